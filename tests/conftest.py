@@ -1,8 +1,8 @@
 """What all tests share: tiers by folder, the installed command, and the rule about skipping.
 
-tests/unit starts no process, tests/command starts the installed command or other programs, tests/host
-needs root, a Docker Engine, an MPS daemon or several users, tests/slow takes long. Each test is marked
-with its folder; tests marked `long` besides run only on request (-m long).
+tests/unit starts no process, tests/command starts the installed command or other programs,
+tests/host needs root, a Docker Engine, an MPS daemon or several users, tests/slow takes long. Each
+test is marked with its folder; tests marked `long` besides run only on request (-m long).
 """
 
 import os
@@ -59,7 +59,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 class Launcher:
-    """The installed `gpulaunch`, run as a user would, away from the machine's own table and settings.
+    """The installed `gpulaunch`, run as a user would, away from the machine's own table and
+    settings.
 
     Attributes:
         environment: of every run; tests may change it.
@@ -154,7 +155,9 @@ def held(launcher: Launcher, *options: str):
 
 @contextmanager
 def ending_in_time(seconds: int):
-    """Whoever hangs in the block fails its test; INT reaches all, though a shell's `pytest &` ignores it."""
+    """Whoever hangs in the block fails its test; INT reaches all, though a shell's `pytest &`
+    ignores it.
+    """
 
     def fail(*_: object) -> None:
         pytest.fail(f"nothing happened for {seconds} s")
@@ -253,7 +256,9 @@ def no_driver() -> None:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    """A Docker Engine with all ways to a GPU, for all tests: CDI, --gpus, and a runtime called nvidia."""
+    """A Docker Engine with all ways to a GPU, for all tests: CDI, --gpus, and a runtime called
+    nvidia.
+    """
     reason = why_not()
     if reason:
         pytest.skip(reason)

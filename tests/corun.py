@@ -1,6 +1,8 @@
-"""A model of jobs that run together on the GPU of cd-search-ics18: not a measurement, and not its simulator.
+"""A model of jobs that run together on the GPU of cd-search-ics18: not a measurement, and not its
+simulator.
 
-The paper's curves survive only as captions, so the figures that its text quotes are all there is to hold a model to.
+The paper's curves survive only as captions, so the figures that its text quotes are all there is to
+hold a model to.
 
 Quoted, and held by tests/unit/test_partition.py:
     - the 14 benchmarks and their classes (Table 1), 24 SMs, linear curves against saturating ones (Figure 7)
@@ -15,8 +17,8 @@ Assumed, since the text says nothing:
     - the curves of PVC, SC, GESUMMV, and how steeply GAUSSIAN's falls
     - that all compute-intensive benchmarks but LEU, MERGE are alike, and how much a full queue slows them
 
-Its parameters were fixed by the quoted figures before the search was run on it. The averages of the paper's section 7
-were not used.
+Its parameters were fixed by the quoted figures before the search was run on it. The averages of the
+paper's section 7 were not used.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +27,9 @@ from typing import NamedTuple
 from gpulaunch.profiles.demand import CurvePoint, Demand
 
 SPILL = 0.04
-"""LLC traffic of all that goes to DRAM instead, in DRAM units, for each SM of a job that thrashes the cache."""
+"""LLC traffic of all that goes to DRAM instead, in DRAM units, for each SM of a job that thrashes
+the cache.
+"""
 
 
 class Benchmark(NamedTuple):
@@ -88,7 +92,9 @@ class Machine(NamedTuple):
     memory_bandwidth: float = 1.0
 
     def rates(self, jobs: Sequence[Benchmark], sms: Sequence[int]) -> list[float]:
-        """Instructions of each job in a unit of time, in those of one of its SMs that never waits."""
+        """Instructions of each job in a unit of time, in those of one of its SMs that never
+        waits.
+        """
         spill = SPILL * sum(n for job, n in zip(jobs, sms, strict=True) if job.thrashes)
         dram = [job.dram + spill * job.llc for job in jobs]
         llc_served = _served(job.llc * n for job, n in zip(jobs, sms, strict=True))

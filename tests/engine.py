@@ -1,4 +1,5 @@
-"""A real Docker Engine for tests, with GPUs that are only described: nothing of it outlives close().
+"""A real Docker Engine for tests, with GPUs that are only described: nothing of it outlives
+close().
 
 It makes no network, so that no rule of the machine's firewall is touched.
 """
@@ -131,7 +132,8 @@ class Engine:
     """
 
     def __init__(self, *, path: Sequence[Path] = (), **settings: Any) -> None:
-        # a socket's address has at most 108 bytes, and pytest's tmp_path is longer than that at times
+        # a socket's address has at most 108 bytes, and pytest's tmp_path is longer than that at
+        # times
         self.directory = Path(tempfile.mkdtemp(prefix="gpl-", dir="/tmp"))
         self.directory.chmod(0o755)  # the socket's own mode says who may talk to the engine
         self.socket = self.directory / "docker.sock"
@@ -168,7 +170,7 @@ class Engine:
         self.cdi.parent.mkdir()
         write_cdi_spec(self.cdi)
 
-    # ------------------------------------------------------------------------------------------ NVIDIA's parts
+    # ------------------------------------------------------------------------------- NVIDIA's parts
 
     def add_nvidia_runtime(self) -> None:
         """From the next start there is a runtime called nvidia."""
@@ -180,7 +182,9 @@ class Engine:
         self.path.append(write_stand_in(self.directory, "nvidia-container-runtime-hook").parent)
 
     def hook_calls(self) -> list[dict[str, str]]:
-        """For each container that the hook was run for its id, and visible, its NVIDIA_VISIBLE_DEVICES."""
+        """For each container that the hook was run for its id, and visible, its
+        NVIDIA_VISIBLE_DEVICES.
+        """
         return (
             [json.loads(line) for line in self._calls.read_text().splitlines()]
             if self._calls.exists()
@@ -191,7 +195,7 @@ class Engine:
         """As if the hook had not been run yet."""
         self._calls.unlink(missing_ok=True)
 
-    # ------------------------------------------------------------------------------------------ start and end
+    # -------------------------------------------------------------------------------- start and end
 
     @property
     def running(self) -> bool:
@@ -199,7 +203,9 @@ class Engine:
         return self.process is not None and self.process.poll() is None
 
     def start(self) -> None:
-        """Start and return when the engine answers. From the main thread: dockerd ends with the thread that started it.
+        """Start and return when the engine answers.
+
+        From the main thread: dockerd ends with the thread that started it.
 
         Raises:
             EngineError: it did not start; with the end of its log.
@@ -242,7 +248,10 @@ class Engine:
             self._has_image = True
 
     def stop(self) -> None:
-        """Stop as a service manager would. Containers are stopped before, unless live-restore is set."""
+        """Stop as a service manager would.
+
+        Containers are stopped before, unless live-restore is set.
+        """
         if self.running:
             self._end(signal.SIGTERM)
 
@@ -252,13 +261,18 @@ class Engine:
             self._end(signal.SIGKILL)
 
     def restart(self, **settings: Any) -> None:
-        """Stop and start with some settings changed; one that is None goes back to the engine's default."""
+        """Stop and start with some settings changed; one that is None goes back to the engine's
+        default.
+        """
         self.stop()
         self._set(settings)
         self.start()
 
     def close(self) -> None:
-        """Remove everything. A crashed engine is started once more for that: only it knows all that it has made."""
+        """Remove everything.
+
+        A crashed engine is started once more for that: only it knows all that it has made.
+        """
         try:
             if not self.running and (self.directory / "root").exists():
                 self.restart(live_restore=True)  # without, it would wait for containers to stop
@@ -341,11 +355,13 @@ class Engine:
         ]
 
     def mounts(self) -> list[str]:
-        """Where something is mounted in the engine's directory, as seen from here, in order of mounting."""
+        """Where something is mounted in the engine's directory, as seen from here, in order of
+        mounting.
+        """
         points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
         return [point for point in points if Path(point).is_relative_to(self.directory)]
 
-    # ------------------------------------------------------------------------------------------ private
+    # -------------------------------------------------------------------------------------- private
 
     def _set(self, settings: dict[str, Any]) -> None:
         """Change settings for the next start."""
@@ -391,7 +407,8 @@ class Engine:
     def _bury(self) -> None:
         """Wait for the end of a dead dockerd's containerd and remove their pid files.
 
-        The next dockerd would take a pid in them that somebody has by then, if only as a zombie, for one that runs.
+        The next dockerd would take a pid in them that somebody has by then, if only as a zombie,
+        for one that runs.
         """
         containerd = self.directory / "exec" / "containerd" / "containerd.pid"
         with suppress(FileNotFoundError, ValueError):
@@ -402,7 +419,9 @@ class Engine:
 
 
 def _belongs(pid: int, directory: Path) -> bool:
-    """Whether a process is a program of an engine in this directory, or has its root there; false for zombies."""
+    """Whether a process is a program of an engine in this directory, or has its root there; false
+    for zombies.
+    """
     try:
         if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():
             return pid != os.getpid()

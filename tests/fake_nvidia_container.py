@@ -1,8 +1,9 @@
 #!/usr/bin/python3 -I
 """NVIDIA's container runtime and its hook, on GPUs that a CDI specification describes.
 
-engine.py copies this file under the names of both. They do what Docker and a job can see of the real ones: GPUs named
-in the container's NVIDIA_VISIBLE_DEVICES appear in it, and a GPU that does not exist stops it.
+engine.py copies this file under the names of both. They do what Docker and a job can see of the
+real ones: GPUs named in the container's NVIDIA_VISIBLE_DEVICES appear in it, and a GPU that does
+not exist stops it.
 """
 
 import json
@@ -61,7 +62,9 @@ def runtime(arguments: list[str]) -> None:
 
 
 def hook() -> None:
-    """Make the GPUs' nodes in a container that is about to start, and write down that it was asked to."""
+    """Make the GPUs' nodes in a container that is about to start, and write down that it was asked
+    to.
+    """
     state = json.load(sys.stdin)
     config = json.loads(Path(state["bundle"], "config.json").read_text())
     with CALLS.open("a") as calls:

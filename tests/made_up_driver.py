@@ -1,6 +1,8 @@
-"""A driver of two GPUs that do not exist, as a module of its own: all that a new driver needs but its entry.
+"""A driver of two GPUs that do not exist, as a module of its own: all that a new driver needs but
+its entry.
 
-MADE_UP_BUSY is the index of a GPU that a process without a lease uses; each reading is a line in MADE_UP_READINGS.
+MADE_UP_BUSY is the index of a GPU that a process without a lease uses; each reading is a line in
+MADE_UP_READINGS.
 """
 
 import os

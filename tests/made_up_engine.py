@@ -1,4 +1,5 @@
-"""A container engine that does not exist, as a module of its own: all that a new engine needs but its row.
+"""A container engine that does not exist, as a module of its own: all that a new engine needs but
+its row.
 
 Its program is called boxer, its GPUs accelerators, and its client answers from lists.
 """

@@ -1,4 +1,6 @@
-"""What tests of the simulator share: small traces, and a checker that looks at every moment of a simulation."""
+"""What tests of the simulator share: small traces, and a checker that looks at every moment of a
+simulation.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -52,7 +54,8 @@ def generated(seed: int, count: int) -> tuple[Job, ...]:
 
 
 class Conservation:
-    """Looks at every moment: no GPU twice, free and used are all, no job lost or doubled, time runs forward.
+    """Looks at every moment: no GPU twice, free and used are all, no job lost or doubled, time runs
+    forward.
 
     Args:
         jobs: how many there are.

@@ -1,12 +1,14 @@
-"""Which policy serves bandwidth-sensitive jobs best: every policy on every described machine, over paired traces.
+"""Which policy serves bandwidth-sensitive jobs best: every policy on every described machine, over
+paired traces.
 
-Traces: Poisson arrivals, jobs of 1-5 GPUs (as many as the machine has at most), 30, 50 and 70 % of them sensitive,
-loads of 0.5, 0.8 and 0.95 of the machine, 30 seeds each; every policy replays the same traces, first in, first out, and
-run times follow the bandwidth obtained. Figures are of the sensitive jobs of two GPUs and more: mean and 25th
-percentile of effective bandwidth (cut model), and mean slowdown. What is compared is the difference of two policies,
-trace by trace.
+Traces: Poisson arrivals, jobs of 1-5 GPUs (as many as the machine has at most), 30, 50 and 70 % of
+them sensitive, loads of 0.5, 0.8 and 0.95 of the machine, 30 seeds each; every policy replays the
+same traces, first in, first out, and run times follow the bandwidth obtained. Figures are of the
+sensitive jobs of two GPUs and more: mean and 25th percentile of effective bandwidth (cut model),
+and mean slowdown. What is compared is the difference of two policies, trace by trace.
 
-Run: python tests/bench/bake_off.py [--machines NAME,...] [--policies NAME,...] [--seeds 30] [--jobs 150]
+Run: python tests/bench/bake_off.py [--machines NAME,...] [--policies NAME,...] [--seeds 30] [--jobs
+    150]
     [--json FILE: one line for each machine and policy]
 """
 
@@ -100,7 +102,9 @@ def replayed_one(work: tuple[str, str, int, int]) -> tuple[str, str, Figures, fl
 
 
 def compared(own: Figures, other: Figures, figure: int) -> tuple[float, float]:
-    """By how much the first is better, as a mean over all traces, and the standard error of that."""
+    """By how much the first is better, as a mean over all traces, and the standard error of
+    that.
+    """
     sign = -1 if FIGURES[figure].startswith("slowdown") else 1
     gains = [sign * (own[trace][figure] - other[trace][figure]) for trace in own]
     return fmean(gains), stdev(gains) / len(gains) ** 0.5

@@ -1,6 +1,7 @@
 """Writes bake-off.md and bake-off.svg from the results of tests/bench/bake_off.py.
 
-Run: python tests/bench/bake_off.py --json results.jsonl && python tests/bench/bake_off_page.py results.jsonl
+Run: python tests/bench/bake_off.py --json results.jsonl && python tests/bench/bake_off_page.py
+results.jsonl
 """
 
 import json
@@ -33,7 +34,9 @@ def main() -> None:
 
 
 def compared(own: Figures, other: Figures, figure: int) -> tuple[float, float]:
-    """By how much the default is better, mean over the traces that both have replayed, and in standard errors."""
+    """By how much the default is better, mean over the traces that both have replayed, and in
+    standard errors.
+    """
     gains = [
         SIGN[figure] * (own[trace][figure] - other[trace][figure])
         for trace in own.keys() & other.keys()
@@ -56,9 +59,13 @@ def page(found: Found) -> str:
     nowhere = "No other policy is better on any machine by any of the three figures."
     if worst[0] < 0:
         where = f"{worst[2].replace('_', '-')} on {worst[1]}, {worst[3]}"
-        nowhere = f"Nowhere is another policy better by more than {-worst[0]:.1f} standard errors ({where})."
+        nowhere = (
+            f"Nowhere is another policy better by more than {-worst[0]:.1f} standard errors "
+            f"({where})."
+        )
     result = (
-        f"**Result.** {nowhere} The default is better than greedy in mean bandwidth by more than 5 standard errors on "
+        f"**Result.** {nowhere} The default is better than greedy in mean bandwidth by more than 5 "
+        "standard errors on "
         f"{len(clear)} of {len(found)} machines: {', '.join(clear)}."
     )
     lines = [

@@ -2,8 +2,9 @@
 
 Run: python tests/bench/docker_run.py [RUNS] [IMAGE]
 
-With IMAGE, on the engine that DOCKER_HOST names; else on one that is started for this, with an image of busybox, which
-needs root and dockerd on PATH. GPUs are those of the described machine dgx1-v100, so none has to be there.
+With IMAGE, on the engine that DOCKER_HOST names; else on one that is started for this, with an
+image of busybox, which needs root and dockerd on PATH. GPUs are those of the described machine
+dgx1-v100, so none has to be there.
 """
 
 import os
@@ -47,7 +48,8 @@ def measure(runs: int, image: str, environment: dict[str, str]) -> None:
             times[name].append(1000 * (time.perf_counter() - start))
     plain = statistics.median(times["docker run --rm IMAGE true"][1:])
     print(
-        f"{'command':40} {'median ms':>9} {'min':>6} {'max':>6} {'more than docker':>17}   ({runs} interleaved runs)"
+        f"{'command':40} {'median ms':>9} {'min':>6} {'max':>6} {'more than docker':>17}   ({runs} "
+        "interleaved runs)"
     )
     for name, samples in times.items():
         median = statistics.median(samples[1:])

@@ -1,7 +1,8 @@
 """What the search for a partition gains over even shares: a model, not a measurement.
 
-The jobs and how they compete are those of tests/corun.py. Its curves have sharp knees and its compute-intensive jobs
-scale linearly, so its gains are larger than those of the paper's simulator; trends and ratios may be compared.
+The jobs and how they compete are those of tests/corun.py. Its curves have sharp knees and its
+compute-intensive jobs scale linearly, so its gains are larger than those of the paper's simulator;
+trends and ratios may be compared.
 
 Run: python tests/bench/partition.py
 """
@@ -40,7 +41,9 @@ MACHINES = {
     "30 SMs": (Machine(30), PAIRS),
     "four jobs": (Machine(), FOURS),
 }
-PAPER = {  # cd-search-ics18 7.1-7.4: STP and ANTT of performance mode, STP of power mode, in %, as the text has them
+# cd-search-ics18 7.1-7.4: STP and ANTT of performance mode, STP of power mode, in %, as the text
+# has them
+PAPER = {
     "24 SMs": ("10.4 (-2.1..62.9)", "22 (..199)", "2.2 (-10.3..28.3)"),
     "memory 75 %": ("14.4 (..69)", "26.9 (..229)", ""),
     "memory 150 %": ("5.9", "15.6", ""),
@@ -183,7 +186,8 @@ def beside_all(title: str, machine: Machine, mixes: Sequence[Jobs]) -> None:
 def nearness() -> None:
     """Search and trying all, for mixes with both types of jobs."""
     print(
-        "\n3. Mixed jobs: STP in % of the best of all partitions, mean (worst..best), and evaluations\n"
+        "\n3. Mixed jobs: STP in % of the best of all partitions, mean (worst..best), and "
+        "evaluations\n"
     )
     print(f"{'':13}{'':12}{'mixes':>5}{'% of best STP':>22}{'evaluations':>12}")
     for name in ("24 SMs", "memory 75 %", "memory 150 %", "30 SMs"):
@@ -202,14 +206,16 @@ def decision_time() -> None:
         partition(demands, capacity)
         times.append(1000 * (time.perf_counter() - start))
     print(
-        f"\n4. partition() of four jobs with curves of 132 points: {statistics.median(times):.2f} ms"
+        f"\n4. partition() of four jobs with curves of 132 points: {statistics.median(times):.2f} "
+        "ms"
     )
 
 
 def main() -> None:
     """Print all tables."""
     print(
-        "A model, not a measurement. Gains are over an even partition, ANTT as old / new - 1: mean (worst..best)."
+        "A model, not a measurement. Gains are over an even partition, ANTT as old / new - 1: mean "
+        "(worst..best)."
     )
     gains("1. Searched while the jobs run together, as in the paper", together, MACHINES)
     gains(

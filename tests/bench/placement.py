@@ -1,8 +1,9 @@
 """How long a placement takes, and how far its heuristics stay from the best.
 
-A decision is all that a launch pays once it knows its machine: links laid out, levels, candidates, search, mapping.
-What the process remembers is forgotten before each, as a launch is a process of its own. A figure is the median of
-several decisions after one to warm up; one that takes long is taken alone.
+A decision is all that a launch pays once it knows its machine: links laid out, levels, candidates,
+search, mapping. What the process remembers is forgotten before each, as a launch is a process of
+its own. A figure is the median of several decisions after one to warm up; one that takes long is
+taken alone.
 
 Run: python tests/bench/placement.py [--quick]
 """
@@ -56,7 +57,9 @@ GOAL_MS = {
     RANDOM_16: 50,
     "nvl72": 10,
 }
-"""By machine: 1 ms up to 8 GPUs, 10 ms for 16 that are interchangeable, 50 ms for any 16, 10 ms for an NVL72."""
+"""By machine: 1 ms up to 8 GPUs, 10 ms for 16 that are interchangeable, 50 ms for any 16, 10 ms for
+an NVL72.
+"""
 
 RACK_SIZES = (1, 2, 4, 8, 16, 24, 36, 48, 64, 72)
 
@@ -64,7 +67,8 @@ PUBLISHED_MS = {
     "dgx1-v100": {3: 2, 4: 9, 5: 65, 6: 890, 7: 8_300, 8: 80_000},
     "torus-2d-16": {3: 16, 4: 267, 5: 10_700},
 }
-"""By job size what socal-ucr/MAPA of August 2021 takes for its Preserve, sensitive, ring, idle; run once, not here.
+"""By job size what socal-ucr/MAPA of August 2021 takes for its Preserve, sensitive, ring, idle; run
+once, not here.
 
 On 16 GPUs it runs out of 20 GiB of memory from 6 on.
 """
@@ -94,7 +98,7 @@ def machine(name: str) -> Topology:
     return random_machine(0) if name == RANDOM_16 else load_described_machine(name)[0]
 
 
-# ------------------------------------------------------------------------------------------------ decision times
+# ----------------------------------------------------------------------------------- decision times
 
 
 class Job(NamedTuple):
@@ -200,7 +204,8 @@ def row(name: str, state: str, cells: Iterable[object], width: int) -> None:
 def decision_times() -> None:
     """Job size x machine, idle and half full, beside the goals."""
     print(
-        f"1. Decision time in ms by job size: preserve, sensitive, cut; worst over {len(PATTERNS)} patterns"
+        f"1. Decision time in ms by job size: preserve, sensitive, cut; worst over {len(PATTERNS)} "
+        "patterns"
     )
     print(f"   idle, and half full: worst over {BUSY_SETS} random sets of busy GPUs\n")
     shown: tuple[int, ...] = ()
@@ -233,7 +238,8 @@ def beside_published() -> None:
         "\n2. mapa-sc21 Figure 19: decision time in ms by job size, idle, ring, sensitive preserve"
     )
     print(
-        "   published: socal-ucr/MAPA (August 2021), run once, not in this run; mem: more than 20 GiB of memory\n"
+        "   published: socal-ucr/MAPA (August 2021), run once, not in this run; mem: more than 20 "
+        "GiB of memory\n"
     )
     row("", "", range(1, 17), 6)
     for name, size in (("summit", 6), ("dgx1-v100", 8), ("torus-2d-16", 16)):
@@ -261,10 +267,12 @@ def by_policy() -> None:
         pattern for pattern in PATTERNS.values() if not QUICK or pattern.name in ("ring", "star")
     ]
     print(
-        f"\n3. Decision time in ms by policy and job size, idle, sensitive, worst over {len(patterns)} patterns"
+        "\n3. Decision time in ms by policy and job size, idle, sensitive, worst over "
+        f"{len(patterns)} patterns"
     )
     print(
-        f"   >: after a pattern that takes more than {PATIENCE_MS / 1000:g} s the others are not tried\n"
+        f"   >: after a pattern that takes more than {PATIENCE_MS / 1000:g} s the others are not "
+        "tried\n"
     )
     for name, sizes in (("dgx1-v100", range(1, 9)), ("torus-2d-16", (1, 2, 4, 6, 8, 12, 16))):
         topology = machine(name)
@@ -281,7 +289,7 @@ def by_policy() -> None:
             )
 
 
-# ------------------------------------------------------------------------------------------------ how good
+# ----------------------------------------------------------------------------------------- how good
 
 
 @contextmanager
@@ -365,7 +373,9 @@ GAP_HEADER = f"{'cases':>6}{'best':>7}{'first':>7}{'loss':>7}{'worst':>7}   {'th
 
 
 def gap_row(gaps: Sequence[Gap]) -> str:
-    """Share that is the best in all figures, and in the first; mean and worst loss of the first, then of the next."""
+    """Share that is the best in all figures, and in the first; mean and worst loss of the first,
+    then of the next.
+    """
     whole, first = (
         100 * statistics.mean(gap.got[:n] == gap.best[:n] for gap in gaps) for n in (None, 1)
     )
@@ -377,11 +387,13 @@ def gap_row(gaps: Sequence[Gap]) -> str:
 def mapping_gap() -> None:
     """Mappings of more ranks than are searched in full."""
     print(
-        f"\n4. Mappings of 9 to 12 ranks ({mapping.EXACT_RANKS} are exact), to random sets of GPUs, beside the best"
+        f"\n4. Mappings of 9 to 12 ranks ({mapping.EXACT_RANKS} are exact), to random sets of "
+        "GPUs, beside the best"
     )
     print("   first: the total of a collective, else the slowest edge; then the total")
     print(
-        "   best: the search without its limit, which must agree with Held and Karp's for rings and chains\n"
+        "   best: the search without its limit, which must agree with Held and Karp's for rings "
+        "and chains\n"
     )
     print(f"{'machines':14} {'pattern':11} {GAP_HEADER}")
     machines = {name: [machine(name)] for name in ("torus-2d-16", "cube-mesh-16")}
@@ -425,10 +437,12 @@ def mapped_gaps(topology: Topology, pattern: Pattern, ranks: int, sets: int) -> 
 def set_gap() -> None:
     """Sets that are climbed to, because there are too many to compare."""
     print(
-        f"\n5. Sets that are climbed to, as where more than {candidates.MOST_SETS} differ, beside the best"
+        f"\n5. Sets that are climbed to, as where more than {candidates.MOST_SETS} differ, beside "
+        "the best"
     )
     print(
-        "   random machines of 16 GPUs, idle, preserve: effective bandwidth first (none: preserved), then the next\n"
+        "   random machines of 16 GPUs, idle, preserve: effective bandwidth first (none: "
+        "preserved), then the next\n"
     )
     print(f"{'job':22} {GAP_HEADER}")
     machines = [random_machine(seed) for seed in range(100, 104 if QUICK else 116)]
@@ -443,7 +457,8 @@ def set_gap() -> None:
     for name in ("ring", "chain", "none"):
         for size in (8, 16):
             print(
-                f"{size} GPUs, {name:14} {decision_ms(Job(topology, range(32), size, PATTERNS[name])):6.0f}"
+                f"{size} GPUs, {name:14} "
+                f"{decision_ms(Job(topology, range(32), size, PATTERNS[name])):6.0f}"
             )
 
 
@@ -462,7 +477,8 @@ def main() -> None:
     start = time.perf_counter()
     load = os.getloadavg()[0]
     print(
-        f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, Python {platform.python_version()}, load {load:.1f}\n"
+        f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores, Python {platform.python_version()}, "
+        f"load {load:.1f}\n"
     )
     for table in (decision_times, beside_published, by_policy, mapping_gap, set_gap):
         table()

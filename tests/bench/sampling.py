@@ -1,9 +1,11 @@
-"""What measuring costs a job: its throughput with and without --record-to, side by side, and what a reading takes.
+"""What measuring costs a job: its throughput with and without --record-to, side by side, and what a
+reading takes.
 
 Run: python tests/bench/sampling.py [RUNS]
 
-The GPUs are a fake NVML's (it wants gcc): eight H100 with GPM and eighteen NVLinks each, all in use, so a real driver's
-own time is not in the figures. The job works on all CPUs, so whatever measuring takes, it takes from the job.
+The GPUs are a fake NVML's (it wants gcc): eight H100 with GPM and eighteen NVLinks each, all in
+use, so a real driver's own time is not in the figures. The job works on all CPUs, so whatever
+measuring takes, it takes from the job.
 """
 
 import json
@@ -119,16 +121,19 @@ def main() -> None:
         start_ms = statistics.median(begins[name][1:])
         median = statistics.median(kept)
         print(
-            f"{name + ' --record-to':22} {median:9.0f} {min(kept):9.0f} {max(kept):9.0f} {start_ms:20.0f}"
+            f"{name + ' --record-to':22} {median:9.0f} {min(kept):9.0f} {max(kept):9.0f} "
+            f"{start_ms:20.0f}"
         )
     loss = 100 * (1 - statistics.median(done["with"][1:]) / statistics.median(done["without"][1:]))
     paired = [100 * (1 - a / b) for a, b in zip(done["with"][1:], done["without"][1:], strict=True)]
     spread = statistics.stdev(paired) / len(paired) ** 0.5 if len(paired) > 1 else float("nan")
     print(
-        f"cost to the job: {loss:.2f} %; mean of pairs {statistics.mean(paired):.2f} +/- {spread:.2f} %"
+        f"cost to the job: {loss:.2f} %; mean of pairs {statistics.mean(paired):.2f} +/- "
+        f"{spread:.2f} %"
     )
     print(
-        f"measuring took {statistics.median(cpu):.2f} % of one CPU, {statistics.median(samples):.0f} readings a run"
+        f"measuring took {statistics.median(cpu):.2f} % of one CPU, "
+        f"{statistics.median(samples):.0f} readings a run"
     )
 
 

@@ -1,7 +1,8 @@
 """What the simulator costs as jobs and machines grow tenfold: seconds, events a second, and memory.
 
-Jobs are drawn from topo-aware-sc17's distributions, so close together that a third of the GPUs is busy, whatever the
-number of machines; policy topo-aware-p, run times that follow links and neighbours.
+Jobs are drawn from topo-aware-sc17's distributions, so close together that a third of the GPUs is
+busy, whatever the number of machines; policy topo-aware-p, run times that follow links and
+neighbours.
 
 Run: python tests/bench/simulate.py
 """

@@ -1,4 +1,5 @@
-"""Acquire and release through the Python API, pairs per second, beside bare locks on the same file system in one run.
+"""Acquire and release through the Python API, pairs per second, beside bare locks on the same file
+system in one run.
 
 Run: python tests/bench/throughput.py [SECONDS]
 """
@@ -41,7 +42,9 @@ def flock_command(directory: str) -> None:
 def pairs_per_second(
     pair: Callable[[str], None], processes: int, seconds: float, directory: str
 ) -> float:
-    """How many pairs all processes together make in a second, once all have started and made one."""
+    """How many pairs all processes together make in a second, once all have started and made
+    one.
+    """
     barrier = multiprocessing.Barrier(processes)
     counts = multiprocessing.Array("q", processes)
 
@@ -81,7 +84,8 @@ def main() -> None:
     for name, values in rates.items():
         print(f"{name:42}", *(f"{value:14.0f}" for value in values))
     print(
-        f"({seconds:g} s each, one run, {os.cpu_count()} CPUs; processes are started before the clock)"
+        f"({seconds:g} s each, one run, {os.cpu_count()} CPUs; processes are started before the "
+        "clock)"
     )
 
 

@@ -1,4 +1,5 @@
-"""Waiting: how long from the end of a job to the start of the next in the queue, and what an idle waiter costs.
+"""Waiting: how long from the end of a job to the start of the next in the queue, and what an idle
+waiter costs.
 
 Run: python tests/bench/waiting.py [IDLE_SECONDS]
 """
@@ -30,7 +31,8 @@ def await_tickets(state: Path, count: int) -> None:
 
 
 def hand_overs(waiters: int) -> tuple[list[float], float]:
-    """Milliseconds from the end of each job to the start of the next one, and CPU milliseconds of each hand-over.
+    """Milliseconds from the end of each job to the start of the next one, and CPU milliseconds of
+    each hand-over.
 
     The job is `date`: what it prints is both its start and, but for its own exit, its end.
     """
@@ -55,7 +57,8 @@ def hand_overs(waiters: int) -> tuple[list[float], float]:
         for waiter in queue:
             waiter.wait()
         after = os.times()
-        # children's time is counted when they end: all that they used, less what they had used before
+        # children's time is counted when they end: all that they used, less what they had used
+        # before
         used_s = (
             after.children_user
             - children.children_user
@@ -79,7 +82,9 @@ def cpu_s(pid: int) -> float:
 
 
 def idle(seconds: float) -> list[tuple[str, float, int]]:
-    """CPU seconds and resident KiB of the head of a queue and of the one behind it, doing nothing for so long."""
+    """CPU seconds and resident KiB of the head of a queue and of the one behind it, doing nothing
+    for so long.
+    """
     with tempfile.TemporaryDirectory() as directory:
         environment = os.environ | {"GPULAUNCH_STATE_DIR": directory}
         holder = launch(environment, "sh", "-c", "read line", stdin=subprocess.PIPE)
@@ -108,7 +113,8 @@ def main() -> None:
     """Print the tables."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     print(
-        "end of a job to start of the next, ms               median    min    max   CPU ms a hand-over"
+        "end of a job to start of the next, ms               median    min    max   CPU ms a "
+        "hand-over"
     )
     for waiters in LENGTHS:
         runs = [hand_overs(waiters) for _ in range(max(1, 20 // waiters))]

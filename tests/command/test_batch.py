@@ -1,4 +1,6 @@
-"""`gpulaunch batch`: a file of jobs through the ordinary queue, in order, once each, whatever happens to the batch."""
+"""`gpulaunch batch`: a file of jobs through the ordinary queue, in order, once each, whatever
+happens to the batch.
+"""
 
 import json
 import os
@@ -37,7 +39,8 @@ def _signals() -> Iterator[None]:
 
 
 class Site:
-    """A directory to run batches in, and jobs that tell when they start and end when they are told to.
+    """A directory to run batches in, and jobs that tell when they start and end when they are told
+    to.
 
     Attributes:
         launcher: of the table.
@@ -59,7 +62,9 @@ class Site:
         self.file.write_text(tomlkit.dumps({"job": list(jobs), **top}))
 
     def gated(self, number: int, then: str = "exit 0") -> list[str]:
-        """A command that says its number and GPUs, waits for its release, and then does something."""
+        """A command that says its number and GPUs, waits for its release, and then does
+        something.
+        """
         gate = self.home / f"gate.{number}"
         if not gate.exists():
             os.mkfifo(gate)
@@ -154,7 +159,7 @@ def said(done: subprocess.CompletedProcess[str]) -> str:
     return found[1]
 
 
-# --------------------------------------------------------------------------------------------- that all goes well
+# ------------------------------------------------------------------------------- that all goes well
 
 HOLDING = """
 IFS=,; set -- $CUDA_VISIBLE_DEVICES; unset IFS
@@ -167,7 +172,9 @@ rmdir "$@"
 
 @pytest.mark.parametrize("count", [60])
 def test_many_jobs(site: Site, count: int) -> None:
-    """Of many jobs each runs once, on the GPUs that its result names, in the order of the file, alone on each GPU."""
+    """Of many jobs each runs once, on the GPUs that its result names, in the order of the file,
+    alone on each GPU.
+    """
     (site.home / "held").mkdir()
     draw = random.Random(7)
     jobs = [
@@ -209,7 +216,8 @@ REPLAYED = ("preserve", "greedy", "best-fit", "topo-aware")
 @pytest.mark.parametrize("policy", REPLAYED)
 @pytest.mark.parametrize("count", [12])
 def test_the_simulator_says_what_a_batch_does(site: Site, policy: str, count: int) -> None:
-    """The same file through `batch` and the simulator: the same GPUs, and the same order of starts, job by job.
+    """The same file through `batch` and the simulator: the same GPUs, and the same order of starts,
+    job by job.
 
     As both papers validate their simulators; here each job ends when the simulation has it end.
     """
@@ -237,7 +245,9 @@ def test_the_simulator_says_what_a_batch_does(site: Site, policy: str, count: in
 
 
 def _with_gates(site: Site, policy: str, count: int) -> list[Stay]:
-    """Write a file of random jobs that wait at gates; what the simulator makes of it, in the order of starts."""
+    """Write a file of random jobs that wait at gates; what the simulator makes of it, in the order
+    of starts.
+    """
     draw = random.Random(policy)
     site.write(
         [
@@ -270,7 +280,9 @@ def _with_gates(site: Site, policy: str, count: int) -> list[Stay]:
 
 
 def test_arrivals(site: Site) -> None:
-    """Jobs start by arrival, then as they stand in the file, and none before its time; --at-once does not wait."""
+    """Jobs start by arrival, then as they stand in the file, and none before its time; --at-once
+    does not wait.
+    """
     site.write(
         [
             {"name": str(n), "arrival_s": s, "command": ["true"]}
@@ -294,7 +306,9 @@ def test_arrivals(site: Site) -> None:
 
 
 def test_what_a_result_says(site: Site) -> None:
-    """A result has the job, its status, GPUs and lease, its times, and how long it waited; the first line the batch."""
+    """A result has the job, its status, GPUs and lease, its times, and how long it waited; the
+    first line the batch.
+    """
     site.write(
         [{"name": "mine", "gpus": 3, "command": ["sh", "-c", "echo $GPULAUNCH_LEASE; exit 3"]}]
     )
@@ -322,7 +336,9 @@ def test_what_a_result_says(site: Site) -> None:
 
 
 def test_exit_statuses(site: Site) -> None:
-    """A job's exit status is what its launch would have ended with; the batch's is 1 if one is not 0."""
+    """A job's exit status is what its launch would have ended with; the batch's is 1 if one is not
+    0.
+    """
     commands = ["exit 0", "exit 3", "kill -KILL $$", "kill -INT $$", "sleep 60"]
     site.write([{"command": ["sh", "-c", command], "time_limit": "0.3s"} for command in commands])
     done = site.run("-q")
@@ -331,7 +347,9 @@ def test_exit_statuses(site: Site) -> None:
 
 
 def test_a_job_that_gives_up_waiting(site: Site) -> None:
-    """A job whose launch waits too long has 124 and no GPUs; --resume runs it, since it never has."""
+    """A job whose launch waits too long has 124 and no GPUs; --resume runs it, since it never
+    has.
+    """
     site.write([{"name": "late", "gpus": 6, "command": ["true"]}, {"command": ["true"]}])
     with held(site.launcher, *DGX, "-n", "4"):
         done = site.run(env=site.launcher.environment | {"GPULAUNCH_WAIT_TIMEOUT": "0.2s"})
@@ -352,7 +370,9 @@ def test_a_job_that_gives_up_waiting(site: Site) -> None:
 
 
 def test_where_output_goes(site: Site) -> None:
-    """Jobs print where the batch prints, and read nothing; with --logs each to its own file, with --json to stderr."""
+    """Jobs print where the batch prints, and read nothing; with --logs each to its own file, with
+    --json to stderr.
+    """
     site.write(
         [{"command": ["sh", "-c", f"cat; echo out {n}; echo err {n} >&2"]} for n in range(2)]
     )
@@ -371,7 +391,9 @@ def test_where_output_goes(site: Site) -> None:
 
 
 def test_what_a_job_finds(site: Site) -> None:
-    """A job has its name in `status`, and in its environment what a launch gives it and which job of a batch it is."""
+    """A job has its name in `status`, and in its environment what a launch gives it and which job
+    of a batch it is.
+    """
     site.write(
         [{"name": "mine", "command": ["sh", "-c", "env >found; echo x >started; read line <gate"]}]
     )
@@ -399,7 +421,9 @@ def test_what_a_job_finds(site: Site) -> None:
 
 
 def test_profiles_of_the_file(site: Site) -> None:
-    """Profiles that the file brings along are known to its launches, before those of the same name elsewhere."""
+    """Profiles that the file brings along are known to its launches, before those of the same name
+    elsewhere.
+    """
     show = [
         "sh",
         "-c",
@@ -429,7 +453,9 @@ def test_settings_reach_the_command_line(key: str) -> None:
 
 
 def test_a_setting_that_no_option_says(site: Site) -> None:
-    """A setting such as nvlink = false has no option, and yet is said: to a launch whose settings say otherwise."""
+    """A setting such as nvlink = false has no option, and yet is said: to a launch whose settings
+    say otherwise.
+    """
     assert _words({"nvlink": "false"}) == ([], {"GPULAUNCH_NVLINK": "false"})
     site.write([{"only": ["0", "7"], "gpus": 2, "nvlink": False, "command": ["true"]}])
     assert site.run(env=site.launcher.environment | {"GPULAUNCH_NVLINK": "true"}).returncode == 0
@@ -438,7 +464,7 @@ def test_a_setting_that_no_option_says(site: Site) -> None:
     assert done.returncode == 2
 
 
-# --------------------------------------------------------------------------------------------- files that are wrong
+# ----------------------------------------------------------------------------- files that are wrong
 
 OK = '[[job]]\ncommand = ["true"]\n'
 BROKEN = [
@@ -555,11 +581,13 @@ def test_a_command_line_that_is_wrong(
     )
 
 
-# --------------------------------------------------------------------------------------------- ending early
+# ------------------------------------------------------------------------------------- ending early
 
 
 def test_the_first_ctrl_c_starts_nothing_more(site: Site) -> None:
-    """After the first Ctrl-C those that run go on, untouched by it, and no more start; --resume runs the rest."""
+    """After the first Ctrl-C those that run go on, untouched by it, and no more start; --resume
+    runs the rest.
+    """
     site.write(
         [
             {
@@ -612,7 +640,9 @@ def test_the_first_ctrl_c_starts_nothing_more(site: Site) -> None:
     ids=["INT INT", "TERM", "HUP", "QUIT"],
 )
 def test_ending_all(site: Site, number: signal.Signals, times: int, returned: int) -> None:
-    """The second Ctrl-C, TERM, HUP and QUIT end the jobs that run: by TERM, and who ignores that by KILL."""
+    """The second Ctrl-C, TERM, HUP and QUIT end the jobs that run: by TERM, and who ignores that by
+    KILL.
+    """
     stubborn = f"trap '' TERM; {site.gated(1)[2]}"
     site.write(
         [
@@ -685,13 +715,15 @@ def test_a_line_for_each_job_at_a_terminal(site: Site) -> None:
     assert terminal.before == "here\r\n"
 
 
-# --------------------------------------------------------------------------------------------- going on
+# ----------------------------------------------------------------------------------------- going on
 
 
 def test_kill_and_resume(site: Site) -> None:
-    """After kill -9 of the batch its jobs go on; --resume takes over what runs, and runs no job twice.
+    """After kill -9 of the batch its jobs go on; --resume takes over what runs, and runs no job
+    twice.
 
-    Of four jobs that were begun one ends before the batch is resumed, two run on, and one still waits for GPUs.
+    Of four jobs that were begun one ends before the batch is resumed, two run on, and one still
+    waits for GPUs.
     """
     count = "echo $0 >>ran; "
     site.write(
@@ -716,11 +748,15 @@ def test_kill_and_resume(site: Site) -> None:
 
     refused = site.run()
     error = f"gpulaunch: error: {RESULTS}: here are the results of a batch already\n"
-    hint = "gpulaunch: hint: --resume goes on with it; to begin anew, remove the file or give --results FILE\n"
+    hint = (
+        "gpulaunch: hint: --resume goes on with it; to begin anew, remove the file or give "
+        "--results FILE\n"
+    )
     assert (refused.returncode, refused.stderr) == (2, error + hint)
     again = site.start("--resume", "--logs", "logs")
     assert [again.stderr.readline() for _ in range(2)] == [
-        f"gpulaunch: info: job {n} (sh) still runs, under lease {id_of(leases, gpus[n])}: taken over\n"
+        f"gpulaunch: info: job {n} (sh) still runs, under lease {id_of(leases, gpus[n])}: taken "
+        "over\n"
         for n in (0, 2)
     ]
     site.release(2)
@@ -763,7 +799,9 @@ def test_a_job_whose_end_nobody_saw(site: Site) -> None:
 
 
 def test_a_job_that_was_taken_over_can_be_ended(site: Site) -> None:
-    """Ctrl-C twice ends jobs that an earlier run of the batch has started, too; then they are run again."""
+    """Ctrl-C twice ends jobs that an earlier run of the batch has started, too; then they are run
+    again.
+    """
     site.write([{"command": site.gated(0)}])
     first = site.start()
     site.next_start()
@@ -799,7 +837,9 @@ def test_on_ci_jobs_go_with_the_batch(site: Site) -> None:
 
 
 def test_a_batch_runs_only_once_at_a_time(site: Site) -> None:
-    """While a batch runs a second one on the same results is refused with 75, and changes nothing."""
+    """While a batch runs a second one on the same results is refused with 75, and changes
+    nothing.
+    """
     site.write([{"command": site.gated(0)}])
     batch = site.start()
     site.next_start()
@@ -813,7 +853,9 @@ def test_a_batch_runs_only_once_at_a_time(site: Site) -> None:
 
 
 def test_a_job_that_has_changed(site: Site) -> None:
-    """--resume runs again what the file says otherwise of now, also with a new place; times may change."""
+    """--resume runs again what the file says otherwise of now, also with a new place; times may
+    change.
+    """
     jobs = [{"name": name, "command": ["sh", "-c", f"echo {name} >>ran"]} for name in "abcd"]
     site.write(jobs[:3])
     assert site.run().returncode == 0
@@ -828,7 +870,9 @@ def test_a_job_that_has_changed(site: Site) -> None:
 
 
 def test_a_job_that_has_changed_and_still_runs(site: Site) -> None:
-    """What still runs as it stood in the file before is not taken over, nor run beside itself: 75, and what to do."""
+    """What still runs as it stood in the file before is not taken over, nor run beside itself: 75,
+    and what to do.
+    """
     site.write([{"command": site.gated(0)}])
     first = site.start()
     site.next_start()
@@ -853,12 +897,14 @@ def test_resume_begins_what_has_not_begun(site: Site) -> None:
     assert len(site.lines()) == 2
 
 
-# --------------------------------------------------------------------------------------------- results on disk
+# ---------------------------------------------------------------------------------- results on disk
 
 
 @pytest.mark.parametrize("cut", [1, 20, 200])
 def test_a_torn_line(site: Site, cut: int) -> None:
-    """A last line that was torn, as by a crash, is passed over, and its job run again; all lines before it count."""
+    """A last line that was torn, as by a crash, is passed over, and its job run again; all lines
+    before it count.
+    """
     site.write([{"command": ["sh", "-c", f"echo {n} >>ran"]} for n in range(3)])
     assert site.run().returncode == 0
     whole = (site.home / RESULTS).read_bytes()
@@ -880,7 +926,9 @@ def test_a_torn_line(site: Site, cut: int) -> None:
 
 
 def test_results_that_are_removed(site: Site) -> None:
-    """Who removes the results of a batch that runs is told so: no more jobs start, since nobody would know of them."""
+    """Who removes the results of a batch that runs is told so: no more jobs start, since nobody
+    would know of them.
+    """
     site.write([{"command": site.gated(0)}, {"gpus": 8, "command": ["touch", "ran"]}])
     batch = site.start()
     site.next_start()

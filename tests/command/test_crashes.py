@@ -1,4 +1,6 @@
-"""Death of anything at any moment: whatever is killed, stopped, damaged or misdated, the table is right afterwards."""
+"""Death of anything at any moment: whatever is killed, stopped, damaged or misdated, the table is
+right afterwards.
+"""
 
 import json
 import os
@@ -27,7 +29,8 @@ WAIT = ("--wait", "--wait-timeout", "20")
 ALL = (*DGX, "-n", "all")
 LEASE, TICKET = "gpulaunch.lease.aaaaaaaaaaaa", "gpulaunch.ticket.00000001.aaaaaaaaaaaa"
 
-# The job: makes a file for each of its GPUs, which must not be there yet, tells its GPUs, and runs until it is told
+# The job: makes a file for each of its GPUs, which must not be there yet, tells its GPUs, and runs
+# until it is told
 # to end. Two owners at one time would show, whatever the table says.
 OWN = """
 set -C; IFS=,
@@ -79,7 +82,9 @@ def patched(patch: str) -> list[str]:
 
 
 def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Let its job end if it has not yet: its status, and what was not read yet of its stdout and stderr."""
+    """Let its job end if it has not yet: its status, and what was not read yet of its stdout and
+    stderr.
+    """
     with suppress(BrokenPipeError):
         process.stdin.write("\n")
         process.stdin.flush()
@@ -97,7 +102,9 @@ def wait_for_stop(pid: int) -> None:
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict]:
-    """A lease of all GPUs and a ticket for three, as real launchers write them, with the ids of LEASE and TICKET."""
+    """A lease of all GPUs and a ticket for three, as real launchers write them, with the ids of
+    LEASE and TICKET.
+    """
     launcher = launcher_in(tmp_path_factory.mktemp("real"))
     with held(launcher, *ALL), start(launcher, *VGG, *WAIT, *SHOW) as waiter:
         queue_up(waiter, 1)
@@ -128,22 +135,27 @@ def all_free(launcher: Launcher) -> tuple[str, str, list[str]]:
 ALL_FREE = ("all\n", "", [])
 
 
-# --- killed at every step ---------------------------------------------------------------------------------------
+# --- killed at every step
+# ---------------------------------------------------------------------------------------
 
 
 EVERY = pytest.mark.parametrize("every", [5])
-"""A launcher is killed at every fifth of its steps; at each one in tests/slow/test_long_forms.py."""
+"""A launcher is killed at every fifth of its steps; at each one in tests/slow/test_long_forms.py.
+"""
 
 IN_WAIT = "process.job.Job.wait:signal.sigwaitinfo#1"
 
 Scene = Callable[[Launcher, Sequence[str]], int]
-"""Plays a launcher's life, in which it is killed or not, asserts that the table is right, and tells its status."""
+"""Plays a launcher's life, in which it is killed or not, asserts that the table is right, and tells
+its status.
+"""
 
 
 def traced(
     directory: Path, scene: Scene, certain: Sequence[str], since: str = "", until: str = ""
 ) -> list[str]:
-    """The steps of a scene in which nobody is killed; of those that come several times, the first and the last.
+    """The steps of a scene in which nobody is killed; of those that come several times, the first
+    and the last.
 
     Args:
         directory: for the traces.
@@ -173,8 +185,8 @@ def traced(
 def sweep(directory: Path, scene: Scene, steps: list[str]) -> None:
     """Play a scene once for each step, with a launcher that is killed there.
 
-    A step at which it would wait may not come, if what it waits for was there before. So a first time is given more
-    chances; of the last times, whose number varies, most must come.
+    A step at which it would wait may not come, if what it waits for was there before. So a first
+    time is given more chances; of the last times, whose number varies, most must come.
     """
     wrong: dict[str, str] = {}
     missed: list[str] = []
@@ -226,7 +238,9 @@ def served(waiter: subprocess.Popen[str], launcher: Launcher) -> None:
 
 
 def launch_at_once(launcher: Launcher, victim: Sequence[str]) -> int:
-    """A launch gets its GPUs; while its job runs, if it comes to that, another one queues for all of them."""
+    """A launch gets its GPUs; while its job runs, if it comes to that, another one queues for all
+    of them.
+    """
     with start(launcher, *VGG, *OWNING, before=victim) as first:
         began = first.stdout.readline()
         assert began in ("0,2,3\n", "")
@@ -240,7 +254,9 @@ def launch_at_once(launcher: Launcher, victim: Sequence[str]) -> int:
 
 @EVERY
 def test_killed_at_every_step_of_a_launch(tmp_path: Path, every: int) -> None:
-    """Wherever a launcher is killed, its job keeps its GPUs while it runs; then others get them; no record stays."""
+    """Wherever a launcher is killed, its job keeps its GPUs while it runs; then others get them; no
+    record stays.
+    """
     certain = [
         "leases.record_file.Draft.publish:os.link#1",
         "child:process.job._execute:os.exec#1",
@@ -251,7 +267,9 @@ def test_killed_at_every_step_of_a_launch(tmp_path: Path, every: int) -> None:
 
 
 def launch_from_the_queue(launcher: Launcher, victim: Sequence[str], lease: dict) -> int:
-    """A launch queues behind a holder, and another one behind it; the holder ends, and both are served in order."""
+    """A launch queues behind a holder, and another one behind it; the holder ends, and both are
+    served in order.
+    """
     holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
     with start(launcher, *VGG, *WAIT, *OWNING, before=victim) as first:
         first.stderr.readline()
@@ -267,7 +285,9 @@ def launch_from_the_queue(launcher: Launcher, victim: Sequence[str], lease: dict
 
 @EVERY
 def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict, every: int) -> None:
-    """Wherever a launcher that joins the queue, waits or takes its turn is killed, the one behind it is served."""
+    """Wherever a launcher that joins the queue, waits or takes its turn is killed, the one behind
+    it is served.
+    """
 
     def scene(launcher: Launcher, victim: Sequence[str]) -> int:
         return launch_from_the_queue(launcher, victim, lease)
@@ -282,7 +302,9 @@ def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict, every: int
 
 
 def launch_with_a_straggler(launcher: Launcher, victim: Sequence[str]) -> int:
-    """A job leaves a process behind that ignores TERM; another launch gets all GPUs once that has ended."""
+    """A job leaves a process behind that ignores TERM; another launch gets all GPUs once that has
+    ended.
+    """
     job = 'trap "" TERM; sleep 600 >/dev/null 2>&1 & echo $!'
     with start(launcher, *VGG, "--", "sh", "-c", job, before=victim) as first:
         straggler = os.pidfd_open(int(first.stdout.readline()))
@@ -301,7 +323,9 @@ def launch_with_a_straggler(launcher: Launcher, victim: Sequence[str]) -> int:
 
 @EVERY
 def test_killed_at_every_step_of_a_release_with_a_straggler(tmp_path: Path, every: int) -> None:
-    """Wherever a launcher that ends what its job left behind is killed, that keeps the GPUs until it has ended."""
+    """Wherever a launcher that ends what its job left behind is killed, that keeps the GPUs until
+    it has ended.
+    """
     certain = ["process.ending._send:os.kill#1", "leases.table.LockedTable.remove:os.remove#1"]
     steps = traced(tmp_path, launch_with_a_straggler, certain, since="process.ending.")
     sweep(tmp_path, launch_with_a_straggler, some_of(steps, every, certain))
@@ -319,7 +343,9 @@ def launch_in_ci(launcher: Launcher, victim: Sequence[str], job: str) -> int:
 
 @EVERY
 def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path, every: int) -> None:
-    """With CI=true, wherever a launcher is killed before its job has ended, the job goes too and the GPUs are free."""
+    """With CI=true, wherever a launcher is killed before its job has ended, the job goes too and
+    the GPUs are free.
+    """
     certain = [
         "process.companion.Companion.__init__:os.fork#1",
         "process.job.Job._reap:os.waitpid#1",
@@ -347,7 +373,9 @@ sys.stdin.read()
 
 
 def test_a_guard_that_comes_late_ends_nobody_else(tmp_path: Path) -> None:
-    """A guard does not mistake a later launch for its own because the kernel gave its record's inode to that one."""
+    """A guard does not mistake a later launch for its own because the kernel gave its record's
+    inode to that one.
+    """
     launcher = launcher_in(tmp_path)
     launcher.environment["CI"] = "true"
     before = at_step("STOP", "process.job.Job.__init__:os.fork#1")
@@ -367,7 +395,9 @@ def test_a_guard_that_comes_late_ends_nobody_else(tmp_path: Path) -> None:
 
 
 def test_who_reads_a_record_does_not_hold_it(tmp_path: Path) -> None:
-    """Freeing a lease that a left-over process holds ends that one, and nobody who merely reads the record."""
+    """Freeing a lease that a left-over process holds ends that one, and nobody who merely reads the
+    record.
+    """
     launcher = launcher_in(tmp_path)
     job = "sleep 600 >/dev/null 2>&1 & echo $!; read line"
     with start(launcher, *VGG, "--", "sh", "-c", job) as process:
@@ -385,7 +415,8 @@ def test_who_reads_a_record_does_not_hold_it(tmp_path: Path) -> None:
     assert all_free(launcher) == ALL_FREE
 
 
-# --- stopped ----------------------------------------------------------------------------------------------------
+# --- stopped
+# ----------------------------------------------------------------------------------------------------
 
 STOPPED = [
     ("before it looks", "leases.table.Table.peek:open#1", "0,2,3", "4,6,7"),
@@ -424,7 +455,9 @@ STOPPED = [
 def test_a_stopped_launcher(
     tmp_path: Path, sentence: str, step: str, others: str, own: str
 ) -> None:
-    """A launcher that is stopped keeps what it has published and nothing else; woken, it goes on with what is there."""
+    """A launcher that is stopped keeps what it has published and nothing else; woken, it goes on
+    with what is there.
+    """
     launcher = launcher_in(tmp_path)
     with start(launcher, *VGG, *SHOW, before=at_step("STOP", step)) as stopped:
         wait_for_stop(stopped.pid)
@@ -435,7 +468,9 @@ def test_a_stopped_launcher(
 
 
 def test_a_launcher_stopped_with_the_host_lock(tmp_path: Path) -> None:
-    """While the host-wide lock's holder is stopped, others end with 125 and its pid; woken, it ends well."""
+    """While the host-wide lock's holder is stopped, others end with 125 and its pid; woken, it ends
+    well.
+    """
     launcher = launcher_in(tmp_path)
     with start(
         launcher, *VGG, *SHOW, before=at_step("STOP", "leases.record_file.Draft.publish:os.link#1")
@@ -485,13 +520,16 @@ def test_a_stopped_waiter(tmp_path: Path, lease: dict, sentence: str, step: str)
     assert all_free(launcher) == ALL_FREE
 
 
-# --- killed from outside ----------------------------------------------------------------------------------------
+# --- killed from outside
+# ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stopped_first", [False, True], ids=["killed", "stopped and killed"])
 @pytest.mark.parametrize("victim", ["launcher", "job", "both", "group"])
 def test_who_is_killed_while_the_job_runs(tmp_path: Path, victim: str, stopped_first: bool) -> None:
-    """GPUs are held while launcher or job lives, though stopped, and are the next one's when both are gone."""
+    """GPUs are held while launcher or job lives, though stopped, and are the next one's when both
+    are gone.
+    """
     launcher = launcher_in(tmp_path)
     with start(
         launcher, *VGG, "--", "sh", "-c", "echo $$; read line", start_new_session=True
@@ -520,7 +558,9 @@ def test_who_is_killed_while_the_job_runs(tmp_path: Path, victim: str, stopped_f
 
 @pytest.mark.parametrize("stopped_first", [False, True], ids=["killed", "stopped and killed"])
 def test_who_is_killed_while_waiting(tmp_path: Path, stopped_first: bool) -> None:
-    """A waiter that is killed, with its process group, leaves the queue at once, for those who are behind it."""
+    """A waiter that is killed, with its process group, leaves the queue at once, for those who are
+    behind it.
+    """
     launcher = launcher_in(tmp_path)
     with (
         held(launcher, *VGG) as holder,
@@ -537,15 +577,21 @@ def test_who_is_killed_while_waiting(tmp_path: Path, stopped_first: bool) -> Non
     assert all_free(launcher) == ALL_FREE
 
 
-# --- clocks and pids --------------------------------------------------------------------------------------------
+# --- clocks and pids
+# --------------------------------------------------------------------------------------------
 
 CLOCKS = {"past": 978_307_200, "future": 4_070_908_800}  # 2001 and 2099
-WRONG_CLOCK = "import time; time.time = lambda: {0}; real = time.gmtime; time.gmtime = lambda at={0}: real(at)"
+WRONG_CLOCK = (
+    "import time; time.time = lambda: {0}; real = time.gmtime; time.gmtime = lambda at={0}: "
+    "real(at)"
+)
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_a_lease_lives_by_no_clock(tmp_path: Path, clock: str) -> None:
-    """A lease that began long ago, or is yet to begin, is held for as long as its job runs, and shown."""
+    """A lease that began long ago, or is yet to begin, is held for as long as its job runs, and
+    shown.
+    """
     launcher = launcher_in(tmp_path)
     with start(launcher, *VGG, *OWNING, before=patched(WRONG_CLOCK.format(CLOCKS[clock]))) as job:
         assert job.stdout.readline() == "0,2,3\n"
@@ -580,7 +626,9 @@ def test_the_queue_has_no_clock(tmp_path: Path, clocks: tuple[str, str]) -> None
 
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_backfill_goes_by_the_time_since_boot(tmp_path: Path, clock: str) -> None:
-    """How long a request may be passed does not depend on the clock, neither on its own nor on who passes it."""
+    """How long a request may be passed does not depend on the clock, neither on its own nor on who
+    passes it.
+    """
     launcher = launcher_in(tmp_path)
     launcher.environment |= {"GPULAUNCH_QUEUE": "backfill", "GPULAUNCH_BACKFILL_LIMIT": "10m"}
     wrong = patched(WRONG_CLOCK.format(CLOCKS[clock]))
@@ -594,7 +642,9 @@ def test_backfill_goes_by_the_time_since_boot(tmp_path: Path, clock: str) -> Non
 
 
 def test_pids_are_no_proof_of_life(tmp_path: Path, lease: dict, ticket: dict) -> None:
-    """Unlocked records hold nothing though their processes live; locked ones do though their pids are others' now."""
+    """Unlocked records hold nothing though their processes live; locked ones do though their pids
+    are others' now.
+    """
     launcher = launcher_in(tmp_path)
     living = {"launcher": as_list(identify(os.getpid())), "job": as_list(identify(1))}
     reused = {name: [pid, start_time + 1] for name, (pid, start_time) in living.items()}
@@ -622,7 +672,9 @@ def test_pids_are_no_proof_of_life(tmp_path: Path, lease: dict, ticket: dict) ->
 
 
 def test_a_ticket_counts_unless_its_own_launcher_is_stopped(tmp_path: Path, ticket: dict) -> None:
-    """A ticket keeps its place though a stopped process has its launcher's pid now; not if that is its launcher."""
+    """A ticket keeps its place though a stopped process has its launcher's pid now; not if that is
+    its launcher.
+    """
     launcher = launcher_in(tmp_path)
     with start(launcher, before=["sleep", "600"]) as process:
         process.send_signal(signal.SIGSTOP)
@@ -640,7 +692,8 @@ def test_a_ticket_counts_unless_its_own_launcher_is_stopped(tmp_path: Path, tick
             assert all_free(launcher) == ALL_FREE
 
 
-# --- tickets that are damaged, and disks that take none -----------------------------------------------------------
+# --- tickets that are damaged, and disks that take none
+# -----------------------------------------------------------
 
 UNREADABLE = [
     ("empty", lambda _: b"", "Expecting value"),
@@ -682,7 +735,9 @@ UNREADABLE = [
 def test_a_live_ticket_that_nobody_understands_stops_decisions(
     tmp_path: Path, ticket: dict, sentence: str, damage, reason
 ) -> None:
-    """A live ticket that cannot be understood ends a launch with 125, file and owner named; a dead one is cleared."""
+    """A live ticket that cannot be understood ends a launch with 125, file and owner named; a dead
+    one is cleared.
+    """
     launcher = launcher_in(tmp_path)
     content = damage(ticket)
     descriptor = put(
@@ -693,7 +748,10 @@ def test_a_live_ticket_that_nobody_understands_stops_decisions(
     )
     done = launcher.run(*VGG, *SHOW)
     owner = pwd.getpwuid(os.geteuid()).pw_name
-    error = f"gpulaunch: error: {launcher.state / TICKET}: this live ticket of {owner} cannot be understood: "
+    error = (
+        f"gpulaunch: error: {launcher.state / TICKET}: this live ticket of {owner} cannot be "
+        "understood: "
+    )
     assert (done.returncode, done.stdout, done.stderr.startswith(error)) == (125, "", True), (
         sentence
     )
@@ -704,7 +762,9 @@ def test_a_live_ticket_that_nobody_understands_stops_decisions(
 
 
 def test_things_that_are_no_tickets_are_ignored(tmp_path: Path) -> None:
-    """A symbolic link, a FIFO and a directory under a ticket's name keep nobody waiting, and stay."""
+    """A symbolic link, a FIFO and a directory under a ticket's name keep nobody waiting, and
+    stay.
+    """
     launcher = launcher_in(tmp_path)
     names = [f"gpulaunch.ticket.0000000{i}.aaaaaaaaaaaa" for i in range(1, 5)]
     os.symlink("/dev/zero", launcher.state / names[0])

@@ -1,6 +1,7 @@
 """Docker's command line, held against the parser of the installed client.
 
-The client talks to an engine that writes down what it is asked for and makes nothing, so these tests need no engine.
+The client talks to an engine that writes down what it is asked for and makes nothing, so these
+tests need no engine.
 """
 
 import json
@@ -127,7 +128,9 @@ class Client:
         return next((document for path, document in asked if "/containers/create" in path), None)
 
     def kinds(self, subcommand: Sequence[str], flags: Iterable[str]) -> dict[str, str]:
-        """Of those flags that the client's parser knows: whether it is a switch, or a word is missing after it."""
+        """Of those flags that the client's parser knows: whether it is a switch, or a word is
+        missing after it.
+        """
         flags = list(flags)
         with ThreadPoolExecutor(4) as pool:
             kinds = pool.map(lambda flag: _kind(self.says(*subcommand, flag)), flags)
@@ -198,7 +201,9 @@ def table_kinds(table: FlagTable, flags: Iterable[str]) -> dict[str, str | None]
 def test_every_flag_in_the_clients_help_is_known_with_and_without_value_as_it_says(
     client: Client, subcommand: tuple[str, ...], table: FlagTable
 ) -> None:
-    """Every flag, long and short, that the installed client's help shows is a switch or takes a value as shown."""
+    """Every flag, long and short, that the installed client's help shows is a switch or takes a
+    value as shown.
+    """
     text = client.says(*subcommand, "--help")
     want = {
         flag: "value" if kind else "switch"
@@ -217,7 +222,9 @@ def test_every_flag_in_the_clients_help_is_known_with_and_without_value_as_it_sa
 def test_the_clients_parser_takes_each_flag_of_the_table_and_each_letter_as_the_table_does(
     client: Client, subcommand: tuple[str, ...], table: FlagTable
 ) -> None:
-    """Whatever flag of our table, and whatever letter, the client's own parser knows, it is what our table says."""
+    """Whatever flag of our table, and whatever letter, the client's own parser knows, it is what
+    our table says.
+    """
     letters = {f"-{letter}" for letter in string.ascii_letters + string.digits}
     want = client.kinds(subcommand, sorted(table.switches | table.valued | letters))
     got = table_kinds(table, want)
@@ -249,7 +256,9 @@ def test_the_table_invents_no_flag(
 
 @pytest.mark.parametrize(("line", "operands"), named([(row[0], row[1], row[3]) for row in LINES]))
 def test_the_client_finds_the_same_image(client: Client, line: str, operands: str) -> None:
-    """The table above is true of the installed client: it asks its engine for that image and that command."""
+    """The table above is true of the installed client: it asks its engine for that image and that
+    command.
+    """
     made = client.creates(*shlex.split(line.replace("SOCKET", client.host)))
     got = made and (made["Image"], *(made["Cmd"] or ()))
     assert got == tuple(shlex.split(operands))
@@ -312,7 +321,9 @@ def test_the_client_starts_the_same_containers(client: Client, line: str, operan
     ),
 )
 def test_nothing_is_started(client: Client, line: str) -> None:
-    """A command line that starts no container is read as none that starts any, as by the installed client."""
+    """A command line that starts no container is read as none that starts any, as by the installed
+    client.
+    """
     started = [path for path, _ in client.requests(*shlex.split(line)) if "start" in path]
     got = (read(line).starts, started)
     assert got == (False, [])
@@ -340,7 +351,9 @@ def test_nothing_is_started(client: Client, line: str) -> None:
     ),
 )
 def test_a_switch_is_on_as_docker_reads_it(client: Client, line: str, want: bool) -> None:
-    """Whether a switch is on is what its last mention before the image says, to us and to the client."""
+    """Whether a switch is on is what its last mention before the image says, to us and to the
+    client.
+    """
     made = client.creates(*shlex.split(line))
     got = (read(line).says("--rm"), made and made["HostConfig"]["AutoRemove"])
     assert got == (want, want)
@@ -372,7 +385,9 @@ def test_a_switch_is_on_as_docker_reads_it(client: Client, line: str, want: bool
 def test_an_unknown_flag_is_refused_by_its_name(
     client: Client, line: str, command: str, flag: str
 ) -> None:
-    """A flag that is unknown, so that nobody can tell where the image is, is refused by name; the client does, too."""
+    """A flag that is unknown, so that nobody can tell where the image is, is refused by name; the
+    client does, too.
+    """
     with pytest.raises(UsageError) as refused:
         read(line)
     got = (refused.value.message, client.requests(*shlex.split(line)))
@@ -381,7 +396,9 @@ def test_an_unknown_flag_is_refused_by_its_name(
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_command_line_is_read_as_the_client_reads_it(client: Client, seed: int) -> None:
-    """Of 30 generated command lines a seed, hostile values included, what we find is what the client finds."""
+    """Of 30 generated command lines a seed, hostile values included, what we find is what the
+    client finds.
+    """
     for line in lines(seed, 30):
         made = client.creates(*line.words, PATH="/bin")
         assert made, shlex.join(line.words)
@@ -491,7 +508,9 @@ def test_the_hint_about_quotes_can_be_pasted_into_a_shell(
 
 
 def settled(made: dict[str, Any]) -> tuple[dict[str, str], dict[str, str], Any, Any, Any]:
-    """Variables and labels that a container ends up with, how it gets GPUs, and all the rest of what makes it."""
+    """Variables and labels that a container ends up with, how it gets GPUs, and all the rest of
+    what makes it.
+    """
     variables = dict((*text.split("=", 1), "")[:2] for text in made.pop("Env") or ())
     return (
         variables,
@@ -504,7 +523,9 @@ def settled(made: dict[str, Any]) -> tuple[dict[str, str], dict[str, str], Any, 
 
 @pytest.mark.parametrize("way", [*WAYS, NO_WAY])
 def test_the_client_makes_the_same_container_with_these_gpus(client: Client, way: str) -> None:
-    """To the client, our command line makes the user's container with the leased GPUs, and differs in nothing else."""
+    """To the client, our command line makes the user's container with the leased GPUs, and differs
+    in nothing else.
+    """
     requests = {
         "cdi": ("cdi", ["nvidia.com/gpu=GPU-7", "nvidia.com/gpu=GPU-3"]),
         "gpus": ("", ["GPU-7", "GPU-3"]),
@@ -546,7 +567,9 @@ def test_the_client_makes_the_same_container_with_these_gpus(client: Client, way
     ),
 )
 def test_no_image_is_left_to_see_all_gpus(client: Client, way: str, line: str) -> None:
-    """Whatever an image or the user says, what the container ends up with names the leased GPUs, or void."""
+    """Whatever an image or the user says, what the container ends up with names the leased GPUs, or
+    void.
+    """
     argv = with_gpus(read(line), gpus(3), way, "L", None)
     made = client.creates(*argv[1:], NVIDIA_VISIBLE_DEVICES="all")
     assert made
@@ -568,7 +591,9 @@ def test_no_image_is_left_to_see_all_gpus(client: Client, way: str, line: str) -
     ],
 )
 def test_the_other_fields_of_gpus_reach_the_engine(client: Client, value: str) -> None:
-    """Driver, capabilities and options of a --gpus are the same to the client after its count has become devices."""
+    """Driver, capabilities and options of a --gpus are the same to the client after its count has
+    become devices.
+    """
     command = read(["run", "--gpus", value, "img"])
     argv = with_gpus(command, gpus(0, 2), "gpus", None, asked_gpus(command, {}))
     made = [client.creates(*words[1:]) for words in (argv, command.argv)]
@@ -577,7 +602,9 @@ def test_the_other_fields_of_gpus_reach_the_engine(client: Client, value: str) -
 
 
 def test_the_client_mounts_the_daemons_directory(client: Client) -> None:
-    """To the client, directory and /dev/shm are the host's under their own names, whatever the directory is called."""
+    """To the client, directory and /dev/shm are the host's under their own names, whatever the
+    directory is called.
+    """
     directory = '/tmp/a b,"c:d'
     argv = with_gpus(
         read("run img"), gpus(0), NO_WAY, "L", None, share("GPU-0", directory=directory)

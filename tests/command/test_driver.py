@@ -1,4 +1,6 @@
-"""Another maker's GPUs need a module and an entry in the registry, and everything else works with them."""
+"""Another maker's GPUs need a module and an entry in the registry, and everything else works with
+them.
+"""
 
 import json
 import sys
@@ -72,7 +74,9 @@ def test_dry_run_says_so(made_up: Launcher) -> None:
 
 
 def test_variable_that_is_set_restricts(made_up: Launcher) -> None:
-    """The driver's variable restricts a launch where it is set already, as CUDA_VISIBLE_DEVICES does with NVIDIA's."""
+    """The driver's variable restricts a launch where it is set already, as CUDA_VISIBLE_DEVICES
+    does with NVIDIA's.
+    """
     made_up.environment |= {"TEST_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"}
     assert told(made_up) == ["CUDA_VISIBLE_DEVICES=0", "TEST_VISIBLE_DEVICES=1"]
 
@@ -147,7 +151,9 @@ def test_described_machines_are_as_before(made_up: Launcher) -> None:
 
 
 def test_described_machine_names_its_driver(made_up: Launcher, tmp_path: Path) -> None:
-    """`topo -o` writes the driver into the description, and a launch on that has the driver's variable."""
+    """`topo -o` writes the driver into the description, and a launch on that has the driver's
+    variable.
+    """
     path = tmp_path / "box.toml"
     assert made_up.run("topo", "-o", str(path)).returncode == 0
     assert 'driver = "made_up"\n' in path.read_text()

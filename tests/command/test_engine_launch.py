@@ -1,4 +1,6 @@
-"""A launch through a container engine that gpulaunch does not know but for its row in the registry."""
+"""A launch through a container engine that gpulaunch does not know but for its row in the
+registry.
+"""
 
 import subprocess
 import sys
@@ -19,7 +21,9 @@ main()
 
 
 def test_a_launch_goes_through_it(launcher: Launcher) -> None:
-    """Its program runs with the GPUs and the lease, its exit status is the launch's, and the lease ends."""
+    """Its program runs with the GPUs and the lease, its exit status is the launch's, and the lease
+    ends.
+    """
     program = launcher.state.parent / "boxer"
     program.write_text('#!/bin/sh\necho "$@"\nls "$GPULAUNCH_STATE_DIR" | grep -c lease\nexit 5\n')
     program.chmod(0o755)

@@ -1,4 +1,6 @@
-"""The fake libnvidia-ml tells the real nvidia-ml-py what a test's script says of the use of GPUs over time."""
+"""The fake libnvidia-ml tells the real nvidia-ml-py what a test's script says of the use of GPUs
+over time.
+"""
 
 import json
 import os
@@ -65,7 +67,9 @@ def two(nvml: "FakeNvml") -> "FakeNvml":
 
 
 def said(nvml: "FakeNvml", *code: str):
-    """The value of the last of these lines of Python in a process that meets the fake through nvidia-ml-py."""
+    """The value of the last of these lines of Python in a process that meets the fake through
+    nvidia-ml-py.
+    """
     *before, last = code
     lines = "\n".join([PRELUDE, *before, f"print(json.dumps({last}), flush=True)", "os._exit(0)"])
     run = subprocess.run(
@@ -84,7 +88,7 @@ def exactly(values) -> object:
     return pytest.approx(values, rel=1e-9, abs=1e-9)
 
 
-# ------------------------------------------------------------------------------------------------------- values
+# ------------------------------------------------------------------------------------------- values
 
 
 @pytest.mark.parametrize(
@@ -96,7 +100,9 @@ def exactly(values) -> object:
     ],
 )
 def test_value_of_the_moment(two: "FakeNvml", key: str, call: str, unit: int) -> None:
-    """Power and memory are those of the moment: 0 before the first value, and one value until the next begins."""
+    """Power and memory are those of the moment: 0 before the first value, and one value until the
+    next begins.
+    """
     two.script(0, key, "1:70,1.5:300")
     times = (0, 0.99, 1, 1.499, 1.5, 1000)
     assert said(two, f"[at(t, lambda: {call}) for t in {times}]") == [
@@ -113,28 +119,35 @@ def test_value_that_repeats(two: "FakeNvml") -> None:
 
 
 def test_utilization(two: "FakeNvml") -> None:
-    """Utilization is the mean of the last sixth of a second, whole percent, rounded down; memory untold is 0."""
+    """Utilization is the mean of the last sixth of a second, whole percent, rounded down; memory
+    untold is 0.
+    """
     two.script(0, "active", {0: 100, 1: 0, 2: 59.9})
     two.script(0, "memactive", {0: 33, 1: 8})
     two.script(1, "active", 7)
     rates = said(
         two,
-        "u = lambda t, gpu: (lambda rates: [rates.gpu, rates.memory])(at(t, nvmlDeviceGetUtilizationRates, gpu))",
+        "u = lambda t, gpu: (lambda rates: [rates.gpu, rates.memory])(at(t, "
+        "nvmlDeviceGetUtilizationRates, gpu))",
         "[u(t, a) for t in (0, 0.1, 1, 1 + 1/12, 1 + 1/6, 2.5)] + [u(1, b)]",
     )
     assert rates == [[100, 33], [100, 33], [100, 33], [50, 20], [0, 8], [59, 8], [7, 0]]
 
 
 def test_power_cap(two: "FakeNvml") -> None:
-    """The power cap's violation time is the time for which clocks were lowered, and the reason is there meanwhile."""
+    """The power cap's violation time is the time for which clocks were lowered, and the reason is
+    there meanwhile.
+    """
     two.change(0, limit=700)
     two.script(0, "capped", {0: 0, 1: 1, 1.5: 0})
     first, second, third = said(
         two,
         "def cap():",
         "    v = nvmlDeviceGetViolationStatus(a, NVML_PERF_POLICY_POWER)",
-        "    now = nvmlDeviceGetCurrentClocksEventReasons(a), nvmlDeviceGetCurrentClocksThrottleReasons(a)",
-        "    return [v.referenceTime, v.violationTime, *fields(a, NVML_FI_DEV_PERF_POLICY_POWER), *now]",
+        "    now = nvmlDeviceGetCurrentClocksEventReasons(a), "
+        "nvmlDeviceGetCurrentClocksThrottleReasons(a)",
+        "    return [v.referenceTime, v.violationTime, *fields(a, NVML_FI_DEV_PERF_POLICY_POWER), "
+        "*now]",
         "[at(t, cap) for t in (0.5, 1.25, 3)]",
     )
     assert [second[0] - first[0], third[0] - first[0]] == [750_000, 2_500_000]  # us
@@ -154,16 +167,19 @@ def test_pcie_throughput(two: "FakeNvml") -> None:
     two.script(0, "pcie_rx", 0.5)
     got = said(
         two,
-        "[at(t, nvmlDeviceGetPcieThroughput, a, way) for t in (0, 0.9, 1.005, 2) for way in (0, 1)]",
+        "[at(t, nvmlDeviceGetPcieThroughput, a, way) for t in (0, 0.9, 1.005, 2) for way in (0, "
+        "1)]",
     )
     assert got == [2_000_000, 500_000, 2_000_000, 500_000, 4_000_000, 500_000, 10_000_000, 500_000]
 
 
-# ------------------------------------------------------------------------------------------------------ counters
+# ----------------------------------------------------------------------------------------- counters
 
 
 def test_energy_is_the_integral(two: "FakeNvml") -> None:
-    """Energy is the integral of power in mJ, and the field says the same; so does `integral`, for any script."""
+    """Energy is the integral of power in mJ, and the field says the same; so does `integral`, for
+    any script.
+    """
     chance = random.Random(9)
     two.script(
         1,
@@ -192,7 +208,9 @@ def test_energy_is_the_integral(two: "FakeNvml") -> None:
 
 
 def test_byte_counters(two: "FakeNvml") -> None:
-    """PCIe and NVLink counters grow by what was sent and received, a link or all; a field is missing, not the call."""
+    """PCIe and NVLink counters grow by what was sent and received, a link or all; a field is
+    missing, not the call.
+    """
     two.script(0, "pcie_tx", 4)
     two.script(0, "pcie_rx", {0: 0, 1: 1})
     two.script(0, "link:0:tx", 8)
@@ -237,11 +255,13 @@ def test_true_mean(two: "FakeNvml") -> None:
     assert (two.mean(0, "link:12:tx", 1, 3), two.mean(0, "link:*:tx", 1, 3)) == (2.5, 5.5)
 
 
-# ----------------------------------------------------------------------------------------------------------- GPM
+# ---------------------------------------------------------------------------------------------- GPM
 
 
 def test_gpm_is_the_mean_between_samples(two: "FakeNvml") -> None:
-    """A metric is the exact mean between two samples: shares in percent, traffic in MiB/s, a link's and all links'."""
+    """A metric is the exact mean between two samples: shares in percent, traffic in MiB/s, a link's
+    and all links'.
+    """
     chance = random.Random(4)
     keys = {
         1: "active",
@@ -278,7 +298,9 @@ def test_gpm_is_the_mean_between_samples(two: "FakeNvml") -> None:
 
 
 def test_gpm_metric_that_fails(two: "FakeNvml") -> None:
-    """What is not scripted, what there is not, and what a test lets fail, fails alone; an error can end."""
+    """What is not scripted, what there is not, and what a test lets fail, fails alone; an error can
+    end.
+    """
     two.script(0, "sm", 30)
     two.script(0, "dram", 20)
     two.answer("gpm:10", 21, gpu=0, since=1, until=2)
@@ -290,7 +312,9 @@ def test_gpm_metric_that_fails(two: "FakeNvml") -> None:
 
 
 def test_gpm_refuses(two: "FakeNvml") -> None:
-    """Samples of two GPUs, in the wrong order or within less than 0.1 s, a wrong version, and a GPU without GPM."""
+    """Samples of two GPUs, in the wrong order or within less than 0.1 s, a wrong version, and a GPU
+    without GPM.
+    """
     two.script(0, "sm", 30)
     two.change(1, gpm=None)
     assert said(two, "[nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice for gpu in (a, b)]") == [
@@ -299,7 +323,10 @@ def test_gpm_refuses(two: "FakeNvml") -> None:
     ]
     assert said(two, "code(sample, 0, b)") == NOT_SUPPORTED
     two.change(1, gpm=1)
-    pairs = "[(sample(0, a), sample(1, b)), (sample(1, a), sample(0, a)), (sample(1, a), sample(1.09, a))]"
+    pairs = (
+        "[(sample(0, a), sample(1, b)), (sample(1, a), sample(0, a)), (sample(1, a), sample(1.09, "
+        "a))]"
+    )
     assert said(two, f"[code(gpm, *pair, 2) for pair in {pairs}]") == [INVALID_ARGUMENT] * 3
     assert (
         said(two, "code(lambda: gpm(sample(0, a), sample(1, a), 2, version=2))") == VERSION_MISMATCH
@@ -311,7 +338,9 @@ def test_gpm_refuses(two: "FakeNvml") -> None:
 
 
 def test_gpm_touches_no_more_than_asked(two: "FakeNvml") -> None:
-    """Of the array of metrics, whose length differs between versions of nvidia-ml-py, it writes what is asked for."""
+    """Of the array of metrics, whose length differs between versions of nvidia-ml-py, it writes
+    what is asked for.
+    """
     two.script(0, "sm", 30)
     got = said(
         two,
@@ -327,7 +356,9 @@ def test_gpm_touches_no_more_than_asked(two: "FakeNvml") -> None:
 
 
 def test_mig_instance(two: "FakeNvml") -> None:
-    """A MIG instance has memory and, through its card, GPM; nothing else, and neither has the card utilization."""
+    """A MIG instance has memory and, through its card, GPM; nothing else, and neither has the card
+    utilization.
+    """
     two.change(0, mig=1)
     two.add(
         "gpu 1000 uuid=MIG-a memory_mib=9728 used_mib=5 gi=9", "gpu 1001 uuid=MIG-b memory_mib=9728"
@@ -343,7 +374,10 @@ def test_mig_instance(two: "FakeNvml") -> None:
         "[at(t, nvmlDeviceGetMemoryInfo, x).used >> 20 for x in (instance, other) for t in (0, 1)]"
     )
     assert said(two, instance, used) == [5, 5, 0, 3]
-    calls = "nvmlDeviceGetUtilizationRates, nvmlDeviceGetPowerUsage, nvmlDeviceGetTotalEnergyConsumption"
+    calls = (
+        "nvmlDeviceGetUtilizationRates, nvmlDeviceGetPowerUsage, "
+        "nvmlDeviceGetTotalEnergyConsumption"
+    )
     calls += ", nvmlDeviceGetCurrentClocksEventReasons"
     assert (
         said(two, instance, f"[code(call, instance) for call in ({calls})]") == [NOT_SUPPORTED] * 4
@@ -365,13 +399,18 @@ def test_mig_instance(two: "FakeNvml") -> None:
     ) == ["GPU-a", 9, 1]
 
 
-# --------------------------------------------------------------------------------------------- what is not there
+# -------------------------------------------------------------------------------- what is not there
 
 
 def test_not_supported_without_a_script(two: "FakeNvml") -> None:
-    """A GPU whose use no line tells of supports none of the calls; its memory is what its line says."""
+    """A GPU whose use no line tells of supports none of the calls; its memory is what its line
+    says.
+    """
     two.script(1, "power", 50)
-    calls = "UtilizationRates PowerUsage TotalEnergyConsumption EnforcedPowerLimit CurrentClocksEventReasons"
+    calls = (
+        "UtilizationRates PowerUsage TotalEnergyConsumption EnforcedPowerLimit "
+        "CurrentClocksEventReasons"
+    )
     assert (
         said(two, f"[code(globals()['nvmlDeviceGet' + x], a) for x in '{calls}'.split()]")
         == [NOT_SUPPORTED] * 5
@@ -383,7 +422,9 @@ def test_not_supported_without_a_script(two: "FakeNvml") -> None:
 
 
 def test_error_in_a_window(two: "FakeNvml") -> None:
-    """A call, a field, or every call about a GPU fails from a time on and until another; other GPUs' calls do not."""
+    """A call, a field, or every call about a GPU fails from a time on and until another; other
+    GPUs' calls do not.
+    """
     two.script(0, "power", 50)
     two.script(1, "power", 60)
     two.script(0, "pcie_tx", 1)
@@ -401,7 +442,9 @@ def test_error_in_a_window(two: "FakeNvml") -> None:
 
 
 def test_call_that_lingers(two: "FakeNvml") -> None:
-    """A slow call sleeps and a costly one uses CPU, each within its window, while other threads go on calling."""
+    """A slow call sleeps and a costly one uses CPU, each within its window, while other threads go
+    on calling.
+    """
     for gpu in (0, 1):
         two.script(gpu, "power", 50)
         two.script(gpu, "active", 50)
@@ -430,11 +473,13 @@ def test_call_that_lingers(two: "FakeNvml") -> None:
     ]
 
 
-# ---------------------------------------------------------------------------------------------------------- clock
+# -------------------------------------------------------------------------------------------- clock
 
 
 def test_clock(two: "FakeNvml") -> None:
-    """The script runs with time.monotonic() of any process; before it begins and without a clock it is second 0."""
+    """The script runs with time.monotonic() of any process; before it begins and without a clock it
+    is second 0.
+    """
     two.script(0, "power", {0: 10, 1: 20})
     assert said(two, "nvmlDeviceGetPowerUsage(a)") == 10_000
     two.freeze(1)
@@ -452,7 +497,9 @@ def test_clock(two: "FakeNvml") -> None:
 
 
 def test_script_that_changes(two: "FakeNvml") -> None:
-    """What a test tells is true from the next call on of a process that runs, however soon it tells the next."""
+    """What a test tells is true from the next call on of a process that runs, however soon it tells
+    the next.
+    """
     lines = "for line in sys.stdin: print(nvmlDeviceGetPowerUsage(a), flush=True)"
     reader = subprocess.Popen(
         [sys.executable, "-c", f"{PRELUDE}\nimport sys\n{lines}"],

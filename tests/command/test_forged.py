@@ -34,9 +34,14 @@ def document(launcher: Launcher, prefix: str) -> dict:
 
 
 def test_free_follows_no_link(launcher: Launcher, tmp_path: Path) -> None:
-    """A job that puts a symbolic link in its record's place while it is being freed ends nobody but itself."""
+    """A job that puts a symbolic link in its record's place while it is being freed ends nobody but
+    itself.
+    """
     log = tmp_path / "log"
-    swap = f'trap "ln -sf {log} $GPULAUNCH_STATE_DIR/gpulaunch.lease.$GPULAUNCH_LEASE; exit 3" TERM; echo up; read line'
+    swap = (
+        f'trap "ln -sf {log} $GPULAUNCH_STATE_DIR/gpulaunch.lease.$GPULAUNCH_LEASE; exit 3" TERM; '
+        "echo up; read line"
+    )
     writer = [
         sys.executable,
         "-c",
@@ -118,7 +123,9 @@ def test_a_damaged_record_can_be_freed(launcher: Launcher) -> None:
 
 
 def test_a_damaged_record_keeps_no_stragglers(launcher: Launcher) -> None:
-    """A record that nobody understands, of whoever, does not keep what a job leaves behind from being ended."""
+    """A record that nobody understands, of whoever, does not keep what a job leaves behind from
+    being ended.
+    """
     launcher.environment["GPULAUNCH_GRACE"] = "0.3"
     with launcher.start(
         *VGG, "--", "sh", "-c", "sleep 600 & echo $!; read line", stdin=subprocess.PIPE
@@ -132,14 +139,19 @@ def test_a_damaged_record_keeps_no_stragglers(launcher: Launcher) -> None:
 
 
 def test_a_slow_decision_is_served_in_a_busy_crowd(launcher: Launcher, tmp_path: Path) -> None:
-    """A launch whose decision takes long gets its GPUs although others come and go all the time: it queues."""
+    """A launch whose decision takes long gets its GPUs although others come and go all the time: it
+    queues.
+    """
     big = tmp_path / "big.toml"
     big.write_text(
         'name = "big"\nsource = "made up"\n[gpus]\ncount = 12\nmodel = "GPU"\nmemory_mib = 1\n'
         "[pcie]\ngeneration = 3\nwidth = 16\n[pcie.groups]\nPIX = [[0, 1], [2, 3]]\n"
     )
     machine = ("--topology", str(big))
-    loop = f"while [ ! -e {tmp_path}/stop ]; do {launcher.script} {' '.join(machine)} -n 1 --policy baseline -- true; done"
+    loop = (
+        f"while [ ! -e {tmp_path}/stop ]; do {launcher.script} {' '.join(machine)} -n 1 --policy "
+        "baseline -- true; done"
+    )
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(["sh", "-c", loop], env=launcher.environment, **pipes):
         try:
@@ -150,7 +162,9 @@ def test_a_slow_decision_is_served_in_a_busy_crowd(launcher: Launcher, tmp_path:
 
 
 def test_what_a_share_may_say(launcher: Launcher) -> None:
-    """A live record whose share holds what is no number, or names no place, is complained of and nothing more."""
+    """A live record whose share holds what is no number, or names no place, is complained of and
+    nothing more.
+    """
     light = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
     with held(launcher, *DGX, *light):
         good = document(launcher, "gpulaunch.lease.")

@@ -1,4 +1,6 @@
-"""`gpulaunch topo --measure`: what links carry, measured by a stand-in benchmark on GPUs that a fake NVML tells of."""
+"""`gpulaunch topo --measure`: what links carry, measured by a stand-in benchmark on GPUs that a
+fake NVML tells of.
+"""
 
 import json
 import os
@@ -58,7 +60,9 @@ class Bench:
 
 @pytest.fixture
 def bench(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path) -> Bench:
-    """Four V100 in a square, and a benchmark: 39 GB/s over a double NVLink, 21 over a single one, 10 over PCIe."""
+    """Four V100 in a square, and a benchmark: 39 GB/s over a double NVLink, 21 over a single one,
+    10 over PCIe.
+    """
     used = [0] * 4
     lines = []
     for (a, b), count in SQUARE.items():
@@ -87,7 +91,9 @@ def measured(launcher: Launcher, *options: str) -> dict:
 
 
 def test_one_of_each_kind(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
-    """One set of each kind of ring is measured, its peak over all message sizes kept, and the GPUs are free again."""
+    """One set of each kind of ring is measured, its peak over all message sizes kept, and the GPUs
+    are free again.
+    """
     found = measured(launcher, "-o", str(tmp_path / "machine.toml"))
     assert bench.asked() == ["0,1", "0,2", "0,3", "0,1,2", "0,1,2,3"]
     assert [
@@ -116,7 +122,9 @@ def test_every_pair(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
 
 
 def test_refit(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:  # noqa: ARG001
-    """Eq. 2 fitted to this machine is printed beside cut and the published coefficients, with how far each is off."""
+    """Eq. 2 fitted to this machine is printed beside cut and the published coefficients, with how
+    far each is off.
+    """
     found = measured(launcher, "-o", str(tmp_path / "machine.toml"))
     errors = found["root_mean_square_error_gb_per_s"]
     assert errors["refit"] == pytest.approx(0, abs=1e-6)  # 14 coefficients for five sets
@@ -129,7 +137,9 @@ def test_refit(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:  # noq
 
 
 def test_machine_file(launcher: Launcher, bench: Bench) -> None:  # noqa: ARG001
-    """Measurements go into this user's machine file, which says when and by what, and describes the machine."""
+    """Measurements go into this user's machine file, which says when and by what, and describes the
+    machine.
+    """
     done = launcher.run("topo", "--measure")
     path = Path(
         launcher.environment["XDG_CONFIG_HOME"],
@@ -197,13 +207,16 @@ def test_nothing_measured(launcher: Launcher, bench: Bench) -> None:  # noqa: AR
     done = launcher.run("--bandwidth-model", "measured", "--", "true")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        f"gpulaunch: error: --bandwidth-model measured: nothing was measured of {os.uname().nodename}\n"
+        "gpulaunch: error: --bandwidth-model measured: nothing was measured of "
+        f"{os.uname().nodename}\n"
         "gpulaunch: hint: 'gpulaunch topo --measure' does it, on idle GPUs\n"
     )
 
 
 def test_slow_class(launcher: Launcher, bench: Bench) -> None:
-    """A link far under what is planned has its class measured: if all are slow, the class is named."""
+    """A link far under what is planned has its class measured: if all are slow, the class is
+    named.
+    """
     bench.tell({"GPU-0,GPU-1": 12.0, "GPU-2,GPU-3": 12.5, "GPU-0,GPU-2": 21.0, "GPU-0,GPU-3": 6.0})
     done = launcher.run("topo", "--measure")
     assert bench.asked()[:3] == ["0,1", "2,3", "0,2"]
@@ -249,7 +262,9 @@ def test_too_few_idle(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -> Non
 
 
 def test_failing_benchmark(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
-    """A benchmark that fails is told in its own last words, nothing is written, and the GPUs are free again."""
+    """A benchmark that fails is told in its own last words, nothing is written, and the GPUs are
+    free again.
+    """
     bench.tell({"fails": "GPU-0,GPU-2"})
     done = launcher.run("topo", "--measure", "-o", str(tmp_path / "machine.toml"))
     assert (done.returncode, done.stdout) == (125, "")
@@ -281,7 +296,9 @@ def test_interrupted(launcher: Launcher, bench: Bench, tmp_path: Path, number: i
 
 
 def test_figures_of_nothing(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
-    """A benchmark whose links carry nothing has failed, and no file is written that nobody could read."""
+    """A benchmark whose links carry nothing has failed, and no file is written that nobody could
+    read.
+    """
     bench.tell({"otherwise": 0.0})
     done = launcher.run("topo", "--measure", "-o", str(tmp_path / "machine.toml"))
     assert (done.returncode, done.stderr.endswith(" printed no figures\n")) == (125, True)
@@ -300,7 +317,9 @@ def test_other_gpus_by_now(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -
 def test_all_gpus_together(
     launcher: Launcher, bench: Bench, nvml: "FakeNvml", tmp_path: Path
 ) -> None:
-    """Beyond five GPUs all idle ones together are measured, too; with --every-pair other sizes are as without."""
+    """Beyond five GPUs all idle ones together are measured, too; with --every-pair other sizes are
+    as without.
+    """
     nvml.describe([{"uuid": f"GPU-{i}", "name": "V100", "memory_mib": 16160} for i in range(7)], [])
     bench.tell({"otherwise": 6.0})
     measured(launcher, "-o", str(tmp_path / "machine.toml"))
@@ -337,7 +356,9 @@ def test_median_of_a_kind(launcher: Launcher, bench: Bench) -> None:
 
 
 def test_killed(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
-    """When the launcher is killed, the GPUs are held as long as the benchmark runs, and no longer."""
+    """When the launcher is killed, the GPUs are held as long as the benchmark runs, and no
+    longer.
+    """
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     bench.tell({"waits": "GPU-0,GPU-2", "fifo": str(fifo)})
@@ -375,7 +396,9 @@ def test_inside_a_lease(launcher: Launcher, bench: Bench, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("bench")
 def test_nowhere_to_write(launcher: Launcher, tmp_path: Path) -> None:
-    """A file that could not be written is told before anything is measured; so is one that somebody wrote himself."""
+    """A file that could not be written is told before anything is measured; so is one that somebody
+    wrote himself.
+    """
     done = launcher.run("topo", "--measure", "-o", "/proc/no/machine.toml")
     assert (done.returncode, done.stdout) == (125, "")
     assert done.stderr.startswith("gpulaunch: error: /proc/no/machine.toml")
@@ -444,6 +467,7 @@ def test_no_benchmark(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
         (
             "gpulaunch: error: no all-reduce benchmark on PATH: "
             "neither all_reduce_perf nor a python3 with PyTorch for CUDA\n"
-            "gpulaunch: hint: build github.com/NVIDIA/nccl-tests, or activate an environment with PyTorch\n"
+            "gpulaunch: hint: build github.com/NVIDIA/nccl-tests, or activate an environment with "
+            "PyTorch\n"
         ),
     )

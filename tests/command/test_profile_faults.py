@@ -1,4 +1,6 @@
-"""`gpulaunch profile` and --record when something goes wrong: nothing is held up, lost or left behind."""
+"""`gpulaunch profile` and --record when something goes wrong: nothing is held up, lost or left
+behind.
+"""
 
 import json
 import os
@@ -19,7 +21,10 @@ from test_transparency import Terminal
 pytest_plugins = ("fake_nvml",)
 
 TWO = ("-n", "2", "--only", "0,3")
-STEPS = "import time\nfor step in range(1, {count}):\n    print('step', step, flush=True)\n    time.sleep(0.02)\n"
+STEPS = (
+    "import time\nfor step in range(1, {count}):\n    print('step', step, flush=True)\n    "
+    "time.sleep(0.02)\n"
+)
 PROGRESS = ("--iterations-from", r"step (\d+)")
 
 
@@ -59,13 +64,15 @@ def alive(mark: str) -> list[str]:
     return found
 
 
-# -------------------------------------------------------------------------------------------------- what is measured
+# --------------------------------------------------------------------------------- what is measured
 
 
 def test_counters_that_fail_for_a_while_lose_nothing(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
-    """Links whose counters cannot be read in the middle have carried what they have: no ring becomes no traffic."""
+    """Links whose counters cannot be read in the middle have carried what they have: no ring
+    becomes no traffic.
+    """
     box.answer("nvmlDeviceGetFieldValues", 999, since=1.0, until=2.2)
     path = tmp_path / "job.toml"
     done = launcher.run("profile", "-o", str(path), *TWO, "--", "sleep", "2.5")
@@ -77,7 +84,9 @@ def test_counters_that_fail_for_a_while_lose_nothing(
 
 
 def test_a_driver_that_goes_away_is_told(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """A driver that answers nothing any more leaves an incomplete measurement, not a short one that looks whole."""
+    """A driver that answers nothing any more leaves an incomplete measurement, not a short one that
+    looks whole.
+    """
     box.answer("*", 1, 0, since=1.0)
     path = tmp_path / "run.json"
     launcher.run("--record-to", str(path), "--only", "0", "--", "sleep", "2")
@@ -88,7 +97,9 @@ def test_a_driver_that_goes_away_is_told(launcher: Launcher, box: FakeNvml, tmp_
 def test_a_driver_that_hangs_does_not_keep_the_job(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
-    """A driver that hangs when measuring begins keeps the job for two seconds, not for as long as it hangs."""
+    """A driver that hangs when measuring begins keeps the job for two seconds, not for as long as
+    it hangs.
+    """
     box.script(0, "power", 100)
     box.slow("nvmlDeviceGetPowerUsage", 30, 0)
     began, path = time.monotonic(), tmp_path / "run.json"
@@ -103,7 +114,9 @@ def test_a_driver_that_hangs_does_not_keep_the_job(
 def test_time_stopped_is_no_time_of_the_job(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
-    """A job that was stopped by Ctrl-Z and went on is told of, and what was measured of it is incomplete."""
+    """A job that was stopped by Ctrl-Z and went on is told of, and what was measured of it is
+    incomplete.
+    """
     del box
     path = tmp_path / "job.toml"
     command = f"gpulaunch profile --only 0 -o {path} -- sh -c 'echo up; sleep 1.5'"
@@ -112,11 +125,13 @@ def test_time_stopped_is_no_time_of_the_job(
     assert read(path)["resources"]["incomplete"] is True
 
 
-# ------------------------------------------------------------------------------------------------------ what is cut
+# -------------------------------------------------------------------------------------- what is cut
 
 
 def test_a_slice_is_a_whole_measurement(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """A job that is ended because it has run for long enough went well: status 0, and complete figures."""
+    """A job that is ended because it has run for long enough went well: status 0, and complete
+    figures.
+    """
     del box
     path = tmp_path / "job.toml"
     job = (sys.executable, "-c", STEPS.format(count=100_000))
@@ -138,7 +153,9 @@ def test_progress_that_nobody_tells(launcher: Launcher, box: FakeNvml, tmp_path:
 
 
 def test_a_reader_that_goes_ends_the_job(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """Whoever stops reading the job's output stops the job, also where its progress is read on the way."""
+    """Whoever stops reading the job's output stops the job, also where its progress is read on the
+    way.
+    """
     del box
     command = [launcher.script, "profile", "-o", str(tmp_path / "job.toml"), "--only", "0"]
     command += [*PROGRESS, "--", "yes", "step 1"]
@@ -165,11 +182,13 @@ def test_the_last_line_counts_though_it_has_no_end(
     assert read(path)["sensitivity"]["iterations"] == 30
 
 
-# --------------------------------------------------------------------------------------------------- who interrupts
+# ----------------------------------------------------------------------------------- who interrupts
 
 
 def test_an_interrupted_run_is_the_last(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """Whoever ends a run ends the measuring, also if the job takes that for success; it is not a run like others."""
+    """Whoever ends a run ends the measuring, also if the job takes that for success; it is not a
+    run like others.
+    """
     del box
     path = tmp_path / "job.toml"
     script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
@@ -186,7 +205,9 @@ def test_an_interrupted_run_is_the_last(launcher: Launcher, box: FakeNvml, tmp_p
 def test_killed_while_measuring(
     launcher: Launcher, box: FakeNvml, tmp_path: Path, guarded: bool
 ) -> None:
-    """A measuring that is killed takes its job along where CI is set, as a launch would; else the job goes on."""
+    """A measuring that is killed takes its job along where CI is set, as a launch would; else the
+    job goes on.
+    """
     del box
     if guarded:
         launcher.environment["CI"] = "true"
@@ -202,7 +223,9 @@ def test_killed_while_measuring(
 
 
 def test_what_ran_beside_leaves_nothing(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """The other job ends with all that it has started, and is never held up by output that nobody reads."""
+    """The other job ends with all that it has started, and is never held up by output that nobody
+    reads.
+    """
     del box
     beats, other = tmp_path / "beats", tmp_path / "other.toml"
     script = f"while :; do echo >> {beats}; head -c 4096 /dev/zero; sleep 0.01; done & sleep 59.125"
@@ -214,7 +237,7 @@ def test_what_ran_beside_leaves_nothing(launcher: Launcher, box: FakeNvml, tmp_p
     assert (alive("59.125"), alive(str(beats)), launcher.records()) == ([], [], [])
 
 
-# ------------------------------------------------------------------------------------------------------ what is written
+# ---------------------------------------------------------------------------------- what is written
 
 
 @pytest.mark.parametrize(
@@ -253,7 +276,9 @@ def test_what_can_be_no_profile(launcher: Launcher, box: FakeNvml, path: str) ->
 
 
 def test_arguments_that_are_no_text(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """A job with arguments that are no UTF-8 runs and is measured; its command is left out of the profile."""
+    """A job with arguments that are no UTF-8 runs and is measured; its command is left out of the
+    profile.
+    """
     del box
     path = tmp_path / "job.toml"
     done = launcher.run("profile", "-o", str(path), "--only", "0", "--", "echo", "caf\udce9")
@@ -263,7 +288,9 @@ def test_arguments_that_are_no_text(launcher: Launcher, box: FakeNvml, tmp_path:
 
 
 def test_a_full_disk(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """Where there is no room for what a launch in passing has measured, the job's status stays, and it is told."""
+    """Where there is no room for what a launch in passing has measured, the job's status stays, and
+    it is told.
+    """
     del box
     done = launcher.run("--record-to", "/dev/full", "--only", "0", "--", "sh", "-c", "exit 3")
     assert (done.returncode, "what was measured is lost" in done.stderr) == (3, True)
@@ -271,7 +298,9 @@ def test_a_full_disk(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
 
 
 def test_learning_holds_no_gpu(launcher: Launcher, box: FakeNvml) -> None:
-    """A launch whose profile somebody else is writing has freed its GPUs before it waits for that."""
+    """A launch whose profile somebody else is writing has freed its GPUs before it waits for
+    that.
+    """
     del box
     folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch")
     folder.mkdir(parents=True)
@@ -289,7 +318,9 @@ def test_learning_holds_no_gpu(launcher: Launcher, box: FakeNvml) -> None:
 def test_measuring_is_no_launch_to_learn_from(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
-    """With record = true the runs of a measurement teach nobody besides: not those on the worst GPUs."""
+    """With record = true the runs of a measurement teach nobody besides: not those on the worst
+    GPUs.
+    """
     del box
     launcher.environment["GPULAUNCH_RECORD"] = "true"
     path = tmp_path / "job.toml"
@@ -312,17 +343,22 @@ def test_two_jobs_in_one_profile(launcher: Launcher, box: FakeNvml, tmp_path: Pa
     assert f"{path}: its other figures are of another command: sleep 0.1" in done.stderr
 
 
-# ---------------------------------------------------------------------------------------------- what fails half way
+# ------------------------------------------------------------------------------ what fails half way
 
 
 def test_a_whole_measurement_is_not_called_a_part(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
-    """A pair that is measured to its end takes away the mark of one that was not, and keeps its other figures."""
+    """A pair that is measured to its end takes away the mark of one that was not, and keeps its
+    other figures.
+    """
     del box
     path, other = tmp_path / "job.toml", tmp_path / "other.toml"
     other.write_text('name = "other"\ncommand = ["sleep", "60"]\n')
-    known = '[collocation]\nincomplete = true\nsource = "made up"\nslowdown_percentage = { kripke-1x = 3 }\n'
+    known = (
+        '[collocation]\nincomplete = true\nsource = "made up"\nslowdown_percentage = { kripke-1x = '
+        "3 }\n"
+    )
     path.write_text(f'name = "job"\n{known}')
     options = ("--pair", str(other), "--runs", "1", "--only", "0-3", "-n", "1")
     assert launcher.run("profile", "-o", str(path), *options, "--", "sleep", "0.1").returncode == 0
@@ -336,7 +372,9 @@ def test_a_whole_measurement_is_not_called_a_part(
 def test_a_companion_has_the_gpus_that_it_was_measured_on(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
-    """A profile that was measured on two GPUs runs on two beside the job, though nobody said how many it wants."""
+    """A profile that was measured on two GPUs runs on two beside the job, though nobody said how
+    many it wants.
+    """
     del box
     seen, other = tmp_path / "seen", tmp_path / "other.toml"
     script = f"echo $CUDA_VISIBLE_DEVICES > {seen}; sleep 60"

@@ -1,4 +1,6 @@
-"""`gpulaunch profile --scan`, `--scan-nccl-log`, `--import-ncu`, and what a profile borrows: from files to profiles."""
+"""`gpulaunch profile --scan`, `--scan-nccl-log`, `--import-ncu`, and what a profile borrows: from
+files to profiles.
+"""
 
 import json
 import tomllib
@@ -18,7 +20,8 @@ INIT = (
     + "comm 0x{pid} rank {rank} nranks {ranks} cudaDev {rank} busId {rank}000 commId 0x{group} - Init COMPLETE\n"
 )
 CALL = RANK + (
-    "AllReduce: opCount {n:x} sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 comm 0x{pid} "
+    "AllReduce: opCount {n:x} sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 comm "
+    "0x{pid} "
     "[nranks={ranks}] stream 0x3\n"
 )
 NCU = """\
@@ -26,7 +29,10 @@ NCU = """\
 "ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",\
 "Section Name","Metric Name","Metric Unit","Metric Value"
 """
-ROW = '"0","1","a","h","k","1","7","(1,1,1)","(1,1,1)","0","8.0","Command line profiler metrics","{}","{}","{}"\n'
+ROW = (
+    '"0","1","a","h","k","1","7","(1,1,1)","(1,1,1)","0","8.0","Command line profiler '
+    'metrics","{}","{}","{}"\n'
+)
 METRICS = (
     ("lts__t_sectors.sum", "sector", "40,000"),
     ("lts__t_sector_hit_rate.pct", "%", "62.5"),
@@ -99,7 +105,9 @@ def test_scan_of_what_is_silent(launcher: Launcher, files: Path) -> None:
 def test_into_a_profile(
     launcher: Launcher, files: Path, options: tuple[str, ...], section: str, want: dict
 ) -> None:
-    """What was read makes a profile, or changes its own section of one that is there; both can be used at once."""
+    """What was read makes a profile, or changes its own section of one that is there; both can be
+    used at once.
+    """
     done = launcher.run("profile", *options, "-o", "new.toml", cwd=files)
     assert (done.returncode, done.stderr) == (0, "gpulaunch: info: written to new.toml\n")
     (files / "old.toml").write_text('name = "old" # mine\n\n[sharing]\nshare = false\n')
@@ -118,7 +126,9 @@ def test_into_a_profile(
 
 
 def test_several_communicators(launcher: Launcher, tmp_path: Path) -> None:
-    """A log whose ranks talk in two groups makes a profile that can be used: its graph in two parts is left out."""
+    """A log whose ranks talk in two groups makes a profile that can be used: its graph in two parts
+    is left out.
+    """
     ranks = [{"pid": 10 + r, "rank": r % 2, "ranks": 2, "group": "ab"[r // 2]} for r in range(4)]
     worlds = [{"pid": 20 + r, "rank": r, "ranks": 4, "group": "c"} for r in range(4)]
     lines = [INIT.format(**rank) for rank in (*ranks, *worlds)]
@@ -137,8 +147,13 @@ def test_several_communicators(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_a_guess_takes_no_measurement_away(launcher: Launcher, files: Path) -> None:
-    """What counters and runs have found stays when the source is scanned afterwards, and that is told."""
-    measured = '[communication]\npattern = "chain"\nedges = [[0, 1, 5.0]]\nconfidence = "certain"\nsource = "counted"\n'
+    """What counters and runs have found stays when the source is scanned afterwards, and that is
+    told.
+    """
+    measured = (
+        '[communication]\npattern = "chain"\nedges = [[0, 1, 5.0]]\nconfidence = "certain"\nsource '
+        '= "counted"\n'
+    )
     sensitivity = (
         'bandwidth_sensitive = false\n[sensitivity]\nslowdown_percentage = 1\nsource = "runs"\n'
     )
@@ -177,20 +192,24 @@ def test_what_cannot_be_read(
     assert done.stderr.startswith(f"gpulaunch: error: {message}"), done.stderr
 
 
-# -------------------------------------------------------------------------------------------------------- borrowing
+# ---------------------------------------------------------------------------------------- borrowing
 
 
 def test_a_job_without_pair_data_borrows(
     launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path
 ) -> None:
-    """A job that nobody measured beside others borrows from the nearest that was, and that is called predicted."""
+    """A job that nobody measured beside others borrows from the nearest that was, and that is
+    called predicted.
+    """
     folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles")
     folder.mkdir(parents=True)
     for name, sm, slowdown in (("near", 62, 12.5), ("far", 20, 90)):
         (folder / f"{name}.toml").write_text(
             f'name = "{name}"\n[resources]\nsm_utilization_percentage = {sm}\n'
-            f'memory_bandwidth_utilization_percentage = 30\nutilization = "time-active"\nsource = "made up"\n'
-            f'[shared_gpu]\nslowdown_percentage = {{ kripke-1x = {slowdown} }}\nsource = "made up"\n'
+            'memory_bandwidth_utilization_percentage = 30\nutilization = "time-active"\nsource = '
+            '"made up"\n'
+            f'[shared_gpu]\nslowdown_percentage = {{ kripke-1x = {slowdown} }}\nsource = "made '
+            'up"\n'
         )
     lent = (folder / "near.toml").read_text().replace('"near"', '"nearest"').replace("= 62", "= 60")
     (folder / "nearest.toml").write_text(
@@ -219,7 +238,9 @@ def test_a_job_without_pair_data_borrows(
 
 
 def test_pcie_alone_tells_no_peers(launcher: Launcher, nvml: FakeNvml, tmp_path: Path) -> None:
-    """On GPUs without NVLink the totals over PCIe are told, and that they name no peer; no pattern is claimed."""
+    """On GPUs without NVLink the totals over PCIe are told, and that they name no peer; no pattern
+    is claimed.
+    """
     shape = {"name": "Tesla T4", "memory_mib": 15360, "cc": "7.5", "gen": 3, "width": 16}
     nvml.describe([{"uuid": f"GPU-t4-{i}", "pci": f"ffff:0{i}:00", **shape} for i in range(2)], [])
     for gpu in range(2):

@@ -30,9 +30,11 @@ def trace(tmp_path: Path) -> list[str]:
 
 
 def test_report(launcher: Launcher, trace, tmp_path: Path) -> None:
-    """--report DIR makes DIR, writes the page and its pictures, and names the page below the tables.
+    """--report DIR makes DIR, writes the page and its pictures, and names the page below the
+    tables.
 
-    The same replays make the same bytes: on another day, in another process, whatever matplotlib's user likes.
+    The same replays make the same bytes: on another day, in another process, whatever matplotlib's
+    user likes.
     """
     style = tmp_path / "style"
     style.mkdir()
@@ -68,7 +70,9 @@ def test_report(launcher: Launcher, trace, tmp_path: Path) -> None:
 
 
 def test_without_matplotlib(launcher: Launcher, trace, tmp_path: Path) -> None:
-    """Without matplotlib --report says what to install, before the run; without --report nothing needs it."""
+    """Without matplotlib --report says what to install, before the run; without --report nothing
+    needs it.
+    """
     (tmp_path / "block").mkdir()
     (tmp_path / "block" / "matplotlib.py").write_text(
         'raise ModuleNotFoundError("No module named \'matplotlib\'", name="matplotlib")\n'
@@ -85,7 +89,9 @@ def test_without_matplotlib(launcher: Launcher, trace, tmp_path: Path) -> None:
 
 
 def test_without_a_home(launcher: Launcher, trace, tmp_path: Path) -> None:
-    """Where matplotlib may keep nothing the report is made all the same, without a word, and nothing is left behind."""
+    """Where matplotlib may keep nothing the report is made all the same, without a word, and
+    nothing is left behind.
+    """
     (tmp_path / "temporary").mkdir()
     nowhere = {
         "HOME": "/proc/none",
@@ -169,7 +175,9 @@ def at_terminal(launcher: Launcher, *arguments: str, **variables: str) -> str:
 
 
 def test_progress_at_a_terminal(launcher: Launcher, long_run) -> None:
-    """A long run at a terminal tells policy, jobs and time left on one line, which is gone before the tables come."""
+    """A long run at a terminal tells policy, jobs and time left on one line, which is gone before
+    the tables come.
+    """
     seen = re.sub(r"\x1b\[\d*m", "", at_terminal(launcher, *long_run))
     lines, _, rest = seen.rpartition("\r\x1b[2K")
     told = [
@@ -187,7 +195,9 @@ def test_progress_at_a_terminal(launcher: Launcher, long_run) -> None:
 
 
 def test_no_progress(launcher: Launcher, long_run, trace) -> None:
-    """A pipe, a terminal that cannot draw over a line, and a run that is over at once hear nothing of progress."""
+    """A pipe, a terminal that cannot draw over a line, and a run that is over at once hear nothing
+    of progress.
+    """
     one = [*long_run, "--policy", "topo-aware"]
     piped = launcher.start(*one)
     assert " of 3,000 jobs" not in at_terminal(launcher, *one, TERM="dumb")

@@ -1,4 +1,6 @@
-"""Sharing as users meet it, on a described machine: options, profiles, the table, and what the jobs find."""
+"""Sharing as users meet it, on a described machine: options, profiles, the table, and what the jobs
+find.
+"""
 
 import json
 import os
@@ -34,7 +36,9 @@ def status(launcher: Launcher, *options: str) -> dict:
 
 
 def test_what_a_job_that_shares_finds(launcher: Launcher) -> None:
-    """A job that shares finds its GPU by UUID, its share of SMs and its bound of memory, in whole MiB."""
+    """A job that shares finds its GPU by UUID, its share of SMs and its bound of memory, in whole
+    MiB.
+    """
     done = launcher.run(*DGX, *LIGHT, "--sm-percentage", "40", *ENV)
     assert (done.returncode, done.stdout.splitlines()) == (
         0,
@@ -68,7 +72,9 @@ def test_a_job_of_several_gpus_finds_a_bound_for_each(launcher: Launcher) -> Non
 
 
 def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
-    """Two light jobs share a GPU, which status shows; a heavy one gets a GPU of its own; all are freed."""
+    """Two light jobs share a GPU, which status shows; a heavy one gets a GPU of its own; all are
+    freed.
+    """
     with (
         held(launcher, *DGX, *LIGHT, "--name", "one") as one,
         held(launcher, *DGX, *LIGHT, "--name", "two") as two,
@@ -98,12 +104,15 @@ def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
 
 
 def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
-    """A dry run names the residents, the sums, what would be best for all and what those that are there leave."""
+    """A dry run names the residents, the sums, what would be best for all and what those that are
+    there leave.
+    """
     curve = Path(launcher.environment["HOME"]) / "curved.toml"
     curve.write_text(
         'name = "curved"\n[resources]\nmemory_mib = 2048\nsm_utilization_percentage = 40\n'
         'memory_bandwidth_utilization_percentage = 40\npower_w = 150\nsource = "made up"\n'
-        '[sm_curve]\nsm_percentage = [10, 20, 30, 100]\nthroughput = [5, 9, 10, 10]\nsource = "made up"\n'
+        "[sm_curve]\nsm_percentage = [10, 20, 30, 100]\nthroughput = [5, 9, 10, 10]\nsource = "
+        '"made up"\n'
     )
     with held(launcher, *DGX, "--share", "-p", str(curve), "--name", "saturated"):
         document = dry(launcher, *DGX, *LIGHT)
@@ -131,7 +140,9 @@ def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
 
 
 def test_explained_in_the_terminal(launcher: Launcher) -> None:
-    """--explain names each group with its jobs, the sums and the verdict, what is best and what is left."""
+    """--explain names each group with its jobs, the sums and the verdict, what is best and what is
+    left.
+    """
     with (
         held(launcher, *BOX, *LIGHT, "--name", "one"),
         held(launcher, *BOX, *HEAVY, "--name", "two"),
@@ -193,8 +204,13 @@ def test_not_shared(launcher: Launcher, sentence: str, options: tuple[str, ...],
 
 
 def test_memory_that_is_set_aside(launcher: Launcher) -> None:
-    """Who shares with a profile whose memory is a framework's reservation is told so, unless --memory says the need."""
-    told = "the memory of profile warpx-1x is what it sets aside, not what it needs: --memory may say less"
+    """Who shares with a profile whose memory is a framework's reservation is told so, unless
+    --memory says the need.
+    """
+    told = (
+        "the memory of profile warpx-1x is what it sets aside, not what it needs: --memory may say "
+        "less"
+    )
     options = (*BOX, "--share", "-p", "warpx-1x")
     assert told in launcher.run(*options, *ENV).stderr
     done = launcher.run(*options, "--memory", "8GiB", *ENV)
@@ -202,7 +218,9 @@ def test_memory_that_is_set_aside(launcher: Launcher) -> None:
 
 
 def test_gpus_before_volta(launcher: Launcher) -> None:
-    """On GPUs before Volta, where MPS bounds nothing, nothing is shared, and --dry-run says so, too."""
+    """On GPUs before Volta, where MPS bounds nothing, nothing is shared, and --dry-run says so,
+    too.
+    """
     options = ("--topology", "power8-minsky", *LIGHT)
     why = "compute capability 6.0: MPS bounds SMs and memory from 7.0 on"
     assert launcher.run(*options, *ENV).stderr == f"gpulaunch: warning: not shared: {why}\n"
@@ -245,7 +263,9 @@ def test_mistakes(launcher: Launcher, options: tuple[str, ...], want: str) -> No
 
 
 def test_settings_of_sharing(launcher: Launcher, tmp_path: Path) -> None:
-    """Mistakes in settings of sharing are told, also on a described machine, which needs some of them not."""
+    """Mistakes in settings of sharing are told, also on a described machine, which needs some of
+    them not.
+    """
     for variable, value, want in (
         ("MPS_TIMEOUT", "-5s", "'-5s' is no length of time such as 90s, 10m or 1h30m"),
         ("MPS_DIRECTORY", "x", "'x' is no absolute path"),
@@ -282,7 +302,9 @@ def test_announced_jobs_that_do_not_fit(launcher: Launcher) -> None:
 
 
 def test_many_at_once(launcher: Launcher) -> None:
-    """Jobs that come at the same moment all find a place, together where they may be; none is told that it is busy."""
+    """Jobs that come at the same moment all find a place, together where they may be; none is told
+    that it is busy.
+    """
     jobs = [
         launcher.start(
             *DGX, *LIGHT, "--", "sh", "-c", "echo started; read line", stdin=subprocess.PIPE
@@ -299,7 +321,9 @@ def test_many_at_once(launcher: Launcher) -> None:
 
 
 def test_where_sharing_is_set(launcher: Launcher, tmp_path: Path) -> None:
-    """The command line comes before the environment, that before the profile, and that before the file."""
+    """The command line comes before the environment, that before the profile, and that before the
+    file.
+    """
     profile = tmp_path / "job.toml"
     figures = "[resources]\nmemory_mib = 100\nsm_utilization_percentage = 1\n"
     figures += 'memory_bandwidth_utilization_percentage = 1\nsource = "x"\n'
@@ -322,14 +346,17 @@ def test_where_sharing_is_set(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_announced_jobs_find_room(launcher: Launcher, tmp_path: Path) -> None:
-    """Who announces others leaves them their part, and they find it, in whatever order they come."""
+    """Who announces others leaves them their part, and they find it, in whatever order they
+    come.
+    """
     profiles = tmp_path / "config" / "gpulaunch" / "profiles"
     profiles.mkdir(parents=True)
     for name, throughputs in (("memory", "[5, 9, 10, 10]"), ("compute", "[10, 20, 30, 100]")):
         (profiles / f"{name}.toml").write_text(
             f'name = "{name}"\n[resources]\nmemory_mib = 2048\nsm_utilization_percentage = 40\n'
             'memory_bandwidth_utilization_percentage = 40\nsource = "made up"\n'
-            f'[sm_curve]\nsm_percentage = [10, 20, 30, 100]\nthroughput = {throughputs}\nsource = "made up"\n'
+            f"[sm_curve]\nsm_percentage = [10, 20, 30, 100]\nthroughput = {throughputs}\nsource = "
+            '"made up"\n'
         )
     found = []
     for first, second in (("memory", "compute"), ("compute", "memory")):
@@ -346,7 +373,10 @@ def test_announced_jobs_find_room(launcher: Launcher, tmp_path: Path) -> None:
 
 def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
     """A launch inside a job that shares has its share, and is not counted as another job."""
-    script = f"gpulaunch {' '.join(DGX)} -- sh -c 'env | grep ^CUDA_MPS | sort; gpulaunch status {' '.join(DGX)} --json'"
+    script = (
+        f"gpulaunch {' '.join(DGX)} -- sh -c 'env | grep ^CUDA_MPS | sort; gpulaunch status "
+        f"{' '.join(DGX)} --json'"
+    )
     done = launcher.run(*DGX, *LIGHT, "--sm-percentage", "40", "--", "sh", "-c", script)
     assert (done.returncode, done.stderr) == (0, "")
     percentage, limit, rest = done.stdout.split("\n", 2)
@@ -360,7 +390,9 @@ def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
 
 
 def test_inside_a_shared_lease_nothing_else_is_shared(launcher: Launcher) -> None:
-    """A dry run there tells the share that the launch has, and options of sharing are told to have no effect."""
+    """A dry run there tells the share that the launch has, and options of sharing are told to have
+    no effect.
+    """
     inside = f"gpulaunch {' '.join(DGX)} --sm-percentage 7 --dry-run --json -- x"
     done = launcher.run(*DGX, *LIGHT, "--sm-percentage", "40", "--", "sh", "-c", inside)
     document = json.loads(done.stdout)
@@ -373,7 +405,9 @@ def test_inside_a_shared_lease_nothing_else_is_shared(launcher: Launcher) -> Non
 
 
 def test_a_lease_that_has_ended_leaves_no_share(launcher: Launcher) -> None:
-    """Who waited inside a lease that was shared, and that has ended, gets a GPU of its own, without a share."""
+    """Who waited inside a lease that was shared, and that has ended, gets a GPU of its own, without
+    a share.
+    """
     script = (
         f"gpulaunch {' '.join(DGX)} -- sh -c 'echo $GPULAUNCH_LEASE; exec sleep 600' & read line"
     )
@@ -399,7 +433,9 @@ def test_a_lease_that_has_ended_leaves_no_share(launcher: Launcher) -> None:
 
 
 def test_a_waiting_sharer_is_woken_by_those_it_may_join(launcher: Launcher) -> None:
-    """Who is barred from free GPUs by an earlier request still comes to a shared one as soon as there is room."""
+    """Who is barred from free GPUs by an earlier request still comes to a shared one as soon as
+    there is room.
+    """
     half = ("--share", "--sm", "45", "--memory-bandwidth", "5", "--memory", "1GiB")
     with (
         held(launcher, *BOX, "--only", "0,1,3", "-n", "3"),
@@ -418,7 +454,9 @@ def test_a_waiting_sharer_is_woken_by_those_it_may_join(launcher: Launcher) -> N
 
 
 def test_a_launcher_that_is_killed_keeps_nobody_from_sharing(launcher: Launcher) -> None:
-    """A job whose launcher was killed goes on with its share, others join it, and its end frees it."""
+    """A job whose launcher was killed goes on with its share, others join it, and its end frees
+    it.
+    """
     job = Held(launcher, *DGX, *LIGHT)
     os.kill(job.process.pid, signal.SIGKILL)
     job.process.wait()
@@ -465,7 +503,9 @@ def test_from_python(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_program_hands_no_share_on(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that finds another job's share in its environment is rid of it while its lease applies."""
+    """A program that finds another job's share in its environment is rid of it while its lease
+    applies.
+    """
     import gpulaunch
 
     found = {

@@ -1,4 +1,6 @@
-"""The allocation table: locked means alive, nothing is free without proof, and trouble is one clear error."""
+"""The allocation table: locked means alive, nothing is free without proof, and trouble is one clear
+error.
+"""
 
 import fcntl
 import json
@@ -37,7 +39,9 @@ def record(launcher: Launcher) -> dict:
 
 
 def test_leases_stand_in_the_order_in_which_they_began(launcher: Launcher) -> None:
-    """Of leases that began in the same second the clock tells which was first, whatever their ids."""
+    """Of leases that began in the same second the clock tells which was first, whatever their
+    ids.
+    """
     good = record(launcher)
     clocks = {"bb": 7.25, "cc": 7.5, "aa": 7.75}
     held_open = []
@@ -79,7 +83,9 @@ UNREADABLE = [
 def test_a_live_record_that_nobody_understands_stops_decisions(
     launcher: Launcher, sentence: str, damage
 ) -> None:
-    """A live record that cannot be understood ends a launch with 125, file and owner named; a dead one is cleared."""
+    """A live record that cannot be understood ends a launch with 125, file and owner named; a dead
+    one is cleared.
+    """
     content = damage(record(launcher))
     descriptor = put(launcher, "gpulaunch.lease.aaaaaaaaaaaa", content, live=True)
     done = launcher.run(*VGG, *SHOW)
@@ -94,7 +100,9 @@ def test_a_live_record_that_nobody_understands_stops_decisions(
 
 
 def test_things_that_are_no_records_are_ignored(launcher: Launcher) -> None:
-    """A symbolic link, a FIFO and a directory under a record's name hold nothing and block nothing."""
+    """A symbolic link, a FIFO and a directory under a record's name hold nothing and block
+    nothing.
+    """
     os.symlink("/dev/zero", launcher.state / "gpulaunch.lease.link")
     os.mkfifo(launcher.state / "gpulaunch.lease.fifo")
     (launcher.state / "gpulaunch.lease.directory").mkdir()
@@ -103,7 +111,9 @@ def test_things_that_are_no_records_are_ignored(launcher: Launcher) -> None:
 
 
 def test_a_record_holds_its_gpus_whoever_made_it(launcher: Launcher) -> None:
-    """A live record holds its GPUs though its processes are gone; the same record unlocked holds nothing."""
+    """A live record holds its GPUs though its processes are gone; the same record unlocked holds
+    nothing.
+    """
     document = record(launcher) | {
         "id": "bbbbbbbbbbbb",
         "launcher": [1 << 22, 1],
@@ -132,7 +142,9 @@ def test_a_reader_cannot_pretend_life(launcher: Launcher) -> None:
 
 
 def test_tables_of_different_machines_are_apart(launcher: Launcher, tmp_path: Path) -> None:
-    """Leases on one described machine block nothing on another, nor on one of its name described otherwise."""
+    """Leases on one described machine block nothing on another, nor on one of its name described
+    otherwise.
+    """
     other = tmp_path / "other.toml"
     text = (Path(__file__).parents[2] / "profiles" / "machines" / "dgx1-v100.toml").read_text()
     other.write_text(text.replace("memory_mib = 16160", "memory_mib = 32480"))
@@ -153,7 +165,10 @@ def test_the_host_lock_names_its_holder(
     """Who does not get the host-wide lock in time ends with 125 and is told who has it."""
     monkeypatch.setattr(tables, "LOCK_TIMEOUT_S", 0.05)
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
-    script = "import fcntl,os,sys; fcntl.flock(os.open(sys.argv[1], 0), 2); print('locked', flush=True); sys.stdin.read()"
+    script = (
+        "import fcntl,os,sys; fcntl.flock(os.open(sys.argv[1], 0), 2); print('locked', "
+        "flush=True); sys.stdin.read()"
+    )
     command = [sys.executable, "-c", script, str(launcher.state)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -170,7 +185,9 @@ def test_the_host_lock_names_its_holder(
 def test_the_host_lock_follows_the_directory(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A state directory that is replaced while we lock it is locked again, so that all lock the same one."""
+    """A state directory that is replaced while we lock it is locked again, so that all lock the
+    same one.
+    """
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
     table = open_table(described=True, warn=print)
     real = tables.lock_in_time
@@ -210,7 +227,9 @@ def test_a_state_directory_that_will_not_do(
 
 @pytest.mark.parametrize(("limit", "exit_status"), [(64, 0), (6, 125)])
 def test_few_descriptors(launcher: Launcher, limit: int, exit_status: int) -> None:
-    """A low limit on open files is no obstacle; one that leaves no room for ours is one error line."""
+    """A low limit on open files is no obstacle; one that leaves no room for ours is one error
+    line.
+    """
     command = [
         "bash",
         "-c",
@@ -231,7 +250,10 @@ def test_a_state_directory_that_depends_on_where_one_stands(launcher: Launcher) 
     done = launcher.run(
         *VGG, *SHOW, env=launcher.environment | {"GPULAUNCH_STATE_DIR": "."}, cwd=launcher.state
     )
-    error = "gpulaunch: error: GPULAUNCH_STATE_DIR=. is no absolute path, so it would mean many tables\n"
+    error = (
+        "gpulaunch: error: GPULAUNCH_STATE_DIR=. is no absolute path, so it would mean many "
+        "tables\n"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
 
 

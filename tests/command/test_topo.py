@@ -26,7 +26,9 @@ def topo(launcher: Launcher, *options: str, **more: object) -> tuple[int, str, s
 
 
 def test_import(launcher: Launcher, tmp_path: Path) -> None:
-    """What nvidia-smi printed becomes a machine file that gives the same machine as the text itself."""
+    """What nvidia-smi printed becomes a machine file that gives the same machine as the text
+    itself.
+    """
     text, machine = tmp_path / "box.txt", tmp_path / "box.toml"
     text.write_text(TEXT)
     assert topo(launcher, "--import", str(text), "-o", str(machine)) == (0, "", "")
@@ -56,7 +58,9 @@ def test_import_of_something_else(launcher: Launcher, text: str) -> None:
 
 
 def test_name_that_is_a_file_here(launcher: Launcher, tmp_path: Path) -> None:
-    """A file in the current directory is not taken for a name, and the hint says how to write it."""
+    """A file in the current directory is not taken for a name, and the hint says how to write
+    it.
+    """
     (tmp_path / "saved").write_text(TEXT)
     status, _, errors = topo(launcher, "--topology", "saved", cwd=tmp_path)
     assert (status, errors.endswith("or give ./saved\n")) == (2, True)
@@ -122,7 +126,9 @@ def test_dot(launcher: Launcher) -> None:
 def test_places_that_take_nothing(
     launcher: Launcher, tmp_path: Path, option: str, place: str, words: str
 ) -> None:
-    """What cannot be written is one line with the path, nothing is left behind, and no directory is made."""
+    """What cannot be written is one line with the path, nothing is left behind, and no directory is
+    made.
+    """
     (tmp_path / "file").write_text("old")
     before = sorted(tmp_path.rglob("*"))
     assert topo(launcher, *SUMMIT, option, place, cwd=tmp_path) == (
@@ -255,7 +261,10 @@ def test_memory_that_nobody_knows(launcher: Launcher, tmp_path: Path) -> None:
 def test_line_of_a_mistake_in_a_long_file(launcher: Launcher, tmp_path: Path) -> None:
     """The line of a mistake is found behind values of many lines, and before as many."""
     links = "".join(f"    [{a}, {b}, 1],\n" for a in range(40) for b in range(a + 1, 40))
-    text = f'name = "x"\nsource = "y"\n\n[gpus]\ncount = 40\nmodel = "m"\n\n[nvlink]\nversion = 3\nlinks = [\n{links}]\n'
+    text = (
+        'name = "x"\nsource = "y"\n\n[gpus]\ncount = 40\nmodel = "m"\n\n[nvlink]\nversion = '
+        f"3\nlinks = [\n{links}]\n"
+    )
     text += "\n[pcie]\ngeneration = 4\nwidth = 16\n" + "# a = b\n" * 100
     path = tmp_path / "big.toml"
     path.write_text(

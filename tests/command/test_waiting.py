@@ -1,4 +1,6 @@
-"""Waiting for GPUs: who is served when, what it is told, what wakes it, and that nothing of it stays behind."""
+"""Waiting for GPUs: who is served when, what it is told, what wakes it, and that nothing of it
+stays behind.
+"""
 
 import fcntl
 import json
@@ -176,7 +178,10 @@ def next_open(fd: int, timeout_s: float = 30) -> bool:
 
 
 def next_look(looks: int) -> float:
-    """Wait until a waiter has looked; how long that took, in seconds. A look opens several files in a row."""
+    """Wait until a waiter has looked; how long that took, in seconds.
+
+    A look opens several files in a row.
+    """
     began = time.monotonic()
     assert next_open(looks)
     took_s = time.monotonic() - began
@@ -186,7 +191,8 @@ def next_look(looks: int) -> float:
 
 
 def until_it_sleeps_for_2_s(looks: int) -> None:
-    """Return when a waiter has just looked whose next look, unless an event wakes it, comes in 2 s: the pauses double.
+    """Return when a waiter has just looked whose next look, unless an event wakes it, comes in 2 s:
+    the pauses double.
 
     Args:
         looks: can be read when it has looked.
@@ -195,11 +201,13 @@ def until_it_sleeps_for_2_s(looks: int) -> None:
         pass
 
 
-# ------------------------------------------------------------------------------------------ waiting and being served
+# ------------------------------------------------------------------------- waiting and being served
 
 
 def test_waiting_for_gpus(launcher: Launcher, wait) -> None:
-    """--wait says once what it waits for and who has it, gets the GPUs when they are free, and leaves nothing."""
+    """--wait says once what it waits for and who has it, gets the GPUs when they are free, and
+    leaves nothing.
+    """
     with (
         held(launcher, *DGX, "-n", "6", "--name", "big") as big,
         held(launcher, *DGX, "-n", "2", "-p", "vgg16") as small,
@@ -253,7 +261,7 @@ def test_the_job_has_the_id_of_its_ticket(launcher: Launcher, wait) -> None:
         assert launcher.records() == [f"gpulaunch.lease.{ticket['id']}"]
 
 
-# ------------------------------------------------------------------------------------------ how long
+# ----------------------------------------------------------------------------------------- how long
 
 
 @pytest.mark.parametrize("options", [("--wait-timeout", "0.1"), ("--wait", "--wait-timeout=0.1s")])
@@ -344,7 +352,9 @@ def test_whether_to_wait(
     config: str,
     want: int,
 ) -> None:
-    """Whether a launch waits is said on the command line, in the environment or in a file, in this order."""
+    """Whether a launch waits is said on the command line, in the environment or in a file, in this
+    order.
+    """
     (tmp_path / "gpulaunch").mkdir()
     (tmp_path / "gpulaunch" / "config.toml").write_text(config)
     environment = busy.environment | variables | {"XDG_CONFIG_HOME": str(tmp_path)}
@@ -376,11 +386,13 @@ def test_no_length_of_time(busy: Launcher, text: str) -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------ first in, first out
+# ------------------------------------------------------------------------------ first in, first out
 
 
 def test_first_in_first_out(launcher: Launcher, wait) -> None:
-    """Three that wait are served one after the other in the order in which they came, and are told their place."""
+    """Three that wait are served one after the other in the order in which they came, and are told
+    their place.
+    """
     with held(launcher, *ALL) as job:
         first = wait(*ALL, "--wait")
         second = wait(*ALL, "--wait")
@@ -400,7 +412,9 @@ def test_first_in_first_out(launcher: Launcher, wait) -> None:
 
 
 def test_nobody_overtakes_the_queue(launcher: Launcher, wait) -> None:
-    """While somebody waits, a launch that would fit does not start: without --wait it ends with 75 and says why."""
+    """While somebody waits, a launch that would fit does not start: without --wait it ends with 75
+    and says why.
+    """
     with held(launcher, *DGX, "-n", "6"):
         wait(*DGX, "-n", "3", "--wait")
         reason = "2 GPUs requested: 2 of 8 are free, but an earlier request for 3 GPUs waits"
@@ -471,7 +485,7 @@ def test_status_shows_the_queue(launcher: Launcher, wait) -> None:
         assert shown[at + 4 :] == ["", "free: none"]
 
 
-# ------------------------------------------------------------------------------------------ leaving the queue
+# -------------------------------------------------------------------------------- leaving the queue
 
 
 @pytest.mark.parametrize(
@@ -480,7 +494,9 @@ def test_status_shows_the_queue(launcher: Launcher, wait) -> None:
 def test_a_waiter_that_ends_leaves_the_queue(
     launcher: Launcher, wait, number: signal.Signals
 ) -> None:
-    """INT (Ctrl-C), TERM and KILL end a waiter by that signal, at the head or behind, and the next is served."""
+    """INT (Ctrl-C), TERM and KILL end a waiter by that signal, at the head or behind, and the next
+    is served.
+    """
     with held(launcher, *DGX, "-n", "6") as job:
         first, second = wait(*ALL, "--wait"), wait(*DGX, "-n", "8", "--wait")
         third = wait(*DGX, "-n", "2", "--wait")
@@ -514,7 +530,9 @@ def test_ctrl_c_at_a_terminal(launcher: Launcher) -> None:
 
 
 def test_free_of_a_ticket(launcher: Launcher, wait) -> None:
-    """`gpulaunch free TICKET` takes somebody out of the queue: it ends by TERM, and the next is served."""
+    """`gpulaunch free TICKET` takes somebody out of the queue: it ends by TERM, and the next is
+    served.
+    """
     with held(launcher, *DGX, "-n", "6"):
         first, second = wait(*ALL, "--wait"), wait(*DGX, "-n", "2", "--wait")
         ticket = status(launcher)["queue"][0]["id"]
@@ -545,11 +563,13 @@ def test_the_death_of_the_holder_wakes_the_waiter(launcher: Launcher, wait) -> N
         os.close(looks)
 
 
-# ------------------------------------------------------------------------------------------ who is woken by what
+# ----------------------------------------------------------------------------- who is woken by what
 
 
 def test_only_the_head_follows_the_leases(launcher: Launcher, wait) -> None:
-    """A release wakes the head of the queue alone: each of the others follows only the ticket before its own."""
+    """A release wakes the head of the queue alone: each of the others follows only the ticket
+    before its own.
+    """
     with held(launcher, *DGX, "-n", "6"), held(launcher, *DGX, "-n", "2"):
         leases = inodes(launcher, *launcher.records())
         waiters = [wait(*DGX, "-n", "7", "--wait") for _ in range(5)]
@@ -569,7 +589,9 @@ def test_only_the_head_follows_the_leases(launcher: Launcher, wait) -> None:
 
 
 def test_who_waits_leaves_the_host_lock_alone(launcher: Launcher, wait) -> None:
-    """Waiters that look and find nothing do so without the host-wide lock, so many of them hinder nobody."""
+    """Waiters that look and find nothing do so without the host-wide lock, so many of them hinder
+    nobody.
+    """
     with held(launcher, *DGX, "-n", "6"), held(launcher, *DGX, "-n", "2"):
         leases = launcher.records()
         head, *_ = [wait(*ALL, "--wait") for _ in range(3)]
@@ -596,7 +618,9 @@ def lock_waiters(fd: int) -> int:
 
 @contextmanager
 def without_file_events(launcher: Launcher, limit: str) -> Iterator[subprocess.Popen[str]]:
-    """A launch that waits where a limit of inotify is 0: in a user namespace, whose limits bind nobody else."""
+    """A launch that waits where a limit of inotify is 0: in a user namespace, whose limits bind
+    nobody else.
+    """
     alone = ["unshare", "--user", "--map-root-user"]
     probe = [*alone, "test", "-w", f"/proc/sys/user/{limit}"]
     if (
@@ -622,12 +646,17 @@ def without_file_events(launcher: Launcher, limit: str) -> Iterator[subprocess.P
     ],
 )
 def test_without_file_events(launcher: Launcher, wait, limit: str, reason: str) -> None:
-    """Out of inotify instances or watches, a waiter says so once, and gets its GPUs all the same, in its turn."""
+    """Out of inotify instances or watches, a waiter says so once, and gets its GPUs all the same,
+    in its turn.
+    """
     with held(launcher, *ALL) as job:
         first = wait(*ALL, "--wait")
         with without_file_events(launcher, limit) as waiter:
             lines = {waiter.stderr.readline() for _ in range(4)}
-            warning = f"gpulaunch: warning: no file events (inotify: {reason}), so looking every 1 s instead\n"
+            warning = (
+                f"gpulaunch: warning: no file events (inotify: {reason}), so looking every 1 s "
+                "instead\n"
+            )
             assert lines > {warning, number(2, BUSY) + "\n"}
             job.end()
             first.gpus()
@@ -648,7 +677,9 @@ def test_without_file_events_a_waiter_looks_every_second(launcher: Launcher) -> 
 
 
 def test_a_stopped_waiter_lets_others_pass(launcher: Launcher, wait) -> None:
-    """Who is stopped (Ctrl-Z) bars nobody, is shown so, and is served after it has been continued."""
+    """Who is stopped (Ctrl-Z) bars nobody, is shown so, and is served after it has been
+    continued.
+    """
     with held(launcher, *ALL) as job:
         first, second = wait(*ALL, "--wait"), wait(*DGX, "-n", "7", "--wait")
         stop(first.pid)
@@ -666,14 +697,16 @@ def test_a_stopped_waiter_lets_others_pass(launcher: Launcher, wait) -> None:
         assert first.end()[0] == 7
 
 
-# ------------------------------------------------------------------------------------------ backfill
+# ----------------------------------------------------------------------------------------- backfill
 
 
 BACKFILL = {"GPULAUNCH_QUEUE": "backfill"}
 
 
 def test_a_smaller_request_passes(launcher: Launcher, wait) -> None:
-    """With queue = "backfill" a waiter lets smaller requests pass that can start where it cannot, waiting or not."""
+    """With queue = "backfill" a waiter lets smaller requests pass that can start where it cannot,
+    waiting or not.
+    """
     config = launcher.state.parent / "config" / "gpulaunch" / "config.toml"
     config.parent.mkdir(parents=True)
     with held(launcher, *DGX, "-n", "4") as job:
@@ -710,7 +743,9 @@ def test_a_smaller_request_passes(launcher: Launcher, wait) -> None:
 def test_a_request_that_may_not_be_passed(
     launcher: Launcher, wait, sentence: str, variables: dict[str, str]
 ) -> None:
-    """A waiter whose ticket does not, or no longer, allow it is passed by nobody, whatever others' settings."""
+    """A waiter whose ticket does not, or no longer, allow it is passed by nobody, whatever others'
+    settings.
+    """
     with held(launcher, *DGX, "-n", "4"):
         wait(*ALL, "--wait", variables=variables)
         done = launcher.run(*DGX, "-n", "1", *SHOW, env=launcher.environment | BACKFILL)
@@ -753,7 +788,7 @@ def test_a_wrong_setting(launcher: Launcher, variable: str, text: str, problem: 
     )
 
 
-# ------------------------------------------------------------------------------------------ inside a lease
+# ----------------------------------------------------------------------------------- inside a lease
 
 
 def inside(launcher: Launcher, job: Held) -> dict[str, str]:
@@ -763,7 +798,9 @@ def inside(launcher: Launcher, job: Held) -> dict[str, str]:
 
 
 def test_waiting_inside_a_lease(launcher: Launcher, wait) -> None:
-    """A launch inside a lease waits for GPUs of that lease only, whoever waits outside for all of them."""
+    """A launch inside a lease waits for GPUs of that lease only, whoever waits outside for all of
+    them.
+    """
     with held(launcher, *DGX, "-n", "2") as job:
         outer = wait(*ALL, "--wait")
         within = inside(launcher, job)
@@ -785,7 +822,9 @@ def test_waiting_inside_a_lease(launcher: Launcher, wait) -> None:
 
 
 def test_the_lease_around_a_waiter_ends(launcher: Launcher, wait) -> None:
-    """A waiter whose lease ends around it says so once, queues anew as a launch of its own, and is served in turn."""
+    """A waiter whose lease ends around it says so once, queues anew as a launch of its own, and is
+    served in turn.
+    """
     with held(launcher, *DGX, "-n", "2") as job:
         within = inside(launcher, job)
         sibling = wait("-n", "2", variables=within, users=None)
@@ -795,7 +834,10 @@ def test_the_lease_around_a_waiter_ends(launcher: Launcher, wait) -> None:
         later = wait(*DGX, "-n", "1", "--only", job.gpus, "--wait")
         os.kill(job.process.pid, signal.SIGKILL)
         os.kill(job.job_pid, signal.SIGKILL)
-        warning = f"gpulaunch: warning: lease {within['GPULAUNCH_LEASE']} has ended, so this is a launch of its own"
+        warning = (
+            f"gpulaunch: warning: lease {within['GPULAUNCH_LEASE']} has ended, so this is a launch "
+            "of its own"
+        )
         assert waiter.line() == warning
         assert waiter.line() == number(2, "1 GPU requested: 0 of 2 admitted are free, 2 are leased")
         eventually(lambda: [ticket["within"] for ticket in status(launcher)["queue"]], [None, None])
@@ -807,7 +849,7 @@ def test_the_lease_around_a_waiter_ends(launcher: Launcher, wait) -> None:
         assert parents == {later.pid: None, waiter.pid: None}
 
 
-# ------------------------------------------------------------------------------------------ use outside gpulaunch
+# ---------------------------------------------------------------------------- use outside gpulaunch
 
 
 @pytest.fixture
@@ -823,7 +865,10 @@ def test_use_outside_is_waited_for(launcher: Launcher, dgx1_v100, wait, stranger
     dgx1_v100.add(f"process 3 {stranger.pid} 300")
     looks = opened(launcher.state.parent / "nvml.txt")
     waiter = wait("-n", "all", "--wait", users=0)
-    used = f"8 GPUs requested: 7 of 8 are free, 1 is in use outside gpulaunch (pid {stranger.pid}, {USER})"
+    used = (
+        f"8 GPUs requested: 7 of 8 are free, 1 is in use outside gpulaunch (pid {stranger.pid}, "
+        f"{USER})"
+    )
     assert waiter.said == number(1, used)
     eventually(lambda: stranger.pid in watched_processes(waiter.pid), want=True)
     until_it_sleeps_for_2_s(looks)
@@ -860,7 +905,9 @@ def test_use_that_is_ignored(launcher: Launcher, dgx1_v100, stranger) -> None:
 def test_outside_use_is_asked_only_where_it_matters(
     launcher: Launcher, dgx1_v100, wait, stranger
 ) -> None:
-    """While leases are in the way, NVML is not asked who uses what; processes on leased GPUs are the lease's."""
+    """While leases are in the way, NVML is not asked who uses what; processes on leased GPUs are
+    the lease's.
+    """
     with held(launcher, "-n", "all") as job:
         dgx1_v100.add(f"process 3 {stranger.pid} 300")
         waiter = wait("-n", "all", "--wait")

@@ -1,4 +1,5 @@
-"""A fake libcuda.so.1, compiled from cuda.c, that the synthetic loads meet as they meet the driver's.
+"""A fake libcuda.so.1, compiled from cuda.c, that the synthetic loads meet as they meet the
+driver's.
 
 A test module that writes pytest_plugins = ("fake_cuda",) has these fixtures.
 
@@ -40,7 +41,9 @@ class FakeCuda:
         self.settings = {"FAKE_CUDA_LOG": str(log)}
 
     def environment(self, others: Mapping[str, str]) -> dict[str, str]:
-        """These variables, with those that make a process meet this library, beside any other fake one."""
+        """These variables, with those that make a process meet this library, beside any other fake
+        one.
+        """
         paths = [str(self._library), *filter(None, [others.get("LD_LIBRARY_PATH")])]
         return {**others, **self.settings, "LD_LIBRARY_PATH": ":".join(paths)}
 

@@ -1,11 +1,15 @@
-"""CUDA MPS without a GPU: a stand-in for its control daemon, server and clients, and NVIDIA's real control daemon.
+"""CUDA MPS without a GPU: a stand-in for its control daemon, server and clients, and NVIDIA's real
+control daemon.
 
-A test module that writes pytest_plugins = ("fake_mps",) has these fixtures; each puts nvidia-cuda-mps-control on the
-PATH of `launcher`, and ends every daemon, server and client afterwards:
+A test module that writes pytest_plugins = ("fake_mps",) has these fixtures; each puts
+nvidia-cuda-mps-control on the PATH of `launcher`, and ends every daemon, server and client
+afterwards:
 
-fake_mps: the stand-in, which does what a test tells it, and tells what it was asked. stand_in/daemon.py says what of it
+fake_mps: the stand-in, which does what a test tells it, and tells what it was asked.
+    stand_in/daemon.py says what of it
     is known from the real one.
-real_mps: the real control daemon of driver 550; its server is the stand-in's, so that it never becomes ACTIVE.
+real_mps: the real control daemon of driver 550; its server is the stand-in's, so that it never
+    becomes ACTIVE.
 old_mps: the same of driver 535, which knows no get_server_status.
 
 PYTEST_DONT_REWRITE: a module that imports from here does so before pytest hears of the plugin.
@@ -85,7 +89,9 @@ class Mps:
         self._add(CLIENT, "client.py")
 
     def _add(self, name: str, script: str) -> None:
-        """A program with this name in /proc/PID/comm, which is the file's, and in /proc/PID/cmdline."""
+        """A program with this name in /proc/PID/comm, which is the file's, and in
+        /proc/PID/cmdline.
+        """
         python, home = interpreter()
         link = self.folder / "lib" / name
         link.symlink_to(python)
@@ -134,7 +140,9 @@ class Mps:
         )
 
     def pids(self, program: str) -> list[int]:
-        """Living processes of a program (CONTROL, SERVER or CLIENT) that belong here; front ends are CONTROL, too."""
+        """Living processes of a program (CONTROL, SERVER or CLIENT) that belong here; front ends
+        are CONTROL, too.
+        """
         commands = {pid: _command(pid) for pid in self._processes()}
         return [
             pid
@@ -188,13 +196,11 @@ class RealMps(Mps):
 class FakeMps(Mps):
     """The stand-in. What happens is told by events(), in order:
 
-    started, ended: a daemon; said: uid, environment (its CUDA_ variables).
-    command: a daemon has got one; said: command (the line), uid.
-    server, server ended: said: uid.
-    asked: a client has connected, from cuInit as it were; said: uid, environment (its CUDA_ variables), command.
-    attached: it has a server; said: server (pid) and the same.
-    without: a client runs without MPS, since it found no daemon; said: environment.
-    terminated: by terminate_client; said: server.
+    started, ended: a daemon; said: uid, environment (its CUDA_ variables). command: a daemon has
+    got one; said: command (the line), uid. server, server ended: said: uid. asked: a client has
+    connected, from cuInit as it were; said: uid, environment (its CUDA_ variables), command.
+    attached: it has a server; said: server (pid) and the same. without: a client runs without MPS,
+    since it found no daemon; said: environment. terminated: by terminate_client; said: server.
     left: a client has ended in order, or after it was terminated, or without having been attached.
     died: an attached client has ended without MPS knowing of it, by a signal, as NVIDIA forbids it.
     """
@@ -218,7 +224,7 @@ class FakeMps(Mps):
         }
         self.tell()
 
-    # ----------------------------------------------------------------------------------------------- steering
+    # ------------------------------------------------------------------------------------- steering
 
     def tell(self, **wishes: object) -> None:
         """What all daemons do from the next command on.
@@ -244,7 +250,8 @@ class FakeMps(Mps):
         draft.replace(self.folder / "told.json")
 
     def tell_nvml(self, nvml, *, client_mib: int = 300, server_mib: int = 30) -> None:
-        """Let a fake NVML (see fake_nvml) see the servers and attached clients of this moment, and no others.
+        """Let a fake NVML (see fake_nvml) see the servers and attached clients of this moment, and
+        no others.
 
         On each GPU that CUDA_VISIBLE_DEVICES of their daemon names, by UUID or by number.
         """
@@ -267,7 +274,7 @@ class FakeMps(Mps):
         ]
         nvml.add(*self._shown)
 
-    # ------------------------------------------------------------------------------------------------- looking
+    # -------------------------------------------------------------------------------------- looking
 
     def events(
         self, *kinds: str, pid: int | None = None, pipe: Path | str | None = None
@@ -309,7 +316,9 @@ class FakeMps(Mps):
         return [event for event in now.values() if is_alive(event.pid)]
 
     def ended_safely(self, pid: int) -> bool:
-        """Whether a client that has ended left in order, or was terminated by MPS before it ended."""
+        """Whether a client that has ended left in order, or was terminated by MPS before it
+        ended.
+        """
         kinds = [
             event.kind for event in self.events("attached", "terminated", "left", "died", pid=pid)
         ]
@@ -360,7 +369,9 @@ def _command(pid: int) -> list[str]:
 
 @functools.cache
 def interpreter() -> tuple[str, str]:
-    """A Python that all users can start, and its PYTHONHOME: it does not find it under another name."""
+    """A Python that all users can start, and its PYTHONHOME: it does not find it under another
+    name.
+    """
     mine = os.path.realpath(sys.executable)
     reachable = all(parent.stat().st_mode & 0o001 for parent in Path(mine).parents)
     python = mine if reachable or not os.path.exists("/usr/bin/python3") else "/usr/bin/python3"

@@ -1,7 +1,8 @@
-"""A fake libnvidia-ml.so.1, compiled from nvml.c, that the real nvidia-ml-py loads, and machines for it to tell of.
+"""A fake libnvidia-ml.so.1, compiled from nvml.c, that the real nvidia-ml-py loads, and machines
+for it to tell of.
 
-A test module that writes pytest_plugins = ("fake_nvml",) has these fixtures. A machine is a fixture that turns
-`launcher` into one that runs there.
+A test module that writes pytest_plugins = ("fake_nvml",) has these fixtures. A machine is a fixture
+that turns `launcher` into one that runs there.
 
 PYTEST_DONT_REWRITE: a module that imports from here does so before pytest hears of the plugin.
 """
@@ -121,7 +122,9 @@ class FakeNvml:
         self._write()
 
     def swap(self, a: int, b: int) -> None:
-        """Let two cards change places, as a reboot may count them: the slots and their links stay."""
+        """Let two cards change places, as a reboot may count them: the slots and their links
+        stay.
+        """
         self._gpus[a]["uuid"], self._gpus[b]["uuid"] = self._gpus[b]["uuid"], self._gpus[a]["uuid"]
         self._write()
 
@@ -146,7 +149,8 @@ class FakeNvml:
         """Let a function answer with an error.
 
         Args:
-            function: the exported symbol, "*" for every one, "gpm:ID" or "field:ID" for one metric or field alone.
+            function: the exported symbol, "*" for every one, "gpm:ID" or "field:ID" for one metric
+                or field alone.
             code: of nvmlReturn_t.
             gpu: its first argument, or None for every one and for a function that is about no GPU.
             since: second of the script's time from which on; None: always.
@@ -176,7 +180,7 @@ class FakeNvml:
         """Let a function use so many microseconds of CPU before it answers; see `answer`."""
         self._rule("cost", function, microseconds, gpu, since, until)
 
-    # ---------------------------------------------------------------------------------------------- use over time
+    # -------------------------------------------------------------------------------- use over time
 
     def begin_script(self, at: float | None = None) -> float:
         """Let the script's second 0 be at this time.monotonic(), or now if None; returns it."""
@@ -202,7 +206,8 @@ class FakeNvml:
         Args:
             gpu: index; of a MIG instance the number that nvml.c tells of.
             key: one of those in nvml.c.
-            values: each from its second of the script's time on; as text "0:50,1.5:90"; or one value for ever.
+            values: each from its second of the script's time on; as text "0:50,1.5:90"; or one
+                value for ever.
             period: after so many seconds it begins anew.
         """
         assert _KEYS.fullmatch(key), key
@@ -221,7 +226,9 @@ class FakeNvml:
         self._write()
 
     def integral(self, gpu: int, key: str, start: float, end: float) -> float:
-        """The true sum of a value over a window of the script's time: % s, J, GB, MiB s; "link:*:tx" is all links."""
+        """The true sum of a value over a window of the script's time: % s, J, GB, MiB s;
+        "link:*:tx" is all links.
+        """
         pattern = re.compile(re.escape(key).replace(r"\*", r"\d+"))
         scripts = [
             script
@@ -328,12 +335,17 @@ def hgx_h100(nvml: FakeNvml) -> FakeNvml:
 
 
 def _address(gpu: int) -> str:
-    """In a PCI domain that the machine under test does not have, so that its own sysfs says nothing about it."""
+    """In a PCI domain that the machine under test does not have, so that its own sysfs says nothing
+    about it.
+    """
     return f"ffff:{0x06 + 4 * gpu:02x}:00"
 
 
 def _dgx1_nvlinks() -> Iterable[str]:
-    """Both ends of each NVLink; a double one is two. 2 is nvmlDeviceGetNvLinkVersion's number for NVLink 2.0."""
+    """Both ends of each NVLink; a double one is two.
+
+    2 is nvmlDeviceGetNvLinkVersion's number for NVLink 2.0.
+    """
     used = [0] * 8
     for a, b in (*_DGX1_DOUBLE, *_DGX1_DOUBLE, *_DGX1_SINGLE):
         for gpu, peer in ((a, b), (b, a)):
@@ -350,7 +362,9 @@ def _ancestors() -> Iterable[str]:
 
 
 class _Script(NamedTuple):
-    """A value over time: (second from which on, value), in order of time; and the line that says so."""
+    """A value over time: (second from which on, value), in order of time; and the line that says
+    so.
+    """
 
     points: tuple[tuple[float, float], ...]
     period: float | None
@@ -396,4 +410,7 @@ def _card_line(card: int, gpu: Gpu) -> dict[str, object]:
 
 def _instance_line(gpu: Gpu) -> str:
     number = 1000 * (gpu.mig.card + 1) + gpu.mig.instance
-    return f"gpu {number} uuid={gpu.uuid} name={gpu.model.replace(' ', '_')} memory_mib={gpu.memory_bytes >> 20}"
+    return (
+        f"gpu {number} uuid={gpu.uuid} name={gpu.model.replace(' ', '_')} "
+        f"memory_mib={gpu.memory_bytes >> 20}"
+    )

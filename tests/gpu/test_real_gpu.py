@@ -1,4 +1,5 @@
-"""On a machine with NVIDIA GPUs only: what gpulaunch reads through NVML agrees with nvidia-smi, and the main job runs.
+"""On a machine with NVIDIA GPUs only: what gpulaunch reads through NVML agrees with nvidia-smi, and
+the main job runs.
 
 Run: python -m pytest tests/gpu
 """

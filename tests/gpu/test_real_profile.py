@@ -1,8 +1,10 @@
-"""On a machine with an NVIDIA GPU only: what `gpulaunch profile` makes of jobs whose nature is known.
+"""On a machine with an NVIDIA GPU only: what `gpulaunch profile` makes of jobs whose nature is
+known.
 
-Run: python -m pytest tests/gpu/test_real_profile.py -s. One job multiplies, the other moves data: PyTorch loops where
-the Python that runs this has it with CUDA, else the built-in loads. The GPU is one that nobody uses, and no setting of
-it is changed. With GPULAUNCH_GPU_REPORT=FILE the figures go, as Markdown, into FILE.profile.md.
+Run: python -m pytest tests/gpu/test_real_profile.py -s. One job multiplies, the other moves data:
+PyTorch loops where the Python that runs this has it with CUDA, else the built-in loads. The GPU is
+one that nobody uses, and no setting of it is changed. With GPULAUNCH_GPU_REPORT=FILE the figures
+go, as Markdown, into FILE.profile.md.
 """
 
 import json
@@ -124,7 +126,9 @@ def found() -> Iterator[Profiler]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_profile(found: Profiler, kind: str) -> None:
-    """A profile of a job that works all the time says so, with GPU, driver and date; nothing in it is impossible."""
+    """A profile of a job that works all the time says so, with GPU, driver and date; nothing in it
+    is impossible.
+    """
     profile = found.measured(kind)
     used = profile["resources"]
     found.lines += [f"`{kind}` alone, {RUN_S} s: {json.dumps(used)}", ""]
@@ -148,7 +152,9 @@ def test_which_one_moves_data(found: Profiler) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_class(found: Profiler, kind: str) -> None:
-    """The sweep's curve saturates for the job that moves data, is nearly linear for the other, and classes both so."""
+    """The sweep's curve saturates for the job that moves data, is nearly linear for the other, and
+    classes both so.
+    """
     if not shutil.which(CONTROL):
         pytest.skip(f"{CONTROL} is not on PATH")
     reason = found.why_not_shared()
@@ -166,7 +172,10 @@ def test_class(found: Profiler, kind: str) -> None:
     curve = profile["sm_curve"]
     shown = [f"{throughput:.4g}" for throughput in curve["throughput"]]
     found.lines += [
-        f"`{kind}` under MPS, {curve['unit']}, slices of {SLICE_S} s; knee at {curve['knee_percentage']} %:",
+        (
+            f"`{kind}` under MPS, {curve['unit']}, slices of {SLICE_S} s; knee at "
+            f"{curve['knee_percentage']} %:"
+        ),
         "",
         f"| % of SMs | {' | '.join(map(str, curve['sm_percentage']))} |",
         f"|{'---|' * (1 + len(shown))}",
@@ -180,7 +189,9 @@ def test_class(found: Profiler, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_overhead(found: Profiler, kind: str) -> None:
-    """Being recorded costs a job less than 1 % of its speed: the medians of runs with and without, in turn."""
+    """Being recorded costs a job less than 1 % of its speed: the medians of runs with and without,
+    in turn.
+    """
     rates: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(ROUNDS):
         for recorded, mine in rates.items():

@@ -1,7 +1,9 @@
-"""On a machine with an NVIDIA GPU, CUDA MPS and PyTorch only: jobs that share a GPU, and what they gain by it.
+"""On a machine with an NVIDIA GPU, CUDA MPS and PyTorch only: jobs that share a GPU, and what they
+gain by it.
 
-Run: python -m pytest tests/gpu/test_real_sharing.py -s. docs/sharing-measured.md tells what is measured and how. No
-setting of a GPU is changed; the GPU is one that nobody uses, and the jobs' MPS daemon is theirs alone.
+Run: python -m pytest tests/gpu/test_real_sharing.py -s. docs/sharing-measured.md tells what is
+measured and how. No setting of a GPU is changed; the GPU is one that nobody uses, and the jobs' MPS
+daemon is theirs alone.
 """
 
 import json
@@ -46,7 +48,9 @@ PATIENCE_S = 180.0
 """For what takes seconds: PyTorch loads slowly from a network file system."""
 
 SETTLED_S = 20.0
-"""After a launch: by then gpulaunch has looked four times if the job is attached, 1, 3, 7 and 15 s after its start."""
+"""After a launch: by then gpulaunch has looked four times if the job is attached, 1, 3, 7 and 15 s
+after its start.
+"""
 
 PROFILE = f"""\
 name = "{{kind}}"
@@ -68,10 +72,12 @@ source = "tests/gpu/test_real_sharing.py: {unit}, alone under MPS, windows of {s
 """
 _INITIAL_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO of the kernel
 _PASSED_ON = ("LD_LIBRARY_PATH", "PYTHONPATH")
-"""Of the variables that tests run with, those by which PyTorch and the driver's libraries may be found."""
+"""Of the variables that tests run with, those by which PyTorch and the driver's libraries may be
+found.
+"""
 
 
-# ----------------------------------------------------------------------------------------------- jobs and the GPU
+# --------------------------------------------------------------------------------- jobs and the GPU
 
 
 class Job:
@@ -193,7 +199,10 @@ class Bench:
             if gpu["state"] == "free" and gpu["uuid"] in listed.stdout.split()
         ]
         if not free:
-            return f"no whole GPU is idle: {'; '.join(str(gpu['outside'] or gpu['name']) for gpu in gpus)}"
+            return (
+                "no whole GPU is idle: "
+                f"{'; '.join(str(gpu['outside'] or gpu['name']) for gpu in gpus)}"
+            )
         fields = "--query-gpu=uuid,name,driver_version,memory.total,compute_mode"
         smi = _run(["nvidia-smi", f"--id={free[0]}", fields, "--format=csv,noheader,nounits"])
         uuid, name, driver, memory_mib, mode = smi.stdout.strip().split(", ")
@@ -202,7 +211,10 @@ class Bench:
 
     def find_torch(self) -> str | None:
         """Why there is no PyTorch with CUDA, if so."""
-        text = "import torch; torch.cuda.init(); print(f'PyTorch {torch.__version__}, CUDA {torch.version.cuda}')"
+        text = (
+            "import torch; torch.cuda.init(); print(f'PyTorch {torch.__version__}, CUDA "
+            "{torch.version.cuda}')"
+        )
         done = _run([sys.executable, "-c", text], env=self.plain_environment)
         self.torch = done.stdout.strip()
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
@@ -224,7 +236,9 @@ class Bench:
 
     @property
     def plain_environment(self) -> dict[str, str]:
-        """Of a process that has the GPU without gpulaunch, and without MPS even if the host has a daemon of its own."""
+        """Of a process that has the GPU without gpulaunch, and without MPS even if the host has a
+        daemon of its own.
+        """
         kept = {
             name: text
             for name, text in self.launcher.environment.items()
@@ -346,7 +360,10 @@ def mps_of(facts: dict[str, Any]) -> Mps:
 
 
 def measured(*jobs: Job) -> list[dict[str, Any]]:
-    """What jobs do at the same time: the word comes when all are ready. They end well, and without a warning."""
+    """What jobs do at the same time: the word comes when all are ready.
+
+    They end well, and without a warning.
+    """
     for job in jobs:
         job.said()
     for job in jobs:
@@ -411,11 +428,13 @@ def bench(found: Bench) -> Iterator[Bench]:
     assert (found.launcher.records(), found.left_of_mps()) == ([], [])
 
 
-# ------------------------------------------------------------------------------------------------------ the tests
+# ---------------------------------------------------------------------------------------- the tests
 
 
 def test_a_job_is_attached(bench: Bench) -> None:
-    """A job that shares is a client of its group's daemon, which says so itself; gpulaunch sees it and keeps quiet."""
+    """A job that shares is a client of its group's daemon, which says so itself; gpulaunch sees it
+    and keeps quiet.
+    """
     job = bench.share("memory", 50, 1)
     facts = job.said()
     assert job.warnings == []
@@ -428,7 +447,9 @@ def test_a_job_is_attached(bench: Bench) -> None:
 
 
 def test_nvml_lists_it_as_a_client(bench: Bench) -> None:
-    """NVML lists the job among the GPU's MPS clients: by that gpulaunch tells it from use without MPS."""
+    """NVML lists the job among the GPU's MPS clients: by that gpulaunch tells it from use without
+    MPS.
+    """
     job = bench.share("memory", 50, 1)
     pid = job.said()["pid"]
     nvml.open_nvml()
@@ -439,7 +460,9 @@ def test_nvml_lists_it_as_a_client(bench: Bench) -> None:
 
 
 def test_memory_is_bounded(bench: Bench) -> None:
-    """A job gets the memory that its lease allows, and beyond that CUDA is out of memory, though the GPU has more."""
+    """A job gets the memory that its lease allows, and beyond that CUDA is out of memory, though
+    the GPU has more.
+    """
     small, large = MEMORY_MIB // 3, MEMORY_MIB * 4 // 3
     jobs = [bench.share("allocate", 50, mib, profile="memory") for mib in (small, large)]
     within, beyond = (job.said() for job in jobs)
@@ -454,7 +477,9 @@ def test_memory_is_bounded(bench: Bench) -> None:
 
 
 def test_two_jobs_share(bench: Bench) -> None:
-    """Two jobs are on one GPU, clients of one server; status shows both; a job that does not share gets 75."""
+    """Two jobs are on one GPU, clients of one server; status shows both; a job that does not share
+    gets 75.
+    """
     jobs = [bench.share("memory", 30, 1), bench.share("compute", 70, 1)]
     facts = [job.said() for job in jobs]
     assert mps_of(facts[0]).clients() == {one["pid"] for one in facts}
@@ -472,7 +497,9 @@ def test_two_jobs_share(bench: Bench) -> None:
 
 
 def test_nothing_is_left(bench: Bench) -> None:
-    """The daemon stays for whoever is left, and goes with the last: no process, no lease, no directory."""
+    """The daemon stays for whoever is left, and goes with the last: no process, no lease, no
+    directory.
+    """
     jobs = [bench.share(kind, 50, 1) for kind in KINDS]
     facts = [job.said() for job in jobs]
     daemon = mps_of(facts[0]).processes()
@@ -486,7 +513,9 @@ def test_nothing_is_left(bench: Bench) -> None:
 
 
 def test_one_is_ended_and_the_other_goes_on(bench: Bench) -> None:
-    """`free` takes a job that is deaf to TERM off the server before KILL; the other one does not even slow down."""
+    """`free` takes a job that is deaf to TERM off the server before KILL; the other one does not
+    even slow down.
+    """
     deaf, other = bench.share("memory", 50, 600, "--deaf"), bench.share("compute", 50, 14)
     gone, there = deaf.said(), other.said()
     mps = mps_of(there)
@@ -537,7 +566,9 @@ def curves(found: Bench) -> Curves:
 
 
 def test_percentages(bench: Bench, curves: Curves) -> None:
-    """A job sees no more SMs than its percentage, but one at least; all with 100 %, and all without MPS."""
+    """A job sees no more SMs than its percentage, but one at least; all with 100 %, and all without
+    MPS.
+    """
     assert bench.gpu.uuid
     for kind in KINDS:
         assert curves.alone[kind]["multiprocessors"] == curves.sm_count
@@ -549,7 +580,7 @@ def test_percentages(bench: Bench, curves: Curves) -> None:
         assert counts[-1] == curves.sm_count
 
 
-# -------------------------------------------------------------------------------------------------- the benchmark
+# ------------------------------------------------------------------------------------ the benchmark
 
 
 class Row(NamedTuple):
@@ -594,7 +625,10 @@ def report(bench: Bench, curves: Curves, found: Partition, rows: Sequence[Row]) 
     alone = [curves.alone[kind]["amount_per_s"] for kind in KINDS]
     heads = [f"{kind}, {UNITS[kind][0]}" for kind in KINDS]
     lines = [
-        f"{gpu.name}, {curves.sm_count} SMs, driver {gpu.driver}, mode {gpu.compute_mode}, {bench.torch}, {today}.",
+        (
+            f"{gpu.name}, {curves.sm_count} SMs, driver {gpu.driver}, mode {gpu.compute_mode}, "
+            f"{bench.torch}, {today}."
+        ),
         f"Windows of {PAIR_S} s for the jobs, of {CURVE_S} s for the curves.",
         "",
         f"| way | % of SMs | {' | '.join(heads)} | STP | ANTT |",
@@ -612,7 +646,10 @@ def report(bench: Bench, curves: Curves, found: Partition, rows: Sequence[Row]) 
         "",
         f"| % of SMs, alone under MPS | {' | '.join(map(str, PERCENTAGES))} |",
         f"|{'---|' * (1 + len(PERCENTAGES))}",
-        f"| SMs that the job sees | {' | '.join(str(one['multiprocessors']) for one in curves.shares['memory'])} |",
+        (
+            "| SMs that the job sees | "
+            f"{' | '.join(str(one['multiprocessors']) for one in curves.shares['memory'])} |"
+        ),
     ]
     for kind, head in zip(KINDS, heads, strict=True):
         cells = [f"{one['amount_per_s'] / UNITS[kind][1]:.4g}" for one in curves.shares[kind]]
@@ -625,7 +662,9 @@ def _amounts(amounts: Sequence[float]) -> list[str]:
 
 
 def test_throughput(bench: Bench, curves: Curves) -> None:
-    """Figures, no verdict: both jobs time-sliced, under MPS without caps, with even ones, and with the search's."""
+    """Figures, no verdict: both jobs time-sliced, under MPS without caps, with even ones, and with
+    the search's.
+    """
     found = divided(bench, curves)
     rows = []
     if (

@@ -1,7 +1,8 @@
 """`gpulaunch docker ...` with a real Docker Engine: like docker alone, but with GPUs of its own.
 
-What a container really got is looked at from inside: the engine's CDI specification knows the GPUs of the machine that
-gpulaunch chooses from, a described one or one that a stand-in for NVML tells of. No GPU is needed.
+What a container really got is looked at from inside: the engine's CDI specification knows the GPUs
+of the machine that gpulaunch chooses from, a described one or one that a stand-in for NVML tells
+of. No GPU is needed.
 """
 
 import json
@@ -176,7 +177,9 @@ def complaint(done: subprocess.CompletedProcess[str]) -> str:
 
 @contextmanager
 def running(host: Host, *arguments: str, **options) -> Iterator[subprocess.Popen[str]]:
-    """A launch whose container has said that it is ready; if it still runs afterwards, it is killed."""
+    """A launch whose container has said that it is ready; if it still runs afterwards, it is
+    killed.
+    """
     with host.start(*arguments, **options) as process:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
         try:
@@ -188,7 +191,9 @@ def running(host: Host, *arguments: str, **options) -> Iterator[subprocess.Popen
 
 @pytest.fixture
 def host(launcher: Launcher, docker: Engine) -> Iterator[Host]:
-    """A described DGX-1; at the end of every test the GPUs must be free once there is no container any more."""
+    """A described DGX-1; at the end of every test the GPUs must be free once there is no container
+    any more.
+    """
     host = Host(launcher, docker, DESCRIBED, DGX)
     yield host
     if launcher.records():
@@ -212,7 +217,7 @@ def terminal(host: Host, tmp_path: Path) -> Terminal:
     return Terminal(host.launcher, tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------- as docker alone
+# ---------------------------------------------------------------------------------- as docker alone
 
 
 def _table(*rows: tuple) -> pytest.MarkDecorator:
@@ -311,7 +316,9 @@ def test_no_terminal_for_t(host: Host) -> None:
 
 @pytest.mark.parametrize("arguments", [("run", "--rm", IMAGE, "true"), ("ps",)], ids=["run", "ps"])
 def test_no_docker(host: Host, arguments: tuple[str, ...]) -> None:
-    """Where docker is not installed, the exit status is a shell's for that, and the GPUs are free."""
+    """Where docker is not installed, the exit status is a shell's for that, and the GPUs are
+    free.
+    """
     host.environment["PATH"] = "/nowhere"
     done = host.run("docker", *arguments)
     assert (done.returncode, complaint(done)) == (127, "docker: no such file or directory")
@@ -319,7 +326,9 @@ def test_no_docker(host: Host, arguments: tuple[str, ...]) -> None:
 
 
 def test_environment(host: Host) -> None:
-    """Docker's client gets the environment that gpulaunch got, less what would number GPUs wrongly."""
+    """Docker's client gets the environment that gpulaunch got, less what would number GPUs
+    wrongly.
+    """
     client = host.launcher.state.parent / "bin" / "docker"
     client.parent.mkdir()
     client.write_text("#!/bin/sh\nenv | grep -v -e ^PWD= -e ^_= -e ^SHLVL= | sort\n")
@@ -333,7 +342,7 @@ def test_environment(host: Host) -> None:
     ] == bare.stdout.splitlines()
 
 
-# ---------------------------------------------------------------------------------------------- at a terminal
+# ------------------------------------------------------------------------------------ at a terminal
 
 
 def dialogues(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
@@ -395,7 +404,10 @@ def dialogues(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
     ),
     (
         "Ctrl-C in a loop",
-        "$ for i in 1 2; do CMD docker run --rm --init bb:1 sh -c 'echo ready; exec sleep 1000'; done",
+        (
+            "$ for i in 1 2; do CMD docker run --rm --init bb:1 sh -c 'echo ready; exec sleep 1000'; "
+            "done"
+        ),
         "< ready",
         "^C",
         "< ready",
@@ -434,11 +446,14 @@ def test_terminal_of_the_same_size(terminal: Terminal) -> None:
 
 
 def test_detach_keys(host: Host, terminal: Terminal) -> None:
-    """Ctrl-P Ctrl-Q ends docker's client with 0 and keeps the lease until the container has ended."""
+    """Ctrl-P Ctrl-Q ends docker's client with 0 and keeps the lease until the container has
+    ended.
+    """
     with terminal.bash() as bash:
         bash.expect_exact("ok> ")
         bash.sendline(
-            "gpulaunch --topology dgx1-v100 docker run -it bb:1 sh -c 'echo re\"\"ady; exec sleep 1000'"
+            'gpulaunch --topology dgx1-v100 docker run -it bb:1 sh -c \'echo re""ady; exec sleep '
+            "1000'"
         )
         bash.expect_exact("ready")
         bash.send("\x10\x11")
@@ -452,12 +467,14 @@ def test_detach_keys(host: Host, terminal: Terminal) -> None:
     host.await_free()
 
 
-# ---------------------------------------------------------------------------------------------- signals
+# ------------------------------------------------------------------------------------------ signals
 
 
 @pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1", "QUIT"])
 def test_signal(host: Host, name: str) -> None:
-    """A signal sent to gpulaunch reaches the job in the container once, and the job's answer is the exit status."""
+    """A signal sent to gpulaunch reaches the job in the container once, and the job's answer is the
+    exit status.
+    """
     script = f"trap 'echo got {name}; exit 7' {name}; echo ready; sleep 1000 & wait"
     with running(host, "docker", "run", "--rm", IMAGE, "sh", "-c", script) as process:
         process.send_signal(signal.Signals[f"SIG{name}"])
@@ -467,7 +484,9 @@ def test_signal(host: Host, name: str) -> None:
 
 
 def test_no_signal_proxy(host: Host) -> None:
-    """With --sig-proxy=false TERM ends docker's client alone: the container keeps running, and its lease."""
+    """With --sig-proxy=false TERM ends docker's client alone: the container keeps running, and its
+    lease.
+    """
     with running(host, "docker", "run", "--sig-proxy=false", *READY) as process:
         process.terminate()
         assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
@@ -485,10 +504,13 @@ def test_killed_by_docker(host: Host) -> None:
     host.await_free()
 
 
-# ---------------------------------------------------------------------------------------------- which GPUs
+# --------------------------------------------------------------------------------------- which GPUs
 
 
-PROFILE = 'name = "three"\ngpus = 3\n[communication]\npattern = "ring"\nbandwidth_sensitive = true\nsource = "a test"\n'
+PROFILE = (
+    'name = "three"\ngpus = 3\n[communication]\npattern = "ring"\nbandwidth_sensitive = '
+    'true\nsource = "a test"\n'
+)
 
 
 @pytest.mark.parametrize(
@@ -526,7 +548,9 @@ PROFILE = 'name = "three"\ngpus = 3\n[communication]\npattern = "ring"\nbandwidt
 def test_gpus(
     host: Host, tmp_path: Path, options: tuple[str, ...], flags: tuple[str, ...], gpus: list[int]
 ) -> None:
-    """Whoever says how many GPUs, or which, gpulaunch or docker or a profile: exactly these are in the container."""
+    """Whoever says how many GPUs, or which, gpulaunch or docker or a profile: exactly these are in
+    the container.
+    """
     (tmp_path / "three.toml").write_text(PROFILE)
     done = host.run(*options, "docker", "run", "--rm", *flags, IMAGE, *SHOW, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -553,7 +577,9 @@ def test_gpus(
 def test_gpus_of_environment(
     host: Host, environment: dict[str, str], flags: tuple[str, ...], gpus: list[int]
 ) -> None:
-    """What the environment says of GPUs counts, as nvidia-docker's NV_GPU did, unless docker's flags say something."""
+    """What the environment says of GPUs counts, as nvidia-docker's NV_GPU did, unless docker's
+    flags say something.
+    """
     host.environment.update(environment)
     assert host.inside("docker", "run", "--rm", *flags, IMAGE) == gpus
 
@@ -617,7 +643,9 @@ def test_no_gpu_wanted(host: Host, flags: tuple[str, ...]) -> None:
 
 
 def test_image_that_wants_all(host: Host) -> None:
-    """An image that says NVIDIA_VISIBLE_DEVICES=all sees the leased GPUs only, even where nvidia's runtime is usual."""
+    """An image that says NVIDIA_VISIBLE_DEVICES=all sees the leased GPUs only, even where nvidia's
+    runtime is usual.
+    """
     host.engine.restart(default_runtime="nvidia")
     host.engine.import_image("cuda:1", ["ENV NVIDIA_VISIBLE_DEVICES=all"])
     assert host.seen(host.do("run", "--rm", "cuda:1", *SHOW)) == [0, 1, 2, 3, 4, 5, 6, 7], (
@@ -632,7 +660,9 @@ def test_image_that_wants_all(host: Host) -> None:
 
 @pytest.mark.parametrize("flag", ["-e", "--env-file", None], ids=str)
 def test_hosts_numbers_stay_outside(host: Host, tmp_path: Path, flag: str | None) -> None:
-    """The host's CUDA_VISIBLE_DEVICES restricts the choice, and never gets into the container: it would be wrong."""
+    """The host's CUDA_VISIBLE_DEVICES restricts the choice, and never gets into the container: it
+    would be wrong.
+    """
     host.environment["CUDA_VISIBLE_DEVICES"] = "6,7"
     (tmp_path / "variables").write_text("CUDA_VISIBLE_DEVICES\n")
     flags = {
@@ -663,7 +693,9 @@ def test_own_numbers(host: Host) -> None:
 
 
 def test_rank_order(host: Host) -> None:
-    """Inside, where GPUs are counted anew by PCI address, CUDA_VISIBLE_DEVICES tells the order of the chain."""
+    """Inside, where GPUs are counted anew by PCI address, CUDA_VISIBLE_DEVICES tells the order of
+    the chain.
+    """
     options = ("--pattern", "chain", "-n", "4", "--only", "0,1,2,3")
     bare = host.run(*options, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES").stdout.strip()
     assert bare != "0,1,2,3"
@@ -694,7 +726,9 @@ def test_container_and_process(host: Host) -> None:
 
 
 def test_busy(host: Host) -> None:
-    """When all GPUs are taken, the exit status is 75, docker is not asked, and a hint says how to wait."""
+    """When all GPUs are taken, the exit status is 75, docker is not asked, and a hint says how to
+    wait.
+    """
     host.detached("docker", "run", "-d", "--gpus", "all", *LONG)
     done = host.run("docker", "run", "--name", "second", IMAGE, "true")
     assert (done.returncode, done.stdout) == (75, "")
@@ -735,7 +769,9 @@ def test_sudo_docker(host: Host, tmp_path: Path) -> None:
 
 
 def test_create_has_no_time_limit(host: Host) -> None:
-    """A limit of a container that is only made is refused, and one in the settings does not remove it."""
+    """A limit of a container that is only made is refused, and one in the settings does not remove
+    it.
+    """
     done = host.run("--time-limit", "1s", "docker", "create", IMAGE, "true")
     assert (done.returncode, done.stderr.count("\n"), host.nothing_has_run()) == (2, 1, True)
     host.environment["GPULAUNCH_TIME_LIMIT"] = "0.1s"
@@ -774,7 +810,9 @@ def test_warning(
     flags: tuple[str, ...],
     words: str | None,
 ) -> None:
-    """What concerns GPUs and is not heeded stays the user's decision, but he is told, unless with -q."""
+    """What concerns GPUs and is not heeded stays the user's decision, but he is told, unless with
+    -q.
+    """
     (tmp_path / "VISIBLE").write_text("NVIDIA_VISIBLE_DEVICES=3\n")
     (tmp_path / "OTHER").write_text("OTHER=3\n")
     monkeypatch.chdir(tmp_path)
@@ -793,11 +831,13 @@ def test_inside_a_lease(host: Host) -> None:
     assert host.seen(done.stdout) == [4]
 
 
-# ---------------------------------------------------------------------------------------------- what would be
+# ------------------------------------------------------------------------------------ what would be
 
 
 def test_dry_run(host: Host) -> None:
-    """--dry-run --json tells the GPUs and the whole command line of docker, and takes and runs nothing."""
+    """--dry-run --json tells the GPUs and the whole command line of docker, and takes and runs
+    nothing.
+    """
     done = host.run(
         "--dry-run",
         "--json",
@@ -860,7 +900,7 @@ def test_verbose(host: Host) -> None:
     assert "GPUs 0 of dgx1-v100" in done.stderr
 
 
-# ---------------------------------------------------------------------------------------------- how they get in
+# ---------------------------------------------------------------------------------- how they get in
 
 
 @pytest.mark.parametrize("way", ["cdi", "runtime", "gpus"])
@@ -900,14 +940,18 @@ def test_capabilities(real_host: Host, way: str) -> None:
 
 
 def way_of(host: Host, *flags: str) -> str:
-    """By what docker would get the GPUs into the container, as the first of the words that gpulaunch adds."""
+    """By what docker would get the GPUs into the container, as the first of the words that
+    gpulaunch adds.
+    """
     done = host.run("--dry-run", "--json", "docker", "run", *flags, IMAGE)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["argv"][2 + len(flags)]
 
 
 def test_chosen_way(real_host: Host) -> None:
-    """CDI is chosen if it knows the GPUs, else nvidia's runtime, else --gpus; without any of them nothing is run."""
+    """CDI is chosen if it knows the GPUs, else nvidia's runtime, else --gpus; without any of them
+    nothing is run.
+    """
     host = real_host
     assert way_of(host) == "--device"
     assert host.inside("docker", "run", "--rm", IMAGE) == [0]
@@ -941,7 +985,9 @@ def test_impossible_way(real_host: Host, way: str, flags: tuple[str, ...], words
 
 
 def test_gpus_of_no_machine(host: Host) -> None:
-    """GPUs that are only described, and unknown to CDI, are leased but do not get in, and gpulaunch says so."""
+    """GPUs that are only described, and unknown to CDI, are leased but do not get in, and gpulaunch
+    says so.
+    """
     write_cdi_spec(host.engine.cdi)
     done = host.run("docker", "run", "--rm", IMAGE, *SHOW)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
@@ -950,11 +996,13 @@ def test_gpus_of_no_machine(host: Host) -> None:
     assert host.seen(done.stdout) == []
 
 
-# ---------------------------------------------------------------------------------------------- labels
+# ------------------------------------------------------------------------------------------- labels
 
 
 def test_labels(host: Host) -> None:
-    """A container's labels and variable say what status says of its lease, and status says which container it is."""
+    """A container's labels and variable say what status says of its lease, and status says which
+    container it is.
+    """
     container = host.detached(
         "--name", "a job", "docker", "run", "-d", "--label", "own=1", "--gpus", "2", *LONG
     )
@@ -1035,7 +1083,9 @@ def test_image_has_a_profile(host: Host) -> None:
     ],
 )
 def test_image_with_a_bad_profile(host: Host, tmp_path: Path, label: str, words: str) -> None:
-    """A profile in an image that does not exist, is a path or is wrong is an error that names image and label."""
+    """A profile in an image that does not exist, is a path or is wrong is an error that names image
+    and label.
+    """
     (tmp_path / "three.toml").write_text(PROFILE)
     build(host, "job:1", label)
     done = host.run("docker", "run", "job:1", "true", cwd=tmp_path)
@@ -1046,11 +1096,13 @@ def test_image_with_a_bad_profile(host: Host, tmp_path: Path, label: str, words:
     assert host.run("--profile", "vgg16", "docker", "run", "--rm", "job:1", "true").returncode == 0
 
 
-# ---------------------------------------------------------------------------------------------- in the background
+# -------------------------------------------------------------------------------- in the background
 
 
 def test_detached(host: Host) -> None:
-    """-d in $(...) returns at once with the id and 0, and the lease stays until the container ends."""
+    """-d in $(...) returns at once with the id and 0, and the lease stays until the container
+    ends.
+    """
     script = f"x=$(gpulaunch --topology dgx1-v100 docker run -d {' '.join(LONG)}); echo $? $x"
     done = subprocess.run(
         ["bash", "-c", script],
@@ -1102,7 +1154,9 @@ def test_ends_before_docker_returns(host: Host, command: str) -> None:
 
 
 def test_docker_restart(host: Host) -> None:
-    """Docker restart, with gpulaunch or without, keeps a container's lease; docker stop then ends it."""
+    """Docker restart, with gpulaunch or without, keeps a container's lease; docker stop then ends
+    it.
+    """
     container = host.detached("docker", "run", "-d", *LONG)
     lease = host.lease()
     host.do("restart", "--time", "0", container)
@@ -1151,7 +1205,7 @@ def test_free_with_client(host: Host) -> None:
     assert host.launcher.records() == []
 
 
-# ---------------------------------------------------------------------------------------------- create and start
+# --------------------------------------------------------------------------------- create and start
 
 
 @pytest.mark.parametrize("starter", ["gpulaunch", "docker"])
@@ -1178,7 +1232,9 @@ def test_create_and_remove(host: Host) -> None:
 
 
 def test_create_and_free(host: Host) -> None:
-    """`gpulaunch free` removes a container that nobody started yet, since it is what keeps the GPUs."""
+    """`gpulaunch free` removes a container that nobody started yet, since it is what keeps the
+    GPUs.
+    """
     container = host.detached("docker", "create", IMAGE, "true")
     done = host.launcher.run("free", host.lease()["id"])
     assert (done.returncode, done.stderr) == (0, "")
@@ -1194,7 +1250,9 @@ def test_create_and_fail(host: Host) -> None:
 
 
 def test_start_again(host: Host) -> None:
-    """A container that has ended is started again on the same GPUs, under a lease of its own, as long as it runs."""
+    """A container that has ended is started again on the same GPUs, under a lease of its own, as
+    long as it runs.
+    """
     done = host.run("--only", "6", "docker", "run", "--name", "again", IMAGE, *SHOW)
     assert host.seen(done.stdout) == [6]
     assert host.launcher.records() == []
@@ -1218,7 +1276,9 @@ def test_start_again(host: Host) -> None:
 
 
 def test_restart_again(host: Host) -> None:
-    """Docker restart starts a container that has ended, so with gpulaunch it gets its GPUs back, too."""
+    """Docker restart starts a container that has ended, so with gpulaunch it gets its GPUs back,
+    too.
+    """
     short_at_first = (
         IMAGE,
         "sh",
@@ -1235,7 +1295,9 @@ def test_restart_again(host: Host) -> None:
 
 
 def test_start_again_while_others_have_the_gpus(host: Host) -> None:
-    """A container whose GPUs somebody else has by now is not started: 75, or with --wait once they are free."""
+    """A container whose GPUs somebody else has by now is not started: 75, or with --wait once they
+    are free.
+    """
     host.run("--only", "6", "docker", "run", "--name", "again", IMAGE, *SHOW)
     with held(host.launcher, *DGX, "--only", "6") as job:
         done = host.run("docker", "start", "-a", "again")
@@ -1276,7 +1338,7 @@ def test_start_of_two(host: Host) -> None:
     )
 
 
-# ---------------------------------------------------------------------------------------------- grammar
+# ------------------------------------------------------------------------------------------ grammar
 
 
 @pytest.mark.parametrize(
@@ -1406,7 +1468,7 @@ def test_unreachable_engine(host: Host, command: str) -> None:
     assert host.launcher.records() == []
 
 
-# ---------------------------------------------------------------------------------------------- time limits
+# -------------------------------------------------------------------------------------- time limits
 
 
 @pytest.mark.parametrize("flags", [("--init",), ()], ids=["ends on TERM", "needs KILL"])
@@ -1446,11 +1508,13 @@ def test_within_the_time_limit(host: Host) -> None:
     )
 
 
-# ---------------------------------------------------------------------------------------------------- what it uses
+# ------------------------------------------------------------------------------------- what it uses
 
 
 def test_a_container_is_measured(real_host: Host, dgx1_v100, tmp_path: Path) -> None:
-    """`gpulaunch profile -- docker run` measures the container's GPU, and the status is the container's."""
+    """`gpulaunch profile -- docker run` measures the container's GPU, and the status is the
+    container's.
+    """
     dgx1_v100.script(0, "active", "0:70")
     path = tmp_path / "job.toml"
     options = ("profile", "-n", "1", "-o", str(path), "--", "docker", "run", "--rm")

@@ -1,7 +1,8 @@
-"""Leases follow containers through every fault: killed processes, a crashed or restarted engine, a full disk.
+"""Leases follow containers through every fault: killed processes, a crashed or restarted engine, a
+full disk.
 
-The engine is real; each test has one of its own if it is to be hurt. Told from outside: by the engine, by `gpulaunch
-status`, and by launches that want the same GPUs.
+The engine is real; each test has one of its own if it is to be hurt. Told from outside: by the
+engine, by `gpulaunch status`, and by launches that want the same GPUs.
 """
 
 import json
@@ -149,7 +150,9 @@ SUBSETS = list(chain.from_iterable(combinations(WHO, n) for n in (1, 2, 3)))
 
 @pytest.mark.parametrize("killed", SUBSETS, ids=" and ".join)
 def test_kill(launcher: Containers, killed: tuple[str, ...]) -> None:
-    """Whoever of gpulaunch, docker and watcher is killed, the lease stays with the container, and goes with it."""
+    """Whoever of gpulaunch, docker and watcher is killed, the lease stays with the container, and
+    goes with it.
+    """
     job = Attached(launcher)
     job.kill(*killed)
     if killed == ("docker",):
@@ -171,7 +174,9 @@ def test_kill(launcher: Containers, killed: tuple[str, ...]) -> None:
 
 
 def test_killed_in_turn(launcher: Containers) -> None:
-    """A launcher whose watcher was killed starts another one when docker goes and the container stays."""
+    """A launcher whose watcher was killed starts another one when docker goes and the container
+    stays.
+    """
     job = Attached(launcher)
     job.kill("watcher")
     job.kill("docker")
@@ -192,7 +197,9 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("watched", [True, False], ids=["watched", "watcher killed"])
 def test_detached(launcher: Containers, end: str, watched: bool) -> None:
-    """A detached container's lease ends with it, whatever ends it, even if nobody is left to watch."""
+    """A detached container's lease ends with it, whatever ends it, even if nobody is left to
+    watch.
+    """
     lease = launcher.detach()
     if not watched:
         watcher = watcher_of(launcher)
@@ -218,7 +225,9 @@ def test_restart_by_hand(launcher: Containers) -> None:
 
 
 def test_restart_by_hand_attached(launcher: Containers) -> None:
-    """Docker restart of a container in the foreground ends the docker command, and the lease stays all the same."""
+    """Docker restart of a container in the foreground ends the docker command, and the lease stays
+    all the same.
+    """
     job = Attached(launcher)
     assert launcher.engine.docker("restart", "job").returncode == 0
     assert job.close() == 128 + signal.SIGTERM
@@ -253,7 +262,9 @@ def test_restart_by_hand_attached(launcher: Containers) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_how_long_a_start_may_follow(sentence: str, actions: list[str], seconds: float) -> None:
-    """After an end that came through the engine its lease waits a moment, since docker restart looks like that."""
+    """After an end that came through the engine its lease waits a moment, since docker restart
+    looks like that.
+    """
     assert _settling_s(_since_start(actions)) == seconds, sentence
 
 
@@ -269,7 +280,8 @@ def test_paused(launcher: Containers) -> None:
 
 
 class Played:
-    """A launch of a detached container, hit by a signal at one of its steps or only watched, and all that follows.
+    """A launch of a detached container, hit by a signal at one of its steps or only watched, and
+    all that follows.
 
     Args:
         home: of the launcher, a new one.
@@ -315,7 +327,9 @@ class Played:
 
 @pytest.mark.parametrize("every", [5])
 def test_killed_at_every_step(tmp_path: Path, docker: Engine, every: int) -> None:
-    """Wherever launcher or watcher is killed: where a container runs there is its lease, and where none runs, none."""
+    """Wherever launcher or watcher is killed: where a container runs there is its lease, and where
+    none runs, none.
+    """
     trace = tmp_path / "trace"
     Played(tmp_path / "traced", docker, "trace", str(trace))
     steps = trace.read_text().split()
@@ -344,11 +358,13 @@ def test_killed_at_every_step(tmp_path: Path, docker: Engine, every: int) -> Non
     assert wrong == {}
 
 
-# ---------------------------------------------------------------------------------------------- restart policies
+# --------------------------------------------------------------------------------- restart policies
 
 
 def test_restart_policy(launcher: Containers) -> None:
-    """A container that its policy starts again has its lease until it is removed, running or not."""
+    """A container that its policy starts again has its lease until it is removed, running or
+    not.
+    """
     lease = launcher.detach("--restart", "always")
     first = launcher.container("Pid")
     launcher.engine.docker("exec", "job", "sh", "-c", "kill -TERM $(pidof sleep)")
@@ -383,7 +399,7 @@ def test_free_without_watcher(launcher: Containers) -> None:
     assert (launcher.records(), launcher.container()) == ([], "exited")
 
 
-# ---------------------------------------------------------------------------------------------- the engine
+# --------------------------------------------------------------------------------------- the engine
 
 
 def unreachable(own: Containers) -> str:
@@ -392,7 +408,9 @@ def unreachable(own: Containers) -> str:
 
 @pytest.mark.parametrize("killed", [(), WHO], ids=["all alive", "all killed"])
 def test_engine_crash_with_live_restore(own: Containers, killed: tuple[str, ...]) -> None:
-    """While the engine is away the lease stays, and status says why; a container that lives on keeps it then."""
+    """While the engine is away the lease stays, and status says why; a container that lives on
+    keeps it then.
+    """
     own.engine.restart(live_restore=True)
     job = Attached(own)
     job.kill(*killed)
@@ -420,7 +438,9 @@ def test_engine_crash_with_live_restore(own: Containers, killed: tuple[str, ...]
 
 @pytest.mark.parametrize("killed", [(), WHO], ids=["all alive", "all killed"])
 def test_engine_crash(own: Containers, killed: tuple[str, ...]) -> None:
-    """Without live-restore the container runs on while the engine is away, and ends when it is back: so the lease."""
+    """Without live-restore the container runs on while the engine is away, and ends when it is
+    back: so the lease.
+    """
     job = Attached(own, "--stop-timeout", "1")
     pid = int(own.container("Pid"))
     job.kill(*killed)
@@ -447,7 +467,9 @@ def test_engine_restarts_containers(own: Containers) -> None:
 
 
 def test_engine_stopped_in_order(own: Containers) -> None:
-    """An engine that is stopped takes its containers along; their leases end once it tells of that."""
+    """An engine that is stopped takes its containers along; their leases end once it tells of
+    that.
+    """
     own.detach()
     own.engine.stop()
     assert own.lease()["container_problem"] == "its Docker Engine does not run here"
@@ -478,7 +500,9 @@ class _Replaced(BaseHTTPRequestHandler):
 
 
 def test_an_engine_that_was_replaced_tells_a_watcher_nothing(tmp_path: Path) -> None:
-    """Another engine at the same socket knows no container of the lease, and that is not taken for their end."""
+    """Another engine at the same socket knows no container of the lease, and that is not taken for
+    their end.
+    """
     path = str(tmp_path / "s")
     with ThreadingUnixStreamServer(path, _Replaced) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -488,7 +512,7 @@ def test_an_engine_that_was_replaced_tells_a_watcher_nothing(tmp_path: Path) -> 
         server.shutdown()
 
 
-# ---------------------------------------------------------------------------------------------- never started
+# ------------------------------------------------------------------------------------ never started
 
 NEVER = {
     "an image that is not there": (("--pull", "never", "no-such-image"), 125),
@@ -504,7 +528,9 @@ NEVER = {
 def test_container_that_never_starts(
     launcher: Containers, why: str, detached: tuple[str, ...]
 ) -> None:
-    """A container that cannot be started leaves no lease and no process, and docker's own status."""
+    """A container that cannot be started leaves no lease and no process, and docker's own
+    status.
+    """
     arguments, status = NEVER[why]
     options = (
         option for option in RUN if option != "--init"
@@ -556,7 +582,7 @@ def test_full_disk(launcher: Containers, tmp_path: Path) -> None:
         subprocess.run(["umount", str(small)], check=True)
 
 
-# ---------------------------------------------------------------------------------------------- cancelled, and waiting
+# --------------------------------------------------------------------------- cancelled, and waiting
 
 
 @pytest.mark.parametrize("and_docker", [(), ("docker",)], ids=["launcher", "launcher and docker"])

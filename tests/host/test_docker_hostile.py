@@ -1,7 +1,8 @@
-"""Containers among strangers: labels, records, images and engines that somebody made up, and docker's own ways back.
+"""Containers among strangers: labels, records, images and engines that somebody made up, and
+docker's own ways back.
 
-Where an engine is real, it is the tests' own. Where it lies, it is a thread with a socket, and docker's client is a
-script, so that only what gpulaunch makes of the lies is seen.
+Where an engine is real, it is the tests' own. Where it lies, it is a thread with a socket, and
+docker's client is a script, so that only what gpulaunch makes of the lies is seen.
 """
 
 import functools
@@ -100,7 +101,7 @@ def make(launcher: Containers, *options: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-# ---------------------------------------------------------------------------------------------- labels
+# ------------------------------------------------------------------------------------------- labels
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,9 @@ def make(launcher: Containers, *options: str) -> None:
     ],
 )
 def test_label_names_no_file(launcher: Containers, label: str | bytes) -> None:
-    """Whatever a container's label says, docker start gives it an ordinary lease, and writes nothing elsewhere."""
+    """Whatever a container's label says, docker start gives it an ordinary lease, and writes
+    nothing elsewhere.
+    """
     label = label if isinstance(label, str) else label.decode()
     (launcher.state / "gpulaunch.lease.a").mkdir()
     before = set(launcher.state.parent.iterdir())
@@ -138,11 +141,13 @@ def test_label_names_no_file(launcher: Containers, label: str | bytes) -> None:
     await_true(lambda: launcher.records() == ["gpulaunch.lease.a"], "the lease has gone")
 
 
-# ---------------------------------------------------------------------------------------------- docker start
+# ------------------------------------------------------------------------------------- docker start
 
 
 def test_start_after_stop(tmp_path: Path, docker: Engine) -> None:
-    """However soon after docker stop a container is started again, it runs with a lease, which goes with it."""
+    """However soon after docker stop a container is started again, it runs with a lease, which goes
+    with it.
+    """
     wrong: dict[float, str] = {}
 
     def play(delay_s: float) -> None:
@@ -229,7 +234,9 @@ def test_start_in_spite_of_a_forged_lease(launcher: Containers, whose: str) -> N
 
 
 def test_start_and_a_waiter_that_looked_before(launcher: Containers) -> None:
-    """A waiter who has seen a container end gives its GPUs to nobody once it has been started again."""
+    """A waiter who has seen a container end gives its GPUs to nobody once it has been started
+    again.
+    """
     with held(launcher, *DGX) as other:
         assert launcher.run(*RUN, "-d", *FOREVER).returncode == 0
         watcher = watcher_of_only(launcher, other.process.pid)
@@ -269,7 +276,9 @@ def status_of(pid: int) -> str:
 
 
 def test_doctor_names_a_container_without_lease(launcher: Containers) -> None:
-    """A container that docker alone has started again is named by doctor, until it has a lease again."""
+    """A container that docker alone has started again is named by doctor, until it has a lease
+    again.
+    """
 
     def named() -> list[str]:
         done = launcher.run("doctor", *DGX, "--json")
@@ -294,12 +303,14 @@ def test_doctor_names_a_container_without_lease(launcher: Containers) -> None:
     assert named() == []
 
 
-# ---------------------------------------------------------------------------------------------- docker commit
+# ------------------------------------------------------------------------------------ docker commit
 
 
 @pytest.mark.parametrize("how", [("run", "-d"), ("create",)], ids=["run", "create"])
 def test_committed_image(launcher: Containers, how: tuple[str, ...]) -> None:
-    """Containers of an image that was committed from a launched one hold no lease, and are not ended with it."""
+    """Containers of an image that was committed from a launched one hold no lease, and are not
+    ended with it.
+    """
     lease = launcher.detach()
     launcher.engine.docker("commit", "job", "committed:1")
     copy = launcher.engine.docker(*how, "--name", "copy", "--init", "committed:1", "sleep", "1000")
@@ -322,7 +333,9 @@ def test_committed_image(launcher: Containers, how: tuple[str, ...]) -> None:
 
 
 def test_committed_image_launched(launcher: Containers) -> None:
-    """A container of such an image that gpulaunch runs has a lease of its own, which goes with it."""
+    """A container of such an image that gpulaunch runs has a lease of its own, which goes with
+    it.
+    """
     first = launcher.detach()
     launcher.engine.docker("commit", "job", "committed:1")
     run = (
@@ -354,7 +367,9 @@ def test_committed_image_launched(launcher: Containers) -> None:
 
 
 def test_lease_ends_before_a_committed_copy(launcher: Containers) -> None:
-    """A container of such an image does not keep the lease when the first one ends, watched or not."""
+    """A container of such an image does not keep the lease when the first one ends, watched or
+    not.
+    """
     for watched in (True, False):
         launcher.detach()
         launcher.engine.docker("commit", "job", "committed:1")
@@ -371,7 +386,9 @@ def test_lease_ends_before_a_committed_copy(launcher: Containers) -> None:
 
 
 def test_committed_image_that_is_gone(launcher: Containers) -> None:
-    """Nor do they when that image has been removed, so that its labels cannot be looked at any more."""
+    """Nor do they when that image has been removed, so that its labels cannot be looked at any
+    more.
+    """
     lease = launcher.detach()
     launcher.engine.docker("commit", "job", "committed:1")
     launcher.engine.docker("create", "--name", "copy", "committed:1", "sleep", "1000")
@@ -389,7 +406,7 @@ def state_of(launcher: Containers, name: str) -> str:
     return launcher.engine.docker("inspect", "--format", "{{.State.Status}}", name).stdout.strip()
 
 
-# ---------------------------------------------------------------------------------------------- secrets, and files
+# ------------------------------------------------------------------------------- secrets, and files
 
 SPELLINGS = (
     "-e",
@@ -408,7 +425,9 @@ SPELLINGS = (
 
 
 def test_variables_stay_secret(launcher: Containers) -> None:
-    """The values of variables, however spelled, are in no record and not in status, but in the container."""
+    """The values of variables, however spelled, are in no record and not in status, but in the
+    container.
+    """
     words = [word.replace("V", SECRET) for word in SPELLINGS]
     launcher.detach(*words)
     (name,) = launcher.records()
@@ -500,7 +519,9 @@ def test_variables_from_a_named_pipe(launcher: Containers, tmp_path: Path) -> No
 
 
 def test_relative_socket(launcher: Containers) -> None:
-    """With a relative DOCKER_HOST the lease ends with the container, though its watcher works elsewhere."""
+    """With a relative DOCKER_HOST the lease ends with the container, though its watcher works
+    elsewhere.
+    """
     launcher.environment["DOCKER_HOST"] = "unix://docker.sock"
     run = (*DGX, "-q", "docker", "run", "-d", "--gpus", "2", "--name", "job", "--init", *FOREVER)
     done = launcher.run(*run, cwd=launcher.engine.directory)
@@ -559,7 +580,9 @@ def test_names_that_are_none(launcher: Containers, words: tuple[str | bytes, ...
     "words", [("docker", "run", IMAGE), ("docker", "start", "x"), ("doctor",), ("status",)]
 )
 def test_socket_with_a_long_path(launcher: Containers, words: tuple[str, ...]) -> None:
-    """A path that is too long for a socket is one line, not a traceback, and disturbs nobody but docker."""
+    """A path that is too long for a socket is one line, not a traceback, and disturbs nobody but
+    docker.
+    """
     launcher.environment["DOCKER_HOST"] = f"unix://{'x' * 200}"
     forge(launcher, "of-nobody")
     done = launcher.run(*DGX, *words)
@@ -579,11 +602,13 @@ def test_count_and_devices_disagree(launcher: Containers) -> None:
     assert launcher.records() == []
 
 
-# ---------------------------------------------------------------------------------------------- nested, and quiet
+# -------------------------------------------------------------------------------- nested, and quiet
 
 
 def test_container_of_a_nested_launch(launcher: Containers) -> None:
-    """A container that a job has started keeps its lease, and its watcher, when the job has ended; and no longer."""
+    """A container that a job has started keeps its lease, and its watcher, when the job has ended;
+    and no longer.
+    """
     inner = "gpulaunch -q docker run -d --gpus 1 --init --name job " + " ".join(FOREVER)
     done = launcher.run(*DGX, "-q", "-n", "2", "--", "sh", "-c", inner)
     assert done.returncode == 0, done.stderr
@@ -632,7 +657,9 @@ def checks(launcher: Containers) -> str:
 
 
 def test_lease_of_an_engine_that_is_gone(launcher: Containers) -> None:
-    """A lease whose engine nobody knows cannot be freed, with one line and what to do, which then works."""
+    """A lease whose engine nobody knows cannot be freed, with one line and what to do, which then
+    works.
+    """
     path = forge(launcher, "of-nobody", (0, 1))
     done = launcher.run("free", FORGED_ID)
     assert (done.returncode, complaint(done)) == (
@@ -647,7 +674,9 @@ def test_lease_of_an_engine_that_is_gone(launcher: Containers) -> None:
 
 @pytest.mark.parametrize("container", ["\ud800", "", "../x", "a\nb", "x" * 5000, "\x1b[2J", "job"])
 def test_record_names_a_container(launcher: Containers, container: str) -> None:
-    """What a stranger's record says of a container on the real engine stops nobody, and ends nothing of others."""
+    """What a stranger's record says of a container on the real engine stops nobody, and ends
+    nothing of others.
+    """
     make(launcher)
     forge(launcher, engine_id(launcher), user_id=12345, container=container)
     for words in (ONE, (*DGX, "-n", "7", "--", "true"), COMMANDS["status"], COMMANDS["doctor"]):
@@ -656,7 +685,7 @@ def test_record_names_a_container(launcher: Containers, container: str) -> None:
     assert launcher.container() == "created"
 
 
-# ---------------------------------------------------------------------------------------------- engines that lie
+# --------------------------------------------------------------------------------- engines that lie
 
 OK = b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n"
 FAKE = "fake-engine"
@@ -742,7 +771,9 @@ def endless(connection: socket.socket, closed: threading.Event, head: bytes = b"
 
 
 def lies(late_s: float = 0, **answers: object) -> Talk:
-    """A whole engine, with answers of its own about info, image, list and container; None is no such thing."""
+    """A whole engine, with answers of its own about info, image, list and container; None is no
+    such thing.
+    """
 
     def talk(connection: socket.socket, closed: threading.Event) -> None:
         path = asked(connection)
@@ -942,7 +973,9 @@ def carry_out(launcher: Launcher, words: tuple[str, ...], most_s: float = 31) ->
 
 
 def confronted(stack: ExitStack, talk: Talk, user_id: int | None) -> Launcher:
-    """A launcher where a lease stands that nobody holds, and its engine is a liar: the user's own, or a stranger's."""
+    """A launcher where a lease stands that nobody holds, and its engine is a liar: the user's own,
+    or a stranger's.
+    """
     home = Path(tempfile.mkdtemp(prefix="gph-", dir="/tmp"))  # a socket's path must be short
     stack.callback(shutil.rmtree, home)
     launcher = Launcher(home)
@@ -984,7 +1017,8 @@ def nobody() -> Iterator[int]:
 Told = Mapping[tuple[str, str, str], Outcome]
 OWN, STRANGE = "the user's own", "a stranger's"
 FIFTH = 5
-"""Every fifth lie meets all commands, by the user's engine and by a stranger's; other lies meet three.
+"""Every fifth lie meets all commands, by the user's engine and by a stranger's; other lies meet
+three.
 
 All lies meet all of them in tests/slow/test_long_forms.py.
 """
@@ -992,7 +1026,8 @@ All lies meet all of them in tests/slow/test_long_forms.py.
 
 @contextmanager
 def told_by(every: int) -> Iterator[Told]:
-    """Yield what commands make of lies: all at once of the slow ones, a few at a time of the others.
+    """Yield what commands make of lies: all at once of the slow ones, a few at a time of the
+    others.
 
     Args:
         every: every so manieth lie meets all commands, also as a stranger's.
@@ -1038,7 +1073,9 @@ def told() -> Iterator[Told]:
     [*((lie, OWN) for lie in LIES), *((lie, STRANGE) for lie in some_of(list(LIES), FIFTH, SLOW))],
 )
 def test_launch_beside_a_lie(told: Told, lie: str, whose: str) -> None:
-    """Whatever answers for a lease's engine, who needs no docker launches soon, and the lease is not forgotten."""
+    """Whatever answers for a lease's engine, who needs no docker launches soon, and the lease is
+    not forgotten.
+    """
     if whose == STRANGE and os.geteuid() != 0:
         pytest.skip("needs root to forge another user's lease")
     one, everything = told[lie, whose, "one"], told[lie, whose, "all"]
@@ -1060,7 +1097,9 @@ HARMFUL = ("Traceback", "\x1b", "\x07", "out of memory")
 
 @pytest.mark.parametrize("lie", LIES)
 def test_docker_with_a_lie(told: Told, lie: str) -> None:
-    """Whatever answers at DOCKER_HOST, gpulaunch says in one line what is wrong, or leaves it to docker."""
+    """Whatever answers at DOCKER_HOST, gpulaunch says in one line what is wrong, or leaves it to
+    docker.
+    """
     for name in ("docker run", "docker start", "docker start of two", "doctor"):
         outcome = told.get((lie, OWN, name))
         if outcome is None:
@@ -1081,7 +1120,9 @@ def test_docker_with_a_lie(told: Told, lie: str) -> None:
 
 @pytest.mark.parametrize("lie", EVENTS)
 def test_events_without_end(told: Told, lie: str) -> None:
-    """An engine whose events never come, or never end, costs a launch ten seconds, and not docker's status."""
+    """An engine whose events never come, or never end, costs a launch ten seconds, and not docker's
+    status.
+    """
     outcome = told[lie, OWN, "docker run"]
     assert outcome[:3] == (3, "docker was run\n", "")
     assert outcome.seconds < 15
@@ -1117,7 +1158,9 @@ def test_cdi_directory_with_a_pipe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lie", CONTAINERS)
 def test_free_with_a_lie(lie: str) -> None:
-    """Whatever the engine tells of a lease's container, gpulaunch free ends the lease, or says in one line why not."""
+    """Whatever the engine tells of a lease's container, gpulaunch free ends the lease, or says in
+    one line why not.
+    """
     with ExitStack() as stack:
         launcher = confronted(stack, CONTAINERS[lie], None)
         outcome = carry_out(launcher, ("free", FORGED_ID))

@@ -1,4 +1,6 @@
-"""gpulaunch in containers: with the host's state directory mounted it takes part in the same table, as CI does."""
+"""gpulaunch in containers: with the host's state directory mounted it takes part in the same table,
+as CI does.
+"""
 
 import json
 import subprocess
@@ -16,7 +18,9 @@ SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
 
 
 class Inside:
-    """Options and words that run gpulaunch in a container, with this host's Python mounted into it."""
+    """Options and words that run gpulaunch in a container, with this host's Python mounted into
+    it.
+    """
 
     def __init__(self, launcher: Launcher) -> None:
         places = {sys.prefix, sys.base_prefix, str(Path(gpulaunch.__file__).parent.parent)}
@@ -112,7 +116,9 @@ def test_killed_container(launcher: Launcher, inside: Inside, docker: Engine) ->
 
 
 def test_launch_inside_a_launched_container(launcher: Launcher, inside: Inside) -> None:
-    """A launch in a container that gpulaunch launched takes its GPUs from that container's lease."""
+    """A launch in a container that gpulaunch launched takes its GPUs from that container's
+    lease.
+    """
     script = f"""
         run() {{ {" ".join(inside.program)} "$@"; }}
         run -n 2 --json --dry-run -- true > /tmp/two && cat /tmp/two

@@ -1,7 +1,9 @@
-"""`gpulaunch --share docker run` with a real Docker Engine: containers that share GPUs through CUDA MPS.
+"""`gpulaunch --share docker run` with a real Docker Engine: containers that share GPUs through CUDA
+MPS.
 
-The MPS daemon is the stand-in of fake_mps, and the program in the container its client. It finds its daemon by nothing
-but what gpulaunch gives the container: the tests mount no directory of the daemon's.
+The MPS daemon is the stand-in of fake_mps, and the program in the container its client. It finds
+its daemon by nothing but what gpulaunch gives the container: the tests mount no directory of the
+daemon's.
 """
 
 import json
@@ -64,7 +66,9 @@ def await_no_daemon(mps: FakeMps) -> None:
 
 
 def cuda_program(mps: FakeMps, *words: str) -> tuple[str, ...]:
-    """Flags, image and command of a container in which MPS's stand-in client runs, less what gpulaunch adds."""
+    """Flags, image and command of a container in which MPS's stand-in client runs, less what
+    gpulaunch adds.
+    """
     _, home = interpreter()
     homes = {part for part in home.split(":") if not part.startswith("/usr")}
     paths = (
@@ -118,11 +122,13 @@ def ended_safely(mps: FakeMps) -> bool:
     return not mps.events("died") and bool(mps.events("attached"))
 
 
-# ---------------------------------------------------------------------------------------------- what it finds
+# ------------------------------------------------------------------------------------ what it finds
 
 
 def test_what_the_container_finds(host: Host) -> None:
-    """It finds its GPU by UUID, its share of SMs and its bound of memory, and the label tells that it shares."""
+    """It finds its GPU by UUID, its share of SMs and its bound of memory, and the label tells that
+    it shares.
+    """
     done = host.run("--sm-percentage", "40", *DOCKER, "--name", "job", IMAGE, "env")
     assert (done.returncode, done.stderr) == (0, "")
     found = {
@@ -172,7 +178,7 @@ def test_a_container_without_a_share_is_as_ever(host: Host) -> None:
     assert "CUDA" not in done.stdout
 
 
-# ---------------------------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------------- what is refused
 
 
 @pytest.mark.parametrize(
@@ -196,7 +202,9 @@ def test_flags_that_are_in_the_way(host: Host, flags: tuple[str, ...], words: st
 
 
 def test_user_of_the_image(host: Host) -> None:
-    """An image of another user is refused, and so is one that is not here yet; -u helps in both cases."""
+    """An image of another user is refused, and so is one that is not here yet; -u helps in both
+    cases.
+    """
     host.engine.import_image("job:1", ["USER 1234:5"])
     done = host.run(*DOCKER, "--rm", "job:1", "true")
     assert (done.returncode, "image job:1 runs as uid 1234: " in complaint(done)) == (2, True)
@@ -212,13 +220,18 @@ def test_user_of_the_image(host: Host) -> None:
 def test_size_of_shared_memory(host: Host) -> None:
     """--shm-size, which the host's /dev/shm does not heed, is worth a warning, and no more."""
     done = host.run(*DOCKER, "--rm", "--shm-size=1g", IMAGE, "true")
-    warning = "gpulaunch: warning: --shm-size has no effect: a container that shares GPUs has the host's /dev/shm\n"
+    warning = (
+        "gpulaunch: warning: --shm-size has no effect: a container that shares GPUs has the host's "
+        "/dev/shm\n"
+    )
     assert (done.returncode, done.stderr) == (0, warning)
 
 
 @pytest.mark.parametrize("command", ["create", "container create", "start", "restart"])
 def test_only_docker_run_shares(host: Host, command: str) -> None:
-    """To share by docker create and docker start is refused; who has it in his settings gets GPUs of his own."""
+    """To share by docker create and docker start is refused; who has it in his settings gets GPUs
+    of his own.
+    """
     host.run("docker", "run", "--name", "job", IMAGE, "true")
     name = IMAGE if "create" in command else "job"
     done = host.run(*LIGHT, "docker", *command.split(), name)
@@ -232,7 +245,9 @@ def test_only_docker_run_shares(host: Host, command: str) -> None:
 
 
 def test_start_of_one_that_shared(host: Host) -> None:
-    """A container that shared its GPUs cannot be started again: its MPS daemon has gone with its lease."""
+    """A container that shared its GPUs cannot be started again: its MPS daemon has gone with its
+    lease.
+    """
     host.run(*DOCKER, "--name", "job", IMAGE, "true")
     for options in ((), LIGHT):
         done = host.run(*options, "docker", "start", "job")
@@ -242,15 +257,20 @@ def test_start_of_one_that_shared(host: Host) -> None:
 
 
 def test_inside_a_lease_that_shares(host: Host) -> None:
-    """A container launched inside a job that shares is part of it, and must be what MPS can serve."""
-    script = f"gpulaunch docker run --rm {IMAGE} env; gpulaunch docker run --rm -u 1234 {IMAGE} true; echo $?"
+    """A container launched inside a job that shares is part of it, and must be what MPS can
+    serve.
+    """
+    script = (
+        f"gpulaunch docker run --rm {IMAGE} env; gpulaunch docker run --rm -u 1234 {IMAGE} true; "
+        "echo $?"
+    )
     done = host.run(*LIGHT, "--sm-percentage", "30", "--", "sh", "-c", script)
     assert variables(done.stdout)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
     assert done.stdout.splitlines()[-1] == "2"
     assert complaint(done).startswith("-u 1234 runs as uid 1234")
 
 
-# ---------------------------------------------------------------------------------------------- with an MPS daemon
+# ------------------------------------------------------------------------------- with an MPS daemon
 
 
 @pytest.mark.parametrize(
@@ -266,7 +286,9 @@ def test_inside_a_lease_that_shares(host: Host) -> None:
     ids=lambda flags: " ".join(flags) or NONE,
 )
 def test_attaches(real_host: Host, fake_mps: FakeMps, flags: tuple[str, ...]) -> None:
-    """The program in the container finds its daemon and nothing is said; with the container the daemon goes."""
+    """The program in the container finds its daemon and nothing is said; with the container the
+    daemon goes.
+    """
     with attached(real_host, fake_mps, flags=("-i", *flags), stdin=subprocess.PIPE) as process:
         lease = real_host.lease()
         (client,) = fake_mps.attached()
@@ -285,7 +307,9 @@ def test_attaches(real_host: Host, fake_mps: FakeMps, flags: tuple[str, ...]) ->
 
 
 def test_container_and_process_on_one_daemon(real_host: Host, fake_mps: FakeMps) -> None:
-    """A container and a process on one GPU are clients of one daemon, which goes with the last of them."""
+    """A container and a process on one GPU are clients of one daemon, which goes with the last of
+    them.
+    """
     process = (*LIGHT, "--", CLIENT)
     with attached(real_host, fake_mps), started(real_host, *process, stdin=subprocess.PIPE) as job:
         assert job.stdout.readline().startswith("attached ")
@@ -302,7 +326,9 @@ def test_container_and_process_on_one_daemon(real_host: Host, fake_mps: FakeMps)
 def test_told_of_who_did_not_attach(
     real_host: Host, fake_mps: FakeMps, dgx1_v100, tmp_path: Path
 ) -> None:
-    """Who in the container uses the GPU without being a client of MPS is told of once, by its pid out here."""
+    """Who in the container uses the GPU without being a client of MPS is told of once, by its pid
+    out here.
+    """
     said = tmp_path / "said"
     command = (*DOCKER, "--name", "job", IMAGE, "sleep", "1000")
     with said.open("w") as stderr, started(real_host, *command, stderr=stderr) as process:
@@ -333,7 +359,7 @@ def test_nothing_is_said_of_who_attached(real_host: Host, fake_mps: FakeMps, dgx
         assert process.communicate("\n", timeout=20) == ("", "")
 
 
-# ---------------------------------------------------------------------------------------------- how it ends
+# -------------------------------------------------------------------------------------- how it ends
 
 
 ENDINGS = {"by its time limit": ("--time-limit", "2s"), "by gpulaunch free": ()}
@@ -346,7 +372,9 @@ ENDINGS = {"by its time limit": ("--time-limit", "2s"), "by gpulaunch free": ()}
 def test_taken_off_before_kill(
     real_host: Host, fake_mps: FakeMps, how: str, flags: tuple[str, ...]
 ) -> None:
-    """Who does not end on TERM is taken off MPS by its pid out here before it is killed, by whoever ends it."""
+    """Who does not end on TERM is taken off MPS by its pid out here before it is killed, by whoever
+    ends it.
+    """
     real_host.environment["GPULAUNCH_GRACE"] = "0.3s"
     deaf = cuda_program(fake_mps, "--deaf", "--stays")
     with started(real_host, *ENDINGS[how], *DOCKER, "--name", "job", *flags, *deaf) as process:
@@ -378,7 +406,9 @@ def test_ends_within_its_grace(real_host: Host, fake_mps: FakeMps, state: str) -
 
 
 def test_cancelled_by_ci(real_host: Host, fake_mps: FakeMps) -> None:
-    """Where CI=true, a launcher that is killed takes its container along, and that off MPS first."""
+    """Where CI=true, a launcher that is killed takes its container along, and that off MPS
+    first.
+    """
     real_host.environment.update({"CI": "true", "GPULAUNCH_GRACE": "0.2s"})
     with attached(real_host, fake_mps, words=("--deaf", "--stays")) as process:
         (client,) = fake_mps.attached()
@@ -412,7 +442,7 @@ def test_mps_that_does_not_answer(real_host: Host, fake_mps: FakeMps) -> None:
     await_no_daemon(fake_mps)
 
 
-# ---------------------------------------------------------------------------------------------- how long the daemon
+# ------------------------------------------------------------------------------ how long the daemon
 
 
 def test_detached(real_host: Host, fake_mps: FakeMps) -> None:
@@ -427,7 +457,9 @@ def test_detached(real_host: Host, fake_mps: FakeMps) -> None:
 
 
 def test_launcher_killed(real_host: Host, fake_mps: FakeMps) -> None:
-    """A launcher and a docker command that are killed leave container, lease and daemon; all end together."""
+    """A launcher and a docker command that are killed leave container, lease and daemon; all end
+    together.
+    """
     with attached(real_host, fake_mps) as process:
         job = real_host.lease()["job_pid"]
         process.kill()
@@ -442,7 +474,9 @@ def test_launcher_killed(real_host: Host, fake_mps: FakeMps) -> None:
 
 
 def test_everybody_killed(real_host: Host, fake_mps: FakeMps) -> None:
-    """Without anybody left to watch, the daemon stays with its container; the next launch that shares ends it."""
+    """Without anybody left to watch, the daemon stays with its container; the next launch that
+    shares ends it.
+    """
     with attached(real_host, fake_mps) as process:
         for pid in (
             process.pid,
@@ -466,7 +500,7 @@ def test_container_that_cannot_start(real_host: Host, fake_mps: FakeMps) -> None
     await_no_daemon(fake_mps)
 
 
-# ---------------------------------------------------------------------------------------------- an engine that is odd
+# ---------------------------------------------------------------------------- an engine that is odd
 
 
 class OddEngine(ThreadingUnixStreamServer):
@@ -474,7 +508,8 @@ class OddEngine(ThreadingUnixStreamServer):
 
     Args:
         path: of its socket.
-        answers: status and content by the last word of the path; status 0 is no answer before the end.
+        answers: status and content by the last word of the path; status 0 is no answer before the
+            end.
     """
 
     daemon_threads = True
@@ -549,7 +584,9 @@ TOP = {
     ],
 )
 def test_in_which_order_a_container_ends(tmp_path: Path, answers: dict, want: list) -> None:
-    """TERM and the grace, then who is in it is told to MPS, then KILL; a container ends even if nobody can tell."""
+    """TERM and the grace, then who is in it is told to MPS, then KILL; a container ends even if
+    nobody can tell.
+    """
     with odd_engine(tmp_path / "s", {"stop?t=-1": (0, None), **answers}) as odd:
         DockerClient(str(tmp_path / "s"), answer_s=5).end(RUNNING, 0.1, odd.asked.append)
     assert odd.asked == want

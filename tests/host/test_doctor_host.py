@@ -29,7 +29,9 @@ def test_state_directory_of_somebody_else(launcher: Launcher) -> None:
 
 
 def test_ways_into_containers(launcher: Launcher, docker: Engine) -> None:
-    """How GPUs get into containers is shown: as the engine offers, or as the settings force it, which may not work."""
+    """How GPUs get into containers is shown: as the engine offers, or as the settings force it,
+    which may not work.
+    """
     launcher.environment |= {"DOCKER_HOST": docker.host}
     version = docker.docker("version", "--format", "{{.Server.Version}}").stdout.strip()
     found = findings(launcher, *DGX)
@@ -56,7 +58,8 @@ def test_ways_into_containers(launcher: Launcher, docker: Engine) -> None:
     if not shutil.which("nvidia-container-runtime-hook"):
         found = findings(launcher, *DGX)
         assert found["GPUs in containers", "problem"].startswith(
-            "GPULAUNCH_CONTAINER_GPUS=gpus: this engine does not seem to offer --gpus with a device list, but CDI"
+            "GPULAUNCH_CONTAINER_GPUS=gpus: this engine does not seem to offer --gpus with a "
+            "device list, but CDI"
         )
 
 

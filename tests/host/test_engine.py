@@ -1,4 +1,6 @@
-"""The Docker Engine that other tests stand on: it is real, its GPUs are seen from inside, and nothing of it stays."""
+"""The Docker Engine that other tests stand on: it is real, its GPUs are seen from inside, and
+nothing of it stays.
+"""
 
 import os
 from collections.abc import Iterator
@@ -40,7 +42,7 @@ def state(engine: Engine, name: str, key: str) -> str:
     return engine.docker("inspect", "--format", f"{{{{.State.{key}}}}}", name).stdout.strip()
 
 
-# ---------------------------------------------------------------------------------------------- GPUs
+# --------------------------------------------------------------------------------------------- GPUs
 
 
 @pytest.mark.parametrize("name", ["2", GPUS[2]])
@@ -112,11 +114,13 @@ def test_unknown_gpu(docker: Engine, options: tuple[str, ...], complaint: str) -
     assert (done.returncode, complaint in done.stderr) == (125, True), done.stderr
 
 
-# ---------------------------------------------------------------------------------------------- life and death
+# ----------------------------------------------------------------------------------- life and death
 
 
 def test_plain_engine_leaves_nothing(own: Engine) -> None:
-    """Without NVIDIA's parts the engine refuses what needs them; closed with a container, it is gone without trace."""
+    """Without NVIDIA's parts the engine refuses what needs them; closed with a container, it is
+    gone without trace.
+    """
     own.start()
     for option, complaint in (
         ("--gpus=all", "could not select device driver"),
@@ -135,7 +139,9 @@ def test_plain_engine_leaves_nothing(own: Engine) -> None:
 
 
 def test_crash_with_live_restore(own: Engine) -> None:
-    """With live-restore a container lives through a crash of the engine, but not through close() after one."""
+    """With live-restore a container lives through a crash of the engine, but not through close()
+    after one.
+    """
     own.settings["live-restore"] = True
     own.start()
     name, pid = start_container(own)
@@ -152,7 +158,9 @@ def test_crash_with_live_restore(own: Engine) -> None:
 
 
 def test_crash_without_live_restore(own: Engine) -> None:
-    """Without live-restore a container lives on while the engine is dead, and the next start ends it."""
+    """Without live-restore a container lives on while the engine is dead, and the next start ends
+    it.
+    """
     own.start()
     name, pid = start_container(own, "--stop-timeout", "1")
     own.kill()
@@ -191,7 +199,7 @@ def alive(pids: list[int]) -> list[int]:
     return [pid for pid, code in states.items() if code != "Z"]
 
 
-# ---------------------------------------------------------------------------------------------- between tests
+# ------------------------------------------------------------------------------------ between tests
 
 
 class TestFixture:

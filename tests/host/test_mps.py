@@ -1,4 +1,6 @@
-"""The life of MPS daemons: started with the first job of a share group, checked, watched, and ended with the last."""
+"""The life of MPS daemons: started with the first job of a share group, checked, watched, and ended
+with the last.
+"""
 
 import json
 import os
@@ -84,7 +86,9 @@ def client(launcher: Launcher, *options: str, **how: bool):
 
 
 def gone(launcher: Launcher, mps: Mps) -> bool:
-    """Whether nothing is left of MPS: no daemon, no server, no directory of a group; nor of the table."""
+    """Whether nothing is left of MPS: no daemon, no server, no directory of a group; nor of the
+    table.
+    """
     for pid in (*mps.pids(CONTROL), *mps.pids(SERVER), *processes_of(launcher)):
         wait_for_end(pid)
     launcher.run("status")  # puts away the records of launchers that were killed
@@ -98,7 +102,9 @@ def gone(launcher: Launcher, mps: Mps) -> bool:
 
 
 def ended_safely(fake_mps: FakeMps, pid: int) -> bool:
-    """Whether MPS let go of a client before that ended; its daemon notices an end a moment later."""
+    """Whether MPS let go of a client before that ended; its daemon notices an end a moment
+    later.
+    """
     fake_mps.wait_for("left", pid=pid)
     return fake_mps.ended_safely(pid)
 
@@ -111,11 +117,13 @@ def gpu_of(job: Client) -> str:
     )
 
 
-# ---------------------------------------------------------------------------------------------- the life of a daemon
+# ----------------------------------------------------------------------------- the life of a daemon
 
 
 def test_the_life_of_a_group_of_one(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """The daemon is there, its server ACTIVE, before the job starts; the job is its client; both go with the job."""
+    """The daemon is there, its server ACTIVE, before the job starts; the job is its client; both go
+    with the job.
+    """
     with client(launcher, *LIGHT, "--sm-percentage", "40") as job:
         assert job.how == "attached"
         (daemon,), (there,) = fake_mps.events("started"), fake_mps.attached()
@@ -153,7 +161,9 @@ def stat_mode(path: str) -> int:
 
 
 def test_the_last_one_ends_it(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Jobs of a group have one daemon, whoever of them comes and goes; a later group has a new one."""
+    """Jobs of a group have one daemon, whoever of them comes and goes; a later group has a new
+    one.
+    """
     with client(launcher, *LIGHT) as first:
         with client(launcher, *LIGHT) as second, client(launcher, *LIGHT) as third:
             assert {gpu_of(job) for job in (first, second, third)} == {"GPU-v100-0"}
@@ -177,7 +187,9 @@ def test_the_last_one_ends_it(launcher: Launcher, fake_mps: FakeMps) -> None:
 
 
 def test_each_set_of_gpus_has_its_own(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Groups on different GPUs have different daemons, and never the directory that everybody's CUDA looks into."""
+    """Groups on different GPUs have different daemons, and never the directory that everybody's
+    CUDA looks into.
+    """
     with (
         client(launcher, *LIGHT, "-n", "2") as pair,
         client(launcher, *LIGHT) as one,
@@ -250,7 +262,10 @@ def test_a_daemon_that_does_not_answer(launcher: Launcher, fake_mps: FakeMps) ->
     with client(launcher, *LIGHT) as job:
         assert (job.how, gpu_of(job)) == ("without", "0")
         status, said = job.end()
-    want = "gpulaunch: warning: not shared: MPS: its daemon does not answer get_server_list within 5 s\n"
+    want = (
+        "gpulaunch: warning: not shared: MPS: its daemon does not answer get_server_list within 5 "
+        "s\n"
+    )
     assert (status, said) == (0, want)
     assert gone(launcher, fake_mps)
 
@@ -265,7 +280,9 @@ def test_a_busy_daemon_is_asked_again(launcher: Launcher, fake_mps: FakeMps) -> 
 
 
 def test_a_faulty_server_is_not_joined(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Who comes to a group whose server is at fault gets a GPU of its own; those that are there are left alone."""
+    """Who comes to a group whose server is at fault gets a GPU of its own; those that are there are
+    left alone.
+    """
     with client(launcher, *LIGHT) as first:
         fake_mps.tell(status="FAULT")
         with client(launcher, *LIGHT) as second:
@@ -278,7 +295,9 @@ def test_a_faulty_server_is_not_joined(launcher: Launcher, fake_mps: FakeMps) ->
 
 
 def test_a_dead_daemon_is_not_joined(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Without its daemon a group takes nobody; when its last job has ended the next one starts a new daemon."""
+    """Without its daemon a group takes nobody; when its last job has ended the next one starts a
+    new daemon.
+    """
     with client(launcher, *LIGHT) as first:
         (daemon,) = fake_mps.events("started")
         os.kill(daemon.pid, signal.SIGKILL)
@@ -295,7 +314,9 @@ def test_a_dead_daemon_is_not_joined(launcher: Launcher, fake_mps: FakeMps) -> N
 
 
 def test_a_daemon_without_a_pid_file(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """A daemon is known by its process: one whose pid file is gone is used and ended like any other."""
+    """A daemon is known by its process: one whose pid file is gone is used and ended like any
+    other.
+    """
     fake_mps.tell(forgets_pid_file=True)
     with client(launcher, *LIGHT) as first, client(launcher, *LIGHT) as second:
         assert (first.how, second.how, len(fake_mps.events("started"))) == (
@@ -355,7 +376,9 @@ def test_a_daemon_that_nobody_ended(
 def test_an_orphan_in_exclusive_process_mode(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml
 ) -> None:
-    """Where an orphan's server keeps others off its GPU, its user's next launch gets that GPU all the same."""
+    """Where an orphan's server keeps others off its GPU, its user's next launch gets that GPU all
+    the same.
+    """
     orphan(launcher, fake_mps, *LIGHT)
     fake_mps.tell_nvml(dgx1_v100)
     dgx1_v100.change(0, mode=3)
@@ -418,7 +441,9 @@ def test_a_program_that_ends(launcher: Launcher, fake_mps: FakeMps, end: str) ->
 
 
 def test_the_daemon_is_nobodys(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """A daemon has nothing of the job that came first: no secrets, no limits, no descriptors, no session."""
+    """A daemon has nothing of the job that came first: no secrets, no limits, no descriptors, no
+    session.
+    """
     launcher.environment["SECRET"] = "1"
     command = [
         "sh",
@@ -496,21 +521,26 @@ def test_a_faulty_daemon_that_nobody_uses_is_replaced(
     assert gone(launcher, fake_mps)
 
 
-# ---------------------------------------------------------------------------------------------- attachment
+# --------------------------------------------------------------------------------------- attachment
 
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_a_job_that_did_not_attach_is_told_of(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml, seen: bool
 ) -> None:
-    """A job that uses its GPU without MPS is told of, once; one of which nothing is seen there is not."""
+    """A job that uses its GPU without MPS is told of, once; one of which nothing is seen there is
+    not.
+    """
     job = launcher.start(
         *LIGHT, "--", "sh", "-c", "echo $$; exec sleep 600", stdin=subprocess.DEVNULL
     )
     pid = int(job.stdout.readline())
     if seen:
         dgx1_v100.add(f"process 0 {pid} 300")
-        want = f"pid {pid} of the job uses its GPU without MPS: neither its share of SMs nor its memory is bounded"
+        want = (
+            f"pid {pid} of the job uses its GPU without MPS: neither its share of SMs nor its "
+            "memory is bounded"
+        )
         assert job.stderr.readline() == f"gpulaunch: warning: {want}\n"
     else:
         list_clients(fake_mps, 2)
@@ -529,7 +559,9 @@ def list_clients(fake_mps: FakeMps, count: int) -> None:
 def test_a_job_that_attached_is_not_asked_about_again(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml
 ) -> None:
-    """A client, although NVML shows it at work, is none to be told of; also one that is a child of the job."""
+    """A client, although NVML shows it at work, is none to be told of; also one that is a child of
+    the job.
+    """
     script = "mps_client & echo $!; wait"
     job = launcher.start(*LIGHT, "--", "sh", "-c", script, stdin=subprocess.DEVNULL)
     pid = int(job.stdout.readline())
@@ -544,7 +576,9 @@ def test_a_job_that_attached_is_not_asked_about_again(
 
 
 def test_a_share_is_not_handed_on(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """A launch that does not share does not become a client of a group whose variables it has found."""
+    """A launch that does not share does not become a client of a group whose variables it has
+    found.
+    """
     with client(launcher, *LIGHT) as job:
         variables = Path(f"/proc/{job.pid}/environ").read_bytes().decode().split("\0")
         found = dict(line.split("=", 1) for line in variables if line.startswith("CUDA_MPS"))
@@ -566,7 +600,9 @@ def test_a_share_is_not_handed_on(launcher: Launcher, fake_mps: FakeMps) -> None
 def test_servers_are_no_use_outside(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml
 ) -> None:
-    """An MPS server at work on a GPU is nobody's use; in EXCLUSIVE_PROCESS, where it keeps others off, it is."""
+    """An MPS server at work on a GPU is nobody's use; in EXCLUSIVE_PROCESS, where it keeps others
+    off, it is.
+    """
     pipe = orphan(launcher, fake_mps, *LIGHT)
     (server,) = fake_mps.pids(SERVER)
     fake_mps.tell_nvml(dgx1_v100)
@@ -580,7 +616,9 @@ def test_servers_are_no_use_outside(
 
 
 def test_exclusive_process_mode(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml) -> None:
-    """Where the administrator has set EXCLUSIVE_PROCESS, jobs share all the same, through the one server."""
+    """Where the administrator has set EXCLUSIVE_PROCESS, jobs share all the same, through the one
+    server.
+    """
     for gpu in range(8):
         dgx1_v100.change(gpu, mode=3)
     with client(launcher, *LIGHT) as first:
@@ -598,7 +636,7 @@ def test_exclusive_process_mode(launcher: Launcher, fake_mps: FakeMps, dgx1_v100
     assert gone(launcher, fake_mps)
 
 
-# ---------------------------------------------------------------------------------------------- the end of a client
+# ------------------------------------------------------------------------------ the end of a client
 
 
 def test_a_time_limit_ends_a_client_safely(launcher: Launcher, fake_mps: FakeMps) -> None:
@@ -617,7 +655,9 @@ def test_a_time_limit_ends_a_client_safely(launcher: Launcher, fake_mps: FakeMps
 
 
 def test_free_ends_a_client_safely(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """So does `gpulaunch free`, also where the launcher has been killed; with the last job the daemon goes, too."""
+    """So does `gpulaunch free`, also where the launcher has been killed; with the last job the
+    daemon goes, too.
+    """
     for killed in (False, True):
         with client(launcher, *LIGHT, deaf=True) as job:
             if killed:
@@ -631,7 +671,9 @@ def test_free_ends_a_client_safely(launcher: Launcher, fake_mps: FakeMps) -> Non
 
 
 def test_a_job_in_ci_is_ended_safely(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Where CI=true and the runner kills the launcher, the job is taken off MPS before it is killed."""
+    """Where CI=true and the runner kills the launcher, the job is taken off MPS before it is
+    killed.
+    """
     launcher.environment["CI"] = "true"
     with client(launcher, *LIGHT, deaf=True) as job:
         job.process.kill()
@@ -643,7 +685,9 @@ def test_a_job_in_ci_is_ended_safely(launcher: Launcher, fake_mps: FakeMps) -> N
 def test_what_a_job_leaves_behind_is_ended_safely(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml
 ) -> None:
-    """A client that a job leaves on its GPU is taken off MPS before it is killed; the daemon is not taken for one."""
+    """A client that a job leaves on its GPU is taken off MPS before it is killed; the daemon is not
+    taken for one.
+    """
     script = "mps_client --deaf --stays </dev/null & echo $!; read line"
     job = launcher.start(*LIGHT, "--", "sh", "-c", script, stdin=subprocess.PIPE)
     pid = int(job.stdout.readline())
@@ -668,7 +712,7 @@ def test_mps_that_does_not_let_go(launcher: Launcher, fake_mps: FakeMps, told: d
     assert gone(launcher, fake_mps)
 
 
-# ---------------------------------------------------------------------------------------------- the end of a launcher
+# ---------------------------------------------------------------------------- the end of a launcher
 
 
 def test_a_killed_launcher_leaves_no_daemon(launcher: Launcher, fake_mps: FakeMps) -> None:
@@ -685,7 +729,9 @@ def test_a_killed_launcher_leaves_no_daemon(launcher: Launcher, fake_mps: FakeMp
 
 
 def test_a_damaged_record_keeps_a_daemon(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Where nobody can tell who lives because of a damaged record, a daemon that others use is not ended."""
+    """Where nobody can tell who lives because of a damaged record, a daemon that others use is not
+    ended.
+    """
     with client(launcher, *LIGHT) as first:
         with client(launcher, *LIGHT) as second:
             damaged = put(launcher, "gpulaunch.lease.aaaaaaaaaaaa", b"garbage", live=True)
@@ -740,7 +786,9 @@ def test_a_launch_inside_outlives_the_one_around_it(launcher: Launcher, fake_mps
 
 
 def test_crowd(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Ten jobs that come and go at once on one GPU have one daemon at a time, and none when all have ended."""
+    """Ten jobs that come and go at once on one GPU have one daemon at a time, and none when all
+    have ended.
+    """
     jobs = [
         launcher.start(
             "-q", "--only", "0", "--wait", *LIGHT, "--", "mps_client", stdin=subprocess.PIPE
@@ -757,7 +805,7 @@ def test_crowd(launcher: Launcher, fake_mps: FakeMps) -> None:
     assert gone(launcher, fake_mps)
 
 
-# ---------------------------------------------------------------------------------------------- where it cannot be
+# ------------------------------------------------------------------------------- where it cannot be
 
 
 def own_gpu(launcher: Launcher, *options: str) -> str:
@@ -782,7 +830,9 @@ def test_without_the_program(launcher: Launcher) -> None:
 def test_old_drivers(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml, driver: str, want: str
 ) -> None:
-    """A driver that cannot bound clients, or does not say what it is, shares nothing; MPS is not even started."""
+    """A driver that cannot bound clients, or does not say what it is, shares nothing; MPS is not
+    even started.
+    """
     dgx1_v100.drop("driver")
     dgx1_v100.add(f"driver {driver}")
     assert own_gpu(launcher) == want
@@ -790,7 +840,9 @@ def test_old_drivers(
 
 
 def test_a_directory_that_is_not_ours(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """A place for daemons that others can write to, or that is no directory, or has no room, is not used."""
+    """A place for daemons that others can write to, or that is no directory, or has no room, is not
+    used.
+    """
     groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
     groups.mkdir()
     groups.chmod(0o777)
@@ -806,7 +858,9 @@ def test_a_directory_that_is_not_ours(launcher: Launcher, fake_mps: FakeMps) -> 
 
 
 def test_a_full_disk(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Where the daemon's directory has no room, the job gets a GPU of its own, and nothing stays."""
+    """Where the daemon's directory has no room, the job gets a GPU of its own, and nothing
+    stays.
+    """
     if os.geteuid() != 0:
         pytest.skip("needs root to mount")
     groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
@@ -832,11 +886,13 @@ def test_gpus_that_differ(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: Fake
     assert fake_mps.events() == []
 
 
-# ---------------------------------------------------------------------------------------------- the real one
+# ------------------------------------------------------------------------------------- the real one
 
 
 def test_the_real_control_daemon(launcher: Launcher, real_mps: RealMps) -> None:
-    """NVIDIA's own daemon is started, asked, waited for, and ended; without a GPU its server gets no further."""
+    """NVIDIA's own daemon is started, asked, waited for, and ended; without a GPU its server gets
+    no further.
+    """
     launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "0.5s"
     for _ in range(2):
         said = own_gpu(launcher)
@@ -848,7 +904,9 @@ def test_the_real_control_daemon(launcher: Launcher, real_mps: RealMps) -> None:
 def test_many_ask_the_real_daemon_at_once(
     real_mps: RealMps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sends away who comes while it hears another: everybody who asks gets an answer all the same."""
+    """It sends away who comes while it hears another: everybody who asks gets an answer all the
+    same.
+    """
     real_mps.start()
     monkeypatch.setenv("PATH", real_mps.environment["PATH"])
     daemon = Daemon(str(real_mps.pipe()), [], os.geteuid())
@@ -862,15 +920,20 @@ def test_many_ask_the_real_daemon_at_once(
 
 
 def test_the_real_daemon_of_an_old_driver(launcher: Launcher, old_mps: RealMps) -> None:
-    """That of driver 535 cannot tell whether its server works, so nothing is shared, and it is ended again."""
+    """That of driver 535 cannot tell whether its server works, so nothing is shared, and it is
+    ended again.
+    """
     assert own_gpu(launcher) == (
-        "MPS: this driver's MPS does not tell whether its server works: get_server_status is unknown"
+        "MPS: this driver's MPS does not tell whether its server works: get_server_status is "
+        "unknown"
     )
     assert gone(launcher, old_mps)
 
 
 def test_real_daemons_of_two_groups(launcher: Launcher, real_mps: RealMps) -> None:
-    """Two groups start two of NVIDIA's daemons side by side, each with its own GPU and directories."""
+    """Two groups start two of NVIDIA's daemons side by side, each with its own GPU and
+    directories.
+    """
     launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "20s"
     with ExitStack() as stack:
         jobs = [
@@ -889,13 +952,15 @@ def test_real_daemons_of_two_groups(launcher: Launcher, real_mps: RealMps) -> No
     assert len({value for variables in found for value in variables}) == 4
 
 
-# ---------------------------------------------------------------------------------------------- killed at every step
+# ----------------------------------------------------------------------------- killed at every step
 
 OURS = ("sharing.mps_daemon.", "sharing.share_group.", "files.slow_lock.", "process.companion.")
 
 
 def launch_that_shares(directory: Path, library: Path, victim: list[str]) -> int:
-    """A job shares its GPU, if it comes to that; another one comes and goes; afterwards nothing is left of MPS."""
+    """A job shares its GPU, if it comes to that; another one comes and goes; afterwards nothing is
+    left of MPS.
+    """
     launcher = launcher_in(directory)
     nvml = FakeNvml(library, directory / "nvml.txt")
     nvml.describe(V100, ["driver 550.54.15"])
@@ -925,7 +990,9 @@ def launch_that_shares(directory: Path, library: Path, victim: list[str]) -> int
 def test_killed_at_every_step_of_sharing(
     fake_nvml_library: Path, tmp_path: Path, every: int
 ) -> None:
-    """Wherever a launcher, or who leaves the group for it, is killed, others share the GPU; in the end MPS is gone."""
+    """Wherever a launcher, or who leaves the group for it, is killed, others share the GPU; in the
+    end MPS is gone.
+    """
     trace = tmp_path / "trace"
     assert (
         launch_that_shares(tmp_path / "traced", fake_nvml_library, at_step("trace", str(trace)))

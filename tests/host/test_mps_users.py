@@ -1,4 +1,6 @@
-"""MPS and several Unix users: each has daemons of his own, and nobody ever shares a GPU with another one."""
+"""MPS and several Unix users: each has daemons of his own, and nobody ever shares a GPU with
+another one.
+"""
 
 import importlib.util
 import json
@@ -84,7 +86,9 @@ def states(launcher: Launcher) -> list[tuple[str, list[str]]]:
 
 
 def test_users_share_with_themselves(alice: User, bob: User, mps: FakeMps) -> None:
-    """Two jobs of one user share a GPU, and those of another one the other; each has a daemon and server of his own."""
+    """Two jobs of one user share a GPU, and those of another one the other; each has a daemon and
+    server of his own.
+    """
     with client(alice, *LIGHT), client(bob, *LIGHT), client(alice, *LIGHT), client(bob, *LIGHT):
         assert states(bob) == [("shared", [alice.name] * 2), ("shared", [bob.name] * 2)]
         assert sorted(event.said["uid"] for event in mps.events("server")) == sorted(
@@ -101,7 +105,9 @@ def test_users_share_with_themselves(alice: User, bob: User, mps: FakeMps) -> No
 
 
 def test_the_other_ones_server_is_not_waited_for(alice: User, mps: FakeMps) -> None:
-    """A daemon whose server is another user's would let a job wait for ever; the job gets a GPU of its own instead."""
+    """A daemon whose server is another user's would let a job wait for ever; the job gets a GPU of
+    its own instead.
+    """
     with client(alice, *LIGHT) as first:
         (daemon,), (server,) = mps.events("started"), mps.events("server")
         mps.tell(answers={"get_server_list": [str(os.getpid())]})
@@ -116,7 +122,9 @@ def test_the_other_ones_server_is_not_waited_for(alice: User, mps: FakeMps) -> N
 
 
 def test_a_place_that_somebody_else_made(alice: User, bob: User, mps: FakeMps) -> None:
-    """Where another user has made what ought to be one's own directory, nothing is shared, and nothing waits."""
+    """Where another user has made what ought to be one's own directory, nothing is shared, and
+    nothing waits.
+    """
     place = Path(alice.environment["GPULAUNCH_MPS_DIRECTORY"])
     subprocess.run(["mkdir", "-m", "777", place], user=bob.uid, check=True)
     with client(alice, *LIGHT) as job:
@@ -138,7 +146,9 @@ def freed(launcher: Launcher, owner: User) -> Iterator[None]:
 
 
 def test_root_frees_a_users_client_safely(alice: User, root: Launcher, mps: FakeMps) -> None:  # noqa: F811
-    """Root's `free` takes a user's client off MPS, asking as that user, and the user's daemon goes in the end."""
+    """Root's `free` takes a user's client off MPS, asking as that user, and the user's daemon goes
+    in the end.
+    """
     with client(alice, *LIGHT, deaf=True) as job, freed(root, alice):
         assert ended_safely(mps, job.pid)
     told = [

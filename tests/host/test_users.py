@@ -1,7 +1,9 @@
-"""One table for all: several Unix users, several pid namespaces, a container, and the directory that root sets up.
+"""One table for all: several Unix users, several pid namespaces, a container, and the directory
+that root sets up.
 
-The users are real, made for these tests, so most of this needs root. They cannot read root's home, where this virtual
-environment may lie, so they run a copy of the package under a Python that all may execute.
+The users are real, made for these tests, so most of this needs root. They cannot read root's home,
+where this virtual environment may lie, so they run a copy of the package under a Python that all
+may execute.
 """
 
 import fcntl
@@ -78,7 +80,9 @@ class User(Elsewhere):
 
     @contextmanager
     def doing(self, code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-        """Run Python in the state directory; the block begins when it has printed a line, and ends with it."""
+        """Run Python in the state directory; the block begins when it has printed a line, and ends
+        with it.
+        """
         options = {"env": self.environment, **self.options, "cwd": self.state}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         command = [self.python, "-c", code, *map(str, arguments)]
@@ -164,7 +168,9 @@ def end_processes_of(uid: int) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Launcher]:
-    """Root's launcher, with a state directory such as /run/lock: root's, world-writable and sticky."""
+    """Root's launcher, with a state directory such as /run/lock: root's, world-writable and
+    sticky.
+    """
     home = Path(
         tempfile.mkdtemp(prefix="gpulaunch-", dir="/tmp")
     )  # pytest's own is closed to other users
@@ -192,7 +198,9 @@ def bob(accounts: Accounts, root: Launcher) -> User:
 
 @contextmanager
 def usual_protection() -> Iterator[None]:
-    """What systemd sets everywhere for files in sticky directories; the kernel alone would set nothing."""
+    """What systemd sets everywhere for files in sticky directories; the kernel alone would set
+    nothing.
+    """
     with ExitStack() as stack:
         for name, value in (
             ("hardlinks", "1"),
@@ -217,7 +225,10 @@ def usual_protection() -> Iterator[None]:
 def queued(
     launcher: Launcher, *options: str, lines: int = 2
 ) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A launch that waits, as the block begins, and the lines that say so. Its job then shows its GPUs and reads."""
+    """A launch that waits, as the block begins, and the lines that say so.
+
+    Its job then shows its GPUs and reads.
+    """
     with launcher.start(
         *options, *PATIENT, "--", "sh", "-c", QUEUED, stdin=subprocess.PIPE
     ) as process:
@@ -299,7 +310,9 @@ def test_protected_files(alice: User, bob: User, root: Launcher) -> None:
 
 
 def test_users_wait_for_each_other_in_order(alice: User, bob: User) -> None:
-    """Whoever waits is told which user has the GPUs, and nobody passes an earlier request of another user."""
+    """Whoever waits is told which user has the GPUs, and nobody passes an earlier request of
+    another user.
+    """
     with (
         held(alice, *DGX, "-n", "5") as first,
         held(bob, *DGX, "-n", "3") as other,
@@ -349,7 +362,9 @@ def test_users_see_each_other(alice: User, bob: User) -> None:
 
 
 def test_who_may_not_ask_the_engine(alice: User, root: Launcher, docker: Engine) -> None:
-    """A lease that only a container holds is taken, too, for who may not ask the Docker Engine, and status says why."""
+    """A lease that only a container holds is taken, too, for who may not ask the Docker Engine, and
+    status says why.
+    """
     docker.socket.chmod(0o660)
     path = root.environment["PATH"]
     root.environment |= {**docker.environment, "PATH": f"{docker.environment['PATH']}:{path}"}
@@ -374,7 +389,9 @@ def test_who_may_not_ask_the_engine(alice: User, root: Launcher, docker: Engine)
 
 
 def test_root_launches_inside_anyones_lease(alice: User, bob: User, root: Launcher) -> None:
-    """Containers run as root for whoever launched them, so root takes GPUs from the lease it is in; others do not."""
+    """Containers run as root for whoever launched them, so root takes GPUs from the lease it is in;
+    others do not.
+    """
     with held(alice, *DGX, "-n", "4") as outer:
         (lease,) = json.loads(root.run("status", *DGX, "--json").stdout)["leases"]
         for user in (root, bob):
@@ -389,12 +406,17 @@ def test_root_launches_inside_anyones_lease(alice: User, bob: User, root: Launch
 
 
 def test_free_is_refused_to_others(alice: User, bob: User) -> None:
-    """`gpulaunch free` of another user's lease or place in the queue is refused, and changes nothing."""
+    """`gpulaunch free` of another user's lease or place in the queue is refused, and changes
+    nothing.
+    """
     with held(alice, *ALL) as job, queued(alice, *VGG) as (waiter, _):
         before = status(alice)
         for record in (*before["leases"], *before["queue"]):
             kind = "lease" if record in before["leases"] else "ticket"
-            refused = f"{kind} {record['id']} belongs to {alice.name}: only {alice.name} or root can end it"
+            refused = (
+                f"{kind} {record['id']} belongs to {alice.name}: only {alice.name} or root can end "
+                "it"
+            )
             assert outcome(bob.run("free", record["id"], *DGX)) == (
                 2,
                 "",
@@ -515,7 +537,9 @@ REFUSED = {
 
 
 def test_a_record_cannot_be_damaged_by_others(alice: User, bob: User) -> None:
-    """Whatever another user tries on a lease's record, its processes and its directory, the kernel refuses."""
+    """Whatever another user tries on a lease's record, its processes and its directory, the kernel
+    refuses.
+    """
     with usual_protection(), held(alice, *VGG) as job:
         (name,) = alice.records()
         before = (
@@ -548,7 +572,9 @@ sys.stdin.read()
 
 
 def test_who_has_a_record_open_keeps_nothing(alice: User, bob: User) -> None:
-    """Another user who has a record open, and holds flock on it, neither keeps the lease alive nor delays its end."""
+    """Another user who has a record open, and holds flock on it, neither keeps the lease alive nor
+    delays its end.
+    """
     with held(alice, *ALL) as job, bob.doing(OPEN, *alice.records()):
         assert job.end() == 7
         assert bob.records() == []
@@ -556,7 +582,9 @@ def test_who_has_a_record_open_keeps_nothing(alice: User, bob: User) -> None:
 
 
 def test_a_read_lock_does_not_revive_a_lease(alice: User, bob: User) -> None:
-    """A dead record on which another user has every lock that a reader can get is dead all the same."""
+    """A dead record on which another user has every lock that a reader can get is dead all the
+    same.
+    """
     with held(alice, *ALL) as job:
         kill_both(job)
         (name,) = alice.records()
@@ -567,7 +595,9 @@ def test_a_read_lock_does_not_revive_a_lease(alice: User, bob: User) -> None:
 
 @pytest.mark.parametrize("cleaner", ["alice", "root"])
 def test_dead_records_of_others(alice: User, bob: User, root: Launcher, cleaner: str) -> None:
-    """A dead record is ignored by other users, and removed by the next launch of its owner or of root."""
+    """A dead record is ignored by other users, and removed by the next launch of its owner or of
+    root.
+    """
     with held(alice, *ALL) as job, queued(alice, *VGG) as (waiter, _):
         waiter.kill()
         waiter.wait()
@@ -615,7 +645,9 @@ for number, make in enumerate(WHAT):
 
 @pytest.mark.parametrize("what", ["harmless", "closed"])
 def test_what_another_user_plants(alice: User, bob: User, what: str) -> None:
-    """What is no locked file, made by another user under a record's name, blocks nobody and frees nothing."""
+    """What is no locked file, made by another user under a record's name, blocks nobody and frees
+    nothing.
+    """
     with held(alice, *VGG):
         bob.does(PLANT.replace("WHAT", what))
         error = f"gpulaunch: error: 6 GPUs requested: 5 of 8 are free, 3 are leased\n{BUSY}"
@@ -636,7 +668,9 @@ sys.stdin.read()
 
 
 def test_an_unreadable_record_stops_others(alice: User, bob: User, root: Launcher) -> None:
-    """A record that only its owner can read ends others' launches with one clear error, until root has looked."""
+    """A record that only its owner can read ends others' launches with one clear error, until root
+    has looked.
+    """
     name = "gpulaunch.lease.aaaaaaaaaaaa"
     problem = f"{alice.state}/{name}: cannot read this record of {bob.name}: permission denied"
     hint = f"only {bob.name} or root can tell whether it is alive, and remove it"
@@ -657,12 +691,17 @@ def test_a_lease_serves_its_user_only(alice: User, bob: User) -> None:
     with held(alice, *VGG):
         lease_id = lease_of(alice)["id"]
         bob.environment |= {"GPULAUNCH_LEASE": lease_id}
-        told = f"gpulaunch: warning: lease {lease_id} belongs to {alice.name}, so this is a launch of its own\n"
+        told = (
+            f"gpulaunch: warning: lease {lease_id} belongs to {alice.name}, so this is a launch of "
+            "its own\n"
+        )
         assert outcome(bob.run(*VGG, *SHOW)) == (0, "4,6,7\n", told)
 
 
 def test_free_spares_those_who_look_on(alice: User, bob: User, root: Launcher) -> None:
-    """Root's `free` ends who holds a lease or waits, not another user's process that has the record open to read it."""
+    """Root's `free` ends who holds a lease or waits, not another user's process that has the record
+    open to read it.
+    """
     with held(alice, *ALL) as job:
         (lease_name,) = alice.records()
         with queued(alice, *VGG) as (waiter, _):
@@ -680,7 +719,9 @@ def test_free_spares_those_who_look_on(alice: User, bob: User, root: Launcher) -
 
 
 def test_free_spares_those_who_are_only_named(alice: User, bob: User, root: Launcher) -> None:
-    """When root frees a forged lease that names another user's processes, those live on; its maker's holder ends."""
+    """When root frees a forged lease that names another user's processes, those live on; its
+    maker's holder ends.
+    """
     with held(alice, *VGG) as job:
         (name,) = alice.records()
         forged = json.loads((alice.state / name).read_bytes()) | {"id": "bbbbbbbbbbbb"}
@@ -758,7 +799,9 @@ def test_namespaces_wait_for_each_other(
 
 
 def test_death_in_a_namespace(launcher: Launcher, inside: Elsewhere) -> None:
-    """When launcher and job in another pid namespace are killed, who waits here for their GPUs gets them."""
+    """When launcher and job in another pid namespace are killed, who waits here for their GPUs gets
+    them.
+    """
     with held(inside, *ALL) as job, queued(launcher, *ALL) as (waiter, _):
         pids = [str(lease_of(launcher)["pid"]), str(job.job_pid)]
         subprocess.run([inside.script, *inside.first[:-1], "kill", "-KILL", *pids], check=True)
@@ -766,7 +809,9 @@ def test_death_in_a_namespace(launcher: Launcher, inside: Elsewhere) -> None:
 
 
 def test_status_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
-    """`status` shows the same leases on either side of a pid namespace, and calls none of them left over."""
+    """`status` shows the same leases on either side of a pid namespace, and calls none of them left
+    over.
+    """
     with held(inside, *VGG) as first, held(launcher, *DGX, "-n", "2") as second:
         seen = status(launcher)
         leases = {lease["job_pid"]: lease["left_over_pids"] for lease in seen["leases"]}
@@ -775,7 +820,9 @@ def test_status_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None
 
 
 def test_free_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
-    """`free` ends a lease whose processes are in a pid namespace below, and cannot end one above."""
+    """`free` ends a lease whose processes are in a pid namespace below, and cannot end one
+    above.
+    """
     with held(inside, *VGG) as job:
         lease = lease_of(launcher)
         ended = f"ended lease {lease['id']}: GPUs 0,2,3 of dgx1-v100\n"
@@ -784,7 +831,10 @@ def test_free_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
         assert launcher.records() == []
     with held(launcher, *VGG) as job:
         lease = lease_of(inside)
-        error = f"gpulaunch: error: the processes of lease {lease['id']} are not visible here, or not its owner's\n"
+        error = (
+            f"gpulaunch: error: the processes of lease {lease['id']} are not visible here, or not "
+            "its owner's\n"
+        )
         hint = "gpulaunch: hint: run this where they run\n"
         assert outcome(inside.run("free", lease["id"], *DGX)) == (125, "", error + hint)
         assert lease_of(launcher) == lease
@@ -796,7 +846,9 @@ def test_free_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
 
 
 def test_described_gpus_in_a_container(launcher: Launcher) -> None:
-    """In a container without the host's state directory a described machine has a table of its own, for all in it."""
+    """In a container without the host's state directory a described machine has a table of its own,
+    for all in it.
+    """
     if os.path.isdir("/run/gpulaunch"):
         pytest.skip("this machine has a state directory of its own")
     with held(launcher, *ALL):
@@ -811,7 +863,9 @@ def test_described_gpus_in_a_container(launcher: Launcher) -> None:
 @pytest.mark.parametrize("where", ["file", "environment"])
 @pytest.mark.usefixtures("dgx1_v100")
 def test_a_private_table(launcher: Launcher, where: str) -> None:
-    """In a container told that its table is private, a launch on real GPUs runs, and the next one sees its lease."""
+    """In a container told that its table is private, a launch on real GPUs runs, and the next one
+    sees its lease.
+    """
     if os.path.isdir("/run/gpulaunch"):
         pytest.skip("this machine has a state directory of its own")
     if where == "file":
@@ -822,7 +876,8 @@ def test_a_private_table(launcher: Launcher, where: str) -> None:
         launcher.environment |= {"GPULAUNCH_TABLE": "private"}
     script = launcher.state / "script"
     script.write_text(
-        f"ls /dev/shm; unset GPULAUNCH_LEASE CUDA_VISIBLE_DEVICES; {launcher.script} -- echo ran; echo $?\n"
+        f"ls /dev/shm; unset GPULAUNCH_LEASE CUDA_VISIBLE_DEVICES; {launcher.script} -- echo ran; "
+        "echo $?\n"
     )
     done = in_container(launcher, f"{launcher.script} -n all -- sh {script}")
     error = "gpulaunch: error: 1 GPU requested: 0 of 8 are free, 8 are leased\n"
@@ -872,10 +927,15 @@ class Machine(NamedTuple):
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    """A machine that nobody has set up: /run/lock is root's, world-writable and sticky; no /etc/tmpfiles.d."""
+    """A machine that nobody has set up: /run/lock is root's, world-writable and sticky; no
+    /etc/tmpfiles.d.
+    """
     base = tmp_path / "etc"
     base.mkdir()
-    script = f"mount -t tmpfs -o mode=755 tmpfs /run && mkdir -m 1777 /run/lock && mount -t tmpfs tmpfs {base} && "
+    script = (
+        "mount -t tmpfs -o mode=755 tmpfs /run && mkdir -m 1777 /run/lock && mount -t tmpfs tmpfs "
+        f"{base} && "
+    )
     script += f"mkdir {base}/upper {base}/work && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && "
     script += f"mount -t overlay -o lowerdir=/etc,upperdir={base}/upper,workdir={base}/work overlay /etc && "
     script += "rm -rf /etc/tmpfiles.d"
@@ -887,7 +947,9 @@ ENTRY = "d /run/gpulaunch 1777 root root -"
 
 
 def test_setup(root: Launcher, alice: User, machine: Machine) -> None:
-    """`gpulaunch setup` makes the table of all users for good, whatever the umask; once more changes nothing."""
+    """`gpulaunch setup` makes the table of all users for good, whatever the umask; once more
+    changes nothing.
+    """
     launcher, user = machine.launcher(root), machine.user(alice)
     said = "/run/gpulaunch holds the allocation table from now on; "
     said += "/etc/tmpfiles.d/gpulaunch.conf makes it at every boot\n"
@@ -936,7 +998,9 @@ def test_setup_is_for_root(alice: User, machine: Machine) -> None:
 
 
 def test_setup_for_nobody(root: Launcher, machine: Machine) -> None:
-    """With GPULAUNCH_STATE_DIR set, setup is refused: it would make what nobody who has that uses."""
+    """With GPULAUNCH_STATE_DIR set, setup is refused: it would make what nobody who has that
+    uses.
+    """
     launcher = machine.launcher(root)
     launcher.environment |= {"GPULAUNCH_STATE_DIR": "/run/lock"}
     error = "GPULAUNCH_STATE_DIR is set, so nobody who has it would use what setup makes"
@@ -945,7 +1009,9 @@ def test_setup_for_nobody(root: Launcher, machine: Machine) -> None:
 
 
 def test_setup_while_leases_live_elsewhere(root: Launcher, alice: User, machine: Machine) -> None:
-    """While anybody holds GPUs in the directory that served before, or waits there, setup is refused."""
+    """While anybody holds GPUs in the directory that served before, or waits there, setup is
+    refused.
+    """
     launcher, user = machine.launcher(root), machine.user(alice)
     hint = "gpulaunch: hint: wait for them to end, or see 'gpulaunch status'\n"
     with held(user, *VGG) as job:
@@ -973,7 +1039,9 @@ def wait_until_blocked(process: subprocess.Popen[str]) -> None:
 
 
 def test_setup_between_choosing_and_locking(root: Launcher, alice: User, machine: Machine) -> None:
-    """A launch that chose the old directory, and gets its lock only after setup, allocates nothing there."""
+    """A launch that chose the old directory, and gets its lock only after setup, allocates nothing
+    there.
+    """
     launcher, user = machine.launcher(root), machine.user(alice)
     old = os.open(machine.path("/run/lock"), os.O_RDONLY)
     fcntl.flock(old, fcntl.LOCK_EX)
@@ -993,7 +1061,10 @@ def test_setup_between_choosing_and_locking(root: Launcher, alice: User, machine
 @pytest.fixture
 def container(launcher: Launcher, machine: Machine) -> Elsewhere:
     """Launches where /run/lock is a container's own, and the user's settings know that."""
-    script = "mkdir /run/lower /run/upper /run/work && mount -t overlay -o lowerdir=/run/lower,upperdir=/run/upper,"
+    script = (
+        "mkdir /run/lower /run/upper /run/work && mount -t overlay -o "
+        "lowerdir=/run/lower,upperdir=/run/upper,"
+    )
     script += "workdir=/run/work overlay /run/lock && chmod 1777 /run/lock"
     subprocess.run([*machine.enter, "sh", "-c", script], check=True)
     launcher.environment |= {"GPULAUNCH_TABLE": "private"}
@@ -1002,7 +1073,9 @@ def container(launcher: Launcher, machine: Machine) -> Elsewhere:
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_setup_while_private_leases_live(container: Elsewhere, machine: Machine) -> None:
-    """In a container, too, setup is refused while leases on real GPUs live in the directory that serves there."""
+    """In a container, too, setup is refused while leases on real GPUs live in the directory that
+    serves there.
+    """
     with held(container, "-n", "all"):
         assert container.run("setup").returncode == 125
         assert_nothing_made(machine)

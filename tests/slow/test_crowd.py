@@ -1,8 +1,10 @@
-"""A crowd of launchers with random deaths: no GPU has two owners, none is lost, and all that wait are served in order.
+"""A crowd of launchers with random deaths: no GPU has two owners, none is lost, and all that wait
+are served in order.
 
-None of this is read from gpulaunch's own words. Who had which GPU when stands in a log that the jobs write, and who was
-in the queue when a lease appeared is told by the kernel, which watches the state directory (inotify). Plain functions
-judge both; that they find what is wrong is shown with the host-wide lock, and the order, really broken.
+None of this is read from gpulaunch's own words. Who had which GPU when stands in a log that the
+jobs write, and who was in the queue when a lease appeared is told by the kernel, which watches the
+state directory (inotify). Plain functions judge both; that they find what is wrong is shown with
+the host-wide lock, and the order, really broken.
 """
 
 import json
@@ -33,7 +35,8 @@ LAUNCHES, AT_ONCE, SEED = 200, 32, 20211114
 LIMIT_S = 300.0
 """Of the whole crowd. It takes 7 s; what hangs is killed then."""
 
-# The job: a line in the log when it has its GPUs, and one when it is about to let go of them, which is after so many
+# The job: a line in the log when it has its GPUs, and one when it is about to let go of them, which
+# is after so many
 # seconds, or when it reads a line. Appending a short line is atomic.
 JOB = """
 import os, sys, time
@@ -63,7 +66,9 @@ def job(log: Path, launch: str, length_s: float | None = None) -> tuple[str, ...
 
 
 def two_owners(log: Iterable[str]) -> list[str]:
-    """GPUs that two jobs had at the same time, by lines "TIME starts JOB GPU,..." and "TIME ends JOB" in any order."""
+    """GPUs that two jobs had at the same time, by lines "TIME starts JOB GPU,..." and "TIME ends
+    JOB" in any order.
+    """
     starts: dict[str, tuple[int, set[str]]] = {}
     ends: dict[str, int] = {}
     for line in log:
@@ -74,7 +79,8 @@ def two_owners(log: Iterable[str]) -> list[str]:
             ends[name] = min(int(at), ends.get(name, int(at)))
     conflicts = []
     for (a, (a_starts, a_gpus)), (b, (b_starts, b_gpus)) in combinations(starts.items(), 2):
-        # one that wrote its first word between our note of its death and its death had its GPUs at that moment
+        # one that wrote its first word between our note of its death and its death had its GPUs at
+        # that moment
         a_ends, b_ends = (max(ends.get(name, sys.maxsize), starts[name][0]) for name in (a, b))
         if a_gpus & b_gpus and a_starts < b_ends and b_starts < a_ends:
             conflicts.append(f"GPU {','.join(sorted(a_gpus & b_gpus))}: {a} and {b}")
@@ -85,8 +91,10 @@ class Event(NamedTuple):
     """What happened to a launch's ticket or lease, in the kernel's order.
 
     Attributes:
-        what: "waits", "leaves" or "is served": its ticket appears, its ticket vanishes, its lease appears; "is killed".
-        id: of its ticket and its lease; of a death the launch's name, since a launch has no id before it has a record.
+        what: "waits", "leaves" or "is served": its ticket appears, its ticket vanishes, its lease
+            appears; "is killed".
+        id: of its ticket and its lease; of a death the launch's name, since a launch has no id
+            before it has a record.
         number: of a ticket that appears.
         launch: the name in a ticket that appears; "" if it had vanished before it could be read.
     """
@@ -114,8 +122,9 @@ class Serving(NamedTuple):
 def servings(events: Iterable[Event]) -> Iterator[Serving]:
     """Who came into the queue and who was served, and who else was waiting then.
 
-    A launch that is served later was certainly alive; another one was alive until it was killed. One whose ticket was
-    gone before it could be read, and that was never served, was killed at an unknown time: it is left out.
+    A launch that is served later was certainly alive; another one was alive until it was killed.
+    One whose ticket was gone before it could be read, and that was never served, was killed at an
+    unknown time: it is left out.
     """
     events = list(events)
     served = {event.id for event in events if event.what == "is served"}
@@ -137,12 +146,15 @@ def servings(events: Iterable[Event]) -> Iterator[Serving]:
             queue.add(event.id)
         elif event.what == "is killed":
             killed.add(event.id)
-        else:  # with its lease a launch's waiting is over, though its ticket is removed a moment later
+        # with its lease a launch's waiting is over, though its ticket is removed a moment later
+        else:
             queue.discard(event.id)
 
 
 def out_of_order(events: Iterable[Event]) -> list[Serving]:
-    """Leases that passed a live ticket with a smaller number, and tickets that did not join at the end."""
+    """Leases that passed a live ticket with a smaller number, and tickets that did not join at the
+    end.
+    """
     return [
         serving
         for serving in servings(events)
@@ -155,7 +167,8 @@ def out_of_order(events: Iterable[Event]) -> list[Serving]:
 
 
 class Witness:
-    """Sees what happens in the state directory, and deaths that are told it beforehand, in one order: the kernel's.
+    """Sees what happens in the state directory, and deaths that are told it beforehand, in one
+    order: the kernel's.
 
     Attributes:
         events: what has happened.
@@ -175,7 +188,10 @@ class Witness:
         self._thread.start()
 
     def note_death(self, launch: str) -> None:
-        """A launcher is about to be killed. What dies later than that is noted no earlier than this."""
+        """A launcher is about to be killed.
+
+        What dies later than that is noted no earlier than this.
+        """
         (self._deaths / launch).touch()
 
     def close(self) -> None:
@@ -332,8 +348,9 @@ def expected(plan: Plan) -> set[int]:
 
 
 def test_a_crowd_with_random_deaths(launcher: Launcher, tmp_path: Path) -> None:
-    """While 32 launchers at a time want 1 to 8 of 8 GPUs and SIGKILL hits some of them and of their jobs, no GPU has
-    two owners, and all who wait are served in order. Afterwards all GPUs are free and no record is left.
+    """While 32 launchers at a time want 1 to 8 of 8 GPUs and SIGKILL hits some of them and of their
+    jobs, no GPU has two owners, and all who wait are served in order. Afterwards all GPUs are free
+    and no record is left.
     """
     log = tmp_path / "log"
     with witnessed(launcher) as witness, ThreadPoolExecutor(AT_ONCE) as crowd:
@@ -357,7 +374,8 @@ def test_a_crowd_with_random_deaths(launcher: Launcher, tmp_path: Path) -> None:
     assert witness.strange == []
     assert out_of_order(witness.events) == []
 
-    # what was judged is worth it: many jobs ran, some were killed, and most came from a queue where others waited
+    # what was judged is worth it: many jobs ran, some were killed, and most came from a queue where
+    # others waited
     statuses = Counter(status for status, _ in outcomes)
     started = [line.split()[2] for line in lines if line.split()[1] == "starts"]
     served = [serving for serving in servings(witness.events) if serving.event.what == "is served"]
@@ -369,7 +387,8 @@ def test_a_crowd_with_random_deaths(launcher: Launcher, tmp_path: Path) -> None:
     assert sum(len(serving.waiting) for serving in served) > LAUNCHES
 
 
-# A launcher with something broken. It stops before the host-wide lock, if that is not what is broken, and between look
+# A launcher with something broken. It stops before the host-wide lock, if that is not what is
+# broken, and between look
 # and write: there it goes to the meeting place, and goes on when it is let go or nobody listens.
 BROKEN = """
 import socket, sys
@@ -411,7 +430,9 @@ main()
 
 @contextmanager
 def broken(what: str, launcher: Launcher, *arguments: str):
-    """Such a launcher, stdout and stderr in one; what is left of it at the end of the block is killed."""
+    """Such a launcher, stdout and stderr in one; what is left of it at the end of the block is
+    killed.
+    """
     driver = [sys.executable, "-c", BROKEN, what, str(meeting_place(launcher)), *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(driver, env=launcher.environment, text=True, **pipes) as process:
@@ -441,9 +462,11 @@ def two_for_everything(what_is_broken: str, launcher: Launcher, log: Path):
 
 
 def test_without_the_host_lock_the_log_shows_two_owners(launcher: Launcher, tmp_path: Path) -> None:
-    """The test of the test: when two launchers both look before either writes, each GPU has two owners in the log.
+    """The test of the test: when two launchers both look before either writes, each GPU has two
+    owners in the log.
 
-    Both stand between look and write until the other is there too, which nothing but the lock would prevent.
+    Both stand between look and write until the other is there too, which nothing but the lock would
+    prevent.
     """
     log = tmp_path / "log"
     with two_for_everything("the lock", launcher, log) as (both, meeting):
@@ -456,7 +479,8 @@ def test_without_the_host_lock_the_log_shows_two_owners(launcher: Launcher, tmp_
 
 
 def test_with_the_host_lock_one_runs_at_a_time(launcher: Launcher, tmp_path: Path) -> None:
-    """Of two launchers that both have seen all GPUs free and go for the lock together, one runs and one waits.
+    """Of two launchers that both have seen all GPUs free and go for the lock together, one runs and
+    one waits.
 
     One stands between look and write until the other waits for the lock, which the kernel tells.
     """
@@ -487,7 +511,9 @@ def test_with_the_host_lock_one_runs_at_a_time(launcher: Launcher, tmp_path: Pat
 
 
 def waiting_for_locks() -> set[int]:
-    """Pids of who waits for some flock, by lines such as "7: -> FLOCK  ADVISORY  WRITE 4123 fd:00:2293 0 EOF"."""
+    """Pids of who waits for some flock, by lines such as "7: -> FLOCK  ADVISORY  WRITE 4123
+    fd:00:2293 0 EOF".
+    """
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return {int(fields[5]) for fields in lines if fields[1:3] == ["->", "FLOCK"]}
 
@@ -498,7 +524,9 @@ def waiting_for_locks() -> set[int]:
 def test_who_passes_the_queue_is_seen(
     launcher: Launcher, what_is_broken: str, status: int, passes: list[str]
 ) -> None:
-    """The test of the test: who takes free GPUs while an earlier launch waits for more is in the kernel's log."""
+    """The test of the test: who takes free GPUs while an earlier launch waits for more is in the
+    kernel's log.
+    """
     with witnessed(launcher) as witness, held(launcher, *DGX, "-n", "4"):
         waiting = launcher.start(*DGX, "-n", "8", "--name", "first", "--wait", "--", "true")
         assert waiting.stderr.readline().startswith("gpulaunch: info: waiting as number 1 ")

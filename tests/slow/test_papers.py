@@ -1,4 +1,6 @@
-"""The papers' figures: what the simulator gets is near what the paper, or its published code, got."""
+"""The papers' figures: what the simulator gets is near what the paper, or its published code,
+got.
+"""
 
 import json
 import subprocess
@@ -19,14 +21,17 @@ ROOT = Path(__file__).parents[2]
 TIMED = ("mapa-fig19", "topo-fig11")
 """Figures that hold times of the machine they were computed on."""
 SETS = 4
-"""Random sets in the figures of test_random_sets_on_a_dgx1 and test_table_3; the papers' have 40."""
+"""Random sets in the figures of test_random_sets_on_a_dgx1 and test_table_3; the papers' have 40.
+"""
 LONG = ("mapa-table3", "mapa-fig13", "mapa-fig18")
 """Figures that take a minute and more, whole in the long forms alone."""
 
 
 @pytest.fixture(scope="module")
 def found() -> Iterator[dict[str, Reproduction]]:
-    """Every figure that needs no clock and little time, and those of random sets with a few of them."""
+    """Every figure that needs no clock and little time, and those of random sets with a few of
+    them.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mapa, "RANDOM_SETS", SETS)
         yield {
@@ -47,13 +52,13 @@ def rows(
     }
 
 
-# --------------------------------------------------------------------------------------------------- mapa-sc21
+# ---------------------------------------------------------------------------------------- mapa-sc21
 
 
 @pytest.mark.parametrize("near", [4.0])  # percentage points, of four sets
 def test_random_sets_on_a_dgx1(found: dict[str, Reproduction], near: float) -> None:
-    """Greedy and Algorithm 1 come within 1 GB/s of the quirk-free table; the default is 2 GB/s ahead in cut bandwidth,
-    and at most 15 % of its sensitive jobs lack an NVLink ring.
+    """Greedy and Algorithm 1 come within 1 GB/s of the quirk-free table; the default is 2 GB/s
+    ahead in cut bandwidth, and at most 15 % of its sensitive jobs lack an NVLink ring.
     """
     got = rows(found["mapa-fig13"], "random sets")
     for policy, theirs in (("greedy", 55.9), ("preserve-paper", 55.1)):
@@ -66,7 +71,9 @@ def test_random_sets_on_a_dgx1(found: dict[str, Reproduction], near: float) -> N
 
 @pytest.mark.parametrize("machine", ["dgx1-v100"])
 def test_quartiles_of_the_published_simulator(found: dict[str, Reproduction], machine: str) -> None:
-    """Greedy, whose rule the published code has without quirks, has its quartiles; Algorithm 1's are near them."""
+    """Greedy, whose rule the published code has without quirks, has its quartiles; Algorithm 1's
+    are near them.
+    """
     figure = found["mapa-fig13" if machine == "dgx1-v100" else "mapa-fig18"]
     got = rows(figure, f"{machine}, Eq. 2 of sensitive jobs, GB/s; three sets of 100")
     near = {"dgx1-v100": 0.1, "torus-2d-16": 5.0, "cube-mesh-16": 9.0}[machine]
@@ -80,7 +87,9 @@ def test_quartiles_of_the_published_simulator(found: dict[str, Reproduction], ma
 
 @pytest.mark.parametrize("machines", [["dgx1-v100"]], ids=["dgx1-v100"])
 def test_all_six_job_files(found: dict[str, Reproduction], machines: Sequence[str]) -> None:
-    """Quartiles of five policies stand there for the sets of 100 and of 300 jobs, on each machine."""
+    """Quartiles of five policies stand there for the sets of 100 and of 300 jobs, on each
+    machine.
+    """
     parts = found["mapa-fig13"].parts[1:3]
     if len(machines) > 1:
         parts = (*parts, *found["mapa-fig18"].parts)
@@ -93,7 +102,9 @@ def test_all_six_job_files(found: dict[str, Reproduction], machines: Sequence[st
 
 
 def test_job_sets() -> None:
-    """The sets have as many jobs as their names say, of so many GPUs, and four of six networks are sensitive."""
+    """The sets have as many jobs as their names say, of so many GPUs, and four of six networks are
+    sensitive.
+    """
     for size, least, most in ((100, 2, 5), (300, 1, 5)):
         for number in range(3):
             jobs = mapa.job_set(f"{size}-jobs-{least}-to-{most}-gpus-{number}")
@@ -110,7 +121,9 @@ def test_job_sets() -> None:
 
 @pytest.mark.parametrize(("near", "better_in"), [(0.04, ("75 %", "throughput"))], ids=["few sets"])
 def test_table_3(found: dict[str, Reproduction], near: float, better_in: Sequence[str]) -> None:
-    """With run times that follow the bandwidth the tail gets shorter as in the paper, most of all with the default."""
+    """With run times that follow the bandwidth the tail gets shorter as in the paper, most of all
+    with the default.
+    """
     got = rows(found["mapa-table3"], "all jobs")
     theirs, ours = got["preserve 75 %"]
     assert (theirs, ours) == (1.124, pytest.approx(1.124, abs=near))
@@ -121,7 +134,9 @@ def test_table_3(found: dict[str, Reproduction], near: float, better_in: Sequenc
 
 
 def test_fragmentation_of_figure_4(found: dict[str, Reproduction]) -> None:
-    """Of the 3-GPU jobs under baseline three quarters lose a fifth of the ideal bandwidth or more."""
+    """Of the 3-GPU jobs under baseline three quarters lose a fifth of the ideal bandwidth or
+    more.
+    """
     theirs, ours = rows(found["mapa-fig4"])["share of 3-GPU jobs that lose 20 % or more"]
     assert (theirs, ours) == (0.75, pytest.approx(0.75, abs=0.08))
 
@@ -140,11 +155,13 @@ def test_equation_2_is_the_mapa_model() -> None:
         assert as_coded("dgx1-v100", gpus) == pytest.approx(want, abs=1e-6)
 
 
-# ----------------------------------------------------------------------------------------------- topo-aware-sc17
+# ---------------------------------------------------------------------------------- topo-aware-sc17
 
 
 def test_six_jobs() -> None:
-    """Best-fit needs 440.0 and 466.4 s, -P 353.1: 1.25 and 1.32 times as long, around the paper's 1.30."""
+    """Best-fit needs 440.0 and 466.4 s, -P 353.1: 1.25 and 1.32 times as long, around the paper's
+    1.30.
+    """
     got = figure_8()
     for part in got.parts:
         if part.theirs.startswith("published code"):
@@ -158,7 +175,9 @@ def test_six_jobs() -> None:
 
 
 def test_100_jobs_on_5_machines() -> None:
-    """-P leaves no job under its least utility, splits no pair, and nobody waits longer than in the published code."""
+    """-P leaves no job under its least utility, splits no pair, and nobody waits longer than in the
+    published code.
+    """
     got = rows(figure_10(), "acting at once")
     assert got["topo-aware-p: jobs under their least utility"][1] == 0
     assert got["topo-aware-p: 2-GPU jobs split"][1] == 0
@@ -176,7 +195,9 @@ def test_100_jobs_on_5_machines() -> None:
 
 
 def test_1000_jobs_on_100_machines() -> None:
-    """At a tenth of the paper's second scenario nobody is under his least utility, and no pair is split."""
+    """At a tenth of the paper's second scenario nobody is under his least utility, and no pair is
+    split.
+    """
     replay = replayed(generated(seed=2, count=1000), "topo_aware_p", machines=100)
     assert (replay.violations, split_pairs(replay), len(replay.jobs)) == (0, 0, 1000)
 
@@ -198,11 +219,13 @@ def test_published_sets() -> None:
     ]
 
 
-# ---------------------------------------------------------------------------------------------------- the document
+# ------------------------------------------------------------------------------------- the document
 
 
 def test_the_document_is_what_the_commands_print(found: dict[str, Reproduction]) -> None:
-    """docs/reproductions.md has every figure; those that hold no times of a machine have today's numbers."""
+    """docs/reproductions.md has every figure; those that hold no times of a machine have today's
+    numbers.
+    """
     text = (ROOT / "docs" / "reproductions.md").read_text()
     for name in FIGURES:
         assert f"`python examples/papers/reproduce.py {name}`" in text

@@ -154,7 +154,9 @@ def test_bars_end_where_the_timeline_does() -> None:
 
 @EVERY
 def test_page_needs_nothing_else(name) -> None:
-    """The page has its pictures inside, no script, and no address but those of its own pictures and of namespaces."""
+    """The page has its pictures inside, no script, and no address but those of its own pictures and
+    of namespaces.
+    """
     files = report(name)
     page = files[INDEX].decode()
     assert page.count("<svg ") == sum(file.endswith(".svg") for file in files)
@@ -187,7 +189,9 @@ def test_ink_and_paper_are_the_pages(name) -> None:
 
 @EVERY
 def test_pictures_are_documents(name) -> None:
-    """Each picture is an SVG document by itself, drawn in light colours, and a PNG of twice the size."""
+    """Each picture is an SVG document by itself, drawn in light colours, and a PNG of twice the
+    size.
+    """
     files = report(name)
     for file in [file for file in files if file.endswith(".svg")]:
         svg = ET.fromstring(files[file])
@@ -213,7 +217,9 @@ def test_nothing_is_written_beyond_the_edge(name) -> None:
 
 
 def test_hostile_names() -> None:
-    """A job's name is text, whatever it is: escaped in page and pictures, control characters visible, no formula."""
+    """A job's name is text, whatever it is: escaped in page and pictures, control characters
+    visible, no formula.
+    """
     files = report("hostile")
     page = files[INDEX].decode()
     assert "<script" not in page

@@ -1,4 +1,6 @@
-"""The cut model against published all-reduce bandwidths; run as a program, it prints the table of docs/bandwidth.md."""
+"""The cut model against published all-reduce bandwidths; run as a program, it prints the table of
+docs/bandwidth.md.
+"""
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -243,7 +245,9 @@ def table() -> str:
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.sentence)
 def test_published_all_reduce(point: Point) -> None:
-    """The cut model is within 15 % of a published all-reduce, or within 25 % and listed, or explained."""
+    """The cut model is within 15 % of a published all-reduce, or within 25 % and listed, or
+    explained.
+    """
     off = abs(point.ratio - 1)
     assert bool(point.explanation) == (off > 0.25)
     assert round(point.ratio, 2) == MISSED_BY_A_LITTLE.get(point.sentence, round(point.ratio, 2))
@@ -290,7 +294,9 @@ def test_table_of_the_document() -> None:
 def test_sum_in_the_switch_pays_from(
     sentence: str, facts: Mapping[str, object], links: int, first: int | None
 ) -> None:
-    """NVSwitch computes the sum from as many GPUs on as ml-engineering saw NCCL use it; before, it is a ring."""
+    """NVSwitch computes the sum from as many GPUs on as ml-engineering saw NCCL use it; before, it
+    is a ring.
+    """
     fabric = Fabric(switched(9, links, facts))
     gains = [
         n
@@ -301,7 +307,9 @@ def test_sum_in_the_switch_pays_from(
 
 
 def test_sum_in_the_switch_of_eight() -> None:
-    """Eight H100 send 1 + 1/8 times their data at 83 % of 18 x 20.6 GB/s; as a bus bandwidth that is 14/9 of it."""
+    """Eight H100 send 1 + 1/8 times their data at 83 % of 18 x 20.6 GB/s; as a bus bandwidth that
+    is 14/9 of it.
+    """
     fabric = Fabric(switched(8, 18, HOPPER))
     assert cut_bandwidth(fabric, range(8)) == pytest.approx(0.83 * 18 * 20.6 * 14 / 9)
 

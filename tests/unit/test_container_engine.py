@@ -1,4 +1,6 @@
-"""The seam of container engines: one is a module, a table of flags and a row, and nothing else knows it."""
+"""The seam of container engines: one is a module, a table of flags and a row, and nothing else
+knows it.
+"""
 
 import json
 import time
@@ -56,7 +58,9 @@ SHARED = ["--share", "--sm", "30", "--memory-bandwidth", "20", "--memory", "2G"]
 def test_its_command_line_gets_gpus_by_its_way(
     capsys: pytest.CaptureFixture[str], options: list[str], flags: list[str]
 ) -> None:
-    """Its flags end where its table says, and what lets its containers see their GPUs follows them."""
+    """Its flags end where its table says, and what lets its containers see their GPUs follows
+    them.
+    """
     got = planned(
         capsys, *options, "boxer", "run", *flags, "--quietly", "--colour", "red", "image", "-e"
     )
@@ -99,7 +103,7 @@ def test_what_needs_no_gpus_is_its_own() -> None:
     assert got == PlainCommand(("boxer", "ps"))
 
 
-# ---------------------------------------------------------------------------------------------- its leases
+# --------------------------------------------------------------------------------------- its leases
 
 
 @pytest.mark.parametrize("state", ["running", "exited"])
@@ -121,7 +125,9 @@ def test_another_engines_lease_is_not_its_to_judge() -> None:
 
 
 def test_its_containers_are_followed_to_their_end(boxes: Boxes) -> None:
-    """Who keeps a lease sleeps until the engine's events and answers say that the container is gone."""
+    """Who keeps a lease sleeps until the engine's events and answers say that the container is
+    gone.
+    """
     boxes.lists = [[BOX], [BOX], []]
     followed = Followed(boxes, "box-1", "L", None, time.time())
     followed.wait(Process(pid=0, start_time=0), None, pytest.fail)

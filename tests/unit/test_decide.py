@@ -1,4 +1,6 @@
-"""Decisions: a request, a topology and leases as plain values, and what comes out of them word for word."""
+"""Decisions: a request, a topology and leases as plain values, and what comes out of them word for
+word.
+"""
 
 from collections.abc import Sequence
 
@@ -76,7 +78,10 @@ ALICE = "pid 4123, alice"
             {"gpu5": ALICE},
             (
                 Wait,
-                "4 GPUs requested: 2 of 8 are free, 5 are leased, 1 is in use outside gpulaunch (pid 4123, alice)",
+                (
+                    "4 GPUs requested: 2 of 8 are free, 5 are leased, 1 is in use outside gpulaunch "
+                    "(pid 4123, alice)"
+                ),
             ),
         ),
         (
@@ -87,7 +92,10 @@ ALICE = "pid 4123, alice"
             {"gpu1": "pid 9, bob"},
             (
                 Wait,
-                "2 GPUs requested: 1 of 3 admitted is free, 1 is leased, 1 is in use outside gpulaunch (pid 9, bob)",
+                (
+                    "2 GPUs requested: 1 of 3 admitted is free, 1 is leased, 1 is in use outside "
+                    "gpulaunch (pid 9, bob)"
+                ),
             ),
         ),
         (
@@ -106,7 +114,10 @@ ALICE = "pid 4123, alice"
             {"gpu1": ALICE, "gpu6": "pid 77, bob"},
             (
                 Wait,
-                "8 GPUs requested: 6 of 8 are free, 2 are in use outside gpulaunch (pid 4123, alice; pid 77, bob)",
+                (
+                    "8 GPUs requested: 6 of 8 are free, 2 are in use outside gpulaunch (pid 4123, "
+                    "alice; pid 77, bob)"
+                ),
             ),
         ),
         (
@@ -117,7 +128,10 @@ ALICE = "pid 4123, alice"
             {"gpu1": ALICE, "gpu6": ALICE},
             (
                 Wait,
-                "8 GPUs requested: 6 of 8 are free, 2 are in use outside gpulaunch (pid 4123, alice)",
+                (
+                    "8 GPUs requested: 6 of 8 are free, 2 are in use outside gpulaunch (pid 4123, "
+                    "alice)"
+                ),
             ),
         ),
         (
@@ -186,7 +200,10 @@ ALICE = "pid 4123, alice"
             {"gpu0": ALICE},
             (
                 Wait,
-                "8 GPUs requested: 7 of 8 are free, 1 is in use outside gpulaunch (pid 4123, alice)",
+                (
+                    "8 GPUs requested: 7 of 8 are free, 1 is in use outside gpulaunch (pid 4123, "
+                    "alice)"
+                ),
             ),
         ),
         (
@@ -362,7 +379,9 @@ def test_decision_within_a_lease(
     within: Lease | None,
     want: tuple[object, ...],
 ) -> None:
-    """A launch inside a lease takes its GPUs from that lease, less those of the leases taken from it before."""
+    """A launch inside a lease takes its GPUs from that lease, less those of the leases taken from
+    it before.
+    """
     assert (
         outcome(
             decide(request(gpus, constraints=constraints), Situation(box(), leases, within=within))
@@ -387,7 +406,8 @@ def test_a_use_that_names_no_gpu_of_the_machine_is_ignored() -> None:
     ("sentence", "gpus", "policy", "want"),
     [
         ("a sensitive job", 3, "preserve", "best effective bandwidth of 56 candidates: 60 GB/s"),
-        # all 28 pairs have 744 GB/s, of which every GPU takes away 2 x 50, 2 x 25 and 3 x 12, now and later
+        # all 28 pairs have 744 GB/s, of which every GPU takes away 2 x 50, 2 x 25 and 3 x 12, now
+        # and later
         (
             "one GPU is insensitive",
             1,
@@ -409,7 +429,9 @@ def test_reason_of_a_grant(sentence: str, gpus: int, policy: str, want: str) -> 
 
 
 def test_preserved_bandwidth_counts_what_is_free() -> None:
-    """What a grant preserves is counted over all GPUs that are free, those too that the request does not admit."""
+    """What a grant preserves is counted over all GPUs that are free, those too that the request
+    does not admit.
+    """
     topology, _ = load_described_machine("dgx1-v100")
     taken = topology.gpus[4].uuid
     both = frozenset({topology.gpus[0].uuid, topology.gpus[3].uuid})
@@ -430,7 +452,9 @@ def test_gpus_text(count: int, want: str) -> None:
 
 
 def test_inside_a_lease_nothing_outside_counts_as_left() -> None:
-    """What an insensitive job leaves is counted over the lease that it runs inside of: nobody there gets other GPUs."""
+    """What an insensitive job leaves is counted over the lease that it runs inside of: nobody there
+    gets other GPUs.
+    """
     topology, _ = load_described_machine("dgx1-v100")
     outer = lease("outer", uuids=tuple(topology.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
     asked = replace(request(2, policy="preserve"), bandwidth_sensitive=False)

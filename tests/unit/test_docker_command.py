@@ -37,7 +37,7 @@ def read(line: str | Sequence[str]) -> ContainerCommand:
     return read_command(("docker", *(shlex.split(line) if isinstance(line, str) else line)), DOCKER)
 
 
-# ---------------------------------------------------------------------------------------------- the flag tables
+# ---------------------------------------------------------------------------------- the flag tables
 
 
 def test_no_flag_is_both_a_switch_and_valued() -> None:
@@ -49,7 +49,7 @@ def test_no_flag_is_both_a_switch_and_valued() -> None:
     assert got == [set(), set(), set()]
 
 
-# ---------------------------------------------------------------------------------------------- finding the image
+# -------------------------------------------------------------------------------- finding the image
 
 LINES = [
     ("an image alone", "run img", "", "img"),
@@ -143,7 +143,9 @@ def flags_text(command: ContainerCommand) -> str:
 
 @pytest.mark.parametrize(("line", "flags", "operands"), named(LINES))
 def test_flags_end_where_docker_ends_them(line: str, flags: str, operands: str) -> None:
-    """The flags are read with their values, and what follows them is the image and its command, word for word."""
+    """The flags are read with their values, and what follows them is the image and its command,
+    word for word.
+    """
     command = read(line)
     got = (command.launches, flags_text(command), command.operands)
     assert got == (True, flags, tuple(shlex.split(operands)))
@@ -213,7 +215,7 @@ def test_a_global_flag_is_found_before_the_subcommand_only(line: str, want: str 
     assert got == want
 
 
-# ---------------------------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------------- what is refused
 
 
 def test_the_hint_about_an_unknown_flag_leads_on() -> None:
@@ -277,7 +279,7 @@ def test_what_else_compose_does_is_dockers_own(line: str) -> None:
     assert got == (tuple(shlex.split(line)), False, False)
 
 
-# ---------------------------------------------------------------------------------------------- generated lines
+# ---------------------------------------------------------------------------------- generated lines
 
 HARMLESS = {
     **dict.fromkeys(("--add-host",), ("h:10.0.0.1",)),
@@ -429,7 +431,7 @@ def _flag(dice: random.Random) -> tuple[str, ...]:
     return (cluster, value)
 
 
-# ---------------------------------------------------------------------------------------------- what is asked for
+# -------------------------------------------------------------------------------- what is asked for
 
 ONE_UUID = "GPU-00000000-1111-2222-3333-444444444444"
 
@@ -632,7 +634,9 @@ ASKED = [
 def test_docker_flags_ask_for_gpus(
     flags: str, environment: Mapping[str, str], want: Asked | None
 ) -> None:
-    """Each way in which docker's flags ask for GPUs is understood; of several, the one that docker heeds counts."""
+    """Each way in which docker's flags ask for GPUs is understood; of several, the one that docker
+    heeds counts.
+    """
     got = asked_gpus(read(f"run {flags} img --gpus 7 -e NVIDIA_VISIBLE_DEVICES=7"), environment)
     assert got == want
 
@@ -691,7 +695,9 @@ def test_docker_flags_ask_for_gpus(
     ),
 )
 def test_contradictions_and_what_the_engine_would_refuse(flags: str, message: str) -> None:
-    """Flags that contradict each other, or that only the engine would refuse, are refused at once."""
+    """Flags that contradict each other, or that only the engine would refuse, are refused at
+    once.
+    """
     with pytest.raises(UsageError) as refused:
         asked_gpus(read(f"run {flags} img"), {})
     assert refused.value.message == message
@@ -704,7 +710,7 @@ def test_a_line_break_in_gpus_is_no_crash(value: str) -> None:
         asked_gpus(read(["run", "--gpus", value, "img"]), {})
 
 
-# ---------------------------------------------------------------------------------------------- the GPUs written in
+# ------------------------------------------------------------------------------ the GPUs written in
 
 
 def gpus(*indices: int) -> tuple[Gpu, ...]:
@@ -814,7 +820,9 @@ ADDED = {"cdi": CDI, "runtime": RUNTIME, "gpus": GPUS, NO_WAY: NONE}
     ),
 )
 def test_gpus_are_written_after_the_users_flags(line: str, way: str, want: str) -> None:
-    """What asks for GPUs is taken out, and what gives them stands after the user's flags and before the image."""
+    """What asks for GPUs is taken out, and what gives them stands after the user's flags and before
+    the image.
+    """
     got = written(line, gpus(0, 2), way, "L")
     assert got == want
 
@@ -829,7 +837,9 @@ def test_gpus_are_written_after_the_users_flags(line: str, way: str, want: str) 
     ),
 )
 def test_a_container_without_gpus_sees_none(line: str, want: str) -> None:
-    """A container that is to see no GPU gets no device, no label and no lease, whatever its image says."""
+    """A container that is to see no GPU gets no device, no label and no lease, whatever its image
+    says.
+    """
     got = [written(line, (), way) for way in (*WAYS, NO_WAY)]
     assert got == [want] * 4
 
@@ -883,7 +893,9 @@ def test_without_a_lease_none_is_named() -> None:
 def test_the_order_inside_counts_anew(
     way: str, line: str, indices: tuple[int, ...], want: str | None
 ) -> None:
-    """Rank order is told by numbers from 0 by PCI address, only if it is not that order, never over the user's."""
+    """Rank order is told by numbers from 0 by PCI address, only if it is not that order, never over
+    the user's.
+    """
     command = read(line)
     given = len(command.argv) - len(command.operands)
     argv = with_gpus(command, gpus(*indices), way, "L", None)
@@ -893,7 +905,9 @@ def test_the_order_inside_counts_anew(
 
 
 def test_every_order_of_four_gpus_is_told_right() -> None:
-    """In any order of any GPUs, the numbers inside lead, by PCI address, to the GPUs in rank order."""
+    """In any order of any GPUs, the numbers inside lead, by PCI address, to the GPUs in rank
+    order.
+    """
     dice = random.Random(4)
     for _ in range(200):
         ranked = dice.sample(range(16), dice.randrange(1, 9))
@@ -906,7 +920,9 @@ def test_every_order_of_four_gpus_is_told_right() -> None:
 
 @pytest.mark.parametrize("way", [*WAYS, NO_WAY])
 def test_all_else_stays_byte_for_byte(way: str) -> None:
-    """Of 300 generated command lines a way, all but what asked for GPUs stays, as it was and in its order."""
+    """Of 300 generated command lines a way, all but what asked for GPUs stays, as it was and in its
+    order.
+    """
     for line in lines(7, 300, asking=True):
         got = with_gpus(read(line.words), gpus(0, 2), way, "L", None)
         want = ("docker", *line.without(*shlex.split(ADDED[way])))
@@ -930,7 +946,9 @@ def test_all_else_stays_byte_for_byte(way: str) -> None:
 def test_the_runtime_hears_of_the_drivers_capabilities_alone(
     capabilities: str, want: list[str]
 ) -> None:
-    """As in the engine, only capabilities of NVIDIA's driver are told to the runtime, which refuses all others."""
+    """As in the engine, only capabilities of NVIDIA's driver are told to the runtime, which refuses
+    all others.
+    """
     command = read(["run", "--gpus", f'1,"capabilities={capabilities}"', "img"])
     argv = with_gpus(command, gpus(0), "runtime", None, asked_gpus(command, {}))
     got = [word for word in argv if word.startswith("NVIDIA_DRIVER_CAPABILITIES")]
@@ -984,7 +1002,7 @@ def test_the_preferred_way_is_first(offer: Offer, want: list[str]) -> None:
     assert got == want
 
 
-# ---------------------------------------------------------------------------------------------- GPUs that are shared
+# ----------------------------------------------------------------------------- GPUs that are shared
 
 
 def share(*uuids: str, percentage: int = 40, directory: str | None = "/tmp/g/1") -> Share:
@@ -1036,7 +1054,9 @@ SHM = "--mount type=bind,source=/dev/shm,target=/dev/shm"
     ),
 )
 def test_what_a_container_that_shares_is_given(line: str, directory: str | None, want: str) -> None:
-    """GPUs by UUID in rank order, its bounds, and of the host what MPS daemon and clients must have in common."""
+    """GPUs by UUID in rank order, its bounds, and of the host what MPS daemon and clients must have
+    in common.
+    """
     argv = with_gpus(
         read(line), gpus(2, 0), "cdi", "L", None, share("GPU-0", "GPU-2", directory=directory)
     )
@@ -1117,7 +1137,9 @@ OWN_SHM = "a container that shares GPUs has the host's /dev/shm, where it meets 
     ),
 )
 def test_as_whom_a_container_that_shares_runs(line: str, around: dict[str, Any], want: str) -> None:
-    """MPS serves one user at a time, so the container has to run as its launcher, and nobody guesses who a name is."""
+    """MPS serves one user at a time, so the container has to run as its launcher, and nobody
+    guesses who a name is.
+    """
     got = refusal(line, **around)
     assert got == want
 
@@ -1144,7 +1166,9 @@ def test_as_whom_a_container_that_shares_runs(line: str, around: dict[str, Any],
     ),
 )
 def test_engines_that_map_users(line: str, security: tuple[str, ...], want: str) -> None:
-    """An MPS daemon knows its clients by their uid on the host, which must be what it is in the container."""
+    """An MPS daemon knows its clients by their uid on the host, which must be what it is in the
+    container.
+    """
     got = refusal(line, security=security)
     assert got == want
 
@@ -1201,7 +1225,9 @@ def test_engines_that_map_users(line: str, security: tuple[str, ...], want: str)
     ),
 )
 def test_whose_shared_memory(line: str, want: str) -> None:
-    """MPS daemon and clients meet in /dev/shm, so whatever would put another one there is refused."""
+    """MPS daemon and clients meet in /dev/shm, so whatever would put another one there is
+    refused.
+    """
     got = refusal(line)
     assert got == want
 
@@ -1232,7 +1258,9 @@ def test_whose_shared_memory(line: str, want: str) -> None:
     ),
 )
 def test_what_gpulaunch_sets(line: str, want: str) -> None:
-    """Who sets by hand what sharing sets is told so, and by which options he can say what he wants."""
+    """Who sets by hand what sharing sets is told so, and by which options he can say what he
+    wants.
+    """
     got = refusal(line)
     text = f"-e {want}: gpulaunch sets that for a container that shares GPUs"
     assert got == (f"{text} (--sm-percentage and --memory say what it is to have)" if want else "")
@@ -1257,13 +1285,15 @@ def test_what_gpulaunch_sets(line: str, want: str) -> None:
     ),
 )
 def test_only_what_runs_once_shares(line: str, want: str) -> None:
-    """A share lasts as long as its container runs, so nothing that starts later, or again, can have one."""
+    """A share lasts as long as its container runs, so nothing that starts later, or again, can have
+    one.
+    """
     got = refusal(line)
     assert got.startswith(want)
     assert bool(got) == bool(want)
 
 
-# ---------------------------------------------------------------------------------------------- how long they hold
+# ------------------------------------------------------------------------------- how long they hold
 
 
 def described(status: str, *, policy: str | None = "no", **state: Any) -> dict[str, Any]:
@@ -1339,7 +1369,9 @@ def described(status: str, *, policy: str | None = "no", **state: Any) -> dict[s
     ),
 )
 def test_when_a_container_holds_its_gpus(document: dict[str, Any], want: bool) -> None:
-    """A container holds its GPUs while it runs, was made to be started, or may come back by itself."""
+    """A container holds its GPUs while it runs, was made to be started, or may come back by
+    itself.
+    """
     got = parse_container(document).holds
     assert got == want
 
@@ -1410,11 +1442,13 @@ def test_the_keeper_of_a_lease(states: tuple[str, ...], want: int | None) -> Non
     assert got == want
 
 
-# ---------------------------------------------------------------------------------------------- read, written, read
+# ------------------------------------------------------------------------------ read, written, read
 
 
 def test_what_was_written_reads_as_it_was_meant() -> None:
-    """Our own command lines, read again, have the same image and command, and name exactly the leased GPUs."""
+    """Our own command lines, read again, have the same image and command, and name exactly the
+    leased GPUs.
+    """
     for way in ("cdi", "gpus"):
         for line in lines(13, 100, asking=True):
             command = read(line.words)

@@ -1,4 +1,6 @@
-"""Documents that people and launchers write: what is understood, and what is said about every kind of mistake."""
+"""Documents that people and launchers write: what is understood, and what is said about every kind
+of mistake.
+"""
 
 import json
 import os
@@ -31,7 +33,7 @@ from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
 
-# ---------------------------------------------------------------------------------------------- profiles
+# ----------------------------------------------------------------------------------------- profiles
 
 PROFILE = """\
 name = "job"
@@ -261,7 +263,9 @@ vgg16 = 32
 
 
 def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
-    """What a job needs of its GPUs, and how it fares beside others, arrives in its record, slowdowns as fractions."""
+    """What a job needs of its GPUs, and how it fares beside others, arrives in its record,
+    slowdowns as fractions.
+    """
     profile = load_profile(profile_file(tmp_path, WISHES))
     assert profile.placement == Placement(
         {
@@ -313,7 +317,8 @@ def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
             "single_node = true",
             "single_node = true\none_per_node = true",
             (
-                "7: one_per_node: true, and so is single_node: GPUs in one machine are not each in a machine of its own"
+                "7: one_per_node: true, and so is single_node: GPUs in one machine are not each in "
+                "a machine of its own"
             ),
         ),
         (
@@ -352,7 +357,9 @@ def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
 def test_mistakes_in_what_a_profile_needs(
     tmp_path: Path, sentence: str, old: str, new: str, want: str
 ) -> None:
-    """A mistake in what a job needs of its GPUs is named with path, line, key and what was expected."""
+    """A mistake in what a job needs of its GPUs is named with path, line, key and what was
+    expected.
+    """
     assert WISHES.count(old) == 1, sentence
     assert complaint(load_profile, profile_file(tmp_path, WISHES.replace(old, new))) == want, (
         sentence
@@ -387,7 +394,9 @@ source = "sampled"
 
 
 def test_what_a_profile_says_about_sharing(tmp_path: Path) -> None:
-    """A profile says whether and how the job shares, its throughput over SMs and its counters; all is one demand."""
+    """A profile says whether and how the job shares, its throughput over SMs and its counters; all
+    is one demand.
+    """
     profile = load_profile(profile_file(tmp_path, SHARES))
     curve = (CurvePoint(10, 1), CurvePoint(50.5, 4), CurvePoint(100, 3.5))
     assert (profile.sharing.share, profile.sharing.sm_percentage, profile.missing_demand) == (
@@ -497,7 +506,9 @@ def test_mistakes_in_what_a_profile_says_about_sharing(
 
 @pytest.mark.parametrize("shape", SHAPES.split(", "))
 def test_profile_of_every_shape(tmp_path: Path, shape: str) -> None:
-    """A profile may name any of the built-in patterns, and docs/profiles.md and docs/patterns.md list them all."""
+    """A profile may name any of the built-in patterns, and docs/profiles.md and docs/patterns.md
+    list them all.
+    """
     profile = load_profile(profile_file(tmp_path, PROFILE.replace('"ring"', f'"{shape}"')))
     assert profile.communication.pattern == shape
     documents = Path(__file__).parents[2] / "docs"
@@ -510,7 +521,7 @@ def test_shapes() -> None:
     assert SHAPES.split(", ") == list(PATTERNS)
 
 
-# ---------------------------------------------------------------------------------------- broken files
+# ------------------------------------------------------------------------------------- broken files
 
 
 @pytest.mark.parametrize(
@@ -534,7 +545,9 @@ def test_shapes() -> None:
     ],
 )
 def test_broken_toml(tmp_path: Path, sentence: str, text: str, line: int) -> None:
-    """What is no TOML is named with path and line, in lower case, without a second place at the end."""
+    """What is no TOML is named with path and line, in lower case, without a second place at the
+    end.
+    """
     said = complaint(load_profile, profile_file(tmp_path, text))
     number, _, message = said.partition(": ")
     assert number == str(line), sentence
@@ -637,7 +650,7 @@ def test_own_profile_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {"alexnet", "mine", "vgg16"} < set(profile_names())
 
 
-# ------------------------------------------------------------------------------------ described machines
+# ------------------------------------------------------------------------------- described machines
 
 MACHINE = """\
 name = "box"
@@ -748,7 +761,9 @@ def test_machine_with_pcie_figure(tmp_path: Path) -> None:
 
 
 def test_host_memory(tmp_path: Path) -> None:
-    """A GPU knows what the memory of its NUMA node carries, where the file says it, and 0 elsewhere."""
+    """A GPU knows what the memory of its NUMA node carries, where the file says it, and 0
+    elsewhere.
+    """
     text = MACHINE.replace('cpuset = "0-3,8"', 'cpuset = "0-3,8"\nmemory_gb_per_s = 85.5')
     got = [gpu.host_gb_per_s for gpu in load_machine(machine_file(tmp_path, text)).gpus]
     assert got == [85.5, 85.5, 0, 0]
@@ -778,7 +793,8 @@ def test_digest(tmp_path: Path) -> None:
             'description = "a box"',
             'text = "a box"',
             (
-                "2: unknown key 'text': known here are name, description, source, driver, gpus, nvlink, pcie, numa, mig, "
+                "2: unknown key 'text': known here are name, description, source, driver, gpus, "
+                "nvlink, pcie, numa, mig, "
                 "network, measurement, measured"
             ),
         ),
@@ -1028,9 +1044,10 @@ def test_toml_beyond_its_parser(tmp_path: Path, sentence: str, value: str) -> No
     assert complaint(load_profile, profile_file(tmp_path, f"gpus = {value}\n")), sentence
 
 
-# --------------------------------------------------------------------------------------- what is shipped
+# ---------------------------------------------------------------------------------- what is shipped
 
-# mps-sharing-2024 Table II: largest memory in MiB, average memory-bandwidth and SM utilization in %, average power in
+# mps-sharing-2024 Table II: largest memory in MiB, average memory-bandwidth and SM utilization in
+# %, average power in
 # W, energy in J. Seconds are energy / power.
 TABLE_II = """
 athenapk-1x             563    0.01   7.54   90.09     234.24
@@ -1048,7 +1065,8 @@ warpx-1x              61453    0.04  33.29  117.14    2588.80
 warpx-4x              61453   19.75  77.28  244.32   85756.49
 """
 
-# mapa-sc21 2.3 and 4: does the job profit from fast links; Figure 5b: collective calls per GPU and iteration.
+# mapa-sc21 2.3 and 4: does the job profit from fast links; Figure 5b: collective calls per GPU and
+# iteration.
 MAPA_WORKLOADS = {
     "alexnet": (True, 80_001),
     "caffenet": (False, 84_936),
@@ -1116,7 +1134,9 @@ WITH_SOURCE = {
 
 
 def test_all_that_is_shipped() -> None:
-    """Every shipped profile and machine can be read, is called as its file and says where its figures are from."""
+    """Every shipped profile and machine can be read, is called as its file and says where its
+    figures are from.
+    """
     profiles = {name: load_profile(name) for name in profile_names()}
     assert {name: profile.name for name, profile in profiles.items()} == {
         name: name for name in profiles
@@ -1135,7 +1155,7 @@ def test_all_that_is_shipped() -> None:
         assert all(len(place["source"]) > 10 for place in figures), path
 
 
-# ---------------------------------------------------------------------------------------------- leases
+# ------------------------------------------------------------------------------------------- leases
 
 
 def full(**changes: object) -> Lease:
@@ -1313,7 +1333,9 @@ def test_what_is_no_lease_at_all(document: object) -> None:
 
 
 def test_same_table() -> None:
-    """A described machine is the same wherever its file lies; another text of the same name is another machine."""
+    """A described machine is the same wherever its file lies; another text of the same name is
+    another machine.
+    """
     key = TableKey("box", "0badc0de", "/a/box.toml")
     assert same_table(key, replace(key, file="/b/box.toml"))
     assert not same_table(key, replace(key, digest="11111111"))
@@ -1323,7 +1345,7 @@ def test_same_table() -> None:
     assert same_table(None, None)
 
 
-# ------------------------------------------------------------------------------- CPU lists, sizes, text
+# --------------------------------------------------------------------------- CPU lists, sizes, text
 
 
 @pytest.mark.parametrize("seed", range(20))

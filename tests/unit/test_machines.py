@@ -1,4 +1,6 @@
-"""The shipped machines and GPU models: their facts, their mistakes, and a description as a topology and back."""
+"""The shipped machines and GPU models: their facts, their mistakes, and a description as a topology
+and back.
+"""
 
 import random
 import re
@@ -24,10 +26,12 @@ ROOT = Path(__file__).parents[2]
 GPU_FILES = sorted((ROOT / "profiles" / "gpus").glob("*.toml"))
 
 
-# -------------------------------------------------------------------------------------- shipped machines
+# --------------------------------------------------------------------------------- shipped machines
 
-# name: GPUs, pairs by NVLinks between them (into a switch: all pairs), GB/s of each NVLink, NUMA node of each GPU.
-# MAPA's are mapa-sc21 Table 1 and Figures 1 and 17; the others are the data sheets that the files name.
+# name: GPUs, pairs by NVLinks between them (into a switch: all pairs), GB/s of each NVLink, NUMA
+# node of each GPU.
+# MAPA's are mapa-sc21 Table 1 and Figures 1 and 17; the others are the data sheets that the files
+# name.
 FACTS: dict[str, tuple[int, dict[int, int], float, list[int]]] = {
     "a100-pcie-4gpu": (4, {12: 2}, 25, [0, 0, 1, 1]),
     "cube-mesh-16": (16, {1: 17, 2: 15}, 25, [node for node in range(4) for _ in range(4)]),
@@ -45,10 +49,12 @@ FACTS: dict[str, tuple[int, dict[int, int], float, list[int]]] = {
     "torus-2d-16": (16, {1: 18, 2: 14}, 25, [node for node in range(4) for _ in range(4)]),
 }
 
-# NVLinks that a GPU of each compute capability has; the data sheets of P100, V100, A100, RTX A6000, H100 and GB200
+# NVLinks that a GPU of each compute capability has; the data sheets of P100, V100, A100, RTX A6000,
+# H100 and GB200
 NVLINKS = {"6.0": 4, "7.0": 6, "8.0": 12, "8.6": 4, "9.0": 18, "10.0": 18}
 
-# MAPA's published edges, read as they were meant, give four GPUs of this machine one NVLink more than a V100 has
+# MAPA's published edges, read as they were meant, give four GPUs of this machine one NVLink more
+# than a V100 has
 DEGREES = {"cube-mesh-16": 7}
 
 
@@ -95,7 +101,9 @@ def test_nvlinks_of_each_gpu(name: str) -> None:
     ],
 )
 def test_sums_of_mapa(name: str, nvlink: float, everything: float) -> None:
-    """On MAPA's machines NVLinks, and all pairs with PCIe at 12 GB/s, add up to what its weights give."""
+    """On MAPA's machines NVLinks, and all pairs with PCIe at 12 GB/s, add up to what its weights
+    give.
+    """
     links = machine(name).links
     assert {link.pcie_gb_per_s for link in links} == {12}
     assert sum(link.nvlink_gb_per_s for link in links) == nvlink
@@ -157,7 +165,9 @@ def test_switched_machines(name: str, nominal: float) -> None:
 
 @pytest.mark.parametrize("name", FACTS)
 def test_cpus(name: str) -> None:
-    """GPUs of one NUMA node have the same CPUs, and those of different nodes have none in common."""
+    """GPUs of one NUMA node have the same CPUs, and those of different nodes have none in
+    common.
+    """
     cpusets = {(gpu.numa_node, gpu.cpuset) for gpu in machine(name).gpus}
     assert len(cpusets) == len({node for node, _ in cpusets})
     assert sum(len(cpuset) for _, cpuset in cpusets) == len(
@@ -177,7 +187,9 @@ def test_cpus(name: str) -> None:
     ],
 )
 def test_number_of_cpus(name: str, cpus: int) -> None:
-    """The CPUs beside the GPUs are as many as the sockets have; on DGX A100 half of the NUMA nodes have no GPU."""
+    """The CPUs beside the GPUs are as many as the sockets have; on DGX A100 half of the NUMA nodes
+    have no GPU.
+    """
     assert len(frozenset().union(*(gpu.cpuset for gpu in machine(name).gpus))) == cpus
 
 
@@ -211,7 +223,7 @@ def test_page_lists_the_machines() -> None:
     assert sorted(re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)) == machine_names()
 
 
-# ------------------------------------------------------------------------------------------ there and back
+# ----------------------------------------------------------------------------------- there and back
 
 
 def reread(topology: Topology) -> Topology:
@@ -370,7 +382,9 @@ def test_name_that_a_description_cannot_have(name: str, want: str) -> None:
 
 
 def test_graph_as_a_description() -> None:
-    """A networkx graph of NVLinks whose nodes say nothing becomes a machine file of the same links."""
+    """A networkx graph of NVLinks whose nodes say nothing becomes a machine file of the same
+    links.
+    """
     graph = nx.petersen_graph()
     nx.set_edge_attributes(graph, 2, "nvlink_count")
     topology = Topology.from_networkx(graph)
@@ -379,7 +393,9 @@ def test_graph_as_a_description() -> None:
 
 
 def any_machine(rng: random.Random) -> dict[str, Any]:
-    """A machine of 1 to 9 cards with anything that a description can say; most of it makes no sense."""
+    """A machine of 1 to 9 cards with anything that a description can say; most of it makes no
+    sense.
+    """
     count = rng.randint(1, 9)
 
     def one_or_each(value: Callable[[], Any]) -> Any:
@@ -441,7 +457,7 @@ def test_any_machine_there_and_back(seed: int) -> None:
     assert again.links == topology.links
 
 
-# ----------------------------------------------------------------------------------------------- mistakes
+# ----------------------------------------------------------------------------------------- mistakes
 
 MACHINE = """\
 name = "box"
@@ -632,7 +648,9 @@ def test_machine_with_instances(tmp_path: Path) -> None:
 def test_mistakes_in_a_machine(
     tmp_path: Path, sentence: str, old: str, new: str, want: str
 ) -> None:
-    """A mistake in a value for each GPU or in a MIG instance is named with path, line and what was found."""
+    """A mistake in a value for each GPU or in a MIG instance is named with path, line and what was
+    found.
+    """
     assert MACHINE.count(old) == 1, sentence
     assert refusal(tmp_path / "box.toml", MACHINE.replace(old, new)) == want, sentence
 
@@ -677,7 +695,7 @@ def test_instances_that_cannot_be(
     assert problem.value.path == path, sentence
 
 
-# --------------------------------------------------------------------------------------------- GPU models
+# --------------------------------------------------------------------------------------- GPU models
 
 MODEL: dict[str, Any] = {
     "name": "Big",
@@ -776,7 +794,9 @@ def models_of(*names: str) -> list[GpuModel]:
     ],
 )
 def test_which_model_a_gpu_is(known: list[str], product_name: str, want: str | None) -> None:
-    """The whole name counts before part of it, a longer part before a shorter; part of a word is no match."""
+    """The whole name counts before part of it, a longer part before a shorter; part of a word is no
+    match.
+    """
     found = find_gpu_model(models_of(*known), product_name)
     assert (found.name if found else None) == want
 
@@ -871,7 +891,9 @@ def own_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(("file", "more"), [("t4.toml", 0), ("zz.toml", 1)])
 def test_own_gpu_model_comes_first(own_gpus: Path, file: str, more: int) -> None:
-    """A GPU model of the user's own stands before a shipped one, whether it has that one's file name or not."""
+    """A GPU model of the user's own stands before a shipped one, whether it has that one's file
+    name or not.
+    """
     (own_gpus / file).write_text(GPU_TEXT)
     models = load_gpu_models()
     assert len(models) == len(GPU_FILES) + more

@@ -1,4 +1,6 @@
-"""What must not change, or change in one way only, when a machine or a request does: no second implementation."""
+"""What must not change, or change in one way only, when a machine or a request does: no second
+implementation.
+"""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -77,7 +79,9 @@ def renamed(case: Case, name: Mapping[int, int]) -> Case:
 
 @pytest.mark.parametrize("policy", BY_LINKS)
 def test_other_indices_give_the_same_gpus(policy: str) -> None:
-    """Whatever the GPUs are called, the scores of the best are the same, and so is the set, but for ties."""
+    """Whatever the GPUs are called, the scores of the best are the same, and so is the set, but for
+    ties.
+    """
     for rng, case in cases("renamed", policy):
         if (
             case.pattern.collective is False or case.model == "cut"
@@ -110,7 +114,9 @@ def test_one_more_free_gpu_never_hurts(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", BY_LINKS)
 def test_admitting_fewer_never_helps(policy: str) -> None:
-    """With some of the free GPUs ruled out the best is as good as before, or worse, or there is none."""
+    """With some of the free GPUs ruled out the best is as good as before, or worse, or there is
+    none.
+    """
     for rng, case in cases("fewer", policy):
         admitted = rng.sample(case.free, rng.randrange(case.count, len(case.free) + 1))
         fewer = replace(case, admitted=admitted)
@@ -139,7 +145,9 @@ def scaled(topology: Topology, factor: int) -> Topology:
 @pytest.mark.parametrize("factor", [2, 10])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_faster_links_everywhere_change_nothing_but_the_scale(policy: str, factor: int) -> None:
-    """With all bandwidths times 2 or 10 the same GPUs are taken in the same order, with scores so much larger."""
+    """With all bandwidths times 2 or 10 the same GPUs are taken in the same order, with scores so
+    much larger.
+    """
     for _, asked in cases(f"scaled {factor}", policy):
         before = replace(
             asked,
@@ -180,7 +188,9 @@ def test_order_of_what_is_given_does_not_matter(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_same_input_same_answer(policy: str) -> None:
-    """Asked again, of the same choice or a new one, the answer is the same, also after other questions in between."""
+    """Asked again, of the same choice or a new one, the answer is the same, also after other
+    questions in between.
+    """
     for _, case in cases("again", policy, most=8):
         first = answers(case)
         problem = case.problem()

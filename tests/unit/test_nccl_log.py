@@ -46,7 +46,10 @@ def call(
         if name == "Send"
         else "sendbuff (nil) recvbuff 0x7f0000500000"
     )
-    text = f"{name}: opCount 1a {buffers} count {count} datatype {kind} op 0 root {root} comm {comm} [nranks={ranks}]"
+    text = (
+        f"{name}: opCount 1a {buffers} count {count} datatype {kind} op 0 root {root} comm {comm} "
+        f"[nranks={ranks}]"
+    )
     return said(rank, f"{text} stream 0x550000007ae0", time=time)
 
 
@@ -56,7 +59,10 @@ def joined(
     """A rank joins a communicator, as NCCL 2.18 and later print it."""
     own = rank if number is None else number
     comm = comm or f"0x55d0{rank:08x}"
-    text = f"comm {comm} rank {own} nranks {ranks} cudaDev {rank} nvmlDev {rank} busId {0x18000 + 0x1000 * rank:x}"
+    text = (
+        f"comm {comm} rank {own} nranks {ranks} cudaDev {rank} nvmlDev {rank} busId "
+        f"{0x18000 + 0x1000 * rank:x}"
+    )
     return said(rank, f"ncclCommInitRank {text} commId {id_} - Init COMPLETE")
 
 
@@ -79,7 +85,8 @@ PUBLISHED = [
         (
             "north:700:711 [0] NCCL INFO Channel 00/08 :    0   1   2   3\n"
             "north:700:711 [0] NCCL INFO Trees [0] 3/-1/-1->0->-1 [1] -1/-1/-1->0->3\n"
-            "north:700:714 [3] NCCL INFO comm 0x7f1200000a10 rank 3 nranks 4 cudaDev 3 busId b000 - Init COMPLETE\n"
+            "north:700:714 [3] NCCL INFO comm 0x7f1200000a10 rank 3 nranks 4 cudaDev 3 busId b000 "
+            "- Init COMPLETE\n"
         ),
         {"rings": (((0, 1, 2, 3), 1),), "trees": ((((0, 3),), 1),), "damaged": 0},
     ),
@@ -88,7 +95,8 @@ PUBLISHED = [
             "south:8000:8000 [0] NCCL INFO Channel 00/02 : 0 1 2 3\n"
             "south:8000:8000 [0] NCCL INFO Ring 00 : 3 -> 0 -> 1\n"
             "south:8000:8000 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n"
-            "south:8000:8000 [0] NCCL INFO Channel 00/0 : 3[2000] -> 0[2000] [send] via NET/Socket/0\n"
+            "south:8000:8000 [0] NCCL INFO Channel 00/0 : 3[2000] -> 0[2000] [send] via "
+            "NET/Socket/0\n"
             "NCCL version 2.18.3+cuda12.1\n"
         ),
         {
@@ -100,7 +108,8 @@ PUBLISHED = [
     (
         (
             "east:310:399 [2] NCCL INFO east:320:320 [7] NCCL INFO Broadcast: opCount 0 "
-            "sendbuff 0x7f0000100400 recvbuff 0x7f0000100400 count 53 datatype 4 op 0 root 0 comm 0x7f0000200260 "
+            "sendbuff 0x7f0000100400 recvbuff 0x7f0000100400 count 53 datatype 4 op 0 root 0 comm "
+            "0x7f0000200260 "
             "[nranks=8] stream 0x55000000c1f0\n"
         ),
         {"gpus": 1, "damaged": 0},
@@ -108,7 +117,8 @@ PUBLISHED = [
     (
         (
             "west:20:20 [0] NCCL INFO [2] AllReduce: opCount e sendbuff 0x7f0000300c00 recvbuff "
-            "0x7f0000300c00 count 1 datatype 1 op 0 root 0 comm 0x5500000059c0 [nranks=4] stream 0x550000002040\n"
+            "0x7f0000300c00 count 1 datatype 1 op 0 root 0 comm 0x5500000059c0 [nranks=4] stream "
+            "0x550000002040\n"
         ),
         {"gpus": 1, "damaged": 0},
     ),
@@ -123,12 +133,23 @@ def test_published_logs(text: str, want: dict[str, object]) -> None:
 
 
 def test_members_of_old_and_new_versions() -> None:
-    """Who is which rank of which communicator is read from NCCL 2.10, 2.18 and 2.28 and from a split."""
+    """Who is which rank of which communicator is read from NCCL 2.10, 2.18 and 2.28 and from a
+    split.
+    """
     lines = [
         "a:1:2 [0] NCCL INFO comm 0x7f01 rank 0 nranks 2 cudaDev 0 busId 6000 - Init COMPLETE",
-        "a:1:2 [1] NCCL INFO f comm 0x7f02 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 7000 commId 0xab - I",
-        "a:9:9 [1] NCCL INFO [Rank 1] f comm 0x7f03 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 8c000 commId 0x3a - I",
-        "a:9:9 [1] NCCL INFO f comm 0x7f04 rank 0 nranks 1 cudaDev 1 busId 8c000 parent 0x7f03 splitCount 1 color 0 -",
+        (
+            "a:1:2 [1] NCCL INFO f comm 0x7f02 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 7000 commId "
+            "0xab - I"
+        ),
+        (
+            "a:9:9 [1] NCCL INFO [Rank 1] f comm 0x7f03 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId "
+            "8c000 commId 0x3a - I"
+        ),
+        (
+            "a:9:9 [1] NCCL INFO f comm 0x7f04 rank 0 nranks 1 cudaDev 1 busId 8c000 parent 0x7f03 "
+            "splitCount 1 color 0 -"
+        ),
     ]
     found = {key.comm: value for key, value in read_nccl_log(lines).members.items()}
     assert found["0x7f01"] == Member(0, 2, ("a", "6000"), ("2",))
@@ -148,7 +169,9 @@ def test_data_types(kind: int, size: int) -> None:
 
 
 def test_sizes_and_calls() -> None:
-    """Of each function: calls, sizes, large calls, and what is sent for it, from the whole buffer of all ranks."""
+    """Of each function: calls, sizes, large calls, and what is sent for it, from the whole buffer
+    of all ranks.
+    """
     lines = [
         *every(4, "AllReduce", 25_000, 2),
         *every(4, "AllReduce", 24_999, 1),
@@ -169,7 +192,9 @@ def test_sizes_and_calls() -> None:
 
 
 def test_rings_from_each_ranks_place() -> None:
-    """Where no rank prints whole rings, they are put together from each rank's place; what does not close is none."""
+    """Where no rank prints whole rings, they are put together from each rank's place; what does not
+    close is none.
+    """
     order = [0, 3, 1, 2]
     lines = [
         said(rank, f"Ring {channel:02} : {order[at - 1]} -> {rank} -> {order[(at + 1) % 4]}")
@@ -257,7 +282,9 @@ def test_experts_exchange_with_everybody() -> None:
 
 
 def test_communicators_of_a_part() -> None:
-    """Tensor- and data-parallel pairs in one job: edges between the job's ranks, not the communicators'."""
+    """Tensor- and data-parallel pairs in one job: edges between the job's ranks, not the
+    communicators'.
+    """
     lines = [joined(rank) for rank in range(4)]
     for rank in range(4):
         lines += [joined(rank, 2, comm=f"0xaa{rank}", number=rank % 2, id_=f"0x{rank // 2}")]
@@ -301,20 +328,25 @@ def stamped(
 def test_sensitivity(
     sentence: str, lines: list[str], sensitive: bool | None, confidence: str
 ) -> None:
-    """Sensitive is what sends enough in large messages; without times, what sends large ones, and that is a guess."""
+    """Sensitive is what sends enough in large messages; without times, what sends large ones, and
+    that is a guess.
+    """
     found = read(lines)[1]
     assert (found.sensitive, found.confidence) == (sensitive, confidence), sentence
 
 
 def test_rate_over_the_log() -> None:
-    """The rate is of one GPU, over the time from the first call to the last, with fractions where they stand."""
+    """The rate is of one GPU, over the time from the first call to the last, with fractions where
+    they stand.
+    """
     log, found = read(stamped(25 * MB, 41, 20, "2025-06-01T23:{:02}:{:02}.500Z "))
     assert log.duration_s == 20
     assert found.gb_per_s == pytest.approx(41 * 0.1 / 20)
     assert pytest.approx(0.05) == LEAST_GB_PER_S * (1 / 12 - 1 / 50)
 
 
-# calls as mapa-sc21 Figure 5b has them; average sizes as far as its 2.3 has them: over or under 1e5 bytes
+# calls as mapa-sc21 Figure 5b has them; average sizes as far as its 2.3 has them: over or under 1e5
+# bytes
 FIGURE_5 = {
     "AlexNet": (80_001, 200_000, True),
     "Inception-v3": (2_830_001, 200_000, True),
@@ -326,7 +358,9 @@ FIGURE_5 = {
 
 
 def test_figure_5_of_mapa() -> None:
-    """Without times size decides: CaffeNet is wrongly sensitive, ResNet-50 wrongly not if its messages are small."""
+    """Without times size decides: CaffeNet is wrongly sensitive, ResNet-50 wrongly not if its
+    messages are small.
+    """
     wrong = set()
     for name, (calls, size, sensitive) in FIGURE_5.items():
         line = call(0, "AllReduce", size // 4, ranks=2)
@@ -340,7 +374,9 @@ def test_figure_5_of_mapa() -> None:
 
 
 def test_mess() -> None:
-    """Other output, colours, bytes that are no text, and glued lines stand in no way; torn calls are counted."""
+    """Other output, colours, bytes that are no text, and glued lines stand in no way; torn calls
+    are counted.
+    """
     whole = call(0, "AllReduce", MB, ranks=2)
     lines: list[str | bytes] = [
         "Epoch 3: loss 0.25 NCCL is fine",
@@ -405,7 +441,9 @@ def test_document() -> None:
     st.data(),
 )
 def test_nothing_in_a_log_is_fatal(lines: list[str | bytes], data: st.DataObject) -> None:
-    """Whatever stands in a log, cut anywhere, reading it raises nothing but that there are no calls."""
+    """Whatever stands in a log, cut anywhere, reading it raises nothing but that there are no
+    calls.
+    """
     torn = [line[data.draw(st.integers(0, 60)) :] for line in lines]
     log = read_nccl_log(torn)
     try:

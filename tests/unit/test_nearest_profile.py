@@ -40,7 +40,10 @@ def test_nearest() -> None:
     near, far = Figures("near", 84, 43), Figures("far", 72, 36)
     found = nearest_profile(Figures("mine", 80, 40), [far, near])
     assert (found.name, found.distance) == ("near", pytest.approx(((0.04**2 + 0.03**2) / 2) ** 0.5))
-    want = "nearest to 'near': SM utilization 80 against 84 %, memory bandwidth 40 against 43 %; distance 0.035"
+    want = (
+        "nearest to 'near': SM utilization 80 against 84 %, memory bandwidth 40 against 43 %; "
+        "distance 0.035"
+    )
     assert found.because == want
 
 
@@ -54,7 +57,9 @@ def test_ties_go_by_name() -> None:
 
 @pytest.mark.parametrize(("sm", "want"), [(14.1, "other"), (14.2, None)])
 def test_bound(sm: float, want: str | None) -> None:
-    """What is farther than the bound lends nothing: 14.14 points of one utilization, the other being the same."""
+    """What is farther than the bound lends nothing: 14.14 points of one utilization, the other
+    being the same.
+    """
     found = nearest_profile(Figures("mine", 0, 50), [Figures("other", sm, 50)])
     assert (found and found.name) == want
 
@@ -79,7 +84,9 @@ def test_both_utilizations_are_needed(other: Figures) -> None:
 
 @pytest.mark.parametrize("key", ["intensity", "utilization"])
 def test_what_contradicts(key: str) -> None:
-    """Memory- and compute-intensive jobs, and shares of SMs and of time, cannot be compared; unknown fits both."""
+    """Memory- and compute-intensive jobs, and shares of SMs and of time, cannot be compared;
+    unknown fits both.
+    """
     values = {"intensity": ("memory", "compute"), "utilization": ("share", "time-active")}[key]
     job, other = (
         replace(Figures(name, 50, 50), **{key: value})
@@ -102,7 +109,9 @@ def test_missing_figures_are_left_out() -> None:
 
 
 def test_bound_against_the_published_jobs() -> None:
-    """No program of Table II is within the bound of itself at four times the problem size; 10 of 13 find a lender."""
+    """No program of Table II is within the bound of itself at four times the problem size; 10 of 13
+    find a lender.
+    """
     pairs = [
         distance_between(published(name, 0), published(name, 1))
         for name in TABLE_2

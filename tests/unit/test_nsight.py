@@ -1,4 +1,6 @@
-"""Nsight Compute's CSV, in the forms in which its versions print it, becomes the counters of a profile."""
+"""Nsight Compute's CSV, in the forms in which its versions print it, becomes the counters of a
+profile.
+"""
 
 import time
 
@@ -22,7 +24,10 @@ HEADER = [
     "Grid Size",
 ]
 HEADER += ["Device", "CC", "Section Name", "Metric Name", "Metric Unit", "Metric Value"]
-BEFORE = '==PROF== Connected to process 7 (/job)\n==PROF== Profiling "f": 0%....100% - 1 passes\nepoch 1, "half of a quote\n'
+BEFORE = (
+    '==PROF== Connected to process 7 (/job)\n==PROF== Profiling "f": 0%....100% - 1 passes\nepoch '
+    '1, "half of a quote\n'
+)
 AFTER = "==PROF== Disconnected from process 7\n"
 
 
@@ -32,7 +37,10 @@ def line(*cells: object) -> str:
 
 
 def details(*kernels: dict[str, tuple[str, str]], columns: list[str] = HEADER) -> str:
-    """The details page: a row for each metric of each kernel. A metric has its unit and its value."""
+    """The details page: a row for each metric of each kernel.
+
+    A metric has its unit and its value.
+    """
     text = BEFORE + line(*columns)
     for number, metrics in enumerate(kernels):
         for name, (unit, value) in metrics.items():
@@ -92,7 +100,9 @@ def test_pages(text: str) -> None:
     ids=["dos", "warning", "as is"],
 )
 def test_surroundings(change: tuple[str, str]) -> None:
-    """Line ends of DOS, a byte order mark, and what ncu and the job say around the table change nothing."""
+    """Line ends of DOS, a byte order mark, and what ncu and the job say around the table change
+    nothing.
+    """
     assert near(read_ncu("\ufeff" + details(ONE).replace(*change), "ncu.csv")) == WANT
 
 
@@ -130,7 +140,9 @@ def test_names_on_the_details_page() -> None:
 
 
 def test_own_name_counts_first() -> None:
-    """Where a metric stands under its own name and under another one, its own counts, wherever it stands."""
+    """Where a metric stands under its own name and under another one, its own counts, wherever it
+    stands.
+    """
     other = {"Achieved Occupancy": ("%", "99.99")}
     assert near(read_ncu(details(ONE | other), "ncu.csv")) == WANT
     assert near(read_ncu(details(other | ONE), "ncu.csv")) == WANT
@@ -256,7 +268,9 @@ def test_kernel_that_does_not_use_the_cache(nothing: str) -> None:
 def test_occupancy_is_not_needed(
     names: list[str], missing: tuple[str, ...], occupancy: float | None
 ) -> None:
-    """Without occupancy, or without the time that weighs it, it is unknown, and what ncu was not asked for is named."""
+    """Without occupancy, or without the time that weighs it, it is unknown, and what ncu was not
+    asked for is named.
+    """
     kernel = without(*names)
     got = read_ncu(details(kernel, kernel), "ncu.csv")
     assert (got.warp_occupancy_percentage, got.missing, got.llc_hit_rate_percentage) == (
@@ -272,7 +286,9 @@ def test_one_kernel_needs_no_time() -> None:
 
 
 def test_rate_slightly_past_all() -> None:
-    """A hit rate of a little more than 100 %, which comes of counting in several replays, is 100 %."""
+    """A hit rate of a little more than 100 %, which comes of counting in several replays, is 100
+    %.
+    """
     assert read_ncu(details(ONE | {HIT: ("%", "100.62")}), "ncu.csv").llc_hit_rate_percentage == 100
 
 

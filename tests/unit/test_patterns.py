@@ -1,4 +1,6 @@
-"""Who talks to whom: the built-in shapes against second constructions, and graphs from files and from networkx."""
+"""Who talks to whom: the built-in shapes against second constructions, and graphs from files and
+from networkx.
+"""
 
 import random
 from fractions import Fraction
@@ -85,14 +87,18 @@ def test_shapes(sentence: str, name: str, ranks: int, want: list[Pair]) -> None:
 
 @pytest.mark.parametrize("ranks", DRAWN_TREES)
 def test_drawn_trees(ranks: int) -> None:
-    """An even number of ranks has a mirrored tree as the second, an odd one a shifted tree, as NCCL draws them."""
+    """An even number of ranks has a mirrored tree as the second, an odd one a shifted tree, as NCCL
+    draws them.
+    """
     drawn = [tuple(map(int, edge.split("-"))) for edge in DRAWN_TREES[ranks].split()]
     assert pairs("tree", ranks) == sorted({(min(edge), max(edge)) for edge in drawn})
 
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_edges_of_shapes(name: str) -> None:
-    """Edges are sorted, the lower rank first, each once, of weight 1, connect all ranks, and one rank has none."""
+    """Edges are sorted, the lower rank first, each once, of weight 1, connect all ranks, and one
+    rank has none.
+    """
     assert PATTERNS[name].edges(1) == ()
     for ranks in range(2, 40):
         edges = PATTERNS[name].edges(ranks)
@@ -105,7 +111,9 @@ def test_edges_of_shapes(name: str) -> None:
 
 
 def hanging(base: int, count: int) -> tuple[list[Pair], int | None]:
-    """Edges of NCCL's binary tree over the `count` ranks after `base`, and its top: found from the top downward."""
+    """Edges of NCCL's binary tree over the `count` ranks after `base`, and its top: found from the
+    top downward.
+    """
     if not count:
         return [], None
     half = 1
@@ -130,13 +138,16 @@ def double_tree(ranks: int) -> list[Pair]:
 
 
 def test_trees_from_the_top() -> None:
-    """The trees by parents are those that are found by splitting at powers of two, for up to 300 ranks."""
+    """The trees by parents are those that are found by splitting at powers of two, for up to 300
+    ranks.
+    """
     for ranks in range(1, 301):
         assert pairs("tree", ranks) == double_tree(ranks)
         assert pairs("ring+tree", ranks) == in_order([*pairs("ring", ranks), *pairs("tree", ranks)])
 
 
-# 6 and 7 over two axes are examples of the MPI standard; the others are as equal as can be, by hand.
+# 6 and 7 over two axes are examples of the MPI standard; the others are as equal as can be, by
+# hand.
 GRIDS = [
     (1, (1, 1)),
     (2, (2, 1)),
@@ -166,7 +177,9 @@ def test_grids_of_mpi(ranks: int, want: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("axes", [2, 3])
 def test_grids_are_even(axes: int) -> None:
-    """No grid of as many ranks has a smaller difference of its sizes, or a smaller sum, for up to 256 ranks."""
+    """No grid of as many ranks has a smaller difference of its sizes, or a smaller sum, for up to
+    256 ranks.
+    """
     for ranks in range(1, 257):
         sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
         grids = [grid for grid in product(sizes, repeat=axes) if prod(grid) == ranks]
@@ -201,7 +214,9 @@ def test_collectives() -> None:
 
 
 def test_patterns_are_values() -> None:
-    """Patterns of the same graph are equal and one key of a dict; of another weight they are not."""
+    """Patterns of the same graph are equal and one key of a dict; of another weight they are
+    not.
+    """
     one = graph_pattern(nx.path_graph(3), "mine")
     same = graph_pattern(nx.path_graph(3), "mine")
     other = graph_pattern(nx.Graph([(0, 1, {"weight": 2}), (1, 2)]), "mine")
@@ -212,7 +227,9 @@ def test_patterns_are_values() -> None:
 
 
 def test_graph_of_every_kind() -> None:
-    """Of directed and parallel edges the weights add up; a missing weight is 1; text nodes are ranks."""
+    """Of directed and parallel edges the weights add up; a missing weight is 1; text nodes are
+    ranks.
+    """
     simple = nx.Graph([(2, 0, {"weight": 3}), (1, 2)])
     directed = nx.DiGraph([("0", "2", {"weight": 2}), ("2", "0"), ("1", "2", {"weight": 1})])
     parallel = nx.MultiGraph([(0, 2), (2, 0), (0, 2), (1, 2)])
@@ -265,7 +282,9 @@ def summed(edges: list[Edge]) -> tuple[Edge, ...]:
     st.randoms(use_true_random=False),
 )
 def test_graphs_at_random(edges: list[Edge], chance: random.Random) -> None:
-    """Any connected multigraph gives the sums of its weights, in whatever order its edges come; others are refused."""
+    """Any connected multigraph gives the sums of its weights, in whatever order its edges come;
+    others are refused.
+    """
     graph = nx.MultiDiGraph()
     graph.add_weighted_edges_from(edges)
     shuffled = nx.MultiDiGraph()
@@ -345,7 +364,9 @@ def test_largest_graph() -> None:
 
 @pytest.mark.parametrize(("ranks", "asked"), [(1, "1 GPU"), (2, "2 GPUs"), (4, "4 GPUs")])
 def test_graph_has_its_own_size(ranks: int, asked: str) -> None:
-    """A graph is no pattern for another number of ranks; the hint says which option asks for its own."""
+    """A graph is no pattern for another number of ranks; the hint says which option asks for its
+    own.
+    """
     with pytest.raises(UsageError) as caught:
         graph_pattern(nx.path_graph(3), "my\njob").edges(ranks)
     assert (caught.value.message, caught.value.hint) == (
@@ -416,7 +437,9 @@ def test_edge_list_by_its_ending(
     ],
 )
 def test_edge_lists(text: str, tmp_path: Path) -> None:
-    """Blanks, tabs, commas, comments, both directions and either end of line: the same graph each time."""
+    """Blanks, tabs, commas, comments, both directions and either end of line: the same graph each
+    time.
+    """
     path = tmp_path / "job.edges"
     path.write_bytes(text.encode())
     assert load_pattern(str(path)).given == ((0, 1, 2.5), (1, 2, 1.0))
@@ -458,7 +481,9 @@ WRONG_LISTS = [
     ("text", "want"), WRONG_LISTS, ids=[ascii(row[0][:30]) for row in WRONG_LISTS]
 )
 def test_wrong_edge_lists(text: str, want: str, tmp_path: Path) -> None:
-    """What is no edge list of a pattern is refused in one line with the path, and the line where one is at fault."""
+    """What is no edge list of a pattern is refused in one line with the path, and the line where
+    one is at fault.
+    """
     path = tmp_path / "job.edges"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
@@ -502,7 +527,9 @@ def test_edge_list_of_networkx(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
 @pytest.mark.parametrize("file", ["job.graphml", "job.txt", "job"])
 def test_graphml(kind: type[nx.Graph], file: str, tmp_path: Path) -> None:
-    """GraphML is known by its ending or its first character, and gives the pattern that its graph gives."""
+    """GraphML is known by its ending or its first character, and gives the pattern that its graph
+    gives.
+    """
     graph = kind()
     graph.add_weighted_edges_from([(0, 1, 2), (1, 0, 4), (1, 2, 3), (1, 2, 5)])
     nx.write_graphml_xml(graph, tmp_path / file)
@@ -571,10 +598,15 @@ def test_wrong_graphml(text: str, want: str, tmp_path: Path) -> None:
 
 
 def test_hostile_graphml(tmp_path: Path) -> None:
-    """Entities that multiply, and groups in groups without end, are refused like any other mistake."""
+    """Entities that multiply, and groups in groups without end, are refused like any other
+    mistake.
+    """
     path = tmp_path / "job.graphml"
     entities = "".join(f'<!ENTITY {chr(98 + i)} "{f"&{chr(97 + i)};" * 10}">' for i in range(9))
-    laughs = f'<!DOCTYPE l [<!ENTITY a "aaaaaaaaaa">{entities}]><graphml><graph><node id="&j;"/></graph></graphml>'
+    laughs = (
+        f'<!DOCTYPE l [<!ENTITY a "aaaaaaaaaa">{entities}]><graphml><graph><node '
+        'id="&j;"/></graph></graphml>'
+    )
     group = '<node id="0" yfiles.foldertype="group"><graph>'
     for text in (laughs, graphml(group * 20_000 + "</graph></node>" * 20_000)):
         path.write_text(text)

@@ -1,7 +1,8 @@
 """Policies, held against a second implementation that tries every set and every mapping.
 
-The second implementation counts in whole 1e-6 GB/s, so that its sums are exact. It reads the topology's links itself,
-and takes nothing from the code under test but the values that a test hands to both.
+The second implementation counts in whole 1e-6 GB/s, so that its sums are exact. It reads the
+topology's links itself, and takes nothing from the code under test but the values that a test hands
+to both.
 """
 
 import random
@@ -42,7 +43,7 @@ SCORES = {
 }
 """What decides, by policy and whether the job is sensitive; the other policies compare nothing."""
 
-# ------------------------------------------------------------------------------------ the second implementation
+# ------------------------------------------------------------------------ the second implementation
 
 
 def micro(gb_per_s: float) -> int:
@@ -66,7 +67,9 @@ def reached(start: int, others: Iterable[int], joined: Callable[[int, int], bool
 
 
 def widest_ways(widths: np.ndarray) -> np.ndarray:
-    """For each set how wide its narrowest hop is if every two go by their widest way (Floyd and Warshall)."""
+    """For each set how wide its narrowest hop is if every two go by their widest way (Floyd and
+    Warshall).
+    """
     widths = widths + ENDLESS * np.eye(widths.shape[1], dtype=np.int64)
     for via in range(widths.shape[1]):
         widths = np.maximum(widths, np.minimum(widths[:, :, via, None], widths[:, via, None, :]))
@@ -109,7 +112,9 @@ class Machine:
 
     @cached_property
     def socket(self) -> list[Gpus]:
-        """The socket of each GPU: its node and lowest GPU; the node where no two share one and nothing is known."""
+        """The socket of each GPU: its node and lowest GPU; the node where no two share one and
+        nothing is known.
+        """
         gpus = self.topology.gpus
         every = range(len(gpus))
         found = [
@@ -138,7 +143,9 @@ class Machine:
         return int(self.weight[np.ix_(chosen, chosen)].sum()) // 2
 
     def narrowest(self, sets: np.ndarray) -> np.ndarray:
-        """The least bandwidth of NVLink between two sides, over all ways to divide a set; the switch on either."""
+        """The least bandwidth of NVLink between two sides, over all ways to divide a set; the
+        switch on either.
+        """
         widths = np.full(len(sets), ENDLESS)
         ranks = range(sets.shape[1])
         for mask in range(1, 1 << len(ranks) - 1):
@@ -237,7 +244,9 @@ class Machine:
     def mapped(
         self, sets: Sequence[Gpus], edges: Sequence[Edge], model: str | None, *, slowest_first: bool
     ) -> dict[Gpus, "Mapped"]:
-        """The best mapping of each set, of equals the first; without a model no edge is waited for."""
+        """The best mapping of each set, of equals the first; without a model no edge is waited
+        for.
+        """
         if not edges:
             return {gpus: Mapped(gpus, 0, self.inside(gpus)) for gpus in sets}
         key = "mapped", tuple(sets), tuple(edges), model, slowest_first
@@ -294,7 +303,9 @@ def times(matrix: np.ndarray, factor: Fraction) -> np.ndarray:
 
 
 class Ranked(NamedTuple):
-    """A candidate of the second implementation: indices in rank order, and figures in whole 1e-6 GB/s."""
+    """A candidate of the second implementation: indices in rank order, and figures in whole 1e-6
+    GB/s.
+    """
 
     gpus: Gpus
     aggregate: int | None
@@ -407,7 +418,7 @@ class Case(Record):
         )
 
 
-# ---------------------------------------------------------------------------------------------- random machines
+# ---------------------------------------------------------------------------------- random machines
 
 CARDS = {
     "V100": {
@@ -464,7 +475,9 @@ def random_nvlinks(
 
 
 def random_topology(rng: random.Random, count: int) -> Topology:
-    """GPUs with gaps in their indices, some or all or none behind a switch, of few kinds of links, some all alike."""
+    """GPUs with gaps in their indices, some or all or none behind a switch, of few kinds of links,
+    some all alike.
+    """
     indices = (
         sorted(rng.sample(range(12), count))
         if count <= 12 and rng.random() < 0.5
@@ -593,7 +606,7 @@ def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -
     return replace(case, needs=random_needs(rng, case))
 
 
-# ---------------------------------------------------------------------------------------------------- the tests
+# ---------------------------------------------------------------------------------------- the tests
 
 
 POLICIES = ["baseline", "fcfs", "best_fit", "greedy", "preserve", "preserve_paper"]
@@ -628,7 +641,9 @@ def random_cases(seed: str, policy: str, model: str, count: int) -> Iterator[Cas
 def test_policy_finds_what_trying_everything_finds(
     policy: str, model: str, seed: int, count: int
 ) -> None:
-    """Each policy takes the set and the mapping that its scores put first, or none if none has what is needed."""
+    """Each policy takes the set and the mapping that its scores put first, or none if none has what
+    is needed.
+    """
     for case in random_cases(f"{seed} {policy} {model}", policy, model, count):
         want = next(map(wanted, case.ranked()), None)
         assert shown(place(case.problem(), policy)) == want, case
@@ -640,7 +655,9 @@ def test_policy_finds_what_trying_everything_finds(
 def test_ranking_is_in_order_and_leaves_out_only_what_is_alike(
     policy: str, model: str, count: int
 ) -> None:
-    """What is ranked is in the order of the scores, and what is left out has the scores of one before it."""
+    """What is ranked is in the order of the scores, and what is left out has the scores of one
+    before it.
+    """
     for case in random_cases(f"ranking {policy} {model}", policy, model, count):
         listed = [shown(candidate) for candidate in ranking(case.problem(), policy)]
         every = [wanted(ranked) for ranked in case.ranked()]
@@ -655,7 +672,9 @@ def test_ranking_is_in_order_and_leaves_out_only_what_is_alike(
 
 
 def test_candidates_are_counted() -> None:
-    """A placement says how many sets there were, alike or not, with the required GPUs and within the groups."""
+    """A placement says how many sets there were, alike or not, with the required GPUs and within
+    the groups.
+    """
     for asked in random_cases("counted", "preserve", "cut", 400):
         case = replace(
             asked, needs=replace(asked.needs, at_most=(), nvlink=False, least_gb_per_s=0.0)
@@ -665,7 +684,9 @@ def test_candidates_are_counted() -> None:
 
 
 def test_cases_cover_what_they_should() -> None:
-    """The random cases hold ties, every size, every need and its failure, parts that PCIe joins, and many machines."""
+    """The random cases hold ties, every size, every need and its failure, parts that PCIe joins,
+    and many machines.
+    """
     seen = set()
     for case in random_cases("covered", "preserve", "cut", 800):
         ranked, machine = case.ranked(), case.machine
@@ -738,7 +759,9 @@ def test_set_of_sixteen_is_the_best_of_all(case: str, sensitive: bool) -> None:
 
 
 def test_set_that_many_nvlinks_leave_in_parts() -> None:
-    """Three GPUs in a triangle of single NVLinks and a fourth beside one of them are faster than four on one bridge."""
+    """Three GPUs in a triangle of single NVLinks and a fourth beside one of them are faster than
+    four on one bridge.
+    """
     gpus = tuple(Gpu(index, f"GPU-{index}", "test", 1 << 34, **CARDS["H100"]) for index in range(8))
     path = {**dict.fromkeys(combinations(range(4, 8), 2), "PHB"), (2, 3): "PIX"}
     links = wired(gpus, lambda a, b: Wire(path.get((a, b), "SYS"), int(b < 3)))
@@ -775,7 +798,9 @@ def dgx1_problem(
 
 
 def test_vgg16_on_an_idle_dgx1() -> None:
-    """Three GPUs for vgg16 on an idle DGX-1 V100: 0, 2 and 3, with 60 GB/s; 311 are preserved, now and later."""
+    """Three GPUs for vgg16 on an idle DGX-1 V100: 0, 2 and 3, with 60 GB/s; 311 are preserved, now
+    and later.
+    """
     said = load_profile("vgg16").communication
     placement = place(
         dgx1_problem(3, pattern=said.pattern, sensitive=said.bandwidth_sensitive), "preserve"

@@ -1,4 +1,6 @@
-"""`gpulaunch profiles show NAME` and `--svg FILE`: every key with its unit, in the order of the table; the list."""
+"""`gpulaunch profiles show NAME` and `--svg FILE`: every key with its unit, in the order of the
+table; the list.
+"""
 
 import io
 import re
@@ -249,7 +251,9 @@ def set_keys(section: type[Section], document: dict[str, Any]) -> list[Key[Any]]
 
 
 def test_every_key_has_a_row_in_the_order_of_the_table():
-    """Each section has a row for each key it sets, in order, but for those drawn with another one."""
+    """Each section has a row for each key it sets, in order, but for those drawn with another
+    one.
+    """
     shown = {section.label: section for section in view(PROFILES["full"][0]).sections}
     assert list(shown) == [
         name for name, key in Profile.keys.items() if isinstance(key, Part) and name in FULL
@@ -322,7 +326,9 @@ def test_made_up_field(monkeypatch):
     ],
 )
 def test_amount(key, value, want):
-    """A number has the unit that its row or the end of its name says, joined so that no line parts them."""
+    """A number has the unit that its row or the end of its name says, joined so that no line parts
+    them.
+    """
     assert amount(key, value) == want.replace(" ", NO_BREAK)
 
 
@@ -338,7 +344,9 @@ def test_labels():
 
 
 def test_numbers_beside_others():
-    """Spread and percentile stand beside their figure without digits it does not show, also where it is missing."""
+    """Spread and percentile stand beside their figure without digits it does not show, also where
+    it is missing.
+    """
     resources = {
         "sm_utilization_percentage": 70.75,
         "power_w": 610,
@@ -370,7 +378,9 @@ def test_numbers_beside_others():
 
 
 def test_memory_of_the_gpu():
-    """Memory has a bar against its GPU's where that is known; a GPU that is too small is another."""
+    """Memory has a bar against its GPU's where that is known; a GPU that is too small is
+    another.
+    """
     profile = Profile({"name": "j", "resources": {"memory_mib": 8080}})
     found = {}
     for card in (16160, None, 100):
@@ -384,7 +394,9 @@ def test_memory_of_the_gpu():
 
 
 def test_bars():
-    """What is a share of 100 % has a bar; percentages that may be more have none, unless they are in a table."""
+    """What is a share of 100 % has a bar; percentages that may be more have none, unless they are
+    in a table.
+    """
     shares = {row.label: row.share for row in every_row(view(PROFILES["full"][0]).sections)}
     labels = (
         "time waiting for links",
@@ -657,7 +669,9 @@ def test_nothing_but_a_name():
 @EVERY
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_text_fits(profile, path, width):
-    """No line is wider than the terminal or ends in a blank, unless a word of the profile is nearly as long."""
+    """No line is wider than the terminal or ends in a blank, unless a word of the profile is nearly
+    as long.
+    """
     shown = lines(profile, width, path=path)
     wide = [line for line in shown if len(line) > width]
     assert [line for line in wide if max(map(len, line.split())) < 17] == []
@@ -688,7 +702,9 @@ def test_no_figure_without_its_unit(width):
 
 
 def test_path_is_never_broken():
-    """A file's path stands on one line beside its label, however long it is and whatever it holds."""
+    """A file's path stands on one line beside its label, however long it is and whatever it
+    holds.
+    """
     path = "/home/somebody/a folder/" + "deep/" * 20 + "job.toml"
     assert lines(PROFILES["name only"][0], 48, path=path)[1] == f"file          {path}"
 
@@ -786,7 +802,9 @@ def test_picture_says_what_the_terminal_says(name):
 
 
 def test_picture_is_the_same_each_time():
-    """A profile gives the same bytes, with a figure for each cell of the matrix and the axes of the curve."""
+    """A profile gives the same bytes, with a figure for each cell of the matrix and the axes of the
+    curve.
+    """
     first, again = (profile_svg(view(PROFILES["full"][0])) for _ in range(2))
     assert first == again
     found = texts(first)
@@ -817,19 +835,26 @@ VARIED = {
 
 
 def test_list_in_a_pipe():
-    """A pipe gets a line for each profile, as long as what it says, and one with all that may be asked of it."""
+    """A pipe gets a line for each profile, as long as what it says, and one with all that may be
+    asked of it.
+    """
     resources = {"memory_mib": 621, "sm_utilization_percentage": 26.56, "source": "s"}
     assert listed(VARIED, {"name": "kripke-1x", "resources": resources}) == [
         "name       pattern     sensitive   memory   SM %  BW %  description",
         "─" * 67,
-        "kripke     stencil_3d  -                -      -     -  Kripke, deterministic transport of particles",
+        (
+            "kripke     stencil_3d  -                -      -     -  Kripke, deterministic transport "
+            "of particles"
+        ),
         "  @batch=1, @size=1 is kripke-1x",
         "kripke-1x  -           -          621 MiB  26.56     -",
     ]
 
 
 def test_list_at_a_narrow_terminal():
-    """Where a description has no room beside the figures it stands below them in full, as do all variants."""
+    """Where a description has no room beside the figures it stands below them in full, as do all
+    variants.
+    """
     assert listed(VARIED, width=60, encoding="ascii") == [
         "name    pattern     sensitive  memory  SM %  BW %",
         "-" * 49,
@@ -843,7 +868,10 @@ def test_list_beside_the_figures():
     """Where there is some room a description goes on below itself."""
     got = listed(VARIED | {"description": "word " * 19 + "end"}, width=95)
     assert [line.rstrip() for line in got[2:]] == [
-        "kripke  stencil_3d  -               -     -     -  word word word word word word word word word",
+        (
+            "kripke  stencil_3d  -               -     -     -  word word word word word word word "
+            "word word"
+        ),
         f"{'':51}word word word word word word word word word",
         f"{'':51}word end",
         "  @batch=1, @size=1 is kripke-1x",

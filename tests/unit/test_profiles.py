@@ -1,4 +1,6 @@
-"""Profiles: what a file may say, what stands under it, sizes that nobody measured, and the library that is shipped."""
+"""Profiles: what a file may say, what stands under it, sizes that nobody measured, and the library
+that is shipped.
+"""
 
 import json
 import tomllib
@@ -31,7 +33,7 @@ from gpulaunch.sharing.partition import partition
 ROOT = Path(__file__).parents[2]
 SHIPPED = sorted((ROOT / "profiles" / "workloads").glob("*.toml"))
 
-# ------------------------------------------------------------------------------------------- one table for all
+# -------------------------------------------------------------------------------- one table for all
 
 
 def sections(section: type[Section] = Profile) -> dict[str, type[Section]]:
@@ -70,7 +72,9 @@ def whole_document() -> dict[str, Any]:
 
 
 def test_every_key_is_an_attribute() -> None:
-    """Whatever a document may say is an attribute of the record, under the same name; what it does not say is None."""
+    """Whatever a document may say is an attribute of the record, under the same name; what it does
+    not say is None.
+    """
     document = whole_document()
     profile, nothing = parse_profile(document), Profile()
     for section in sections():
@@ -178,7 +182,9 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(section_documents(Profile) | mutated())
 def test_schema_and_checker_agree(document: dict[str, Any]) -> None:
-    """What the checker takes is valid by the schema, so what the schema refuses the checker refuses."""
+    """What the checker takes is valid by the schema, so what the schema refuses the checker
+    refuses.
+    """
     if taken(document):
         VALIDATOR.validate(document)
 
@@ -281,7 +287,7 @@ def test_mistakes_are_named(tmp_path: Path, text: str, want: str) -> None:
     assert refused(str(path)).message.startswith(f"{path}:{want}")
 
 
-# ---------------------------------------------------------------------------------------------- base and variants
+# -------------------------------------------------------------------------------- base and variants
 
 BASE = """\
 name = "below"
@@ -368,7 +374,9 @@ def test_a_profile_stands_on_another(files: Path) -> None:
 
 
 def test_a_source_names_all_that_gave_figures(files: Path) -> None:
-    """A source names base and file if both gave figures; nobody's GPU or date stands for another's figures."""
+    """A source names base and file if both gave figures; nobody's GPU or date stands for another's
+    figures.
+    """
     resources = load_profile(str(files / "own.toml")).resources
     assert resources.source == "sampled again; the rest as ./below.toml on A100: sampled"
     assert (resources.measured_on, resources.date) == ("H100", None)
@@ -560,11 +568,13 @@ def test_references(text: str, want: tuple[str, tuple[str, ...]]) -> None:
     assert (found.name, found.variants) == want
 
 
-# ------------------------------------------------------------------------------------------------------ sizes
+# -------------------------------------------------------------------------------------------- sizes
 
 
 def test_sizes_that_the_paper_uses() -> None:
-    """Between and beyond the sizes of mps-sharing-2024 Table II figures follow a power law, and say so."""
+    """Between and beyond the sizes of mps-sharing-2024 Table II figures follow a power law, and say
+    so.
+    """
     kripke, warpx, athenapk = map(
         load_profile, ("kripke@size=2", "warpx@size=2", "athenapk@size=8")
     )
@@ -588,7 +598,9 @@ def test_sizes_that_were_measured() -> None:
 
 
 def test_percentages_end_at_100() -> None:
-    """However large the problem, no percentage passes 100, and however small, memory is 1 MiB at least."""
+    """However large the problem, no percentage passes 100, and however small, memory is 1 MiB at
+    least.
+    """
     large, small = load_profile("cholla-mhd@size=100"), load_profile("kripke@size=0.01")
     assert large.resources.sm_utilization_percentage == 100.0
     assert small.resources.memory_mib == 1
@@ -612,7 +624,10 @@ def test_one_size_at_a_time() -> None:
 @pytest.mark.parametrize("size", ["401", "0.0099"])
 def test_sizes_far_from_what_was_measured(size: str) -> None:
     """A law through sizes 1 and 4 goes from 0.01 to 400."""
-    want = f"scaling: size={size} is extrapolated too far: size=0.01 to 400 is within 100 times what was measured"
+    want = (
+        f"scaling: size={size} is extrapolated too far: size=0.01 to 400 is within 100 times what "
+        "was measured"
+    )
     assert refused(f"kripke@size={size}").message.endswith(want)
     assert load_profile("kripke@size=400").name == "kripke@size=400"
 
@@ -628,7 +643,10 @@ def test_nothing_to_draw_a_law_through() -> None:
 def test_zero_runs_along_a_line(tmp_path: Path) -> None:
     """A figure of 0 at one size runs along a straight line, and never under 0."""
     for size, pcie in ((1, 0), (3, 4)):
-        text = f'name = "s{size}"\n[resources]\npcie_tx_gb_per_s = {pcie}\nsource = "x"\nmeasured_on = "G{size}"'
+        text = (
+            f'name = "s{size}"\n[resources]\npcie_tx_gb_per_s = {pcie}\nsource = "x"\nmeasured_on '
+            f'= "G{size}"'
+        )
         (tmp_path / f"s{size}.toml").write_text(text)
     scaling = (
         'name = "s"\n[scaling]\nparameter = "n"\nprofiles = { 1 = "./s1.toml", 3 = "./s3.toml" }'
@@ -639,7 +657,7 @@ def test_zero_runs_along_a_line(tmp_path: Path) -> None:
     assert got[2].measured_on is None  # they do not agree on it
 
 
-# -------------------------------------------------------------------------------------------- what sharing makes of it
+# ------------------------------------------------------------------------- what sharing makes of it
 
 A100X = Capacity(memory_bytes=80 << 30, most_clients=48)
 
@@ -666,7 +684,9 @@ def test_memory_intensive_without_a_curve_keeps_an_even_share() -> None:
 
 
 def test_slowdown_on_one_gpu_goes_first(tmp_path: Path) -> None:
-    """Beside a job on one GPU counts what was measured there, beside others what was on one socket."""
+    """Beside a job on one GPU counts what was measured there, beside others what was on one
+    socket.
+    """
     path = tmp_path / "job.toml"
     path.write_text(
         'name = "job"\n[collocation]\nsource = "a"\nslowdown_percentage = { x = 1, y = 2 }\n'
@@ -702,7 +722,7 @@ def test_predicted_slowdown_is_called_so() -> None:
     assert parse_share(json.loads(json.dumps(share_document(share)))) == share
 
 
-# ---------------------------------------------------------------------------------------------------------- --set
+# -------------------------------------------------------------------------------------------- --set
 
 
 @pytest.mark.parametrize(
@@ -727,7 +747,7 @@ def test_set_goes_over_a_variant() -> None:
     assert (changed.name, changed.description) == ("alexnet@batch=1", "a=b")
 
 
-# -------------------------------------------------------------------------------------------------------- the library
+# -------------------------------------------------------------------------------------- the library
 
 CLASSES = {
     "compute": "dxtc tpacf binomial-options leukocyte coulombic-potential mergesort pathfinder",
@@ -769,7 +789,9 @@ def test_occupancies_of_table_i() -> None:
 
 @pytest.mark.parametrize("network", ["alexnet", "googlenet"])
 def test_batch_classes_are_the_published_data(network: str) -> None:
-    """Times, split slowdowns and collocations by batch class are the published ones, for two GPUs."""
+    """Times, split slowdowns and collocations by batch class are the published ones, for two
+    GPUs.
+    """
     path = ROOT / "profiles" / "generators" / "poisson.toml"
     published = tomllib.loads(path.read_text())["profile"]
     for batch in (1, 4, 64, 128):
@@ -786,7 +808,9 @@ def test_batch_classes_are_the_published_data(network: str) -> None:
 
 @pytest.mark.parametrize("network", ["alexnet", "googlenet", "caffenet"])
 def test_weights_by_batch_class(network: str) -> None:
-    """The job graph's weight falls from 4 for the smallest batch to 1 for the largest (topo-aware-sc17 5.1)."""
+    """The job graph's weight falls from 4 for the smallest batch to 1 for the largest
+    (topo-aware-sc17 5.1).
+    """
     weights = [
         load_profile(f"{network}@batch={batch}").communication.weight for batch in (1, 4, 64, 128)
     ]

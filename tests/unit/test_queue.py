@@ -1,4 +1,6 @@
-"""The queue as plain values: who competes, who may pass, what a ticket's record holds, and lengths of time."""
+"""The queue as plain values: who competes, who may pass, what a ticket's record holds, and lengths
+of time.
+"""
 
 import json
 import random
@@ -40,7 +42,7 @@ def outcome(decision: Decision) -> tuple[object, ...]:
     return (type(decision), decision.reason, *bar)
 
 
-# ---------------------------------------------------------------------------------------------- who competes
+# ------------------------------------------------------------------------------------- who competes
 
 
 @pytest.mark.parametrize(
@@ -78,7 +80,9 @@ def outcome(decision: Decision) -> tuple[object, ...]:
 def test_competing(
     sentence: str, tickets: list[Ticket], within: str | None, only: Sequence[int], want: list[int]
 ) -> None:
-    """Tickets compete that want some of the same GPUs of the same lease, or outside all leases, in their order."""
+    """Tickets compete that want some of the same GPUs of the same lease, or outside all leases, in
+    their order.
+    """
     inside = lease(within, *ALL) if within else None
     assert [found.number for found in competing(tickets, inside, uuids(only))] == want, sentence
 
@@ -153,7 +157,9 @@ def test_barring(
     clock_s: float,
     want: int | None,
 ) -> None:
-    """Before an earlier request's limit those pass it that are smaller, if it cannot start; if it is choosy, all."""
+    """Before an earlier request's limit those pass it that are smaller, if it cannot start; if it
+    is choosy, all.
+    """
     bar = barring(ahead, gpus, uuids(free), clock_s)
     assert (bar and bar.number) == want, sentence
 
@@ -170,12 +176,14 @@ def test_barring(
 def test_the_choosy_keep_their_order(
     sentence: str, ahead: list[Ticket], gpus: int, free: Sequence[int], want: int | None
 ) -> None:
-    """Two requests that wait for better GPUs may want the same ones, so the later of them does not pass the earlier."""
+    """Two requests that wait for better GPUs may want the same ones, so the later of them does not
+    pass the earlier.
+    """
     bar = barring(ahead, gpus, uuids(free), 0, choosy=True)
     assert (bar and bar.number) == want, sentence
 
 
-# ---------------------------------------------------------------------------------------------- decisions
+# ---------------------------------------------------------------------------------------- decisions
 
 BIG = ticket(1, gpus=8)
 WILLING = replace(BIG, passable_until_s=LIMIT_S)
@@ -313,7 +321,9 @@ def test_decision_with_a_queue(
     clock_s: float,
     want: tuple[object, ...],
 ) -> None:
-    """An earlier request that competes and may not be passed makes a later one wait, and the reason says so."""
+    """An earlier request that competes and may not be passed makes a later one wait, and the reason
+    says so.
+    """
     assert outcome(decide(asked, Situation(BOX, leases, ahead=ahead, clock_s=clock_s))) == want, (
         sentence
     )
@@ -343,7 +353,7 @@ def test_use_outside_keeps_an_earlier_request_from_starting() -> None:
     )
 
 
-# ---------------------------------------------------------------------------------------------- many at random
+# ----------------------------------------------------------------------------------- many at random
 
 
 ARRIVALS = 30
@@ -388,7 +398,8 @@ class Crowd:
         """Those who wait look in a random order, until nobody finds anything.
 
         Args:
-            check: told of each start: the ticket, the earlier ones that still wait and compete, what was free.
+            check: told of each start: the ticket, the earlier ones that still wait and compete,
+                what was free.
         """
         found = True
         while found:
@@ -447,7 +458,9 @@ class Crowd:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_first_in_first_out(seed: int) -> None:
-    """Whoever looks when: of requests that compete the earlier starts first, each GPU has one owner, none is lost."""
+    """Whoever looks when: of requests that compete the earlier starts first, each GPU has one
+    owner, none is lost.
+    """
 
     def in_order(one: Ticket, ahead: list[Ticket], _: set[str]) -> None:
         assert ahead == [], f"{one.number} started before {[other.number for other in ahead]}"
@@ -457,7 +470,9 @@ def test_first_in_first_out(seed: int) -> None:
 
 @pytest.mark.parametrize("crowds", [4])
 def test_backfill_starves_nobody(crowds: int) -> None:
-    """A request is passed only by smaller ones, while it cannot start, and never once it is older than its limit."""
+    """A request is passed only by smaller ones, while it cannot start, and never once it is older
+    than its limit.
+    """
     passes = 0
 
     def fair(one: Ticket, ahead: list[Ticket], free: set[str]) -> None:
@@ -477,9 +492,11 @@ def test_backfill_starves_nobody(crowds: int) -> None:
 
 
 def test_a_stream_of_small_requests_ends_at_the_limit() -> None:
-    """Under an endless stream of single GPUs, a request for all of them starts once those before its limit have ended.
+    """Under an endless stream of single GPUs, a request for all of them starts once those before
+    its limit have ended.
 
-    Without the limit it would never start: the same stream, with a limit that does not come, keeps it waiting.
+    Without the limit it would never start: the same stream, with a limit that does not come, keeps
+    it waiting.
     """
 
     def waited_s(limit_s: float) -> float | None:
@@ -500,13 +517,15 @@ def test_a_stream_of_small_requests_ends_at_the_limit() -> None:
 
 
 def test_the_queue_is_about_the_gpus_that_would_do() -> None:
-    """A ticket's GPUs are those that its request admits, within the lease that it runs inside of."""
+    """A ticket's GPUs are those that its request admits, within the lease that it runs inside
+    of.
+    """
     parent = lease("a", 1, 2, 3)
     assert [gpu.index for gpu in admitted_gpus(asking(1, (2, 3, 4)), BOX)] == [2, 3, 4]
     assert [gpu.index for gpu in admitted_gpus(asking(1, (2, 3, 4)), BOX, parent)] == [2, 3]
 
 
-# ---------------------------------------------------------------------------------------------- tickets as records
+# ------------------------------------------------------------------------------- tickets as records
 
 
 def written(record: Ticket) -> Any:
@@ -696,7 +715,7 @@ def test_a_lease_is_no_ticket() -> None:
         parse_ticket(json.loads(json.dumps(lease("a", 0).to_document())), 1000)
 
 
-# ---------------------------------------------------------------------------------------------- lengths of time
+# ---------------------------------------------------------------------------------- lengths of time
 
 
 @pytest.mark.parametrize(
@@ -720,7 +739,9 @@ def test_a_lease_is_no_ticket() -> None:
     ],
 )
 def test_length_of_time(text: str, want: float) -> None:
-    """Days, hours, minutes and seconds, alone or together, in any case; a number alone is seconds."""
+    """Days, hours, minutes and seconds, alone or together, in any case; a number alone is
+    seconds.
+    """
     assert parse_duration(text) == want
 
 
@@ -732,7 +753,9 @@ WRONG_TIMES = [
 
 @pytest.mark.parametrize("text", WRONG_TIMES)
 def test_no_length_of_time(text: str) -> None:
-    """What is not positive, has no unit that is known, or could be read in two ways is no length of time."""
+    """What is not positive, has no unit that is known, or could be read in two ways is no length of
+    time.
+    """
     with pytest.raises(ValueError, match=r".*"):
         parse_duration(text)
 

@@ -127,7 +127,9 @@ def shared(*spans: tuple[float, float], gpus: tuple[int, ...] = (0,)) -> Replay:
     ids=["one after the other", "together", "three in two lanes, then one alone"],
 )
 def test_bars_on_a_shared_gpu(spans, want) -> None:
-    """Jobs that share a GPU lie beside each other in its row, and one that has it alone has the whole row."""
+    """Jobs that share a GPU lie beside each other in its row, and one that has it alone has the
+    whole row.
+    """
     replay = shared(*spans)
     bars = bars_of(replay, rows_of([replay]))
     assert [(bar.row, bar.height) for bar in bars] == want
@@ -183,7 +185,8 @@ def test_units_of_time(longest_s, want) -> None:
 # Policies and their colours
 
 
-# how three kinds of colour blindness mix red, green and blue (linear), whole: Machado et al. 2009, severity 1
+# how three kinds of colour blindness mix red, green and blue (linear), whole: Machado et al. 2009,
+# severity 1
 SEEN = {
     "all colours": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     "no red": ((0.1523, 1.0526, -0.2049), (0.1145, 0.7863, 0.0992), (-0.0039, -0.0481, 1.052)),
@@ -226,7 +229,9 @@ def test_colours_can_be_told_apart(eye) -> None:
 
 
 def test_bars_tell_their_job() -> None:
-    """Where the pointer rests on a bar it is said which job that is, where it ran, and how long it waited and took."""
+    """Where the pointer rests on a bar it is said which job that is, where it ran, and how long it
+    waited and took.
+    """
     (replay,) = replayed(job(gpus=3), policies=["preserve"])
     svg = ET.fromstring(report_files([replay])["timeline.svg"])
     want = (

@@ -1,4 +1,6 @@
-"""Sharing as plain values: whom a request joins, what its lease says, and why it does not join others."""
+"""Sharing as plain values: whom a request joins, what its lease says, and why it does not join
+others.
+"""
 
 import json
 import os
@@ -196,17 +198,22 @@ def decided(
 def test_whom_a_request_joins(
     sentence: str, asked: Request, leases: list[Lease], want: tuple[object, ...]
 ) -> None:
-    """A request that shares joins jobs of its user on exactly its GPUs if that hurts nobody, or opens free ones."""
+    """A request that shares joins jobs of its user on exactly its GPUs if that hurts nobody, or
+    opens free ones.
+    """
     for order in (leases, leases[::-1]):
         assert decided(asked, *order) == want, sentence
 
 
 def test_nobody_to_join_and_nothing_free() -> None:
-    """Where nothing is free the reason tells of each GPU to share what is in the way, with the figures."""
+    """Where nothing is free the reason tells of each GPU to share what is in the way, with the
+    figures.
+    """
     leases = [shared("a", HALF, 0), shared("b", HEAVY, 1), lease("c", 2, 3)]
     want = (
         "1 GPU requested: 0 of 4 are free, 4 are leased; of those to share: "
-        "GPU 0: average SM utilization 145 % of at most 100 %; GPU 1: average SM utilization 190 % of at most 100 %"
+        "GPU 0: average SM utilization 145 % of at most 100 %; GPU 1: average SM utilization 190 % "
+        "of at most 100 %"
     )
     assert decided(asking(HEAVY), *leases) == (Wait, want)
     bounds = Bounds(sm_percentage=145)
@@ -214,7 +221,9 @@ def test_nobody_to_join_and_nothing_free() -> None:
 
 
 def test_gpus_that_cannot_be_shared() -> None:
-    """A GPU that cannot be shared is the job's own, with the reason; one that can, and is in use, is joined."""
+    """A GPU that cannot be shared is the job's own, with the reason; one that can, and is in use,
+    is joined.
+    """
     old = asking(LIGHT, unfit={"GPU-0": "compute capability 6.0"})
     assert decided(old) == ((1,), ())  # those that can come first
     others = [lease("a", 1, 2, 3)]
@@ -230,7 +239,9 @@ def test_gpus_that_cannot_be_shared() -> None:
 
 
 def test_a_job_of_one_gpu_depends_on_no_links() -> None:
-    """A profile may say that a job depends on links; on one GPU there are none, so that its like may come."""
+    """A profile may say that a job depends on links; on one GPU there are none, so that its like
+    may come.
+    """
     asked = asking(LIGHT, sensitive=True)
     assert decided(asked, shared("a", LIGHT, 0, sensitive=True)) == ((0,), ("a",))
     alone = decide(asked, Situation(BOX))
@@ -239,7 +250,9 @@ def test_a_job_of_one_gpu_depends_on_no_links() -> None:
 
 
 def test_gpus_of_another_groups_daemon() -> None:
-    """A GPU that the daemon of another group has, though no job of it uses it any more, is not opened for sharing."""
+    """A GPU that the daemon of another group has, though no job of it uses it any more, is not
+    opened for sharing.
+    """
     left = lease("b", 0, share=shared("a", HALF, 0, 1).share, ancestors=("a",))
     asked = replace(asking(LIGHT), constraints=(Constraint("--only 1", frozenset({"GPU-1"})),))
     decision = decide(asked, Situation(BOX, [left]))
@@ -266,7 +279,9 @@ def test_unlike_gpus_in_one_group() -> None:
 
 
 def test_host_bandwidth_of_those_who_share() -> None:
-    """Jobs that share a GPU move each its own in the memory of the socket; what runs inside one is part of it."""
+    """Jobs that share a GPU move each its own in the memory of the socket; what runs inside one is
+    part of it.
+    """
     gpus = tuple(replace(gpu, numa_node=0, host_gb_per_s=100.0) for gpu in BOX.gpus)
     topology = Topology("box", gpus, BOX.links, "a test")
     asked = asking(LIGHT, wishes=Wishes(host_gb_per_s=40.0))
@@ -277,7 +292,9 @@ def test_host_bandwidth_of_those_who_share() -> None:
 
 
 def test_what_alone_means_for_links() -> None:
-    """The links that a job would get alone are those of GPUs that it may have, not of all that are free."""
+    """The links that a job would get alone are those of GPUs that it may have, not of all that are
+    free.
+    """
     dgx, _ = load_described_machine("dgx1-v100")
     uuids = {gpu.index: gpu.uuid for gpu in dgx.gpus}
     group = tuple(sorted((uuids[0], uuids[5])))
@@ -300,7 +317,9 @@ def test_too_much_for_one() -> None:
 
 
 def test_what_is_in_the_way() -> None:
-    """GPUs that a constraint or a wish leaves out, that are in use outside, or stay apart from, are not joined."""
+    """GPUs that a constraint or a wish leaves out, that are in use outside, or stay apart from, are
+    not joined.
+    """
     there = shared("a", LIGHT, 1, name="noisy")
     without = replace(
         asking(LIGHT), constraints=(Constraint("--exclude 1", frozenset({"GPU-0", "GPU-2"})),)
@@ -322,7 +341,9 @@ def test_what_is_in_the_way() -> None:
 
 
 def test_links_matter_to_who_depends_on_them() -> None:
-    """A job that depends on links is not sent to worse ones than it would get alone, nor to those of its like."""
+    """A job that depends on links is not sent to worse ones than it would get alone, nor to those
+    of its like.
+    """
     dgx, _ = load_described_machine("dgx1-v100")
     uuids = {gpu.index: gpu.uuid for gpu in dgx.gpus}
 
@@ -345,7 +366,9 @@ def test_links_matter_to_who_depends_on_them() -> None:
 
 
 def test_first_in_first_out() -> None:
-    """Who waits for a GPU is not kept from it by others who come to share it, unless it lets smaller ones pass."""
+    """Who waits for a GPU is not kept from it by others who come to share it, unless it lets
+    smaller ones pass.
+    """
     there = [shared("a", LIGHT, 0), lease("b", 1, 2)]
     barred = decide(
         asking(LIGHT), Situation(BOX, there, ahead=[ticket(1, 4, range(4), user_id=BOB)])
@@ -381,7 +404,9 @@ def percentage(asked: Request, *leases: Lease) -> tuple[int, tuple[int, ...], in
 
 
 def test_how_much_a_job_gets() -> None:
-    """The first gets what it can use, the next what is left, and what the command line says comes before all that."""
+    """The first gets what it can use, the next what is left, and what the command line says comes
+    before all that.
+    """
     memory, compute = replace(LIGHT, curve=SATURATED), replace(HALF, curve=LINEAR)
     small, _, left = percentage(asking(memory))
     assert (small <= 30, left) == (True, 100)
@@ -399,7 +424,9 @@ def test_how_much_a_job_gets() -> None:
 
 
 def test_explained() -> None:
-    """The explanation has every group with its verdict, the one that is joined among them, or what is opened."""
+    """The explanation has every group with its verdict, the one that is joined among them, or what
+    is opened.
+    """
     leases = [shared("a", HALF, 0), shared("b", HEAVY, 1)]
     situation = Situation(BOX, leases)
     decision = decide(asking(LIGHT), situation)
@@ -416,7 +443,7 @@ def test_explained() -> None:
     ] == [("GPU 0", (), 10)]
 
 
-# ---------------------------------------------------------------------------------------------- records
+# ------------------------------------------------------------------------------------------ records
 
 CURVED = Demand("job", 30.5, 20.0, GIB, 100.0, SATURATED, Counters(120.0, 0.75, 128))
 
@@ -472,7 +499,9 @@ def test_a_record_without_a_share_says_nothing_of_it() -> None:
     ],
 )
 def test_a_record_that_cannot_be_understood(path: str, value: object, want: str) -> None:
-    """A live record with a share that nobody can understand is complained of, and never guessed at."""
+    """A live record with a share that nobody can understand is complained of, and never guessed
+    at.
+    """
     document = json.loads(
         json.dumps(lease("a1", 0, share=Share(("GPU-0",), 40, True, Client(CURVED))).to_document())
     )
@@ -487,7 +516,9 @@ def test_a_record_that_cannot_be_understood(path: str, value: object, want: str)
 
 
 def test_least_of_several() -> None:
-    """What several GPUs offer is the least of each figure, and nothing where one of them is unknown."""
+    """What several GPUs offer is the least of each figure, and nothing where one of them is
+    unknown.
+    """
     got = least_of([Capacity(16, 48, 80, 300.0), Capacity(32, 60, None, 250.0)])
     assert got == Capacity(16, 48, None, 250.0)
     assert least_of([]) == Capacity(0, 0)
@@ -514,7 +545,7 @@ def test_one_more_resident_never_opens_a_door() -> None:
     assert refused > 1000
 
 
-# ---------------------------------------------------------------------------------------------- what can be shared
+# ------------------------------------------------------------------------------- what can be shared
 
 
 @pytest.mark.parametrize(
@@ -539,12 +570,16 @@ def test_one_more_resident_never_opens_a_door() -> None:
 def test_which_gpus_can_be_shared(
     sentence: str, gpu: dict, driver: int | None, want: Capacity | Unfit
 ) -> None:
-    """A GPU can be shared if MPS bounds its clients, by architecture and driver; else it is said why not."""
+    """A GPU can be shared if MPS bounds its clients, by architecture and driver; else it is said
+    why not.
+    """
     assert capacity_of(replace(BOX.gpus[0], **gpu), None, driver) == want, sentence
 
 
 def test_figures_of_a_known_model() -> None:
-    """What a GPU offers beside its memory is what is known of its model; its capability too where NVML is silent."""
+    """What a GPU offers beside its memory is what is known of its model; its capability too where
+    NVML is silent.
+    """
     dgx, _ = load_described_machine("dgx1-v100")
     gpu = replace(dgx.gpus[0], compute_capability=None)
     found = capacity_of(gpu, find_gpu_model(load_gpu_models(), gpu.model), 550)
@@ -553,7 +588,9 @@ def test_figures_of_a_known_model() -> None:
 
 
 def test_settings_reach_the_rule() -> None:
-    """Objective, weights, tolerance, bounds, and the profile's slowdowns are what the settings and the profile say."""
+    """Objective, weights, tolerance, bounds, and the profile's slowdowns are what the settings and
+    the profile say.
+    """
     words = {
         "OBJECTIVE": "product",
         "PRODUCT_WEIGHTS": "3,2",

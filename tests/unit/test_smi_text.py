@@ -1,4 +1,6 @@
-"""What nvidia-smi topo -m prints, as drivers and web pages hand it down: read exactly, or refused with the line."""
+"""What nvidia-smi topo -m prints, as drivers and web pages hand it down: read exactly, or refused
+with the line.
+"""
 
 import tomllib
 from itertools import combinations
@@ -35,7 +37,9 @@ Legend:
 
 
 def matrix(upper: str, cpus: str = "", nodes: str = "", gpus: str = "") -> SmiMatrix:
-    """A matrix from the rows of its upper triangle, CPU lists and nodes; "-" is what the text does not tell."""
+    """A matrix from the rows of its upper triangle, CPU lists and nodes; "-" is what the text does
+    not tell.
+    """
     rows = [row.split() for row in upper.strip().splitlines()]
     count = len(rows) + 1 if rows else 1
     return SmiMatrix(
@@ -55,13 +59,15 @@ class Case(NamedTuple):
 
 CASES = {
     "newest form: underlined header, adapters with rows and legend, GPU NUMA ID behind two tabs": Case(
-        "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+        "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA "
+        "ID\x1b[0m\n"
         "GPU0\t X \tNV6\tNV6\tNV6\tPIX\tSYS\t0-15,32-47\t0\t\tN/A\n"
         "GPU1\tNV6\t X \tNV6\tNV6\tNODE\tSYS\t0-15,32-47\t0\t\tN/A\n"
         "GPU2\tNV6\tNV6\t X \tNV6\tSYS\tPIX\t16-31,48-63\t1\t\tN/A\n"
         "GPU3\tNV6\tNV6\tNV6\t X \tSYS\tNODE\t16-31,48-63\t1\t\tN/A\n"
         "NIC0\tPIX\tNODE\tSYS\tSYS\t X \tSYS\t\t\t\t\n"
-        "NIC1\tSYS\tSYS\tPIX\tNODE\tSYS\t X \t\t\t\t\n" + LEGEND + "\nNIC Legend:\n\n  NIC0: mlx5_0\n  NIC1: mlx5_1\n",
+        "NIC1\tSYS\tSYS\tPIX\tNODE\tSYS\t X \t\t\t\t\n" + LEGEND + "\nNIC Legend:\n\n  NIC0: "
+        "mlx5_0\n  NIC1: mlx5_1\n",
         matrix("NV6 NV6 NV6\nNV6 NV6\nNV6", "0-15,32-47 0-15,32-47 16-31,48-63 16-31,48-63", "0 0 1 1"),
     ),
     "old driver: SOC, header without its tabs, adapters' rows short of cells, no NUMA column": Case(
@@ -139,7 +145,8 @@ CASES = {
     ),
     "one GPU and nothing else, behind a byte order mark": Case("\ufeffGPU0\nGPU0\t X \n", matrix("")),
     "a comment with a table of its own": Case(
-        "# \tGPU0\tGPU1\n# GPU0\t X \tPIX\n#GPU0\t X \tPIX\n\tGPU0\tGPU1\nGPU0\t X \tPHB\nGPU1\tPHB\t X \n",
+        "# \tGPU0\tGPU1\n# GPU0\t X \tPIX\n#GPU0\t X \tPIX\n\tGPU0\tGPU1\nGPU0\t X "
+        "\tPHB\nGPU1\tPHB\t X \n",
         matrix("PHB"),
     ),
     "numbers with gaps, not from 0": Case(
@@ -185,7 +192,9 @@ def machine(found: SmiMatrix) -> Topology:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_machine_is_the_text(case: Case) -> None:
-    """The machine of a text has the text's links, CPUs and NUMA nodes, and nothing that the text does not tell."""
+    """The machine of a text has the text's links, CPUs and NUMA nodes, and nothing that the text
+    does not tell.
+    """
     topology = machine(case.want)
     assert said(topology) == case.want.cells
     assert tuple(gpu.cpuset for gpu in topology.gpus) == case.want.cpusets
@@ -198,7 +207,7 @@ def test_machine_is_the_text(case: Case) -> None:
     }
 
 
-# ------------------------------------------------------------------------------------------------ mistakes
+# ----------------------------------------------------------------------------------------- mistakes
 
 GOOD = """\
 # three GPUs
@@ -369,15 +378,18 @@ def test_no_slip_is_believed(row: int, column: int, new: str) -> None:
             parse_topology_text(text)
 
 
-# ---------------------------------------------------------------------------------------------- the machine
+# -------------------------------------------------------------------------------------- the machine
 
 
 def test_document() -> None:
-    """The document has what the text tells, and neither NVLinks nor memory where it tells nothing."""
+    """The document has what the text tells, and neither NVLinks nor memory where it tells
+    nothing.
+    """
     pcie = {"generation": 0, "width": 0}
     assert text_document(matrix("NV4 NODE\nNODE", "0-3 0-3 4-7", "0 0 0"), "box", "a text") == {
         "name": "box",
-        "source": "a text; NVLink 3 is assumed (25 GB/s per link and direction), as the text does not tell; PCIe 3.0 "
+        "source": "a text; NVLink 3 is assumed (25 GB/s per link and direction), as the text does "
+        "not tell; PCIe 3.0 "
         "with 16 lanes is assumed",
         "gpus": {"count": 3, "model": "GPU"},
         "nvlink": {"version": [3, 3, 0], "links": [[0, 1, 4]]},
@@ -463,11 +475,13 @@ def test_source_tells_what_is_assumed() -> None:
     )
 
 
-# ------------------------------------------------------------------------------------------------- files
+# -------------------------------------------------------------------------------------------- files
 
 
 def test_topology_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--topology takes such a text: by any path, or by a name in .txt; its stem is the machine's name."""
+    """--topology takes such a text: by any path, or by a name in .txt; its stem is the machine's
+    name.
+    """
     text = CASES["a cgroup hides all CPUs"].text
     path = tmp_path / "node 7 (gpu).txt"
     path.write_text(text)
@@ -536,7 +550,7 @@ def test_written_machine_can_be_read_by_people() -> None:
     assert "PIX = [\n    [0, 2],\n]\n" in document_text(document)
 
 
-# ------------------------------------------------------------------------------------------------- fuzz
+# --------------------------------------------------------------------------------------------- fuzz
 
 
 class Form(NamedTuple):
@@ -655,7 +669,9 @@ def test_every_matrix_is_a_machine(found: SmiMatrix) -> None:
 
 @pytest.mark.parametrize("name", [name for name in machine_names() if name != "minsky-cluster"])
 def test_every_described_machine(name: str) -> None:
-    """A described machine's links, written as nvidia-smi would (it knows one machine), are read back as they are."""
+    """A described machine's links, written as nvidia-smi would (it knows one machine), are read
+    back as they are.
+    """
     topology, _ = load_described_machine(name)
     assert not any(gpu.mig for gpu in topology.gpus), (
         "nvidia-smi has no rows for MIG instances: leave this one out"
@@ -671,7 +687,9 @@ def test_every_described_machine(name: str) -> None:
 
 
 def believed(text: str) -> None:
-    """Read a text, which may be refused, but believed only if both GPUs of each pair say so in a row of their own."""
+    """Read a text, which may be refused, but believed only if both GPUs of each pair say so in a
+    row of their own.
+    """
     looks_like_topology_text(text)
     try:
         found = parse_topology_text(text)

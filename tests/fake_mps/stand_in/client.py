@@ -1,9 +1,10 @@
 """mps_client [--deaf] [--stays]: a CUDA program as far as MPS is concerned.
 
-At its start it connects to the control daemon of CUDA_MPS_PIPE_DIRECTORY as libcuda does in cuInit, which starts a
-server if there is none and waits while there is one of another user; without a daemon it goes on without MPS and says
-nothing to the user. Then it prints a line, "attached PID" or "without PID", and stays until a line comes on stdin, or
-USR1, or it is terminated by MPS: then it ends with status 1, as a program does that looks at its errors.
+At its start it connects to the control daemon of CUDA_MPS_PIPE_DIRECTORY as libcuda does in cuInit,
+which starts a server if there is none and waits while there is one of another user; without a
+daemon it goes on without MPS and says nothing to the user. Then it prints a line, "attached PID" or
+"without PID", and stays until a line comes on stdin, or USR1, or it is terminated by MPS: then it
+ends with status 1, as a program does that looks at its errors.
 
 --deaf   ignores INT and TERM
 --stays  does not end when MPS has terminated it: only the others end it

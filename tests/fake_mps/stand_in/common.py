@@ -1,7 +1,7 @@
 """What the stand-ins share: where they are told what to do, and where they write down what happens.
 
-Everything lies beside this file's folder: told.json, which a test changes, and events.jsonl. No variable has to survive
-in anybody's environment.
+Everything lies beside this file's folder: told.json, which a test changes, and events.jsonl. No
+variable has to survive in anybody's environment.
 """
 
 import json

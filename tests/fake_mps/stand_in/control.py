@@ -1,4 +1,5 @@
-"""nvidia-cuda-mps-control: without an option the front end, which reads commands on stdin; -d and -f start the daemon.
+"""nvidia-cuda-mps-control: without an option the front end, which reads commands on stdin; -d and
+-f start the daemon.
 
 Any other option is taken for none, as by the real one (550), which knows no -v.
 """
@@ -17,7 +18,8 @@ from daemon import Daemon, DaemonError
 
 _HELP = (
     "CUDA MPS Control for Linux/Unix.\nCopyright (C) 2003 - 2023 NVIDIA Corporation.\n\n"
-    "  This program allows multiple CUDA processes to share a single GPU context. For information on how to use the "
+    "  This program allows multiple CUDA processes to share a single GPU context. For information "
+    "on how to use the "
     "CUDA MPS, see the nvidia-cuda-mps-control manual page.\n"
 )
 _NO_DAEMON = "Cannot find MPS control daemon process"
@@ -58,7 +60,9 @@ def front_end() -> int:
 
 
 def _answer(connection: socket.socket) -> str:
-    """What the daemon says to a command; its exit status, once it is gone, when it quits; empty when it just dies."""
+    """What the daemon says to a command; its exit status, once it is gone, when it quits; empty
+    when it just dies.
+    """
     try:
         answer = connection.recv(1 << 20).decode()
     except OSError:

@@ -1,13 +1,16 @@
-"""The control daemon: it says what driver 550's says, in as many words, as far as that could be seen without a GPU.
+"""The control daemon: it says what driver 550's says, in as many words, as far as that could be
+seen without a GPU.
 
-Taken from the real program, run with a server that never becomes ready: every sentence below, when which is said, the
-files in the pipe directory and their modes, what of them stays, the POSIX lock, and that a daemon that is to quit waits
-for its server and takes no connection meanwhile. test_fake_mps.py compares.
+Taken from the real program, run with a server that never becomes ready: every sentence below, when
+which is said, the files in the pipe directory and their modes, what of them stays, the POSIX lock,
+and that a daemon that is to quit waits for its server and takes no connection meanwhile.
+test_fake_mps.py compares.
 
-From the documentation or assumed, since no real client was at hand: what ps prints about clients and
-get_device_client_list, terminate_client of a process that is no client (1), and everything that a client itself meets.
-Different on purpose: the sockets speak another protocol; the peer's uid counts, and not which socket he takes;
-the log is written at once, and not by way of the FIFO "log"; a negative memory limit is none.
+From the documentation or assumed, since no real client was at hand: what ps prints about clients
+and get_device_client_list, terminate_client of a process that is no client (1), and everything that
+a client itself meets. Different on purpose: the sockets speak another protocol; the peer's uid
+counts, and not which socket he takes; the log is written at once, and not by way of the FIFO "log";
+a negative memory limit is none.
 """
 
 import fcntl
@@ -105,7 +108,7 @@ class Daemon:
         self._priority = "0"
         self._sent_away = 0
 
-    # ------------------------------------------------------------------------------------------- start and end
+    # -------------------------------------------------------------------------------- start and end
 
     def run(self, listening: Callable[[str], None]) -> int:
         """Start, serve and end.
@@ -148,7 +151,8 @@ class Daemon:
                 os.mkdir(self._directory, 0o777)
             except FileNotFoundError:
                 raise DaemonError(f"Cannot access {PIPE}={self._directory}\n") from None
-        # the lock lasts as long as the process; a server that inherits the descriptor does not inherit the lock
+        # the lock lasts as long as the process; a server that inherits the descriptor does not
+        # inherit the lock
         lock = os.open(
             os.path.join(self._directory, "control_lock"), os.O_WRONLY | os.O_CREAT, 0o666
         )
@@ -198,7 +202,7 @@ class Daemon:
         for peer in [peer for peer in self._peers if peer.waits]:
             self._attach(peer)
 
-    # -------------------------------------------------------------------------------------------------- the log
+    # -------------------------------------------------------------------------------------- the log
 
     def _open_log(self) -> str:
         """A warning, empty if all is well."""
@@ -216,7 +220,10 @@ class Daemon:
             ):  # the FIFO that all lines go through cannot be made
                 self._log_file = None
         except OSError:
-            return f"Warning: Failed writing log files to directory [{directory}]. No logs will be available.\n"
+            return (
+                f"Warning: Failed writing log files to directory [{directory}]. No logs will be "
+                "available.\n"
+            )
         return ""
 
     @staticmethod
@@ -229,7 +236,7 @@ class Daemon:
             stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}.{int(now * 1000) % 1000:03}"
             os.write(self._log_file, f"[{stamp} Control {pid or os.getpid():5}] {text}\n".encode())
 
-    # -------------------------------------------------------------------------------------------- who is there
+    # --------------------------------------------------------------------------------- who is there
 
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
@@ -313,7 +320,7 @@ class Daemon:
         with suppress(OSError):
             peer.socket.send(text.encode())
 
-    # -------------------------------------------------------------------------------------------- the server
+    # ----------------------------------------------------------------------------------- the server
 
     def _state(self) -> str:
         """The server's state now, whether anybody looks or not."""
@@ -387,7 +394,7 @@ class Daemon:
         uid, self._next_uid = self._next_uid, None
         self._start_server(uid)
 
-    # ------------------------------------------------------------------------------------------------ commands
+    # ------------------------------------------------------------------------------------- commands
 
     def _command(self, peer: Peer, line: str) -> None:
         line = line.rstrip("\n")
@@ -421,7 +428,11 @@ class Daemon:
     def _not_settable_by(self, peer: Peer) -> list[str]:
         if peer.uid in (0, os.geteuid()):
             return []
-        settings = "Control deamon settings can only be modified by the user started it or by the root user."  # sic
+        # sic
+        settings = (
+            "Control deamon settings can only be modified by the user started it or by the root "
+            "user."
+        )
         return [f"Insufficient privileges for UID {peer.uid}. {settings}"]
 
     def _not_owned_by(self, peer: Peer, what: str) -> list[str]:
@@ -450,7 +461,10 @@ class Daemon:
         uid = int(number(words[1]))
         if peer.uid not in (0, uid):
             return [
-                f"Insufficient privileges for UID {peer.uid}. {_ROOT} start server for another user."
+                (
+                    f"Insufficient privileges for UID {peer.uid}. {_ROOT} start server for another "
+                    "user."
+                )
             ]
         if not self._server:
             self._start_server(uid)

@@ -1,8 +1,12 @@
-"""A PyTorch job whose throughput and whose view of its GPU a test wants to know. It prints JSON, a line each time.
+"""A PyTorch job whose throughput and whose view of its GPU a test wants to know.
 
-load.py memory|compute SECONDS [--deaf]   prints what it sees when it is ready, waits for a line on stdin, works for
+It prints JSON, a line each time.
+
+load.py memory|compute SECONDS [--deaf]   prints what it sees when it is ready, waits for a line on
+    stdin, works for
                                           so long, and prints what it has done
-load.py allocate MIB                      prints what it sees, and whether it gets so much device memory
+load.py allocate MIB                      prints what it sees, and whether it gets so much device
+    memory
 
 memory   adds tensors that no cache holds
 compute  multiplies matrices
@@ -26,10 +30,14 @@ ELEMENTS = 64 * MIB
 """Of a tensor of 32-bit numbers: 256 MiB, twice the largest L2 of 2025 (B200: 126 MiB)."""
 
 SIZE = 8192
-"""Rows and columns of a matrix: some two thousand tiles, so that whole waves of them fill any number of SMs."""
+"""Rows and columns of a matrix: some two thousand tiles, so that whole waves of them fill any
+number of SMs.
+"""
 
 BATCH_S = 0.02
-"""Between two synchronisations; many times what one costs, and a tenth of the shortest time that is of interest."""
+"""Between two synchronisations; many times what one costs, and a tenth of the shortest time that is
+of interest.
+"""
 
 WARM_UP_S = 0.5
 _MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT of cuda.h
@@ -61,7 +69,9 @@ def compute() -> Work:
 
 
 def seen(kind: str) -> dict[str, Any]:
-    """What this process sees of its GPU; MPS takes its percentage off the number of multiprocessors."""
+    """What this process sees of its GPU; MPS takes its percentage off the number of
+    multiprocessors.
+    """
     torch.zeros(1, device="cuda")  # now there is a context
     return {
         "kind": kind,

@@ -1,8 +1,11 @@
-"""A PyTorch loop that tells how far it has come, as a training script does: a line ten times a second.
+"""A PyTorch loop that tells how far it has come, as a training script does: a line ten times a
+second.
 
-loop.py memory|compute SECONDS    memory adds tensors that no cache holds, compute multiplies matrices
+loop.py memory|compute SECONDS    memory adds tensors that no cache holds, compute multiplies
+matrices
 
-It prints "done N", the iterations so far, and at its end "rate R", iterations a second after the first second.
+It prints "done N", the iterations so far, and at its end "rate R", iterations a second after the
+first second.
 """
 
 import sys
