@@ -24,7 +24,7 @@ from gpulaunch.sharing.mps_directories import inherited_variables
 from gpulaunch.typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from gpulaunch.launch.leaver import Leaver
+    from gpulaunch.launch.group_companion import GroupCompanion
     from gpulaunch.machine.graph import Graph
 
 _log = logging.getLogger("gpulaunch")
@@ -60,7 +60,7 @@ class HeldLease:
         self._held: Acquired[_ThisProcess] | None = held
         self._owner = os.getpid()
         self._replaced: dict[str, str | None] = {}
-        self._leaver = _start_leaver(held)
+        self._companion = _start_companion(held)
 
     def apply(self) -> None:
         """Set the variables of `env` in this process's environment until the release.
@@ -92,18 +92,18 @@ class HeldLease:
                 _set_variable(name, value)
         if os.getpid() == self._owner:
             release(self._table, held.record, held.lease)
-            if self._leaver:
-                self._leave_group(held.lease, self._leaver)
+            if self._companion:
+                self._leave_group(held.lease, self._companion)
         else:
             held.record.close()
 
-    def _leave_group(self, lease: Lease, leaver: "Leaver") -> None:
+    def _leave_group(self, lease: Lease, companion: "GroupCompanion") -> None:
         from gpulaunch.sharing.share_group import group_of  # late: few programs share
 
         group = group_of(self._table, lease)
         if group:
             group.leave()
-        leaver.dismiss()
+        companion.dismiss()
 
     def fileno(self) -> int:
         """Return the lease's descriptor; a child process that inherits it holds the GPUs, too.
@@ -142,14 +142,14 @@ def _set_variable(name: str, value: str | None) -> None:
         os.environ[name] = value
 
 
-def _start_leaver(held: Acquired["_ThisProcess"]) -> "Leaver | None":
-    """Start the helper that leaves the share group if this process is killed; None without one."""
+def _start_companion(held: Acquired["_ThisProcess"]) -> "GroupCompanion | None":
+    """Start a companion that leaves the share group if this process is killed; None if none."""
     share = held.lease.share
     if share is None or share.pipe_directory is None:
         return None
-    from gpulaunch.launch.leaver import Leaver  # late: few programs share
+    from gpulaunch.launch.group_companion import GroupCompanion  # late: few programs share
 
-    return Leaver(held.lease, held.record.fd)
+    return GroupCompanion(held.lease, held.record.fd)
 
 
 class _ThisProcess:

@@ -12,7 +12,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.engine import Moment, Rules, Stay, simulate
-from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.simulated_job import SimulatedJob
 
 
 def job(
@@ -24,15 +24,15 @@ def job(
     sensitive: bool = False,
     only: tuple[str, ...] = (),
     **more,
-) -> Job:
+) -> SimulatedJob:
     """A job; one that is insensitive does not talk, so that its GPUs stand in ascending order."""
     pattern = PATTERNS["ring" if sensitive else "none"]
     constraints = (Constraint("--only", frozenset(only)),) if only else ()
     request = Request(gpus, pattern, sensitive and gpus > 1, "preserve", "cut", constraints)
-    return Job(number, f"job{number}", request, arrival_s, duration_s, **more)
+    return SimulatedJob(number, f"job{number}", request, arrival_s, duration_s, **more)
 
 
-def jobs_of(rows: Iterable[dict]) -> list[Job]:
+def jobs_of(rows: Iterable[dict]) -> list[SimulatedJob]:
     """What a generator made."""
     return [
         job(
@@ -47,7 +47,7 @@ def jobs_of(rows: Iterable[dict]) -> list[Job]:
 
 
 @cache
-def generated(seed: int, count: int) -> tuple[Job, ...]:
+def generated(seed: int, count: int) -> tuple[SimulatedJob, ...]:
     """Jobs of topo-aware-sc17's generator for a Minsky, with profiles and least utilities."""
     trace = gpulaunch.generate_trace("poisson", seed, count)
     return gpulaunch.Simulator("power8-minsky").read_trace(trace).jobs
@@ -98,7 +98,10 @@ class Conservation:
 
 
 def checked(
-    topology: Topology, jobs: Sequence[Job], rules: Rules, remembered: Remembered | None = None
+    topology: Topology,
+    jobs: Sequence[SimulatedJob],
+    rules: Rules,
+    remembered: Remembered | None = None,
 ) -> list[Stay]:
     """Simulate, and look at every moment."""
     conservation = Conservation(len(jobs))

@@ -17,7 +17,7 @@ from gpulaunch.batch.resume import look_back, processes_of
 from gpulaunch.batch.tasks import Task
 from gpulaunch.errors import FAILED, FailedError, GpulaunchError, UsageError
 from gpulaunch.files.duration import format_duration
-from gpulaunch.launch.children import Event, Launches, Over, Signalled, Told
+from gpulaunch.launch.children import Event, Exited, Launches, Signalled, StatusLine
 from gpulaunch.launch.free import free
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
@@ -59,7 +59,7 @@ class Listener(Record):
     changed: Callable[[Counts], None]
 
 
-class Outcome(Record):
+class BatchOutcome(Record):
     """The outcome of a batch.
 
     Attributes:
@@ -127,7 +127,9 @@ def begin(path: str, file: str, warn: Callable[[str], None], *, resume: bool) ->
     return results
 
 
-def run(tasks: Sequence[Task], results: ResultsFile, ways: Ways, listener: Listener) -> Outcome:
+def run(
+    tasks: Sequence[Task], results: ResultsFile, ways: Ways, listener: Listener
+) -> BatchOutcome:
     """Run all jobs that have no result yet.
 
     Args:
@@ -192,12 +194,12 @@ class _Batch:
             "info", f"{_describe_task(task)} still runs, under lease {lease.id}: taken over"
         )
         if not self._launches.adopt(task.id, processes_of(self._mark(task), self._results)):
-            self._dispatch(Over(task.id, None))  # it has ended since look_back
+            self._dispatch(Exited(task.id, None))  # it has ended since look_back
 
     def _mark(self, task: Task) -> str:
         return self._results.mark(task.id, task.digest)
 
-    def run(self) -> Outcome:
+    def run(self) -> BatchOutcome:
         """Run until nothing runs and nothing is left to start."""
         try:
             while True:
@@ -213,7 +215,7 @@ class _Batch:
             os.close(self._otherwise)
         self._write_what_is_left()
         problem = self._problem if self._unwritten or self._pending else None
-        return Outcome(self._done, self._signal, problem)
+        return BatchOutcome(self._done, self._signal, problem)
 
     @property
     def _stops(self) -> bool:
@@ -284,7 +286,7 @@ class _Batch:
     def _dispatch(self, event: Event) -> None:
         if isinstance(event, Signalled):
             self._interrupt(event.number)
-        elif isinstance(event, Told):
+        elif isinstance(event, StatusLine):
             self._take_event(self._begun[event.key], event.document)
         else:
             self._take_end(self._begun.pop(event.key), event)
@@ -297,7 +299,7 @@ class _Batch:
             begun.gpus, begun.uuids = tuple(said["gpus"]), tuple(said["uuids"])
             self._queued = None
 
-    def _take_end(self, begun: _Begun, over: Over) -> None:
+    def _take_end(self, begun: _Begun, over: Exited) -> None:
         if begun is self._queued:
             self._queued = None
         if over.exit_status is not None:

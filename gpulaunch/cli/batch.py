@@ -9,7 +9,7 @@ from contextlib import suppress
 from gpulaunch.batch import run as batch
 from gpulaunch.batch.job_file import load_jobs
 from gpulaunch.batch.results_file import Result, ResultsFile, result_document
-from gpulaunch.batch.run import Counts, Listener, Outcome, Ways
+from gpulaunch.batch.run import BatchOutcome, Counts, Listener, Ways
 from gpulaunch.batch.tasks import Task, read_tasks
 from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.options import OPTIONS
@@ -54,16 +54,16 @@ def main(arguments: Sequence[str]) -> int:
         if options.logs:
             _make_directory(options.logs)
         results = batch.begin(path, options.file, warn, resume=options.resume)
-        watcher = _Watcher(quiet=options.quiet, shared=options.logs is None)
+        display = _Display(quiet=options.quiet, shared=options.logs is None)
         ways = Ways(
             _words, common, options.logs, options.json, read_grace(Settings({}, os.environ))
         )
         try:
             outcome = batch.run(
-                tasks, results, ways, Listener(watcher.say, watcher.ended, watcher.changed)
+                tasks, results, ways, Listener(display.say, display.ended, display.changed)
             )
         finally:
-            watcher.clear()
+            display.clear()
     return _finish(options, sorted(tasks, key=lambda task: task.id), results, outcome)
 
 
@@ -124,7 +124,7 @@ def _words(settings: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     return words, variables
 
 
-class _Watcher:
+class _Display:
     """The reporter of a batch's progress on stderr.
 
     At a terminal it prints a line for each job that has ended, or one line that is redrawn if jobs
@@ -187,7 +187,7 @@ def _describe_end(result: Result) -> str:
 
 
 def _finish(
-    options: Namespace, tasks: Sequence[Task], results: ResultsFile, outcome: Outcome
+    options: Namespace, tasks: Sequence[Task], results: ResultsFile, outcome: BatchOutcome
 ) -> int:
     """Report the outcome, on stderr in a line, and on stdout as a document."""
     ended = [outcome.results[task.id] for task in tasks if task.id in outcome.results]
@@ -229,7 +229,7 @@ def _summarise(jobs: int, ended: Sequence[Result], path: str) -> str:
 
 
 def _batch_document(
-    tasks: Sequence[Task], results: ResultsFile, outcome: Outcome
+    tasks: Sequence[Task], results: ResultsFile, outcome: BatchOutcome
 ) -> dict[str, object]:
     assert results.header is not None  # noqa: S101  a batch that has run has a header
     header = results.header

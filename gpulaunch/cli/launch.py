@@ -89,7 +89,7 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
             launch, decision, situation, explained=explained, as_json="json" in given
         )
 
-    listener = _Listener(given, launch)
+    listener = _Reporter(given, launch)
     try:
         outcome = run(launch, Callbacks(tell, listener.waiting), listener.granted, listener.over)
     except GpulaunchError as problem:
@@ -102,7 +102,7 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
     return _raise_refusal(outcome, given)
 
 
-class _Listener:
+class _Reporter:
     """The reporter of a launch's course on stderr, and to the program that started it.
 
     Args:

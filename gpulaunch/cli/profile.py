@@ -17,7 +17,7 @@ from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.read_launch import read_grace, read_launch
 from gpulaunch.launch.settings import Settings
 from gpulaunch.measure.foreground import Slice
-from gpulaunch.measure.measured_launch import Job, Outcome
+from gpulaunch.measure.measured_launch import MeasuredJob, Outcome
 from gpulaunch.measure.plain_runs import measure_use
 from gpulaunch.measure.update_profile import check_own, keep
 from gpulaunch.process.job import exit_like, exit_status
@@ -157,7 +157,7 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
     if _is_on(given, "wait") and mode != "use":
         raise UsageError(f"--wait: {given[mode].option} measures on GPUs that are free now")
     check_own(wanted.path)
-    job = Job(
+    job = MeasuredJob(
         tuple(_launch_options(given)), tuple(command), part, read_grace(Settings(given, os.environ))
     )
     outcome = _measure_by_mode(mode, given, job)
@@ -214,7 +214,7 @@ def target(given: Mapping[str, Given]) -> profile_reading.Target:
     return profile_reading.Target(path, name)
 
 
-def _measure_by_mode(mode: str, given: Mapping[str, Given], job: Job) -> Outcome:
+def _measure_by_mode(mode: str, given: Mapping[str, Given], job: MeasuredJob) -> Outcome:
     warn, tell = tell_of(given), _printer_of(given)
     if mode == "use":
         return measure_use(job, _read_runs(given, 1), tell)
@@ -245,7 +245,7 @@ def _measure_by_mode(mode: str, given: Mapping[str, Given], job: Job) -> Outcome
     )
 
 
-def _read_exclusive_launch(given: Mapping[str, Given], job: Job) -> Launch:
+def _read_exclusive_launch(given: Mapping[str, Given], job: MeasuredJob) -> Launch:
     """Read the job's launch on GPUs of its own, to know which it would get."""
     given = {**given, "share": Given("--exclusive", "false")}
     name, warn = given["name"].text if "name" in given else None, tell_of(given)

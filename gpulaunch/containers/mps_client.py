@@ -43,7 +43,7 @@ class SharingConditions(Record):
     security: Collection[str]
 
 
-class _Mount(Record):
+class _ContainerMount(Record):
     """A mount that a flag makes in the container.
 
     Attributes:
@@ -176,7 +176,7 @@ def _last_value(command: ContainerCommand, *names: str) -> str:
     return next(reversed(command.values(*names)), "")
 
 
-def _shared_memory_mounts(command: ContainerCommand) -> list[_Mount]:
+def _shared_memory_mounts(command: ContainerCommand) -> list[_ContainerMount]:
     """Return the mounts on SHARED_MEMORY in the command itself."""
     read = {
         "-v": _read_volume,
@@ -192,27 +192,29 @@ def _shared_memory_mounts(command: ContainerCommand) -> list[_Mount]:
     return [mount for mount in mounts if mount.target == SHARED_MEMORY]
 
 
-def _read_volume(flag: str, value: str) -> _Mount:
+def _read_volume(flag: str, value: str) -> _ContainerMount:
     """Read SOURCE:TARGET[:OPTIONS], or a target alone."""
     source, _, rest = value.partition(":")
     target, _, options = rest.partition(":")
     if not rest:
-        return _Mount(flag, normpath(source), None, writable=True)
-    return _Mount(flag, normpath(target), normpath(source), "ro" not in options.split(","))
+        return _ContainerMount(flag, normpath(source), None, writable=True)
+    return _ContainerMount(flag, normpath(target), normpath(source), "ro" not in options.split(","))
 
 
-def _read_mount(flag: str, value: str) -> _Mount:
+def _read_mount(flag: str, value: str) -> _ContainerMount:
     """Read fields KEY=VALUE, some of which have several names."""
     fields = dict(field.strip('"').partition("=")[::2] for field in value.split(","))
     target = fields.get("target") or fields.get("destination") or fields.get("dst") or ""
     source = fields.get("source") or fields.get("src")
     read_only = fields.get("readonly", fields.get("ro", "false")) not in _NO
-    return _Mount(flag, normpath(target), normpath(source) if source else None, not read_only)
+    return _ContainerMount(
+        flag, normpath(target), normpath(source) if source else None, not read_only
+    )
 
 
-def _read_tmpfs(flag: str, value: str) -> _Mount:
+def _read_tmpfs(flag: str, value: str) -> _ContainerMount:
     """Read TARGET[:OPTIONS]."""
-    return _Mount(flag, normpath(value.partition(":")[0]), None, writable=True)
+    return _ContainerMount(flag, normpath(value.partition(":")[0]), None, writable=True)
 
 
 def _mount_flags(path: str) -> list[str]:

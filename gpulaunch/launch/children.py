@@ -28,7 +28,7 @@ _PIPE_BYTES = 1 << 16
 _LONGEST_S = 86400.0  # the kernel does not take centuries
 
 
-class Told(Record):
+class StatusLine(Record):
     """The event of a launch's status line.
 
     Attributes:
@@ -40,7 +40,7 @@ class Told(Record):
     document: Mapping[str, Any]
 
 
-class Over(Record):
+class Exited(Record):
     """The event of a launch's end.
 
     Attributes:
@@ -63,7 +63,7 @@ class Signalled(Record):
     number: int
 
 
-Event = Told | Over | Signalled
+Event = StatusLine | Exited | Signalled
 
 
 class _Child:
@@ -269,7 +269,7 @@ class Launches:
 
     def _collect_events(self, key: int, *, over: bool) -> list[Event]:
         running = self._running[key]
-        events: list[Event] = [Told(key, document) for document in running.heard()]
+        events: list[Event] = [StatusLine(key, document) for document in running.heard()]
         if over:
             self._selector.unregister(running.pidfd)
             if isinstance(running, _Child) and running.said in self._selector.get_map():
@@ -280,7 +280,7 @@ class Launches:
                 self._selector.register(running.pidfd, selectors.EVENT_READ, key)
             else:
                 del self._running[key]
-                events.append(Over(key, status))
+                events.append(Exited(key, status))
         elif isinstance(running, _Child) and running.is_silent:
             self._selector.unregister(running.said)
         return events

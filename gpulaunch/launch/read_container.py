@@ -30,7 +30,7 @@ from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.profiles.catalog import Label
 from gpulaunch.records import replace
 
-_ENDING_S = 3.0  # a watcher takes up to 2 s to be sure that a container has ended
+_ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended
 _ENDING_LOOK_S = 0.02
 _ENV_FILE_CHARACTERS = 1 << 20
 

@@ -67,7 +67,7 @@ def read_sharing(
     )
 
 
-class Offer(Record):
+class ShareableGpus(Record):
     """The GPUs of a machine that can be shared.
 
     Attributes:
@@ -79,7 +79,7 @@ class Offer(Record):
     unfit: dict[str, str]
 
 
-def what_can_be_shared(machine: Machine) -> Offer | Unfit:
+def what_can_be_shared(machine: Machine) -> ShareableGpus | Unfit:
     """Return the GPUs that can be shared, or why none can."""
     name = machine.topology.driver
     if not DRIVERS[name].mps:
@@ -88,7 +88,7 @@ def what_can_be_shared(machine: Machine) -> Offer | Unfit:
     if isinstance(driver, Unfit):
         return driver
     models = load_gpu_models()
-    offer = Offer({}, {})
+    offer = ShareableGpus({}, {})
     for gpu in machine.topology.gpus:
         found = capacity_of(gpu, find_gpu_model(models, gpu.model), driver)
         if isinstance(found, Unfit):

@@ -1,4 +1,4 @@
-"""Processes that hold a lease, and the guard that ends them when their launcher was killed."""
+"""Processes that hold a lease, and the companion that ends them if their launcher is killed."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ def _is_open_to_write(pid: str, fd: str) -> bool:
     return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
 
 
-def guard(
+def start_companion(
     record_fd: int,
     variable: str,
     grace_s: float,

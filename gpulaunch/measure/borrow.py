@@ -6,7 +6,7 @@ from contextlib import suppress
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_gpu_models, memory_of
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
-from gpulaunch.measure.nearest_profile import Figures, nearest_profile
+from gpulaunch.measure.nearest_profile import SoloUse, nearest_profile
 from gpulaunch.profiles.catalog import load_profile, profile_names
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.typing import Any
@@ -41,14 +41,14 @@ def _find_lenders() -> Iterator[Profile]:
                 yield profile
 
 
-def _figures_of(profile: Profile, models: tuple[GpuModel, ...]) -> Figures:
+def _figures_of(profile: Profile, models: tuple[GpuModel, ...]) -> SoloUse:
     """Return what a profile knows of its job's use of one GPU, as shares of the GPU."""
     used = profile.resources
     model = find_gpu_model(models, used.measured_on or "")
     card_bytes = None if used.memory_is_reservation else memory_of(used.measured_on or "")
     memory = profile.memory_bytes / card_bytes if profile.memory_bytes and card_bytes else None
     power = used.power_w / model.power_limit_w if model and used.power_w is not None else None
-    return Figures(
+    return SoloUse(
         profile.name,
         used.sm_utilization_percentage,
         used.memory_bandwidth_utilization_percentage,

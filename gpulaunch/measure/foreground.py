@@ -44,7 +44,7 @@ class Mark(Record):
     done: float
 
 
-class Over(Record):
+class EndedLaunch(Record):
     """A launch that has ended.
 
     Attributes:
@@ -78,7 +78,7 @@ def run_launch(
     environment: Mapping[str, str],
     grace_s: float,
     part: Slice | None = None,
-) -> Over:
+) -> EndedLaunch:
     """Run a command line of gpulaunch to its end, or until a part of it is done.
 
     Args:
@@ -89,7 +89,7 @@ def run_launch(
             this process.
     """
     spared = family()  # processes that this process started before
-    listeners = [_Listener(fd, part.progress) for fd in (1, 2) if _is_open(fd)] if part else []
+    listeners = [_OutputCopier(fd, part.progress) for fd in (1, 2) if _is_open(fd)] if part else []
     try:
         job = Job(keep=None, tied="CI" in os.environ)
     finally:
@@ -106,7 +106,7 @@ def run_launch(
         marks = [mark for listener in listeners for mark in listener.finish()]
         marks.sort(key=lambda mark: (mark.at_s, mark.done))
     job.forget()
-    return Over(status, tuple(marks), cut, job.interrupted)
+    return EndedLaunch(status, tuple(marks), cut, job.interrupted)
 
 
 def _is_open(fd: int) -> bool:
@@ -116,7 +116,7 @@ def _is_open(fd: int) -> bool:
     return False
 
 
-def _wait_for_part(job: Job, listeners: "Sequence[_Listener]", lasting_s: float) -> int | None:
+def _wait_for_part(job: Job, listeners: "Sequence[_OutputCopier]", lasting_s: float) -> int | None:
     """Wait, and return the wait status; None once the job reported progress for `lasting_s`."""
     while True:
         began_s = min(
@@ -142,7 +142,7 @@ def _end_job(job: Job, grace_s: float, spared: set[int]) -> None:
     end_all(lambda: descendants(spared), grace_s)
 
 
-class _Listener:
+class _OutputCopier:
     """A thread that copies a job's output to one of this process's and notes its progress.
 
     From construction until restore() the descriptor is a pipe, for the child to inherit.

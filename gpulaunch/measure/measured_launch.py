@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tempfile import TemporaryDirectory
 
 from gpulaunch.errors import UsageError
-from gpulaunch.measure.foreground import Over, Slice, rate_of, run_launch
+from gpulaunch.measure.foreground import EndedLaunch, Slice, rate_of, run_launch
 from gpulaunch.measure.measured_run import Run, run_of
 from gpulaunch.measure.recording import STOPPED
 from gpulaunch.process.job import exit_status
@@ -22,7 +22,7 @@ Sections = dict[str, Any]
 """Sections of a profile's document, by name."""
 
 
-class Job(Record):
+class MeasuredJob(Record):
     """A job that is to be measured.
 
     Attributes:
@@ -46,7 +46,7 @@ class Launched(Record):
         run: the recording; None if the job never ran, or was killed with its launcher.
     """
 
-    over: Over
+    over: EndedLaunch
     run: Run | None
 
     @property
@@ -87,7 +87,7 @@ class Outcome(Record):
 
 
 def launch(
-    job: Job, options: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    job: MeasuredJob, options: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> Launched:
     """Launch the job once and return how it ended and what was recorded.
 
@@ -107,7 +107,7 @@ def launch(
 
 
 def repeated(
-    job: Job,
+    job: MeasuredJob,
     count: int,
     tell: Callable[[str], None],
     what: str = "",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from gpulaunch.measure.measured_run import GpuRun, Run
 from gpulaunch.measure.measured_runs import rounded
-from gpulaunch.measure.nearest_pattern import Nearest, nearest_pattern, nearest_to_totals
+from gpulaunch.measure.nearest_pattern import NearestPattern, nearest_pattern, nearest_to_totals
 from gpulaunch.measure.traffic_graph import (
     GpuTraffic,
     LinkTraffic,
@@ -78,7 +78,7 @@ def _total_bytes(gb_per_s: float | None, lasting_s: float) -> int | None:
     return None if gb_per_s is None else round(gb_per_s * 1e9 * lasting_s)
 
 
-def _find_nearest(graph: TrafficGraph) -> Nearest | None:
+def _find_nearest(graph: TrafficGraph) -> NearestPattern | None:
     """Return the nearest pattern; None if the counters do not show the graph."""
     totals = [total for total in graph.totals_gb if total is not None]
     if graph.hidden:
@@ -90,7 +90,7 @@ def _find_nearest(graph: TrafficGraph) -> Nearest | None:
     return nearest_pattern(graph.ranks, graph.edges, graph.pairs)
 
 
-def _describe_nearest(nearest: Nearest | None) -> Iterator[str]:
+def _describe_nearest(nearest: NearestPattern | None) -> Iterator[str]:
     if nearest is None or not (nearest.name or nearest.alike or nearest.similarity):
         return
     if nearest.name == "none":

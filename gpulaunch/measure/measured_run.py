@@ -29,7 +29,7 @@ RESERVED_FROM_PERCENTAGE = 85.0
 SHARE, TIME_ACTIVE = "share", "time-active"
 
 
-class Link(Record):
+class NvlinkEnd(Record):
     """One NVLink of a GPU.
 
     Attributes:
@@ -63,7 +63,7 @@ class GpuRun(Record):
     memory_bytes: int
     figures: Figures
     has_gpm: bool
-    links: tuple[Link, ...] = ()
+    links: tuple[NvlinkEnd, ...] = ()
     problem: str | None = None
 
 
@@ -243,5 +243,5 @@ def _gpu_of(document: Mapping[str, Any]) -> GpuRun:
     return replace(
         GpuRun(**{name: document[name] for name in field_names(GpuRun)}),
         figures=Figures(**document["figures"], links=carried),
-        links=tuple(Link(*(link[name] for name in field_names(Link))) for link in links),
+        links=tuple(NvlinkEnd(*(link[name] for name in field_names(NvlinkEnd))) for link in links),
     )

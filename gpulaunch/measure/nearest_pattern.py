@@ -44,7 +44,7 @@ Pair = tuple[int, int]
 Weights = dict[Pair, float]
 
 
-class Nearest(Record):
+class NearestPattern(Record):
     """The named pattern nearest to a graph.
 
     Attributes:
@@ -86,7 +86,7 @@ class _Match(Record):
 
 def nearest_pattern(
     ranks: int, edges: Iterable[Edge], pairs: Collection[Pair] | None = None
-) -> Nearest:
+) -> NearestPattern:
     """Return the named pattern nearest to a weighted graph; on a tie, the one with fewest edges.
 
     A graph that is the sum of two rings in different orders counts as a ring: NCCL lays its
@@ -109,7 +109,7 @@ def nearest_pattern(
     """
     weights = {(a, b): weight for a, b, weight in edges if weight > 0}
     if not weights:
-        return Nearest("none", 1.0, alike=("none",))
+        return NearestPattern("none", 1.0, alike=("none",))
     matches = _match_patterns(ranks, weights, pairs)
     near = {name: match for name, match in matches.items() if match.near}
     most_similar = max((match.similarity for match in near.values()), default=0.0)
@@ -123,11 +123,13 @@ def nearest_pattern(
     )
     if rings >= max(LEAST_SIMILARITY, single) + _LEAST_GAIN and rings >= most_similar - _TIE:
         also = alike if most_similar >= rings - _TIE else ()
-        return Nearest("ring", rings, rings=2, alike=("ring", *also))
+        return NearestPattern("ring", rings, rings=2, alike=("ring", *also))
     if not near:
         best = max(matches.values(), key=lambda match: (match.similarity, match.order, match.edges))
-        return Nearest(None, best.similarity, best.order)
-    return Nearest(alike[0], most_similar, near[alike[0]].order, int(alike[0] == "ring"), alike)
+        return NearestPattern(None, best.similarity, best.order)
+    return NearestPattern(
+        alike[0], most_similar, near[alike[0]].order, int(alike[0] == "ring"), alike
+    )
 
 
 def compatible_patterns(totals: Sequence[float]) -> tuple[str, ...]:
@@ -158,10 +160,12 @@ def compatible_patterns(totals: Sequence[float]) -> tuple[str, ...]:
     )
 
 
-def nearest_to_totals(totals: Sequence[float]) -> Nearest:
+def nearest_to_totals(totals: Sequence[float]) -> NearestPattern:
     """Return the pattern for known totals only, as behind NVSwitch; named only if just one fits."""
     names = compatible_patterns(totals)
-    return Nearest(names[0] if len(names) == 1 else None, float(len(names) == 1), alike=names)
+    return NearestPattern(
+        names[0] if len(names) == 1 else None, float(len(names) == 1), alike=names
+    )
 
 
 def _relative_degrees(name: str, ranks: int) -> list[float]:

@@ -21,7 +21,7 @@ like itself with a larger problem. Within that table 10 of 13 jobs would find a 
 """
 
 
-class Figures(Record):
+class SoloUse(Record):
     """The use of one GPU by a job that has it alone.
 
     Attributes:
@@ -44,7 +44,7 @@ class Figures(Record):
     utilization: str | None = None
 
 
-class Nearest(Record):
+class NearestProfile(Record):
     """The profile that lends its pair data.
 
     Attributes:
@@ -59,8 +59,8 @@ class Nearest(Record):
 
 
 def nearest_profile(
-    job: Figures, candidates: Iterable[Figures], bound: float = BOUND
-) -> Nearest | None:
+    job: SoloUse, candidates: Iterable[SoloUse], bound: float = BOUND
+) -> NearestProfile | None:
     """Return the candidate nearest to a job; None if none is within the bound.
 
     Args:
@@ -69,8 +69,8 @@ def nearest_profile(
         bound: the largest distance that counts as near.
 
     Example:
-        >>> job = Figures("mine", 80, 40)
-        >>> print(nearest_profile(job, [Figures("a", 84, 43), Figures("b", 20, 5)]).because)
+        >>> job = SoloUse("mine", 80, 40)
+        >>> print(nearest_profile(job, [SoloUse("a", 84, 43), SoloUse("b", 20, 5)]).because)
         nearest to 'a': SM utilization 80 against 84 %, memory bandwidth 40 against 43 %; distance
         0.035
     """
@@ -84,10 +84,10 @@ def nearest_profile(
     distance, nearest = min(near, key=lambda pair: (pair[0], pair[1].name))
     figures = _describe_figures(job, nearest)
     because = f"nearest to {quoted(nearest.name)}: {figures}; distance {distance:.3f}"
-    return Nearest(nearest.name, distance, because)
+    return NearestProfile(nearest.name, distance, because)
 
 
-def distance_between(a: Figures, b: Figures) -> float | None:
+def distance_between(a: SoloUse, b: SoloUse) -> float | None:
     """Return the distance of two jobs, 0 (equal figures) to 1; None if they cannot be compared.
 
     It is the root mean square difference over all figures that both jobs have: the two
@@ -99,7 +99,7 @@ def distance_between(a: Figures, b: Figures) -> float | None:
     first does nearly as well, the second nearly half as well (cd-search-ics18 3).
 
     Example:
-        >>> distance_between(Figures("a", 50, 10), Figures("b", 20, 10))
+        >>> distance_between(SoloUse("a", 50, 10), SoloUse("b", 20, 10))
         0.21213203435596426
     """
     if _contradict(a.intensity, b.intensity) or _contradict(a.utilization, b.utilization):
@@ -116,7 +116,7 @@ def _contradict(a: str | None, b: str | None) -> bool:
     return a is not None and b is not None and a != b
 
 
-def _pair_figures(a: Figures, b: Figures) -> list[tuple[str, float | None, float | None]]:
+def _pair_figures(a: SoloUse, b: SoloUse) -> list[tuple[str, float | None, float | None]]:
     """Return the title and both values of each figure that is compared, in percent."""
     return [
         ("SM utilization", a.sm_utilization_percentage, b.sm_utilization_percentage),
@@ -134,6 +134,6 @@ def _percentage(share: float | None) -> float | None:
     return None if share is None else 100 * share
 
 
-def _describe_figures(a: Figures, b: Figures) -> str:
+def _describe_figures(a: SoloUse, b: SoloUse) -> str:
     both = [(title, x, y) for title, x, y in _pair_figures(a, b) if x is not None and y is not None]
     return ", ".join(f"{title} {x:.3g} against {y:.3g} %" for title, x, y in both)

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pynvml
 
-from gpulaunch.machine.nvidia.nvml import LOST, Card, LostGpuError
+from gpulaunch.machine.nvidia.nvml import LOST, LostGpuError, NvmlDevice
 from gpulaunch.measure.usage import LinkBytes, Reading
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
@@ -75,7 +75,7 @@ class Meter:
         links: numbers of its NVLinks that are up.
     """
 
-    def __init__(self, card: Card, links: tuple[int, ...]) -> None:
+    def __init__(self, card: NvmlDevice, links: tuple[int, ...]) -> None:
         self._handle = card.handle
         self.index = card.index
         self._absent: set[object] = set()

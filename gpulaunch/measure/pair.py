@@ -10,7 +10,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.measure import synthetic_load
 from gpulaunch.measure.background import Background
-from gpulaunch.measure.measured_launch import SOURCE, Job, Outcome, repeated, timed
+from gpulaunch.measure.measured_launch import SOURCE, MeasuredJob, Outcome, repeated, timed
 from gpulaunch.measure.measured_runs import percentile_95, rounded
 from gpulaunch.measure.measuring_place import Site, check_sharable, find_site, names
 from gpulaunch.profiles.catalog import load_profile
@@ -71,7 +71,7 @@ def find_others(name: str) -> list[Other]:
 
 
 def measure_pair(
-    job: Job,
+    job: MeasuredJob,
     one: Launch,
     others: Sequence[Other],
     count: int,
@@ -142,7 +142,7 @@ def measure_pair(
     )
 
 
-def _try_loads(job: Job, site: Site, others: Sequence[Other]) -> None:
+def _try_loads(job: MeasuredJob, site: Site, others: Sequence[Other]) -> None:
     """Check, before long work, that our synthetic loads run here; profiles' jobs are not tried."""
     for other in others:
         if other.says:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from gpulaunch.measure.measured_launch import SOURCE, Job, Outcome, repeated
+from gpulaunch.measure.measured_launch import SOURCE, MeasuredJob, Outcome, repeated
 from gpulaunch.measure.measured_pattern import communication_of
 from gpulaunch.measure.measured_runs import resources_of
 
 
-def measure_use(job: Job, count: int, tell: Callable[[str], None]) -> Outcome:
+def measure_use(job: MeasuredJob, count: int, tell: Callable[[str], None]) -> Outcome:
     """Run the job `count` times and return its resources and communication.
 
     A run that fails is the last one; what was measured until then is returned, marked incomplete.

@@ -11,7 +11,14 @@ from gpulaunch.errors import UsageError
 from gpulaunch.launch.launch import Launch
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.measure.foreground import progress_of
-from gpulaunch.measure.measured_launch import SOURCE, Job, Launched, Outcome, repeated, timed
+from gpulaunch.measure.measured_launch import (
+    SOURCE,
+    Launched,
+    MeasuredJob,
+    Outcome,
+    repeated,
+    timed,
+)
 from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.measuring_place import extremes, find_site, names
 from gpulaunch.records import replace
@@ -32,7 +39,11 @@ choice.
 
 
 def measure_sensitivity(
-    job: Job, one: Launch, count: int, warn: Callable[[str], None], tell: Callable[[str], None]
+    job: MeasuredJob,
+    one: Launch,
+    count: int,
+    warn: Callable[[str], None],
+    tell: Callable[[str], None],
 ) -> Outcome:
     """Run a job on the best and on the worst of the free GPUs, and compare the median times.
 

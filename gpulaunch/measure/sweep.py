@@ -10,7 +10,7 @@ from gpulaunch.launch.launch import Launch
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.gpu_model import find_gpu_model
 from gpulaunch.machine.gpu_names import gpus_named
-from gpulaunch.measure.measured_launch import SOURCE, Job, Outcome, Sections, launch, timed
+from gpulaunch.measure.measured_launch import SOURCE, MeasuredJob, Outcome, Sections, launch, timed
 from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.measuring_place import check_sharable, find_site, names
 from gpulaunch.measure.recording import SHARED
@@ -20,7 +20,7 @@ from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN
 
 
 def measure_sweep(
-    job: Job,
+    job: MeasuredJob,
     one: Launch,
     shares: Sequence[int],
     warn: Callable[[str], None],
@@ -73,11 +73,11 @@ def measure_sweep(
     return Outcome(sections, done.over.status, (_curve_text(points, job),))
 
 
-def _unit(job: Job) -> str:
+def _unit(job: MeasuredJob) -> str:
     return "iterations/s" if job.part else "runs/s"
 
 
-def _curve_sections(points: Sequence[CurvePoint], model: str, job: Job) -> Sections:
+def _curve_sections(points: Sequence[CurvePoint], model: str, job: MeasuredJob) -> Sections:
     known = find_gpu_model(load_gpu_models(), model)
     sm_count = known.sm_count if known else SMS_IF_UNKNOWN
     source = f"{SOURCE} --sweep, alone under MPS"
@@ -100,7 +100,7 @@ def _curve_sections(points: Sequence[CurvePoint], model: str, job: Job) -> Secti
     return sections
 
 
-def _curve_text(points: Sequence[CurvePoint], job: Job) -> str:
+def _curve_text(points: Sequence[CurvePoint], job: MeasuredJob) -> str:
     curve = ", ".join(f"{point.sm_percentage:g} %: {point.throughput:.4g}" for point in points)
     memory = saturates(points)
     verdict = "" if memory is None else f"; {'memory' if memory else 'compute'}-intensive"

@@ -146,7 +146,7 @@ class Cuda:
         return out.value or 0
 
 
-class Gpu(Record):
+class CudaDevice(Record):
     """A GPU that this process sees.
 
     Attributes:
@@ -168,7 +168,7 @@ class Copy(Record):
         ends: first arguments of the function: target and source.
     """
 
-    gpu: Gpu
+    gpu: CudaDevice
     stream: int
     function: str
     ends: tuple[int, ...]
@@ -190,7 +190,7 @@ class Work(Record):
     unit: str
 
 
-def open_gpus(cuda: Cuda) -> list[Gpu]:
+def open_gpus(cuda: Cuda) -> list[CudaDevice]:
     """Create a context on each GPU that this process sees.
 
     Raises:
@@ -201,11 +201,12 @@ def open_gpus(cuda: Cuda) -> list[Gpu]:
         raise CudaError("no GPU is visible to this process")
     devices = [cuda.number("cuDeviceGet", index) for index in range(count)]
     return [
-        Gpu(device, cuda.handle("cuCtxCreate_v2", _BLOCKING_SYNC, device)) for device in devices
+        CudaDevice(device, cuda.handle("cuCtxCreate_v2", _BLOCKING_SYNC, device))
+        for device in devices
     ]
 
 
-def memory(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
+def memory(cuda: Cuda, gpus: Sequence[CudaDevice]) -> Work:
     """Prepare copies within each GPU; the amount counts bytes read and bytes written."""
     copies = []
     for gpu in gpus:
@@ -244,7 +245,7 @@ def two_buffers(cuda: Cuda) -> tuple[int, int, int]:
             return buffers[0], buffers[1], size
 
 
-def link(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
+def link(cuda: Cuda, gpus: Sequence[CudaDevice]) -> Work:
     """Prepare copies between host and each GPU, and between each pair of GPUs, in both directions.
 
     The amount counts each byte once. Copies from several GPUs overwrite each other, since their
@@ -295,7 +296,7 @@ def _seconds_alone(cuda: Cuda, copy: Copy) -> float:
     return took_s
 
 
-def compute(cuda: Cuda, gpus: Sequence[Gpu]) -> Work:
+def compute(cuda: Cuda, gpus: Sequence[CudaDevice]) -> Work:
     """Prepare multiply-adds on all SMs of each GPU that MPS leaves to this process."""
     with open(KERNEL, "rb") as file:
         text = file.read()
@@ -327,7 +328,7 @@ def _new_stream(cuda: Cuda) -> int:
     return cuda.handle("cuStreamCreate", _NON_BLOCKING)
 
 
-def _make_wait(cuda: Cuda, streams: Sequence[tuple[Gpu, int]]) -> Callable[[], None]:
+def _make_wait(cuda: Cuda, streams: Sequence[tuple[CudaDevice, int]]) -> Callable[[], None]:
     def wait() -> None:
         for gpu, stream in streams:
             cuda.call("cuCtxSetCurrent", gpu.context)
@@ -336,7 +337,7 @@ def _make_wait(cuda: Cuda, streams: Sequence[tuple[Gpu, int]]) -> Callable[[], N
     return wait
 
 
-LOADS: dict[str, Callable[[Cuda, Sequence[Gpu]], Work]] = {
+LOADS: dict[str, Callable[[Cuda, Sequence[CudaDevice]], Work]] = {
     "memory": memory,
     "link": link,
     "compute": compute,

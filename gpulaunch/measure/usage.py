@@ -183,7 +183,7 @@ class _Counter:
         return self.grown / self._covered_s if self._covered_s else None
 
 
-class _Memory:
+class _MemoryMeter:
     """The maximum and average of device memory, and how long it was at the maximum."""
 
     def __init__(self, before_bytes: int) -> None:
@@ -246,7 +246,7 @@ class Usage:
         }
         self._counters = {name: _Counter() for name in _COUNTERS}
         self._idle, self._capped = _Level(), _Level()
-        self._memory = _Memory(first.memory_bytes or 0)
+        self._memory = _MemoryMeter(first.memory_bytes or 0)
         self._links: dict[int, tuple[_Counter, _Counter]] = {}
         self._first_s = self._last_s = first.at_s
         self._samples = 0

@@ -55,7 +55,7 @@ _CONTINUE_S = 0.02
 _DAY_S = 86400.0  # the kernel does not take centuries
 
 
-class Entry(Record):
+class SignalState(Record):
     """State of the signals at gpulaunch's start, which the job has to find unchanged.
 
     Attributes:
@@ -83,7 +83,7 @@ class Started(Record):
     cpus: frozenset[int]
 
 
-def _hold_signals() -> Entry:
+def _hold_signals() -> SignalState:
     """Block all signals, so that Job.wait reads each and passes it on."""
     for number in _PYTHON_IGNORES:  # Python did that to itself at start
         signal.signal(number, signal.SIG_DFL)
@@ -95,10 +95,10 @@ def _hold_signals() -> Entry:
         frozenset(signal.valid_signals()) - _UNMANAGED
     )  # ignored ones too: the job may want them nevertheless
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, managed)
-    return Entry(frozenset(mask), ignored, managed)
+    return SignalState(frozenset(mask), ignored, managed)
 
 
-def _let_signals_go(entry: Entry) -> None:
+def _let_signals_go(entry: SignalState) -> None:
     """Undo _hold_signals: what came meanwhile acts now."""
     for number in _PYTHON_IGNORES:
         signal.signal(number, signal.SIG_IGN)
@@ -347,7 +347,7 @@ def _let_go() -> None:
             os.close(null)
 
 
-def _become(entry: Entry, keep: int | None, read_end: int) -> None:
+def _become(entry: SignalState, keep: int | None, read_end: int) -> None:
     """Wait for the word in the child, then turn into the job."""
     word = b""
     while part := os.read(read_end, 65536):
@@ -420,7 +420,7 @@ def _exec_script(command: Sequence[str], variables: dict[bytes, bytes]) -> None:
     os.execve("/bin/sh", [b"/bin/sh", script, *map(os.fsencode, command[1:])], variables)  # noqa: S606
 
 
-def _stop_by(number: int, entry: Entry) -> None:
+def _stop_by(number: int, entry: SignalState) -> None:
     """Stop as the job did, so that the shell sees the same; returns when somebody wakes us."""
     if number in entry.ignored:
         number = signal.SIGSTOP

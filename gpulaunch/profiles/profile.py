@@ -61,7 +61,7 @@ class Profile(Section):
         "how it does on the best and on the worst placement of a machine (mapa-sc21 2.3)",
     )
     placement = part(
-        sections.Placement,
+        sections.PlacementNeeds,
         "what it needs of its GPUs; that is decided, not measured, so it has no source",
     )
     collocation = part(

@@ -19,7 +19,7 @@ from gpulaunch.scan.c_interfaces import (
 from gpulaunch.scan.c_macros import Macros, arguments, by_name, expand
 from gpulaunch.scan.c_shape import Shape, head_of, shape_of, words
 from gpulaunch.scan.c_tokens import Macro, Unit
-from gpulaunch.scan.call import Amount, Doubt, Interface, Reading, Use
+from gpulaunch.scan.call import Amount, Doubt, FileFindings, Interface, Use
 from gpulaunch.scan.peers import pattern_of_choices, pattern_of_peers
 from gpulaunch.scan.repeats import repeating
 
@@ -50,7 +50,7 @@ _MOST_OF_OBJECT = 16  # tokens
 _GRIDS = {1: "ring", 2: "stencil_2d", 3: "stencil_3d"}
 
 
-def read_c(unit: Unit, shared: Sequence[Macro], known: frozenset[str]) -> Reading:
+def read_c(unit: Unit, shared: Sequence[Macro], known: frozenset[str]) -> FileFindings:
     """Return the calls in one file of C, C++ or CUDA that make GPUs communicate.
 
     Args:
@@ -60,7 +60,7 @@ def read_c(unit: Unit, shared: Sequence[Macro], known: frozenset[str]) -> Readin
     """
     macros = by_name((*shared, *unit.macros))
     file = _File(shape_of(expand(unit.tokens, macros, _is_wanted)), macros)
-    return Reading(
+    return FileFindings(
         tuple(file.uses()), file.grid(), *file.doubts(), headers=_unknown_headers(unit, known)
     )
 

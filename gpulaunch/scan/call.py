@@ -68,7 +68,7 @@ class Use(Record):
     amount: Amount
 
 
-class Reading(Record):
+class FileFindings(Record):
     """The findings in one file.
 
     Attributes:

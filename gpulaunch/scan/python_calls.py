@@ -11,7 +11,7 @@ from functools import partial
 from gpulaunch.errors import printable
 from gpulaunch.profiles.pattern_union import union
 from gpulaunch.records import replace
-from gpulaunch.scan.call import Reading, Use
+from gpulaunch.scan.call import FileFindings, Use
 from gpulaunch.scan.python_expressions import BY_ROOT, Expressions, Facts, Seen
 from gpulaunch.scan.python_interfaces import QUIET, ROOTS
 from gpulaunch.scan.python_names import NOTHING, Scope, Values
@@ -32,7 +32,7 @@ _PYTHON_2 = re.compile(
 _LEAVING = {"sys.exit()", "os._exit()", "os.abort()"}
 
 
-def read_python(path: str, text: str, known: frozenset[str]) -> Reading:
+def read_python(path: str, text: str, known: frozenset[str]) -> FileFindings:
     """Return the calls in one file of Python that make GPUs communicate.
 
     Args:
@@ -46,11 +46,11 @@ def read_python(path: str, text: str, known: frozenset[str]) -> Reading:
             tree = ast.parse(text.encode("utf-8", "replace").decode())
         return _read(tree, known)
     except SyntaxError as problem:
-        return Reading(warnings=(_complaint(path, text, problem),))
+        return FileFindings(warnings=(_complaint(path, text, problem),))
     except (RecursionError, MemoryError):
-        return Reading(warnings=(f"{path}: nested too deeply to be read",))
+        return FileFindings(warnings=(f"{path}: nested too deeply to be read",))
     except ValueError as problem:  # a null byte, a number of too many digits
-        return Reading(warnings=(f"{path}: no Python: {printable(str(problem))}",))
+        return FileFindings(warnings=(f"{path}: no Python: {printable(str(problem))}",))
 
 
 def _complaint(path: str, text: str, problem: SyntaxError) -> str:
@@ -60,18 +60,18 @@ def _complaint(path: str, text: str, problem: SyntaxError) -> str:
     return f"{where}: no Python 3: {printable(problem.msg)}"
 
 
-def _read(tree: ast.Module, known: frozenset[str]) -> Reading:
+def _read(tree: ast.Module, known: frozenset[str]) -> FileFindings:
     """Read a module, and again while attributes, parameters or returned values get new values."""
     facts = Facts()
     for _ in range(_MOST_PASSES):
         facts.grown = False
-        reader = _Reader(facts)
+        reader = _StatementReader(facts)
         reader.module(tree)
         if not facts.grown:
             break
     uses = {(use.line, use.name): use for use in map(reader.settled, reversed(reader.seen))}
     grid = union(reader.grids) if reader.grids else ""
-    return Reading(
+    return FileFindings(
         tuple(sorted(uses.values(), key=lambda use: (use.line, use.name))),
         grid,
         tuple(reader.doubts),
@@ -84,7 +84,7 @@ def _read(tree: ast.Module, known: frozenset[str]) -> Reading:
     )
 
 
-class _Reader(Expressions):
+class _StatementReader(Expressions):
     """A reader of statements in the order in which they run, functions after the module."""
 
     def __init__(self, facts: Facts) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from gpulaunch.scan.c_calls import read_c
 from gpulaunch.scan.c_tokens import Macro, Unit, read_unit
-from gpulaunch.scan.call import PYTHON_ENDINGS, Reading, Scan, SourceFile
+from gpulaunch.scan.call import PYTHON_ENDINGS, FileFindings, Scan, SourceFile
 from gpulaunch.scan.python_calls import read_python
 from gpulaunch.scan.verdict import verdict
 
@@ -51,7 +51,7 @@ def scan_sources(
     scanned = (part for file in sources for part in file.path.removesuffix(".py").split("/"))
     modules = frozenset([*scanned, *known_modules])
     names = frozenset(headers)
-    readings: list[tuple[str, Reading]] = []
+    readings: list[tuple[str, FileFindings]] = []
     for file in sources:
         unit = units.get(file.path)
         if unit is None:

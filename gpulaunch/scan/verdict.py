@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from gpulaunch.profiles.confidence import Confidence, weakest
 from gpulaunch.profiles.pattern_union import union
-from gpulaunch.scan.call import Call, Doubt, Reading, Scan, Use
+from gpulaunch.scan.call import Call, Doubt, FileFindings, Scan, Use
 
 _ASSUMED = "all_to_all"  # pattern of a job of which nothing is known (mapa-sc21 3.1)
 _MOST_SHOWN = 3
@@ -13,7 +13,7 @@ _MOST_NAMED = 5  # modules or headers
 _SETTERS = ("Create_cart", "Cart_create")
 
 
-def verdict(readings: Sequence[tuple[str, Reading]], unread: Sequence[str]) -> Scan:
+def verdict(readings: Sequence[tuple[str, FileFindings]], unread: Sequence[str]) -> Scan:
     """Combine the findings in all files of a program.
 
     Args:
@@ -127,7 +127,7 @@ def _is_collective(use: Use) -> bool:
 def _judge_confidence(
     found: Sequence[tuple[str, Use, str]],
     grid: str,
-    readings: Sequence[tuple[str, Reading]],
+    readings: Sequence[tuple[str, FileFindings]],
     warnings: int,
     understood: int,
 ) -> tuple[Confidence, list[str]]:
@@ -146,7 +146,7 @@ def _judge_confidence(
     )
 
 
-def _doubt_unknown(readings: Sequence[Reading]) -> Iterator[Doubt]:
+def _doubt_unknown(readings: Sequence[FileFindings]) -> Iterator[Doubt]:
     """Yield doubts about unknown modules and headers, those of all files together."""
     modules = list(dict.fromkeys(name for reading in readings for name in reading.modules))
     headers = list(dict.fromkeys(name for reading in readings for name in reading.headers))

@@ -75,19 +75,19 @@ class Membership:
 
     def __init__(self, table: Table, record: Draft, share: Share) -> None:
         self._group = ShareGroup(table, share.group, share.pipe_directory or "")
-        self._leaver = self._group.companion(record.fd)
+        self._companion = self._group.companion(record.fd)
 
     @property
     def pid(self) -> int:
         """Pid of the process that leaves the group if this one is killed."""
-        return self._leaver.pid
+        return self._companion.pid
 
     def dismiss(self) -> None:
         """Give up a membership whose job was not started.
 
         The launch that made the group ready looks after it.
         """
-        self._leaver.tell(DISMISSED)
+        self._companion.tell(DISMISSED)
 
     def leave(self) -> None:
         """Leave the group after the lease has ended; with the last one its MPS daemon ends.
@@ -96,7 +96,7 @@ class Membership:
         process leaves in our stead once we have gone.
         """
         if self._group.leave(LEAVE_S):
-            self._leaver.tell(DISMISSED)
+            self._companion.tell(DISMISSED)
 
     def take_off(self, pids: set[int]) -> list[str]:
         """Detach processes from their MPS server before they are killed; return refusals."""

@@ -99,17 +99,17 @@ class ShareGroup:
                     f"{self._lock_path} cannot be had for {patience_s:g} s: another launch is at "
                     "its MPS daemon"
                 )
-            guard = self._guard() if may_fork else None
+            companion = self._daemon_companion() if may_fork else None
             try:
                 self._ensure_daemon()
                 yield
             finally:
                 if not self.members():
                     self._end()
-                if guard:
-                    guard.tell(DISMISSED)
+                if companion:
+                    companion.tell(DISMISSED)
 
-    def _guard(self) -> Companion:
+    def _daemon_companion(self) -> Companion:
         """Fork a process that ends the daemon if this one dies before the group has a member."""
 
         def act(word: bytes) -> None:

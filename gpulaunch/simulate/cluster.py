@@ -19,7 +19,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
-from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.simulated_job import SimulatedJob
 from gpulaunch.simulate.simulated_leases import lease_of, signature
 from gpulaunch.simulate.yardstick import Yardstick
 
@@ -82,7 +82,7 @@ class Remembered:
         self._topology = topology
         self._yardsticks: dict[str, Yardstick] = {}
         self.kinds: dict[str, int] = {}
-        self.found: dict[object, _Memory] = {}
+        self.found: dict[object, _KnownDecisions] = {}
         self.utilities: dict[object, float] = {}
 
     def yardstick(self, model: str) -> Yardstick:
@@ -158,7 +158,9 @@ class Cluster:
         """Return the UUIDs of the GPUs of a machine that the request admits."""
         return tuple(gpu.uuid for gpu in admitted_gpus(request, self.topology))
 
-    def find(self, job: Job, kind: int, ahead: Ahead, clock_s: float) -> tuple[int, Found] | None:
+    def find(
+        self, job: SimulatedJob, kind: int, ahead: Ahead, clock_s: float
+    ) -> tuple[int, Found] | None:
         """Return the best machine for a job now, with its GPUs there; None if the job has to wait.
 
         Args:
@@ -200,11 +202,11 @@ class Cluster:
         return heap[0]
 
     def _find_in_state(
-        self, job: Job, key: object, number: int, ahead: Ahead, clock_s: float
+        self, job: SimulatedJob, key: object, number: int, ahead: Ahead, clock_s: float
     ) -> Found | None:
         memory = self._remembered.found.get(key)
         if memory is None:
-            memory = self._remembered.found[key] = _Memory()
+            memory = self._remembered.found[key] = _KnownDecisions()
         patient = POLICIES[job.request.policy].waits_for_utility
         least = job.request.utility.least if patient else 0.0
         known, found = memory.look_up(least)
@@ -217,12 +219,12 @@ class Cluster:
             memory.keep(least, found, patient=patient)
         return found
 
-    def _found_of(self, job: Job, grant: Grant, leases: Sequence[Lease]) -> Found:
+    def _found_of(self, job: SimulatedJob, grant: Grant, leases: Sequence[Lease]) -> Found:
         gpus = grant.placement.gpus
         lease = lease_of(job, grant, tuple(self._uuid[gpu] for gpu in gpus))
         return Found(gpus, lease, self._worth(job.request, grant, leases), grant.placement.utility)
 
-    def utility(self, job: Job, kind: int, number: int, found: Found) -> float:
+    def utility(self, job: SimulatedJob, kind: int, number: int, found: Found) -> float:
         """Return the utility of GPUs to a job that is about to start there, under any policy."""
         if found.utility is not None:
             return found.utility
@@ -301,7 +303,7 @@ class Cluster:
         heappush(self._by_free[node.free].setdefault(node.state, []), number)
 
 
-class _Memory:
+class _KnownDecisions:
     """Decisions for one kind of request in one state, by the least utility asked for.
 
     GPUs whose utility passes a threshold are also granted under any lower threshold down to the one

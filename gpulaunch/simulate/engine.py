@@ -13,7 +13,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 from gpulaunch.simulate.cluster import Ahead, Cluster, Found, Remembered
-from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.simulated_job import SimulatedJob
 from gpulaunch.simulate.simulated_leases import ticket_of
 from gpulaunch.simulate.time_model import TimeModel
 from gpulaunch.typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ class ImpossibleJobError(UsageError):
         reason: the reason.
     """
 
-    def __init__(self, job: Job, reason: str) -> None:
+    def __init__(self, job: SimulatedJob, reason: str) -> None:
         super().__init__(f"job {job.id} ({printable(job.name)}) can never run: {reason}")
         self.job_id, self.reason = job.id, reason
 
@@ -84,7 +84,7 @@ class Stay(Record):
         place: place in the order of starts, from 0.
     """
 
-    job: Job
+    job: SimulatedJob
     machine: int
     gpus: tuple[int, ...]
     started_s: float
@@ -137,7 +137,7 @@ class _Running:
 
     def __init__(
         self,
-        job: Job,
+        job: SimulatedJob,
         machine: int,
         gpus: tuple[int, ...],
         lease: Lease,
@@ -155,7 +155,7 @@ class _Running:
 
 def simulate(
     topology: Topology,
-    jobs: Sequence[Job],
+    jobs: Sequence[SimulatedJob],
     rules: Rules,
     watch: Callable[[Moment], None] = lambda _: None,
     remembered: Remembered | None = None,
@@ -182,12 +182,12 @@ class _Simulation:
     def __init__(
         self,
         topology: Topology,
-        jobs: Sequence[Job],
+        jobs: Sequence[SimulatedJob],
         rules: Rules,
         watch: Callable[[Moment], None],
         remembered: Remembered,
     ) -> None:
-        def ruled(job: Job) -> Job:
+        def ruled(job: SimulatedJob) -> SimulatedJob:
             arrival_s = round(job.arrival_s, _DIGITS)
             return replace(
                 job,
@@ -203,9 +203,9 @@ class _Simulation:
         self._times = TimeModel(rules.time_models, remembered.yardstick(rules.yardstick))
         self._kind = [self._cluster.kind_of(job.request) for job in self._jobs]
         self._admitted: dict[int, tuple[str, ...]] = {}
-        self._queue: list[tuple[Job, Ticket]] = []
+        self._queue: list[tuple[SimulatedJob, Ticket]] = []
         self._running: dict[int, dict[str, _Running]] = {}
-        self._events: list[tuple[float, int, Job | _Running | None]] = []
+        self._events: list[tuple[float, int, SimulatedJob | _Running | None]] = []
         self._numbers = 0
         self._done: list[Stay] = []
         self._started = 0
@@ -235,7 +235,7 @@ class _Simulation:
         Of jobs that differ only in their least utility the most demanding one is tried first: if it
         can run, all can.
         """
-        same: dict[int, list[Job]] = {}
+        same: dict[int, list[SimulatedJob]] = {}
         for job, kind in zip(self._jobs, self._kind, strict=True):
             same.setdefault(kind, []).append(job)
         for kind, jobs in same.items():
@@ -246,7 +246,7 @@ class _Simulation:
                     if reason := self._cluster.refusal(job.request):
                         raise ImpossibleJobError(job, reason)
 
-    def _add_event(self, time_s: float, about: Job | _Running | None) -> int:
+    def _add_event(self, time_s: float, about: SimulatedJob | _Running | None) -> int:
         """Add an event: a job arrives or ends, or (None) the queue is tried; return its number."""
         tick = self._rules.tick_s
         time_s = ceil(round(time_s / tick, _DIGITS)) * tick if tick else time_s
@@ -263,7 +263,7 @@ class _Simulation:
             if isinstance(about, _Running):
                 if about.event == number:
                     ends.append(about)
-            elif isinstance(about, Job):
+            elif isinstance(about, SimulatedJob):
                 kind = self._kind[about.id]
                 self._queue.append(
                     (about, ticket_of(about, self._admitted[kind], self._rules.passable_s))
@@ -324,7 +324,7 @@ class _Simulation:
                 left.extend(rest)
         self._queue = left
 
-    def _begin(self, job: Job, machine: int, found: Found, now: float) -> None:
+    def _begin(self, job: SimulatedJob, machine: int, found: Found, now: float) -> None:
         utility = (
             self._cluster.utility(job, self._kind[job.id], machine, found)
             if job.request.utility.least

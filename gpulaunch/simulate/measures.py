@@ -101,7 +101,7 @@ class ReplayedJob(Record):
         return self.stay.job.request.bandwidth_sensitive and len(self.stay.gpus) > 1
 
 
-class Level(Record):
+class LoadStep(Record):
     """The load of the machines from a time on.
 
     Attributes:
@@ -133,7 +133,7 @@ class Replay(Record):
     rules: Rules
     seed: int | None
     jobs: tuple[ReplayedJob, ...]
-    levels: tuple[Level, ...]
+    levels: tuple[LoadStep, ...]
     gpus: int
 
     @property
@@ -229,7 +229,7 @@ def _measure_job(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJo
     )
 
 
-def _find_levels(stays: Sequence[Stay], yardstick: Yardstick) -> list[Level]:
+def _find_levels(stays: Sequence[Stay], yardstick: Yardstick) -> list[LoadStep]:
     """Return the load of the machines at every time when it changes."""
     events = [(stay.job.arrival_s, 1, 0, stay) for stay in stays]
     events += [(stay.started_s, -1, 1, stay) for stay in stays]
@@ -253,7 +253,7 @@ def _find_levels(stays: Sequence[Stay], yardstick: Yardstick) -> list[Level]:
                 on_socket[socket] = held + change
                 used += change
                 broken += _count_broken(size, held + change) - _count_broken(size, held)
-        levels.append(Level(time_s, used, broken, waiting))
+        levels.append(LoadStep(time_s, used, broken, waiting))
     return levels
 
 

@@ -15,7 +15,7 @@ from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record, replace
-from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.simulated_job import SimulatedJob
 
 # Requests are read once for all runs, by a policy that uses everything a job says. Each run then
 # sets its own policy.
@@ -31,7 +31,7 @@ class Trace(Record):
         wheres: their places, for messages.
     """
 
-    jobs: tuple[Job, ...]
+    jobs: tuple[SimulatedJob, ...]
     wheres: tuple[Where, ...]
 
 
@@ -73,7 +73,7 @@ class TraceReader:
         self._warn = warn
         self._known: dict[object, tuple[Request, Profile]] = {}
 
-    def read(self, number: int, entry: Entry) -> Job:
+    def read(self, number: int, entry: Entry) -> SimulatedJob:
         """Read one job.
 
         Args:
@@ -91,7 +91,7 @@ class TraceReader:
             raise entry.where.error(None, f"job {quoted(entry.name)}: {said}")
         share = _read_fraction(entry, "communication_percentage", profile.communication_share)
         split = None if "communication_percentage" in entry.own else profile.split_slowdown
-        return Job(
+        return SimulatedJob(
             id=number,
             name=entry.name,
             request=replace(request, name=entry.own.get("name")),

@@ -5,7 +5,7 @@ from gpulaunch.decide.request import Request
 from gpulaunch.records import Record
 
 
-class Job(Record):
+class SimulatedJob(Record):
     """One job.
 
     Attributes:

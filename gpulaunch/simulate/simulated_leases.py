@@ -10,7 +10,7 @@ from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record, replace
-from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.simulated_job import SimulatedJob
 
 _NOBODY = Process(0, 0)
 _EPOCH = "1970-01-01T00:00:00Z"
@@ -18,7 +18,7 @@ _LEASE = Lease("", 0, None, (), _NOBODY, _NOBODY, (), None, (), None, _EPOCH, ()
 _TICKET = Ticket("", 0, 0, None, None, (), 0, 0.0, _NOBODY, (), None, None, _EPOCH, "")
 
 
-def lease_of(job: Job, grant: Grant, uuids: tuple[str, ...]) -> Lease:
+def lease_of(job: SimulatedJob, grant: Grant, uuids: tuple[str, ...]) -> Lease:
     """Return the lease that the launcher would record for a job that starts.
 
     Args:
@@ -44,7 +44,7 @@ def lease_of(job: Job, grant: Grant, uuids: tuple[str, ...]) -> Lease:
     )
 
 
-def ticket_of(job: Job, uuids: tuple[str, ...], passable_s: float) -> Ticket:
+def ticket_of(job: SimulatedJob, uuids: tuple[str, ...], passable_s: float) -> Ticket:
     """Return the ticket that the launcher would record for a job that joins the queue.
 
     Args:

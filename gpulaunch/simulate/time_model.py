@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.sharing.prediction import rates
-from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.simulated_job import SimulatedJob
 from gpulaunch.simulate.yardstick import Yardstick
 
 MODELS = ("fixed", "bandwidth", "interference", "sharing")
@@ -45,7 +45,7 @@ class TimeModel:
         self.depends_on_company = self._interference or self._sharing
 
     def slowdown(
-        self, job: Job, gpus: tuple[int, ...], lease: Lease, company: Sequence[Lease]
+        self, job: SimulatedJob, gpus: tuple[int, ...], lease: Lease, company: Sequence[Lease]
     ) -> float:
         """Return how much longer the job takes than at its best; 0.25 is 25 %.
 
@@ -67,7 +67,7 @@ class TimeModel:
             _speed_beside(lease, company) if self._sharing else 1.0
         ) - 1
 
-    def slowdown_of_links(self, job: Job, gpus: tuple[int, ...]) -> float:
+    def slowdown_of_links(self, job: SimulatedJob, gpus: tuple[int, ...]) -> float:
         """Return how much longer a job takes on links slower than the best.
 
         A measured slowdown is used if there is one, else the share of its time that it waits for

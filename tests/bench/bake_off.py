@@ -28,7 +28,7 @@ from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.engine import Rules, simulate
 from gpulaunch.simulate.generate import loaded_mix
 from gpulaunch.simulate.measures import measure, quartiles
-from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.simulated_job import SimulatedJob
 
 MACHINES = (
     "dgx1-v100",
@@ -58,7 +58,7 @@ Trace = tuple[float, float, int]
 Figures = dict[Trace, tuple[float, float, float]]
 
 
-def traces(machine, seeds: int, jobs: int) -> dict[Trace, list[Job]]:
+def traces(machine, seeds: int, jobs: int) -> dict[Trace, list[SimulatedJob]]:
     """All traces for a machine, by load, share of sensitive jobs, and seed."""
     gpus = len(machine.topology.gpus)
     made = {}
@@ -68,10 +68,10 @@ def traces(machine, seeds: int, jobs: int) -> dict[Trace, list[Job]]:
     return made
 
 
-def _job(number: int, row: dict) -> Job:
+def _job(number: int, row: dict) -> SimulatedJob:
     sensitive = row["bandwidth_sensitive"] and row["gpus"] > 1
     request = Request(row["gpus"], PATTERNS["ring"], sensitive, "preserve", "cut")
-    return Job(number, row["name"], request, row["arrival_s"], row["duration_s"])
+    return SimulatedJob(number, row["name"], request, row["arrival_s"], row["duration_s"])
 
 
 def replayed(

@@ -28,7 +28,7 @@ from gpulaunch.process.identity import Process
 from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.profiles.document.section import Part
-from gpulaunch.profiles.document.sections import Communication, Placement
+from gpulaunch.profiles.document.sections import Communication, PlacementNeeds
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
@@ -267,7 +267,7 @@ def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
     slowdowns as fractions.
     """
     profile = load_profile(profile_file(tmp_path, WISHES))
-    assert profile.placement == Placement(
+    assert profile.placement == PlacementNeeds(
         {
             "min_bandwidth_gb_per_s": 40,
             "min_utility": 0.5,

@@ -13,7 +13,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.measure.logs.nccl_log import Member, NcclLog, read_nccl_log
 from gpulaunch.measure.logs.nccl_traffic import (
     LEAST_GB_PER_S,
-    Communication,
+    LoggedTraffic,
     communication,
     nccl_document,
 )
@@ -74,7 +74,7 @@ def every(ranks: int, name: str, count: int, times: int, **options: object) -> l
     ]
 
 
-def read(lines: Iterable[str | bytes]) -> tuple[NcclLog, Communication]:
+def read(lines: Iterable[str | bytes]) -> tuple[NcclLog, LoggedTraffic]:
     log = read_nccl_log(lines)
     return log, communication(log, "run.log")
 

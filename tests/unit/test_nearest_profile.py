@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.measure import nearest_profile as module
-from gpulaunch.measure.nearest_profile import BOUND, Figures, distance_between, nearest_profile
+from gpulaunch.measure.nearest_profile import BOUND, SoloUse, distance_between, nearest_profile
 from gpulaunch.records import replace
 
 # mps-sharing-2024 Table II: SM %, memory bandwidth %, MiB of 81,920 (None: a reservation), W of 300
@@ -23,22 +23,22 @@ TABLE_2 = {
 PERCENTAGES = st.floats(0, 100)
 SHARES = st.none() | st.floats(0, 1)
 ANY = st.builds(
-    Figures, st.sampled_from("abc"), PERCENTAGES, PERCENTAGES, SHARES, SHARES, st.none(), st.none()
+    SoloUse, st.sampled_from("abc"), PERCENTAGES, PERCENTAGES, SHARES, SHARES, st.none(), st.none()
 )
 
 
-def published(name: str, size: int) -> Figures:
+def published(name: str, size: int) -> SoloUse:
     """A job of Table II: 0 at its smaller size, 1 at its larger."""
     sm, bandwidth, mib, watts = TABLE_2[name][size]
-    return Figures(
+    return SoloUse(
         f"{name}-{size}", sm, bandwidth, None if mib is None else mib / 81920, watts / 300
     )
 
 
 def test_nearest() -> None:
     """Of several the one whose figures differ least lends, and says by how much they do."""
-    near, far = Figures("near", 84, 43), Figures("far", 72, 36)
-    found = nearest_profile(Figures("mine", 80, 40), [far, near])
+    near, far = SoloUse("near", 84, 43), SoloUse("far", 72, 36)
+    found = nearest_profile(SoloUse("mine", 80, 40), [far, near])
     assert (found.name, found.distance) == ("near", pytest.approx(((0.04**2 + 0.03**2) / 2) ** 0.5))
     want = (
         "nearest to 'near': SM utilization 80 against 84 %, memory bandwidth 40 against 43 %; "
@@ -49,9 +49,9 @@ def test_nearest() -> None:
 
 def test_ties_go_by_name() -> None:
     """Of two that are as near the first by name lends, whatever their order."""
-    twins = [Figures("b", 50, 50), Figures("a", 50, 50)]
+    twins = [SoloUse("b", 50, 50), SoloUse("a", 50, 50)]
     assert [
-        nearest_profile(Figures("mine", 52, 50), order).name for order in (twins, twins[::-1])
+        nearest_profile(SoloUse("mine", 52, 50), order).name for order in (twins, twins[::-1])
     ] == ["a", "a"]
 
 
@@ -60,25 +60,25 @@ def test_bound(sm: float, want: str | None) -> None:
     """What is farther than the bound lends nothing: 14.14 points of one utilization, the other
     being the same.
     """
-    found = nearest_profile(Figures("mine", 0, 50), [Figures("other", sm, 50)])
+    found = nearest_profile(SoloUse("mine", 0, 50), [SoloUse("other", sm, 50)])
     assert (found and found.name) == want
 
 
 def test_a_job_does_not_lend_to_itself() -> None:
     """The job's own name is no candidate."""
-    job = Figures("mine", 50, 50)
+    job = SoloUse("mine", 50, 50)
     assert nearest_profile(job, [job]) is None
 
 
 def test_nobody() -> None:
     """Without candidates there is none."""
-    assert nearest_profile(Figures("mine", 50, 50), []) is None
+    assert nearest_profile(SoloUse("mine", 50, 50), []) is None
 
 
-@pytest.mark.parametrize("other", [Figures("other", None, 50), Figures("other", 50, None)])
-def test_both_utilizations_are_needed(other: Figures) -> None:
+@pytest.mark.parametrize("other", [SoloUse("other", None, 50), SoloUse("other", 50, None)])
+def test_both_utilizations_are_needed(other: SoloUse) -> None:
     """A job of which only one utilization is known cannot be compared, in neither direction."""
-    job = Figures("mine", 50, 50, 0.5, 0.5)
+    job = SoloUse("mine", 50, 50, 0.5, 0.5)
     assert (distance_between(job, other), distance_between(other, job)) == (None, None)
 
 
@@ -89,7 +89,7 @@ def test_what_contradicts(key: str) -> None:
     """
     values = {"intensity": ("memory", "compute"), "utilization": ("share", "time-active")}[key]
     job, other = (
-        replace(Figures(name, 50, 50), **{key: value})
+        replace(SoloUse(name, 50, 50), **{key: value})
         for name, value in zip("ab", values, strict=True)
     )
     assert distance_between(job, other) is None
@@ -99,12 +99,12 @@ def test_what_contradicts(key: str) -> None:
 
 def test_missing_figures_are_left_out() -> None:
     """Memory and power count where both know them, and take nothing away where one does not."""
-    job = Figures("mine", 50, 50, 0.2, 0.5)
-    assert distance_between(job, Figures("other", 60, 50)) == pytest.approx((0.1**2 / 2) ** 0.5)
-    assert distance_between(job, Figures("other", 60, 50, 0.4)) == pytest.approx(
+    job = SoloUse("mine", 50, 50, 0.2, 0.5)
+    assert distance_between(job, SoloUse("other", 60, 50)) == pytest.approx((0.1**2 / 2) ** 0.5)
+    assert distance_between(job, SoloUse("other", 60, 50, 0.4)) == pytest.approx(
         ((0.1**2 + 0.2**2) / 3) ** 0.5
     )
-    found = nearest_profile(job, [Figures("other", 60, 50, 0.25, 0.45)])
+    found = nearest_profile(job, [SoloUse("other", 60, 50, 0.25, 0.45)])
     assert found.because.count(" against ") == 4
 
 
@@ -127,7 +127,7 @@ def test_bound_against_the_published_jobs() -> None:
 
 
 @given(ANY, ANY)
-def test_distance(a: Figures, b: Figures) -> None:
+def test_distance(a: SoloUse, b: SoloUse) -> None:
     """It is 0 to 1, the same in both directions, and 0 from a job to itself."""
     assert 0 <= distance_between(a, b) <= 1
     assert (distance_between(a, b), distance_between(a, a)) == (distance_between(b, a), 0)

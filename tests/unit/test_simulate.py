@@ -21,7 +21,7 @@ from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.engine import Moment, Rules, simulate
 from gpulaunch.simulate.generate import loaded_mix, poisson_batches, uniform_mix
 from gpulaunch.simulate.measures import measure, quartiles
-from gpulaunch.simulate.simulated_job import Job
+from gpulaunch.simulate.simulated_job import SimulatedJob
 from gpulaunch.simulate.simulated_leases import lease_of, ticket_of
 
 DGX = machine("dgx1-v100")
@@ -88,7 +88,7 @@ def test_it_decides_as_the_launcher_would(
     assert log(checked(DGX, jobs, rules)) == plainly(DGX, jobs, rules)
 
 
-def plainly(topology, jobs: list[Job], rules: Rules) -> list[tuple]:
+def plainly(topology, jobs: list[SimulatedJob], rules: Rules) -> list[tuple]:
     """The same with nothing but a list of events and decide()."""
     jobs = [
         replace(j, request=replace(j.request, policy=rules.policy, bandwidth_model=rules.model))
@@ -169,7 +169,7 @@ def test_who_is_not_choosy_passes_and_who_is_does_not() -> None:
     assert log(checked(MINSKY, jobs, rules)) == plainly(MINSKY, jobs, rules)
 
 
-def utility_jobs(*rows: tuple[int, float, float, float, tuple[int, ...]]) -> list[Job]:
+def utility_jobs(*rows: tuple[int, float, float, float, tuple[int, ...]]) -> list[SimulatedJob]:
     """Jobs of topo-aware-p: GPUs, arrival, run time, least utility, and which GPUs would do."""
     jobs = []
     for number, (gpus, arrival_s, duration_s, least, only) in enumerate(rows):
@@ -340,7 +340,7 @@ def test_neighbours_slow_jobs_down_while_they_are_there() -> None:
         replace(job(0, 1, 0, 1).request, profile=name, utility=UtilityTerms(slowdowns=slowdowns))
         for name, slowdowns in (("quiet", {"noisy": (0.5, 0.0)}), ("noisy", {"quiet": (0.0, 0.5)}))
     )
-    jobs = [Job(0, "quiet", quiet, 0.0, 10.0), Job(1, "noisy", noisy, 2.0, 3.0)]
+    jobs = [SimulatedJob(0, "quiet", quiet, 0.0, 10.0), SimulatedJob(1, "noisy", noisy, 2.0, 3.0)]
     rules = Rules("baseline", "cut", time_models=("interference",))
     assert log(checked(MINSKY, jobs, rules)) == [
         (0, (0,), 0, 11),
@@ -361,14 +361,14 @@ def test_measured_split_slowdown() -> None:
     assert log(checked(MINSKY, [held[0], replace(pair, id=1)], rules))[1] == (1, (1, 2), 1, 13.5)
 
 
-def sharing_job(number: int, sm: float) -> Job:
+def sharing_job(number: int, sm: float) -> SimulatedJob:
     capacity = capacity_by(None, 16 << 30, 48)
     client = Client(Demand(f"p{number}", sm, 10.0, 1 << 30), Objective(), {})
     sharing = Sharing(client, Bounds(), None, (), 0, {gpu.uuid: capacity for gpu in DGX.gpus}, {})
     request = Request(
         1, PATTERNS["none"], bandwidth_sensitive=False, policy="preserve", bandwidth_model="cut"
     )
-    return Job(number, f"job{number}", replace(request, sharing=sharing), 0.0, 10.0)
+    return SimulatedJob(number, f"job{number}", replace(request, sharing=sharing), 0.0, 10.0)
 
 
 def test_jobs_share_gpus_by_the_launchers_rules() -> None:

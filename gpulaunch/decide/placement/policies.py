@@ -301,7 +301,7 @@ POLICIES: dict[str, Policy] = {
         compares_machines_by=("aggregate_bandwidth",),
     ),
 }
-"""The policies by name. tests/unit/test_report.py checks that everybody can tell their colours apart."""
+"""The policies by name; tests/unit/test_report.py compares their colours."""
 
 DEFAULT_POLICY = "preserve"
 """The policy of a launch that names none; for a sensitive job it prefers fast links."""

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from gpulaunch.containers.companion import ContainerCompanion
 from gpulaunch.containers.container_launch import HOST_VARIABLES, ContainerLaunch, started_command
-from gpulaunch.containers.watcher import Watcher
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.keepers.process import ProcessKeeper, is_cancelled_by_kill
 from gpulaunch.launch.launch import Launch
@@ -17,7 +17,7 @@ from gpulaunch.process.job import Started
 
 
 class ContainerKeeper(ProcessKeeper):
-    """The docker command as a child of this process, and a watcher of its containers.
+    """The docker command as a child of this process, and the companion of its containers.
 
     A container is a child of its engine, not of the docker command, and may outlive it.
 
@@ -40,7 +40,7 @@ class ContainerKeeper(ProcessKeeper):
         container = launch.container
         assert container is not None  # noqa: S101  for the type checker
         self._container: ContainerLaunch = container
-        self._watcher = Watcher(
+        self._companion_of_containers = ContainerCompanion(
             container,
             table,
             record,
@@ -49,10 +49,12 @@ class ContainerKeeper(ProcessKeeper):
             grace_s=launch.grace_s,
             before_kill=before_kill,
         )
-        super().__init__(launch, table, record, before_kill, {*spared, self._watcher.pid})
+        super().__init__(
+            launch, table, record, before_kill, {*spared, self._companion_of_containers.pid}
+        )
 
-    def _new_guard(self) -> Companion | None:
-        """Start no guard: the watcher ends the container if this process is killed."""
+    def _new_companion(self) -> Companion | None:
+        """Return None: the containers' companion ends them if this process is killed."""
         return None
 
     def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
@@ -69,22 +71,22 @@ class ContainerKeeper(ProcessKeeper):
 
     def pids(self) -> set[int]:
         """Return the processes in the containers."""
-        return self._watcher.pids()
+        return self._companion_of_containers.pids()
 
     def end(self) -> int:
         """End the containers through their engine, and the docker command; return its status."""
         try:
-            self._watcher.end(self._job.process)
+            self._companion_of_containers.end(self._job.process)
         except FailedError as problem:
             self._table.warn(problem.message)
         return super().end()
 
     def _hand_back(self, lease: Lease) -> bool:
-        if self._watcher.has_nothing_to_do():
+        if self._companion_of_containers.has_nothing_to_do():
             return super()._hand_back(lease)
-        self._watcher.take_over()
+        self._companion_of_containers.take_over()
         self._record.close()
         return False
 
     def _dismiss_companions(self) -> None:
-        self._watcher.dismiss()
+        self._companion_of_containers.dismiss()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.environment import LEASE_VARIABLE, job_environment
-from gpulaunch.leases.holders import guard, holders_of
+from gpulaunch.leases.holders import holders_of, start_companion
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
@@ -48,17 +48,17 @@ class ProcessKeeper:
         self._record = record
         self._before_kill = before_kill
         self._spared = set(spared)
-        self._guard = self._new_guard()
-        if self._guard:
-            self._spared.add(self._guard.pid)
+        self._companion = self._new_companion()
+        if self._companion:
+            self._spared.add(self._companion.pid)
         self._job = Job(keep=record.fd)
 
-    def _new_guard(self) -> Companion | None:
+    def _new_companion(self) -> Companion | None:
         """Start the companion that ends the job if this process is killed; only under CI."""
         if not is_cancelled_by_kill():
             return None
         variable = f"{LEASE_VARIABLE}={self._record.id}"
-        return guard(self._record.fd, variable, self._launch.grace_s, self._before_kill)
+        return start_companion(self._record.fd, variable, self._launch.grace_s, self._before_kill)
 
     @property
     def process(self) -> Process:
@@ -132,8 +132,8 @@ class ProcessKeeper:
         return True
 
     def _dismiss_companions(self) -> None:
-        if self._guard:
-            self._guard.tell(DISMISSED)
+        if self._companion:
+            self._companion.tell(DISMISSED)
 
     def _end_left_overs(self, lease: Lease) -> set[int]:
         """End the left-overs of the job that use its GPUs; return those that cannot be ended.

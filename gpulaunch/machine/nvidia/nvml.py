@@ -141,7 +141,7 @@ class Memory(Record):
     with_reserve: bool
 
 
-class Card:
+class NvmlDevice:
     """A GPU, or a MIG instance of one, queried through NVML.
 
     Args:
@@ -273,13 +273,13 @@ class Card:
             return None
         return int(values[0].value.uiVal)
 
-    def path_to(self, other: "Card") -> PathType:
+    def path_to(self, other: "NvmlDevice") -> PathType:
         """Return the path type between two cards over PCIe; the farthest if it is unknown."""
         return _PATHS.get(
             self._ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, other.handle), "SYS"
         )
 
-    def reads_from(self, other: "Card") -> bool | None:
+    def reads_from(self, other: "NvmlDevice") -> bool | None:
         """Return whether this card can read the other's memory directly; None if unknown."""
         status = self._ask(pynvml.nvmlDeviceGetP2PStatus, other.handle, _P2P_READ)
         return None if status is None else status == pynvml.NVML_P2P_STATUS_OK
@@ -289,7 +289,7 @@ class Card:
         modes = self._ask(pynvml.nvmlDeviceGetMigMode)
         return bool(modes and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
 
-    def instances(self) -> dict[int, "Card"] | None:
+    def instances(self) -> dict[int, "NvmlDevice"] | None:
         """Return its MIG instances by number; None if the card is not in MIG mode."""
         if not self.in_mig_mode():
             return None
@@ -298,7 +298,7 @@ class Card:
         for number in range(_MOST_INSTANCES if most is None else most):
             handle = self._ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, number)
             if handle is not None:
-                found[number] = Card(handle, self.index, self._unanswered)
+                found[number] = NvmlDevice(handle, self.index, self._unanswered)
         return found
 
     def mig_profile(self) -> str:
@@ -357,16 +357,18 @@ def card_count() -> int:
     return int(_call(pynvml.nvmlDeviceGetCount))
 
 
-def card_at(index: int, unanswered: list[Unanswered]) -> Card:
+def card_at(index: int, unanswered: list[Unanswered]) -> NvmlDevice:
     """Return the card with this index.
 
     Raises:
         LostGpuError: the card does not answer.
     """
-    return Card(_get_handle(pynvml.nvmlDeviceGetHandleByIndex, index, index), index, unanswered)
+    return NvmlDevice(
+        _get_handle(pynvml.nvmlDeviceGetHandleByIndex, index, index), index, unanswered
+    )
 
 
-def card_of(uuid: str, index: int) -> Card:
+def card_of(uuid: str, index: int) -> NvmlDevice:
     """Return the GPU or MIG instance with this UUID.
 
     Args:
@@ -376,7 +378,7 @@ def card_of(uuid: str, index: int) -> Card:
     Raises:
         LostGpuError: it does not answer, or does not exist any more.
     """
-    return Card(_get_handle(pynvml.nvmlDeviceGetHandleByUUID, uuid, index), index, [])
+    return NvmlDevice(_get_handle(pynvml.nvmlDeviceGetHandleByUUID, uuid, index), index, [])
 
 
 def _get_handle(function: Callable[..., Any], key: object, index: int) -> Any:  # noqa: ANN401

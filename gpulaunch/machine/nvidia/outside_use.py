@@ -55,7 +55,7 @@ def compute_pids(gpus: Iterable[str]) -> set[int]:
     return pids
 
 
-def _find_obstacle(card: nvml.Card, gpu: Gpu) -> OutsideUse | None:
+def _find_obstacle(card: nvml.NvmlDevice, gpu: Gpu) -> OutsideUse | None:
     """Return the reason why no process could use a GPU, or None."""
     if gpu.mig is None and card.in_mig_mode():  # changed since the topology was read
         return OutsideUse(gpu.uuid, "it is in MIG mode now")
@@ -66,7 +66,7 @@ def _find_obstacle(card: nvml.Card, gpu: Gpu) -> OutsideUse | None:
     )
 
 
-def _find_use(card: nvml.Card, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | None:
+def _find_use(card: nvml.NvmlDevice, gpu: Gpu, ignored: Collection[str]) -> OutsideUse | None:
     """Return the use of a GPU by compute processes, or by memory without a visible process.
 
     Clients of an MPS server are listed apart from it, and the server alone is no use, unless the

@@ -11,7 +11,7 @@ from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.nvidia.nvml import Card, NvlinkEnd, PciAddress, Unanswered
+from gpulaunch.machine.nvidia.nvml import NvlinkEnd, NvmlDevice, PciAddress, Unanswered
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 from gpulaunch.typing import TypeVar
@@ -46,7 +46,7 @@ class NvmlReading(Record):
         return not self.problems and all(call.steady for call in self.unanswered)
 
 
-class Part(Record):
+class ProbedCard(Record):
     """One card as it was read.
 
     Attributes:
@@ -57,7 +57,7 @@ class Part(Record):
         instances: instances of a card in MIG mode; None if it is not.
     """
 
-    card: Card
+    card: NvmlDevice
     gpu: Gpu
     nvlinks: dict[int, NvlinkEnd]
     compute_mode: str
@@ -131,8 +131,8 @@ def _read_each(
 
 
 def _read_card(
-    card: Card, address: PciAddress | None, everyone: Collection[PciAddress] | None
-) -> Part:
+    card: NvmlDevice, address: PciAddress | None, everyone: Collection[PciAddress] | None
+) -> ProbedCard:
     """Read a card; `everyone` are the addresses of all cards, or None if some are unknown."""
     capability = card.compute_capability()
     by_field = nvml.asks_by_field(capability)
@@ -165,7 +165,7 @@ def _read_card(
         if found is None
         else [_read_instance(gpu, number, instance) for number, instance in found.items()]
     )
-    return Part(card, gpu, nvlinks, card.compute_mode(), instances)
+    return ProbedCard(card, gpu, nvlinks, card.compute_mode(), instances)
 
 
 def _reveal_switch(end: NvlinkEnd, everyone: Collection[PciAddress] | None) -> NvlinkEnd:
@@ -189,7 +189,7 @@ def _split_by_state(nvlinks: dict[int, NvlinkEnd]) -> tuple[list[int], list[int]
     )
 
 
-def _read_instance(card: Gpu, number: int, instance: Card) -> Gpu:
+def _read_instance(card: Gpu, number: int, instance: NvmlDevice) -> Gpu:
     profile, memory = instance.mig_profile(), instance.memory()
     return replace(
         card,
@@ -201,7 +201,7 @@ def _read_instance(card: Gpu, number: int, instance: Card) -> Gpu:
     )
 
 
-def _read_numa_node(card: Card, address: PciAddress | None) -> int | None:
+def _read_numa_node(card: NvmlDevice, address: PciAddress | None) -> int | None:
     """Return the NUMA node of the CPUs next to the GPU, from sysfs, else from NVML.
 
     nvmlDeviceGetNumaNodeId is about the GPU's own memory, so NVML is asked for memory affinity.
@@ -222,7 +222,7 @@ def _read_numa_node(card: Card, address: PciAddress | None) -> int | None:
 
 
 def _count_direct_nvlinks(
-    parts: dict[int, Part], known: dict[PciAddress, int]
+    parts: dict[int, ProbedCard], known: dict[PciAddress, int]
 ) -> dict[tuple[int, int], int]:
     """Count the NVLinks that join each pair of cards without a switch.
 

@@ -86,7 +86,7 @@ class Member(Record):
     group: tuple[str, ...]
 
 
-class Call(Record):
+class Calls(Record):
     """All calls of one kind and size by one rank.
 
     Attributes:
@@ -127,7 +127,7 @@ class NcclLog(Record):
     version: str | None
     lines: int
     damaged: int
-    calls: dict[Call, int]
+    calls: dict[Calls, int]
     first_lines: dict[str, int]
     members: dict[Endpoint, Member]
     gpus: int
@@ -145,7 +145,7 @@ def read_nccl_log(lines: Iterable[str | bytes]) -> NcclLog:
 
     Cost: about 8 us a line of NCCL's.
     """
-    reader = _Reader()
+    reader = _LogReader()
     for number, line in enumerate(lines, 1):
         text = line.decode("ascii", "replace") if isinstance(line, bytes) else line
         if "NCCL" in text or "opCount" in text:
@@ -153,13 +153,13 @@ def read_nccl_log(lines: Iterable[str | bytes]) -> NcclLog:
     return reader.log()
 
 
-class _Reader:
+class _LogReader:
     """A reader that collects what the lines of a log say."""
 
     def __init__(self) -> None:
         self.version: str | None = None
         self.lines = self.damaged = 0
-        self.calls: Counter[Call] = Counter()
+        self.calls: Counter[Calls] = Counter()
         self.first_lines: dict[str, int] = {}
         self.members: dict[Endpoint, Member] = {}
         self.devices: set[tuple[str, ...]] = set()
@@ -210,7 +210,9 @@ class _Reader:
         ):
             size *= ranks
         self.calls[
-            Call(match["name"], Endpoint(host, pid, match["comm"]), ranks, size, int(match["root"]))
+            Calls(
+                match["name"], Endpoint(host, pid, match["comm"]), ranks, size, int(match["root"])
+            )
         ] += 1
         self.first_lines.setdefault(match["name"], number)
         if prefix:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import fsum
 
 from gpulaunch.errors import UsageError
-from gpulaunch.measure.logs.nccl_log import LARGE_BYTES, Call, Endpoint, NcclLog
+from gpulaunch.measure.logs.nccl_log import LARGE_BYTES, Calls, Endpoint, NcclLog
 from gpulaunch.measure.nearest_pattern import nearest_pattern
 from gpulaunch.measure.traffic_graph import NOISE_SHARE
 from gpulaunch.profiles.confidence import Confidence, weakest
@@ -75,7 +75,7 @@ class Collective(Record):
     sent_gb: float
 
 
-class Communication(Record):
+class LoggedTraffic(Record):
     """The communication of a job, as its log shows it.
 
     Attributes:
@@ -107,7 +107,7 @@ class Communication(Record):
     reasons: tuple[str, ...]
 
 
-def communication(log: NcclLog, name: str) -> Communication:
+def communication(log: NcclLog, name: str) -> LoggedTraffic:
     """Return the pattern and sensitivity of the job that left a log.
 
     Args:
@@ -142,7 +142,7 @@ def communication(log: NcclLog, name: str) -> Communication:
         _judge_sensitivity(mean, large / log.gpus, rate) if moving else (False, sure, "")
     )
     reasons = [text for text in (why, because, *_describe_gaps(log, ranks)) if text]
-    return Communication(
+    return LoggedTraffic(
         ranks,
         collectives,
         pattern,
@@ -157,7 +157,7 @@ def communication(log: NcclLog, name: str) -> Communication:
     )
 
 
-def nccl_document(log: NcclLog, found: Communication, file: str) -> dict[str, Any]:
+def nccl_document(log: NcclLog, found: LoggedTraffic, file: str) -> dict[str, Any]:
     """Return the document of `--scan-nccl-log --json`: the keys of a source scan, and more.
 
     Args:
@@ -197,7 +197,7 @@ def nccl_document(log: NcclLog, found: Communication, file: str) -> dict[str, An
     }
 
 
-def _sent_bytes(call: Call) -> float:
+def _sent_bytes(call: Calls) -> float:
     """Return the bytes that a rank sends for a call; on average, where the root's part differs.
 
     Source: nccl-tests' doc/PERFORMANCE.md, whose bus bandwidth counts these bytes.
@@ -210,15 +210,15 @@ def _sent_bytes(call: Call) -> float:
     return 0.0 if call.name == "Recv" else float(size)
 
 
-def _find_collectives(log: NcclLog, moving: dict[Call, int]) -> tuple[Collective, ...]:
-    by_name: dict[str, list[tuple[Call, int]]] = defaultdict(list)
+def _find_collectives(log: NcclLog, moving: dict[Calls, int]) -> tuple[Collective, ...]:
+    by_name: dict[str, list[tuple[Calls, int]]] = defaultdict(list)
     for call, count in moving.items():
         by_name[call.name].append((call, count))
     found = [_sum_up(name, log.first_lines[name], calls) for name, calls in by_name.items()]
     return tuple(sorted(found, key=lambda one: (-one.sent_gb, one.name)))
 
 
-def _sum_up(name: str, line: int, calls: Sequence[tuple[Call, int]]) -> Collective:
+def _sum_up(name: str, line: int, calls: Sequence[tuple[Calls, int]]) -> Collective:
     sizes: Counter[int] = Counter()
     for call, count in calls:
         sizes[call.message_bytes] += count
@@ -236,7 +236,7 @@ def _sum_up(name: str, line: int, calls: Sequence[tuple[Call, int]]) -> Collecti
     )
 
 
-def _pattern_of(name: str, calls: Sequence[tuple[Call, int]]) -> str:
+def _pattern_of(name: str, calls: Sequence[tuple[Calls, int]]) -> str:
     """Return the pattern that a function causes; for Send and Recv, a guess by number of peers.
 
     NCCL runs AllReduce over rings if messages are large and over trees if they are small; for its
@@ -262,7 +262,7 @@ def _pattern_of(name: str, calls: Sequence[tuple[Call, int]]) -> str:
 
 
 def _find_pattern(
-    log: NcclLog, ranks: int, moving: dict[Call, int], collectives: Sequence[Collective]
+    log: NcclLog, ranks: int, moving: dict[Calls, int], collectives: Sequence[Collective]
 ) -> tuple[str, tuple[Edge, ...], Confidence, str]:
     """Return the pattern, its edges, its confidence and the reason."""
     if not moving:
@@ -292,7 +292,7 @@ def _find_pattern(
     )
 
 
-def _find_edges(log: NcclLog, ranks: int, moving: dict[Call, int]) -> tuple[Edge, ...] | None:
+def _find_edges(log: NcclLog, ranks: int, moving: dict[Calls, int]) -> tuple[Edge, ...] | None:
     """Return the GB between ranks; None if the log does not have all ranks."""
     numbers = _number_gpus(log, ranks)
     seats = {(member.group, member.rank): member.gpu for member in log.members.values()}
@@ -334,7 +334,7 @@ def _number_gpus(log: NcclLog, ranks: int) -> dict[tuple[str, str], int]:
     }
 
 
-def _find_partners(call: Call, rank: int) -> Iterator[tuple[int, float]]:
+def _find_partners(call: Calls, rank: int) -> Iterator[tuple[int, float]]:
     """Yield each peer that a rank sends to in a call (in a Recv: receives from), with the bytes."""
     if call.name in _PEERS:
         yield call.peer, call.message_bytes
@@ -349,13 +349,13 @@ def _find_partners(call: Call, rank: int) -> Iterator[tuple[int, float]]:
         yield (rank + 1) % call.ranks, _sent_bytes(call)
 
 
-def _mean_message_bytes(moving: dict[Call, int]) -> float:
+def _mean_message_bytes(moving: dict[Calls, int]) -> float:
     """Return the average message size in bytes."""
     calls = [(call.message_bytes, count) for call, count in moving.items() if call.name != "Recv"]
     return fsum(size * count for size, count in calls) / max(1, sum(count for _, count in calls))
 
 
-def _large_gb_per_s(log: NcclLog, moving: dict[Call, int]) -> float | None:
+def _large_gb_per_s(log: NcclLog, moving: dict[Calls, int]) -> float | None:
     """Return the average GB/s of a GPU in large messages; None if the log is too short for it."""
     if log.duration_s is None or log.duration_s < LEAST_DURATION_S:
         return None

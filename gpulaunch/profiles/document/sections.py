@@ -242,7 +242,7 @@ class SharedGpu(Section):
     source = text(_SOURCE)
 
 
-class Placement(Section):
+class PlacementNeeds(Section):
     """A job's needs of its GPUs; its author decides them, so they have no source."""
 
     min_bandwidth_gb_per_s = number(

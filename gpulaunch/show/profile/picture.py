@@ -5,7 +5,7 @@ from textwrap import wrap
 
 from gpulaunch.records import Record, replace
 from gpulaunch.show.canvas import INK, WIDTH, new_figure, svg_of
-from gpulaunch.show.profile.view import Matrix, Plot, ProfileView, Row
+from gpulaunch.show.profile.view import LinePlot, Matrix, ProfileView, Row
 from gpulaunch.show.terminal import figure as figure_text
 from gpulaunch.show.topology.layout import cut
 from gpulaunch.typing import TYPE_CHECKING
@@ -48,12 +48,12 @@ class _Line(Record):
     colour: str = INK
     size: float = 12
     weight: str = "normal"
-    drawing: Matrix | Plot | None = None
+    drawing: Matrix | LinePlot | None = None
 
     @property
     def height(self) -> float:
         """Height in px, down to the next line."""
-        if isinstance(self.drawing, Plot):
+        if isinstance(self.drawing, LinePlot):
             return _LINE + _PLOT[1] + 66
         if self.drawing:
             return _LINE + _side(self.drawing) + 44
@@ -130,14 +130,14 @@ def _draw(figure: "Figure", page: "Axes", top: float, line: _Line) -> None:
             page.barh(base - 4, length * _BAR, 10, left=left, color=colour)
         left += _BAR + 12
     page.text(left, base, line.text, size=12)
-    if isinstance(line.drawing, Plot):
+    if isinstance(line.drawing, LinePlot):
         _draw_plot(_panel(figure, _TEXT + 40, top + _LINE + 14, *_PLOT), line.drawing)
     elif line.drawing:
         side = _side(line.drawing)
         _draw_matrix(_panel(figure, _TEXT + 24, top + _LINE + 30, side, side), line.drawing)
 
 
-def _draw_plot(axes: "Axes", plot: Plot) -> None:
+def _draw_plot(axes: "Axes", plot: LinePlot) -> None:
     axes.plot(plot.xs, plot.ys, color=_BLUE, marker="o", markersize=4, linewidth=2, clip_on=False)
     axes.set(xlabel=plot.x_label, ylabel=plot.y_label, xlim=(0, max(plot.xs)))
     axes.set_ylim(0, 1.05 * max(plot.ys))

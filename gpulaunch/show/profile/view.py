@@ -65,7 +65,7 @@ class Matrix(Record):
     weights: Mapping[tuple[int, int], float]
 
 
-class Plot(Record):
+class LinePlot(Record):
     """A line through points.
 
     Attributes:
@@ -96,7 +96,7 @@ class Row(Record):
     text: str
     share: float | None = None
     inner: tuple["Row", ...] = ()
-    drawing: Matrix | Plot | None = None
+    drawing: Matrix | LinePlot | None = None
 
 
 class ProfileView(Record):
@@ -257,7 +257,7 @@ def _curve_row(key: Curve, section: Section) -> Row:
     inner = []
     for x, y in zip(xs, ys, strict=True):
         inner.append(Row(amount(over, x), f"{figure(y)} {unit}".rstrip(), y / max(ys)))
-    plot = Plot(
+    plot = LinePlot(
         xs,
         ys,
         x_label=f"{label_of(over)}, {unit_of(over)}",

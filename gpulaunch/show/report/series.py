@@ -7,7 +7,7 @@ from itertools import pairwise
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.files.duration import format_duration
 from gpulaunch.records import Record
-from gpulaunch.simulate.measures import Level, Replay
+from gpulaunch.simulate.measures import LoadStep, Replay
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def time_text(seconds: float) -> str:
 
 
 def means_over_time(
-    replay: Replay, value: Callable[[Level], float], longest_s: float
+    replay: Replay, value: Callable[[LoadStep], float], longest_s: float
 ) -> tuple[list[float], list[float]]:
     """Return the means of a value over parts of a replay's time; the area under them is exact.
 

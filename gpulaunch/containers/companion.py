@@ -16,7 +16,7 @@ _TAKE_OVER = b"w"
 _MARGIN_S = 1.0  # engines date their events by their own reading of the clock
 
 
-class Watcher:
+class ContainerCompanion:
     """A process that takes over the lease when the launcher goes.
 
     It holds the lease until the docker command and the containers have ended.

@@ -1,4 +1,4 @@
-"""A helper process that leaves the share group of a Python program that is killed.
+"""A companion that leaves the share group of a Python program that is killed.
 
 It is started by exec, since a program with threads cannot fork safely.
 """
@@ -17,13 +17,13 @@ from gpulaunch.sharing.share_group import ShareGroup
 _DONE = b"."
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from gpulaunch.launch import leaver; "
-    "leaver.main(sys.argv[2])"
+    "import sys; sys.path.insert(0, sys.argv[1]); from gpulaunch.launch import group_companion; "
+    "group_companion.main(sys.argv[2])"
 )
 
 
-class Leaver:
-    """The helper process, seen from the program; it waits for a word from it, or for its end.
+class GroupCompanion:
+    """The companion, seen from the program; it waits for a word from it, or for its end.
 
     Args:
         lease: lease of this process, with a pipe directory.
@@ -56,7 +56,7 @@ class Leaver:
             os.close(record_reader)
 
     def dismiss(self) -> None:
-        """End the helper process; call it when the group has been left."""
+        """End the companion; call it when the group has been left."""
         with suppress(OSError):
             os.write(self._word, _DONE)
         os.close(self._word)
@@ -67,7 +67,7 @@ def main(argument: str) -> None:
     """Wait, and leave the group unless the program says that it has done so.
 
     Args:
-        argument: JSON that Leaver wrote.
+        argument: JSON that GroupCompanion wrote.
     """
     read_end, record_reader, uuids, directory = json.loads(argument)
     if os.read(read_end, 1) != _DONE:
