@@ -183,7 +183,7 @@ def test_failures_in_the_middle_cost_only_their_time(
     start = end - got["duration_s"]
     assert got["power_w"] == near(busy_h100.mean(0, "power", start, end), 0)
     assert got["sm_utilization_percentage"] == pytest.approx(
-        busy_h100.mean(0, "sm", start, end), rel=0.1
+        busy_h100.mean(0, "sm", start, end), rel=0.2
     )
     assert "incomplete" not in got
 
