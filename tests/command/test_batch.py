@@ -321,7 +321,7 @@ def test_what_a_result_says(site: Site) -> None:
     assert sorted(times) == times
     assert times[0] == header["began_at"]
     seconds = [result.pop(f"{name}_s") for name in ("submitted", "started", "ended")]
-    assert 0 == seconds[0] < seconds[1] < seconds[2] < 30
+    assert 0 == seconds[0] < seconds[1] <= seconds[2] < 30  # a busy machine tells both at once
     assert result == {
         "id": 0,
         "name": "mine",

@@ -53,10 +53,6 @@ def resources(path: Path) -> dict[str, object]:
     return tomllib.loads(path.read_text())["resources"]
 
 
-LATE_S = 0.1
-"""How late a busy machine may take the first or the last reading."""
-
-
 def near(value: object, points: float) -> object:
     """Within 2 %."""
     return pytest.approx(value, rel=0.02, abs=points)
@@ -191,7 +187,7 @@ def test_failures_in_the_middle_cost_only_their_time(
     start = end - got["duration_s"]
     assert got["power_w"] == near(busy_h100.mean(0, "power", start, end), 0)
     assert got["sm_utilization_percentage"] == pytest.approx(
-        busy_h100.mean(0, "sm", start, end), rel=0.1
+        busy_h100.mean(0, "sm", start, end), rel=0.2
     )
     assert "incomplete" not in got
 
@@ -634,12 +630,12 @@ def link_of(fake: FakeNvml, gpu: int, peer: int) -> int:
     return next(int(w[2]) for w in lines if w[:2] == ["nvlink", str(gpu)] and f"peer={peer}" in w)
 
 
-def talk(fake: FakeNvml, a: int, b: int, gb_per_s: float) -> None:
-    """Let two GPUs exchange so much, each way."""
+def talk(fake: FakeNvml, a: int, b: int, gb_per_s: str) -> None:
+    """Let two GPUs exchange data by a script of GB/s, each way."""
     for gpu, peer in ((a, b), (b, a)):
         link = link_of(fake, gpu, peer)
-        fake.script(gpu, f"link:{link}:tx", str_of(gb_per_s))
-        fake.script(gpu, f"link:{link}:rx", str_of(gb_per_s))
+        fake.script(gpu, f"link:{link}:tx", gb_per_s)
+        fake.script(gpu, f"link:{link}:rx", gb_per_s)
 
 
 @pytest.mark.parametrize(
@@ -657,21 +653,22 @@ def test_a_ring_is_seen(
         for link in range(6):
             dgx1_v100.script(gpu, f"link:{link}:tx", "0:0")
             dgx1_v100.script(gpu, f"link:{link}:rx", "0:0")
-    for a, b in ((0, 1), (1, 2), (2, 3), (0, 3)):
-        talk(dgx1_v100, a, b, 10)
-    dgx1_v100.begin_script()
+    began = dgx1_v100.begin_script()
     path = tmp_path / "job.toml"
-    show = "import os, time; time.sleep(1); print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    done = profiled(launcher, path, "--only", "0-3", "-n", "4", "--", sys.executable, "-c", show)
-    assert done.returncode == 0
-    order = [int(gpu) for gpu in done.stdout.split(",")]
+    script = "echo $CUDA_VISIBLE_DEVICES; sleep 1.4"
+    options = ("-o", str(path), "--only", "0-3", "-n", "4")
+    with launcher.start("profile", *options, "--", "sh", "-c", script) as process:
+        order = [int(gpu) for gpu in process.stdout.readline().split(",")]
+        start = time.monotonic() - began + 0.4  # all of it while the job runs, however busy this is
+        for a, b in ((0, 1), (1, 2), (2, 3), (0, 3)):
+            talk(dgx1_v100, a, b, f"0:0,{start}:10,{start + 0.5}:0")
+        process.communicate(timeout=60)
+    assert process.returncode == 0
     communication = tomllib.loads(path.read_text())["communication"]
     assert (communication["pattern"], communication["confidence"]) == ("ring", "certain")
     pairs = {tuple(sorted((order[a], order[b]))) for a, b, _ in communication["edges"]}
     assert pairs == {(0, 1), (1, 2), (2, 3), (0, 3)}
-    duration_s = resources(path)["duration_s"]
-    want = near(20 * duration_s, 20 * LATE_S)
-    assert [gb for _, _, gb in communication["edges"]] == [want] * 4
+    assert [gb for _, _, gb in communication["edges"]] == [near(2 * 10 * 0.5, 0)] * 4
 
 
 def test_nvswitch_hides_the_peers(launcher: Launcher, hgx_h100: FakeNvml, tmp_path: Path) -> None:
@@ -730,7 +727,7 @@ def test_a_sensitive_job(launcher: Launcher, tmp_path: Path) -> None:
 def test_an_insensitive_job(launcher: Launcher, tmp_path: Path) -> None:
     """A job that takes as long everywhere is not; without progress whole runs are timed."""
     path = tmp_path / "job.toml"
-    assert profiled(launcher, path, "--sensitivity", "-n", "2", "--", "sleep", "1").returncode == 0
+    assert profiled(launcher, path, "--sensitivity", "-n", "2", "--", "sleep", "2").returncode == 0
     assert tomllib.loads(path.read_text())["communication"]["bandwidth_sensitive"] is False
 
 

@@ -44,7 +44,7 @@ def test_beside_built_in_loads(launcher: Launcher, cuda: FakeCuda, tmp_path: Pat
     launcher.environment = cuda.environment(launcher.environment)
     path = tmp_path / "job.toml"
     done = launcher.run(
-        "profile", "-o", str(path), "--pair", "synthetic", "--runs", "2", "--", "sleep", "0.2"
+        "profile", "-o", str(path), "--pair", "synthetic", "--runs", "2", "--", "sleep", "0.5"
     )
     assert done.returncode == 0, done.stderr
     slowdowns = tomllib.loads(path.read_text())["collocation"]["slowdown_percentage"]

@@ -986,7 +986,7 @@ def launch_that_shares(directory: Path, library: Path, victim: list[str]) -> int
     return status
 
 
-@pytest.mark.parametrize("every", [5])
+@pytest.mark.parametrize("every", [9])
 def test_killed_at_every_step_of_sharing(
     fake_nvml_library: Path, tmp_path: Path, every: int
 ) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import test_bake_off
 import test_batch
 import test_crashes
+import test_crowd
 import test_docker_faults
 import test_docker_hostile
 import test_machines
@@ -218,7 +220,7 @@ def test_killed_at_every_step_of_a_container(tmp_path: Path, docker: Engine) -> 
 
 
 def test_killed_at_every_step_of_sharing(fake_nvml_library: Path, tmp_path: Path) -> None:
-    """At each step instead of every fifth."""
+    """At each step instead of every ninth."""
     test_mps.test_killed_at_every_step_of_sharing(fake_nvml_library, tmp_path, 1)
 
 
@@ -267,6 +269,20 @@ def test_table_3(found: dict[str, Reproduction]) -> None:
 def test_the_document_is_what_the_commands_print(found: dict[str, Reproduction]) -> None:
     """Every figure without a clock instead of those that take little time."""
     assert test_papers.agreeing(found) == found.keys()
+
+
+@pytest.mark.parametrize("machine", test_bake_off.COMPARED)
+def test_no_policy_serves_sensitive_jobs_better_than_the_default(machine: str) -> None:
+    """Four traces of 80 jobs instead of three of 50."""
+    test_bake_off.test_no_policy_serves_sensitive_jobs_better_than_the_default(machine, 4, 80)
+
+
+# A crowd
+
+
+def test_a_crowd_with_random_deaths(launcher: Launcher, tmp_path: Path) -> None:
+    """200 launches instead of 100."""
+    test_crowd.test_a_crowd_with_random_deaths(launcher, tmp_path, 200)
 
 
 # An engine that lies

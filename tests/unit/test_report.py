@@ -1,10 +1,9 @@
 """What a report of `simulate` shows, before it is drawn: bars, loads over time, units, colours."""
 
 import json
-import os
 from functools import cache
 from itertools import combinations, pairwise
-from pathlib import Path
+from tempfile import NamedTemporaryFile
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -47,9 +46,10 @@ def replayed(
 ) -> list[Replay]:
     """Replays of a file's text."""
     machine = shown_machine(topology, print)
-    path = Path(os.environ["GPULAUNCH_STATE_DIR"]).parent / "jobs.toml"
-    path.write_text(text)
-    jobs = read_trace(str(path), machine, print).jobs
+    with NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write(text)
+        file.flush()
+        jobs = read_trace(file.name, machine, print).jobs
     rules = [Rules(policy, "cut", machines, time_models=models) for policy in policies]
     return [
         measure(machine.topology, simulate(machine.topology, jobs, one), one, cuts) for one in rules
