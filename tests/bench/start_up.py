@@ -6,7 +6,8 @@ the launcher alone: neither those of the job nor those of any other child.
 
 Run: python tests/bench/start_up.py [--quick]
 
---quick takes the wheel only and prints one line. Valgrind has to be on PATH.
+--quick takes the wheel only and prints one line. Valgrind and a C compiler have to be on PATH; the
+compiler makes the stand-in for NVIDIA's driver, which tells of a DGX-1.
 """
 
 import os
@@ -18,13 +19,21 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from fake_nvml import NVML_SOURCE, FakeNvml, compiled  # noqa: E402
+
+from gpulaunch.machine.catalog import load_described_machine  # noqa: E402
+
 VALGRIND = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null"]
-LAUNCH = ["--topology", "dgx1-v100", "-p", "vgg16", "-n", "3", "--", "true"]
+ON_STAND_IN = ["-p", "vgg16", "-n", "3", "--", "true"]
+LAUNCH = ["--topology", "dgx1-v100", *ON_STAND_IN]
 COMMANDS = [
     ["--version"],
     ["--help"],
     LAUNCH,
-    ["--topology", "nvl72", *LAUNCH[2:]],
+    ["--topology", "nvl72", *ON_STAND_IN],
+    ON_STAND_IN,
     ["status", "--topology", "dgx1-v100"],
     ["topo", "--topology", "dgx1-v100"],
     ["docker", "ps"],
@@ -55,12 +64,17 @@ class Installed:
         docker.write_text("#!/bin/sh\n")
         docker.chmod(0o755)
         (place / "state").mkdir()
+        (place / "runtime").mkdir(mode=0o700)
+        nvml = FakeNvml(compiled(NVML_SOURCE, place / "libnvidia-ml.so.1").parent, place / "nvml")
+        nvml.tell_of(load_described_machine("dgx1-v100")[0])
         self._log = place / "valgrind.log"
         self._environment = {
             "HOME": str(place),
             "PATH": f"{docker.parent}:{os.environ['PATH']}",
             "PYTHONHASHSEED": "0",
             "GPULAUNCH_STATE_DIR": str(place / "state"),
+            "XDG_RUNTIME_DIR": str(place / "runtime"),
+            **nvml.environment,
         }
 
     def bare(self) -> float:
@@ -124,6 +138,7 @@ def main() -> None:
         print(f"{'python -c pass':60} {wheel.bare():8.1f} {source.bare():9.1f}")
         for words in COMMANDS:
             shown = f"gpulaunch {' '.join(words)}"
+            shown += " (NVML stand-in)" if words is ON_STAND_IN else ""
             print(f"{shown:60} {wheel.count(words):8.1f} {source.count(words):9.1f}", flush=True)
 
 

@@ -21,7 +21,7 @@ from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.topology import Topology
 
-_SOURCE = Path(__file__).with_name("nvml.c")
+NVML_SOURCE = Path(__file__).with_name("nvml.c")
 
 _DGX1_DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 _DGX1_SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
@@ -276,7 +276,7 @@ class FakeNvml:
 @pytest.fixture(scope="session")
 def fake_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of a libnvidia-ml.so.1 that has just been compiled."""
-    return compiled(_SOURCE, tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1").parent
+    return compiled(NVML_SOURCE, tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1").parent
 
 
 @pytest.fixture
