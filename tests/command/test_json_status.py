@@ -1,6 +1,4 @@
-"""--json-status-fd: what a program is told that starts a launch, and that nobody else has the
-descriptor.
-"""
+"""--json-status-fd: what a launching program is told, and that no child inherits the descriptor."""
 
 import json
 import os
@@ -19,9 +17,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 @contextmanager
 def pipe() -> Iterator[tuple[IO[str], int]]:
-    """A pipe's end to read from, and the number of the other one, which is closed here once a
-    launch has it.
-    """
+    """Yield a pipe's end to read and the number of the other, closed here once a launch has it."""
     read_end, write_end = os.pipe()
     with os.fdopen(read_end) as said:
         try:
@@ -41,9 +37,7 @@ def told(
 
 
 def test_start_and_end(launcher: Launcher) -> None:
-    """A line tells the lease, the GPUs in rank order and the job's pid when it starts, and another
-    how it has ended.
-    """
+    """One line at the start tells lease, GPUs in rank order and pid, and another tells the end."""
     done, (started, ended) = told(
         launcher, *VGG, "--", "sh", "-c", "echo $GPULAUNCH_LEASE $$; exit 3"
     )
@@ -90,9 +84,7 @@ def test_a_command_that_is_not_there(launcher: Launcher) -> None:
 
 
 def test_waiting(launcher: Launcher) -> None:
-    """Why a launch waits is told there, and not on stderr; the line of its start comes once it has
-    its GPUs.
-    """
+    """The reason for a wait goes there and not to stderr; the start's line comes with the GPUs."""
     with held(launcher, *DGX, "-n", "6") as job, pipe() as (said, fd):
         options = (*DGX, "-n", "3", "--wait", f"--json-status-fd={fd}")
         waiter = launcher.start(*options, "--", "true", pass_fds=(fd,))
@@ -157,9 +149,7 @@ def test_a_reader_that_is_gone(launcher: Launcher) -> None:
 
 
 def test_the_next_descriptor(launcher: Launcher, tmp_path) -> None:
-    """Of several descriptors the first one that takes a line gets it: a file, once the pipe has no
-    reader.
-    """
+    """The first of several descriptors that takes a line gets it, such as a file after a pipe."""
     with open(tmp_path / "said", "a") as file, pipe() as (said, fd):
         fds = (fd, file.fileno())
         launch = launcher.start(
