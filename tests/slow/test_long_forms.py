@@ -274,7 +274,7 @@ def test_the_document_is_what_the_commands_print(found: dict[str, Reproduction])
 
 @pytest.fixture(scope="module")
 def told() -> Iterator[test_docker_hostile.Told]:
-    """What every command makes of every lie."""
+    """Yield what every command makes of every lie."""
     with test_docker_hostile.told_by(1) as found:
         yield found
 
