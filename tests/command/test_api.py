@@ -515,7 +515,7 @@ def state(pid: int) -> str:
 
 
 def waits_for_the_lock(pid: int) -> bool:
-    """Whether a process stands in line for some flock."""
+    """Return whether a process stands in line for some flock."""
     lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
     return any("->" in fields and "FLOCK" in fields and str(pid) in fields for fields in lines)
 

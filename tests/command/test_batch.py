@@ -117,7 +117,7 @@ class Site:
         return {line["id"]: line for line in self.lines() if "id" in line}
 
     def statuses(self) -> dict[int, int]:
-        """Exit statuses of jobs."""
+        """Return the exit statuses of jobs."""
         return {number: result["exit_status"] for number, result in sorted(self.results().items())}
 
     def table(self) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class Client:
         self._server.server_close()
 
     def says(self, *words: str, **environment: str) -> str:
-        """Everything that the client prints."""
+        """Return everything that the client prints."""
         done = subprocess.run(
             [self._program, *words],
             env=self._environment | environment,

@@ -72,7 +72,7 @@ def started(
 
 
 def processes_with(variable: str) -> set[int]:
-    """Live processes that were started with this variable in their environment."""
+    """Return the live processes that were started with this variable in their environment."""
     found = set()
     for name in os.listdir("/proc"):
         with suppress(OSError):

@@ -60,7 +60,7 @@ for metric in asked.metrics[:len(ids)]]
 
 @pytest.fixture
 def two(nvml: "FakeNvml") -> "FakeNvml":
-    """Two GPUs with GPM."""
+    """Describe two GPUs with GPM."""
     keys = {"memory_mib": 80000, "used_mib": 7, "gpm": 1}
     nvml.describe([keys | {"uuid": "GPU-a"}, keys | {"uuid": "GPU-b"}], [])
     return nvml

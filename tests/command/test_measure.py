@@ -45,7 +45,7 @@ class Bench:
         launcher.environment["BANDWIDTHS"] = str(self.file)
 
     def tell(self, bandwidths: Mapping[str, object]) -> None:
-        """Carry so much."""
+        """Set the bandwidths that the benchmark finds."""
         self.file.write_text(json.dumps(bandwidths))
 
     def asked(self) -> list[str]:
@@ -58,7 +58,7 @@ class Bench:
 
 @pytest.fixture
 def bench(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path) -> Bench:
-    """Four V100 in a square; a benchmark gives 39 GB/s by two NVLinks, 21 by one, 10 by PCIe."""
+    """Describe four V100 in a square; measure 39 GB/s by two NVLinks, 21 by one, 10 by PCIe."""
     used = [0] * 4
     lines = []
     for (a, b), count in SQUARE.items():

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def spread(problem: PlacementProblem) -> Order:
-    """One GPU of each socket in turn."""
+    """Take one GPU of each socket in turn."""
     turns = zip_longest(*problem.split_by_socket(problem.admitted))
     gpus = [gpu for gpu in chain.from_iterable(turns) if gpu is not None]
     return Order((), tuple(gpus[: problem.count]))

@@ -93,7 +93,7 @@ def described(launcher: Launcher, tmp_path: Path, document: dict) -> dict:
 
 
 def comparable(document: dict) -> dict:
-    """Without what differs by nature: names, where the facts come from, addresses on the bus."""
+    """Leave out what differs by nature: names, where the facts come from, addresses on the bus."""
     gpus = [
         {key: value for key, value in gpu.items() if key != "pci_address"}
         for gpu in document["gpus"]
@@ -111,7 +111,7 @@ def test_round_trip(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path, name: 
 
 @pytest.fixture
 def split(nvml: "FakeNvml") -> Topology:
-    """Three A100, two of them in MIG mode."""
+    """Describe three A100, two of them in MIG mode."""
     topology = described_topology(tomllib.loads(SPLIT), "")
     nvml.tell_of(topology)
     return topology
@@ -296,7 +296,7 @@ def test_only_empty_cards(launcher: Launcher, nvml: "FakeNvml") -> None:
 
 
 def pair(nvml: "FakeNvml", *lines: str, **values: object) -> None:
-    """Two GPUs with these facts."""
+    """Describe two GPUs with these facts."""
     gpu = {"name": "NVIDIA H100", "memory_mib": 81920, "cc": "9.0", "gen": 5, "width": 16} | values
     nvml.describe(
         [gpu | {"uuid": f"GPU-{i}", "pci": f"ffff:{i + 1:02x}:00"} for i in range(2)], lines
@@ -480,7 +480,7 @@ def cached(launcher: Launcher) -> Path:
 
 @pytest.fixture
 def warm(launcher: Launcher, nvml: "FakeNvml") -> "FakeNvml":
-    """Two GPUs with two NVLinks, which the cache knows, and which have lost their links since."""
+    """Describe two GPUs, which the cache knows with two NVLinks, and which have lost them since."""
     pair(nvml, *(f"nvlink {a} {n} peer={1 - a} version=6" for a in range(2) for n in range(2)))
     discovered(launcher)
     nvml.drop("nvlink ")

@@ -56,13 +56,13 @@ LATE_S = 0.1
 
 
 def near(value: object, points: float) -> object:
-    """Within 2 %."""
+    """Match a value within 2 %, or within so many points."""
     return pytest.approx(value, rel=0.02, abs=points)
 
 
 @pytest.fixture
 def busy_h100(hgx_h100: FakeNvml) -> FakeNvml:
-    """GPU 0 has bursts of work, by GPM and by all counters of a Hopper."""
+    """Give GPU 0 bursts of work, told by GPM and by all counters of a Hopper."""
     hgx_h100.change(0, gpm=1)
     hgx_h100.script(0, "sm", "0:90,0.3:10", period=0.4)
     hgx_h100.script(0, "occupancy", "0:40,0.3:4", period=0.4)
@@ -126,7 +126,7 @@ def test_a_true_profile_comes_out(launcher: Launcher, busy_h100: FakeNvml, tmp_p
 
 @pytest.fixture
 def busy_v100(dgx1_v100: FakeNvml) -> FakeNvml:
-    """GPU 0 tells what a V100 tells: no GPM, no energy counter, power cap by its present state."""
+    """Have GPU 0 tell what a V100 tells: no GPM, no energy counter, power cap by its state now."""
     dgx1_v100.script(0, "active", "0:80")
     dgx1_v100.script(0, "memactive", "0:35")
     dgx1_v100.script(0, "power", "0:200")
@@ -605,7 +605,7 @@ def link_of(fake: FakeNvml, gpu: int, peer: int) -> int:
 
 
 def talk(fake: FakeNvml, a: int, b: int, gb_per_s: float) -> None:
-    """Let two GPUs exchange so much, each way."""
+    """Let two GPUs exchange so many GB/s, each way."""
     for gpu, peer in ((a, b), (b, a)):
         link = link_of(fake, gpu, peer)
         fake.script(gpu, f"link:{link}:tx", str_of(gb_per_s))

@@ -28,7 +28,7 @@ PROGRESS = ("--iterations-from", r"step (\d+)")
 
 @pytest.fixture
 def box(dgx1_v100: FakeNvml) -> FakeNvml:
-    """GPUs that are busy, and count what goes over their links."""
+    """Make GPUs busy, with counters of what goes over their links."""
     for gpu in range(8):
         dgx1_v100.script(gpu, "active", 60)
         for link in range(6):
@@ -51,7 +51,7 @@ def eventually(holds: Callable[[], bool]) -> None:
 
 
 def alive(mark: str) -> list[str]:
-    """Command lines of the processes that have this word in theirs."""
+    """Return the command lines of the processes that have this word in theirs."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

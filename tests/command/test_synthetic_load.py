@@ -38,14 +38,14 @@ def start(cuda: "FakeCuda", *arguments: str) -> subprocess.Popen[str]:
 
 
 def finished(cuda: "FakeCuda", *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
-    """Exit status, lines and complaint of the program."""
+    """Return exit status, lines and complaint of the program."""
     with start(cuda, *arguments) as process:
         printed, said = process.communicate(timeout=60)
     return process.returncode, [json.loads(line) for line in printed.splitlines()], said
 
 
 def copied(cuda: "FakeCuda", since: int = 0) -> int:
-    """Bytes of all copies from a certain call on."""
+    """Return the bytes of all copies from a certain call on."""
     return sum(call.amount for call in cuda.calls()[since:] if call.name.startswith("cuMemcpy"))
 
 

@@ -84,11 +84,11 @@ class Waiter:
         return self.process.stderr.readline().removesuffix("\n")
 
     def gpus(self) -> str:
-        """Its GPUs, as soon as it has been served."""
+        """Return the job's GPUs, as soon as it has been served."""
         return self.process.stdout.readline().partition(" ")[0]
 
     def end(self) -> tuple[int, str]:
-        """Let the job end; exit status, and what is left of stderr."""
+        """Let the job end; return its exit status, and what is left of stderr."""
         _, rest = self.process.communicate("\n", timeout=30)
         return self.process.returncode, rest
 
@@ -120,7 +120,7 @@ def wait(launcher: Launcher) -> Iterator[Callable[..., Waiter]]:
 
 
 def tickets(launcher: Launcher) -> list[str]:
-    """File names of the tickets, in the order of the queue."""
+    """Return the file names of the tickets, in the order of the queue."""
     return [name for name in launcher.records() if name.startswith("gpulaunch.ticket.")]
 
 
@@ -142,7 +142,7 @@ def told_by_kernel(pid: int, pattern: str) -> list[str]:
 
 
 def watched_files(pid: int) -> set[int]:
-    """Inodes of the files whose events a process waits for."""
+    """Return the inodes of the files whose events a process waits for."""
     return {int(inode, 16) for inode in told_by_kernel(pid, r"inotify wd:\S+ ino:(\S+)")}
 
 
@@ -156,7 +156,7 @@ def inodes(launcher: Launcher, *names: str) -> set[int]:
 
 
 def stop(pid: int) -> None:
-    """SIGSTOP; returns when it has stopped."""
+    """Stop a process by SIGSTOP; return when it has stopped."""
     os.kill(pid, signal.SIGSTOP)
     eventually(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0], "T")
 
@@ -169,7 +169,7 @@ def opened(path: Path) -> int:
 
 
 def next_open(fd: int, timeout_s: float = 30) -> bool:
-    """Whether it is opened before the time is up."""
+    """Return whether it is opened before the time is up."""
     ready = select.select([fd], [], [], timeout_s)[0]
     libc.watches_with_events(fd)
     return bool(ready)
@@ -592,7 +592,7 @@ def test_who_waits_leaves_the_host_lock_alone(launcher: Launcher, wait) -> None:
 
 
 def lock_waiters(fd: int) -> int:
-    """How many wait for the lock on an open directory; /proc/locks marks them with ->."""
+    """Return how many wait for the lock on an open directory; /proc/locks marks them with ->."""
     inode = f":{os.fstat(fd).st_ino}"
     with open("/proc/locks") as locks:
         return sum(
