@@ -60,7 +60,7 @@ class Host:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of all clients; tests may change it."""
+        """The environment of all clients; tests may change it."""
         return self.launcher.environment
 
     def run(self, *arguments: str | bytes, **options) -> subprocess.CompletedProcess[str]:
@@ -90,7 +90,7 @@ class Host:
         return self.do("inspect", "--format", "{{.State.Status}}", container)
 
     def labels(self, container: str) -> dict[str, str]:
-        """Labels of a container, or of an image."""
+        """Return the labels of a container, or of an image."""
         return json.loads(self.do("inspect", "--format", "{{json .Config.Labels}}", container))
 
     def detached(self, *arguments: str) -> str:
@@ -100,7 +100,7 @@ class Host:
         return done.stdout.strip()
 
     def leases(self) -> list[dict]:
-        """Those of this machine, as status tells of them."""
+        """Return this machine's leases, as status tells of them."""
         done = self.launcher.run("status", *self.options, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["leases"]
@@ -144,7 +144,7 @@ class Host:
         until(lambda: not self.launcher.records(), "the end of the lease", patience_s)
 
     def nothing_has_run(self) -> bool:
-        """Whether there is no container and no lease."""
+        """Return whether there is no container and no lease."""
         return self.do("ps", "--all", "--quiet") == "" and not self.launcher.records()
 
 
@@ -209,7 +209,7 @@ def real_host(launcher: Launcher, docker: Engine, dgx1_v100) -> Iterator[Host]: 
 
 @pytest.fixture
 def terminal(host: Host, tmp_path: Path) -> Terminal:
-    """Dialogues with bash at a terminal, on that host."""
+    """Return a terminal for dialogues with bash on that host."""
     return Terminal(host.launcher, tmp_path)
 
 

@@ -50,7 +50,7 @@ class Containers(Launcher):
         self.environment |= {**environment, "PATH": f"{SCRIPT.parent}:{environment['PATH']}"}
 
     def leases(self) -> list[dict]:
-        """As status shows them."""
+        """Return the leases, as status shows them."""
         done = self.run("status", *DGX, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["leases"]
@@ -66,7 +66,7 @@ class Containers(Launcher):
         return done.returncode, done.stderr.partition("\n")[0]
 
     def await_free(self) -> None:
-        """Until the record has gone: by whoever held it, since nobody else looks."""
+        """Wait until the record's holder has removed it; no other process looks."""
         await_true(lambda: not self.records(), "the lease has gone")
 
     def detach(self, *options: str, command: tuple[str, ...] = FOREVER) -> dict:
@@ -76,14 +76,14 @@ class Containers(Launcher):
         return self.lease()
 
     def container(self, key: str = "Status") -> str:
-        """Of the container called job."""
+        """Return a key of the state of the container called job."""
         return self.engine.docker(
             "inspect", "--format", f"{{{{.State.{key}}}}}", "job"
         ).stdout.strip()
 
 
 def await_true(question, what: str) -> None:
-    """Ask again and again; for what no event tells a test."""
+    """Ask again and again what no event tells a test."""
     deadline = time.monotonic() + PATIENCE_S
     while not question():
         assert time.monotonic() < deadline, f"not in {PATIENCE_S:g} s: {what}"

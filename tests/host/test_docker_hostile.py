@@ -971,7 +971,7 @@ def confronted(stack: ExitStack, talk: Talk, user_id: int | None) -> Launcher:
 
 
 def nobody() -> Iterator[int]:
-    """Ids of users that there are not."""
+    """Yield ids of users that there are not."""
     first = 1_900_000_000 + 100 * os.getpid()  # other sessions may be at it, too
     for user_id in range(first, first + 100):
         try:
@@ -1018,7 +1018,7 @@ def told_by(every: int) -> Iterator[Told]:
 
 
 def asked_of(lie: str, whose: str, *, every_command: bool) -> list[str]:
-    """Commands that meet a lie: nobody asks a stranger's engine for containers of his own."""
+    """Return the commands that meet a lie; a stranger's engine is not asked for containers."""
     if whose == STRANGE:
         return ["one", "all", "status"]
     skipped = {"docker run"} if lie in CONTAINERS else {"docker start of two"}

@@ -86,7 +86,7 @@ def cuda_program(mps: FakeMps, *words: str) -> tuple[str, ...]:
 
 
 def pid_in(host: Host, container: str) -> int:
-    """Pid, out here, of what a container runs."""
+    """Return the host's pid of what a container runs."""
     return int(host.do("inspect", "--format", "{{.State.Pid}}", container))
 
 
@@ -115,7 +115,7 @@ def attached(
 
 
 def ended_safely(mps: FakeMps) -> bool:
-    """Whether no client of MPS has died without being taken off its server before."""
+    """Return whether every client of MPS that has died was taken off its server before."""
     return not mps.events("died") and bool(mps.events("attached"))
 
 
@@ -330,7 +330,7 @@ def test_nothing_is_said_of_who_attached(real_host: Host, fake_mps: FakeMps, dgx
         dgx1_v100.add(f"process 0 {pid_in(real_host, 'job')} 300")
 
         def was_found() -> bool:
-            """Whether the launcher has asked for clients since this one attached."""
+            """Return whether the launcher has asked for clients since this one attached."""
             events = fake_mps.events("attached", "command")
             kinds = [event.kind for event in events]
             since = [event.said["command"] for event in events[kinds.index("attached") + 1 :]]
@@ -494,7 +494,7 @@ class OddEngine(ThreadingUnixStreamServer):
 
 @contextmanager
 def odd_engine(path: Path, answers: dict[str, tuple[int, object]]) -> Iterator[OddEngine]:
-    """One that answers for the length of the block."""
+    """Yield an engine that answers for the length of the block."""
     with OddEngine(path, answers) as engine:
         threading.Thread(target=engine.serve_forever, daemon=True).start()
         yield engine

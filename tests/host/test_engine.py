@@ -29,7 +29,7 @@ def run(engine: Engine, *arguments: str) -> list[str]:
 
 
 def start_container(engine: Engine, *options: str) -> tuple[str, int]:
-    """Name and pid of a container that runs until it is stopped."""
+    """Return name and pid of a container that runs until it is stopped."""
     done = engine.docker("run", "--detach", *options, IMAGE, "sleep", "1000")
     assert done.returncode == 0, done.stderr
     name = done.stdout.strip()
@@ -183,7 +183,7 @@ def test_bad_settings(own: Engine) -> None:
 
 
 def alive(pids: list[int]) -> list[int]:
-    """Those that run: neither gone nor zombies."""
+    """Return the pids that run: neither gone nor zombies."""
     states = {}
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):

@@ -413,7 +413,7 @@ class Client:
         self.how = self.process.stdout.readline().partition(" ")[0] if wait else None
 
     def result(self) -> tuple[int, str]:
-        """Exit status and complaint, when it has ended."""
+        """Return exit status and complaint, when it has ended."""
         _, problem = self.process.communicate(timeout=20)
         return self.process.returncode, problem
 

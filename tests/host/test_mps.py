@@ -40,7 +40,7 @@ HEAVY = ("--share", "--sm", "95", "--memory-bandwidth", "5", "--memory", "1GiB")
 
 @pytest.fixture(autouse=True)
 def _machine(dgx1_v100: FakeNvml, launcher: Launcher) -> None:
-    """Eight V100 with a driver that knows all of MPS."""
+    """Describe eight V100 with a driver that knows all of MPS."""
     dgx1_v100.add("driver 550.54.15")
     launcher.environment |= {"GPULAUNCH_GRACE": "0.3"}
 
@@ -63,7 +63,7 @@ class Client:
         self.pid = int(pid)
 
     def end(self) -> tuple[int, str]:
-        """Let the job end; the launcher's exit status and what it said."""
+        """Let the job end; return the launcher's exit status and what it said."""
         _, said = self.process.communicate("\n", timeout=60)
         return self.process.returncode, said
 
@@ -104,7 +104,7 @@ def ended_safely(fake_mps: FakeMps, pid: int) -> bool:
 
 
 def gpu_of(job: Client) -> str:
-    """CUDA_VISIBLE_DEVICES of a job."""
+    """Return CUDA_VISIBLE_DEVICES of a job."""
     variables = Path(f"/proc/{job.pid}/environ").read_bytes().split(b"\0")
     return next(
         v.partition(b"=")[2].decode() for v in variables if v.startswith(b"CUDA_VISIBLE_DEVICES=")
@@ -310,7 +310,7 @@ def test_a_daemon_without_a_pid_file(launcher: Launcher, fake_mps: FakeMps) -> N
 
 
 def orphan(launcher: Launcher, fake_mps: FakeMps, *options: str) -> str:
-    """Let a group's daemon outlive its jobs and all that looks after it; its pipe directory."""
+    """Let a group's daemon outlive its jobs and their processes; return its pipe directory."""
     job = Client(launcher, *options)
     (daemon,) = fake_mps.events("started")
     for pid in processes_of(launcher):
@@ -326,7 +326,7 @@ def orphan(launcher: Launcher, fake_mps: FakeMps, *options: str) -> str:
 
 
 def processes_of(launcher: Launcher) -> list[int]:
-    """Live gpulaunch processes of this launcher: it, and who looks after its jobs."""
+    """Return the live processes of this launcher, with those that look after its jobs."""
     found = []
     mark = f"GPULAUNCH_STATE_DIR={launcher.state}".encode()
     for entry in Path("/proc").glob("[0-9]*"):

@@ -35,7 +35,7 @@ def mps(root: Launcher) -> Iterator[FakeMps]:  # noqa: F811
 
 @pytest.fixture(autouse=True)
 def _machine(root: Launcher, mps: FakeMps, packages: None, fake_nvml_library: Path) -> None:  # noqa: ARG001, F811
-    """Two V100, which every user's NVML tells of."""
+    """Describe two V100, which every user's NVML tells of."""
     shutil.copy(fake_nvml_library / "libnvidia-ml.so.1", mps.folder)
     nvml = FakeNvml(mps.folder, mps.folder / "nvml.txt")
     nvml.describe(V100, ["driver 550.54.15"])
@@ -54,7 +54,7 @@ def packages(accounts: Accounts) -> None:  # noqa: F811
 
 
 def user(accounts: Accounts, root: Launcher, mps: FakeMps, place: int) -> User:  # noqa: F811
-    """One of the two, who finds MPS and NVML, and has a directory of his own for daemons."""
+    """Return one of the two, with MPS, NVML and a directory of his own for daemons."""
     found = User(accounts.names[place], accounts.python, accounts.package, root)
     found.environment |= {
         "PATH": f"{mps.bin}:/usr/bin:/bin",
@@ -66,7 +66,7 @@ def user(accounts: Accounts, root: Launcher, mps: FakeMps, place: int) -> User: 
 
 @pytest.fixture
 def alice(accounts: Accounts, root: Launcher, mps: FakeMps) -> User:  # noqa: F811
-    """One of the two users."""
+    """Return one of the two users."""
     return user(accounts, root, mps, 0)
 
 
@@ -77,14 +77,14 @@ def bob(accounts: Accounts, root: Launcher, mps: FakeMps) -> User:  # noqa: F811
 
 
 def states(launcher: Launcher) -> list[tuple[str, list[str]]]:
-    """Of each GPU its state and who has it."""
+    """Return the state of each GPU, and who has it."""
     document = json.loads(launcher.run("status", "--json").stdout)
     users = {lease["id"]: lease["user"] for lease in document["leases"]}
     return [(gpu["state"], [users[lease] for lease in gpu["leases"]]) for gpu in document["gpus"]]
 
 
 def test_users_share_with_themselves(alice: User, bob: User, mps: FakeMps) -> None:
-    """Two jobs of a user share a GPU, another user's two another, each pair with its own daemon."""
+    """Each of two users has two jobs on one GPU, with a daemon and a server of that user."""
     with client(alice, *LIGHT), client(bob, *LIGHT), client(alice, *LIGHT), client(bob, *LIGHT):
         assert states(bob) == [("shared", [alice.name] * 2), ("shared", [bob.name] * 2)]
         assert sorted(event.said["uid"] for event in mps.events("server")) == sorted(

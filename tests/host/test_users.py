@@ -106,7 +106,7 @@ class Accounts(NamedTuple):
 
 @pytest.fixture(scope="module")
 def accounts() -> Iterator[Accounts]:
-    """Two users who are there only as long as this module runs."""
+    """Make two users who are there only as long as this module runs."""
     if os.geteuid() != 0:
         pytest.skip("needs root to make users")
     if not shutil.which("useradd") or not shutil.which("userdel"):
@@ -165,7 +165,7 @@ def end_processes_of(uid: int) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Launcher]:
-    """Root's launcher, with a state directory like /run/lock: root's, world-writable and sticky."""
+    """Yield root's launcher, its state directory like /run/lock: world-writable and sticky."""
     home = Path(
         tempfile.mkdtemp(prefix="gpulaunch-", dir="/tmp")
     )  # pytest's own is closed to other users
@@ -181,7 +181,7 @@ def root(tmp_path: Path) -> Iterator[Launcher]:
 
 @pytest.fixture
 def alice(accounts: Accounts, root: Launcher) -> User:
-    """One of the two users."""
+    """Return one of the two users."""
     return User(accounts.names[0], accounts.python, accounts.package, root)
 
 
@@ -248,7 +248,7 @@ def outcome(done: subprocess.CompletedProcess[str]) -> tuple[int, str, str]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether it runs; PID 1 may be slow to bury what has ended."""
+    """Return whether it runs; PID 1 may be slow to reap what has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -267,7 +267,7 @@ def kill_both(job: Held) -> None:
 
 
 def check_one_table(launchers: list[Launcher]) -> None:
-    """Eight launches at once share the eight GPUs of the machine without meeting."""
+    """Check that eight launches at once share the machine's eight GPUs without meeting."""
     begun = [
         launcher.start(*DGX, *PATIENT, "--", "sh", "-c", QUEUED, stdin=subprocess.PIPE)
         for launcher in launchers
