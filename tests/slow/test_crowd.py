@@ -116,7 +116,7 @@ class Serving(NamedTuple):
 
 
 def servings(events: Iterable[Event]) -> Iterator[Serving]:
-    """Who came into the queue and who was served, and who else was waiting then.
+    """Yield who came into the queue or was served, and who else was waiting then.
 
     A launch that is served later was certainly alive; another one was alive until it was killed.
     One whose ticket was gone before it could be read, and that was never served, was killed at an
@@ -288,7 +288,7 @@ def children(pid: int) -> list[int]:
 
 
 def job_processes(launcher_pid: int) -> dict[int, int]:
-    """Pid and pidfd of what is the launcher's job, or about to be it."""
+    """Return pid and pidfd of what is the launcher's job, or about to be it."""
     found = {}
     for child in children(launcher_pid):
         with suppress(ProcessLookupError):
@@ -303,7 +303,7 @@ def job_processes(launcher_pid: int) -> dict[int, int]:
 def run(
     plan: Plan, launcher: Launcher, log: Path, witness: Witness, deadline: float
 ) -> tuple[int, str]:
-    """Launch, kill as planned; the exit status and what was said."""
+    """Launch, and kill as planned; return the exit status and what was said."""
     options = (*DGX, "--name", plan.name, "-n", str(plan.gpus), *(["--wait"] if plan.waits else []))
     with launcher.start(*options, *job(log, plan.name, plan.length_s)) as process:
         left_s = max(0.0, deadline - time.monotonic())
@@ -331,7 +331,7 @@ def run(
 
 
 def expected(plan: Plan) -> set[int]:
-    """Exit statuses that a launch may end with. Whoever waits and is left alone has been served."""
+    """Return the exit statuses that a launch may end with; a waiter left alone is served."""
     return {
         0,
         *({75} if not plan.waits else ()),
@@ -439,7 +439,7 @@ def meeting_place(launcher: Launcher) -> Path:
 
 @contextmanager
 def two_for_everything(what_is_broken: str, launcher: Launcher, log: Path):
-    """Two launchers that want all 8 GPUs, and the socket of their meeting place."""
+    """Yield two launchers that want all 8 GPUs, and the socket of their meeting place."""
     one, other = (
         [what_is_broken, launcher, *DGX, "-n", "8", "--wait", *job(log, name)]
         for name in ("one", "other")

@@ -239,7 +239,7 @@ def test_what_is_not_supported_is_not_needed(
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Reproduction]:
-    """Every figure that needs no clock, with 40 random sets instead of 4."""
+    """Compute every figure that needs no clock, with 40 random sets instead of 4."""
     return {name: compute() for name, compute in FIGURES.items() if name not in test_papers.TIMED}
 
 

@@ -49,7 +49,7 @@ EVERY = pytest.mark.parametrize("name", ["paper", "cluster", "one job", "one GPU
 
 
 def plots(replays) -> dict[str, Plot]:
-    """All plots of a report by name."""
+    """Return all plots of a report by name."""
     return {plot.name: plot for plot in (*policy_plots(replays), *timeline_plots(replays))}
 
 
