@@ -69,7 +69,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def await_ticket(launcher: Launcher, count: int = 1) -> None:
-    """Return when so many are in the queue."""
+    """Return when that many are in the queue."""
     until(lambda: sum(name.startswith("gpulaunch.ticket.") for name in launcher.records()) >= count)
 
 

@@ -569,7 +569,7 @@ def test_a_lease_lives_by_no_clock(tmp_path: Path, clock: str) -> None:
 
 @pytest.mark.parametrize("clocks", [("future", "past"), ("past", "future")])
 def test_the_queue_has_no_clock(tmp_path: Path, clocks: tuple[str, str]) -> None:
-    """Who comes first is served first, whatever the clock said when they came."""
+    """The first launch to come is served first, whatever the clock said at the time."""
     launcher = launcher_in(tmp_path)
     before = [patched(WRONG_CLOCK.format(CLOCKS[clock])) for clock in clocks]
     with (

@@ -250,7 +250,7 @@ def test_the_table_invents_no_flag(
 
 @pytest.mark.parametrize(("line", "operands"), named([(row[0], row[1], row[3]) for row in LINES]))
 def test_the_client_finds_the_same_image(client: Client, line: str, operands: str) -> None:
-    """The table above is true of the client: it asks its engine for that image and command."""
+    """The client asks its engine for the image and command that the table says."""
     made = client.creates(*shlex.split(line.replace("SOCKET", client.host)))
     got = made and (made["Image"], *(made["Cmd"] or ()))
     assert got == tuple(shlex.split(operands))
@@ -289,7 +289,7 @@ def test_no_container_is_made(client: Client, line: str) -> None:
 
 @pytest.mark.parametrize(("line", "operands"), named([(row[0], row[1], row[3]) for row in STARTS]))
 def test_the_client_starts_the_same_containers(client: Client, line: str, operands: str) -> None:
-    """The table above is true of the installed client: it asks its engine for these containers."""
+    """The client asks its engine for the containers that the table says."""
     paths = [path for path, _ in client.requests(*shlex.split(line))]
     got = [
         found.group(1)

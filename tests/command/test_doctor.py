@@ -111,7 +111,7 @@ def test_what_was_not_told(launcher: Launcher, dgx1_v100, function: str, why: st
 
 
 def test_cards_without_nvlink(launcher: Launcher, dgx1_v100) -> None:
-    """That cards have no NVLinks, and cannot be split, is nothing to complain of."""
+    """That cards have no NVLinks, and cannot be split, is no problem and no warning."""
     dgx1_v100.drop("nvlink ")
     assert {part for part, _ in bad(launcher)} <= {"MPS", "Docker Engine"}
 

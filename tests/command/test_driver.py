@@ -155,7 +155,7 @@ def test_described_machine_names_its_driver(made_up: Launcher, tmp_path: Path) -
 
 
 def test_description_with_an_unknown_driver(launcher: Launcher, tmp_path: Path) -> None:
-    """A description that names a driver nobody knows is refused, with those that are known."""
+    """A description that names an unknown driver is refused, with those that are known."""
     path = tmp_path / "box.toml"
     path.write_text(
         'name = "box"\nsource = "made up"\ndriver = "made_up"\n'

@@ -777,7 +777,7 @@ def test_free_of_several(launcher: Launcher) -> None:
     ],
 )
 def test_free_of_nothing(launcher: Launcher, ids: list[str], error: str) -> None:
-    """An id that is no live lease's, and none at all, is one line and status 2; nobody is ended."""
+    """An id of no live lease, or no id at all, is one line and status 2, and ends no process."""
     with held(launcher, *VGG) as job:
         done = free(launcher, *ids)
         first, *hint = done.stderr.splitlines()

@@ -19,7 +19,7 @@ main()
 
 
 def test_a_launch_goes_through_it(launcher: Launcher) -> None:
-    """Its program has the GPUs and the lease, its status is the launch's, and the lease ends."""
+    """The launched program has the GPUs and the lease, and its status is the launch's."""
     program = launcher.state.parent / "boxer"
     program.write_text('#!/bin/sh\necho "$@"\nls "$GPULAUNCH_STATE_DIR" | grep -c lease\nexit 5\n')
     program.chmod(0o755)

@@ -320,7 +320,7 @@ def test_gpm_refuses(two: "FakeNvml") -> None:
 
 
 def test_gpm_touches_no_more_than_asked(two: "FakeNvml") -> None:
-    """It writes only the metrics asked for, as their array's length varies between versions."""
+    """A query writes only the metrics it asks for, as their array's length varies."""
     two.script(0, "sm", 30)
     got = said(
         two,

@@ -85,7 +85,7 @@ def test_a_ticket_beyond_all_reason(launcher: Launcher) -> None:
 
 
 def test_a_lease_of_no_command(launcher: Launcher) -> None:
-    """A forged lease without a command keeps nobody from waiting."""
+    """A forged lease without a command keeps no launch from waiting."""
     with held(launcher, *ALL_GPUS):
         forged = document(launcher, "gpulaunch.lease.") | {"id": "ffffffffffff", "command": []}
     descriptor = plant(launcher, "gpulaunch.lease.ffffffffffff", json.dumps(forged).encode())
@@ -95,7 +95,7 @@ def test_a_lease_of_no_command(launcher: Launcher) -> None:
 
 
 def test_a_damaged_record_can_be_freed(launcher: Launcher) -> None:
-    """Who is stopped by a record that nobody understands is told how to end it, and that works."""
+    """A launch that an unreadable record stops is told how to end it, and that works."""
     keep = (
         "import fcntl, os, sys\n"
         "fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)\n"

@@ -84,7 +84,7 @@ def test_a_command_that_is_not_there(launcher: Launcher) -> None:
 
 
 def test_waiting(launcher: Launcher) -> None:
-    """The reason for a wait goes there and not to stderr; the start's line comes with the GPUs."""
+    """The reason for a wait goes to the descriptor, not stderr; the start's line comes later."""
     with held(launcher, *DGX, "-n", "6") as job, pipe() as (said, fd):
         options = (*DGX, "-n", "3", "--wait", f"--json-status-fd={fd}")
         waiter = launcher.start(*options, "--", "true", pass_fds=(fd,))
@@ -115,7 +115,7 @@ def test_the_job_does_not_have_it(launcher: Launcher) -> None:
 
 @pytest.mark.parametrize("guarded", ["", "true"])
 def test_nobody_else_has_it(launcher: Launcher, guarded: str) -> None:
-    """When the launcher dies the reader sees the end of the pipe, whoever lives on."""
+    """When the launcher dies the reader sees the end of the pipe, whatever else lives on."""
     environment = launcher.environment | {"CI": guarded, "GPULAUNCH_GRACE": "1h"}
     read_end, fd = os.pipe()
     with os.fdopen(read_end) as said:
@@ -138,7 +138,7 @@ def test_nobody_else_has_it(launcher: Launcher, guarded: str) -> None:
 
 
 def test_a_reader_that_is_gone(launcher: Launcher) -> None:
-    """When nobody reads the job runs all the same, and its exit status is what it is."""
+    """Without a reader the job runs all the same, and its exit status is what it is."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = launcher.run(

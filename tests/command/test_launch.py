@@ -774,7 +774,7 @@ def test_one_broken_profile_hides_no_other(launcher: Launcher) -> None:
 
 
 def test_the_hint_of_a_wait_can_be_typed(launcher: Launcher) -> None:
-    """Who has to wait is told a command that shows who has the GPUs."""
+    """A launch that has to wait names a command that shows who has the GPUs."""
     with held(launcher, *DGX, "-n", "8"):
         hint = launcher.run(*DGX, "--", "true").stderr.splitlines()[1]
         assert hint == (

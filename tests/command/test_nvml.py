@@ -363,7 +363,7 @@ def test_memory_in_use_of_an_older_driver(launcher, dgx1_v100, used_mib, state):
 
 
 def test_memory_in_use_blocks(launcher, dgx1_v100):
-    """A GPU whose memory is in use by nobody visible is not granted."""
+    """A GPU whose memory is in use by no visible process is not granted."""
     dgx1_v100.change(0, used_mib=5000)
     run = launcher.run("-n", "8", "--", "true")
     used = "1 is in use outside gpulaunch (5000 MiB in use by a process that is not visible here)"

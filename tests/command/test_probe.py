@@ -246,7 +246,7 @@ def test_card_that_is_split_while_it_is_leased(launcher: Launcher, nvml: "FakeNv
 def test_card_that_is_split_while_somebody_waits_for_it(
     launcher: Launcher, nvml: "FakeNvml"
 ) -> None:
-    """Who has waited for a card since before it was split does not get it whole."""
+    """A launch that has waited for a card since before it was split does not get it whole."""
     nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 0}], [])
     with launcher.start("--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE) as holder:
         holder.stdout.readline()

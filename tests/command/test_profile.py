@@ -37,7 +37,7 @@ def timed(
     began: float = 0.0,
     memory: tuple[tuple[float, int], ...] = MEMORY,
 ) -> tuple[str, ...]:
-    """Return the command of such a job."""
+    """Return the command of a timed job."""
     return (
         "--",
         sys.executable,
@@ -56,7 +56,7 @@ LATE_S = 0.1
 
 
 def near(value: object, points: float) -> object:
-    """Match a value within 2 %, or within so many points."""
+    """Match a value within 2 %, or within that many points."""
     return pytest.approx(value, rel=0.02, abs=points)
 
 
@@ -738,7 +738,7 @@ def test_beside_another_job(launcher: Launcher, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_the_other_job_ends_with_the_measuring(launcher: Launcher, tmp_path: Path) -> None:
-    """Whoever kills the measuring ends the job that ran beside, too."""
+    """A kill of the measuring ends the job that ran beside, too."""
     other = tmp_path / "other.toml"
     fifo = tmp_path / "pid"
     os.mkfifo(fifo)

@@ -279,7 +279,7 @@ def test_settings_of_sharing(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_announced_jobs_that_do_not_fit(launcher: Launcher) -> None:
-    """It is noted if those who are to come could not all be there."""
+    """It is noted if the announced jobs could not all find room."""
     document = dry(launcher, *DGX, *HEAVY, "--share-with", "lammps-4x")
     want = "with those still to come: average SM utilization 191.28 % of at most 100 %"
     assert document["sharing"]["notes"] == [want]
@@ -368,7 +368,7 @@ def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
 
 
 def test_inside_a_shared_lease_nothing_else_is_shared(launcher: Launcher) -> None:
-    """A dry run there shows the launch's share, and options of sharing are said to do nothing."""
+    """A dry run inside a shared lease shows its share, and that options of sharing do nothing."""
     inside = f"gpulaunch {' '.join(DGX)} --sm-percentage 7 --dry-run --json -- x"
     done = launcher.run(*DGX, *LIGHT, "--sm-percentage", "40", "--", "sh", "-c", inside)
     document = json.loads(done.stdout)
@@ -441,7 +441,7 @@ def test_a_launcher_that_is_killed_keeps_nobody_from_sharing(launcher: Launcher)
 
 
 def test_waiting_to_share(launcher: Launcher) -> None:
-    """Who may not come yet waits with --wait, and comes when the other has gone."""
+    """A job that may not join yet waits with --wait, and comes when the other has gone."""
     options = ("--topology", "dgx1-v100", "--only", "0")
     with held(launcher, *options, *HEAVY) as first:
         refused = launcher.run(*options, *HEAVY, "--", "true")

@@ -323,7 +323,7 @@ def test_what_a_job_says_of_itself_comes_before_its_profile(
 
 
 def test_reader_that_goes_away(launcher: Launcher) -> None:
-    """Whoever reads only the beginning gets no traceback."""
+    """A reader that reads only the beginning gets no traceback."""
     done = subprocess.run(
         f"{launcher.script} simulate --generate uniform --count 2000 | head -n 1",
         env=launcher.environment,

@@ -90,7 +90,7 @@ def test_link_goes_both_ways_and_between_all_gpus(cuda: "FakeCuda") -> None:
 
 
 def test_gpus_that_do_not_reach_each_other(cuda: "FakeCuda") -> None:
-    """Without peer access nobody asks for it, and the copies between GPUs are made as well."""
+    """Without peer access none is asked for, and the copies between GPUs are made as well."""
     cuda.settings |= {"FAKE_CUDA_GPUS": "2", "FAKE_CUDA_PEERS": "0"}
     status, _, _ = finished(cuda, "link", "0.1")
     assert (status, cuda.calls("cuCtxEnablePeerAccess")) == (0, [])
@@ -232,7 +232,7 @@ def test_load_dies_with_its_parent(cuda: "FakeCuda") -> None:
 
 
 def test_reader_goes(cuda: "FakeCuda") -> None:
-    """When nobody reads its output any more, a load ends at its next line, without a traceback."""
+    """When its output is read no more, a load ends at its next line, without a traceback."""
     with start(cuda, "compute") as process:
         process.stdout.readline()
         process.stdout.close()

@@ -150,7 +150,7 @@ def test_tables_of_different_machines_are_apart(launcher: Launcher, tmp_path: Pa
 def test_the_host_lock_names_its_holder(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who does not get the host-wide lock in time ends with 125 and is told who has it."""
+    """A launch that does not get the host-wide lock in time ends with 125 and its holder's pid."""
     monkeypatch.setattr(tables, "LOCK_TIMEOUT_S", 0.05)
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
     script = (

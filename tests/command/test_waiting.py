@@ -426,7 +426,7 @@ def test_nobody_overtakes_the_queue(launcher: Launcher, wait) -> None:
 
 
 def test_who_wants_other_gpus_is_not_in_the_way(launcher: Launcher, wait) -> None:
-    """A launch starts at once whose GPUs nobody in the queue wants."""
+    """A launch whose GPUs are not wanted in the queue starts at once."""
     with held(launcher, *DGX, "-n", "2", "--only", "0,1"):
         wait(*DGX, "-n", "1", "--only", "0,1", "--wait")
         assert launcher.run(*DGX, "-n", "2", "--only", "2,3", *SHOW).stdout == "2,3\n"
@@ -434,7 +434,7 @@ def test_who_wants_other_gpus_is_not_in_the_way(launcher: Launcher, wait) -> Non
 
 
 def test_status_shows_the_queue(launcher: Launcher, wait) -> None:
-    """`status` shows who waits, in their order, for how many GPUs, since when and what for."""
+    """`status` shows the waiting launches in order, with GPUs, since when and what for."""
     with held(launcher, *ALL):
         first = wait(*DGX, "-p", "vgg16", "-n", "3", "--wait", "--name", "mine")
         second = wait(*ALL, "--wait")
