@@ -27,7 +27,7 @@ from test_table import put
 
 @contextmanager
 def small_disk(directory: Path, size: int) -> Iterator[None]:
-    """Mount a file system of so many bytes on a directory."""
+    """Mount a file system of that many bytes on a directory."""
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", directory]

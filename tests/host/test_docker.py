@@ -149,7 +149,7 @@ class Host:
 
 
 def until(holds: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Wait for what nobody tells of."""
+    """Wait for what no event tells of."""
     deadline = time.monotonic() + patience_s
     while not holds():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
@@ -281,7 +281,7 @@ def test_same_as_docker(host: Host, status: int, arguments: tuple[str | bytes, .
 
 
 def test_name_in_use(host: Host) -> None:
-    """A name that is taken is docker's error, and costs nobody a GPU."""
+    """A name that is taken is docker's error, and costs no GPU."""
     host.do("create", "--name", "taken", *LONG)
     done = host.same("run", "--name", "taken", IMAGE, "true")
     assert (done.returncode, "already in use" in done.stderr) == (125, True)
@@ -612,7 +612,7 @@ def test_impossible(
 
 
 def test_hint_on_quotes(host: Host) -> None:
-    """Who forgets the inner quotes of a device list is shown them."""
+    """A device list without its inner quotes is refused with them shown."""
     done = host.run("docker", "run", "--gpus", "device=0,2", IMAGE, "true")
     assert """--gpus '"device=0,2"'""" in done.stderr.splitlines()[1]
 
@@ -663,7 +663,7 @@ def test_hosts_numbers_stay_outside(host: Host, tmp_path: Path, flag: str | None
 
 
 def test_hosts_numbers_stay_outside_without_gpus(host: Host) -> None:
-    """Nor do they get into a container that wants no GPU."""
+    """The host's numbers do not get into a container that wants no GPU, either."""
     host.environment["CUDA_VISIBLE_DEVICES"] = "6,7"
     done = host.run(
         "docker", "run", "--rm", "-e", "CUDA_VISIBLE_DEVICES", "--gpus", "0", IMAGE, *SHOW
@@ -734,7 +734,7 @@ def test_wait(host: Host) -> None:
 
 
 def test_wait_timeout(host: Host) -> None:
-    """Who has waited for so long as he said ends with 124, and nothing has run."""
+    """A launch that has waited for as long as it may ends with 124, and nothing has run."""
     with held(host.launcher, *DGX, "-n", "all"):
         done = host.run("--wait-timeout", "0.3s", "docker", "run", IMAGE, "true")
         assert (done.returncode, done.stdout) == (124, "")
@@ -1443,7 +1443,7 @@ def test_time_limit(host: Host, flags: tuple[str, ...]) -> None:
 
 
 def test_time_limit_in_the_background(host: Host) -> None:
-    """The same in the background, where nobody is left to be told."""
+    """A container in the background ends at its limit, too, though no terminal is told."""
     began = time.monotonic()
     container = host.detached(
         "--time-limit", "1s", "docker", "run", "-d", "--init", IMAGE, "sleep", "100"

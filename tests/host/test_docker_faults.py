@@ -376,7 +376,7 @@ def test_free_ends_a_restart_policy(launcher: Containers) -> None:
 
 
 def test_free_without_watcher(launcher: Containers) -> None:
-    """Gpulaunch free also ends a container that nobody watches any more."""
+    """Gpulaunch free also ends a container whose watcher is gone."""
     lease = launcher.detach()
     os.kill(watcher_of(launcher), signal.SIGKILL)
     assert launcher.run("free", lease["id"]).returncode == 0
@@ -578,7 +578,7 @@ def test_detached_in_ci(launcher: Containers) -> None:
 
 
 def test_waiting_for_a_container(launcher: Containers) -> None:
-    """Who waits in the queue gets a container's GPUs when it ends."""
+    """A waiter in the queue gets a container's GPUs when it ends."""
     launcher.detach()
     waiting = launcher.start(*DGX, "-n", "all", "--wait", "--wait-timeout", "60s", "--", "true")
     await_true(lambda: any("ticket" in name for name in launcher.records()), "it waits")

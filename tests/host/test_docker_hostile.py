@@ -194,7 +194,7 @@ def test_two_starts_at_once(launcher: Containers) -> None:
 
 
 def test_start_while_somebody_else_has_its_gpus(launcher: Containers) -> None:
-    """A container whose GPUs somebody else has by now is not started."""
+    """A container whose GPUs have another lease by now is not started."""
     launcher.detach()
     launcher.engine.docker("kill", "job")
     launcher.await_free()
@@ -322,7 +322,7 @@ def test_committed_image(launcher: Containers, how: tuple[str, ...]) -> None:
 
 
 def test_committed_image_launched(launcher: Containers) -> None:
-    """A container of such an image that gpulaunch runs has a lease of its own while it runs."""
+    """A container of a committed image that gpulaunch runs has a lease of its own while it runs."""
     first = launcher.detach()
     launcher.engine.docker("commit", "job", "committed:1")
     run = (
@@ -354,7 +354,7 @@ def test_committed_image_launched(launcher: Containers) -> None:
 
 
 def test_lease_ends_before_a_committed_copy(launcher: Containers) -> None:
-    """A container of such an image does not keep the first one's lease, watched or not."""
+    """A container of a committed image does not keep the first one's lease, watched or not."""
     for watched in (True, False):
         launcher.detach()
         launcher.engine.docker("commit", "job", "committed:1")
@@ -971,7 +971,7 @@ def confronted(stack: ExitStack, talk: Talk, user_id: int | None) -> Launcher:
 
 
 def nobody() -> Iterator[int]:
-    """Yield ids of users that there are not."""
+    """Yield ids of users that do not exist."""
     first = 1_900_000_000 + 100 * os.getpid()  # other sessions may be at it, too
     for user_id in range(first, first + 100):
         try:

@@ -370,7 +370,7 @@ def test_taken_off_before_kill(
 
 @pytest.mark.parametrize("state", ["running", "paused"])
 def test_ends_within_its_grace(real_host: Host, fake_mps: FakeMps, state: str) -> None:
-    """Who ends on TERM has its grace, nobody is taken off, and the engine does not cut it short."""
+    """A client that ends on TERM has its grace, stays on MPS, and the engine does not cut it."""
     wait = "trap 'sleep 2; exit 5' TERM; echo attached; sleep 1000 & wait"
     done = real_host.run(*DOCKER, "-d", "--name", "job", IMAGE, "sh", "-c", wait)
     assert (done.returncode, done.stderr) == (0, "")

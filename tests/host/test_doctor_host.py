@@ -73,7 +73,7 @@ def test_mps_that_runs(launcher: Launcher, dgx1_v100, fake_mps: FakeMps) -> None
 
 
 def test_what_can_be_shared(launcher: Launcher, dgx1_v100, fake_mps: FakeMps) -> None:  # noqa: ARG001
-    """It is told which GPUs can be shared, and of the others why not."""
+    """Doctor tells which GPUs can be shared, and why the others cannot."""
     dgx1_v100.add("driver 550.54.15")
     assert findings(launcher)["sharing", "ok"] == "GPUs 0-7 can be shared with --share"
     dgx1_v100.change(3, cc="6.0")

@@ -245,7 +245,7 @@ def test_a_daemon_that_fails(launcher: Launcher, fake_mps: FakeMps, told: dict, 
 
 
 def test_a_daemon_that_does_not_answer(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """One that hangs is given up after 5 s, and killed, since nobody uses it."""
+    """A daemon that hangs is given up after 5 s, and killed, since no job uses it."""
     fake_mps.tell(hangs=["get_server_list", "quit"])
     with client(launcher, *LIGHT) as job:
         assert (job.how, gpu_of(job)) == ("without", "0")
@@ -259,7 +259,7 @@ def test_a_daemon_that_does_not_answer(launcher: Launcher, fake_mps: FakeMps) ->
 
 
 def test_a_busy_daemon_is_asked_again(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """A daemon hears one at a time: who is sent away comes again, and shares all the same."""
+    """A daemon hears one asker at a time; one that is sent away comes again, and shares."""
     fake_mps.tell(busy=4)
     with client(launcher, *LIGHT) as job:
         assert job.how == "attached"

@@ -26,7 +26,7 @@ LINEAR = "0.8 / share"
 def swept(
     launcher: Launcher, path: Path, seconds: str, shares: str = "10,20,50,100"
 ) -> dict[str, object]:
-    """Return the profile of a job that takes so long for an iteration."""
+    """Return the profile of a job that takes this long for an iteration."""
     options = ("--sweep", shares, "--iterations-from", r"done (\d+)", "--slice", "0.6s")
     job = (sys.executable, "-c", BY_SMS.format(seconds=seconds))
     done = launcher.run("profile", "-o", str(path), *options, "--", *job)

@@ -660,7 +660,7 @@ def test_an_unreadable_record_stops_others(alice: User, bob: User, root: Launche
 
 
 def test_a_lease_serves_its_user_only(alice: User, bob: User) -> None:
-    """Who names another user's lease in GPULAUNCH_LEASE gets none of its GPUs, and is told so."""
+    """A launch with another user's lease in GPULAUNCH_LEASE gets none of its GPUs, and says so."""
     with held(alice, *VGG):
         lease_id = lease_of(alice)["id"]
         bob.environment |= {"GPULAUNCH_LEASE": lease_id}
@@ -949,7 +949,7 @@ def assert_nothing_made(machine: Machine) -> None:
 
 
 def test_setup_is_for_root(alice: User, machine: Machine) -> None:
-    """Who is not root cannot set up, and is told how."""
+    """Setup by a user who is not root is refused, with how to do it."""
     error = "gpulaunch: error: setup needs root\ngpulaunch: hint: sudo gpulaunch setup\n"
     assert outcome(machine.user(alice).run("setup")) == (2, "", error)
     assert_nothing_made(machine)
