@@ -423,7 +423,7 @@ main()
 
 @contextmanager
 def broken(what: str, launcher: Launcher, *arguments: str):
-    """Yield such a launcher, stdout and stderr in one; kill what is left of it afterwards."""
+    """Yield a launcher with broken lock or order, stdout and stderr in one; kill it afterwards."""
     driver = [sys.executable, "-c", BROKEN, what, str(meeting_place(launcher)), *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(driver, env=launcher.environment, text=True, **pipes) as process:
