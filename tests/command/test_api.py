@@ -1,6 +1,4 @@
-"""`gpulaunch.allocate`: GPUs for a Python program, in the same table and by the same rules as the
-command.
-"""
+"""`gpulaunch.allocate`: GPUs for a Python program, from the command's table and by its rules."""
 
 import json
 import os
@@ -25,17 +23,18 @@ DGX1 = "dgx1-v100"
 
 @pytest.fixture(autouse=True)
 def table_here(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process takes part in the test's own table, too."""
+    """Have this process take part in the test's own table, too."""
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
 
 
 @contextmanager
 def program(launcher: Launcher, script: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python program, which does not outlive the block; `allocated` holds the three GPUs of the
-    main job.
-    """
+    """Run a Python program for the block; `allocated` holds the three GPUs of the main job."""
     prelude = "import gpulaunch, os, signal, subprocess, sys\n"
-    prelude += f"allocated = lambda **more: gpulaunch.allocate(3, profile='vgg16', topology='{DGX1}', **more)\n"
+    prelude += (
+        "allocated = lambda **more: "
+        f"gpulaunch.allocate(3, profile='vgg16', topology='{DGX1}', **more)\n"
+    )
     options = {
         "env": launcher.environment,
         "stdin": subprocess.PIPE,
@@ -53,7 +52,7 @@ def program(launcher: Launcher, script: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def table(launcher: Launcher) -> dict:
-    """The described machine's table."""
+    """Return the described machine's table."""
     return json.loads(launcher.run("status", *DGX, "--json").stdout)
 
 
@@ -70,7 +69,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def await_ticket(launcher: Launcher, count: int = 1) -> None:
-    """Return when so many are in the queue."""
+    """Return when that many are in the queue."""
     until(lambda: sum(name.startswith("gpulaunch.ticket.") for name in launcher.records()) >= count)
 
 
@@ -78,9 +77,7 @@ def await_ticket(launcher: Launcher, count: int = 1) -> None:
 
 
 def test_a_lease_says_what_it_is(launcher: Launcher) -> None:
-    """A lease has its GPUs in rank order, their UUIDs, the job's variables, its id and the reason;
-    it prints short.
-    """
+    """A lease has its GPUs in rank order, UUIDs, variables, id and reason, and prints short."""
     with gpulaunch.allocate(3, profile="vgg16", topology=DGX1) as lease:
         uuids = ("GPU-dgx1-v100-0", "GPU-dgx1-v100-2", "GPU-dgx1-v100-3")
         assert (lease.gpus, lease.uuids) == ((0, 2, 3), uuids)
@@ -97,9 +94,7 @@ def test_a_lease_says_what_it_is(launcher: Launcher) -> None:
 
 
 def test_the_command_sees_the_same_table(launcher: Launcher) -> None:
-    """What a program holds the command cannot get, and `status` shows the program as launcher and
-    job of the lease.
-    """
+    """The command cannot get what a program holds, and `status` names it as launcher and job."""
     script = (
         "with allocated(name='mine') as lease:\n    print(lease.id, flush=True); sys.stdin.read()"
     )
@@ -141,9 +136,7 @@ ENDS = [
 def test_a_lease_ends_with_its_block_or_program(
     launcher: Launcher, sentence: str, script: str, out: str, status: int
 ) -> None:
-    """A lease ends with its block or its program, however that ends, and nothing is hidden:
-    exceptions propagate.
-    """
+    """A lease ends with its block or its program, however that ends, and exceptions propagate."""
     say = "def say():\n    print('got', flush=True)\n    sys.stdin.readline()\n"
     with program(launcher, say + script) as process:
         assert process.stdout.readline() == "got\n"
@@ -169,9 +162,7 @@ def test_an_exception_passes_and_frees(launcher: Launcher) -> None:
 
 
 def test_release_twice_is_harmless(launcher: Launcher) -> None:
-    """A second release does nothing, also at the end of the block, and never to a lease of somebody
-    else's.
-    """
+    """A second release does nothing, also at the end of the block, and frees no other lease."""
     with gpulaunch.allocate(8, topology=DGX1) as lease:
         lease.release()
         with gpulaunch.allocate(8, topology=DGX1):
@@ -184,9 +175,7 @@ def test_release_twice_is_harmless(launcher: Launcher) -> None:
 
 
 def test_apply_sets_the_variables_until_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`apply` sets the job's variables in this process; the release puts back what was there
-    before, or nothing.
-    """
+    """`apply` sets the job's variables in this process; the release restores the earlier ones."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,6,5")
     before = dict(os.environ)
     with gpulaunch.allocate(2, topology=DGX1) as lease:
@@ -199,9 +188,7 @@ def test_apply_sets_the_variables_until_the_release(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_program_started_after_apply(launcher: Launcher) -> None:
-    """A program started after `apply` sees the GPUs, and a launch in it takes its GPUs from the
-    lease.
-    """
+    """A program started after `apply` sees the GPUs, and launches in it choose among them."""
     script = """
         with allocated() as lease:
             lease.apply()
@@ -227,9 +214,7 @@ def test_a_program_started_after_apply(launcher: Launcher) -> None:
 
 
 def test_a_forked_child_frees_nothing(launcher: Launcher) -> None:
-    """A forked child that leaves the block, or releases, lets go of its own copy: the lease is its
-    parent's.
-    """
+    """A forked child that leaves the block, or releases, only drops its copy of the lease."""
     script = """
         with allocated() as lease:
             child = os.fork()
@@ -247,9 +232,7 @@ def test_a_forked_child_frees_nothing(launcher: Launcher) -> None:
 
 
 def test_a_program_that_is_started_keeps_no_lease_alive(launcher: Launcher) -> None:
-    """What a program starts does not inherit the lease: when the program dies, its GPUs are
-    free.
-    """
+    """A program that was started does not inherit the lease: its GPUs are free when it dies."""
     script = """
         with allocated():
             subprocess.Popen(["sleep", "60"], close_fds=False)
@@ -269,9 +252,7 @@ def test_a_program_that_is_started_keeps_no_lease_alive(launcher: Launcher) -> N
 
 
 def test_a_forked_child_that_stays_holds_on(launcher: Launcher) -> None:
-    """A forked child is the same program: while it lives the GPUs are taken, shown as held by a
-    left-over process.
-    """
+    """While a forked child lives the GPUs are taken, shown as held by a left-over process."""
     script = """
         lease = allocated()
         child = os.fork()
@@ -293,9 +274,7 @@ def test_a_forked_child_that_stays_holds_on(launcher: Launcher) -> None:
 
 
 def test_errors_are_exported_with_their_exit_status(launcher: Launcher) -> None:
-    """Each failure is an exception of the package with the command's exit status; there is one name
-    for all.
-    """
+    """Each failure is a GpulaunchError with the command's exit status."""
     with gpulaunch.allocate(7, topology=DGX1):
         with pytest.raises(
             gpulaunch.WouldWaitError, match=r"^2 GPUs requested: 1 of 8 is free, 7 are leased$"
@@ -357,9 +336,7 @@ WRONG = [
 def test_a_wrong_argument_is_one_line_that_names_it(
     launcher: Launcher, argument: str, value: object, problem: str
 ) -> None:
-    """A wrong argument is a UsageError of one line, which names it as the caller wrote it; nothing
-    is held.
-    """
+    """A wrong argument is a UsageError of one line with its name, and nothing is held."""
     with pytest.raises(gpulaunch.UsageError) as caught:
         gpulaunch.allocate(**{"topology": DGX1, argument: value})
     text = str(caught.value)
@@ -401,9 +378,7 @@ ARGUMENTS = [
 def test_each_argument_chooses_as_its_option_does(
     arguments: dict[str, object], gpus: tuple[int, ...]
 ) -> None:
-    """Each argument narrows or changes the choice as the option of its name does, in whatever type
-    is natural.
-    """
+    """Each argument narrows or changes the choice as its option does, in any natural type."""
     assert granted(**arguments) == gpus
 
 
@@ -422,9 +397,7 @@ SCORED = [
 def test_each_argument_weighs_as_its_option_does(
     launcher: Launcher, arguments: dict[str, object]
 ) -> None:
-    """Pattern, sensitivity and bandwidth model weigh as the options do: same GPUs, in the same
-    order, same reason.
-    """
+    """Pattern, sensitivity and bandwidth model give the same GPUs and reason as the options."""
     options = {name: f"--{name.replace('_', '-')}" for name in arguments}
     line = [word for name, option in options.items() for word in (option, str(arguments[name]))]
     if "sensitive" in arguments:
@@ -444,9 +417,7 @@ def test_uuid_and_name(launcher: Launcher) -> None:
 
 
 def test_settings_apply_as_for_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not an argument comes from the environment, as for the command; an argument comes
-    first.
-    """
+    """The environment counts as for the command, and an argument comes before it."""
     monkeypatch.setenv("GPULAUNCH_TOPOLOGY", DGX1)
     monkeypatch.setenv("GPULAUNCH_GPUS", "3")
     monkeypatch.setenv("GPULAUNCH_PROFILE", "vgg16")
@@ -466,9 +437,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_name_keeps_others_from_launching(launcher: Launcher, name: object) -> None:
-    """Whatever a program is called, others understand its lease, or it gets none: their launches go
-    on.
-    """
+    """A program of any name gets a lease that others can read, or none: their launches go on."""
     try:
         lease = gpulaunch.allocate(topology=DGX1, name=name)
     except gpulaunch.UsageError:
@@ -530,9 +499,7 @@ INTERRUPTED = """
 
 
 def test_ctrl_c_leaves_the_queue(launcher: Launcher) -> None:
-    """A KeyboardInterrupt while waiting propagates, and the program has left the queue though it
-    goes on.
-    """
+    """A KeyboardInterrupt while waiting propagates, and the program has left the queue."""
     with held(launcher, *DGX, "-n", "8") as holder, program(launcher, INTERRUPTED) as process:
         await_ticket(launcher)
         until(lambda: state(process.pid) == "S")
@@ -548,15 +515,13 @@ def state(pid: int) -> str:
 
 
 def waits_for_the_lock(pid: int) -> bool:
-    """Whether a process stands in line for some flock."""
+    """Return whether a process stands in line for some flock."""
     lines = (line.split() for line in Path("/proc/locks").read_text().splitlines())
     return any("->" in fields and "FLOCK" in fields and str(pid) in fields for fields in lines)
 
 
 def test_ctrl_c_while_taking_holds_nothing(launcher: Launcher) -> None:
-    """A KeyboardInterrupt in the very moment of taking GPUs leaves none with the program, though it
-    goes on.
-    """
+    """A KeyboardInterrupt at the moment of taking GPUs leaves none with the program."""
     directory = os.open(launcher.state, os.O_RDONLY)
     with held_lock(directory) as let_go, program(launcher, INTERRUPTED) as process:
         until(lambda: waits_for_the_lock(process.pid))
@@ -569,7 +534,7 @@ def test_ctrl_c_while_taking_holds_nothing(launcher: Launcher) -> None:
 
 @contextmanager
 def held_lock(directory: int) -> Iterator[Callable[[], None]]:
-    """The host-wide lock, held until it is let go."""
+    """Hold the host-wide lock for the block."""
     import fcntl
 
     fcntl.flock(directory, fcntl.LOCK_EX)
@@ -583,9 +548,7 @@ def held_lock(directory: int) -> Iterator[Callable[[], None]]:
 
 
 def test_threads_get_distinct_gpus(launcher: Launcher) -> None:
-    """Sixteen threads that each want one of eight GPUs share none at any time, and all get one in
-    the end.
-    """
+    """Sixteen threads that each want one of eight GPUs never share one, and all are served."""
     owners: dict[int, int] = {}
     conflicts: list[str] = []
     eight_at_once = threading.Barrier(8)
@@ -611,9 +574,7 @@ def test_threads_get_distinct_gpus(launcher: Launcher) -> None:
 
 
 def test_the_import_stays_light(launcher: Launcher) -> None:
-    """`import gpulaunch` alone imports none of what allocate needs, let alone rich, networkx,
-    psutil or docker.
-    """
+    """`import gpulaunch` imports nothing heavy: no rich, networkx, psutil or docker."""
     script = (
         "import sys; before = set(sys.modules); import gpulaunch; print(*sorted(set(sys.modules) - "
         "before))"

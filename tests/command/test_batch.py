@@ -1,6 +1,4 @@
-"""`gpulaunch batch`: a file of jobs through the ordinary queue, in order, once each, whatever
-happens to the batch.
-"""
+"""`gpulaunch batch`: a file of jobs through the queue, in order, once each, whatever befalls it."""
 
 import json
 import os
@@ -33,14 +31,13 @@ DONE = re.compile(
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """A batch that never ends fails its test."""
+    """Fail a test whose batch never ends."""
     with ending_in_time(120):
         yield
 
 
 class Site:
-    """A directory to run batches in, and jobs that tell when they start and end when they are told
-    to.
+    """A directory to run batches in, and jobs that start and end under the test's control.
 
     Attributes:
         launcher: of the table.
@@ -62,9 +59,7 @@ class Site:
         self.file.write_text(tomlkit.dumps({"job": list(jobs), **top}))
 
     def gated(self, number: int, then: str = "exit 0") -> list[str]:
-        """A command that says its number and GPUs, waits for its release, and then does
-        something.
-        """
+        """Return a command that prints its number and GPUs, waits for release, then runs `then`."""
         gate = self.home / f"gate.{number}"
         if not gate.exists():
             os.mkfifo(gate)
@@ -74,7 +69,7 @@ class Site:
         return ["sh", "-c", script]
 
     def next_start(self) -> tuple[int, list[int]]:
-        """Number and GPUs of the job that starts next."""
+        """Return number and GPUs of the job that starts next."""
         number, gpus, pid = self._started.readline().split()
         self.pid = int(pid)
         return int(number), [int(gpu) for gpu in gpus.split(",")]
@@ -114,19 +109,19 @@ class Site:
         return terminal
 
     def lines(self) -> list[dict[str, Any]]:
-        """The results file, line by line."""
+        """Return the records of the results file, line by line."""
         return [json.loads(line) for line in (self.home / RESULTS).read_text().splitlines()]
 
     def results(self) -> dict[int, dict[str, Any]]:
-        """The last result of each job."""
+        """Return the last result of each job."""
         return {line["id"]: line for line in self.lines() if "id" in line}
 
     def statuses(self) -> dict[int, int]:
-        """Exit statuses of jobs."""
+        """Return the exit statuses of jobs."""
         return {number: result["exit_status"] for number, result in sorted(self.results().items())}
 
     def table(self) -> dict[str, Any]:
-        """The table of the machine."""
+        """Return the table of the machine."""
         return json.loads(self.launcher.run("status", *DGX, "--json").stdout)
 
     def clear_away(self) -> None:
@@ -153,7 +148,7 @@ def site(launcher: Launcher, tmp_path: Path) -> Iterator[Site]:
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:
-    """The summary of a batch, which is all that it says."""
+    """Return the summary of a batch, which is all that it prints."""
     found = DONE.fullmatch(done.stderr)
     assert found, done.stderr
     return found[1]
@@ -172,9 +167,7 @@ rmdir "$@"
 
 @pytest.mark.parametrize("count", [60])
 def test_many_jobs(site: Site, count: int) -> None:
-    """Of many jobs each runs once, on the GPUs that its result names, in the order of the file,
-    alone on each GPU.
-    """
+    """Many jobs each run once, in the file's order, alone on the GPUs that their results name."""
     (site.home / "held").mkdir()
     draw = random.Random(7)
     jobs = [
@@ -216,8 +209,7 @@ REPLAYED = ("preserve", "greedy", "best-fit", "topo-aware")
 @pytest.mark.parametrize("policy", REPLAYED)
 @pytest.mark.parametrize("count", [12])
 def test_the_simulator_says_what_a_batch_does(site: Site, policy: str, count: int) -> None:
-    """The same file through `batch` and the simulator: the same GPUs, and the same order of starts,
-    job by job.
+    """`batch` and the simulator give a file of jobs the same GPUs and the same order of starts.
 
     As both papers validate their simulators; here each job ends when the simulation has it end.
     """
@@ -245,9 +237,7 @@ def test_the_simulator_says_what_a_batch_does(site: Site, policy: str, count: in
 
 
 def _with_gates(site: Site, policy: str, count: int) -> list[Stay]:
-    """Write a file of random jobs that wait at gates; what the simulator makes of it, in the order
-    of starts.
-    """
+    """Write a file of random jobs that wait at gates; return the simulator's stays by start."""
     draw = random.Random(policy)
     site.write(
         [
@@ -280,9 +270,7 @@ def _with_gates(site: Site, policy: str, count: int) -> list[Stay]:
 
 
 def test_arrivals(site: Site) -> None:
-    """Jobs start by arrival, then as they stand in the file, and none before its time; --at-once
-    does not wait.
-    """
+    """Jobs start by arrival, then by place in the file, none early; --at-once does not wait."""
     site.write(
         [
             {"name": str(n), "arrival_s": s, "command": ["true"]}
@@ -306,9 +294,7 @@ def test_arrivals(site: Site) -> None:
 
 
 def test_what_a_result_says(site: Site) -> None:
-    """A result has the job, its status, GPUs and lease, its times, and how long it waited; the
-    first line the batch.
-    """
+    """A result has the job's status, GPUs, lease, times and wait; the first line is the batch's."""
     site.write(
         [{"name": "mine", "gpus": 3, "command": ["sh", "-c", "echo $GPULAUNCH_LEASE; exit 3"]}]
     )
@@ -336,9 +322,7 @@ def test_what_a_result_says(site: Site) -> None:
 
 
 def test_exit_statuses(site: Site) -> None:
-    """A job's exit status is what its launch would have ended with; the batch's is 1 if one is not
-    0.
-    """
+    """A job's exit status is that of its launch; the batch's is 1 if any of them is not 0."""
     commands = ["exit 0", "exit 3", "kill -KILL $$", "kill -INT $$", "sleep 60"]
     site.write([{"command": ["sh", "-c", command], "time_limit": "0.3s"} for command in commands])
     done = site.run("-q")
@@ -347,9 +331,7 @@ def test_exit_statuses(site: Site) -> None:
 
 
 def test_a_job_that_gives_up_waiting(site: Site) -> None:
-    """A job whose launch waits too long has 124 and no GPUs; --resume runs it, since it never
-    has.
-    """
+    """A job whose launch waits too long has 124 and no GPUs, and --resume runs it."""
     site.write([{"name": "late", "gpus": 6, "command": ["true"]}, {"command": ["true"]}])
     with held(site.launcher, *DGX, "-n", "4"):
         done = site.run(env=site.launcher.environment | {"GPULAUNCH_WAIT_TIMEOUT": "0.2s"})
@@ -370,9 +352,7 @@ def test_a_job_that_gives_up_waiting(site: Site) -> None:
 
 
 def test_where_output_goes(site: Site) -> None:
-    """Jobs print where the batch prints, and read nothing; with --logs each to its own file, with
-    --json to stderr.
-    """
+    """Jobs print where the batch prints, with --logs to files, with --json to stderr."""
     site.write(
         [{"command": ["sh", "-c", f"cat; echo out {n}; echo err {n} >&2"]} for n in range(2)]
     )
@@ -391,9 +371,7 @@ def test_where_output_goes(site: Site) -> None:
 
 
 def test_what_a_job_finds(site: Site) -> None:
-    """A job has its name in `status`, and in its environment what a launch gives it and which job
-    of a batch it is.
-    """
+    """A job is named in `status` and has a launch's variables plus those of its batch."""
     site.write(
         [{"name": "mine", "command": ["sh", "-c", "env >found; echo x >started; read line <gate"]}]
     )
@@ -421,9 +399,7 @@ def test_what_a_job_finds(site: Site) -> None:
 
 
 def test_profiles_of_the_file(site: Site) -> None:
-    """Profiles that the file brings along are known to its launches, before those of the same name
-    elsewhere.
-    """
+    """Profiles in the file are known to its launches and come before others of the same name."""
     show = [
         "sh",
         "-c",
@@ -453,9 +429,7 @@ def test_settings_reach_the_command_line(key: str) -> None:
 
 
 def test_a_setting_that_no_option_says(site: Site) -> None:
-    """A setting such as nvlink = false has no option, and yet is said: to a launch whose settings
-    say otherwise.
-    """
+    """A setting without an option, such as nvlink = false, is still passed on to the launch."""
     assert _words({"nvlink": "false"}) == ([], {"GPULAUNCH_NVLINK": "false"})
     site.write([{"only": ["0", "7"], "gpus": 2, "nvlink": False, "command": ["true"]}])
     assert site.run(env=site.launcher.environment | {"GPULAUNCH_NVLINK": "true"}).returncode == 0
@@ -585,9 +559,7 @@ def test_a_command_line_that_is_wrong(
 
 
 def test_the_first_ctrl_c_starts_nothing_more(site: Site) -> None:
-    """After the first Ctrl-C those that run go on, untouched by it, and no more start; --resume
-    runs the rest.
-    """
+    """After the first Ctrl-C running jobs go on, and no more start; --resume runs the rest."""
     site.write(
         [
             {
@@ -640,9 +612,7 @@ def test_the_first_ctrl_c_starts_nothing_more(site: Site) -> None:
     ids=["INT INT", "TERM", "HUP", "QUIT"],
 )
 def test_ending_all(site: Site, number: signal.Signals, times: int, returned: int) -> None:
-    """The second Ctrl-C, TERM, HUP and QUIT end the jobs that run: by TERM, and who ignores that by
-    KILL.
-    """
+    """The second Ctrl-C, TERM, HUP and QUIT end running jobs by TERM, then by KILL."""
     stubborn = f"trap '' TERM; {site.gated(1)[2]}"
     site.write(
         [
@@ -707,7 +677,8 @@ def test_a_line_for_each_job_at_a_terminal(site: Site) -> None:
     site.write([{"name": "mine", "gpus": 3, "command": ["sh", "-c", "echo here; exit 2"]}])
     terminal = site.at_terminal()
     terminal.expect(
-        r"here\r\ngpulaunch: info: 1 of 1: job 0 \(mine\) ended with 2 after [\d.]+ s on GPUs 0,2,3\r\n"
+        r"here\r\n"
+        r"gpulaunch: info: 1 of 1: job 0 \(mine\) ended with 2 after [\d.]+ s on GPUs 0,2,3\r\n"
     )
     terminal.expect(pexpect.EOF)
     terminal = site.at_terminal("--results", "b", "-q")
@@ -719,8 +690,7 @@ def test_a_line_for_each_job_at_a_terminal(site: Site) -> None:
 
 
 def test_kill_and_resume(site: Site) -> None:
-    """After kill -9 of the batch its jobs go on; --resume takes over what runs, and runs no job
-    twice.
+    """After kill -9 of the batch its jobs go on; --resume takes them over and runs none twice.
 
     Of four jobs that were begun one ends before the batch is resumed, two run on, and one still
     waits for GPUs.
@@ -799,9 +769,7 @@ def test_a_job_whose_end_nobody_saw(site: Site) -> None:
 
 
 def test_a_job_that_was_taken_over_can_be_ended(site: Site) -> None:
-    """Ctrl-C twice ends jobs that an earlier run of the batch has started, too; then they are run
-    again.
-    """
+    """A second Ctrl-C ends jobs of an earlier run of the batch, too; then they are run again."""
     site.write([{"command": site.gated(0)}])
     first = site.start()
     site.next_start()
@@ -837,9 +805,7 @@ def test_on_ci_jobs_go_with_the_batch(site: Site) -> None:
 
 
 def test_a_batch_runs_only_once_at_a_time(site: Site) -> None:
-    """While a batch runs a second one on the same results is refused with 75, and changes
-    nothing.
-    """
+    """While a batch runs a second one on the same results ends with 75 and changes nothing."""
     site.write([{"command": site.gated(0)}])
     batch = site.start()
     site.next_start()
@@ -853,9 +819,7 @@ def test_a_batch_runs_only_once_at_a_time(site: Site) -> None:
 
 
 def test_a_job_that_has_changed(site: Site) -> None:
-    """--resume runs again what the file says otherwise of now, also with a new place; times may
-    change.
-    """
+    """--resume runs a job again whose entry or place in the file has changed, but not its times."""
     jobs = [{"name": name, "command": ["sh", "-c", f"echo {name} >>ran"]} for name in "abcd"]
     site.write(jobs[:3])
     assert site.run().returncode == 0
@@ -870,9 +834,7 @@ def test_a_job_that_has_changed(site: Site) -> None:
 
 
 def test_a_job_that_has_changed_and_still_runs(site: Site) -> None:
-    """What still runs as it stood in the file before is not taken over, nor run beside itself: 75,
-    and what to do.
-    """
+    """A running job whose entry has changed is neither taken over nor run twice: 75 and a hint."""
     site.write([{"command": site.gated(0)}])
     first = site.start()
     site.next_start()
@@ -883,7 +845,8 @@ def test_a_job_that_has_changed_and_still_runs(site: Site) -> None:
     done = site.run("--resume")
     assert done.returncode == 75
     assert re.fullmatch(
-        r"gpulaunch: error: job 0 of this batch still runs \(pid \d+\), as it stood in the file before\n"
+        r"gpulaunch: error: job 0 of this batch still runs \(pid \d+\), "
+        r"as it stood in the file before\n"
         rf"gpulaunch: hint: wait for its end, or 'gpulaunch free {lease['id']}' ends it\n",
         done.stderr,
     )
@@ -902,9 +865,7 @@ def test_resume_begins_what_has_not_begun(site: Site) -> None:
 
 @pytest.mark.parametrize("cut", [1, 20, 200])
 def test_a_torn_line(site: Site, cut: int) -> None:
-    """A last line that was torn, as by a crash, is passed over, and its job run again; all lines
-    before it count.
-    """
+    """A last line torn by a crash is skipped, and its job run again; earlier lines count."""
     site.write([{"command": ["sh", "-c", f"echo {n} >>ran"]} for n in range(3)])
     assert site.run().returncode == 0
     whole = (site.home / RESULTS).read_bytes()
@@ -915,9 +876,8 @@ def test_a_torn_line(site: Site, cut: int) -> None:
         assert (said(done), added) == ("3 of 3 jobs ended with 0", b"")
     else:
         warning, summary = done.stderr.splitlines(keepends=True)
-        assert (
-            warning
-            == f"gpulaunch: warning: {RESULTS}:4: passed over: this line is torn, or not a batch's\n"
+        assert warning == (
+            f"gpulaunch: warning: {RESULTS}:4: passed over: this line is torn, or not a batch's\n"
         )
         assert DONE.fullmatch(summary)[1] == "3 of 3 jobs ended with 0"
         torn, new = added.splitlines()
@@ -926,9 +886,7 @@ def test_a_torn_line(site: Site, cut: int) -> None:
 
 
 def test_results_that_are_removed(site: Site) -> None:
-    """Who removes the results of a batch that runs is told so: no more jobs start, since nobody
-    would know of them.
-    """
+    """When a running batch's results are removed it says so, and starts no more jobs."""
     site.write([{"command": site.gated(0)}, {"gpus": 8, "command": ["touch", "ran"]}])
     batch = site.start()
     site.next_start()

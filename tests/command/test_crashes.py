@@ -1,6 +1,4 @@
-"""Death of anything at any moment: whatever is killed, stopped, damaged or misdated, the table is
-right afterwards.
-"""
+"""Death at any moment: whatever is killed, stopped, damaged or misdated, the table stays right."""
 
 import json
 import os
@@ -30,11 +28,11 @@ ALL = (*DGX, "-n", "all")
 LEASE, TICKET = "gpulaunch.lease.aaaaaaaaaaaa", "gpulaunch.ticket.00000001.aaaaaaaaaaaa"
 
 # The job: makes a file for each of its GPUs, which must not be there yet, tells its GPUs, and runs
-# until it is told
-# to end. Two owners at one time would show, whatever the table says.
+# until it is told to end. Two owners at one time would show, whatever the table says.
 OWN = """
 set -C; IFS=,
-for gpu in $CUDA_VISIBLE_DEVICES; do true 2>/dev/null > "$OWNED/$gpu" || echo "two owners of $gpu"; done
+for gpu in $CUDA_VISIBLE_DEVICES; do \
+true 2>/dev/null > "$OWNED/$gpu" || echo "two owners of $gpu"; done
 echo "$CUDA_VISIBLE_DEVICES"
 read line
 cd "$OWNED" && rm $CUDA_VISIBLE_DEVICES
@@ -43,7 +41,7 @@ OWNING = ("--", "sh", "-c", OWN)
 
 
 def launcher_in(directory: Path) -> Launcher:
-    """A launcher with a table of its own."""
+    """Return a launcher with a table of its own."""
     (directory / "owned").mkdir(parents=True)
     launcher = Launcher(directory)
     launcher.environment |= {"OWNED": str(directory / "owned"), "GPULAUNCH_GRACE": "0.1"}
@@ -52,7 +50,7 @@ def launcher_in(directory: Path) -> Launcher:
 
 @contextmanager
 def start(launcher: Launcher, *command: str, before: Sequence[str] = (), **options):
-    """A launcher with a stdin that its job can be told to end by; killed at the end of the block.
+    """Run a launcher whose job can be told to end through stdin; kill it when the block ends.
 
     Args:
         launcher: where.
@@ -72,19 +70,17 @@ def start(launcher: Launcher, *command: str, before: Sequence[str] = (), **optio
 
 
 def at_step(action: str, step: str) -> list[str]:
-    """What to run instead of gpulaunch so that it is hit at a step."""
+    """Return what to run instead of gpulaunch so that it is hit at a step."""
     return [str(AT_STEP), action, step]
 
 
 def patched(patch: str) -> list[str]:
-    """What to run instead of gpulaunch so that something has been done to it before it starts."""
+    """Return what to run instead of gpulaunch so that a patch comes first."""
     return [sys.executable, "-c", f"{patch}\nfrom gpulaunch.__main__ import main; main()"]
 
 
 def ends(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Let its job end if it has not yet: its status, and what was not read yet of its stdout and
-    stderr.
-    """
+    """Let its job end if it has not yet; return its status and the rest of stdout and stderr."""
     with suppress(BrokenPipeError):
         process.stdin.write("\n")
         process.stdin.flush()
@@ -102,9 +98,7 @@ def wait_for_stop(pid: int) -> None:
 
 @pytest.fixture(scope="module")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict]:
-    """A lease of all GPUs and a ticket for three, as real launchers write them, with the ids of
-    LEASE and TICKET.
-    """
+    """Return a real lease of all GPUs and a ticket for three, with the ids of LEASE and TICKET."""
     launcher = launcher_in(tmp_path_factory.mktemp("real"))
     with held(launcher, *ALL), start(launcher, *VGG, *WAIT, *SHOW) as waiter:
         queue_up(waiter, 1)
@@ -116,18 +110,18 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, dict]:
 
 @pytest.fixture
 def lease(documents: tuple[dict, dict]) -> dict:
-    """The document of a lease of all GPUs."""
+    """Return the document of a lease of all GPUs."""
     return documents[0]
 
 
 @pytest.fixture
 def ticket(documents: tuple[dict, dict]) -> dict:
-    """The document of a ticket for three GPUs."""
+    """Return the document of a ticket for three GPUs."""
     return documents[1]
 
 
 def all_free(launcher: Launcher) -> tuple[str, str, list[str]]:
-    """What a launch of all GPUs says now, and which records it leaves."""
+    """Return what a launch of all GPUs prints now, and which records it leaves."""
     done = launcher.run(*ALL, "--", "echo", "all")
     return done.stdout, done.stderr, launcher.records()
 
@@ -135,8 +129,7 @@ def all_free(launcher: Launcher) -> tuple[str, str, list[str]]:
 ALL_FREE = ("all\n", "", [])
 
 
-# --- killed at every step
-# ---------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------- killed at every step
 
 
 EVERY = pytest.mark.parametrize("every", [5])
@@ -154,8 +147,7 @@ its status.
 def traced(
     directory: Path, scene: Scene, certain: Sequence[str], since: str = "", until: str = ""
 ) -> list[str]:
-    """The steps of a scene in which nobody is killed; of those that come several times, the first
-    and the last.
+    """Return the steps of a scene without a kill; of a repeated step, the first and the last.
 
     Args:
         directory: for the traces.
@@ -216,7 +208,7 @@ def sweep(directory: Path, scene: Scene, steps: list[str]) -> None:
 
 
 def killed(step: str) -> int:
-    """The launcher's status when it is killed there; what kills the child has killed the job."""
+    """Return the launcher's status when it is killed there; a kill of the child kills the job."""
     return 128 + signal.SIGKILL if step.startswith("child:") else -signal.SIGKILL
 
 
@@ -230,7 +222,7 @@ def queue_up(waiter: subprocess.Popen[str], *places: int) -> None:
 
 
 def served(waiter: subprocess.Popen[str], launcher: Launcher) -> None:
-    """A launcher gets all GPUs, which nobody else uses, and leaves no record."""
+    """Check that a launcher gets all GPUs, which are unused, and leaves no record."""
     got = waiter.stdout.readline()
     status, rest, errors = ends(waiter)
     assert (sorted(got.rstrip().split(",")), status, rest) == (list("01234567"), 0, ""), errors
@@ -238,9 +230,7 @@ def served(waiter: subprocess.Popen[str], launcher: Launcher) -> None:
 
 
 def launch_at_once(launcher: Launcher, victim: Sequence[str]) -> int:
-    """A launch gets its GPUs; while its job runs, if it comes to that, another one queues for all
-    of them.
-    """
+    """Launch a job and, if it gets to run, queue another launch for all GPUs behind it."""
     with start(launcher, *VGG, *OWNING, before=victim) as first:
         began = first.stdout.readline()
         assert began in ("0,2,3\n", "")
@@ -254,9 +244,7 @@ def launch_at_once(launcher: Launcher, victim: Sequence[str]) -> int:
 
 @EVERY
 def test_killed_at_every_step_of_a_launch(tmp_path: Path, every: int) -> None:
-    """Wherever a launcher is killed, its job keeps its GPUs while it runs; then others get them; no
-    record stays.
-    """
+    """Wherever a launcher is killed, its job keeps its GPUs until it ends; no record stays."""
     certain = [
         "leases.record_file.Draft.publish:os.link#1",
         "child:process.job._execute:os.exec#1",
@@ -267,9 +255,7 @@ def test_killed_at_every_step_of_a_launch(tmp_path: Path, every: int) -> None:
 
 
 def launch_from_the_queue(launcher: Launcher, victim: Sequence[str], lease: dict) -> int:
-    """A launch queues behind a holder, and another one behind it; the holder ends, and both are
-    served in order.
-    """
+    """Queue two launches behind a holder; end it, and check that both are served in order."""
     holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
     with start(launcher, *VGG, *WAIT, *OWNING, before=victim) as first:
         first.stderr.readline()
@@ -285,9 +271,7 @@ def launch_from_the_queue(launcher: Launcher, victim: Sequence[str], lease: dict
 
 @EVERY
 def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict, every: int) -> None:
-    """Wherever a launcher that joins the queue, waits or takes its turn is killed, the one behind
-    it is served.
-    """
+    """Wherever a launcher that queues, waits or takes its turn is killed, the next is served."""
 
     def scene(launcher: Launcher, victim: Sequence[str]) -> int:
         return launch_from_the_queue(launcher, victim, lease)
@@ -302,9 +286,7 @@ def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict, every: int
 
 
 def launch_with_a_straggler(launcher: Launcher, victim: Sequence[str]) -> int:
-    """A job leaves a process behind that ignores TERM; another launch gets all GPUs once that has
-    ended.
-    """
+    """Leave a process behind that ignores TERM; launch all GPUs once it has ended."""
     job = 'trap "" TERM; sleep 600 >/dev/null 2>&1 & echo $!'
     with start(launcher, *VGG, "--", "sh", "-c", job, before=victim) as first:
         straggler = os.pidfd_open(int(first.stdout.readline()))
@@ -323,16 +305,14 @@ def launch_with_a_straggler(launcher: Launcher, victim: Sequence[str]) -> int:
 
 @EVERY
 def test_killed_at_every_step_of_a_release_with_a_straggler(tmp_path: Path, every: int) -> None:
-    """Wherever a launcher that ends what its job left behind is killed, that keeps the GPUs until
-    it has ended.
-    """
+    """A straggler keeps the GPUs until it ends, wherever the launcher that ends it is killed."""
     certain = ["process.ending._send:os.kill#1", "leases.table.LockedTable.remove:os.remove#1"]
     steps = traced(tmp_path, launch_with_a_straggler, certain, since="process.ending.")
     sweep(tmp_path, launch_with_a_straggler, some_of(steps, every, certain))
 
 
 def launch_in_ci(launcher: Launcher, victim: Sequence[str], job: str) -> int:
-    """A launch by a CI runner, and one of all GPUs after it; nobody ends the job of the first."""
+    """Launch as a CI runner does, then on all GPUs, and do not end the first job."""
     launcher.environment["CI"] = "true"
     with start(launcher, *VGG, "--", *job.split(), before=victim) as first:
         status = first.wait(30)
@@ -343,9 +323,7 @@ def launch_in_ci(launcher: Launcher, victim: Sequence[str], job: str) -> int:
 
 @EVERY
 def test_killed_at_every_step_of_a_launch_in_ci(tmp_path: Path, every: int) -> None:
-    """With CI=true, wherever a launcher is killed before its job has ended, the job goes too and
-    the GPUs are free.
-    """
+    """With CI=true a launcher killed anywhere takes its job with it, and the GPUs are free."""
     certain = [
         "process.companion.Companion.__init__:os.fork#1",
         "process.job.Job._reap:os.waitpid#1",
@@ -373,9 +351,7 @@ sys.stdin.read()
 
 
 def test_a_guard_that_comes_late_ends_nobody_else(tmp_path: Path) -> None:
-    """A guard does not mistake a later launch for its own because the kernel gave its record's
-    inode to that one.
-    """
+    """A guard spares a later launch whose record got the inode of its own launch's record."""
     launcher = launcher_in(tmp_path)
     launcher.environment["CI"] = "true"
     before = at_step("STOP", "process.job.Job.__init__:os.fork#1")
@@ -395,9 +371,7 @@ def test_a_guard_that_comes_late_ends_nobody_else(tmp_path: Path) -> None:
 
 
 def test_who_reads_a_record_does_not_hold_it(tmp_path: Path) -> None:
-    """Freeing a lease that a left-over process holds ends that one, and nobody who merely reads the
-    record.
-    """
+    """Freeing a lease that a left-over process holds ends it, but no mere readers of the record."""
     launcher = launcher_in(tmp_path)
     job = "sleep 600 >/dev/null 2>&1 & echo $!; read line"
     with start(launcher, *VGG, "--", "sh", "-c", job) as process:
@@ -415,8 +389,7 @@ def test_who_reads_a_record_does_not_hold_it(tmp_path: Path) -> None:
     assert all_free(launcher) == ALL_FREE
 
 
-# --- stopped
-# ----------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------ stopped
 
 STOPPED = [
     ("before it looks", "leases.table.Table.peek:open#1", "0,2,3", "4,6,7"),
@@ -455,9 +428,7 @@ STOPPED = [
 def test_a_stopped_launcher(
     tmp_path: Path, sentence: str, step: str, others: str, own: str
 ) -> None:
-    """A launcher that is stopped keeps what it has published and nothing else; woken, it goes on
-    with what is there.
-    """
+    """A stopped launcher keeps only what it has published; woken, it goes on with what is there."""
     launcher = launcher_in(tmp_path)
     with start(launcher, *VGG, *SHOW, before=at_step("STOP", step)) as stopped:
         wait_for_stop(stopped.pid)
@@ -468,9 +439,7 @@ def test_a_stopped_launcher(
 
 
 def test_a_launcher_stopped_with_the_host_lock(tmp_path: Path) -> None:
-    """While the host-wide lock's holder is stopped, others end with 125 and its pid; woken, it ends
-    well.
-    """
+    """A stopped holder of the host-wide lock ends others with 125 and its pid, and can go on."""
     launcher = launcher_in(tmp_path)
     with start(
         launcher, *VGG, *SHOW, before=at_step("STOP", "leases.record_file.Draft.publish:os.link#1")
@@ -520,16 +489,13 @@ def test_a_stopped_waiter(tmp_path: Path, lease: dict, sentence: str, step: str)
     assert all_free(launcher) == ALL_FREE
 
 
-# --- killed from outside
-# ----------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------ killed from outside
 
 
 @pytest.mark.parametrize("stopped_first", [False, True], ids=["killed", "stopped and killed"])
 @pytest.mark.parametrize("victim", ["launcher", "job", "both", "group"])
 def test_who_is_killed_while_the_job_runs(tmp_path: Path, victim: str, stopped_first: bool) -> None:
-    """GPUs are held while launcher or job lives, though stopped, and are the next one's when both
-    are gone.
-    """
+    """GPUs are held while launcher or job lives, though stopped, and free once both are gone."""
     launcher = launcher_in(tmp_path)
     with start(
         launcher, *VGG, "--", "sh", "-c", "echo $$; read line", start_new_session=True
@@ -558,9 +524,7 @@ def test_who_is_killed_while_the_job_runs(tmp_path: Path, victim: str, stopped_f
 
 @pytest.mark.parametrize("stopped_first", [False, True], ids=["killed", "stopped and killed"])
 def test_who_is_killed_while_waiting(tmp_path: Path, stopped_first: bool) -> None:
-    """A waiter that is killed, with its process group, leaves the queue at once, for those who are
-    behind it.
-    """
+    """A waiter killed with its process group leaves the queue at once for those behind it."""
     launcher = launcher_in(tmp_path)
     with (
         held(launcher, *VGG) as holder,
@@ -577,8 +541,7 @@ def test_who_is_killed_while_waiting(tmp_path: Path, stopped_first: bool) -> Non
     assert all_free(launcher) == ALL_FREE
 
 
-# --- clocks and pids
-# --------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------------- clocks and pids
 
 CLOCKS = {"past": 978_307_200, "future": 4_070_908_800}  # 2001 and 2099
 WRONG_CLOCK = (
@@ -589,9 +552,7 @@ WRONG_CLOCK = (
 
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_a_lease_lives_by_no_clock(tmp_path: Path, clock: str) -> None:
-    """A lease that began long ago, or is yet to begin, is held for as long as its job runs, and
-    shown.
-    """
+    """A lease dated long ago or in the future is held while its job runs, and is shown."""
     launcher = launcher_in(tmp_path)
     with start(launcher, *VGG, *OWNING, before=patched(WRONG_CLOCK.format(CLOCKS[clock]))) as job:
         assert job.stdout.readline() == "0,2,3\n"
@@ -608,7 +569,7 @@ def test_a_lease_lives_by_no_clock(tmp_path: Path, clock: str) -> None:
 
 @pytest.mark.parametrize("clocks", [("future", "past"), ("past", "future")])
 def test_the_queue_has_no_clock(tmp_path: Path, clocks: tuple[str, str]) -> None:
-    """Who comes first is served first, whatever the clock said when they came."""
+    """The first launch to come is served first, whatever the clock said at the time."""
     launcher = launcher_in(tmp_path)
     before = [patched(WRONG_CLOCK.format(CLOCKS[clock])) for clock in clocks]
     with (
@@ -626,9 +587,7 @@ def test_the_queue_has_no_clock(tmp_path: Path, clocks: tuple[str, str]) -> None
 
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_backfill_goes_by_the_time_since_boot(tmp_path: Path, clock: str) -> None:
-    """How long a request may be passed does not depend on the clock, neither on its own nor on who
-    passes it.
-    """
+    """How long a request may be passed depends on no clock, its own or the passing launch's."""
     launcher = launcher_in(tmp_path)
     launcher.environment |= {"GPULAUNCH_QUEUE": "backfill", "GPULAUNCH_BACKFILL_LIMIT": "10m"}
     wrong = patched(WRONG_CLOCK.format(CLOCKS[clock]))
@@ -642,9 +601,7 @@ def test_backfill_goes_by_the_time_since_boot(tmp_path: Path, clock: str) -> Non
 
 
 def test_pids_are_no_proof_of_life(tmp_path: Path, lease: dict, ticket: dict) -> None:
-    """Unlocked records hold nothing though their processes live; locked ones do though their pids
-    are others' now.
-    """
+    """Unlocked records hold nothing though their pids live; locked ones do though theirs do not."""
     launcher = launcher_in(tmp_path)
     living = {"launcher": as_list(identify(os.getpid())), "job": as_list(identify(1))}
     reused = {name: [pid, start_time + 1] for name, (pid, start_time) in living.items()}
@@ -672,9 +629,7 @@ def test_pids_are_no_proof_of_life(tmp_path: Path, lease: dict, ticket: dict) ->
 
 
 def test_a_ticket_counts_unless_its_own_launcher_is_stopped(tmp_path: Path, ticket: dict) -> None:
-    """A ticket keeps its place though a stopped process has its launcher's pid now; not if that is
-    its launcher.
-    """
+    """A ticket counts though its pid is now another stopped process, but not a stopped launcher."""
     launcher = launcher_in(tmp_path)
     with start(launcher, before=["sleep", "600"]) as process:
         process.send_signal(signal.SIGSTOP)
@@ -692,8 +647,7 @@ def test_a_ticket_counts_unless_its_own_launcher_is_stopped(tmp_path: Path, tick
             assert all_free(launcher) == ALL_FREE
 
 
-# --- tickets that are damaged, and disks that take none
-# -----------------------------------------------------------
+# ----------------------------------------------- tickets that are damaged, and disks that take none
 
 UNREADABLE = [
     ("empty", lambda _: b"", "Expecting value"),
@@ -735,9 +689,7 @@ UNREADABLE = [
 def test_a_live_ticket_that_nobody_understands_stops_decisions(
     tmp_path: Path, ticket: dict, sentence: str, damage, reason
 ) -> None:
-    """A live ticket that cannot be understood ends a launch with 125, file and owner named; a dead
-    one is cleared.
-    """
+    """An unreadable live ticket ends a launch with 125, file and owner named; a dead one goes."""
     launcher = launcher_in(tmp_path)
     content = damage(ticket)
     descriptor = put(
@@ -762,9 +714,7 @@ def test_a_live_ticket_that_nobody_understands_stops_decisions(
 
 
 def test_things_that_are_no_tickets_are_ignored(tmp_path: Path) -> None:
-    """A symbolic link, a FIFO and a directory under a ticket's name keep nobody waiting, and
-    stay.
-    """
+    """A symbolic link, a FIFO or a directory under a ticket's name blocks nothing, and stays."""
     launcher = launcher_in(tmp_path)
     names = [f"gpulaunch.ticket.0000000{i}.aaaaaaaaaaaa" for i in range(1, 5)]
     os.symlink("/dev/zero", launcher.state / names[0])

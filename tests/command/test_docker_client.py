@@ -103,7 +103,7 @@ class Client:
         self._server.server_close()
 
     def says(self, *words: str, **environment: str) -> str:
-        """Everything that the client prints."""
+        """Return everything that the client prints."""
         done = subprocess.run(
             [self._program, *words],
             env=self._environment | environment,
@@ -117,20 +117,18 @@ class Client:
         return done.stdout
 
     def requests(self, *words: str, **environment: str) -> list[tuple[str, Any]]:
-        """What the client asks of the engine: paths, and documents."""
+        """Return what the client asks of the engine: paths, and documents."""
         self._server.requests.clear()
         self.says(*words, **environment)
         return [(path, json.loads(body) if body else None) for path, body in self._server.requests]
 
     def creates(self, *words: str, **environment: str) -> dict[str, Any] | None:
-        """The container that a command line makes; None if none."""
+        """Return the container that a command line makes, or None."""
         asked = self.requests(*words, **environment)
         return next((document for path, document in asked if "/containers/create" in path), None)
 
     def kinds(self, subcommand: Sequence[str], flags: Iterable[str]) -> dict[str, str]:
-        """Of those flags that the client's parser knows: whether it is a switch, or a word is
-        missing after it.
-        """
+        """Return, for the flags that the client's parser knows, "switch" or "value"."""
         flags = list(flags)
         with ThreadPoolExecutor(4) as pool:
             kinds = pool.map(lambda flag: _kind(self.says(*subcommand, flag)), flags)
@@ -138,7 +136,7 @@ class Client:
 
 
 def _kind(answer: str) -> str | None:
-    """What the client's answer to a flag that nothing follows tells."""
+    """Return the kind of flag that the client's answer tells of; None if it is unknown."""
     if "flag needs an argument" in answer:
         return "value"
     if re.search(r"unknown (shorthand )?flag", answer):
@@ -149,7 +147,7 @@ def _kind(answer: str) -> str | None:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """The client on PATH."""
+    """Yield the client on PATH."""
     program = shutil.which("docker", path=SEARCHED)
     if not program:
         pytest.skip("no docker client is installed")
@@ -190,7 +188,7 @@ _HELP_LINE = re.compile(r"^ {2}(?:(-\w), | {4})(--[\w-]+)(?: (\S+))?(?: {2,}.*)?
 
 
 def table_kinds(table: FlagTable, flags: Iterable[str]) -> dict[str, str | None]:
-    """What a table says about flags."""
+    """Return, for each flag, what a table says of it: "switch", "value" or None."""
     return {
         flag: "switch" if flag in table.switches else "value" if flag in table.valued else None
         for flag in flags
@@ -201,9 +199,7 @@ def table_kinds(table: FlagTable, flags: Iterable[str]) -> dict[str, str | None]
 def test_every_flag_in_the_clients_help_is_known_with_and_without_value_as_it_says(
     client: Client, subcommand: tuple[str, ...], table: FlagTable
 ) -> None:
-    """Every flag, long and short, that the installed client's help shows is a switch or takes a
-    value as shown.
-    """
+    """Every flag in the installed client's help is a switch or takes a value as it shows."""
     text = client.says(*subcommand, "--help")
     want = {
         flag: "value" if kind else "switch"
@@ -222,9 +218,7 @@ def test_every_flag_in_the_clients_help_is_known_with_and_without_value_as_it_sa
 def test_the_clients_parser_takes_each_flag_of_the_table_and_each_letter_as_the_table_does(
     client: Client, subcommand: tuple[str, ...], table: FlagTable
 ) -> None:
-    """Whatever flag of our table, and whatever letter, the client's own parser knows, it is what
-    our table says.
-    """
+    """Every flag or letter that the client's own parser knows is to it what our table says."""
     letters = {f"-{letter}" for letter in string.ascii_letters + string.digits}
     want = client.kinds(subcommand, sorted(table.switches | table.valued | letters))
     got = table_kinds(table, want)
@@ -256,9 +250,7 @@ def test_the_table_invents_no_flag(
 
 @pytest.mark.parametrize(("line", "operands"), named([(row[0], row[1], row[3]) for row in LINES]))
 def test_the_client_finds_the_same_image(client: Client, line: str, operands: str) -> None:
-    """The table above is true of the installed client: it asks its engine for that image and that
-    command.
-    """
+    """The client asks its engine for the image and command that the table says."""
     made = client.creates(*shlex.split(line.replace("SOCKET", client.host)))
     got = made and (made["Image"], *(made["Cmd"] or ()))
     assert got == tuple(shlex.split(operands))
@@ -297,7 +289,7 @@ def test_no_container_is_made(client: Client, line: str) -> None:
 
 @pytest.mark.parametrize(("line", "operands"), named([(row[0], row[1], row[3]) for row in STARTS]))
 def test_the_client_starts_the_same_containers(client: Client, line: str, operands: str) -> None:
-    """The table above is true of the installed client: it asks its engine for these containers."""
+    """The client asks its engine for the containers that the table says."""
     paths = [path for path, _ in client.requests(*shlex.split(line))]
     got = [
         found.group(1)
@@ -321,9 +313,7 @@ def test_the_client_starts_the_same_containers(client: Client, line: str, operan
     ),
 )
 def test_nothing_is_started(client: Client, line: str) -> None:
-    """A command line that starts no container is read as none that starts any, as by the installed
-    client.
-    """
+    """A command line that starts no container is read as such by us and by the client."""
     started = [path for path, _ in client.requests(*shlex.split(line)) if "start" in path]
     got = (read(line).starts, started)
     assert got == (False, [])
@@ -351,9 +341,7 @@ def test_nothing_is_started(client: Client, line: str) -> None:
     ),
 )
 def test_a_switch_is_on_as_docker_reads_it(client: Client, line: str, want: bool) -> None:
-    """Whether a switch is on is what its last mention before the image says, to us and to the
-    client.
-    """
+    """A switch is on as its last mention before the image says, to us and to the client."""
     made = client.creates(*shlex.split(line))
     got = (read(line).says("--rm"), made and made["HostConfig"]["AutoRemove"])
     assert got == (want, want)
@@ -385,9 +373,7 @@ def test_a_switch_is_on_as_docker_reads_it(client: Client, line: str, want: bool
 def test_an_unknown_flag_is_refused_by_its_name(
     client: Client, line: str, command: str, flag: str
 ) -> None:
-    """A flag that is unknown, so that nobody can tell where the image is, is refused by name; the
-    client does, too.
-    """
+    """An unknown flag, which hides where the image is, is refused by name, as by the client."""
     with pytest.raises(UsageError) as refused:
         read(line)
     got = (refused.value.message, client.requests(*shlex.split(line)))
@@ -396,9 +382,7 @@ def test_an_unknown_flag_is_refused_by_its_name(
 
 @pytest.mark.parametrize("seed", range(6))
 def test_any_command_line_is_read_as_the_client_reads_it(client: Client, seed: int) -> None:
-    """Of 30 generated command lines a seed, hostile values included, what we find is what the
-    client finds.
-    """
+    """Of 30 generated command lines a seed, hostile ones too, we read what the client reads."""
     for line in lines(seed, 30):
         made = client.creates(*line.words, PATH="/bin")
         assert made, shlex.join(line.words)
@@ -508,9 +492,7 @@ def test_the_hint_about_quotes_can_be_pasted_into_a_shell(
 
 
 def settled(made: dict[str, Any]) -> tuple[dict[str, str], dict[str, str], Any, Any, Any]:
-    """Variables and labels that a container ends up with, how it gets GPUs, and all the rest of
-    what makes it.
-    """
+    """Return a container's final variables and labels, how it gets GPUs, and all else about it."""
     variables = dict((*text.split("=", 1), "")[:2] for text in made.pop("Env") or ())
     return (
         variables,
@@ -523,9 +505,7 @@ def settled(made: dict[str, Any]) -> tuple[dict[str, str], dict[str, str], Any, 
 
 @pytest.mark.parametrize("way", [*WAYS, NO_WAY])
 def test_the_client_makes_the_same_container_with_these_gpus(client: Client, way: str) -> None:
-    """To the client, our command line makes the user's container with the leased GPUs, and differs
-    in nothing else.
-    """
+    """Our command line makes the user's own container, but for the leased GPUs."""
     requests = {
         "cdi": ("cdi", ["nvidia.com/gpu=GPU-7", "nvidia.com/gpu=GPU-3"]),
         "gpus": ("", ["GPU-7", "GPU-3"]),
@@ -567,9 +547,7 @@ def test_the_client_makes_the_same_container_with_these_gpus(client: Client, way
     ),
 )
 def test_no_image_is_left_to_see_all_gpus(client: Client, way: str, line: str) -> None:
-    """Whatever an image or the user says, what the container ends up with names the leased GPUs, or
-    void.
-    """
+    """Whatever an image or the user says, the container's variable is the leased GPUs, or void."""
     argv = with_gpus(read(line), gpus(3), way, "L", None)
     made = client.creates(*argv[1:], NVIDIA_VISIBLE_DEVICES="all")
     assert made
@@ -591,9 +569,7 @@ def test_no_image_is_left_to_see_all_gpus(client: Client, way: str, line: str) -
     ],
 )
 def test_the_other_fields_of_gpus_reach_the_engine(client: Client, value: str) -> None:
-    """Driver, capabilities and options of a --gpus are the same to the client after its count has
-    become devices.
-    """
+    """A --gpus keeps driver, capabilities and options when its count has become devices."""
     command = read(["run", "--gpus", value, "img"])
     argv = with_gpus(command, gpus(0, 2), "gpus", None, asked_gpus(command, {}))
     made = [client.creates(*words[1:]) for words in (argv, command.argv)]
@@ -602,9 +578,7 @@ def test_the_other_fields_of_gpus_reach_the_engine(client: Client, value: str) -
 
 
 def test_the_client_mounts_the_daemons_directory(client: Client) -> None:
-    """To the client, directory and /dev/shm are the host's under their own names, whatever the
-    directory is called.
-    """
+    """The client mounts directory and /dev/shm under their own names, whatever their letters."""
     directory = '/tmp/a b,"c:d'
     argv = with_gpus(
         read("run img"), gpus(0), NO_WAY, "L", None, share("GPU-0", directory=directory)

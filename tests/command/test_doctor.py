@@ -11,7 +11,7 @@ pytest_plugins = ("fake_nvml",)
 
 
 def findings(launcher: Launcher, *options: str) -> dict[tuple[str, str], str]:
-    """What was found, by part and state; the exit status says whether one is a problem."""
+    """Return what was found, by part and state; check that the exit status tells of problems."""
     done = launcher.run("doctor", *options, "--json")
     assert done.stderr == ""
     found = json.loads(done.stdout)["findings"]
@@ -21,9 +21,7 @@ def findings(launcher: Launcher, *options: str) -> dict[tuple[str, str], str]:
 
 @pytest.mark.usefixtures("no_driver")
 def test_no_gpus(launcher: Launcher) -> None:
-    """Without a driver that is a problem, with the hint that a launch would give, and the rest is
-    looked at.
-    """
+    """A missing driver is a problem with a launch's own hint, and the rest is looked at still."""
     found = findings(launcher)
     assert (
         found["GPUs", "problem"] == "no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver"
@@ -75,7 +73,7 @@ def test_wrong_settings(launcher: Launcher) -> None:
 
 
 def bad(launcher: Launcher) -> dict[tuple[str, str], tuple[str, str]]:
-    """Findings that are not ok, with what to do about them."""
+    """Return the findings that are not ok, with what to do about them."""
     found = json.loads(launcher.run("doctor", "--json").stdout)["findings"]
     return {(f["subject"], f["state"]): (f["text"], f["hint"]) for f in found if f["state"] != "ok"}
 
@@ -101,9 +99,7 @@ def test_driver_and_links(launcher: Launcher) -> None:
     ],
 )
 def test_what_was_not_told(launcher: Launcher, dgx1_v100, function: str, why: str) -> None:
-    """A call that is missing, unsupported or forbidden is a warning that says of which GPUs, and
-    what follows.
-    """
+    """A missing, unsupported or forbidden call is a warning with its GPUs and what follows."""
     code = {"Not Supported": 3, "Insufficient Permissions": 4, "Function Not Found": 13}[why]
     dgx1_v100.answer(function, code, gpu=2)
     dgx1_v100.answer(function, code, gpu=3)
@@ -115,7 +111,7 @@ def test_what_was_not_told(launcher: Launcher, dgx1_v100, function: str, why: st
 
 
 def test_cards_without_nvlink(launcher: Launcher, dgx1_v100) -> None:
-    """That cards have no NVLinks, and cannot be split, is nothing to complain of."""
+    """That cards have no NVLinks, and cannot be split, is no problem and no warning."""
     dgx1_v100.drop("nvlink ")
     assert {part for part, _ in bad(launcher)} <= {"MPS", "Docker Engine"}
 
@@ -135,9 +131,7 @@ def test_links_that_are_down(launcher: Launcher, dgx1_v100) -> None:
     ids=["board", "cards"],
 )
 def test_no_link_is_up(launcher: Launcher, dgx1_v100, model: str, state: str) -> None:
-    """Where every link is down, cards that are made for a board with NVLink want their fabric
-    manager.
-    """
+    """Where every link is down, cards made for a board with NVLink want their fabric manager."""
     dgx1_v100.drop("nvlink ")
     dgx1_v100.add(*(f"nvlink {gpu} {link} state=0" for gpu in range(8) for link in range(6)))
     for gpu in range(8):

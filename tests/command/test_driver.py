@@ -1,6 +1,4 @@
-"""Another maker's GPUs need a module and an entry in the registry, and everything else works with
-them.
-"""
+"""Support for another maker's GPUs takes one module and one entry in the registry."""
 
 import json
 import sys
@@ -39,7 +37,7 @@ VARIABLES = ("TEST_VISIBLE_DEVICES", "CUDA_", "NVIDIA_")
 
 @pytest.fixture
 def made_up(launcher: Launcher, tmp_path: Path) -> Launcher:
-    """The gpulaunch command with a made-up driver in its registry."""
+    """Return the gpulaunch command with a made-up driver in its registry."""
     script = tmp_path / "gpulaunch"
     script.write_text(
         COMMAND.format(python=sys.executable, tests=str(Path(__file__).parent.parent))
@@ -51,7 +49,7 @@ def made_up(launcher: Launcher, tmp_path: Path) -> Launcher:
 
 
 def told(launcher: Launcher, *options: str) -> list[str]:
-    """The variables that tell a job its GPUs."""
+    """Return the variables that tell a job its GPUs."""
     done = launcher.run(*options, "--", "env")
     assert (done.returncode, done.stderr) == (0, "")
     return sorted(line for line in done.stdout.splitlines() if line.startswith(VARIABLES))
@@ -74,9 +72,7 @@ def test_dry_run_says_so(made_up: Launcher) -> None:
 
 
 def test_variable_that_is_set_restricts(made_up: Launcher) -> None:
-    """The driver's variable restricts a launch where it is set already, as CUDA_VISIBLE_DEVICES
-    does with NVIDIA's.
-    """
+    """The driver's variable restricts a launch as CUDA_VISIBLE_DEVICES does with NVIDIA's."""
     made_up.environment |= {"TEST_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"}
     assert told(made_up) == ["CUDA_VISIBLE_DEVICES=0", "TEST_VISIBLE_DEVICES=1"]
 
@@ -151,9 +147,7 @@ def test_described_machines_are_as_before(made_up: Launcher) -> None:
 
 
 def test_described_machine_names_its_driver(made_up: Launcher, tmp_path: Path) -> None:
-    """`topo -o` writes the driver into the description, and a launch on that has the driver's
-    variable.
-    """
+    """`topo -o` names the driver in the description, and a launch on that has its variable."""
     path = tmp_path / "box.toml"
     assert made_up.run("topo", "-o", str(path)).returncode == 0
     assert 'driver = "made_up"\n' in path.read_text()
@@ -161,7 +155,7 @@ def test_described_machine_names_its_driver(made_up: Launcher, tmp_path: Path) -
 
 
 def test_description_with_an_unknown_driver(launcher: Launcher, tmp_path: Path) -> None:
-    """A description that names a driver nobody knows is refused, with those that are known."""
+    """A description that names an unknown driver is refused, with those that are known."""
     path = tmp_path / "box.toml"
     path.write_text(
         'name = "box"\nsource = "made up"\ndriver = "made_up"\n'

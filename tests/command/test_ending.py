@@ -1,6 +1,4 @@
-"""Nothing left behind: what a job leaves is ended before its GPUs are free, whatever was killed,
-and nothing else.
-"""
+"""What a job leaves behind is ended before its GPUs are free, and nothing else is ended."""
 
 import json
 import os
@@ -25,17 +23,12 @@ PYTHON = (sys.executable, "-SIc")
 
 @pytest.fixture(autouse=True)
 def _short_grace(launcher: Launcher) -> None:
-    """What ignores TERM need not be waited for; tests in which the grace must not end by itself say
-    so.
-    """
+    """Keep the grace short; tests in which it must not run out set a longer one."""
     launcher.environment["GPULAUNCH_GRACE"] = "0.2"
 
 
 def state(pid: int) -> str:
-    """R, S, T ...
-
-    as /proc has it; empty for a process that has ended, whether or not somebody has put it away.
-    """
+    """Return a process's state as in /proc, such as S; nothing once it has ended, reaped or not."""
     try:
         found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -59,9 +52,7 @@ def until(condition: Callable[[], bool]) -> None:
 def started(
     launcher: Launcher, *command: str, pids: int = 1, **options
 ) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A launch whose job prints that many pids of processes, which do not outlive the block:
-    launcher, pids.
-    """
+    """Run a launch whose job prints that many pids; end all of them with the block."""
     options = {"stdin": subprocess.PIPE, "start_new_session": True, **options}
     found: list[int] = []
     identities: list[int] = []
@@ -81,7 +72,7 @@ def started(
 
 
 def processes_with(variable: str) -> set[int]:
-    """Live processes that were started with this variable in their environment."""
+    """Return the live processes that were started with this variable in their environment."""
     found = set()
     for name in os.listdir("/proc"):
         with suppress(OSError):
@@ -97,7 +88,7 @@ def processes_of(launcher: Launcher) -> set[int]:
 
 
 def table(launcher: Launcher) -> dict:
-    """The described machine's table."""
+    """Return the described machine's table."""
     return json.loads(launcher.run("status", *DGX, "--json").stdout)
 
 
@@ -106,7 +97,7 @@ def free(launcher: Launcher, *ids: str, **environment: str) -> subprocess.Comple
 
 
 def ended(*leases: dict) -> str:
-    """What `free` says."""
+    """Return what `free` prints about ended leases."""
     return "".join(
         f"ended lease {lease['id']}: GPUs {','.join(map(str, lease['gpus']))} of dgx1-v100\n"
         for lease in leases
@@ -184,9 +175,7 @@ LOOK = (
 def test_what_a_job_leaves_is_ended_before_the_release(
     launcher: Launcher, sentence: str, pids: int, start: str
 ) -> None:
-    """Whoever waits for a job's GPUs finds all dead that it left running when it starts; the status
-    is the job's.
-    """
+    """All that a job leaves is dead when the next job on its GPUs starts; its status is kept."""
     with started(launcher, *ALL, "--", "sh", "-c", f"{start}\nread line; exit 7", pids=pids) as (
         process,
         left,
@@ -219,9 +208,7 @@ while not os.path.exists(os.environ["HOME"] + "/stop"):
 
 
 def test_a_straggler_that_forks_on_and_on(launcher: Launcher) -> None:
-    """A straggler that is never the same process for long is ended before the release, or else
-    keeps the lease.
-    """
+    """A straggler that forks on and on is ended before the release, or else keeps the lease."""
     script = (
         f"setsid -f '{sys.executable}' -SIc '{FORKS_ON}'; echo $GPULAUNCH_LEASE; read line; exit 7"
     )
@@ -251,9 +238,7 @@ def test_a_stopped_straggler_gets_its_term(launcher: Launcher) -> None:
 
 @pytest.mark.parametrize("signal_name", ["INT", "TERM"])
 def test_a_signal_ends_the_grace(launcher: Launcher, signal_name: str) -> None:
-    """Ctrl-C, or TERM to the launcher, ends the grace of what the job left: it is killed at
-    once.
-    """
+    """Ctrl-C, or TERM to the launcher, ends the grace: what the job left is killed at once."""
     launcher.environment["GPULAUNCH_GRACE"] = "300"
     script = f"'{sys.executable}' -SIc '{SAYS_TERM}' & read line; exit 7"
     with started(launcher, *VGG, "--", "sh", "-c", script) as (process, left):
@@ -293,9 +278,7 @@ def test_zombies_are_put_away_while_the_job_runs(launcher: Launcher) -> None:
 
 
 def test_a_nested_job_is_spared_whose_launcher_was_killed(launcher: Launcher) -> None:
-    """A nested launch's job goes on, and its lease with it, though its launcher is gone and the
-    outer job ends.
-    """
+    """A nested launch's job keeps its lease though its launcher is gone and the outer job ends."""
     inner = "gpulaunch -n 1 -- sh -c 'echo $PPID; echo $$; read line' <&3 &"
     script = f"exec 3<&0; {inner} read line; exit 7"
     with started(launcher, *VGG, "--", "sh", "-c", script, pids=2) as (
@@ -315,7 +298,7 @@ def test_a_nested_job_is_spared_whose_launcher_was_killed(launcher: Launcher) ->
 
 @pytest.fixture
 def stranger() -> Iterator[int]:
-    """The pid of a process that no job has started."""
+    """Yield the pid of a process that no job has started."""
     with subprocess.Popen(["sleep", "60"]) as process:
         yield process.pid
         process.kill()
@@ -325,8 +308,7 @@ def stranger() -> Iterator[int]:
 def test_only_what_is_at_work_on_the_gpus_is_ended(
     launcher: Launcher, dgx1_v100, stranger: int, ci: str
 ) -> None:
-    """On real GPUs a straggler is ended if NVML lists it on the lease's GPUs; others, such as tmux,
-    go on without it.
+    """On real GPUs a straggler is ended if NVML lists it on them; others, such as tmux, go on.
 
     They hold the record's descriptor all the same. A process that is none of the job's is never
     touched, and in CI the guard, dismissed, ends nobody.
@@ -367,9 +349,7 @@ print("tidy")
 
 
 def limited(launcher: Launcher, ignored: str, blocked: str, *line: str) -> subprocess.Popen[str]:
-    """A launch with a limit, started with these signals ignored or blocked: so its job does from
-    the beginning.
-    """
+    """Start a launch with a limit, with these signals ignored or blocked, as in its job."""
     command = [
         str(JOBS / "started_with"),
         ignored,
@@ -397,9 +377,7 @@ RAN_LONGER = "gpulaunch: error: the job ran longer than its limit of 0.2 s\n"
 
 
 def test_a_job_that_runs_too_long_gets_term(launcher: Launcher) -> None:
-    """A job that runs longer than --time-limit is ended: status 124 and one line, and its GPUs are
-    free.
-    """
+    """A job over --time-limit is ended with status 124 and one line, and its GPUs are free."""
     launcher.environment["GPULAUNCH_GRACE"] = "10"
     assert outcome(limited(launcher, "-", "-", *VGG, "--", "sleep", "60")) == (124, "", RAN_LONGER)
     assert launcher.records() == []
@@ -408,17 +386,13 @@ def test_a_job_that_runs_too_long_gets_term(launcher: Launcher) -> None:
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_a_job_that_ignores_term_is_killed(launcher: Launcher) -> None:
-    """A job over its limit that ignores TERM is killed after the grace, whether or not it is at
-    work on its GPUs.
-    """
+    """A job over its limit that ignores TERM is killed after the grace, busy on its GPUs or not."""
     assert outcome(limited(launcher, "TERM", "-", "--", "sleep", "60")) == (124, "", RAN_LONGER)
     assert launcher.records() == []
 
 
 def test_a_job_over_its_limit_may_tidy_up(launcher: Launcher) -> None:
-    """A job over its limit, though it was stopped, hears TERM and may end by itself: 124 all the
-    same, children too.
-    """
+    """A stopped job over its limit hears TERM and may end by itself: still 124, children too."""
     launcher.environment["GPULAUNCH_GRACE"] = "10"
     with limited(launcher, "-", "TERM", *VGG, "--", *PYTHON, CHILD_AND_STOP) as process:
         child = int(process.stdout.readline())
@@ -428,9 +402,7 @@ def test_a_job_over_its_limit_may_tidy_up(launcher: Launcher) -> None:
 
 
 def test_a_limit_that_is_not_reached(launcher: Launcher) -> None:
-    """A job within its limit notices nothing of it: signals reach it, and its status is the
-    launcher's.
-    """
+    """A job within its limit notices nothing: signals reach it, and its status is returned."""
     done = launcher.run(
         *VGG, "-q", "--", "true", env={**launcher.environment, "GPULAUNCH_TIME_LIMIT": "1h"}
     )
@@ -486,7 +458,8 @@ def test_a_limit_that_is_none(launcher: Launcher, limit: str) -> None:
 CI_JOB = """
 import os, subprocess, sys
 closes = subprocess.Popen(["sleep", "60"], start_new_session=True)
-inherits = subprocess.Popen(["sleep", "60"], start_new_session=True, close_fds=False, env={"PATH": os.environ["PATH"]})
+inherits = subprocess.Popen(["sleep", "60"], start_new_session=True, close_fds=False, \
+env={"PATH": os.environ["PATH"]})
 print(os.getpid(), closes.pid, inherits.pid, sep="\\n", flush=True)
 sys.stdin.readline()
 """
@@ -494,9 +467,7 @@ sys.stdin.readline()
 
 @pytest.mark.parametrize("killed", ["launcher", "launcher and job", "process group"])
 def test_a_cancelled_ci_job_leaves_nothing(launcher: Launcher, killed: str) -> None:
-    """With CI=true no SIGKILL leaves a lease: children in their own sessions, with the record or
-    without, end too.
-    """
+    """With CI=true no SIGKILL leaves a lease: children end with or without session or record."""
     launcher.environment["CI"] = "true"
     with started(launcher, *VGG, "--", sys.executable, "-Ic", CI_JOB, pids=3) as (
         process,
@@ -517,9 +488,7 @@ def test_a_cancelled_ci_job_leaves_nothing(launcher: Launcher, killed: str) -> N
 
 
 def test_a_cancelled_ci_job_may_tidy_up(launcher: Launcher) -> None:
-    """The job of a launcher that was killed hears TERM first, and has the grace to end by
-    itself.
-    """
+    """The job of a launcher that was killed hears TERM first, and has the grace to end."""
     launcher.environment |= {"CI": "true", "GPULAUNCH_GRACE": "10"}
     with launcher.start(*VGG, "--", str(JOBS / "catches"), "TERM") as process:
         assert process.stdout.readline() == "ready\n"
@@ -536,9 +505,7 @@ def is_open_to_read_only(pid: int, fd: int) -> bool:
 
 @pytest.mark.parametrize(("value", "guards"), [("true", 1), ("1", 1), ("false", 0), ("", 0)])
 def test_the_guard_holds_nothing_and_goes(launcher: Launcher, value: str, guards: int) -> None:
-    """With CI=true a guard stands by in its own session, keeps nothing from ending, and goes with
-    the launcher.
-    """
+    """With CI=true a guard runs in its own session, blocks nothing, and ends with the launcher."""
     launcher.environment["CI"] = value
     with held(launcher, *VGG) as job:
         found = processes_of(launcher) - {job.process.pid, job.job_pid}
@@ -575,8 +542,7 @@ sys.stdin.readline()
 
 
 def test_the_guard_ends_no_later_lease(launcher: Launcher) -> None:
-    """The guard of a killed launcher ends nobody who happens to get the inode number that its
-    record had.
+    """The guard of a killed launcher ends no later launch that gets its record's inode number.
 
     ext4 gives a number out again at once.
     """
@@ -597,9 +563,7 @@ def test_the_guard_ends_no_later_lease(launcher: Launcher) -> None:
 
 
 def test_the_guard_keeps_no_reader_waiting(launcher: Launcher) -> None:
-    """Whoever reads the job's output sees its end when the job closes it, and when the launcher
-    ends, guard or not.
-    """
+    """A reader of the job's output sees its end as the job closes it, guard or not."""
     launcher.environment["CI"] = "true"
     with started(launcher, *VGG, "--", "sh", "-c", "exec >&-; read line; exit 7", pids=0) as (
         process,
@@ -612,9 +576,7 @@ def test_the_guard_keeps_no_reader_waiting(launcher: Launcher) -> None:
 
 
 def test_a_nested_launch_keeps_its_guard(launcher: Launcher) -> None:
-    """A nested launch that outlives the outer job is still guarded: SIGKILL of its launcher leaves
-    no lease.
-    """
+    """A nested launch that outlives the outer job stays guarded: SIGKILL leaves no lease."""
     launcher.environment["CI"] = "true"
     script = "exec 3<&0; gpulaunch -n 1 -- sh -c 'echo $PPID; echo $$; read line' <&3 & read line"
     with started(launcher, *VGG, "--", "sh", "-c", script, pids=2) as (
@@ -643,9 +605,7 @@ LEAVES_A_HOLDER = "setsid -f sh -c 'echo $$; exec sleep 60'; echo $$; read line"
 
 @contextmanager
 def left_over(launcher: Launcher) -> Iterator[tuple[dict, int]]:
-    """A lease whose launcher and job were killed while a daemon holds on to it: the lease, the
-    daemon's pid.
-    """
+    """Yield a lease that only a daemon holds, its launcher and job killed, and the daemon's pid."""
     with started(launcher, *VGG, "--", "sh", "-c", LEAVES_A_HOLDER, pids=2) as (process, pids):
         job = table(launcher)["leases"][0]["job_pid"]
         (daemon,) = set(pids) - {job}
@@ -658,9 +618,7 @@ def left_over(launcher: Launcher) -> Iterator[tuple[dict, int]]:
 
 
 def test_a_left_over_holder_is_shown_and_freed(launcher: Launcher) -> None:
-    """A lease that only a left-over daemon holds is shown as such, blocks its GPUs, and `free`
-    gives them back.
-    """
+    """A lease that only a left-over daemon holds is shown so, blocks its GPUs, and can be freed."""
     with left_over(launcher) as (lease, daemon):
         assert (lease["gpus"], lease["left_over_pids"]) == ([0, 2, 3], [daemon])
         shown = " ".join(launcher.run("status", *DGX).stdout.split())
@@ -678,9 +636,7 @@ def test_a_left_over_holder_is_shown_and_freed(launcher: Launcher) -> None:
 
 
 def test_a_launcher_killed_over_its_stragglers(launcher: Launcher) -> None:
-    """A launcher that is killed while it ends what its job left leaves a left-over holder, which
-    `free` ends.
-    """
+    """A launcher killed while it ends stragglers leaves a left-over holder, which `free` ends."""
     launcher.environment["GPULAUNCH_GRACE"] = "300"
     script = f"'{sys.executable}' -SIc '{SAYS_TERM}' & read line"
     with started(launcher, *VGG, "--", "sh", "-c", script) as (process, left):
@@ -714,9 +670,7 @@ JOBS_TO_FREE = [
     ("sentence", "job", "status"), JOBS_TO_FREE, ids=[row[0] for row in JOBS_TO_FREE]
 )
 def test_free_ends_a_job(launcher: Launcher, sentence: str, job: str, status: int) -> None:
-    """`gpulaunch free` ends the job and says which GPUs are free; the launcher tells how the job
-    ended.
-    """
+    """`gpulaunch free` ends the job and names the free GPUs; the launcher says how it ended."""
     with started(launcher, *VGG, "--", "sh", "-c", job) as (process, pids):
         until(lambda: "STOP" not in job or state(pids[0]) == "T")
         (lease,) = table(launcher)["leases"]
@@ -737,9 +691,7 @@ def test_free_lets_a_job_tidy_up(launcher: Launcher) -> None:
 
 
 def test_free_wakes_a_stopped_launcher(launcher: Launcher) -> None:
-    """A launcher that somebody stopped is no obstacle: it is woken, ends what its job left, and
-    releases.
-    """
+    """A stopped launcher is no obstacle: it is woken, ends what its job left, and releases."""
     with started(launcher, *VGG, "--", "sh", "-c", LEAVES_A_DAEMON, pids=2) as (process, pids):
         process.send_signal(signal.SIGSTOP)
         (lease,) = table(launcher)["leases"]
@@ -748,9 +700,7 @@ def test_free_wakes_a_stopped_launcher(launcher: Launcher) -> None:
 
 
 def test_free_ends_the_job_of_a_killed_launcher(launcher: Launcher) -> None:
-    """Where the launcher is gone and the job goes on, `free` ends the job and whoever else holds
-    the lease.
-    """
+    """`free` ends the job of a killed launcher and every other holder of the lease."""
     with started(launcher, *VGG, "--", "sh", "-c", LEAVES_A_DAEMON, pids=2) as (process, pids):
         process.kill()
         process.wait()
@@ -760,9 +710,7 @@ def test_free_ends_the_job_of_a_killed_launcher(launcher: Launcher) -> None:
 
 
 def test_free_has_a_grace_of_its_own(launcher: Launcher) -> None:
-    """A launcher that gives its stragglers longer than `free` does is not waited for: all who hold
-    the lease end.
-    """
+    """`free` does not wait for a launcher's longer grace: all who hold the lease end."""
     launcher.environment["GPULAUNCH_GRACE"] = "300"
     with started(launcher, *VGG, "--", "sh", "-c", LEAVES_A_DAEMON, pids=2) as (process, pids):
         (lease,) = table(launcher)["leases"]
@@ -829,7 +777,7 @@ def test_free_of_several(launcher: Launcher) -> None:
     ],
 )
 def test_free_of_nothing(launcher: Launcher, ids: list[str], error: str) -> None:
-    """An id that is no live lease's, and none at all, is one line and status 2; nobody is ended."""
+    """An id of no live lease, or no id at all, is one line and status 2, and ends no process."""
     with held(launcher, *VGG) as job:
         done = free(launcher, *ids)
         first, *hint = done.stderr.splitlines()

@@ -1,6 +1,4 @@
-"""A launch through a container engine that gpulaunch does not know but for its row in the
-registry.
-"""
+"""A launch through a container engine that gpulaunch knows only by its row in the registry."""
 
 import subprocess
 import sys
@@ -21,9 +19,7 @@ main()
 
 
 def test_a_launch_goes_through_it(launcher: Launcher) -> None:
-    """Its program runs with the GPUs and the lease, its exit status is the launch's, and the lease
-    ends.
-    """
+    """The launched program has the GPUs and the lease, and its status is the launch's."""
     program = launcher.state.parent / "boxer"
     program.write_text('#!/bin/sh\necho "$@"\nls "$GPULAUNCH_STATE_DIR" | grep -c lease\nexit 5\n')
     program.chmod(0o755)

@@ -1,6 +1,4 @@
-"""The fake libnvidia-ml tells the real nvidia-ml-py what a test's script says of the use of GPUs
-over time.
-"""
+"""The fake libnvidia-ml plays a test's script of GPU use over time to the real nvidia-ml-py."""
 
 import json
 import os
@@ -50,26 +48,26 @@ def sample(time, gpu, *instance):
     return at(time, take, gpu, *instance, nvmlGpmSampleAlloc())
 
 def gpm(first, second, *ids, version=NVML_GPM_METRICS_GET_VERSION):
-    asked = c_nvmlGpmMetricsGet_t(version=version, numMetrics=len(ids), sample1=first, sample2=second)
+    asked = c_nvmlGpmMetricsGet_t(version=version, numMetrics=len(ids), \
+sample1=first, sample2=second)
     for metric, id in zip(asked.metrics, ids):
         metric.metricId = id
     nvmlGpmMetricsGet(asked)
-    return [metric.value if metric.nvmlReturn == 0 else -metric.nvmlReturn for metric in asked.metrics[:len(ids)]]
+    return [metric.value if metric.nvmlReturn == 0 else -metric.nvmlReturn \
+for metric in asked.metrics[:len(ids)]]
 """
 
 
 @pytest.fixture
 def two(nvml: "FakeNvml") -> "FakeNvml":
-    """Two GPUs with GPM."""
+    """Describe two GPUs with GPM."""
     keys = {"memory_mib": 80000, "used_mib": 7, "gpm": 1}
     nvml.describe([keys | {"uuid": "GPU-a"}, keys | {"uuid": "GPU-b"}], [])
     return nvml
 
 
 def said(nvml: "FakeNvml", *code: str):
-    """The value of the last of these lines of Python in a process that meets the fake through
-    nvidia-ml-py.
-    """
+    """Return the last of these lines of Python, run where nvidia-ml-py meets the fake."""
     *before, last = code
     lines = "\n".join([PRELUDE, *before, f"print(json.dumps({last}), flush=True)", "os._exit(0)"])
     run = subprocess.run(
@@ -84,7 +82,7 @@ def said(nvml: "FakeNvml", *code: str):
 
 
 def exactly(values) -> object:
-    """These numbers, but for the last digits of floating point."""
+    """Match these numbers but for the last digits of floating point."""
     return pytest.approx(values, rel=1e-9, abs=1e-9)
 
 
@@ -100,9 +98,7 @@ def exactly(values) -> object:
     ],
 )
 def test_value_of_the_moment(two: "FakeNvml", key: str, call: str, unit: int) -> None:
-    """Power and memory are those of the moment: 0 before the first value, and one value until the
-    next begins.
-    """
+    """Power and memory are those of the moment: 0 before the first value, each until the next."""
     two.script(0, key, "1:70,1.5:300")
     times = (0, 0.99, 1, 1.499, 1.5, 1000)
     assert said(two, f"[at(t, lambda: {call}) for t in {times}]") == [
@@ -119,9 +115,7 @@ def test_value_that_repeats(two: "FakeNvml") -> None:
 
 
 def test_utilization(two: "FakeNvml") -> None:
-    """Utilization is the mean of the last sixth of a second, whole percent, rounded down; memory
-    untold is 0.
-    """
+    """Utilization is the last sixth of a second's mean, floored percent; memory untold is 0."""
     two.script(0, "active", {0: 100, 1: 0, 2: 59.9})
     two.script(0, "memactive", {0: 33, 1: 8})
     two.script(1, "active", 7)
@@ -135,9 +129,7 @@ def test_utilization(two: "FakeNvml") -> None:
 
 
 def test_power_cap(two: "FakeNvml") -> None:
-    """The power cap's violation time is the time for which clocks were lowered, and the reason is
-    there meanwhile.
-    """
+    """Lowered clocks count as the power cap's violation time, and give the reason meanwhile."""
     two.change(0, limit=700)
     two.script(0, "capped", {0: 0, 1: 1, 1.5: 0})
     first, second, third = said(
@@ -177,9 +169,7 @@ def test_pcie_throughput(two: "FakeNvml") -> None:
 
 
 def test_energy_is_the_integral(two: "FakeNvml") -> None:
-    """Energy is the integral of power in mJ, and the field says the same; so does `integral`, for
-    any script.
-    """
+    """Energy is the integral of power in mJ; field and `integral` agree, for any script."""
     chance = random.Random(9)
     two.script(
         1,
@@ -208,9 +198,7 @@ def test_energy_is_the_integral(two: "FakeNvml") -> None:
 
 
 def test_byte_counters(two: "FakeNvml") -> None:
-    """PCIe and NVLink counters grow by what was sent and received, a link or all; a field is
-    missing, not the call.
-    """
+    """PCIe and NVLink counters grow by the traffic, per link or for all; a field may be missing."""
     two.script(0, "pcie_tx", 4)
     two.script(0, "pcie_rx", {0: 0, 1: 1})
     two.script(0, "link:0:tx", 8)
@@ -259,9 +247,7 @@ def test_true_mean(two: "FakeNvml") -> None:
 
 
 def test_gpm_is_the_mean_between_samples(two: "FakeNvml") -> None:
-    """A metric is the exact mean between two samples: shares in percent, traffic in MiB/s, a link's
-    and all links'.
-    """
+    """A metric is the exact mean between samples: percent, or MiB/s of one link or of all."""
     chance = random.Random(4)
     keys = {
         1: "active",
@@ -298,9 +284,7 @@ def test_gpm_is_the_mean_between_samples(two: "FakeNvml") -> None:
 
 
 def test_gpm_metric_that_fails(two: "FakeNvml") -> None:
-    """What is not scripted, what there is not, and what a test lets fail, fails alone; an error can
-    end.
-    """
+    """A metric that is unscripted, absent or told to fail fails alone, and the error can end."""
     two.script(0, "sm", 30)
     two.script(0, "dram", 20)
     two.answer("gpm:10", 21, gpu=0, since=1, until=2)
@@ -312,9 +296,7 @@ def test_gpm_metric_that_fails(two: "FakeNvml") -> None:
 
 
 def test_gpm_refuses(two: "FakeNvml") -> None:
-    """Samples of two GPUs, in the wrong order or within less than 0.1 s, a wrong version, and a GPU
-    without GPM.
-    """
+    """GPM refuses samples of two GPUs, out of order or within 0.1 s, and a GPU without it."""
     two.script(0, "sm", 30)
     two.change(1, gpm=None)
     assert said(two, "[nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice for gpu in (a, b)]") == [
@@ -338,9 +320,7 @@ def test_gpm_refuses(two: "FakeNvml") -> None:
 
 
 def test_gpm_touches_no_more_than_asked(two: "FakeNvml") -> None:
-    """Of the array of metrics, whose length differs between versions of nvidia-ml-py, it writes
-    what is asked for.
-    """
+    """A query writes only the metrics it asks for, as their array's length varies."""
     two.script(0, "sm", 30)
     got = said(
         two,
@@ -356,9 +336,7 @@ def test_gpm_touches_no_more_than_asked(two: "FakeNvml") -> None:
 
 
 def test_mig_instance(two: "FakeNvml") -> None:
-    """A MIG instance has memory and, through its card, GPM; nothing else, and neither has the card
-    utilization.
-    """
+    """A MIG instance has only memory and, through its card, GPM; neither has utilization."""
     two.change(0, mig=1)
     two.add(
         "gpu 1000 uuid=MIG-a memory_mib=9728 used_mib=5 gi=9", "gpu 1001 uuid=MIG-b memory_mib=9728"
@@ -403,9 +381,7 @@ def test_mig_instance(two: "FakeNvml") -> None:
 
 
 def test_not_supported_without_a_script(two: "FakeNvml") -> None:
-    """A GPU whose use no line tells of supports none of the calls; its memory is what its line
-    says.
-    """
+    """A GPU without a script supports none of the calls; its memory is what its line says."""
     two.script(1, "power", 50)
     calls = (
         "UtilizationRates PowerUsage TotalEnergyConsumption EnforcedPowerLimit "
@@ -422,9 +398,7 @@ def test_not_supported_without_a_script(two: "FakeNvml") -> None:
 
 
 def test_error_in_a_window(two: "FakeNvml") -> None:
-    """A call, a field, or every call about a GPU fails from a time on and until another; other
-    GPUs' calls do not.
-    """
+    """A call, a field or all calls about a GPU fail for a time; other GPUs' calls do not."""
     two.script(0, "power", 50)
     two.script(1, "power", 60)
     two.script(0, "pcie_tx", 1)
@@ -442,9 +416,7 @@ def test_error_in_a_window(two: "FakeNvml") -> None:
 
 
 def test_call_that_lingers(two: "FakeNvml") -> None:
-    """A slow call sleeps and a costly one uses CPU, each within its window, while other threads go
-    on calling.
-    """
+    """A slow call sleeps and a costly one uses CPU, each in its window; other threads go on."""
     for gpu in (0, 1):
         two.script(gpu, "power", 50)
         two.script(gpu, "active", 50)
@@ -477,9 +449,7 @@ def test_call_that_lingers(two: "FakeNvml") -> None:
 
 
 def test_clock(two: "FakeNvml") -> None:
-    """The script runs with time.monotonic() of any process; before it begins and without a clock it
-    is second 0.
-    """
+    """The script runs by time.monotonic(); before it begins and without a clock it is second 0."""
     two.script(0, "power", {0: 10, 1: 20})
     assert said(two, "nvmlDeviceGetPowerUsage(a)") == 10_000
     two.freeze(1)
@@ -497,9 +467,7 @@ def test_clock(two: "FakeNvml") -> None:
 
 
 def test_script_that_changes(two: "FakeNvml") -> None:
-    """What a test tells is true from the next call on of a process that runs, however soon it tells
-    the next.
-    """
+    """A changed script counts from a process's next call on, however soon it changes again."""
     lines = "for line in sys.stdin: print(nvmlDeviceGetPowerUsage(a), flush=True)"
     reader = subprocess.Popen(
         [sys.executable, "-c", f"{PRELUDE}\nimport sys\n{lines}"],

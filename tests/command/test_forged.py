@@ -16,7 +16,7 @@ ALL_GPUS = (*DGX, "-n", "8")
 
 
 def plant(launcher: Launcher, name: str, content: bytes) -> int:
-    """A live record made by hand; the descriptor that keeps it so."""
+    """Make a live record by hand; return the descriptor that keeps it live."""
     descriptor = os.open(launcher.state / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     os.write(descriptor, content)
     fcntl.fcntl(
@@ -28,15 +28,13 @@ def plant(launcher: Launcher, name: str, content: bytes) -> int:
 
 
 def document(launcher: Launcher, prefix: str) -> dict:
-    """What the only record with this prefix holds."""
+    """Return what the only record with this prefix holds."""
     (name,) = (name for name in launcher.records() if name.startswith(prefix))
     return json.loads((launcher.state / name).read_bytes())
 
 
 def test_free_follows_no_link(launcher: Launcher, tmp_path: Path) -> None:
-    """A job that puts a symbolic link in its record's place while it is being freed ends nobody but
-    itself.
-    """
+    """A job that swaps its record for a symbolic link while being freed ends only itself."""
     log = tmp_path / "log"
     swap = (
         f'trap "ln -sf {log} $GPULAUNCH_STATE_DIR/gpulaunch.lease.$GPULAUNCH_LEASE; exit 3" TERM; '
@@ -87,7 +85,7 @@ def test_a_ticket_beyond_all_reason(launcher: Launcher) -> None:
 
 
 def test_a_lease_of_no_command(launcher: Launcher) -> None:
-    """A forged lease without a command keeps nobody from waiting."""
+    """A forged lease without a command keeps no launch from waiting."""
     with held(launcher, *ALL_GPUS):
         forged = document(launcher, "gpulaunch.lease.") | {"id": "ffffffffffff", "command": []}
     descriptor = plant(launcher, "gpulaunch.lease.ffffffffffff", json.dumps(forged).encode())
@@ -97,7 +95,7 @@ def test_a_lease_of_no_command(launcher: Launcher) -> None:
 
 
 def test_a_damaged_record_can_be_freed(launcher: Launcher) -> None:
-    """Who is stopped by a record that nobody understands is told how to end it, and that works."""
+    """A launch that an unreadable record stops is told how to end it, and that works."""
     keep = (
         "import fcntl, os, sys\n"
         "fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)\n"
@@ -123,9 +121,7 @@ def test_a_damaged_record_can_be_freed(launcher: Launcher) -> None:
 
 
 def test_a_damaged_record_keeps_no_stragglers(launcher: Launcher) -> None:
-    """A record that nobody understands, of whoever, does not keep what a job leaves behind from
-    being ended.
-    """
+    """An unreadable record, of any user, keeps none of a job's stragglers from being ended."""
     launcher.environment["GPULAUNCH_GRACE"] = "0.3"
     with launcher.start(
         *VGG, "--", "sh", "-c", "sleep 600 & echo $!; read line", stdin=subprocess.PIPE
@@ -139,9 +135,7 @@ def test_a_damaged_record_keeps_no_stragglers(launcher: Launcher) -> None:
 
 
 def test_a_slow_decision_is_served_in_a_busy_crowd(launcher: Launcher, tmp_path: Path) -> None:
-    """A launch whose decision takes long gets its GPUs although others come and go all the time: it
-    queues.
-    """
+    """A launch with a slow decision gets its GPUs among many others, since it queues."""
     big = tmp_path / "big.toml"
     big.write_text(
         'name = "big"\nsource = "made up"\n[gpus]\ncount = 12\nmodel = "GPU"\nmemory_mib = 1\n'
@@ -162,9 +156,7 @@ def test_a_slow_decision_is_served_in_a_busy_crowd(launcher: Launcher, tmp_path:
 
 
 def test_what_a_share_may_say(launcher: Launcher) -> None:
-    """A live record whose share holds what is no number, or names no place, is complained of and
-    nothing more.
-    """
+    """A live record whose share lacks a number or a place is warned of, and nothing more."""
     light = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
     with held(launcher, *DGX, *light):
         good = document(launcher, "gpulaunch.lease.")

@@ -1,6 +1,4 @@
-"""--json-status-fd: what a program is told that starts a launch, and that nobody else has the
-descriptor.
-"""
+"""--json-status-fd: what a launching program is told, and that no child inherits the descriptor."""
 
 import json
 import os
@@ -19,9 +17,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 @contextmanager
 def pipe() -> Iterator[tuple[IO[str], int]]:
-    """A pipe's end to read from, and the number of the other one, which is closed here once a
-    launch has it.
-    """
+    """Yield a pipe's end to read and the number of the other, closed here once a launch has it."""
     read_end, write_end = os.pipe()
     with os.fdopen(read_end) as said:
         try:
@@ -41,9 +37,7 @@ def told(
 
 
 def test_start_and_end(launcher: Launcher) -> None:
-    """A line tells the lease, the GPUs in rank order and the job's pid when it starts, and another
-    how it has ended.
-    """
+    """One line at the start tells lease, GPUs in rank order and pid, and another tells the end."""
     done, (started, ended) = told(
         launcher, *VGG, "--", "sh", "-c", "echo $GPULAUNCH_LEASE $$; exit 3"
     )
@@ -90,9 +84,7 @@ def test_a_command_that_is_not_there(launcher: Launcher) -> None:
 
 
 def test_waiting(launcher: Launcher) -> None:
-    """Why a launch waits is told there, and not on stderr; the line of its start comes once it has
-    its GPUs.
-    """
+    """The reason for a wait goes to the descriptor, not stderr; the start's line comes later."""
     with held(launcher, *DGX, "-n", "6") as job, pipe() as (said, fd):
         options = (*DGX, "-n", "3", "--wait", f"--json-status-fd={fd}")
         waiter = launcher.start(*options, "--", "true", pass_fds=(fd,))
@@ -123,7 +115,7 @@ def test_the_job_does_not_have_it(launcher: Launcher) -> None:
 
 @pytest.mark.parametrize("guarded", ["", "true"])
 def test_nobody_else_has_it(launcher: Launcher, guarded: str) -> None:
-    """When the launcher dies the reader sees the end of the pipe, whoever lives on."""
+    """When the launcher dies the reader sees the end of the pipe, whatever else lives on."""
     environment = launcher.environment | {"CI": guarded, "GPULAUNCH_GRACE": "1h"}
     read_end, fd = os.pipe()
     with os.fdopen(read_end) as said:
@@ -146,7 +138,7 @@ def test_nobody_else_has_it(launcher: Launcher, guarded: str) -> None:
 
 
 def test_a_reader_that_is_gone(launcher: Launcher) -> None:
-    """When nobody reads the job runs all the same, and its exit status is what it is."""
+    """Without a reader the job runs all the same, and its exit status is what it is."""
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = launcher.run(
@@ -157,9 +149,7 @@ def test_a_reader_that_is_gone(launcher: Launcher) -> None:
 
 
 def test_the_next_descriptor(launcher: Launcher, tmp_path) -> None:
-    """Of several descriptors the first one that takes a line gets it: a file, once the pipe has no
-    reader.
-    """
+    """The first of several descriptors that takes a line gets it, such as a file after a pipe."""
     with open(tmp_path / "said", "a") as file, pipe() as (said, fd):
         fds = (fd, file.fileno())
         launch = launcher.start(

@@ -1,6 +1,4 @@
-"""The main job on a described machine: the right GPUs, held while the job runs, given back however
-it ends.
-"""
+"""The main job on a described machine: right GPUs, held while it runs, freed however it ends."""
 
 import json
 import os
@@ -15,7 +13,7 @@ from conftest import DGX, SHOW, VGG, Launcher, held, wait_for_end
 
 
 def status(launcher: Launcher) -> dict:
-    """The described machine's table."""
+    """Return the described machine's table."""
     return json.loads(launcher.run("status", *DGX, "--json").stdout)
 
 
@@ -26,9 +24,7 @@ def test_the_best_three_of_an_idle_dgx1_are_0_2_3(launcher: Launcher) -> None:
 
 
 def test_the_job_finds_its_variables(launcher: Launcher) -> None:
-    """A job finds its GPUs by index and by UUID, the order that indices count in, and its lease;
-    nothing else new.
-    """
+    """A job finds its GPUs by index and UUID, the order of indices, its lease, and no more."""
     done = launcher.run(*VGG, "--", "env", "-0")
     got = dict(line.split("=", 1) for line in done.stdout.split("\0") if line)
     new = {name: got.pop(name) for name in list(got) if name not in launcher.environment}
@@ -49,9 +45,7 @@ def test_uuids_on_demand(launcher: Launcher) -> None:
 
 
 def test_two_launches_share_nothing(launcher: Launcher) -> None:
-    """While one launch holds GPUs, a second gets others, and a third that finds too few would have
-    to wait.
-    """
+    """While one launch holds GPUs a second gets others, and a third would have to wait."""
     with held(launcher, *VGG) as first, held(launcher, *VGG) as second:
         assert (first.gpus, second.gpus) == ("0,2,3", "4,6,7")
         third = launcher.run(*VGG, *SHOW)
@@ -73,9 +67,7 @@ def test_the_jobs_status_is_the_launchers(launcher: Launcher) -> None:
 
 
 def test_kill_9_of_launcher_and_job_gives_the_gpus_back(launcher: Launcher) -> None:
-    """After kill -9 of the launcher with its job, the next launch gets the same GPUs and clears the
-    dead record.
-    """
+    """After kill -9 of launcher and job the next launch gets their GPUs and clears the record."""
     with held(launcher, *VGG) as job:
         os.kill(job.process.pid, signal.SIGKILL)
         os.kill(job.job_pid, signal.SIGKILL)
@@ -99,9 +91,7 @@ def test_a_killed_launcher_leaves_the_lease_with_its_job(launcher: Launcher) -> 
 
 @pytest.mark.parametrize("signal_name", ["TERM", "HUP", "INT", "QUIT", "USR1"])
 def test_a_signal_that_kills_the_job_frees_its_gpus(launcher: Launcher, signal_name: str) -> None:
-    """A signal to the launcher reaches the job; when it dies of it, the status tells, and the lease
-    is gone.
-    """
+    """A signal to the launcher reaches the job; the status tells of its death, the lease ends."""
     number = getattr(signal, f"SIG{signal_name}")
     with held(launcher, *VGG) as job:
         job.process.send_signal(number)
@@ -112,9 +102,7 @@ def test_a_signal_that_kills_the_job_frees_its_gpus(launcher: Launcher, signal_n
 
 
 def test_status_tells_who_has_what(launcher: Launcher) -> None:
-    """`status --json` is the whole table: GPUs with their state, leases with user, pids, command
-    and start.
-    """
+    """`status --json` has all GPUs with their state and all leases with user, pids and command."""
     with held(launcher, *VGG, "--name", "my job") as job:
         table = status(launcher)
         lease = table["leases"][0]
@@ -170,9 +158,7 @@ def test_undecodable_arguments_are_kept_and_shown_escaped(launcher: Launcher) ->
 
 
 def test_a_launch_inside_a_lease_takes_from_it(launcher: Launcher) -> None:
-    """Inside a lease a launch chooses among its GPUs alone, on its machine, and two of them share
-    nothing.
-    """
+    """Launches inside a lease choose among its GPUs alone, on its machine, and share nothing."""
     inner = (
         "gpulaunch -n 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES; gpulaunch -n 1 -- sh -c \"echo "
         "\\$CUDA_VISIBLE_DEVICES\"'"
@@ -206,9 +192,7 @@ def test_a_nested_lease_outlives_its_parent(launcher: Launcher) -> None:
 
 
 def test_a_dead_inherited_lease_is_one_warning(launcher: Launcher) -> None:
-    """A GPULAUNCH_LEASE that is no longer alive gives one warning and a normal launch; -q silences
-    it.
-    """
+    """A GPULAUNCH_LEASE that has ended gives one warning and a normal launch; -q silences it."""
     environment = {**launcher.environment, "GPULAUNCH_LEASE": "0123456789ab"}
     done = launcher.run(*VGG, *SHOW, env=environment)
     warning = (
@@ -259,9 +243,7 @@ def test_constraints_narrow_the_choice(launcher: Launcher) -> None:
 
 
 def test_settings_come_in_order(launcher: Launcher) -> None:
-    """The command line beats the environment, that the profile, that the user's file; built in
-    comes last.
-    """
+    """The command line beats the environment, then the profile, the user's file and the default."""
     config = Path(launcher.environment["XDG_CONFIG_HOME"]) / "gpulaunch"
     (config / "profiles").mkdir(parents=True)
     mine = 'name = "mine"\ngpus = 2\n[communication]\npattern = "chain"\nsource = "me"\n'
@@ -378,9 +360,7 @@ def test_explain_says_why_the_winner_won(launcher: Launcher) -> None:
 
 
 def test_explain_says_what_is_left_out_and_what_waiting_would_bring(launcher: Launcher) -> None:
-    """--explain names those who have the GPUs, and what the idle machine would give if that is
-    faster.
-    """
+    """--explain names the holders of the GPUs, and what the idle machine would give if faster."""
     bridged = ("--topology", "a100-pcie-4gpu")
     with held(launcher, *bridged, "-n", "2", "--only", "1,2", "--name", "first"):
         (lease,) = json.loads(launcher.run("status", *bridged, "--json").stdout)["leases"]
@@ -408,9 +388,7 @@ def test_explain_says_what_is_left_out_and_what_waiting_would_bring(launcher: La
 def test_preserve_paper_goes_by_the_papers_model_unless_another_is_named(
     launcher: Launcher,
 ) -> None:
-    """Eq. 2 is preserve-paper's own model, the slowest cut everybody else's; --bandwidth-model
-    overrules both.
-    """
+    """preserve-paper goes by Eq. 2, others by the slowest cut; --bandwidth-model overrules both."""
 
     def shown(*options: str) -> tuple[str, float]:
         asked = (*DGX, "-n", "3", "--pattern", "ring", *options)
@@ -432,9 +410,7 @@ def test_one_gpu_needs_no_nvlink_to_itself(launcher: Launcher) -> None:
 
 
 def test_explain_says_what_would_work_instead(launcher: Launcher) -> None:
-    """Where nothing is granted, --explain lists the lesser requests that would be, with what they
-    would get.
-    """
+    """Where nothing is granted, --explain lists lesser requests that would be, and their GPUs."""
     bridged = ("--topology", "a100-pcie-4gpu")
     with held(launcher, *bridged, "-n", "2", "--only", "1,2"):
         asked = (*bridged, "-n", "2", "--nvlink", "--explain")
@@ -594,9 +570,7 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], int, str]] = [
 def test_bad_input_is_one_clear_line(
     launcher: Launcher, sentence: str, arguments: tuple[str, ...], exit_status: int, message: str
 ) -> None:
-    """Bad input gets one error line, at most one hint, the right status, and nothing is
-    allocated.
-    """
+    """Bad input gets one error line, at most one hint and the right status, and no GPUs."""
     big = launcher.state.with_name("big.toml")
     big.write_text(BIG_MACHINE)
     done = launcher.run(*(str(big) if argument == "BIG" else argument for argument in arguments))
@@ -637,9 +611,7 @@ def test_a_broken_file_is_named_with_its_line(
 
 
 def test_grammar_of_short_options(launcher: Launcher) -> None:
-    """Short options may be joined, with their value attached or next; `run` spells the main job
-    out.
-    """
+    """Short options may be joined, their value attached or next; `run` spells out the main job."""
     for options in (
         ["-n3"],
         ["-n", "3"],
@@ -663,9 +635,7 @@ def test_verbose_names_the_lease(launcher: Launcher) -> None:
 
 
 def test_the_launch_path_stays_light(launcher: Launcher) -> None:
-    """A launch on a described machine imports neither networkx nor rich nor docker nor psutil nor
-    NVML nor argparse.
-    """
+    """A launch on a described machine imports no networkx, rich, docker, psutil, NVML, argparse."""
     done = launcher.run(
         *VGG, "--", "true", env={**launcher.environment, "PYTHONPROFILEIMPORTTIME": "1"}
     )
@@ -768,18 +738,14 @@ def test_a_stderr_that_cannot_be_written_stops_no_job(
     ["--help", "--version", "--topology dgx1-v100 --dry-run --json -- x", "status --help"],
 )
 def test_a_stdout_that_cannot_be_written_is_one_line(launcher: Launcher, arguments: str) -> None:
-    """A full disk under stdout is one error line and 125; a reader that has gone is no error at
-    all.
-    """
+    """A full disk under stdout is one error line and 125; a reader that has gone is no error."""
     full = in_bash(launcher, f"gpulaunch {arguments} >/dev/full")
     assert (full.stderr, full.returncode) == ("gpulaunch: error: no space left on device\n", 125)
     assert in_bash(launcher, f"gpulaunch {arguments} | true").stderr == ""
 
 
 def test_explain_of_more_candidates_than_can_be_listed(launcher: Launcher) -> None:
-    """The baseline policy weighs nothing, so it explains itself on a machine with any number of
-    candidates.
-    """
+    """Policy baseline, which weighs nothing, explains itself whatever the number of candidates."""
     big = launcher.state.with_name("big.toml")
     big.write_text(BIG_MACHINE)
     options = ("--topology", str(big), "-n", "16", "--policy", "baseline", "--explain")
@@ -789,9 +755,7 @@ def test_explain_of_more_candidates_than_can_be_listed(launcher: Launcher) -> No
 
 
 def test_what_others_named_their_jobs_breaks_no_table(launcher: Launcher) -> None:
-    """Names with markup, control characters or letters that the terminal's encoding lacks are shown
-    all the same.
-    """
+    """Names with markup, control characters or letters that cannot be encoded are shown still."""
     with held(launcher, *VGG, "--name", "[/] \u6f22\x1b[31m"):
         environment = {**launcher.environment, "PYTHONIOENCODING": "latin-1"}
         done = launcher.run("status", *DGX, env=environment)
@@ -810,12 +774,11 @@ def test_one_broken_profile_hides_no_other(launcher: Launcher) -> None:
 
 
 def test_the_hint_of_a_wait_can_be_typed(launcher: Launcher) -> None:
-    """Who has to wait is told a command that shows who has the GPUs."""
+    """A launch that has to wait names a command that shows who has the GPUs."""
     with held(launcher, *DGX, "-n", "8"):
         hint = launcher.run(*DGX, "--", "true").stderr.splitlines()[1]
-        assert (
-            hint
-            == "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status --topology dgx1-v100'"
+        assert hint == (
+            "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status --topology dgx1-v100'"
         )
 
 
@@ -833,9 +796,7 @@ def test_ctrl_c_while_starting_is_no_traceback(launcher: Launcher) -> None:
 
 
 def test_a_job_that_is_stopped_and_woken_alone(launcher: Launcher) -> None:
-    """Without a terminal, STOP and CONT sent to the job alone, as cpulimit does, leave no launcher
-    stopped behind.
-    """
+    """STOP and CONT to the job alone, as from cpulimit, leave no launcher stopped behind."""
     script = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
     process = launcher.start(*VGG, "--", sys.executable, "-c", script, start_new_session=True)
     with process:
@@ -850,9 +811,7 @@ def test_a_job_that_is_stopped_and_woken_alone(launcher: Launcher) -> None:
 
 
 def test_import_is_cheap() -> None:
-    """Patterns, and the door to their files, are imported without networkx, dataclasses or an XML
-    parser.
-    """
+    """Patterns and their file readers import without networkx, dataclasses or an XML parser."""
     code = (
         "import sys, gpulaunch.profiles.pattern_file; print([m for m in sys.argv[1:] if m in "
         "sys.modules])"

@@ -1,6 +1,4 @@
-"""`gpulaunch topo --measure`: what links carry, measured by a stand-in benchmark on GPUs that a
-fake NVML tells of.
-"""
+"""`gpulaunch topo --measure`: what links carry, by a stand-in benchmark and a fake NVML."""
 
 import json
 import os
@@ -47,11 +45,11 @@ class Bench:
         launcher.environment["BANDWIDTHS"] = str(self.file)
 
     def tell(self, bandwidths: Mapping[str, object]) -> None:
-        """Carry so much."""
+        """Set the bandwidths that the benchmark finds."""
         self.file.write_text(json.dumps(bandwidths))
 
     def asked(self) -> list[str]:
-        """The sets of GPUs that were measured, in order."""
+        """Return the sets of GPUs that were measured, in order."""
         return [
             line.split()[0].replace("GPU-", "")
             for line in Path(f"{self.file}.log").read_text().splitlines()
@@ -60,9 +58,7 @@ class Bench:
 
 @pytest.fixture
 def bench(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path) -> Bench:
-    """Four V100 in a square, and a benchmark: 39 GB/s over a double NVLink, 21 over a single one,
-    10 over PCIe.
-    """
+    """Describe four V100 in a square; measure 39 GB/s by two NVLinks, 21 by one, 10 by PCIe."""
     used = [0] * 4
     lines = []
     for (a, b), count in SQUARE.items():
@@ -91,9 +87,7 @@ def measured(launcher: Launcher, *options: str) -> dict:
 
 
 def test_one_of_each_kind(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
-    """One set of each kind of ring is measured, its peak over all message sizes kept, and the GPUs
-    are free again.
-    """
+    """One ring of each kind is measured, its peak over message sizes kept, and the GPUs freed."""
     found = measured(launcher, "-o", str(tmp_path / "machine.toml"))
     assert bench.asked() == ["0,1", "0,2", "0,3", "0,1,2", "0,1,2,3"]
     assert [
@@ -122,9 +116,7 @@ def test_every_pair(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
 
 
 def test_refit(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:  # noqa: ARG001
-    """Eq. 2 fitted to this machine is printed beside cut and the published coefficients, with how
-    far each is off.
-    """
+    """Eq. 2 fitted to this machine stands beside cut and published coefficients, with errors."""
     found = measured(launcher, "-o", str(tmp_path / "machine.toml"))
     errors = found["root_mean_square_error_gb_per_s"]
     assert errors["refit"] == pytest.approx(0, abs=1e-6)  # 14 coefficients for five sets
@@ -137,9 +129,7 @@ def test_refit(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:  # noq
 
 
 def test_machine_file(launcher: Launcher, bench: Bench) -> None:  # noqa: ARG001
-    """Measurements go into this user's machine file, which says when and by what, and describes the
-    machine.
-    """
+    """Measurements go to the user's machine file, with date and tool, and describe the machine."""
     done = launcher.run("topo", "--measure")
     path = Path(
         launcher.environment["XDG_CONFIG_HOME"],
@@ -214,9 +204,7 @@ def test_nothing_measured(launcher: Launcher, bench: Bench) -> None:  # noqa: AR
 
 
 def test_slow_class(launcher: Launcher, bench: Bench) -> None:
-    """A link far under what is planned has its class measured: if all are slow, the class is
-    named.
-    """
+    """A link far under its planned rate has its class measured; if all are slow, that is named."""
     bench.tell({"GPU-0,GPU-1": 12.0, "GPU-2,GPU-3": 12.5, "GPU-0,GPU-2": 21.0, "GPU-0,GPU-3": 6.0})
     done = launcher.run("topo", "--measure")
     assert bench.asked()[:3] == ["0,1", "2,3", "0,2"]
@@ -230,9 +218,9 @@ def test_slow_link(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -> None:
     nvml.add(*(f"nvlink {a} {b} peer={b} version=2" for a in range(4) for b in range(4) if a != b))
     bench.tell({"GPU-0,GPU-1": 9.0, "otherwise": 20.0})
     done = launcher.run("topo", "--measure")
-    assert (
-        done.stderr
-        == "gpulaunch: warning: the link of GPUs 0 and 1 carries 9 GB/s, far under its class NV1 25 at 20\n"
+    assert done.stderr == (
+        "gpulaunch: warning: the link of GPUs 0 and 1 carries 9 GB/s, "
+        "far under its class NV1 25 at 20\n"
     )
 
 
@@ -262,9 +250,7 @@ def test_too_few_idle(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -> Non
 
 
 def test_failing_benchmark(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
-    """A benchmark that fails is told in its own last words, nothing is written, and the GPUs are
-    free again.
-    """
+    """A failed benchmark is told in its own last words, nothing is written, the GPUs are freed."""
     bench.tell({"fails": "GPU-0,GPU-2"})
     done = launcher.run("topo", "--measure", "-o", str(tmp_path / "machine.toml"))
     assert (done.returncode, done.stdout) == (125, "")
@@ -296,9 +282,7 @@ def test_interrupted(launcher: Launcher, bench: Bench, tmp_path: Path, number: i
 
 
 def test_figures_of_nothing(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
-    """A benchmark whose links carry nothing has failed, and no file is written that nobody could
-    read.
-    """
+    """A benchmark whose links carry nothing has failed, and no unreadable file is written."""
     bench.tell({"otherwise": 0.0})
     done = launcher.run("topo", "--measure", "-o", str(tmp_path / "machine.toml"))
     assert (done.returncode, done.stderr.endswith(" printed no figures\n")) == (125, True)
@@ -317,9 +301,7 @@ def test_other_gpus_by_now(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -
 def test_all_gpus_together(
     launcher: Launcher, bench: Bench, nvml: "FakeNvml", tmp_path: Path
 ) -> None:
-    """Beyond five GPUs all idle ones together are measured, too; with --every-pair other sizes are
-    as without.
-    """
+    """Beyond five GPUs all idle ones are measured together, too; --every-pair changes no size."""
     nvml.describe([{"uuid": f"GPU-{i}", "name": "V100", "memory_mib": 16160} for i in range(7)], [])
     bench.tell({"otherwise": 6.0})
     measured(launcher, "-o", str(tmp_path / "machine.toml"))
@@ -356,9 +338,7 @@ def test_median_of_a_kind(launcher: Launcher, bench: Bench) -> None:
 
 
 def test_killed(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:
-    """When the launcher is killed, the GPUs are held as long as the benchmark runs, and no
-    longer.
-    """
+    """After the launcher is killed, the GPUs are held for as long as the benchmark runs."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     bench.tell({"waits": "GPU-0,GPU-2", "fifo": str(fifo)})
@@ -396,9 +376,7 @@ def test_inside_a_lease(launcher: Launcher, bench: Bench, tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("bench")
 def test_nowhere_to_write(launcher: Launcher, tmp_path: Path) -> None:
-    """A file that could not be written is told before anything is measured; so is one that somebody
-    wrote himself.
-    """
+    """An unwritable file, or one that the user wrote, is told before anything is measured."""
     done = launcher.run("topo", "--measure", "-o", "/proc/no/machine.toml")
     assert (done.returncode, done.stdout) == (125, "")
     assert done.stderr.startswith("gpulaunch: error: /proc/no/machine.toml")

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def spread(problem: PlacementProblem) -> Order:
-    """One GPU of each socket in turn."""
+    """Take one GPU of each socket in turn."""
     turns = zip_longest(*problem.split_by_socket(problem.admitted))
     gpus = [gpu for gpu in chain.from_iterable(turns) if gpu is not None]
     return Order((), tuple(gpus[: problem.count]))
@@ -45,7 +45,7 @@ main()
 
 @pytest.fixture
 def spreader(launcher: Launcher, tmp_path: Path) -> Launcher:
-    """A launcher that knows the policy."""
+    """Return a launcher that knows the policy."""
     path = tmp_path / "spreader"
     path.write_text(SCRIPT)
     path.chmod(0o755)
@@ -54,7 +54,7 @@ def spreader(launcher: Launcher, tmp_path: Path) -> Launcher:
 
 
 def output(done: subprocess.CompletedProcess[str]) -> str:
-    """What was printed by a command that found nothing wrong."""
+    """Return what was printed by a command that found nothing wrong."""
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
 

@@ -1,6 +1,4 @@
-"""This machine's GPUs as NVML tells of them, from the real nvidia-ml-py to the job that runs on
-them.
-"""
+"""This machine's GPUs as NVML tells of them, from the real nvidia-ml-py to the job on them."""
 
 import ctypes
 import json
@@ -97,7 +95,7 @@ def outcome(run: subprocess.CompletedProcess[str]) -> tuple[int, str, str]:
 
 @contextmanager
 def holding(launcher, *options) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
-    """A launch that runs inside the block: gpulaunch, the job's GPUs, the job's pid."""
+    """Run a launch for the block; yield gpulaunch, the job's GPUs and the job's pid."""
     with launcher.start(*options, "--", *HOLD, stdin=subprocess.PIPE) as process:
         gpus, job = process.stdout.readline().split()
         yield process, gpus, int(job)
@@ -117,9 +115,7 @@ def kill(pid: int) -> None:
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_topology_of_a_dgx1(launcher):
-    """`gpulaunch topo` says of a DGX-1 what nvidia-smi says: its 8 GPUs and the best connection of
-    all 28 pairs.
-    """
+    """`gpulaunch topo` says of a DGX-1 what nvidia-smi says: 8 GPUs, the best link of 28 pairs."""
     got = document(launcher, "topo")
     want = [
         {
@@ -165,9 +161,7 @@ def test_pcie_tree(launcher, dgx1_v100):
     ],
 )
 def test_common_ancestor(launcher, dgx1_v100, level, path, bandwidth):
-    """NVML's level of the common ancestor gives the path; a level that is not known yet counts as
-    the farthest.
-    """
+    """NVML's level of the common ancestor gives the path; an unknown level counts as farthest."""
     dgx1_v100.drop("ancestor 0 1 ")
     dgx1_v100.drop("nvlink ")
     dgx1_v100.add(f"ancestor 0 1 {level}")
@@ -197,9 +191,7 @@ def test_narrow_slot(launcher, dgx1_v100):
     ],
 )
 def test_nvlink_version(launcher, dgx1_v100, version, bandwidth):
-    """NVML's number of an NVLink version gives the bandwidth: a later one counts as the newest,
-    none as the oldest.
-    """
+    """An NVLink version gives the bandwidth: a later one counts as newest, none as oldest."""
     dgx1_v100.drop("nvlink ")
     dgx1_v100.add(f"nvlink 0 0 peer=1 version={version}", f"nvlink 1 0 peer=0 version={version}")
     if version is None:
@@ -228,9 +220,7 @@ def test_nvswitch(launcher):
 
 @pytest.mark.usefixtures("hgx_h100")
 def test_effective_bandwidth_with_nvswitch(launcher):
-    """Four H100 are a ring over their 18 links of 20.6 GB/s each; for eight the NVSwitches compute
-    the sum.
-    """
+    """Four H100 are a ring over 18 links of 20.6 GB/s each; for eight NVSwitches make the sum."""
     runs = [launcher.run("-n", count, "--dry-run", "--json", "--", "true") for count in ("4", "8")]
     got = [json.loads(run.stdout)["scores"]["effective_bandwidth_gb_per_s"] for run in runs]
     assert got == pytest.approx([370.8, 370.8 * 0.83 * 14 / 9])
@@ -241,9 +231,7 @@ def test_effective_bandwidth_with_nvswitch(launcher):
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_main_job(launcher):
-    """The main job runs on the three best linked GPUs, numbered by PCI order, and knows their
-    UUIDs.
-    """
+    """The main job runs on the three best linked GPUs, in PCI order, and knows their UUIDs."""
     script = "echo $CUDA_DEVICE_ORDER; echo $CUDA_VISIBLE_DEVICES; echo $NVIDIA_VISIBLE_DEVICES"
     run = launcher.run("--profile", "vgg16", "-n", "3", "--", "sh", "-c", script)
     assert outcome(run) == (0, "PCI_BUS_ID\n0,2,3\nGPU-v100-0,GPU-v100-2,GPU-v100-3\n", "")
@@ -296,9 +284,7 @@ def test_killed_launcher(launcher):
 
 
 def test_card_that_changed_its_index(launcher, dgx1_v100):
-    """A lease is about a GPU, not about an index: when cards are counted anew, it blocks the same
-    card.
-    """
+    """A lease follows the GPU, not its index: when cards are renumbered it blocks the same card."""
     with holding(launcher, "--only", "0"):
         dgx1_v100.swap(0, 5)
         held = [
@@ -315,9 +301,7 @@ def test_card_that_changed_its_index(launcher, dgx1_v100):
 
 
 def test_outside_use(launcher, dgx1_v100):
-    """A GPU with a compute process and no lease is in use outside gpulaunch, and the message says
-    by whom.
-    """
+    """A GPU with a compute process and no lease is in use outside gpulaunch, as the line says."""
     dgx1_v100.add(f"process 0 {os.getpid()} 300")
     run = launcher.run("-n", "8", "--", "echo", "ran")
     used = f"1 is in use outside gpulaunch (pid {os.getpid()}, {USER})"
@@ -335,9 +319,7 @@ def test_outside_use(launcher, dgx1_v100):
 
 
 def test_outside_use_of_several_processes(launcher, dgx1_v100):
-    """Several processes of one GPU are all named, lowest pid first; one that is not visible here
-    has no user.
-    """
+    """All processes of a GPU are named, lowest pid first; an invisible one has no user."""
     nobody = 2**22 + 1  # beyond the kernel's largest pid
     dgx1_v100.add(f"process 0 {nobody} 300", f"process 0 {os.getpid()} 300")
     assert (
@@ -356,9 +338,7 @@ def test_outside_use_ends(launcher, dgx1_v100):
 
 
 def test_outside_use_that_has_just_ended(launcher, dgx1_v100):
-    """Use that NVML showed at first, such as that of a job whose lease ended meanwhile, is looked
-    at once more.
-    """
+    """Outside use in NVML's first answer is looked at again, as a lease may have just ended."""
     dgx1_v100.add(*(f"ending {gpu} {os.getpid()} 300" for gpu in ALL))
     assert outcome(launcher.run("-n", "8", "--", "echo", "ran")) == (0, "ran\n", "")
 
@@ -368,9 +348,7 @@ def test_outside_use_that_has_just_ended(launcher, dgx1_v100):
     [(128, "free", None), (129, "outside", "129 MiB in use by a process that is not visible here")],
 )
 def test_memory_in_use(launcher, dgx1_v100, used_mib, state, who):
-    """More than 128 MiB in use by nobody visible is use outside gpulaunch; the driver's own reserve
-    does not count.
-    """
+    """Over 128 MiB used by no visible process is outside use; the driver's reserve is not."""
     dgx1_v100.change(0, used_mib=used_mib)
     gpu = document(launcher, "status")["gpus"][0]
     assert (gpu["state"], gpu["outside"]) == (state, who)
@@ -385,7 +363,7 @@ def test_memory_in_use_of_an_older_driver(launcher, dgx1_v100, used_mib, state):
 
 
 def test_memory_in_use_blocks(launcher, dgx1_v100):
-    """A GPU whose memory is in use by nobody visible is not granted."""
+    """A GPU whose memory is in use by no visible process is not granted."""
     dgx1_v100.change(0, used_mib=5000)
     run = launcher.run("-n", "8", "--", "true")
     used = "1 is in use outside gpulaunch (5000 MiB in use by a process that is not visible here)"
@@ -403,9 +381,7 @@ def test_graphics(launcher, dgx1_v100):
 
 
 def test_leased_gpu_at_work(launcher, dgx1_v100):
-    """The job of a lease shows up as compute process on its own GPU: that is no use outside
-    gpulaunch.
-    """
+    """The job of a lease is a compute process on its own GPU, and no use outside gpulaunch."""
     with holding(launcher, "--only", "0") as (_, _, job):
         dgx1_v100.add(f"process 0 {job} 9000")
         run = launcher.run("-n", "8", "--", "true")
@@ -459,9 +435,7 @@ OPTIONAL = [
     ids=["handle", "uuid", "everything"],
 )
 def test_lost_gpu(launcher, dgx1_v100, functions, code, words):
-    """A GPU that fell off the bus is left out with a warning; the others work, by UUID, since CUDA
-    may count anew.
-    """
+    """A GPU that fell off the bus is left out with a warning; the others work, by UUID."""
     for function in functions:
         dgx1_v100.answer(function, code, gpu=3)
     run = launcher.run("-n", "all", "--", *SHOW_GPUS)
@@ -511,9 +485,7 @@ def test_what_is_not_supported_is_not_needed(launcher, dgx1_v100, function, code
 
 
 def test_nothing_optional_is_supported(launcher, dgx1_v100):
-    """Where NVML knows no more than the GPUs' names, they are alike and as far from each other as
-    can be.
-    """
+    """Where NVML knows only the GPUs' names, they are alike and as far apart as can be."""
     for function in OPTIONAL:
         dgx1_v100.answer(function, FUNCTION_NOT_FOUND)
     got = document(launcher, "topo")
@@ -535,9 +507,7 @@ def test_card_that_knows_less_than_the_others(launcher, dgx1_v100):
 
 @pytest.mark.parametrize("function", OPTIONAL)
 def test_call_that_fails_in_earnest(launcher, dgx1_v100, function):
-    """A call that fails with an unknown error, as many do in WSL, costs only what it would have
-    told.
-    """
+    """A call that fails with an unknown error, as in WSL, costs only what it would have told."""
     dgx1_v100.answer(function, UNKNOWN)
     run = launcher.run("-n", "all", "--", *SHOW_GPUS)
     assert (run.returncode, run.stderr) == (0, "")
@@ -567,9 +537,7 @@ def test_gpu_that_fails_in_earnest(launcher, dgx1_v100, function):
     ids=["count", "no-driver"],
 )
 def test_nvml_fails(launcher, dgx1_v100, function, code, line, hint):
-    """Where NVML as a whole fails nothing is decided, held or run, and one line says which call
-    failed.
-    """
+    """Where NVML as a whole fails, nothing is decided or run; one line names the failed call."""
     dgx1_v100.answer(function, code)
     run = launcher.run("--", "echo", "ran")
     assert outcome(run) == (125, "", complaint(f"NVML: {line}", hint))
@@ -598,9 +566,7 @@ def test_no_library(launcher):
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_described_machine_must_not_hide_real_gpus(launcher):
-    """Where NVIDIA GPUs are present, GPULAUNCH_TOPOLOGY alone does not hide them; the command line
-    may.
-    """
+    """GPULAUNCH_TOPOLOGY alone does not hide NVIDIA GPUs that are there; the command line may."""
     launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
     refused = launcher.run("--", "echo", "ran")
     allowed = launcher.run("--topology", "dgx1-v100", "--", "echo", "ran")
@@ -613,9 +579,7 @@ def test_described_machine_must_not_hide_real_gpus(launcher):
 
 
 def test_described_machine_must_not_hide_a_failing_driver(launcher, dgx1_v100):
-    """A driver that fails is there all the same, so GPULAUNCH_TOPOLOGY alone does not hide its
-    GPUs.
-    """
+    """GPULAUNCH_TOPOLOGY alone does not hide the GPUs of a driver that fails."""
     dgx1_v100.answer("nvmlInitWithFlags", UNKNOWN)
     launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
     assert launcher.run("--", "echo", "ran").returncode == 2
@@ -629,9 +593,7 @@ def test_described_machine_where_no_gpu_is(launcher):
 
 
 def test_described_and_real_leases_apart(launcher, dgx1_v100):
-    """Leases of described GPUs never show among the real ones, nor the other way round, even if
-    UUIDs are the same.
-    """
+    """Leases of described GPUs never show among real ones, nor these there, even by equal UUIDs."""
     described = ("--topology", "dgx1-v100")
     for gpu in document(launcher, "topo", *described)["gpus"]:
         dgx1_v100.change(gpu["index"], uuid=gpu["uuid"])
@@ -654,7 +616,7 @@ def test_described_and_real_leases_apart(launcher, dgx1_v100):
 
 @pytest.fixture
 def one_near_cpu(dgx1_v100) -> int:
-    """A CPU that is the only one next to GPUs 0 to 3, and not the only one there is."""
+    """Return a CPU, not the machine's only one, that alone is next to GPUs 0 to 3."""
     allowed = os.sched_getaffinity(0)
     if len(allowed) == 1:
         pytest.skip("needs a machine with two CPUs")
@@ -677,9 +639,7 @@ def test_runs_on_the_cpus_next_to_its_gpus(launcher, one_near_cpu):
     ids=["not-wanted", "two-nodes", "no-cpu-there"],
 )
 def test_leaves_the_cpus_alone(launcher, options):
-    """CPUs stay as they were with --no-bind-cpu, for GPUs of two NUMA nodes, and where none of the
-    near may be used.
-    """
+    """CPUs stay with --no-bind-cpu, for GPUs of two nodes, and where no near one is allowed."""
     want = " ".join(map(str, sorted(os.sched_getaffinity(0))))
     run = launcher.run(*options, "-n", "2", "--", *SHOW_CPUS)
     assert outcome(run) == (0, f"{want}\n", "")

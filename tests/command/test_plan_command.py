@@ -27,9 +27,7 @@ def test_the_example_is_planned(launcher) -> None:
 
 
 def test_the_table_says_the_same(launcher) -> None:
-    """For people: every job, every group, the reasons, the best configuration, and that all is
-    predicted.
-    """
+    """The table has every job, group and reason, the best configuration, and calls it predicted."""
     text = launcher.run("plan", str(EXAMPLE)).stdout
     document = planned(launcher, str(EXAMPLE))
     for group in document["groups"]:
@@ -43,7 +41,7 @@ def test_the_table_says_the_same(launcher) -> None:
 
 @pytest.fixture
 def queue_file(tmp_path):
-    """Writes a queue file; answers its path."""
+    """Return a function that writes a queue file and returns its path."""
 
     def write(text: str) -> str:
         path = tmp_path / "queue.toml"
@@ -59,9 +57,7 @@ FULL = "sm = 10\nmemory_bandwidth = 1\nmemory = '1GiB'\nduration_s = 5\n"
 
 
 def test_figures_of_a_job_count_more_than_its_profiles(launcher, queue_file) -> None:
-    """A queue may correct what a profile says; power is optional, and without it energy is
-    unknown.
-    """
+    """A queue may correct a profile's figures; without power, energy is unknown."""
     path = queue_file(
         f"{HEAD}[[job]]\nname = 'a'\nprofile = 'kripke-4x'\nduration_s = 7\n[[job]]\nname = "
         f"'b'\n{FULL}"
@@ -73,9 +69,7 @@ def test_figures_of_a_job_count_more_than_its_profiles(launcher, queue_file) -> 
 
 
 def test_measured_slowdowns_keep_jobs_apart(launcher, queue_file, tmp_path) -> None:
-    """What a profile says of another job's company counts; beside that one it runs alone, and says
-    why.
-    """
+    """A measured slowdown beside another job keeps the two apart, and the plan says why."""
     profile = tmp_path / "mine.toml"
     profile.write_text(
         'name = "mine"\n[collocation]\nsource = "us"\nslowdown_percentage = { "b" = 40 }\n'

@@ -1,6 +1,4 @@
-"""What this machine is, through NVML: every described machine, MIG, faults, and what is remembered
-of it.
-"""
+"""What this machine is, through NVML: every described machine, MIG, faults, and the cache."""
 
 import json
 import os
@@ -72,9 +70,7 @@ instances = [1]
 
 
 def without_what_nvml_cannot_know(document: dict) -> dict:
-    """A machine's description, less host memory and what it states against the rules, and with
-    peer-to-peer known.
-    """
+    """Return a machine's description less what NVML cannot know, and with peer-to-peer known."""
     pcie = {key: value for key, value in document["pcie"].items() if key != "bandwidth_gb_per_s"}
     numa = [
         {key: value for key, value in node.items() if key != "memory_gb_per_s"}
@@ -90,14 +86,14 @@ def discovered(launcher: Launcher) -> dict:
 
 
 def described(launcher: Launcher, tmp_path: Path, document: dict) -> dict:
-    """What `topo --json` says of a machine that is given as a file."""
+    """Return what `topo --json` says of a machine that is given as a file."""
     path = tmp_path / "machine.toml"
     path.write_text(tomlkit.dumps(document))
     return json.loads(launcher.run("topo", "--topology", str(path), "--json").stdout)
 
 
 def comparable(document: dict) -> dict:
-    """Without what differs by nature: names, where the facts come from, addresses on the bus."""
+    """Leave out what differs by nature: names, where the facts come from, addresses on the bus."""
     gpus = [
         {key: value for key, value in gpu.items() if key != "pci_address"}
         for gpu in document["gpus"]
@@ -107,9 +103,7 @@ def comparable(document: dict) -> dict:
 
 @pytest.mark.parametrize("name", [name for name in machine_names() if name != "minsky-cluster"])
 def test_round_trip(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path, name: str) -> None:
-    """A described machine that is told through NVML, which knows one machine, is discovered as it
-    was described.
-    """
+    """A described machine that NVML tells of is discovered as it was described."""
     document = without_what_nvml_cannot_know(tomllib.loads((MACHINES / f"{name}.toml").read_text()))
     nvml.tell_of(described_topology(document, ""))
     assert comparable(discovered(launcher)) == comparable(described(launcher, tmp_path, document))
@@ -117,7 +111,7 @@ def test_round_trip(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path, name: 
 
 @pytest.fixture
 def split(nvml: "FakeNvml") -> Topology:
-    """Three A100, two of them in MIG mode."""
+    """Describe three A100, two of them in MIG mode."""
     topology = described_topology(tomllib.loads(SPLIT), "")
     nvml.tell_of(topology)
     return topology
@@ -128,9 +122,7 @@ def split(nvml: "FakeNvml") -> Topology:
 
 @pytest.mark.usefixtures("split")
 def test_mig_round_trip(launcher: Launcher, tmp_path: Path) -> None:
-    """MIG instances are GPUs with identity, memory and number of their own, and the links of their
-    cards.
-    """
+    """MIG instances are GPUs with identity, memory, number and their cards' links."""
     found = discovered(launcher)
     assert comparable(found) == comparable(described(launcher, tmp_path, tomllib.loads(SPLIT)))
     assert [(gpu["index"], gpu["uuid"], gpu["memory_bytes"] >> 20) for gpu in found["gpus"]] == [
@@ -168,9 +160,7 @@ def test_mig_round_trip(launcher: Launcher, tmp_path: Path) -> None:
     ],
 )
 def test_choice_of_an_instance(launcher: Launcher, options: tuple[str, ...], want: str) -> None:
-    """A whole GPU where one would do, an instance for whoever asks for what only instances are;
-    always by UUID.
-    """
+    """A job gets a whole GPU, or an instance if it asks for what only those are; always by UUID."""
     done = launcher.run(*options, "--", *SHOW_GPUS)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{want}\n", "")
 
@@ -256,7 +246,7 @@ def test_card_that_is_split_while_it_is_leased(launcher: Launcher, nvml: "FakeNv
 def test_card_that_is_split_while_somebody_waits_for_it(
     launcher: Launcher, nvml: "FakeNvml"
 ) -> None:
-    """Who has waited for a card since before it was split does not get it whole."""
+    """A launch that has waited for a card since before it was split does not get it whole."""
     nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 0}], [])
     with launcher.start("--", "sh", "-c", "echo held; read line", stdin=subprocess.PIPE) as holder:
         holder.stdout.readline()
@@ -271,9 +261,7 @@ def test_card_that_is_split_while_somebody_waits_for_it(
 
 @pytest.mark.usefixtures("split")
 def test_instances_have_no_future(launcher: Launcher) -> None:
-    """What is preserved is the links of whole GPUs alone: no later job could use those of instances
-    together.
-    """
+    """Only the links of whole GPUs are preserved: no later job could use instances together."""
     options = ("--only", "0", "--dry-run", "--json", "--", "true")
     scores = json.loads(launcher.run(*options).stdout)["scores"]
     assert scores["preserved_bandwidth_gb_per_s"] == 0
@@ -308,7 +296,7 @@ def test_only_empty_cards(launcher: Launcher, nvml: "FakeNvml") -> None:
 
 
 def pair(nvml: "FakeNvml", *lines: str, **values: object) -> None:
-    """Two GPUs with these facts."""
+    """Describe two GPUs with these facts."""
     gpu = {"name": "NVIDIA H100", "memory_mib": 81920, "cc": "9.0", "gen": 5, "width": 16} | values
     nvml.describe(
         [gpu | {"uuid": f"GPU-{i}", "pci": f"ffff:{i + 1:02x}:00"} for i in range(2)], lines
@@ -331,9 +319,7 @@ def link(launcher: Launcher) -> dict:
     ids=["silent", "nominal", "raw rate", "slower", "faster"],
 )
 def test_speed_of_an_nvlink(launcher: Launcher, nvml: "FakeNvml", said: str, want: float) -> None:
-    """A link carries what the driver says, and what its version says where both agree but for the
-    raw rate.
-    """
+    """A link's speed is what the driver says, or its version's if only the raw rate differs."""
     pair(nvml, f"nvlink 0 0 peer=1 version=6 {said}", f"nvlink 1 0 peer=0 version=6 {said}")
     assert link(launcher)["bandwidth_gb_per_s"] == want
 
@@ -356,9 +342,7 @@ def test_nvlinks_to_a_cpu(launcher: Launcher, nvml: "FakeNvml") -> None:
 
 @pytest.mark.parametrize("code", [NOT_SUPPORTED, FUNCTION_NOT_FOUND])
 def test_switch_that_is_hidden(launcher: Launcher, nvml: "FakeNvml", code: int) -> None:
-    """Links to something unknown that is none of the cards go to an NVSwitch, which virtual
-    machines do not see.
-    """
+    """Links to an unknown device that is no card go to an NVSwitch, as virtual machines see it."""
     pair(nvml, *(f"nvlink {gpu} {n} peer=switch version=6" for gpu in range(2) for n in range(3)))
     nvml.answer("nvmlDeviceGetNvLinkRemoteDeviceType", code)
     assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvswitch", 3)
@@ -381,9 +365,7 @@ def test_one_end_tells(launcher: Launcher, nvml: "FakeNvml", silent: int) -> Non
 
 
 def test_switches_are_not_counted_as_peers(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """A link that ends in an NVSwitch joins no two GPUs directly, even if the switch has a GPU's
-    address.
-    """
+    """A link that ends in an NVSwitch joins no two GPUs, even at a GPU's address."""
     pair(nvml, "nvlink 0 0 peer=switch version=6", "nvlink 1 0 peer=switch version=6")
     nvml.change(1, pci="ffff:f0:00")
     assert (link(launcher)["kind"], link(launcher)["nvlink_count"]) == ("nvswitch", 1)
@@ -498,7 +480,7 @@ def cached(launcher: Launcher) -> Path:
 
 @pytest.fixture
 def warm(launcher: Launcher, nvml: "FakeNvml") -> "FakeNvml":
-    """Two GPUs with two NVLinks, which the cache knows, and which have lost their links since."""
+    """Describe two GPUs, which the cache knows with two NVLinks, and which have lost them since."""
     pair(nvml, *(f"nvlink {a} {n} peer={1 - a} version=6" for a in range(2) for n in range(2)))
     discovered(launcher)
     nvml.drop("nvlink ")
@@ -513,12 +495,12 @@ def test_remembered(launcher: Launcher) -> None:
 
 
 def written(edit: Callable[[str], str]) -> Callable[[Path, "FakeNvml"], object]:
-    """A change of the cache's text."""
+    """Return a function that changes the cache's text."""
     return lambda path, _: path.write_text(edit(path.read_text()))
 
 
 def aged(seconds: float) -> Callable[[Path, "FakeNvml"], object]:
-    """A change of the cache's age."""
+    """Return a function that changes the cache's age."""
     return lambda path, _: os.utime(path, (time.time() - seconds,) * 2)
 
 
@@ -556,9 +538,7 @@ CPUS = json.dumps(sorted(os.sched_getaffinity(0)), separators=(",", ":"))
 def test_forgotten(
     launcher: Launcher, warm: "FakeNvml", change: Callable[[Path, "FakeNvml"], object]
 ) -> None:
-    """What NVML lists otherwise, another driver or boot, age, damage and a file that others can
-    write end it.
-    """
+    """A changed list, driver or boot, age, damage, or a file that others can write empties it."""
     change(cached(launcher), warm)
     assert link(launcher)["nvlink_count"] == 0
 
@@ -584,9 +564,7 @@ def test_passing_failure_is_not_remembered(launcher: Launcher, nvml: "FakeNvml")
 
 
 def test_gpu_that_is_lost_behind_the_cache(launcher: Launcher, warm: "FakeNvml") -> None:
-    """A GPU that is listed still, and does not answer any more, ends what is remembered: it is left
-    out.
-    """
+    """A GPU that is listed but no longer answers empties the cache, and it is left out."""
     warm.add(
         f"error nvmlDeviceGetHandleByUUID 0 {GPU_IS_LOST}",
         f"error nvmlDeviceGetName 0 {GPU_IS_LOST}",
@@ -608,9 +586,7 @@ def test_lost_gpu_is_told_every_time(launcher: Launcher, warm: "FakeNvml") -> No
 
 
 def test_gpu_that_is_lost_half_way(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """A GPU that is lost while its paths to others are asked is left out, and that is not
-    remembered.
-    """
+    """A GPU that is lost while its paths are asked for is left out, and that is not cached."""
     pair(nvml, f"error nvmlDeviceGetTopologyCommonAncestor 0 {GPU_IS_LOST}")
     for _ in range(2):
         done = launcher.run("-n", "all", "--", *SHOW_GPUS)

@@ -1,6 +1,4 @@
-"""`gpulaunch profile` and --record: what is measured of a job, through the real nvidia-ml-py over a
-scripted driver.
-"""
+"""`gpulaunch profile` and --record: what they measure of a job, through a scripted driver."""
 
 import json
 import os
@@ -39,7 +37,7 @@ def timed(
     began: float = 0.0,
     memory: tuple[tuple[float, int], ...] = MEMORY,
 ) -> tuple[str, ...]:
-    """The command of such a job."""
+    """Return the command of a timed job."""
     return (
         "--",
         sys.executable,
@@ -49,18 +47,18 @@ def timed(
 
 
 def resources(path: Path) -> dict[str, object]:
-    """What a profile says about the use of a GPU."""
+    """Return what a profile says about the use of a GPU."""
     return tomllib.loads(path.read_text())["resources"]
 
 
 def near(value: object, points: float) -> object:
-    """Within 2 %."""
+    """Match a value within 2 %, or within that many points."""
     return pytest.approx(value, rel=0.02, abs=points)
 
 
 @pytest.fixture
 def busy_h100(hgx_h100: FakeNvml) -> FakeNvml:
-    """GPU 0 has bursts of work, by GPM and by all counters of a Hopper."""
+    """Give GPU 0 bursts of work, told by GPM and by all counters of a Hopper."""
     hgx_h100.change(0, gpm=1)
     hgx_h100.script(0, "sm", "0:90,0.3:10", period=0.4)
     hgx_h100.script(0, "occupancy", "0:40,0.3:4", period=0.4)
@@ -124,9 +122,7 @@ def test_a_true_profile_comes_out(launcher: Launcher, busy_h100: FakeNvml, tmp_p
 
 @pytest.fixture
 def busy_v100(dgx1_v100: FakeNvml) -> FakeNvml:
-    """GPU 0 tells what a V100 tells: no GPM, no energy counter here, power cap by its present
-    state.
-    """
+    """Have GPU 0 tell what a V100 tells: no GPM, no energy counter, power cap by its state now."""
     dgx1_v100.script(0, "active", "0:80")
     dgx1_v100.script(0, "memactive", "0:35")
     dgx1_v100.script(0, "power", "0:200")
@@ -135,7 +131,7 @@ def busy_v100(dgx1_v100: FakeNvml) -> FakeNvml:
 
 
 def profiled(launcher: Launcher, path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command, run to its end."""
+    """Run the command to its end."""
     return launcher.run("profile", "-o", str(path), *arguments)
 
 
@@ -158,9 +154,7 @@ def test_without_gpm_the_meaning_is_marked(launcher: Launcher, tmp_path: Path) -
 def test_one_figure_that_fails_is_left_out(
     launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
 ) -> None:
-    """A GPM metric, a call or a counter that fails all the time is missing, and all else is
-    there.
-    """
+    """A GPM metric, call or counter that always fails is missing, and all else is there."""
     for failing in ("gpm:3", "nvmlDeviceGetTotalEnergyConsumption", "field:197"):
         busy_h100.answer(failing, 3, 0)
     path = tmp_path / "job.toml"
@@ -175,9 +169,7 @@ def test_one_figure_that_fails_is_left_out(
 def test_failures_in_the_middle_cost_only_their_time(
     launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
 ) -> None:
-    """Calls that fail for a second in the middle leave averages of the rest, and counters that lose
-    nothing.
-    """
+    """Calls that fail for a second leave averages of the rest, and counters that lose nothing."""
     for name in ("nvmlGpmSampleGet", "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetPowerUsage"):
         busy_h100.answer(name, 999, 0, since=1.2, until=2.0)
     began = busy_h100.begin_script()
@@ -195,9 +187,7 @@ def test_failures_in_the_middle_cost_only_their_time(
 def test_a_lost_gpu_leaves_what_was_measured(
     launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
 ) -> None:
-    """A GPU that falls off the bus leaves what it told before, marked as incomplete; the job's
-    status is its own.
-    """
+    """A GPU that falls off the bus leaves what it told before, marked incomplete; status stays."""
     busy_h100.begin_script()
     busy_h100.answer("*", 15, 0, since=1.5)
     path = tmp_path / "job.toml"
@@ -264,9 +254,7 @@ def test_output_and_input_pass_through(launcher: Launcher, tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("busy_h100")
 def test_signals_reach_the_job(launcher: Launcher, tmp_path: Path) -> None:
-    """TERM to the command reaches the job, which ends as it likes; the profile is there, and the
-    GPU is free.
-    """
+    """TERM to the command reaches the job; the profile is written, and the GPU is free."""
     path = tmp_path / "job.toml"
     script = "trap 'echo got it; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
     job = launcher.start("profile", "-o", str(path), "--only", "0", "--", "sh", "-c", script)
@@ -302,9 +290,7 @@ def test_interrupted_like_the_job(launcher: Launcher, tmp_path: Path) -> None:
 def test_sampling_ends_with_the_launcher(
     launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
 ) -> None:
-    """Whoever kills the launcher ends its sampling, too: nothing asks the driver any more, and the
-    job goes on.
-    """
+    """Sampling ends with a killed launcher: the driver is asked no more, and the job goes on."""
     job = launcher.start(
         "--record-to",
         str(tmp_path / "run.json"),
@@ -334,9 +320,7 @@ def _asks(path: Path, fake: FakeNvml) -> bool:
 def test_a_driver_that_hangs_holds_nobody_up(
     launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
 ) -> None:
-    """A driver that does not answer any more delays the job's end by half a second, not for ever;
-    it is told.
-    """
+    """A driver that hangs delays the job's end by half a second at most, and it is told."""
     busy_h100.begin_script()
     busy_h100.slow("nvmlDeviceGetPowerUsage", 30, 0, since=1.0)
     path = tmp_path / "run.json"
@@ -351,9 +335,7 @@ def test_a_driver_that_hangs_holds_nobody_up(
 def test_sampling_costs_less_than_a_hundredth_of_a_cpu(
     launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
 ) -> None:
-    """However dear a reading is, it is taken so rarely that all of them cost less than 1 % of one
-    CPU.
-    """
+    """However dear a reading is, all of them together cost less than 1 % of one CPU."""
     busy_h100.cost("nvmlDeviceGetPowerUsage", 20_000, 0)
     path = tmp_path / "run.json"
     assert launcher.run("--record-to", str(path), "--only", "0", *timed(6)).returncode == 0
@@ -479,16 +461,14 @@ def test_wrong_input(
 
 
 def own(launcher: Launcher, name: str) -> dict[str, object]:
-    """A profile of the user's own."""
+    """Return a profile of the user's own."""
     return tomllib.loads(
         Path(launcher.environment["XDG_CONFIG_HOME"], f"gpulaunch/profiles/{name}.toml").read_text()
     )
 
 
 def test_launches_teach_a_profile(launcher: Launcher, busy_h100: FakeNvml) -> None:
-    """--record adds each run to the profile of that name: count, mean and spread; the launch says
-    nothing of it.
-    """
+    """--record adds each run's count, mean and spread to the named profile, without a word."""
     for number, level in enumerate((40, 50, 48), 1):
         busy_h100.script(0, "sm", str_of(level))
         options = ("--record", "--name", "mine") if number == 1 else ("--record", "-p", "mine")
@@ -502,14 +482,12 @@ def test_launches_teach_a_profile(launcher: Launcher, busy_h100: FakeNvml) -> No
 
 
 def str_of(level: float) -> str:
-    """A script that stays there."""
+    """Return a script that stays at that level."""
     return f"0:{level}"
 
 
 def test_a_run_that_does_not_fit_is_flagged(launcher: Launcher, busy_h100: FakeNvml) -> None:
-    """A run far from what was known is told and not mixed in; the third in a row is the job's new
-    way.
-    """
+    """A run far from the known ones is told and not mixed in; the third in a row replaces them."""
     busy_h100.script(0, "sm", "0:40")
     record = ("--record", "--name", "mine", "--only", "0", "--", "sleep", "0.8")
     launcher.run(*record)
@@ -533,9 +511,7 @@ def test_a_run_that_does_not_fit_is_flagged(launcher: Launcher, busy_h100: FakeN
 
 @pytest.mark.usefixtures("busy_h100")
 def test_a_shipped_profile_learns_as_the_users_own(launcher: Launcher) -> None:
-    """Of a profile that is shipped, the user's own one of that name is made, and says the rest as
-    before.
-    """
+    """A shipped profile that learns becomes the user's own of that name, otherwise unchanged."""
     done = launcher.run("--record", "-p", "vgg16", "-n", "1", "--only", "0", "--", "sleep", "0.5")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(launcher.run("profiles", "show", "vgg16", "--json").stdout)["document"]
@@ -544,9 +520,7 @@ def test_a_shipped_profile_learns_as_the_users_own(launcher: Launcher) -> None:
 
 
 def test_a_crowd_teaches_one_profile(launcher: Launcher, hgx_h100: FakeNvml) -> None:
-    """Eight launches that are recorded at the same time are eight runs of the profile: none is
-    lost.
-    """
+    """Eight launches recorded at the same time are eight runs of the profile: none is lost."""
     for gpu in range(8):
         hgx_h100.script(gpu, "active", "0:50")
     jobs = [launcher.start("--record", "--name", "crowd", "--", "sleep", "0.5") for _ in range(8)]
@@ -564,9 +538,7 @@ def test_a_job_that_fails_teaches_nothing(launcher: Launcher) -> None:
 
 @pytest.mark.usefixtures("busy_h100")
 def test_the_setting_is_for_jobs_with_a_profile(launcher: Launcher) -> None:
-    """The setting record = true records the jobs that have a profile, and leaves all others
-    alone.
-    """
+    """The setting record = true records the jobs that have a profile, and no others."""
     launcher.environment["GPULAUNCH_RECORD"] = "true"
     assert launcher.run("--only", "0", "--", "true").stderr == ""
     assert launcher.run("--topology", "dgx1-v100", "-p", "vgg16", "--", "true").stderr == ""
@@ -601,9 +573,7 @@ def test_what_cannot_be_recorded(
 
 
 def test_a_reservation_is_flagged(launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path) -> None:
-    """Memory that stands at 3/4 of the card from when it is taken is marked; memory that grows is
-    not.
-    """
+    """Memory that stands at 3/4 of the card from when it is taken is marked; if it grows, not."""
     path = tmp_path / "job.toml"
     card = 81559
     for memory, expected in (
@@ -625,7 +595,7 @@ def test_a_reservation_is_flagged(launcher: Launcher, busy_h100: FakeNvml, tmp_p
 
 
 def link_of(fake: FakeNvml, gpu: int, peer: int) -> int:
-    """Number of the first NVLink from one GPU to another."""
+    """Return the number of the first NVLink from one GPU to another."""
     lines = (line.split() for line in fake._lines)
     return next(int(w[2]) for w in lines if w[:2] == ["nvlink", str(gpu)] and f"peer={peer}" in w)
 
@@ -644,9 +614,7 @@ def talk(fake: FakeNvml, a: int, b: int, gb_per_s: str) -> None:
 def test_a_ring_is_seen(
     launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path, lacking: tuple[str, ...]
 ) -> None:
-    """Four GPUs that exchange along a ring of direct NVLinks have that pattern, with GB for each
-    pair of ranks.
-    """
+    """Four GPUs that exchange along a ring of NVLinks have that pattern, with GB for each pair."""
     for field in lacking:
         dgx1_v100.answer(field, 3)
     for gpu in range(8):
@@ -690,7 +658,8 @@ def test_nvswitch_hides_the_peers(launcher: Launcher, hgx_h100: FakeNvml, tmp_pa
 
 BY_LINKS = """\
 import os, sys, time
-fast = os.environ["CUDA_VISIBLE_DEVICES"] in ("0,3", "0,4", "1,2", "1,5", "2,3", "4,7", "5,6", "6,7")
+fast = os.environ["CUDA_VISIBLE_DEVICES"] in \
+("0,3", "0,4", "1,2", "1,5", "2,3", "4,7", "5,6", "6,7")
 step_s = 0.02 if fast else 0.03
 began_s = time.monotonic()
 for iteration in range(1, {count} + 1):  # by the clock: a delay does not add up
@@ -701,9 +670,7 @@ for iteration in range(1, {count} + 1):  # by the clock: a delay does not add up
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_a_sensitive_job(launcher: Launcher, tmp_path: Path) -> None:
-    """A job that takes half as long again on poor links is sensitive; a slice of it is enough to
-    know.
-    """
+    """A job that takes half as long again on poor links is sensitive; a slice is enough to know."""
     path = tmp_path / "job.toml"
     began = time.monotonic()
     options = ("--sensitivity", "--iterations-from", r"iteration (\d+)", "--slice", "1s", "-n", "2")
@@ -744,9 +711,7 @@ def test_placements_that_are_alike(launcher: Launcher, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_progress_that_is_never_told(launcher: Launcher, tmp_path: Path) -> None:
-    """A pattern that fits nothing of what the job prints is told, with the number of lines that
-    did.
-    """
+    """A pattern that fits no line of the job's output is told, with the number that did."""
     options = ("--sensitivity", "--iterations-from", "step ([0-9]+)", "-n", "2")
     done = profiled(launcher, tmp_path / "x.toml", *options, "--", "echo", "step 1")
     assert (done.returncode, "1 lines with progress" in done.stderr) == (2, True), done.stderr
@@ -754,9 +719,7 @@ def test_progress_that_is_never_told(launcher: Launcher, tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_beside_another_job(launcher: Launcher, tmp_path: Path) -> None:
-    """A job that takes longer while another one runs on its socket has its slowdown under the
-    other's name.
-    """
+    """A job slowed by another one on its socket has its slowdown under the other's name."""
     marker = tmp_path / "at-work"
     other = tmp_path / "other.toml"
     script = f"touch {marker}; sleep 0.2; rm {marker}"
@@ -772,7 +735,7 @@ def test_beside_another_job(launcher: Launcher, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_the_other_job_ends_with_the_measuring(launcher: Launcher, tmp_path: Path) -> None:
-    """Whoever kills the measuring ends the job that ran beside, too."""
+    """A kill of the measuring ends the job that ran beside, too."""
     other = tmp_path / "other.toml"
     fifo = tmp_path / "pid"
     os.mkfifo(fifo)

@@ -1,6 +1,4 @@
-"""`gpulaunch profile` and --record when something goes wrong: nothing is held up, lost or left
-behind.
-"""
+"""`gpulaunch profile` and --record in trouble: nothing is held up, lost or left behind."""
 
 import json
 import os
@@ -30,7 +28,7 @@ PROGRESS = ("--iterations-from", r"step (\d+)")
 
 @pytest.fixture
 def box(dgx1_v100: FakeNvml) -> FakeNvml:
-    """GPUs that are busy, and count what goes over their links."""
+    """Make GPUs busy, with counters of what goes over their links."""
     for gpu in range(8):
         dgx1_v100.script(gpu, "active", 60)
         for link in range(6):
@@ -53,7 +51,7 @@ def eventually(holds: Callable[[], bool]) -> None:
 
 
 def alive(mark: str) -> list[str]:
-    """Command lines of the processes that have this word in theirs."""
+    """Return the command lines of the processes that have this word in theirs."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -70,9 +68,7 @@ def alive(mark: str) -> list[str]:
 def test_counters_that_fail_for_a_while_lose_nothing(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
-    """Links whose counters cannot be read in the middle have carried what they have: no ring
-    becomes no traffic.
-    """
+    """Links whose counters fail for a while lose nothing: no ring becomes no traffic."""
     box.answer("nvmlDeviceGetFieldValues", 999, since=1.0, until=2.2)
     path = tmp_path / "job.toml"
     done = launcher.run("profile", "-o", str(path), *TWO, "--", "sleep", "2.5")
@@ -84,9 +80,7 @@ def test_counters_that_fail_for_a_while_lose_nothing(
 
 
 def test_a_driver_that_goes_away_is_told(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """A driver that answers nothing any more leaves an incomplete measurement, not a short one that
-    looks whole.
-    """
+    """A driver that goes silent leaves a measurement marked incomplete, not a short whole one."""
     box.answer("*", 1, 0, since=1.0)
     path = tmp_path / "run.json"
     launcher.run("--record-to", str(path), "--only", "0", "--", "sleep", "2")
@@ -97,9 +91,7 @@ def test_a_driver_that_goes_away_is_told(launcher: Launcher, box: FakeNvml, tmp_
 def test_a_driver_that_hangs_does_not_keep_the_job(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
-    """A driver that hangs when measuring begins keeps the job for two seconds, not for as long as
-    it hangs.
-    """
+    """A driver that hangs when measuring begins keeps the job for two seconds and no longer."""
     box.script(0, "power", 100)
     box.slow("nvmlDeviceGetPowerUsage", 30, 0)
     began, path = time.monotonic(), tmp_path / "run.json"
@@ -114,9 +106,7 @@ def test_a_driver_that_hangs_does_not_keep_the_job(
 def test_time_stopped_is_no_time_of_the_job(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
-    """A job that was stopped by Ctrl-Z and went on is told of, and what was measured of it is
-    incomplete.
-    """
+    """A job that Ctrl-Z stopped for a while is told of, and its measurement is incomplete."""
     del box
     path = tmp_path / "job.toml"
     command = f"gpulaunch profile --only 0 -o {path} -- sh -c 'echo up; sleep 1.5'"
@@ -129,9 +119,7 @@ def test_time_stopped_is_no_time_of_the_job(
 
 
 def test_a_slice_is_a_whole_measurement(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """A job that is ended because it has run for long enough went well: status 0, and complete
-    figures.
-    """
+    """A job that is ended for having run long enough went well: status 0 and complete figures."""
     del box
     path = tmp_path / "job.toml"
     job = (sys.executable, "-c", STEPS.format(count=100_000))
@@ -153,9 +141,7 @@ def test_progress_that_nobody_tells(launcher: Launcher, box: FakeNvml, tmp_path:
 
 
 def test_a_reader_that_goes_ends_the_job(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """Whoever stops reading the job's output stops the job, also where its progress is read on the
-    way.
-    """
+    """A reader that goes away ends the job, also where its progress is read on the way."""
     del box
     command = [launcher.script, "profile", "-o", str(tmp_path / "job.toml"), "--only", "0"]
     command += [*PROGRESS, "--", "yes", "step 1"]
@@ -186,9 +172,7 @@ def test_the_last_line_counts_though_it_has_no_end(
 
 
 def test_an_interrupted_run_is_the_last(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """Whoever ends a run ends the measuring, also if the job takes that for success; it is not a
-    run like others.
-    """
+    """An interrupted run is the last and incomplete, even if the job takes that for success."""
     del box
     path = tmp_path / "job.toml"
     script = "trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done"
@@ -205,9 +189,7 @@ def test_an_interrupted_run_is_the_last(launcher: Launcher, box: FakeNvml, tmp_p
 def test_killed_while_measuring(
     launcher: Launcher, box: FakeNvml, tmp_path: Path, guarded: bool
 ) -> None:
-    """A measuring that is killed takes its job along where CI is set, as a launch would; else the
-    job goes on.
-    """
+    """A killed measurement takes its job along where CI is set, as a launch does; else not."""
     del box
     if guarded:
         launcher.environment["CI"] = "true"
@@ -223,9 +205,7 @@ def test_killed_while_measuring(
 
 
 def test_what_ran_beside_leaves_nothing(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """The other job ends with all that it has started, and is never held up by output that nobody
-    reads.
-    """
+    """The other job ends with all that it has started, and unread output never holds it up."""
     del box
     beats, other = tmp_path / "beats", tmp_path / "other.toml"
     script = f"while :; do echo >> {beats}; head -c 4096 /dev/zero; sleep 0.01; done & sleep 59.125"
@@ -276,9 +256,7 @@ def test_what_can_be_no_profile(launcher: Launcher, box: FakeNvml, path: str) ->
 
 
 def test_arguments_that_are_no_text(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """A job with arguments that are no UTF-8 runs and is measured; its command is left out of the
-    profile.
-    """
+    """A job whose arguments are no UTF-8 is measured; its command is left out of the profile."""
     del box
     path = tmp_path / "job.toml"
     done = launcher.run("profile", "-o", str(path), "--only", "0", "--", "echo", "caf\udce9")
@@ -288,9 +266,7 @@ def test_arguments_that_are_no_text(launcher: Launcher, box: FakeNvml, tmp_path:
 
 
 def test_a_full_disk(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """Where there is no room for what a launch in passing has measured, the job's status stays, and
-    it is told.
-    """
+    """On a full disk the job's status stays, and the user is told of the profile."""
     del box
     done = launcher.run("--record-to", "/dev/full", "--only", "0", "--", "sh", "-c", "exit 3")
     assert (done.returncode, "what was measured is lost" in done.stderr) == (3, True)
@@ -298,9 +274,7 @@ def test_a_full_disk(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
 
 
 def test_learning_holds_no_gpu(launcher: Launcher, box: FakeNvml) -> None:
-    """A launch whose profile somebody else is writing has freed its GPUs before it waits for
-    that.
-    """
+    """A launch frees its GPUs before it waits for a profile that is being written."""
     del box
     folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch")
     folder.mkdir(parents=True)
@@ -318,9 +292,7 @@ def test_learning_holds_no_gpu(launcher: Launcher, box: FakeNvml) -> None:
 def test_measuring_is_no_launch_to_learn_from(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
-    """With record = true the runs of a measurement teach nobody besides: not those on the worst
-    GPUs.
-    """
+    """With record = true the runs of a measurement teach no other profile."""
     del box
     launcher.environment["GPULAUNCH_RECORD"] = "true"
     path = tmp_path / "job.toml"
@@ -349,9 +321,7 @@ def test_two_jobs_in_one_profile(launcher: Launcher, box: FakeNvml, tmp_path: Pa
 def test_a_whole_measurement_is_not_called_a_part(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
-    """A pair that is measured to its end takes away the mark of one that was not, and keeps its
-    other figures.
-    """
+    """A pair that is measured to its end loses the mark of incompleteness, and keeps the rest."""
     del box
     path, other = tmp_path / "job.toml", tmp_path / "other.toml"
     other.write_text('name = "other"\ncommand = ["sleep", "60"]\n')
@@ -372,9 +342,7 @@ def test_a_whole_measurement_is_not_called_a_part(
 def test_a_companion_has_the_gpus_that_it_was_measured_on(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
-    """A profile that was measured on two GPUs runs on two beside the job, though nobody said how
-    many it wants.
-    """
+    """A companion whose profile was measured on two GPUs runs on two without being told."""
     del box
     seen, other = tmp_path / "seen", tmp_path / "other.toml"
     script = f"echo $CUDA_VISIBLE_DEVICES > {seen}; sleep 60"

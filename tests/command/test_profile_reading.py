@@ -1,6 +1,4 @@
-"""`gpulaunch profile --scan`, `--scan-nccl-log`, `--import-ncu`, and what a profile borrows: from
-files to profiles.
-"""
+"""`gpulaunch profile --scan`, `--scan-nccl-log` and `--import-ncu`, and what a profile borrows."""
 
 import json
 import tomllib
@@ -15,9 +13,9 @@ pytest_plugins = ("fake_nvml",)
 DDP = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(make())\n"
 SILENT = "# dist.all_reduce(x)\nprint('ncclAllReduce')\n"
 RANK = "host:{pid}:{pid} [{rank}] NCCL INFO "
-INIT = (
-    RANK
-    + "comm 0x{pid} rank {rank} nranks {ranks} cudaDev {rank} busId {rank}000 commId 0x{group} - Init COMPLETE\n"
+INIT = RANK + (
+    "comm 0x{pid} rank {rank} nranks {ranks} cudaDev {rank} busId {rank}000 commId 0x{group} "
+    "- Init COMPLETE\n"
 )
 CALL = RANK + (
     "AllReduce: opCount {n:x} sendbuff 0x1 recvbuff 0x2 count {count} datatype 7 op 0 root 0 comm "
@@ -26,7 +24,8 @@ CALL = RANK + (
 )
 NCU = """\
 ==PROF== Connected to process 1
-"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device","CC",\
+"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size",\
+"Grid Size","Device","CC",\
 "Section Name","Metric Name","Metric Unit","Metric Value"
 """
 ROW = (
@@ -45,7 +44,7 @@ METRICS = (
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with a file of each kind."""
+    """Return a folder with a file of each kind."""
     (tmp_path / "train.py").write_text(DDP)
     (tmp_path / "quiet.py").write_text(SILENT)
     ranks = [{"pid": 10 + rank, "rank": rank, "ranks": 4, "group": "a"} for rank in range(4)]
@@ -105,9 +104,7 @@ def test_scan_of_what_is_silent(launcher: Launcher, files: Path) -> None:
 def test_into_a_profile(
     launcher: Launcher, files: Path, options: tuple[str, ...], section: str, want: dict
 ) -> None:
-    """What was read makes a profile, or changes its own section of one that is there; both can be
-    used at once.
-    """
+    """What was read makes a new profile or changes its own section of one; both are valid."""
     done = launcher.run("profile", *options, "-o", "new.toml", cwd=files)
     assert (done.returncode, done.stderr) == (0, "gpulaunch: info: written to new.toml\n")
     (files / "old.toml").write_text('name = "old" # mine\n\n[sharing]\nshare = false\n')
@@ -126,9 +123,7 @@ def test_into_a_profile(
 
 
 def test_several_communicators(launcher: Launcher, tmp_path: Path) -> None:
-    """A log whose ranks talk in two groups makes a profile that can be used: its graph in two parts
-    is left out.
-    """
+    """A log whose ranks talk in two groups makes a valid profile, without its graph."""
     ranks = [{"pid": 10 + r, "rank": r % 2, "ranks": 2, "group": "ab"[r // 2]} for r in range(4)]
     worlds = [{"pid": 20 + r, "rank": r, "ranks": 4, "group": "c"} for r in range(4)]
     lines = [INIT.format(**rank) for rank in (*ranks, *worlds)]
@@ -147,9 +142,7 @@ def test_several_communicators(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_a_guess_takes_no_measurement_away(launcher: Launcher, files: Path) -> None:
-    """What counters and runs have found stays when the source is scanned afterwards, and that is
-    told.
-    """
+    """A scan of the source replaces no counters and runs that were measured, and says so."""
     measured = (
         '[communication]\npattern = "chain"\nedges = [[0, 1, 5.0]]\nconfidence = "certain"\nsource '
         '= "counted"\n'
@@ -198,9 +191,7 @@ def test_what_cannot_be_read(
 def test_a_job_without_pair_data_borrows(
     launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path
 ) -> None:
-    """A job that nobody measured beside others borrows from the nearest that was, and that is
-    called predicted.
-    """
+    """A job without measured neighbours borrows from the nearest profile, marked predicted."""
     folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles")
     folder.mkdir(parents=True)
     for name, sm, slowdown in (("near", 62, 12.5), ("far", 20, 90)):
@@ -238,9 +229,7 @@ def test_a_job_without_pair_data_borrows(
 
 
 def test_pcie_alone_tells_no_peers(launcher: Launcher, nvml: FakeNvml, tmp_path: Path) -> None:
-    """On GPUs without NVLink the totals over PCIe are told, and that they name no peer; no pattern
-    is claimed.
-    """
+    """On GPUs without NVLink only totals over PCIe are told: no peers, no pattern."""
     shape = {"name": "Tesla T4", "memory_mib": 15360, "cc": "7.5", "gen": 3, "width": 16}
     nvml.describe([{"uuid": f"GPU-t4-{i}", "pci": f"ffff:0{i}:00", **shape} for i in range(2)], [])
     for gpu in range(2):

@@ -13,9 +13,7 @@ pytest_plugins = ("fake_nvml", "fake_cuda")
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_a_job_that_cannot_be_cut(launcher: Launcher, tmp_path: Path) -> None:
-    """A job that hears no TERM is killed after the grace, and so is what it has started: no GPU
-    stays held.
-    """
+    """A job that ignores TERM is killed after the grace with all it started: no GPU stays held."""
     deaf = "trap '' TERM; (trap '' TERM; exec sleep 60) & "
     script = deaf + "i=0; while :; do i=$((i+1)); echo step $i; sleep 0.05; done"
     options = ("--sensitivity", "--iterations-from", "step ([0-9]+)", "--slice", "0.3s", "-n", "2")
@@ -38,9 +36,7 @@ def test_without_mps_there_is_no_curve(launcher: Launcher, tmp_path: Path) -> No
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_beside_built_in_loads(launcher: Launcher, cuda: FakeCuda, tmp_path: Path) -> None:
-    """Synthetic loads of memory, links and SMs run beside the job, each until it has been
-    measured.
-    """
+    """Synthetic loads of memory, links and SMs each run beside the job until it is measured."""
     launcher.environment = cuda.environment(launcher.environment)
     path = tmp_path / "job.toml"
     done = launcher.run(
@@ -73,9 +69,7 @@ def test_a_load_that_fails_is_told(launcher: Launcher, cuda: FakeCuda, tmp_path:
 def test_a_pair_that_fails_half_way_keeps_its_figures(
     launcher: Launcher, cuda: FakeCuda, tmp_path: Path
 ) -> None:
-    """A job that fails beside the third load leaves its slowdowns beside two, marked as incomplete,
-    and its status.
-    """
+    """A job that fails beside the third load leaves two slowdowns, incomplete, and its status."""
     launcher.environment = cuda.environment(launcher.environment)
     path, count = tmp_path / "job.toml", tmp_path / "count"
     job = f"echo x >> {count}; test $(wc -l < {count}) -lt 4 || exit 9; sleep 0.1"

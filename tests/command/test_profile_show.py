@@ -13,9 +13,7 @@ from gpulaunch.profiles.catalog import load_profile, profile_names
 
 
 def test_list_at_a_terminal(launcher: Launcher) -> None:
-    """At 80 columns no line is longer or ends in a blank, and each profile's description is there
-    in full.
-    """
+    """At 80 columns no line is longer or ends in a blank, and descriptions are there in full."""
     child = pexpect.spawn(
         str(SCRIPT), ["profiles"], env=launcher.environment, dimensions=(50, 80), timeout=60
     )
@@ -81,9 +79,7 @@ def test_colours(launcher: Launcher, full: str, no_colour: bool) -> None:
 
 
 def test_picture_of_a_profile(launcher: Launcher, full: str, tmp_path: Path) -> None:
-    """`--svg FILE` writes the picture and prints nothing; the memory is that of a described
-    machine's GPU.
-    """
+    """`--svg FILE` writes the picture and prints nothing, with a described machine's memory."""
     done = launcher.run("profiles", "show", full, "--svg", str(tmp_path / "out.svg"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert "13.79 GiB of 15.78 GiB" in texts((tmp_path / "out.svg").read_text())

@@ -32,9 +32,7 @@ def test_launch_names_who_asks_for_a_missing_base(launcher: Launcher, files: Pat
 
 
 def test_a_pipe_is_read_only_where_somebody_writes(launcher: Launcher, tmp_path: Path) -> None:
-    """A named pipe is refused at once, by check and by a launch; what the shell has opened is
-    read.
-    """
+    """A named pipe is refused at once, by check and launch; a pipe from the shell is read."""
     path = tmp_path / "fifo"
     os.mkfifo(path)
     want = f"gpulaunch: error: {path}: it is a named pipe, and a file is wanted\n"
@@ -79,9 +77,7 @@ def test_job_file_profiles_have_bases(launcher: Launcher, tmp_path: Path) -> Non
 
 
 def test_measured_edges_are_the_pattern(launcher: Launcher, tmp_path: Path) -> None:
-    """The graph of a profile is the pattern of as many GPUs; of another number, all to all is
-    assumed.
-    """
+    """A profile's graph is the pattern of as many GPUs; for other numbers it is all to all."""
     path = tmp_path / "job.toml"
     path.write_text(
         'name = "job"\n[communication]\nedges = [[0, 1, 9], [1, 2, 1.5]]\nsource = "counted"'
@@ -113,9 +109,7 @@ def dry_run(launcher: Launcher, *options: str) -> tuple[int, str]:
 
 
 def test_set_goes_over_the_profile(launcher: Launcher) -> None:
-    """--set changes what the profile says, several times, and makes a profile where there is
-    none.
-    """
+    """--set, also given several times, overrides the profile, and makes one where there is none."""
     assert (
         json.loads(dry_run(launcher, "--json", "-p", "vgg16", "--set", "gpus=3")[1])["gpus"][2][
             "index"
@@ -164,8 +158,8 @@ def test_set_goes_over_the_profile(launcher: Launcher) -> None:
         (
             ('collocation.slowdown_percentage."a=32',),
             (
-                '--set collocation.slowdown_percentage."a=32: it is not KEY=VALUE, with KEY as in TOML '
-                "where it has quotes"
+                '--set collocation.slowdown_percentage."a=32: it is not KEY=VALUE, '
+                "with KEY as in TOML where it has quotes"
             ),
         ),
         (("resources.source= ",), "--set resources.source= : source: it is empty"),
@@ -178,9 +172,7 @@ def test_mistakes_of_set(launcher: Launcher, options: tuple[str, ...], want: str
 
 
 def test_check_names_path_and_line_of_every_file(launcher: Launcher, files: Path) -> None:  # noqa: F811
-    """Every file is checked, the wrong ones are told with path and line, and the exit status is
-    2.
-    """
+    """Every file is checked, wrong ones are told with path and line, and the status is 2."""
     (files / "bad.toml").write_text('name = "bad"\n[resources]\nmemorymib = 3\nsource = "x"')
     (files / "no.toml").write_text('name = "no\n')
     done = launcher.run(
@@ -286,9 +278,7 @@ def test_what_check_warns_of(launcher: Launcher, tmp_path: Path, text: str, want
 
 
 def test_file_and_name_that_differ(launcher: Launcher, tmp_path: Path) -> None:
-    """The list has what can be asked for, and check warns in a folder of profiles; folders there
-    are no profiles.
-    """
+    """The list has what can be asked for; check warns in a folder of profiles; a folder is none."""
     own = tmp_path / "gpulaunch" / "profiles"
     (own / "dir.toml").mkdir(parents=True)
     (own / "wrongname.toml").write_text('name = "other"\n[variants.a]\ngpus = 2')
@@ -310,9 +300,7 @@ def test_file_and_name_that_differ(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_list_has_everything(launcher: Launcher) -> None:
-    """`profiles --json` has every field of each, what may be asked of it, and the keys that were
-    there before.
-    """
+    """`profiles --json` has every field of each, what may be asked of it, and the earlier keys."""
     found = {one["name"]: one for one in json.loads(launcher.run("profiles", "--json").stdout)}
     assert set(found) == set(profile_names())
     assert found["alexnet"]["variants"] == [f"alexnet@batch={n}" for n in (1, 2, 4, 8, 64, 128)]

@@ -21,7 +21,7 @@ JOBS = [
 
 @pytest.fixture(autouse=True)
 def table_here(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process uses the test's own table, not the host's."""
+    """Have this process use the test's own table, not the host's."""
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
 
 

@@ -15,7 +15,7 @@ from gpulaunch.simulate.simulator import generated_trace
 
 @pytest.fixture
 def trace(tmp_path: Path) -> list[str]:
-    """A command line that replays 10 jobs."""
+    """Return a command line that replays 10 jobs."""
     path = tmp_path / "jobs.toml"
     path.write_text(generated_trace("uniform", 1, 10))
     return [
@@ -30,8 +30,7 @@ def trace(tmp_path: Path) -> list[str]:
 
 
 def test_report(launcher: Launcher, trace, tmp_path: Path) -> None:
-    """--report DIR makes DIR, writes the page and its pictures, and names the page below the
-    tables.
+    """--report DIR makes DIR, writes the page and its pictures, and names it below the tables.
 
     The same replays make the same bytes: on another day, in another process, whatever matplotlib's
     user likes.
@@ -70,9 +69,7 @@ def test_report(launcher: Launcher, trace, tmp_path: Path) -> None:
 
 
 def test_without_matplotlib(launcher: Launcher, trace, tmp_path: Path) -> None:
-    """Without matplotlib --report says what to install, before the run; without --report nothing
-    needs it.
-    """
+    """Without matplotlib --report says what to install before the run; all else works."""
     (tmp_path / "block").mkdir()
     (tmp_path / "block" / "matplotlib.py").write_text(
         'raise ModuleNotFoundError("No module named \'matplotlib\'", name="matplotlib")\n'
@@ -89,9 +86,7 @@ def test_without_matplotlib(launcher: Launcher, trace, tmp_path: Path) -> None:
 
 
 def test_without_a_home(launcher: Launcher, trace, tmp_path: Path) -> None:
-    """Where matplotlib may keep nothing the report is made all the same, without a word, and
-    nothing is left behind.
-    """
+    """Where matplotlib can keep nothing the report is made silently, and nothing is left."""
     (tmp_path / "temporary").mkdir()
     nowhere = {
         "HOME": "/proc/none",
@@ -144,7 +139,7 @@ def test_place_that_cannot_be_written(
 
 @pytest.fixture
 def long_run(tmp_path: Path) -> list[str]:
-    """A command line that replays for a few seconds."""
+    """Return a command line that replays for a few seconds."""
     path = tmp_path / "many.toml"
     path.write_text(generated_trace("poisson", 1, 2000))
     options = [
@@ -159,7 +154,7 @@ def long_run(tmp_path: Path) -> list[str]:
 
 
 def at_terminal(launcher: Launcher, *arguments: str, **variables: str) -> str:
-    """What is seen of a command at a terminal, control characters included."""
+    """Return what a command shows at a terminal, control characters included."""
     environment = launcher.environment | {"TERM": "xterm", "NO_COLOR": "1", **variables}
     size = (24, 120)
     terminal = pexpect.spawn(
@@ -175,9 +170,7 @@ def at_terminal(launcher: Launcher, *arguments: str, **variables: str) -> str:
 
 
 def test_progress_at_a_terminal(launcher: Launcher, long_run) -> None:
-    """A long run at a terminal tells policy, jobs and time left on one line, which is gone before
-    the tables come.
-    """
+    """At a terminal a long run shows policy, jobs and time left on one line, gone at the end."""
     seen = re.sub(r"\x1b\[\d*m", "", at_terminal(launcher, *long_run))
     lines, _, rest = seen.rpartition("\r\x1b[2K")
     told = [
@@ -195,9 +188,7 @@ def test_progress_at_a_terminal(launcher: Launcher, long_run) -> None:
 
 
 def test_no_progress(launcher: Launcher, long_run, trace) -> None:
-    """A pipe, a terminal that cannot draw over a line, and a run that is over at once hear nothing
-    of progress.
-    """
+    """A pipe, a terminal that cannot redraw a line, and a short run show no progress."""
     one = [*long_run, "--policy", "topo-aware"]
     piped = launcher.start(*one)
     assert " of 2,000 jobs" not in at_terminal(launcher, *one, TERM="dumb")

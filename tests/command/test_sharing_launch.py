@@ -1,6 +1,4 @@
-"""Sharing as users meet it, on a described machine: options, profiles, the table, and what the jobs
-find.
-"""
+"""Sharing as users meet it, on a described machine: options, profiles, table, job variables."""
 
 import json
 import os
@@ -21,7 +19,7 @@ HEAVY = ("--share", "--sm", "95", "--memory-bandwidth", "5", "--memory", "1GiB")
 
 
 def dry(launcher: Launcher, *options: str) -> dict:
-    """The document of a dry run, with the exit status."""
+    """Return the document of a dry run, with the exit status."""
     done = launcher.run(*options, "--dry-run", "--json", "--", "train")
     assert done.returncode in (0, 2, 75), done.stderr
     return json.loads(done.stdout) | {"status": done.returncode}
@@ -36,9 +34,7 @@ def status(launcher: Launcher, *options: str) -> dict:
 
 
 def test_what_a_job_that_shares_finds(launcher: Launcher) -> None:
-    """A job that shares finds its GPU by UUID, its share of SMs and its bound of memory, in whole
-    MiB.
-    """
+    """A job that shares finds its GPU by UUID, its share of SMs and its memory in whole MiB."""
     done = launcher.run(*DGX, *LIGHT, "--sm-percentage", "40", *ENV)
     assert (done.returncode, done.stdout.splitlines()) == (
         0,
@@ -72,9 +68,7 @@ def test_a_job_of_several_gpus_finds_a_bound_for_each(launcher: Launcher) -> Non
 
 
 def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
-    """Two light jobs share a GPU, which status shows; a heavy one gets a GPU of its own; all are
-    freed.
-    """
+    """Two light jobs share a GPU, which status shows; a heavy one gets its own; all are freed."""
     with (
         held(launcher, *DGX, *LIGHT, "--name", "one") as one,
         held(launcher, *DGX, *LIGHT, "--name", "two") as two,
@@ -104,9 +98,7 @@ def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
 
 
 def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
-    """A dry run names the residents, the sums, what would be best for all and what those that are
-    there leave.
-    """
+    """A dry run names residents, sums, what is best for all, and what the residents leave."""
     curve = Path(launcher.environment["HOME"]) / "curved.toml"
     curve.write_text(
         'name = "curved"\n[resources]\nmemory_mib = 2048\nsm_utilization_percentage = 40\n'
@@ -140,9 +132,7 @@ def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
 
 
 def test_explained_in_the_terminal(launcher: Launcher) -> None:
-    """--explain names each group with its jobs, the sums and the verdict, what is best and what is
-    left.
-    """
+    """--explain names each group with jobs, sums and verdict, what is best and what is left."""
     with (
         held(launcher, *BOX, *LIGHT, "--name", "one"),
         held(launcher, *BOX, *HEAVY, "--name", "two"),
@@ -204,9 +194,7 @@ def test_not_shared(launcher: Launcher, sentence: str, options: tuple[str, ...],
 
 
 def test_memory_that_is_set_aside(launcher: Launcher) -> None:
-    """Who shares with a profile whose memory is a framework's reservation is told so, unless
-    --memory says the need.
-    """
+    """A profile's memory that a framework reserved is warned of, unless --memory says the need."""
     told = (
         "the memory of profile warpx-1x is what it sets aside, not what it needs: --memory may say "
         "less"
@@ -218,9 +206,7 @@ def test_memory_that_is_set_aside(launcher: Launcher) -> None:
 
 
 def test_gpus_before_volta(launcher: Launcher) -> None:
-    """On GPUs before Volta, where MPS bounds nothing, nothing is shared, and --dry-run says so,
-    too.
-    """
+    """GPUs before Volta, where MPS bounds nothing, are not shared, and --dry-run says so."""
     options = ("--topology", "power8-minsky", *LIGHT)
     why = "compute capability 6.0: MPS bounds SMs and memory from 7.0 on"
     assert launcher.run(*options, *ENV).stderr == f"gpulaunch: warning: not shared: {why}\n"
@@ -263,9 +249,7 @@ def test_mistakes(launcher: Launcher, options: tuple[str, ...], want: str) -> No
 
 
 def test_settings_of_sharing(launcher: Launcher, tmp_path: Path) -> None:
-    """Mistakes in settings of sharing are told, also on a described machine, which needs some of
-    them not.
-    """
+    """Mistakes in settings of sharing are told, also on a described machine that needs few."""
     for variable, value, want in (
         ("MPS_TIMEOUT", "-5s", "'-5s' is no length of time such as 90s, 10m or 1h30m"),
         ("MPS_DIRECTORY", "x", "'x' is no absolute path"),
@@ -295,16 +279,14 @@ def test_settings_of_sharing(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_announced_jobs_that_do_not_fit(launcher: Launcher) -> None:
-    """It is noted if those who are to come could not all be there."""
+    """It is noted if the announced jobs could not all find room."""
     document = dry(launcher, *DGX, *HEAVY, "--share-with", "lammps-4x")
     want = "with those still to come: average SM utilization 191.28 % of at most 100 %"
     assert document["sharing"]["notes"] == [want]
 
 
 def test_many_at_once(launcher: Launcher) -> None:
-    """Jobs that come at the same moment all find a place, together where they may be; none is told
-    that it is busy.
-    """
+    """Jobs that come at once all find a place, together where they may, and none is told busy."""
     jobs = [
         launcher.start(
             *DGX, *LIGHT, "--", "sh", "-c", "echo started; read line", stdin=subprocess.PIPE
@@ -321,9 +303,7 @@ def test_many_at_once(launcher: Launcher) -> None:
 
 
 def test_where_sharing_is_set(launcher: Launcher, tmp_path: Path) -> None:
-    """The command line comes before the environment, that before the profile, and that before the
-    file.
-    """
+    """The command line beats the environment, then the profile, then the file."""
     profile = tmp_path / "job.toml"
     figures = "[resources]\nmemory_mib = 100\nsm_utilization_percentage = 1\n"
     figures += 'memory_bandwidth_utilization_percentage = 1\nsource = "x"\n'
@@ -346,9 +326,7 @@ def test_where_sharing_is_set(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_announced_jobs_find_room(launcher: Launcher, tmp_path: Path) -> None:
-    """Who announces others leaves them their part, and they find it, in whatever order they
-    come.
-    """
+    """A job that announces others leaves them their part, in whatever order they come."""
     profiles = tmp_path / "config" / "gpulaunch" / "profiles"
     profiles.mkdir(parents=True)
     for name, throughputs in (("memory", "[5, 9, 10, 10]"), ("compute", "[10, 20, 30, 100]")):
@@ -390,24 +368,21 @@ def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
 
 
 def test_inside_a_shared_lease_nothing_else_is_shared(launcher: Launcher) -> None:
-    """A dry run there tells the share that the launch has, and options of sharing are told to have
-    no effect.
-    """
+    """A dry run inside a shared lease shows its share, and that options of sharing do nothing."""
     inside = f"gpulaunch {' '.join(DGX)} --sm-percentage 7 --dry-run --json -- x"
     done = launcher.run(*DGX, *LIGHT, "--sm-percentage", "40", "--", "sh", "-c", inside)
     document = json.loads(done.stdout)
     assert (document["shared"], document["sm_percentage"]) == (True, 40)
     assert document["env"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "40"
     assert re.fullmatch(
-        r"gpulaunch: warning: --sm-percentage 7 has no effect inside lease [0-9a-f]{12}, which is shared\n",
+        r"gpulaunch: warning: --sm-percentage 7 has no effect inside lease [0-9a-f]{12}, "
+        r"which is shared\n",
         done.stderr,
     )
 
 
 def test_a_lease_that_has_ended_leaves_no_share(launcher: Launcher) -> None:
-    """Who waited inside a lease that was shared, and that has ended, gets a GPU of its own, without
-    a share.
-    """
+    """A waiter whose shared lease has ended gets a GPU of its own, without a share."""
     script = (
         f"gpulaunch {' '.join(DGX)} -- sh -c 'echo $GPULAUNCH_LEASE; exec sleep 600' & read line"
     )
@@ -433,9 +408,7 @@ def test_a_lease_that_has_ended_leaves_no_share(launcher: Launcher) -> None:
 
 
 def test_a_waiting_sharer_is_woken_by_those_it_may_join(launcher: Launcher) -> None:
-    """Who is barred from free GPUs by an earlier request still comes to a shared one as soon as
-    there is room.
-    """
+    """A waiter barred from free GPUs still joins a shared one as soon as there is room."""
     half = ("--share", "--sm", "45", "--memory-bandwidth", "5", "--memory", "1GiB")
     with (
         held(launcher, *BOX, "--only", "0,1,3", "-n", "3"),
@@ -454,9 +427,7 @@ def test_a_waiting_sharer_is_woken_by_those_it_may_join(launcher: Launcher) -> N
 
 
 def test_a_launcher_that_is_killed_keeps_nobody_from_sharing(launcher: Launcher) -> None:
-    """A job whose launcher was killed goes on with its share, others join it, and its end frees
-    it.
-    """
+    """A job whose launcher was killed keeps its share, others join it, and its end frees it."""
     job = Held(launcher, *DGX, *LIGHT)
     os.kill(job.process.pid, signal.SIGKILL)
     job.process.wait()
@@ -470,7 +441,7 @@ def test_a_launcher_that_is_killed_keeps_nobody_from_sharing(launcher: Launcher)
 
 
 def test_waiting_to_share(launcher: Launcher) -> None:
-    """Who may not come yet waits with --wait, and comes when the other has gone."""
+    """A job that may not join yet waits with --wait, and comes when the other has gone."""
     options = ("--topology", "dgx1-v100", "--only", "0")
     with held(launcher, *options, *HEAVY) as first:
         refused = launcher.run(*options, *HEAVY, "--", "true")
@@ -503,9 +474,7 @@ def test_from_python(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_program_hands_no_share_on(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that finds another job's share in its environment is rid of it while its lease
-    applies.
-    """
+    """A program is rid of another job's share in its environment while its own lease applies."""
     import gpulaunch
 
     found = {

@@ -71,9 +71,7 @@ def test_three_forms_of_a_job_file(launcher: Launcher, tmp_path: Path, text: str
 
 
 def test_same_seed_same_bytes(launcher: Launcher, tmp_path: Path) -> None:
-    """The same seed makes the same file, and the same file the same results, byte for byte, in
-    every process.
-    """
+    """A seed always makes the same file, and a file the same results, byte for byte."""
     first, second = (
         launcher.run("simulate", "--generate", "uniform", "--seed", "5", "--count", "60")
         for _ in range(2)
@@ -104,9 +102,7 @@ def test_same_seed_same_bytes(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_generated_jobs_bring_their_profiles(launcher: Launcher, tmp_path: Path) -> None:
-    """Jobs of topo-aware-sc17's generator run as they are printed: on five machines, neighbours and
-    all.
-    """
+    """Generated jobs of topo-aware-sc17 run as printed: on five machines, neighbours and all."""
     path = written(
         tmp_path,
         launcher.run("simulate", "--generate", "poisson", "--seed", "2", "--count", "50").stdout,
@@ -138,9 +134,7 @@ def test_all_at_once(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_table(launcher: Launcher, tmp_path: Path) -> None:
-    """Without --json there is a table with a line for each policy, uncut in a pipe, and nothing on
-    stderr.
-    """
+    """Without --json there is a table with a line per policy, uncut in a pipe, and no stderr."""
     path = written(tmp_path, COLUMNS)
     done = launcher.run(
         "simulate",
@@ -233,9 +227,7 @@ SAID = {
 def test_mistakes_in_a_job_file(
     launcher: Launcher, tmp_path: Path, sentence: str, text: str, want: str | None
 ) -> None:
-    """A mistake is named in one line with path, line and what was expected, with status 2; nothing
-    is simulated.
-    """
+    """A mistake is one line with path, line and what was expected, status 2, and no simulation."""
     path = written(tmp_path, text)
     done = launcher.run("simulate", "--topology", "dgx1-v100", "--jobs", str(path))
     first = done.stderr.splitlines()[0]
@@ -284,9 +276,7 @@ def test_mistakes_on_the_command_line(
 
 
 def test_lines_of_json_end_where_json_says(launcher: Launcher, tmp_path: Path) -> None:
-    """A line separator of Unicode inside a text ends no line, and a byte order mark is no part of
-    the first.
-    """
+    """A Unicode line separator in a text ends no line, and a byte order mark is not read."""
     text = '\ufeff{"name": "a\u2028b", "gpus": 1, "duration_s": 2}\n{"gpus": 1, "duration_s": 3}\n'
     (run,) = simulated(launcher, written(tmp_path, text))["runs"]
     assert [(job["name"], job["ended_s"]) for job in run["jobs"]] == [("a\u2028b", 2), ("job", 3)]
@@ -299,9 +289,7 @@ def test_columns_may_have_a_header(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_a_name_is_what_the_file_calls_a_job(launcher: Launcher, tmp_path: Path) -> None:
-    """Jobs stay apart from those that the file gives a name, as launches do; a command is no
-    name.
-    """
+    """Jobs with names of their own stay apart, as launches do; a command is no name."""
     nameless = '[[job]]\ncommand = ["sleep"]\nduration_s = 9\n'
     apart = f'{nameless}\n{nameless}apart_from = ["sleep"]\n'
     for text, want in (
@@ -318,9 +306,7 @@ def test_a_name_is_what_the_file_calls_a_job(launcher: Launcher, tmp_path: Path)
 def test_what_a_job_says_of_itself_comes_before_its_profile(
     launcher: Launcher, tmp_path: Path
 ) -> None:
-    """A share of communication that the job says itself is not beaten by its profile's split
-    slowdown.
-    """
+    """A job's own share of communication beats its profile's split slowdown."""
     profile = (
         "[profile.p]\n[profile.p.communication]\nsplit_slowdown_percentage = 200.0\nsource = "
         '"here"\n'
@@ -337,7 +323,7 @@ def test_what_a_job_says_of_itself_comes_before_its_profile(
 
 
 def test_reader_that_goes_away(launcher: Launcher) -> None:
-    """Whoever reads only the beginning gets no traceback."""
+    """A reader that reads only the beginning gets no traceback."""
     done = subprocess.run(
         f"{launcher.script} simulate --generate uniform --count 2000 | head -n 1",
         env=launcher.environment,

@@ -38,28 +38,26 @@ def start(cuda: "FakeCuda", *arguments: str) -> subprocess.Popen[str]:
 
 
 def finished(cuda: "FakeCuda", *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
-    """Exit status, lines and complaint of the program."""
+    """Return exit status, lines and complaint of the program."""
     with start(cuda, *arguments) as process:
         printed, said = process.communicate(timeout=60)
     return process.returncode, [json.loads(line) for line in printed.splitlines()], said
 
 
 def copied(cuda: "FakeCuda", since: int = 0) -> int:
-    """Bytes of all copies from a certain call on."""
+    """Return the bytes of all copies from a certain call on."""
     return sum(call.amount for call in cuda.calls()[since:] if call.name.startswith("cuMemcpy"))
 
 
 def failed(cuda: "FakeCuda") -> "list[Call]":
-    """Calls that the library refused."""
+    """Return the calls that the library refused."""
     return [call for call in cuda.calls() if call.code]
 
 
 @pytest.mark.parametrize("gpus", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
 def test_driver_is_content(cuda: "FakeCuda", kind: str, gpus: int) -> None:
-    """Each load makes only calls that a driver accepts, says when it works, and ends with what it
-    did.
-    """
+    """Each load makes only calls that a driver accepts, says when it works, and sums up."""
     cuda.settings["FAKE_CUDA_GPUS"] = str(gpus)
     status, lines, said = finished(cuda, kind, "0.2")
     assert (status, said, failed(cuda)) == (0, "", [])
@@ -71,18 +69,14 @@ def test_driver_is_content(cuda: "FakeCuda", kind: str, gpus: int) -> None:
 
 
 def test_memory_counts_what_is_read_and_written(cuda: "FakeCuda") -> None:
-    """The memory load copies 256 MiB at a time within the GPU, and its total is twice the bytes
-    that were copied.
-    """
+    """The memory load copies 256 MiB at a time in the GPU, and totals twice the bytes copied."""
     _, lines, _ = finished(cuda, "memory", "0.2")
     assert {call.amount for call in cuda.calls("cuMemcpyDtoDAsync_v2")} == {256 * MIB}
     assert lines[-1]["gb"] == pytest.approx(2 * copied(cuda) / 1e9)
 
 
 def test_link_goes_both_ways_and_between_all_gpus(cuda: "FakeCuda") -> None:
-    """The link load copies to and from each GPU, and from each to each other one, each way on its
-    own stream.
-    """
+    """The link load copies to, from and between all GPUs, each way on its own stream."""
     cuda.settings["FAKE_CUDA_GPUS"] = "3"
     _, lines, _ = finished(cuda, "link", "0.2")
     assert (len(cuda.calls("cuStreamCreate")), len(cuda.calls("cuCtxEnablePeerAccess"))) == (
@@ -96,7 +90,7 @@ def test_link_goes_both_ways_and_between_all_gpus(cuda: "FakeCuda") -> None:
 
 
 def test_gpus_that_do_not_reach_each_other(cuda: "FakeCuda") -> None:
-    """Without peer access nobody asks for it, and the copies between GPUs are made as well."""
+    """Without peer access none is asked for, and the copies between GPUs are made as well."""
     cuda.settings |= {"FAKE_CUDA_GPUS": "2", "FAKE_CUDA_PEERS": "0"}
     status, _, _ = finished(cuda, "link", "0.1")
     assert (status, cuda.calls("cuCtxEnablePeerAccess")) == (0, [])
@@ -104,9 +98,7 @@ def test_gpus_that_do_not_reach_each_other(cuda: "FakeCuda") -> None:
 
 
 def test_compute_fills_all_sms(cuda: "FakeCuda") -> None:
-    """The compute load starts eight blocks of 256 threads an SM, and counts two operations a
-    multiply-add.
-    """
+    """The compute load runs eight blocks of 256 threads an SM; a multiply-add is two operations."""
     cuda.settings["FAKE_CUDA_SMS"] = "13"
     _, lines, _ = finished(cuda, "compute", "0.2")
     launches = cuda.calls("cuLaunchKernel")
@@ -119,9 +111,7 @@ def test_compute_fills_all_sms(cuda: "FakeCuda") -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "compute"])
 def test_queue_is_bounded(cuda: "FakeCuda", kind: str) -> None:
-    """There is never more than 20 ms of work between two waits, and where pieces are short, several
-    of them.
-    """
+    """There is never more than 20 ms of work between two waits, and several pieces if short."""
     finished(cuda, kind, "0.5")
     waits = [call.amount for call in cuda.calls("cuStreamSynchronize")]
     assert 5_000 < max(waits) <= 20_000
@@ -142,9 +132,7 @@ def test_signal_ends_it(cuda: "FakeCuda", kind: str, number: int) -> None:
 
 
 def test_throughput_each_second(cuda: "FakeCuda") -> None:
-    """About once a second a line tells what was done since, and so far; that is not more than the
-    total.
-    """
+    """About once a second a line tells what was done since and so far, never above the total."""
     _, lines, _ = finished(cuda, "memory", "2.2")
     marks = [line for line in lines if not {"ready", "total"} & line.keys()]
     assert len(marks) in (1, 2)
@@ -172,9 +160,7 @@ def test_throughput_each_second(cuda: "FakeCuda") -> None:
     ],
 )
 def test_cuda_fails(cuda: "FakeCuda", fail: str, kind: str, want: str) -> None:
-    """Where CUDA fails, at the start or on the way, one line names call and error, and the status
-    is 125.
-    """
+    """Where CUDA fails, at any time, one line names call and error, and the status is 125."""
     cuda.settings["FAKE_CUDA_FAIL"] = fail
     status, _, said = finished(cuda, kind, "20")
     assert (status, said) == (125, f"gpulaunch: error: synthetic {kind} load: {want}\n")
@@ -198,9 +184,7 @@ def test_no_driver(tmp_path: Path) -> None:
     "arguments", [(), ("heat",), ("memory", "soon"), ("memory", "0"), ("memory", "1", "2")]
 )
 def test_usage(cuda: "FakeCuda", arguments: tuple[str, ...]) -> None:
-    """Another load, or a time that is no positive number of seconds: status 2, and CUDA is not
-    asked.
-    """
+    """Another load, or a time that is no positive number, ends with 2, and CUDA is not asked."""
     status, _, said = finished(cuda, *arguments)
     want = "gpulaunch: error: usage: synthetic_load.py memory|link|compute [SECONDS]\n"
     assert (status, said, cuda.calls()) == (2, want, [])
@@ -208,9 +192,7 @@ def test_usage(cuda: "FakeCuda", arguments: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(("free_mib", "want_mib"), [(8192, 256), (400, 128), (33, 16)])
 def test_memory_is_short(cuda: "FakeCuda", free_mib: int, want_mib: int) -> None:
-    """Where two buffers of 256 MiB are not to be had, smaller ones are taken; one got in vain is
-    given back.
-    """
+    """Without room for two buffers of 256 MiB smaller ones are taken; a lone one is given back."""
     cuda.settings["FAKE_CUDA_MEMORY_MIB"] = str(free_mib)
     status, _, _ = finished(cuda, "memory", "0.1")
     assert (status, {call.amount for call in cuda.calls("cuMemcpyDtoDAsync_v2")}) == (
@@ -220,18 +202,14 @@ def test_memory_is_short(cuda: "FakeCuda", free_mib: int, want_mib: int) -> None
 
 
 def test_memory_is_full(cuda: "FakeCuda") -> None:
-    """Where not even two buffers of 16 MiB are free, the load fails instead of staying in the
-    cache.
-    """
+    """Without room for two buffers of 16 MiB the load fails instead of staying in the cache."""
     cuda.settings["FAKE_CUDA_MEMORY_MIB"] = "31"
     status, _, said = finished(cuda, "memory", "0.1")
     assert (status, "CUDA_ERROR_OUT_OF_MEMORY" in said) == (125, True)
 
 
 def test_waiting_takes_no_cpu(cuda: "FakeCuda") -> None:
-    """Contexts are made with CU_CTX_SCHED_BLOCKING_SYNC: a load that spins would take a CPU from
-    the job.
-    """
+    """Contexts use CU_CTX_SCHED_BLOCKING_SYNC: a load that spins would take a CPU from the job."""
     finished(cuda, "compute", "0.1")
     assert [call.amount for call in cuda.calls("cuCtxCreate_v2")] == [4]
 
@@ -254,7 +232,7 @@ def test_load_dies_with_its_parent(cuda: "FakeCuda") -> None:
 
 
 def test_reader_goes(cuda: "FakeCuda") -> None:
-    """When nobody reads its output any more, a load ends at its next line, without a traceback."""
+    """When its output is read no more, a load ends at its next line, without a traceback."""
     with start(cuda, "compute") as process:
         process.stdout.readline()
         process.stdout.close()
@@ -283,9 +261,7 @@ def test_ptx_is_assembled(tmp_path: Path) -> None:
 
 
 def test_ptx_declares_what_it_uses() -> None:
-    """Each register of the kernel is declared, by the number of its kind, and each label is
-    there.
-    """
+    """Each register of the kernel is declared by the number of its kind, and each label exists."""
     declared = dict(re.findall(r"\.reg \.\w+ (%[a-z]+)<(\d+)>;", PTX))
     used = re.findall(r"(%[a-z]+)(\d+)", PTX)
     assert {kind for kind, _ in used} == set(declared)
@@ -294,9 +270,7 @@ def test_ptx_declares_what_it_uses() -> None:
 
 
 def test_prototypes_are_those_of_cuda_h() -> None:
-    """Where cuda.h is at hand: each function has as many arguments there, and those of 64 bits are
-    where ours are.
-    """
+    """Each function has as many arguments as in cuda.h, if that is there, and the same widths."""
     header = TOOLKIT / "include" / "cuda.h"
     if not header.exists():
         pytest.skip("needs a CUDA toolkit's cuda.h")

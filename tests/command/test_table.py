@@ -1,6 +1,4 @@
-"""The allocation table: locked means alive, nothing is free without proof, and trouble is one clear
-error.
-"""
+"""The allocation table: locked means alive, nothing is free without proof, trouble is one line."""
 
 import fcntl
 import json
@@ -20,7 +18,7 @@ from gpulaunch.leases import table as tables
 
 
 def put(launcher: Launcher, name: str, content: bytes, *, live: bool) -> int:
-    """A record made by hand, locked if it is to be live; the descriptor that keeps it so."""
+    """Make a record by hand, locked if live; return the descriptor that keeps it so."""
     descriptor = os.open(launcher.state / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     os.write(descriptor, content)
     if live:
@@ -33,15 +31,13 @@ def put(launcher: Launcher, name: str, content: bytes, *, live: bool) -> int:
 
 
 def record(launcher: Launcher) -> dict:
-    """The document of a real lease."""
+    """Return the document of a real lease."""
     with held(launcher, *VGG):
         return json.loads((launcher.state / launcher.records()[0]).read_bytes())
 
 
 def test_leases_stand_in_the_order_in_which_they_began(launcher: Launcher) -> None:
-    """Of leases that began in the same second the clock tells which was first, whatever their
-    ids.
-    """
+    """Leases that began in the same second stand in the clock's order, whatever their ids."""
     good = record(launcher)
     clocks = {"bb": 7.25, "cc": 7.5, "aa": 7.75}
     held_open = []
@@ -83,9 +79,7 @@ UNREADABLE = [
 def test_a_live_record_that_nobody_understands_stops_decisions(
     launcher: Launcher, sentence: str, damage
 ) -> None:
-    """A live record that cannot be understood ends a launch with 125, file and owner named; a dead
-    one is cleared.
-    """
+    """An unreadable live record ends a launch with 125, file and owner named; a dead one goes."""
     content = damage(record(launcher))
     descriptor = put(launcher, "gpulaunch.lease.aaaaaaaaaaaa", content, live=True)
     done = launcher.run(*VGG, *SHOW)
@@ -100,9 +94,7 @@ def test_a_live_record_that_nobody_understands_stops_decisions(
 
 
 def test_things_that_are_no_records_are_ignored(launcher: Launcher) -> None:
-    """A symbolic link, a FIFO and a directory under a record's name hold nothing and block
-    nothing.
-    """
+    """A symbolic link, a FIFO or a directory under a record's name holds and blocks nothing."""
     os.symlink("/dev/zero", launcher.state / "gpulaunch.lease.link")
     os.mkfifo(launcher.state / "gpulaunch.lease.fifo")
     (launcher.state / "gpulaunch.lease.directory").mkdir()
@@ -111,9 +103,7 @@ def test_things_that_are_no_records_are_ignored(launcher: Launcher) -> None:
 
 
 def test_a_record_holds_its_gpus_whoever_made_it(launcher: Launcher) -> None:
-    """A live record holds its GPUs though its processes are gone; the same record unlocked holds
-    nothing.
-    """
+    """A live record holds its GPUs though its processes are gone; an unlocked one does not."""
     document = record(launcher) | {
         "id": "bbbbbbbbbbbb",
         "launcher": [1 << 22, 1],
@@ -142,9 +132,7 @@ def test_a_reader_cannot_pretend_life(launcher: Launcher) -> None:
 
 
 def test_tables_of_different_machines_are_apart(launcher: Launcher, tmp_path: Path) -> None:
-    """Leases on one described machine block nothing on another, nor on one of its name described
-    otherwise.
-    """
+    """Leases on a described machine block no other, nor one of its name described otherwise."""
     other = tmp_path / "other.toml"
     text = (Path(__file__).parents[2] / "profiles" / "machines" / "dgx1-v100.toml").read_text()
     other.write_text(text.replace("memory_mib = 16160", "memory_mib = 32480"))
@@ -162,7 +150,7 @@ def test_tables_of_different_machines_are_apart(launcher: Launcher, tmp_path: Pa
 def test_the_host_lock_names_its_holder(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who does not get the host-wide lock in time ends with 125 and is told who has it."""
+    """A launch that does not get the host-wide lock in time ends with 125 and its holder's pid."""
     monkeypatch.setattr(tables, "LOCK_TIMEOUT_S", 0.05)
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
     script = (
@@ -185,9 +173,7 @@ def test_the_host_lock_names_its_holder(
 def test_the_host_lock_follows_the_directory(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A state directory that is replaced while we lock it is locked again, so that all lock the
-    same one.
-    """
+    """A state directory that is replaced while we lock it is locked anew, so all lock the same."""
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
     table = open_table(described=True, warn=print)
     real = tables.lock_in_time
@@ -227,9 +213,7 @@ def test_a_state_directory_that_will_not_do(
 
 @pytest.mark.parametrize(("limit", "exit_status"), [(64, 0), (6, 125)])
 def test_few_descriptors(launcher: Launcher, limit: int, exit_status: int) -> None:
-    """A low limit on open files is no obstacle; one that leaves no room for ours is one error
-    line.
-    """
+    """A low limit on open files is no obstacle; one that is too low is one error line."""
     command = [
         "bash",
         "-c",

@@ -26,9 +26,7 @@ def topo(launcher: Launcher, *options: str, **more: object) -> tuple[int, str, s
 
 
 def test_import(launcher: Launcher, tmp_path: Path) -> None:
-    """What nvidia-smi printed becomes a machine file that gives the same machine as the text
-    itself.
-    """
+    """What nvidia-smi printed becomes a machine file of the same machine as the text itself."""
     text, machine = tmp_path / "box.txt", tmp_path / "box.toml"
     text.write_text(TEXT)
     assert topo(launcher, "--import", str(text), "-o", str(machine)) == (0, "", "")
@@ -58,9 +56,7 @@ def test_import_of_something_else(launcher: Launcher, text: str) -> None:
 
 
 def test_name_that_is_a_file_here(launcher: Launcher, tmp_path: Path) -> None:
-    """A file in the current directory is not taken for a name, and the hint says how to write
-    it.
-    """
+    """A file in the current directory is not taken for a name; the hint says how to write it."""
     (tmp_path / "saved").write_text(TEXT)
     status, _, errors = topo(launcher, "--topology", "saved", cwd=tmp_path)
     assert (status, errors.endswith("or give ./saved\n")) == (2, True)
@@ -126,9 +122,7 @@ def test_dot(launcher: Launcher) -> None:
 def test_places_that_take_nothing(
     launcher: Launcher, tmp_path: Path, option: str, place: str, words: str
 ) -> None:
-    """What cannot be written is one line with the path, nothing is left behind, and no directory is
-    made.
-    """
+    """A place that cannot be written is one line with the path, and nothing is made or left."""
     (tmp_path / "file").write_text("old")
     before = sorted(tmp_path.rglob("*"))
     assert topo(launcher, *SUMMIT, option, place, cwd=tmp_path) == (

@@ -1,19 +1,23 @@
-"""As if gpulaunch were not there: command lines typed at a terminal, with and without it, must look the same.
+"""Transparency: command lines typed at a terminal look the same with gpulaunch and without it.
 
-Each case is a dialogue with a real interactive bash under a pseudo-terminal. It is held twice, with CMD replaced by
-gpulaunch or by nothing, and what the terminal showed is compared, with the exit status of the last command.
+Each case is a dialogue with a real interactive bash under a pseudo-terminal. It is held twice, with
+CMD replaced by gpulaunch or by nothing, and what the terminal showed is compared, with the exit
+status of the last command.
 
 Different by design, and therefore not compared:
-- After a death by a signal, gpulaunch exits with 128+n, and only after INT and QUIT dies of it too. So bash says
-  "Terminated" of the bare command alone (test_death_by_signal).
+- After a death by a signal, gpulaunch exits with 128+n, and only after INT and QUIT dies of it too.
+  So bash says "Terminated" of the bare command alone (test_death_by_signal).
 - What a process sends to the whole process group may reach the job twice: directly, and passed on.
-- A parent that ignores SIGPIPE or SIGXFSZ: Python hides that at start, so the job finds them at their default.
-- KILL and STOP sent to gpulaunch alone: nobody can catch them. CONT sent to gpulaunch alone while the job runs: `fg`
-  looks the same, and there the job has got its own. STOP and then CONT sent to the job alone: at a terminal,
-  gpulaunch stops with it, and waits for `fg`.
-- A job that closes its stderr: gpulaunch keeps it open for its own words, so a reader sees the end with the job's.
+- A parent that ignores SIGPIPE or SIGXFSZ: Python hides that at start, so the job finds them at
+  their default.
+- KILL and STOP sent to gpulaunch alone, which cannot be caught. CONT sent to gpulaunch alone while
+  the job runs: `fg` looks the same, and there the job has got its own. STOP and then CONT sent to
+  the job alone: at a terminal, gpulaunch stops with it, and waits for `fg`.
+- A job that closes its stderr: gpulaunch keeps it open for its own words, so a reader sees the end
+  when the job ends.
 - The job is not the leader of its process group, so `setsid` as the job need not fork.
-- bash's variable $_, and the CPUs to run on, which gpulaunch chooses (--no-bind-cpu leaves them alone).
+- bash's variable $_, and the CPUs to run on, which gpulaunch chooses (--no-bind-cpu leaves them
+  alone).
 """
 
 import contextlib
@@ -40,14 +44,18 @@ ROWS, COLUMNS = 24, 1000  # wide enough for readline to write each command on on
 
 KEYS = {"^C": "\x03", "^\\": "\x1c", "^Z": "\x1a", "^D": "\x04"}
 END = signal.SIGRTMAX  # ends tests/jobs/signals
-OWN_VARIABLES = "-u CUDA_DEVICE_ORDER -u CUDA_VISIBLE_DEVICES -u NVIDIA_VISIBLE_DEVICES -u GPULAUNCH_LEASE -u _ -u PS1"
+OWN_VARIABLES = (
+    "-u CUDA_DEVICE_ORDER -u CUDA_VISIBLE_DEVICES -u NVIDIA_VISIBLE_DEVICES -u GPULAUNCH_LEASE "
+    "-u _ -u PS1"
+)
 
 
 class Held(NamedTuple):
     """A dialogue that was held.
 
     Attributes:
-        transcript: what the terminal showed, less the prefix, pids and the terminal's echo of control keys.
+        transcript: what the terminal showed, less the prefix, pids and the terminal's echo of
+            control keys.
         status: exit status of the last command.
     """
 
@@ -59,13 +67,14 @@ class Terminal:
     r"""Holds dialogues with bash, each with a fresh one in an empty directory.
 
     The steps of a dialogue:
-        $ LINE      wait for the prompt and type this command, in which CMD stands for gpulaunch or for nothing
+        $ LINE      wait for the prompt and type this command, in which CMD stands for gpulaunch or
+                    for nothing
         < TEXT      wait until the terminal shows a line with this, and its end
         ? TEXT      wait until the terminal shows this
         > LINE      type this at the job
         ^C ^Z ^\ ^D  press this key
-        ~           wait until the process in the foreground sleeps: bash's prompt stands before it reads, and a signal
-                    in between is lost to it, with and without gpulaunch
+        ~           wait until the process in the foreground sleeps: bash's prompt stands before it
+                    reads, and a signal in between is lost to it, with and without gpulaunch
         ! SIGNAL    send this signal from outside to the process that bash started in the foreground
         + R C       give the terminal R rows and C columns
     """
@@ -89,13 +98,14 @@ class Terminal:
                 bash.expect_exact(PROMPT)
             except (pexpect.TIMEOUT, pexpect.EOF):
                 pytest.fail(
-                    f"with {prefix!r}, at {step!r} the terminal showed:\n{bash.logfile_read.getvalue()}"
+                    f"with {prefix!r}, at {step!r} the terminal showed:\n"
+                    f"{bash.logfile_read.getvalue()}"
                 )
             return Held(_comparable(bash.logfile_read.getvalue()), status)
 
     @contextlib.contextmanager
     def bash(self) -> Iterator[pexpect.spawn]:
-        """A shell at a new terminal in an empty directory; afterwards nothing of its session is left."""
+        """Yield a shell at a new terminal in an empty directory, and end its session."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir()
         bash = pexpect.spawn(
@@ -151,7 +161,7 @@ def _take(bash: pexpect.spawn, step: str, prefix: str) -> None:
 
 
 def _state(pid: int) -> str:
-    """The letter of a process's state; empty if it is gone."""
+    """Return the letter of a process's state, or nothing if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -159,7 +169,7 @@ def _state(pid: int) -> str:
 
 
 def _wait_asleep(pid: int) -> None:
-    """Wait until a process waits for input; where the kernel does not say for what, until it has slept for 50 ms."""
+    """Wait until a process waits for input, or sleeps for 50 ms if the kernel hides for what."""
     asleep_since = None
     while asleep_since is None or time.monotonic() < asleep_since + 0.05:
         state = _state(pid)
@@ -173,7 +183,7 @@ def _wait_asleep(pid: int) -> None:
 
 
 def _as_a_login_would() -> None:
-    """In bash's process: no core files, and no signals ignored or blocked, as they are in Python or under nohup."""
+    """Drop core files, and the signals that Python or nohup ignore or block, in bash's process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
@@ -188,7 +198,7 @@ def _end_session(leader: int) -> None:
 
 
 def _running(group_of: Callable[[int], int], group: int) -> Iterator[int]:
-    """The processes of a session (os.getsid) or process group (os.getpgid), but for zombies."""
+    """Yield a session's (os.getsid) or group's (os.getpgid) processes, but for zombies."""
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(ProcessLookupError):
             if group_of(pid) == group and _state(pid) not in ("", "Z", "X"):
@@ -286,7 +296,10 @@ def _table(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
     (
         "time counts what the job used",
         r"$ { time CMD python3 -ISc $'import time\nwhile time.process_time() < 0.3: pass'; } 2>t",
-        """$ awk '/user|sys/ { sub("0m", "", $2); used += $2 } END { print (used > 0.2 ? "much" : "little") }' t""",
+        (
+            """$ awk '/user|sys/ { sub("0m", "", $2); used += $2 } """
+            """END { print (used > 0.2 ? "much" : "little") }' t"""
+        ),
     ),
     ("||", "$ CMD bash -c 'exit 5' || echo failed $?"),
     ("&&", "$ CMD true && echo well"),
@@ -388,7 +401,7 @@ def test_exit_status(terminal: Terminal, status: int) -> None:
     ("QUIT that the job sends itself", "$ CMD sh -c 'kill -QUIT $$'"),
 )
 def test_keys(terminal: Terminal, steps: Sequence[str]) -> None:
-    """A key that sends a signal does to the job, and to the shell around it, what it does without gpulaunch."""
+    """A key that sends a signal does to the job, and to its shell, as without gpulaunch."""
     terminal.same(*steps)
 
 
@@ -448,7 +461,7 @@ COUNTED = "await_text log CONT; kill -RTMAX $!; wait $!; echo $?; cat log"
     (
         "a job that tidies up before it stops",
         *("$ CMD stops_itself", "< ready", "^Z", "< tidy", "$ jobs", "$ fg", "< back"),
-        # the job is back before a launcher that is still to be scheduled: that would stop again at once
+        # the job is back before a launcher that is still to be scheduled, which would stop at once
         *("~", "^Z", "< tidy", "$ fg", "< back", "> words", "< got"),
     ),
     (
@@ -525,36 +538,39 @@ COUNTED = "await_text log CONT; kill -RTMAX $!; wait $!; echo $?; cat log"
     ),
 )
 def test_job_control(terminal: Terminal, steps: Sequence[str]) -> None:
-    """A job stops, continues and ends under the shell's job control as it does without gpulaunch."""
+    """A job stops, continues and ends under the shell's job control as without gpulaunch."""
     terminal.same(*steps)
 
 
-OUTSIDE = ("HUP", "INT", "QUIT", "USR1", "USR2", "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "TSTP", "TTIN", "TTOU",
-           "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "RTMIN", "RTMIN+1", "RTMAX-1")  # fmt: skip
+OUTSIDE = ("HUP", "INT", "QUIT", "USR1", "USR2", "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "TSTP",
+           "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "RTMIN",
+           "RTMIN+1", "RTMAX-1")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_signal_from_outside(terminal: Terminal, name: str) -> None:
-    """What another process sends to the pid that the shell started reaches the job once each time."""
+    """A signal that another process sends to the shell's child reaches the job once each time."""
     terminal.same(
-        f"$ CMD signals {name} >log & await_text log ready; kill -{name} $!; await_text log {name}; "
+        f"$ CMD signals {name} >log & await_text log ready; "
+        f"kill -{name} $!; await_text log {name}; "
         f"kill -{name} $!; kill -RTMAX $!; wait $!; echo $?; cat log"
     )
 
 
-FATAL = ("HUP", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM", "XCPU",
-         "SYS", "RTMIN+1")  # fmt: skip
+FATAL = ("HUP", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
+         "TERM", "XCPU", "SYS", "RTMIN+1")  # fmt: skip
 SAID_BY_BASH = re.compile(
     r"^(\[\d\][+-]? .*|(bash: line \d+: PID )?"
-    r"(Terminated|Killed|Hangup|Aborted|Bus error|Segmentation fault|Alarm clock|Illegal instruction|Trace/\w+ trap"
-    r"|Floating point exception|User defined signal \d|CPU time limit exceeded|Bad system call|Real-time signal \d)"
+    r"(Terminated|Killed|Hangup|Aborted|Bus error|Segmentation fault|Alarm clock"
+    r"|Illegal instruction|Trace/\w+ trap|Floating point exception|User defined signal \d"
+    r"|CPU time limit exceeded|Bad system call|Real-time signal \d)"
     r"( +.*)?)\r\n",
     re.MULTILINE,
 )
 
 
 def _same_death(terminal: Terminal, *steps: str) -> Held:
-    """Hold a dialogue with and without gpulaunch; all but bash's words on a death by a signal must be the same."""
+    """Hold a dialogue with and without gpulaunch; compare all but bash's words on a death."""
     bare, launched = terminal.hold(steps, ""), terminal.hold(steps, PREFIX)
     assert SAID_BY_BASH.sub("", launched.transcript) == SAID_BY_BASH.sub("", bare.transcript)
     assert launched.status == bare.status
@@ -587,7 +603,10 @@ def test_death_by_signal(terminal: Terminal, name: str) -> None:
     ),
     (
         "an alarm set before",
-        "$ python3 -ISc 'import os, signal, sys; signal.alarm(1); os.execvp(sys.argv[1], sys.argv[1:])' CMD sleep 30",
+        (
+            "$ python3 -ISc 'import os, signal, sys; signal.alarm(1); "
+            "os.execvp(sys.argv[1], sys.argv[1:])' CMD sleep 30"
+        ),
     ),
 )
 def test_death_from_outside(terminal: Terminal, steps: Sequence[str]) -> None:
@@ -638,7 +657,10 @@ def test_death_from_outside(terminal: Terminal, steps: Sequence[str]) -> None:
     ),
     (
         "a background job of sh ignores INT and QUIT",
-        r"$ printf 'CMD ready sleep 30 >log &\nawait_text log ready; kill -INT $!; kill -QUIT $!; kill $!; wait $!' >f",
+        (
+            r"$ printf 'CMD ready sleep 30 >log &\nawait_text log ready; "
+            r"kill -INT $!; kill -QUIT $!; kill $!; wait $!' >f"
+        ),
         "$ sh f 2>/dev/null",
     ),
     ("CHLD ignored before", "$ started_with CHLD - CMD sh -c 'exit 3'"),
@@ -662,7 +684,10 @@ def test_death_from_outside(terminal: Terminal, steps: Sequence[str]) -> None:
     ("signals at their default", "$ CMD grep ^Sig[BIC] /proc/self/status"),
     (
         "signals that were ignored and blocked before",
-        "$ started_with INT,HUP,USR1,TTOU,WINCH TERM,USR2,RTMIN,CHLD,CONT CMD grep ^Sig[BIC] /proc/self/status",
+        (
+            "$ started_with INT,HUP,USR1,TTOU,WINCH TERM,USR2,RTMIN,CHLD,CONT "
+            "CMD grep ^Sig[BIC] /proc/self/status"
+        ),
     ),
 )
 def test_signals_on_entry(terminal: Terminal, steps: Sequence[str]) -> None:
@@ -677,12 +702,18 @@ LIST = "CMD sh -c 'for f in /proc/$$/fd/*; do echo ${f##*/}; done' | awk '$1 < 1
     ("none but those of the shell", f"$ {LIST}"),
     (
         "numbers 3 and 9",
-        f"$ echo words >f; CMD sh -c 'cat <&3; echo more >&9' 3<f 9>g; cat g; {{ {LIST}; }} 3<f 9>g",
+        (
+            "$ echo words >f; CMD sh -c 'cat <&3; echo more >&9' 3<f 9>g; cat g; "
+            f"{{ {LIST}; }} 3<f 9>g"
+        ),
     ),
     ("stdin closed", "$ CMD sh -c 'cat; ls /proc/$$/fd/0' <&- 2>log; echo $?; grep -c . log"),
     (
         "stdout closed",
-        "$ CMD sh -c 'echo words; echo $? >&2; [ -e /proc/$$/fd/1 ] || echo closed >&2' >&- 2>log; cat log",
+        (
+            "$ CMD sh -c 'echo words; echo $? >&2; [ -e /proc/$$/fd/1 ] || echo closed >&2' "
+            ">&- 2>log; cat log"
+        ),
     ),
     ("stderr closed, and the command does not exist", "$ CMD no-such-command 2>&-"),
     (
@@ -691,7 +722,10 @@ LIST = "CMD sh -c 'for f in /proc/$$/fd/*; do echo ${f##*/}; done' | awk '$1 < 1
     ),
     (
         "all closed",
-        "$ CMD sh -c 'exec >f; for i in 0 1 2 3; do [ -e /proc/$$/fd/$i ] && echo $i; done' <&- >&- 2>&-",
+        (
+            "$ CMD sh -c 'exec >f; for i in 0 1 2 3; do [ -e /proc/$$/fd/$i ] && echo $i; done' "
+            "<&- >&- 2>&-"
+        ),
         "$ cat f",
     ),
     ("all closed, and the status", "$ CMD sh -c 'exit 3' <&- >&- 2>&-"),
@@ -717,7 +751,8 @@ def test_descriptors(terminal: Terminal, steps: Sequence[str]) -> None:
 def test_make_job_server(terminal: Terminal) -> None:
     """A make under gpulaunch shares the job slots of the make around it, without a warning."""
     held = terminal.same(
-        r"$ mkdir sub; printf 'all: a b\na b:; +@CMD $(MAKE) --no-print-directory -C sub $@1 $@2\n' >Makefile",
+        r"$ mkdir sub; "
+        r"printf 'all: a b\na b:; +@CMD $(MAKE) --no-print-directory -C sub $@1 $@2\n' >Makefile",
         r"$ printf '%%:; @echo $@ >$@\n' >sub/Makefile; make -j2; cat sub/??",
     )
     assert "a1\r\na2\r\nb1\r\nb2\r\n" in held.transcript
@@ -805,8 +840,10 @@ def test_shell_as_job(terminal: Terminal, steps: Sequence[str]) -> None:
 
 
 ARGUMENTS = (
-    r""""" " " 'a b' "it's" '"' '\' '\n' $'line 1\nline 2' $'tab\there' '*' '?' '$HOME' '`date`' '%s' ';' '&' '|' """
-    r"""-- -n --gpus --help -1 '--topology=x' '{}' '~' '!' '#' $'\xff\xfe' $'caf\xe9' $'\u00e9' $'\e[31m' $'\x7f' """
+    r""""" " " 'a b' "it's" '"' '\' '\n' $'line 1\nline 2' $'tab\there' """
+    r"""'*' '?' '$HOME' '`date`' '%s' ';' '&' '|' """
+    r"""-- -n --gpus --help -1 '--topology=x' '{}' '~' '!' '#' """
+    r"""$'\xff\xfe' $'caf\xe9' $'\u00e9' $'\e[31m' $'\x7f' """
 )
 SHOW = 'python3 -ISc \'print(open("/proc/self/cmdline", "rb").read())\''
 
@@ -824,7 +861,10 @@ SHOW = 'python3 -ISc \'print(open("/proc/self/cmdline", "rb").read())\''
     ("half a megabyte of them", "$ CMD echo $(seq 80000) | cksum"),
     (
         "words that are commands of gpulaunch",
-        "$ printf 'echo this one \"$@\"' >status; chmod +x status; PATH=$PWD:$PATH; CMD status --json",
+        (
+            "$ printf 'echo this one \"$@\"' >status; chmod +x status; "
+            "PATH=$PWD:$PATH; CMD status --json"
+        ),
     ),
 )
 def test_arguments(terminal: Terminal, steps: Sequence[str]) -> None:
@@ -882,7 +922,10 @@ def test_environment(terminal: Terminal, steps: Sequence[str]) -> None:
     ("few descriptors", "$ (ulimit -n 64; CMD sh -c 'ulimit -n')"),
     (
         "identity and rights",
-        "$ CMD grep -e Uid: -e Gid: -e Groups -e Cap -e NoNew -e Seccomp: -e Umask /proc/self/status",
+        (
+            "$ CMD grep -e Uid: -e Gid: -e Groups -e Cap -e NoNew -e Seccomp: -e Umask "
+            "/proc/self/status"
+        ),
     ),
     (
         "resistance to the out-of-memory killer",
@@ -945,8 +988,11 @@ def test_start(terminal: Terminal, steps: Sequence[str]) -> None:
     ],
 )
 def test_failed_start(terminal: Terminal, preparation: str, command: str, status: int) -> None:
-    """What cannot be executed gives the shell's exit status, nothing on stdout and one line on stderr."""
-    line = f"$ {preparation or ':'}; CMD {command} >out 2>err; echo $?, $(wc -c <out) bytes, $(grep -c ^ err) line"
+    """What cannot be executed gives the shell's exit status and one line on stderr alone."""
+    line = (
+        f"$ {preparation or ':'}; CMD {command} >out 2>err; "
+        "echo $?, $(wc -c <out) bytes, $(grep -c ^ err) line"
+    )
     held = terminal.same(line)
     assert f"{status}, 0 bytes, 1 line" in held.transcript
 
@@ -964,7 +1010,7 @@ def test_failed_start(terminal: Terminal, preparation: str, command: str, status
 def test_hang_up(
     terminal: Terminal, launcher: Launcher, prefix: str, nohup: str, *, survives: bool
 ) -> None:
-    """When the terminal goes away, so does a job, unless it was started with nohup: that one keeps its status, too."""
+    """When the terminal goes away so does a job; one under nohup goes on and keeps its status."""
     job = 'sh -c "echo >log; until [ -e go ]; do sleep 0.01; done; exit 3"'
     with terminal.bash() as bash:
         _take(bash, f"$ {nohup}sh -c 'CMD {job}; echo $? >status'", prefix)

@@ -1,6 +1,4 @@
-"""Waiting for GPUs: who is served when, what it is told, what wakes it, and that nothing of it
-stays behind.
-"""
+"""Waiting for GPUs: who is served when, what it is told, what wakes it, and that it cleans up."""
 
 import fcntl
 import json
@@ -34,7 +32,7 @@ IN_OPEN = 0x20  # inotify.h
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """A waiter that is never served fails its test."""
+    """Fail a test whose waiter is never served."""
     with ending_in_time(40):
         yield
 
@@ -82,15 +80,15 @@ class Waiter:
             self.others = [self.line() for _ in range(expected)]
 
     def line(self) -> str:
-        """The next line of stderr."""
+        """Return the next line of stderr."""
         return self.process.stderr.readline().removesuffix("\n")
 
     def gpus(self) -> str:
-        """Its GPUs, as soon as it has been served."""
+        """Return the job's GPUs, as soon as it has been served."""
         return self.process.stdout.readline().partition(" ")[0]
 
     def end(self) -> tuple[int, str]:
-        """Let the job end; exit status, and what is left of stderr."""
+        """Let the job end; return its exit status, and what is left of stderr."""
         _, rest = self.process.communicate("\n", timeout=30)
         return self.process.returncode, rest
 
@@ -109,7 +107,7 @@ class Waiter:
 
 @pytest.fixture
 def wait(launcher: Launcher) -> Iterator[Callable[..., Waiter]]:
-    """Starts launches that wait, and clears them away after the test."""
+    """Yield a function that starts waiting launches; clear them away after the test."""
     waiters: list[Waiter] = []
 
     def start(*options: str, **more: Any) -> Waiter:
@@ -122,7 +120,7 @@ def wait(launcher: Launcher) -> Iterator[Callable[..., Waiter]]:
 
 
 def tickets(launcher: Launcher) -> list[str]:
-    """File names of the tickets, in the order of the queue."""
+    """Return the file names of the tickets, in the order of the queue."""
     return [name for name in launcher.records() if name.startswith("gpulaunch.ticket.")]
 
 
@@ -135,7 +133,7 @@ def number(place: int, reason: str) -> str:
 
 
 def told_by_kernel(pid: int, pattern: str) -> list[str]:
-    """What the lines of a process's fdinfo say that begin so."""
+    """Return the parts of a process's fdinfo whose lines begin with a pattern."""
     found: list[str] = []
     for path in Path(f"/proc/{pid}/fdinfo").iterdir():
         with suppress(FileNotFoundError):  # closed meanwhile
@@ -144,12 +142,12 @@ def told_by_kernel(pid: int, pattern: str) -> list[str]:
 
 
 def watched_files(pid: int) -> set[int]:
-    """Inodes of the files whose events a process waits for."""
+    """Return the inodes of the files whose events a process waits for."""
     return {int(inode, 16) for inode in told_by_kernel(pid, r"inotify wd:\S+ ino:(\S+)")}
 
 
 def watched_processes(pid: int) -> set[int]:
-    """Processes whose end a process waits for."""
+    """Return the processes whose end a process waits for."""
     return {int(other) for other in told_by_kernel(pid, r"Pid:\t(\d+)")}
 
 
@@ -158,20 +156,20 @@ def inodes(launcher: Launcher, *names: str) -> set[int]:
 
 
 def stop(pid: int) -> None:
-    """SIGSTOP; returns when it has stopped."""
+    """Stop a process by SIGSTOP; return when it has stopped."""
     os.kill(pid, signal.SIGSTOP)
     eventually(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0], "T")
 
 
 def opened(path: Path) -> int:
-    """A descriptor that can be read when somebody has opened the file or directory since."""
+    """Return a descriptor that can be read once the file or directory has been opened."""
     fd = libc.inotify()
     libc.watch_file(fd, str(path), IN_OPEN)
     return fd
 
 
 def next_open(fd: int, timeout_s: float = 30) -> bool:
-    """Whether it is opened before the time is up."""
+    """Return whether it is opened before the time is up."""
     ready = select.select([fd], [], [], timeout_s)[0]
     libc.watches_with_events(fd)
     return bool(ready)
@@ -191,8 +189,7 @@ def next_look(looks: int) -> float:
 
 
 def until_it_sleeps_for_2_s(looks: int) -> None:
-    """Return when a waiter has just looked whose next look, unless an event wakes it, comes in 2 s:
-    the pauses double.
+    """Return when a waiter has looked and pauses, which double each time, have come to 2 s.
 
     Args:
         looks: can be read when it has looked.
@@ -205,16 +202,17 @@ def until_it_sleeps_for_2_s(looks: int) -> None:
 
 
 def test_waiting_for_gpus(launcher: Launcher, wait) -> None:
-    """--wait says once what it waits for and who has it, gets the GPUs when they are free, and
-    leaves nothing.
-    """
+    """--wait says once what it waits for and who has it, gets freed GPUs, and leaves nothing."""
     with (
         held(launcher, *DGX, "-n", "6", "--name", "big") as big,
         held(launcher, *DGX, "-n", "2", "-p", "vgg16") as small,
     ):
         waiter = wait(*ALL, "--wait")
         assert waiter.said == number(1, BUSY)
-        holders = rf"gpulaunch: info: {USER} has GPUs 0-7 \((big for {AGE}, vgg16 for {AGE}|vgg16 .*, big .*)\)"
+        holders = (
+            rf"gpulaunch: info: {USER} has GPUs 0-7 "
+            rf"\((big for {AGE}, vgg16 for {AGE}|vgg16 .*, big .*)\)"
+        )
         assert [bool(re.fullmatch(holders, line)) for line in waiter.others] == [True]
         assert small.end() == 7  # which wakes it, for too few GPUs
         assert big.end() == 7
@@ -332,7 +330,7 @@ WAIT_OR_NOT = [
 
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    """A launcher on a machine that is busy all the time, for tests that only look."""
+    """Yield a launcher on a machine that is always busy, for tests that only look."""
     launcher = Launcher(tmp_path_factory.mktemp("busy"))
     with held(launcher, *ALL):
         yield launcher
@@ -352,9 +350,7 @@ def test_whether_to_wait(
     config: str,
     want: int,
 ) -> None:
-    """Whether a launch waits is said on the command line, in the environment or in a file, in this
-    order.
-    """
+    """Whether to wait is decided by command line, environment and file, in this order."""
     (tmp_path / "gpulaunch").mkdir()
     (tmp_path / "gpulaunch" / "config.toml").write_text(config)
     environment = busy.environment | variables | {"XDG_CONFIG_HOME": str(tmp_path)}
@@ -390,9 +386,7 @@ def test_no_length_of_time(busy: Launcher, text: str) -> None:
 
 
 def test_first_in_first_out(launcher: Launcher, wait) -> None:
-    """Three that wait are served one after the other in the order in which they came, and are told
-    their place.
-    """
+    """Three waiters are served in the order in which they came, and are told their place."""
     with held(launcher, *ALL) as job:
         first = wait(*ALL, "--wait")
         second = wait(*ALL, "--wait")
@@ -412,9 +406,7 @@ def test_first_in_first_out(launcher: Launcher, wait) -> None:
 
 
 def test_nobody_overtakes_the_queue(launcher: Launcher, wait) -> None:
-    """While somebody waits, a launch that would fit does not start: without --wait it ends with 75
-    and says why.
-    """
+    """While a launch waits, one that would fit does not start: without --wait it ends with 75."""
     with held(launcher, *DGX, "-n", "6"):
         wait(*DGX, "-n", "3", "--wait")
         reason = "2 GPUs requested: 2 of 8 are free, but an earlier request for 3 GPUs waits"
@@ -434,7 +426,7 @@ def test_nobody_overtakes_the_queue(launcher: Launcher, wait) -> None:
 
 
 def test_who_wants_other_gpus_is_not_in_the_way(launcher: Launcher, wait) -> None:
-    """A launch starts at once whose GPUs nobody in the queue wants."""
+    """A launch whose GPUs are not wanted in the queue starts at once."""
     with held(launcher, *DGX, "-n", "2", "--only", "0,1"):
         wait(*DGX, "-n", "1", "--only", "0,1", "--wait")
         assert launcher.run(*DGX, "-n", "2", "--only", "2,3", *SHOW).stdout == "2,3\n"
@@ -442,7 +434,7 @@ def test_who_wants_other_gpus_is_not_in_the_way(launcher: Launcher, wait) -> Non
 
 
 def test_status_shows_the_queue(launcher: Launcher, wait) -> None:
-    """`status` shows who waits, in their order, for how many GPUs, since when and what for."""
+    """`status` shows the waiting launches in order, with GPUs, since when and what for."""
     with held(launcher, *ALL):
         first = wait(*DGX, "-p", "vgg16", "-n", "3", "--wait", "--name", "mine")
         second = wait(*ALL, "--wait")
@@ -494,9 +486,7 @@ def test_status_shows_the_queue(launcher: Launcher, wait) -> None:
 def test_a_waiter_that_ends_leaves_the_queue(
     launcher: Launcher, wait, number: signal.Signals
 ) -> None:
-    """INT (Ctrl-C), TERM and KILL end a waiter by that signal, at the head or behind, and the next
-    is served.
-    """
+    """Ctrl-C, TERM and KILL end a waiter by that signal, anywhere, and the next is served."""
     with held(launcher, *DGX, "-n", "6") as job:
         first, second = wait(*ALL, "--wait"), wait(*DGX, "-n", "8", "--wait")
         third = wait(*DGX, "-n", "2", "--wait")
@@ -530,9 +520,7 @@ def test_ctrl_c_at_a_terminal(launcher: Launcher) -> None:
 
 
 def test_free_of_a_ticket(launcher: Launcher, wait) -> None:
-    """`gpulaunch free TICKET` takes somebody out of the queue: it ends by TERM, and the next is
-    served.
-    """
+    """`gpulaunch free TICKET` ends a waiter by TERM, and the next is served."""
     with held(launcher, *DGX, "-n", "6"):
         first, second = wait(*ALL, "--wait"), wait(*DGX, "-n", "2", "--wait")
         ticket = status(launcher)["queue"][0]["id"]
@@ -567,9 +555,7 @@ def test_the_death_of_the_holder_wakes_the_waiter(launcher: Launcher, wait) -> N
 
 
 def test_only_the_head_follows_the_leases(launcher: Launcher, wait) -> None:
-    """A release wakes the head of the queue alone: each of the others follows only the ticket
-    before its own.
-    """
+    """A release wakes only the head of the queue; others follow the ticket before their own."""
     with held(launcher, *DGX, "-n", "6"), held(launcher, *DGX, "-n", "2"):
         leases = inodes(launcher, *launcher.records())
         waiters = [wait(*DGX, "-n", "7", "--wait") for _ in range(5)]
@@ -589,9 +575,7 @@ def test_only_the_head_follows_the_leases(launcher: Launcher, wait) -> None:
 
 
 def test_who_waits_leaves_the_host_lock_alone(launcher: Launcher, wait) -> None:
-    """Waiters that look and find nothing do so without the host-wide lock, so many of them hinder
-    nobody.
-    """
+    """Waiters that find nothing do not take the host-wide lock, so they hinder no launch."""
     with held(launcher, *DGX, "-n", "6"), held(launcher, *DGX, "-n", "2"):
         leases = launcher.records()
         head, *_ = [wait(*ALL, "--wait") for _ in range(3)]
@@ -608,7 +592,7 @@ def test_who_waits_leaves_the_host_lock_alone(launcher: Launcher, wait) -> None:
 
 
 def lock_waiters(fd: int) -> int:
-    """How many wait for the lock on an open directory; /proc/locks marks them with ->."""
+    """Return how many wait for the lock on an open directory; /proc/locks marks them with ->."""
     inode = f":{os.fstat(fd).st_ino}"
     with open("/proc/locks") as locks:
         return sum(
@@ -618,9 +602,7 @@ def lock_waiters(fd: int) -> int:
 
 @contextmanager
 def without_file_events(launcher: Launcher, limit: str) -> Iterator[subprocess.Popen[str]]:
-    """A launch that waits where a limit of inotify is 0: in a user namespace, whose limits bind
-    nobody else.
-    """
+    """Start a waiting launch in a user namespace where this limit of inotify is 0."""
     alone = ["unshare", "--user", "--map-root-user"]
     probe = [*alone, "test", "-w", f"/proc/sys/user/{limit}"]
     if (
@@ -646,9 +628,7 @@ def without_file_events(launcher: Launcher, limit: str) -> Iterator[subprocess.P
     ],
 )
 def test_without_file_events(launcher: Launcher, wait, limit: str, reason: str) -> None:
-    """Out of inotify instances or watches, a waiter says so once, and gets its GPUs all the same,
-    in its turn.
-    """
+    """Out of inotify instances or watches a waiter says so once, and gets its GPUs in turn."""
     with held(launcher, *ALL) as job:
         first = wait(*ALL, "--wait")
         with without_file_events(launcher, limit) as waiter:
@@ -677,9 +657,7 @@ def test_without_file_events_a_waiter_looks_every_second(launcher: Launcher) -> 
 
 
 def test_a_stopped_waiter_lets_others_pass(launcher: Launcher, wait) -> None:
-    """Who is stopped (Ctrl-Z) bars nobody, is shown so, and is served after it has been
-    continued.
-    """
+    """A stopped waiter (Ctrl-Z) bars no launch, is shown as stopped, and is served once woken."""
     with held(launcher, *ALL) as job:
         first, second = wait(*ALL, "--wait"), wait(*DGX, "-n", "7", "--wait")
         stop(first.pid)
@@ -704,9 +682,7 @@ BACKFILL = {"GPULAUNCH_QUEUE": "backfill"}
 
 
 def test_a_smaller_request_passes(launcher: Launcher, wait) -> None:
-    """With queue = "backfill" a waiter lets smaller requests pass that can start where it cannot,
-    waiting or not.
-    """
+    """With queue = "backfill" smaller requests pass a waiter that cannot start, waiting or not."""
     config = launcher.state.parent / "config" / "gpulaunch" / "config.toml"
     config.parent.mkdir(parents=True)
     with held(launcher, *DGX, "-n", "4") as job:
@@ -743,9 +719,7 @@ def test_a_smaller_request_passes(launcher: Launcher, wait) -> None:
 def test_a_request_that_may_not_be_passed(
     launcher: Launcher, wait, sentence: str, variables: dict[str, str]
 ) -> None:
-    """A waiter whose ticket does not, or no longer, allow it is passed by nobody, whatever others'
-    settings.
-    """
+    """A waiter whose ticket does not, or no longer, allow it is not passed."""
     with held(launcher, *DGX, "-n", "4"):
         wait(*ALL, "--wait", variables=variables)
         done = launcher.run(*DGX, "-n", "1", *SHOW, env=launcher.environment | BACKFILL)
@@ -792,15 +766,13 @@ def test_a_wrong_setting(launcher: Launcher, variable: str, text: str, problem: 
 
 
 def inside(launcher: Launcher, job: Held) -> dict[str, str]:
-    """What a launch finds in its environment inside a job."""
+    """Return what a launch inside a job finds in its environment."""
     lease = next(lease for lease in status(launcher)["leases"] if lease["job_pid"] == job.job_pid)
     return {"GPULAUNCH_LEASE": lease["id"], "CUDA_VISIBLE_DEVICES": job.gpus}
 
 
 def test_waiting_inside_a_lease(launcher: Launcher, wait) -> None:
-    """A launch inside a lease waits for GPUs of that lease only, whoever waits outside for all of
-    them.
-    """
+    """A launch inside a lease waits for that lease's GPUs only, whoever waits outside."""
     with held(launcher, *DGX, "-n", "2") as job:
         outer = wait(*ALL, "--wait")
         within = inside(launcher, job)
@@ -822,9 +794,7 @@ def test_waiting_inside_a_lease(launcher: Launcher, wait) -> None:
 
 
 def test_the_lease_around_a_waiter_ends(launcher: Launcher, wait) -> None:
-    """A waiter whose lease ends around it says so once, queues anew as a launch of its own, and is
-    served in turn.
-    """
+    """A waiter whose lease ends around it says so once, queues anew on its own, and is served."""
     with held(launcher, *DGX, "-n", "2") as job:
         within = inside(launcher, job)
         sibling = wait("-n", "2", variables=within, users=None)
@@ -854,7 +824,7 @@ def test_the_lease_around_a_waiter_ends(launcher: Launcher, wait) -> None:
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that no lease knows."""
+    """Yield a process that no lease knows."""
     with subprocess.Popen(["sleep", "60"]) as process:
         yield process
         process.kill()
@@ -905,9 +875,7 @@ def test_use_that_is_ignored(launcher: Launcher, dgx1_v100, stranger) -> None:
 def test_outside_use_is_asked_only_where_it_matters(
     launcher: Launcher, dgx1_v100, wait, stranger
 ) -> None:
-    """While leases are in the way, NVML is not asked who uses what; processes on leased GPUs are
-    the lease's.
-    """
+    """NVML is not asked for outside use while leases are in the way, nor about leased GPUs."""
     with held(launcher, "-n", "all") as job:
         dgx1_v100.add(f"process 3 {stranger.pid} 300")
         waiter = wait("-n", "all", "--wait")

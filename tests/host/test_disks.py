@@ -27,7 +27,7 @@ from test_table import put
 
 @contextmanager
 def small_disk(directory: Path, size: int) -> Iterator[None]:
-    """Mount a file system of so many bytes on a directory."""
+    """Mount a file system of that many bytes on a directory."""
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small file system")
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", directory]
@@ -44,9 +44,7 @@ NO_SPACE = "cannot write a record: no space left on device"
 
 
 def test_a_full_disk_takes_no_ticket(tmp_path: Path, lease: dict) -> None:  # noqa: F811
-    """When a ticket cannot be written, the launch ends with 125, nothing runs and nothing is
-    left.
-    """
+    """When a ticket cannot be written, the launch ends with 125; nothing runs, nothing is left."""
     launcher = launcher_in(tmp_path)
     with small_disk(launcher.state, PAGE):
         holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
@@ -82,9 +80,7 @@ def test_a_read_only_disk_takes_no_ticket(tmp_path: Path, lease: dict) -> None: 
 
 
 def test_a_disk_that_fills_up_while_a_launch_waits(tmp_path: Path, lease: dict) -> None:  # noqa: F811
-    """A waiter whose lease cannot be written ends with 125 and leaves the queue; the one behind it
-    has its turn.
-    """
+    """A waiter whose lease cannot be written ends with 125, and the one behind it has its turn."""
     launcher = launcher_in(tmp_path)
     with small_disk(launcher.state, 4 * PAGE):
         holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
@@ -104,9 +100,7 @@ def test_a_disk_that_fills_up_while_a_launch_waits(tmp_path: Path, lease: dict) 
 
 
 def test_a_full_disk_allocates_nothing(launcher: Launcher) -> None:
-    """When the record cannot be written the launch ends with 125, nothing runs and nothing is
-    left.
-    """
+    """When the record cannot be written the launch ends with 125; nothing runs, nothing is left."""
     full = launcher.state.with_name("full")
     full.mkdir()
     with small_disk(full, PAGE):
@@ -131,9 +125,7 @@ def test_a_full_disk_allocates_nothing(launcher: Launcher) -> None:
 
 
 def test_a_release_that_fails_keeps_the_jobs_status(launcher: Launcher) -> None:
-    """When the record cannot be removed, the job's own status is returned; the lease has ended
-    anyway.
-    """
+    """When the record cannot be removed, the lease ends and the job's status is returned still."""
     if os.geteuid() != 0:
         pytest.skip("needs root to make a directory immutable")
     if subprocess.run(
@@ -154,8 +146,7 @@ def test_a_release_that_fails_keeps_the_jobs_status(launcher: Launcher) -> None:
 
 
 def test_a_full_disk(launcher: Launcher, tmp_path: Path) -> None:
-    """When a result cannot be written, no more jobs start, those that run go on, and no line is
-    damaged: 125.
+    """When a result cannot be written, no job starts, running ones go on, lines stay whole: 125.
 
     With room again --resume runs the rest, and once more the job whose result was lost.
     """

@@ -60,7 +60,7 @@ class Host:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of all clients; tests may change it."""
+        """The environment of all clients; tests may change it."""
         return self.launcher.environment
 
     def run(self, *arguments: str | bytes, **options) -> subprocess.CompletedProcess[str]:
@@ -86,11 +86,11 @@ class Host:
         return done.stdout.strip()
 
     def state(self, container: str) -> str:
-        """What docker says that a container does."""
+        """Return what docker says that a container does."""
         return self.do("inspect", "--format", "{{.State.Status}}", container)
 
     def labels(self, container: str) -> dict[str, str]:
-        """Labels of a container, or of an image."""
+        """Return the labels of a container, or of an image."""
         return json.loads(self.do("inspect", "--format", "{{json .Config.Labels}}", container))
 
     def detached(self, *arguments: str) -> str:
@@ -100,25 +100,25 @@ class Host:
         return done.stdout.strip()
 
     def leases(self) -> list[dict]:
-        """Those of this machine, as status tells of them."""
+        """Return this machine's leases, as status tells of them."""
         done = self.launcher.run("status", *self.options, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["leases"]
 
     def lease(self) -> dict:
-        """The only one."""
+        """Return the only lease."""
         leases = self.leases()
         assert len(leases) == 1, leases
         return leases[0]
 
     def inside(self, *arguments: str) -> list[int]:
-        """The GPUs that a container of gpulaunch's sees."""
+        """Return the GPUs that a container of gpulaunch's sees."""
         done = self.run(*arguments, *SHOW)
         assert (done.returncode, done.stderr) == (0, "")
         return self.seen(done.stdout)
 
     def seen(self, output: str) -> list[int]:
-        """The GPUs in what SHOW writes: their UUIDs must agree with their nodes."""
+        """Return the GPUs in what SHOW writes; check that their UUIDs agree with their nodes."""
         lines = output.splitlines()
         by_uuid = [
             self.uuids.index(line.partition("=")[2])
@@ -144,12 +144,12 @@ class Host:
         until(lambda: not self.launcher.records(), "the end of the lease", patience_s)
 
     def nothing_has_run(self) -> bool:
-        """Whether there is no container and no lease."""
+        """Return whether there is no container and no lease."""
         return self.do("ps", "--all", "--quiet") == "" and not self.launcher.records()
 
 
 def until(holds: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Wait for what nobody tells of."""
+    """Wait for what no event tells of."""
     deadline = time.monotonic() + patience_s
     while not holds():
         assert time.monotonic() < deadline, f"waited in vain for {what}"
@@ -157,17 +157,17 @@ def until(holds: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) 
 
 
 def words_of(value: object) -> str:
-    """What a case is called."""
+    """Return what a case is called."""
     return " ".join(value) if isinstance(value, tuple) else str(value)
 
 
 def variables(output: str) -> dict[str, str]:
-    """The variables in what SHOW writes."""
+    """Return the variables in what SHOW writes."""
     return dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """What gpulaunch says of an error: one line, perhaps with a hint."""
+    """Return what gpulaunch says of an error: one line, perhaps with a hint."""
     error, *hints = done.stderr.splitlines()
     assert error.startswith("gpulaunch: error: "), done.stderr
     assert all(hint.startswith("gpulaunch: hint: ") for hint in hints), done.stderr
@@ -177,9 +177,7 @@ def complaint(done: subprocess.CompletedProcess[str]) -> str:
 
 @contextmanager
 def running(host: Host, *arguments: str, **options) -> Iterator[subprocess.Popen[str]]:
-    """A launch whose container has said that it is ready; if it still runs afterwards, it is
-    killed.
-    """
+    """Yield a launch whose container is ready; if it still runs afterwards, kill it."""
     with host.start(*arguments, **options) as process:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
         try:
@@ -191,9 +189,7 @@ def running(host: Host, *arguments: str, **options) -> Iterator[subprocess.Popen
 
 @pytest.fixture
 def host(launcher: Launcher, docker: Engine) -> Iterator[Host]:
-    """A described DGX-1; at the end of every test the GPUs must be free once there is no container
-    any more.
-    """
+    """Yield a described DGX-1; its GPUs must be free once a test's containers are gone."""
     host = Host(launcher, docker, DESCRIBED, DGX)
     yield host
     if launcher.records():
@@ -203,7 +199,7 @@ def host(launcher: Launcher, docker: Engine) -> Iterator[Host]:
 
 @pytest.fixture
 def real_host(launcher: Launcher, docker: Engine, dgx1_v100) -> Iterator[Host]:  # noqa: ARG001
-    """The same, but this very machine has the GPUs, says NVML."""
+    """Yield a DGX-1 that NVML tells of; its GPUs must be free once a test's containers are gone."""
     host = Host(launcher, docker, TOLD_BY_NVML, ())
     yield host
     if launcher.records():
@@ -213,7 +209,7 @@ def real_host(launcher: Launcher, docker: Engine, dgx1_v100) -> Iterator[Host]: 
 
 @pytest.fixture
 def terminal(host: Host, tmp_path: Path) -> Terminal:
-    """Dialogues with bash at a terminal, on that host."""
+    """Return a terminal for dialogues with bash on that host."""
     return Terminal(host.launcher, tmp_path)
 
 
@@ -240,10 +236,12 @@ def _table(*rows: tuple) -> pytest.MarkDecorator:
     ("stdout and stderr", 3, "run", "--rm", IMAGE, "sh", "-c", "echo out; echo err >&2; exit 3"),
     ("no last newline", 0, "run", "--rm", IMAGE, "printf", "words"),
     ("much output", 0, "run", "--rm", IMAGE, "seq", "300000"),
-    ("arguments", 0, "run", "--rm", IMAGE, "printf", "%s|", "a b", "", "*", "'", "line\nline", "--", "-n", "--gpus"),
+    ("arguments", 0, "run", "--rm", IMAGE,
+     "printf", "%s|", "a b", "", "*", "'", "line\nline", "--", "-n", "--gpus"),
     ("bytes that are no text", 0, "run", "--rm", IMAGE, "printf", "%s", b"caf\xc3\xa9 \xe9"),
     ("a cluster of flags", 0, "run", "-ie", "A=1 2", "--rm", IMAGE, "sh", "-c", "echo $A"),
-    ("flags with joined values", 0, "run", "--rm", "-w/tmp", "-eA=1", "--user=7", IMAGE, "sh", "-c", "pwd; id -u"),
+    ("flags with joined values", 0,
+     "run", "--rm", "-w/tmp", "-eA=1", "--user=7", IMAGE, "sh", "-c", "pwd; id -u"),
     ("another entry point", 0, "run", "--rm", "--entrypoint", "echo", IMAGE, "run", IMAGE),
     ("a switch that is off", 0, "run", "--rm", "-t=false", IMAGE, "echo"),
     ("no image", 1, "run"),
@@ -252,10 +250,12 @@ def _table(*rows: tuple) -> pytest.MarkDecorator:
     ("a switch that is neither on nor off", 125, "run", "--rm=perhaps", IMAGE, "true"),
     ("a bad name", 125, "run", "--rm", "--name", "no good", IMAGE, "true"),
     ("a bad size", 125, "run", "--rm", "--memory", "much", IMAGE, "true"),
-    ("a runtime that there is not", 125, "run", "--rm", "--runtime", "no-such-runtime", IMAGE, "true"),
+    ("a runtime that there is not", 125,
+     "run", "--rm", "--runtime", "no-such-runtime", IMAGE, "true"),
     ("attached and detached", 1, "run", "-d", "-a", "stdout", IMAGE, "true"),
     ("two ends", 125, "run", "--rm", "--restart", "always", IMAGE, "true"),
-    ("a flag that only docker can know, and does not", 125, "run", "--no-such-flag=1", IMAGE, "true"),
+    ("a flag that only docker can know, and does not", 125,
+     "run", "--no-such-flag=1", IMAGE, "true"),
     ("help on run", 0, "run", "--help"),
     ("help on run of an image", 0, "run", "--help", IMAGE),
     ("help on create", 0, "create", "--help"),
@@ -281,7 +281,7 @@ def test_same_as_docker(host: Host, status: int, arguments: tuple[str | bytes, .
 
 
 def test_name_in_use(host: Host) -> None:
-    """A name that is taken is docker's error, and costs nobody a GPU."""
+    """A name that is taken is docker's error, and costs no GPU."""
     host.do("create", "--name", "taken", *LONG)
     done = host.same("run", "--name", "taken", IMAGE, "true")
     assert (done.returncode, "already in use" in done.stderr) == (125, True)
@@ -316,9 +316,7 @@ def test_no_terminal_for_t(host: Host) -> None:
 
 @pytest.mark.parametrize("arguments", [("run", "--rm", IMAGE, "true"), ("ps",)], ids=["run", "ps"])
 def test_no_docker(host: Host, arguments: tuple[str, ...]) -> None:
-    """Where docker is not installed, the exit status is a shell's for that, and the GPUs are
-    free.
-    """
+    """Where docker is not installed, the status is a shell's for that, and the GPUs are free."""
     host.environment["PATH"] = "/nowhere"
     done = host.run("docker", *arguments)
     assert (done.returncode, complaint(done)) == (127, "docker: no such file or directory")
@@ -326,9 +324,7 @@ def test_no_docker(host: Host, arguments: tuple[str, ...]) -> None:
 
 
 def test_environment(host: Host) -> None:
-    """Docker's client gets the environment that gpulaunch got, less what would number GPUs
-    wrongly.
-    """
+    """Docker's client gets gpulaunch's environment, less what would number GPUs wrongly."""
     client = host.launcher.state.parent / "bin" / "docker"
     client.parent.mkdir()
     client.write_text("#!/bin/sh\nenv | grep -v -e ^PWD= -e ^_= -e ^SHLVL= | sort\n")
@@ -361,7 +357,10 @@ def dialogues(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
     (
         "a terminal that changes its size",
         # docker looks out for changes only from some moment after the start, of which nothing tells
-        """$ CMD docker run --rm -it bb:1 sh -c 'sleep 1; echo ready; until stty size | grep "30 900"; do :; done'""",
+        (
+            "$ CMD docker run --rm -it bb:1 sh -c 'sleep 1; echo ready; "
+            """until stty size | grep "30 900"; do :; done'"""
+        ),
         "< ready",
         "+ 30 900",
         "< 30 900",
@@ -405,8 +404,8 @@ def dialogues(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
     (
         "Ctrl-C in a loop",
         (
-            "$ for i in 1 2; do CMD docker run --rm --init bb:1 sh -c 'echo ready; exec sleep 1000'; "
-            "done"
+            "$ for i in 1 2; do CMD docker run --rm --init bb:1 sh -c "
+            "'echo ready; exec sleep 1000'; done"
         ),
         "< ready",
         "^C",
@@ -415,7 +414,10 @@ def dialogues(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
     ),
     (
         "Ctrl-C comes once",
-        """$ CMD docker run --rm bb:1 sh -c 'trap "echo got" INT; echo ready; sleep 1000 & wait; exit 3'""",
+        (
+            """$ CMD docker run --rm bb:1 sh -c 'trap "echo got" INT; echo ready; """
+            "sleep 1000 & wait; exit 3'"
+        ),
         "< ready",
         "^C",
     ),
@@ -446,9 +448,7 @@ def test_terminal_of_the_same_size(terminal: Terminal) -> None:
 
 
 def test_detach_keys(host: Host, terminal: Terminal) -> None:
-    """Ctrl-P Ctrl-Q ends docker's client with 0 and keeps the lease until the container has
-    ended.
-    """
+    """Ctrl-P Ctrl-Q ends docker's client with 0; the lease stays until the container ends."""
     with terminal.bash() as bash:
         bash.expect_exact("ok> ")
         bash.sendline(
@@ -472,9 +472,7 @@ def test_detach_keys(host: Host, terminal: Terminal) -> None:
 
 @pytest.mark.parametrize("name", ["TERM", "INT", "HUP", "USR1", "QUIT"])
 def test_signal(host: Host, name: str) -> None:
-    """A signal sent to gpulaunch reaches the job in the container once, and the job's answer is the
-    exit status.
-    """
+    """A signal to gpulaunch reaches the container's job once, and its status is returned."""
     script = f"trap 'echo got {name}; exit 7' {name}; echo ready; sleep 1000 & wait"
     with running(host, "docker", "run", "--rm", IMAGE, "sh", "-c", script) as process:
         process.send_signal(signal.Signals[f"SIG{name}"])
@@ -484,9 +482,7 @@ def test_signal(host: Host, name: str) -> None:
 
 
 def test_no_signal_proxy(host: Host) -> None:
-    """With --sig-proxy=false TERM ends docker's client alone: the container keeps running, and its
-    lease.
-    """
+    """With --sig-proxy=false TERM ends docker's client alone: container and lease go on."""
     with running(host, "docker", "run", "--sig-proxy=false", *READY) as process:
         process.terminate()
         assert process.wait(PATIENCE_S) == 128 + signal.SIGTERM
@@ -548,9 +544,7 @@ PROFILE = (
 def test_gpus(
     host: Host, tmp_path: Path, options: tuple[str, ...], flags: tuple[str, ...], gpus: list[int]
 ) -> None:
-    """Whoever says how many GPUs, or which, gpulaunch or docker or a profile: exactly these are in
-    the container.
-    """
+    """The GPUs that options of gpulaunch or docker or a profile ask for are in the container."""
     (tmp_path / "three.toml").write_text(PROFILE)
     done = host.run(*options, "docker", "run", "--rm", *flags, IMAGE, *SHOW, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -577,9 +571,7 @@ def test_gpus(
 def test_gpus_of_environment(
     host: Host, environment: dict[str, str], flags: tuple[str, ...], gpus: list[int]
 ) -> None:
-    """What the environment says of GPUs counts, as nvidia-docker's NV_GPU did, unless docker's
-    flags say something.
-    """
+    """GPUs of the environment count, as nvidia-docker's NV_GPU did, unless docker's flags do."""
     host.environment.update(environment)
     assert host.inside("docker", "run", "--rm", *flags, IMAGE) == gpus
 
@@ -620,7 +612,7 @@ def test_impossible(
 
 
 def test_hint_on_quotes(host: Host) -> None:
-    """Who forgets the inner quotes of a device list is shown them."""
+    """A device list without its inner quotes is refused with them shown."""
     done = host.run("docker", "run", "--gpus", "device=0,2", IMAGE, "true")
     assert """--gpus '"device=0,2"'""" in done.stderr.splitlines()[1]
 
@@ -643,9 +635,7 @@ def test_no_gpu_wanted(host: Host, flags: tuple[str, ...]) -> None:
 
 
 def test_image_that_wants_all(host: Host) -> None:
-    """An image that says NVIDIA_VISIBLE_DEVICES=all sees the leased GPUs only, even where nvidia's
-    runtime is usual.
-    """
+    """An image with NVIDIA_VISIBLE_DEVICES=all sees the leased GPUs only, by any runtime."""
     host.engine.restart(default_runtime="nvidia")
     host.engine.import_image("cuda:1", ["ENV NVIDIA_VISIBLE_DEVICES=all"])
     assert host.seen(host.do("run", "--rm", "cuda:1", *SHOW)) == [0, 1, 2, 3, 4, 5, 6, 7], (
@@ -660,9 +650,7 @@ def test_image_that_wants_all(host: Host) -> None:
 
 @pytest.mark.parametrize("flag", ["-e", "--env-file", None], ids=str)
 def test_hosts_numbers_stay_outside(host: Host, tmp_path: Path, flag: str | None) -> None:
-    """The host's CUDA_VISIBLE_DEVICES restricts the choice, and never gets into the container: it
-    would be wrong.
-    """
+    """The host's CUDA_VISIBLE_DEVICES restricts the choice, but does not get into the container."""
     host.environment["CUDA_VISIBLE_DEVICES"] = "6,7"
     (tmp_path / "variables").write_text("CUDA_VISIBLE_DEVICES\n")
     flags = {
@@ -675,7 +663,7 @@ def test_hosts_numbers_stay_outside(host: Host, tmp_path: Path, flag: str | None
 
 
 def test_hosts_numbers_stay_outside_without_gpus(host: Host) -> None:
-    """Nor do they get into a container that wants no GPU."""
+    """The host's numbers do not get into a container that wants no GPU, either."""
     host.environment["CUDA_VISIBLE_DEVICES"] = "6,7"
     done = host.run(
         "docker", "run", "--rm", "-e", "CUDA_VISIBLE_DEVICES", "--gpus", "0", IMAGE, *SHOW
@@ -693,9 +681,7 @@ def test_own_numbers(host: Host) -> None:
 
 
 def test_rank_order(host: Host) -> None:
-    """Inside, where GPUs are counted anew by PCI address, CUDA_VISIBLE_DEVICES tells the order of
-    the chain.
-    """
+    """Inside, where GPUs are in PCI order, CUDA_VISIBLE_DEVICES tells the order of the chain."""
     options = ("--pattern", "chain", "-n", "4", "--only", "0,1,2,3")
     bare = host.run(*options, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES").stdout.strip()
     assert bare != "0,1,2,3"
@@ -726,9 +712,7 @@ def test_container_and_process(host: Host) -> None:
 
 
 def test_busy(host: Host) -> None:
-    """When all GPUs are taken, the exit status is 75, docker is not asked, and a hint says how to
-    wait.
-    """
+    """When all GPUs are taken: 75, docker is not asked, and a hint says how to wait."""
     host.detached("docker", "run", "-d", "--gpus", "all", *LONG)
     done = host.run("docker", "run", "--name", "second", IMAGE, "true")
     assert (done.returncode, done.stdout) == (75, "")
@@ -750,7 +734,7 @@ def test_wait(host: Host) -> None:
 
 
 def test_wait_timeout(host: Host) -> None:
-    """Who has waited for so long as he said ends with 124, and nothing has run."""
+    """A launch that has waited for as long as it may ends with 124, and nothing has run."""
     with held(host.launcher, *DGX, "-n", "all"):
         done = host.run("--wait-timeout", "0.3s", "docker", "run", IMAGE, "true")
         assert (done.returncode, done.stdout) == (124, "")
@@ -769,9 +753,7 @@ def test_sudo_docker(host: Host, tmp_path: Path) -> None:
 
 
 def test_create_has_no_time_limit(host: Host) -> None:
-    """A limit of a container that is only made is refused, and one in the settings does not remove
-    it.
-    """
+    """A limit for a container that is only made is refused, and one in the settings is ignored."""
     done = host.run("--time-limit", "1s", "docker", "create", IMAGE, "true")
     assert (done.returncode, done.stderr.count("\n"), host.nothing_has_run()) == (2, 1, True)
     host.environment["GPULAUNCH_TIME_LIMIT"] = "0.1s"
@@ -810,9 +792,7 @@ def test_warning(
     flags: tuple[str, ...],
     words: str | None,
 ) -> None:
-    """What concerns GPUs and is not heeded stays the user's decision, but he is told, unless with
-    -q.
-    """
+    """A docker flag that may add GPUs is passed on with a warning, or with -q without one."""
     (tmp_path / "VISIBLE").write_text("NVIDIA_VISIBLE_DEVICES=3\n")
     (tmp_path / "OTHER").write_text("OTHER=3\n")
     monkeypatch.chdir(tmp_path)
@@ -835,9 +815,7 @@ def test_inside_a_lease(host: Host) -> None:
 
 
 def test_dry_run(host: Host) -> None:
-    """--dry-run --json tells the GPUs and the whole command line of docker, and takes and runs
-    nothing.
-    """
+    """--dry-run --json tells the GPUs and docker's command line, and takes and runs nothing."""
     done = host.run(
         "--dry-run",
         "--json",
@@ -940,18 +918,14 @@ def test_capabilities(real_host: Host, way: str) -> None:
 
 
 def way_of(host: Host, *flags: str) -> str:
-    """By what docker would get the GPUs into the container, as the first of the words that
-    gpulaunch adds.
-    """
+    """Return by what docker would get the GPUs in: the first word that gpulaunch adds."""
     done = host.run("--dry-run", "--json", "docker", "run", *flags, IMAGE)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)["argv"][2 + len(flags)]
 
 
 def test_chosen_way(real_host: Host) -> None:
-    """CDI is chosen if it knows the GPUs, else nvidia's runtime, else --gpus; without any of them
-    nothing is run.
-    """
+    """CDI is chosen if it knows the GPUs, else nvidia's runtime, else --gpus; else nothing runs."""
     host = real_host
     assert way_of(host) == "--device"
     assert host.inside("docker", "run", "--rm", IMAGE) == [0]
@@ -985,9 +959,7 @@ def test_impossible_way(real_host: Host, way: str, flags: tuple[str, ...], words
 
 
 def test_gpus_of_no_machine(host: Host) -> None:
-    """GPUs that are only described, and unknown to CDI, are leased but do not get in, and gpulaunch
-    says so.
-    """
+    """Described GPUs that CDI does not know are leased but do not get in, and gpulaunch says so."""
     write_cdi_spec(host.engine.cdi)
     done = host.run("docker", "run", "--rm", IMAGE, *SHOW)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
@@ -1000,9 +972,7 @@ def test_gpus_of_no_machine(host: Host) -> None:
 
 
 def test_labels(host: Host) -> None:
-    """A container's labels and variable say what status says of its lease, and status says which
-    container it is.
-    """
+    """A container's labels and variable match its lease in status, which names the container."""
     container = host.detached(
         "--name", "a job", "docker", "run", "-d", "--label", "own=1", "--gpus", "2", *LONG
     )
@@ -1083,9 +1053,7 @@ def test_image_has_a_profile(host: Host) -> None:
     ],
 )
 def test_image_with_a_bad_profile(host: Host, tmp_path: Path, label: str, words: str) -> None:
-    """A profile in an image that does not exist, is a path or is wrong is an error that names image
-    and label.
-    """
+    """A missing, wrong or path-like profile in an image is an error that names image and label."""
     (tmp_path / "three.toml").write_text(PROFILE)
     build(host, "job:1", label)
     done = host.run("docker", "run", "job:1", "true", cwd=tmp_path)
@@ -1100,9 +1068,7 @@ def test_image_with_a_bad_profile(host: Host, tmp_path: Path, label: str, words:
 
 
 def test_detached(host: Host) -> None:
-    """-d in $(...) returns at once with the id and 0, and the lease stays until the container
-    ends.
-    """
+    """-d in $(...) returns at once with the id and 0; the lease stays until the container ends."""
     script = f"x=$(gpulaunch --topology dgx1-v100 docker run -d {' '.join(LONG)}); echo $? $x"
     done = subprocess.run(
         ["bash", "-c", script],
@@ -1154,9 +1120,7 @@ def test_ends_before_docker_returns(host: Host, command: str) -> None:
 
 
 def test_docker_restart(host: Host) -> None:
-    """Docker restart, with gpulaunch or without, keeps a container's lease; docker stop then ends
-    it.
-    """
+    """Docker restart keeps a container's lease, with gpulaunch or without; docker stop ends it."""
     container = host.detached("docker", "run", "-d", *LONG)
     lease = host.lease()
     host.do("restart", "--time", "0", container)
@@ -1232,9 +1196,7 @@ def test_create_and_remove(host: Host) -> None:
 
 
 def test_create_and_free(host: Host) -> None:
-    """`gpulaunch free` removes a container that nobody started yet, since it is what keeps the
-    GPUs.
-    """
+    """`gpulaunch free` removes a container that was never started, since it keeps the GPUs."""
     container = host.detached("docker", "create", IMAGE, "true")
     done = host.launcher.run("free", host.lease()["id"])
     assert (done.returncode, done.stderr) == (0, "")
@@ -1250,9 +1212,7 @@ def test_create_and_fail(host: Host) -> None:
 
 
 def test_start_again(host: Host) -> None:
-    """A container that has ended is started again on the same GPUs, under a lease of its own, as
-    long as it runs.
-    """
+    """A container that has ended starts again on the same GPUs, with a new lease while it runs."""
     done = host.run("--only", "6", "docker", "run", "--name", "again", IMAGE, *SHOW)
     assert host.seen(done.stdout) == [6]
     assert host.launcher.records() == []
@@ -1276,9 +1236,7 @@ def test_start_again(host: Host) -> None:
 
 
 def test_restart_again(host: Host) -> None:
-    """Docker restart starts a container that has ended, so with gpulaunch it gets its GPUs back,
-    too.
-    """
+    """Docker restart with gpulaunch gives a container that has ended its GPUs back, too."""
     short_at_first = (
         IMAGE,
         "sh",
@@ -1295,9 +1253,7 @@ def test_restart_again(host: Host) -> None:
 
 
 def test_start_again_while_others_have_the_gpus(host: Host) -> None:
-    """A container whose GPUs somebody else has by now is not started: 75, or with --wait once they
-    are free.
-    """
+    """A container whose GPUs are taken by now is not started: 75, or --wait until they are free."""
     host.run("--only", "6", "docker", "run", "--name", "again", IMAGE, *SHOW)
     with held(host.launcher, *DGX, "--only", "6") as job:
         done = host.run("docker", "start", "-a", "again")
@@ -1487,7 +1443,7 @@ def test_time_limit(host: Host, flags: tuple[str, ...]) -> None:
 
 
 def test_time_limit_in_the_background(host: Host) -> None:
-    """The same in the background, where nobody is left to be told."""
+    """A container in the background ends at its limit, too, though no terminal is told."""
     began = time.monotonic()
     container = host.detached(
         "--time-limit", "1s", "docker", "run", "-d", "--init", IMAGE, "sleep", "100"
@@ -1512,9 +1468,7 @@ def test_within_the_time_limit(host: Host) -> None:
 
 
 def test_a_container_is_measured(real_host: Host, dgx1_v100, tmp_path: Path) -> None:
-    """`gpulaunch profile -- docker run` measures the container's GPU, and the status is the
-    container's.
-    """
+    """`gpulaunch profile -- docker run` measures the container's GPU and returns its status."""
     dgx1_v100.script(0, "active", "0:70")
     path = tmp_path / "job.toml"
     options = ("profile", "-n", "1", "-o", str(path), "--", "docker", "run", "--rm")

@@ -1,5 +1,4 @@
-"""Leases follow containers through every fault: killed processes, a crashed or restarted engine, a
-full disk.
+"""Leases follow containers through killed processes, engine crashes, restarts and full disks.
 
 The engine is real; each test has one of its own if it is to be hurt. Told from outside: by the
 engine, by `gpulaunch status`, and by launches that want the same GPUs.
@@ -51,40 +50,40 @@ class Containers(Launcher):
         self.environment |= {**environment, "PATH": f"{SCRIPT.parent}:{environment['PATH']}"}
 
     def leases(self) -> list[dict]:
-        """As status shows them."""
+        """Return the leases, as status shows them."""
         done = self.run("status", *DGX, "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)["leases"]
 
     def lease(self) -> dict:
-        """The only one."""
+        """Return the only lease."""
         (lease,) = self.leases()
         return lease
 
     def can_take_all(self) -> tuple[int, str]:
-        """What a launch on every GPU says that does not wait: FREE, or why not."""
+        """Return what a launch on every GPU that does not wait says: FREE, or why not."""
         done = self.run(*ALL)
         return done.returncode, done.stderr.partition("\n")[0]
 
     def await_free(self) -> None:
-        """Until the record has gone: by whoever held it, since nobody else looks."""
+        """Wait until the record's holder has removed it; no other process looks."""
         await_true(lambda: not self.records(), "the lease has gone")
 
     def detach(self, *options: str, command: tuple[str, ...] = FOREVER) -> dict:
-        """A container in the background; its lease."""
+        """Start a container in the background; return its lease."""
         done = self.run(*RUN, "-d", *options, *command)
         assert (done.returncode, done.stderr) == (0, "")
         return self.lease()
 
     def container(self, key: str = "Status") -> str:
-        """Of the container called job."""
+        """Return a key of the state of the container called job."""
         return self.engine.docker(
             "inspect", "--format", f"{{{{.State.{key}}}}}", "job"
         ).stdout.strip()
 
 
 def await_true(question, what: str) -> None:
-    """Ask again and again; for what no event tells a test."""
+    """Ask again and again what no event tells a test."""
     deadline = time.monotonic() + PATIENCE_S
     while not question():
         assert time.monotonic() < deadline, f"not in {PATIENCE_S:g} s: {what}"
@@ -96,20 +95,20 @@ def children(pid: int) -> set[int]:
 
 
 def watcher_of(launcher: Containers) -> int:
-    """The process that holds a detached container's lease."""
+    """Return the process that holds a detached container's lease."""
     (pid,) = holders(launcher.state / launcher.records()[0])
     return pid
 
 
 @pytest.fixture
 def launcher(tmp_path: Path, docker: Engine) -> Containers:
-    """A launcher whose table is empty, and the engine that all tests share."""
+    """Return a launcher whose table is empty, with the engine that all tests share."""
     return Containers(tmp_path, docker)
 
 
 @pytest.fixture
 def own(tmp_path: Path, engine: Engine) -> Iterator[Containers]:
-    """The same with an engine of its own, that may be hurt; it stops containers soon."""
+    """Yield a launcher with an engine of its own, which may be hurt and stops containers soon."""
     (tmp_path / "own").mkdir()
     engine = Engine(shutdown_timeout=1)
     engine.start()
@@ -139,7 +138,7 @@ class Attached:
             wait_for_end(pid)
 
     def close(self) -> int:
-        """The launcher's exit status, once it has ended."""
+        """Wait for the launcher's end; return its exit status."""
         self.process.communicate(timeout=30)
         return self.process.returncode
 
@@ -150,9 +149,7 @@ SUBSETS = list(chain.from_iterable(combinations(WHO, n) for n in (1, 2, 3)))
 
 @pytest.mark.parametrize("killed", SUBSETS, ids=" and ".join)
 def test_kill(launcher: Containers, killed: tuple[str, ...]) -> None:
-    """Whoever of gpulaunch, docker and watcher is killed, the lease stays with the container, and
-    goes with it.
-    """
+    """Whatever is killed of gpulaunch, docker and watcher, the lease ends with the container."""
     job = Attached(launcher)
     job.kill(*killed)
     if killed == ("docker",):
@@ -174,9 +171,7 @@ def test_kill(launcher: Containers, killed: tuple[str, ...]) -> None:
 
 
 def test_killed_in_turn(launcher: Containers) -> None:
-    """A launcher whose watcher was killed starts another one when docker goes and the container
-    stays.
-    """
+    """A launcher starts a new watcher for a killed one when docker goes and the container stays."""
     job = Attached(launcher)
     job.kill("watcher")
     job.kill("docker")
@@ -197,9 +192,7 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("watched", [True, False], ids=["watched", "watcher killed"])
 def test_detached(launcher: Containers, end: str, watched: bool) -> None:
-    """A detached container's lease ends with it, whatever ends it, even if nobody is left to
-    watch.
-    """
+    """A detached container's lease ends with it, however it ends, even with no watcher left."""
     lease = launcher.detach()
     if not watched:
         watcher = watcher_of(launcher)
@@ -225,9 +218,7 @@ def test_restart_by_hand(launcher: Containers) -> None:
 
 
 def test_restart_by_hand_attached(launcher: Containers) -> None:
-    """Docker restart of a container in the foreground ends the docker command, and the lease stays
-    all the same.
-    """
+    """Docker restart of a container in the foreground ends the docker command, not the lease."""
     job = Attached(launcher)
     assert launcher.engine.docker("restart", "job").returncode == 0
     assert job.close() == 128 + signal.SIGTERM
@@ -262,9 +253,7 @@ def test_restart_by_hand_attached(launcher: Containers) -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_how_long_a_start_may_follow(sentence: str, actions: list[str], seconds: float) -> None:
-    """After an end that came through the engine its lease waits a moment, since docker restart
-    looks like that.
-    """
+    """After an end through the engine the lease waits a moment in case of docker restart."""
     assert _settling_s(_since_start(actions)) == seconds, sentence
 
 
@@ -280,8 +269,7 @@ def test_paused(launcher: Containers) -> None:
 
 
 class Played:
-    """A launch of a detached container, hit by a signal at one of its steps or only watched, and
-    all that follows.
+    """A launch of a detached container, hit at one step or only watched, and all that follows.
 
     Args:
         home: of the launcher, a new one.
@@ -327,9 +315,7 @@ class Played:
 
 @pytest.mark.parametrize("every", [5])
 def test_killed_at_every_step(tmp_path: Path, docker: Engine, every: int) -> None:
-    """Wherever launcher or watcher is killed: where a container runs there is its lease, and where
-    none runs, none.
-    """
+    """Wherever launcher or watcher is killed, a lease is there exactly while a container runs."""
     trace = tmp_path / "trace"
     Played(tmp_path / "traced", docker, "trace", str(trace))
     steps = trace.read_text().split()
@@ -362,9 +348,7 @@ def test_killed_at_every_step(tmp_path: Path, docker: Engine, every: int) -> Non
 
 
 def test_restart_policy(launcher: Containers) -> None:
-    """A container that its policy starts again has its lease until it is removed, running or
-    not.
-    """
+    """A container that its policy restarts has its lease until it is removed, running or not."""
     lease = launcher.detach("--restart", "always")
     first = launcher.container("Pid")
     launcher.engine.docker("exec", "job", "sh", "-c", "kill -TERM $(pidof sleep)")
@@ -392,7 +376,7 @@ def test_free_ends_a_restart_policy(launcher: Containers) -> None:
 
 
 def test_free_without_watcher(launcher: Containers) -> None:
-    """Gpulaunch free also ends a container that nobody watches any more."""
+    """Gpulaunch free also ends a container whose watcher is gone."""
     lease = launcher.detach()
     os.kill(watcher_of(launcher), signal.SIGKILL)
     assert launcher.run("free", lease["id"]).returncode == 0
@@ -408,9 +392,7 @@ def unreachable(own: Containers) -> str:
 
 @pytest.mark.parametrize("killed", [(), WHO], ids=["all alive", "all killed"])
 def test_engine_crash_with_live_restore(own: Containers, killed: tuple[str, ...]) -> None:
-    """While the engine is away the lease stays, and status says why; a container that lives on
-    keeps it then.
-    """
+    """While the engine is away the lease stays, and status says why; a live container keeps it."""
     own.engine.restart(live_restore=True)
     job = Attached(own)
     job.kill(*killed)
@@ -438,9 +420,7 @@ def test_engine_crash_with_live_restore(own: Containers, killed: tuple[str, ...]
 
 @pytest.mark.parametrize("killed", [(), WHO], ids=["all alive", "all killed"])
 def test_engine_crash(own: Containers, killed: tuple[str, ...]) -> None:
-    """Without live-restore the container runs on while the engine is away, and ends when it is
-    back: so the lease.
-    """
+    """Without live-restore container and lease outlive the engine, and end when it is back."""
     job = Attached(own, "--stop-timeout", "1")
     pid = int(own.container("Pid"))
     job.kill(*killed)
@@ -467,9 +447,7 @@ def test_engine_restarts_containers(own: Containers) -> None:
 
 
 def test_engine_stopped_in_order(own: Containers) -> None:
-    """An engine that is stopped takes its containers along; their leases end once it tells of
-    that.
-    """
+    """An engine that is stopped ends its containers; their leases end once it tells of that."""
     own.detach()
     own.engine.stop()
     assert own.lease()["container_problem"] == "its Docker Engine does not run here"
@@ -500,9 +478,7 @@ class _Replaced(BaseHTTPRequestHandler):
 
 
 def test_an_engine_that_was_replaced_tells_a_watcher_nothing(tmp_path: Path) -> None:
-    """Another engine at the same socket knows no container of the lease, and that is not taken for
-    their end.
-    """
+    """Another engine at the same socket tells nothing of the container's end."""
     path = str(tmp_path / "s")
     with ThreadingUnixStreamServer(path, _Replaced) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -528,9 +504,7 @@ NEVER = {
 def test_container_that_never_starts(
     launcher: Containers, why: str, detached: tuple[str, ...]
 ) -> None:
-    """A container that cannot be started leaves no lease and no process, and docker's own
-    status.
-    """
+    """A container that cannot be started leaves no lease or process, and keeps docker's status."""
     arguments, status = NEVER[why]
     options = (
         option for option in RUN if option != "--init"
@@ -542,7 +516,7 @@ def test_container_that_never_starts(
 
 
 def marked(launcher: Containers) -> list[int]:
-    """Processes of this test's launches."""
+    """Return the processes of this test's launches."""
     mark = f"GPULAUNCH_STATE_DIR={launcher.state}".encode()
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -604,7 +578,7 @@ def test_detached_in_ci(launcher: Containers) -> None:
 
 
 def test_waiting_for_a_container(launcher: Containers) -> None:
-    """Who waits in the queue gets a container's GPUs when it ends."""
+    """A waiter in the queue gets a container's GPUs when it ends."""
     launcher.detach()
     waiting = launcher.start(*DGX, "-n", "all", "--wait", "--wait-timeout", "60s", "--", "true")
     await_true(lambda: any("ticket" in name for name in launcher.records()), "it waits")

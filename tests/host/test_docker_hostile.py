@@ -1,5 +1,4 @@
-"""Containers among strangers: labels, records, images and engines that somebody made up, and
-docker's own ways back.
+"""Containers among strangers: forged labels, records, images and engines, and docker's restarts.
 
 Where an engine is real, it is the tests' own. Where it lies, it is a thread with a socket, and
 docker's client is a script, so that only what gpulaunch makes of the lies is seen.
@@ -44,7 +43,7 @@ START = (*DGX, "-q", "docker", "start", "job")
 
 @pytest.fixture
 def launcher(tmp_path: Path, docker: Engine) -> Iterator[Containers]:
-    """A launcher with the engine that all tests share; nothing of it stays."""
+    """Yield a launcher with the engine that all tests share; nothing of it stays."""
     launcher = Containers(tmp_path, docker)
     yield launcher
     docker.remove_all()
@@ -67,7 +66,7 @@ def forge(
     user_id: int | None = None,
     container: str | None = None,
 ) -> Path:
-    """A lease's record that nobody holds, as any user can write it."""
+    """Write a lease's record that no process holds, as any user can; return its path."""
     document = {
         "version": 1,
         "id": lease_id,
@@ -96,7 +95,7 @@ def engine_id(launcher: Containers) -> str:
 
 
 def make(launcher: Containers, *options: str) -> None:
-    """A container called job, by docker alone."""
+    """Make a container called job, by docker alone."""
     done = launcher.engine.docker("create", "--name", "job", "--init", *options, *FOREVER)
     assert done.returncode == 0, done.stderr
 
@@ -118,9 +117,7 @@ def make(launcher: Containers, *options: str) -> None:
     ],
 )
 def test_label_names_no_file(launcher: Containers, label: str | bytes) -> None:
-    """Whatever a container's label says, docker start gives it an ordinary lease, and writes
-    nothing elsewhere.
-    """
+    """Whatever a container's label says, docker start makes an ordinary lease and no other file."""
     label = label if isinstance(label, str) else label.decode()
     (launcher.state / "gpulaunch.lease.a").mkdir()
     before = set(launcher.state.parent.iterdir())
@@ -145,9 +142,7 @@ def test_label_names_no_file(launcher: Containers, label: str | bytes) -> None:
 
 
 def test_start_after_stop(tmp_path: Path, docker: Engine) -> None:
-    """However soon after docker stop a container is started again, it runs with a lease, which goes
-    with it.
-    """
+    """However soon after docker stop a container starts again, it has a lease while it runs."""
     wrong: dict[float, str] = {}
 
     def play(delay_s: float) -> None:
@@ -199,7 +194,7 @@ def test_two_starts_at_once(launcher: Containers) -> None:
 
 
 def test_start_while_somebody_else_has_its_gpus(launcher: Containers) -> None:
-    """A container whose GPUs somebody else has by now is not started."""
+    """A container whose GPUs have another lease by now is not started."""
     launcher.detach()
     launcher.engine.docker("kill", "job")
     launcher.await_free()
@@ -234,9 +229,7 @@ def test_start_in_spite_of_a_forged_lease(launcher: Containers, whose: str) -> N
 
 
 def test_start_and_a_waiter_that_looked_before(launcher: Containers) -> None:
-    """A waiter who has seen a container end gives its GPUs to nobody once it has been started
-    again.
-    """
+    """A waiter that saw a container end does not get its GPUs once it has been started again."""
     with held(launcher, *DGX) as other:
         assert launcher.run(*RUN, "-d", *FOREVER).returncode == 0
         watcher = watcher_of_only(launcher, other.process.pid)
@@ -263,7 +256,7 @@ def test_start_and_a_waiter_that_looked_before(launcher: Containers) -> None:
 
 
 def watcher_of_only(launcher: Containers, other: int) -> int:
-    """The watcher of the only container, where another job has a lease, too."""
+    """Return the watcher of the only container, where another job has a lease, too."""
     records = [launcher.state / name for name in launcher.records() if ".lease." in name]
     (watcher,) = {
         pid for record in records for pid in holders(record) if other not in holders(record)
@@ -276,9 +269,7 @@ def status_of(pid: int) -> str:
 
 
 def test_doctor_names_a_container_without_lease(launcher: Containers) -> None:
-    """A container that docker alone has started again is named by doctor, until it has a lease
-    again.
-    """
+    """Doctor names a container that docker alone has started again, until it has a lease."""
 
     def named() -> list[str]:
         done = launcher.run("doctor", *DGX, "--json")
@@ -308,9 +299,7 @@ def test_doctor_names_a_container_without_lease(launcher: Containers) -> None:
 
 @pytest.mark.parametrize("how", [("run", "-d"), ("create",)], ids=["run", "create"])
 def test_committed_image(launcher: Containers, how: tuple[str, ...]) -> None:
-    """Containers of an image that was committed from a launched one hold no lease, and are not
-    ended with it.
-    """
+    """Containers of an image committed from a launched one hold no lease, and outlive its end."""
     lease = launcher.detach()
     launcher.engine.docker("commit", "job", "committed:1")
     copy = launcher.engine.docker(*how, "--name", "copy", "--init", "committed:1", "sleep", "1000")
@@ -333,9 +322,7 @@ def test_committed_image(launcher: Containers, how: tuple[str, ...]) -> None:
 
 
 def test_committed_image_launched(launcher: Containers) -> None:
-    """A container of such an image that gpulaunch runs has a lease of its own, which goes with
-    it.
-    """
+    """A container of a committed image that gpulaunch runs has a lease of its own while it runs."""
     first = launcher.detach()
     launcher.engine.docker("commit", "job", "committed:1")
     run = (
@@ -367,9 +354,7 @@ def test_committed_image_launched(launcher: Containers) -> None:
 
 
 def test_lease_ends_before_a_committed_copy(launcher: Containers) -> None:
-    """A container of such an image does not keep the lease when the first one ends, watched or
-    not.
-    """
+    """A container of a committed image does not keep the first one's lease, watched or not."""
     for watched in (True, False):
         launcher.detach()
         launcher.engine.docker("commit", "job", "committed:1")
@@ -386,9 +371,7 @@ def test_lease_ends_before_a_committed_copy(launcher: Containers) -> None:
 
 
 def test_committed_image_that_is_gone(launcher: Containers) -> None:
-    """Nor do they when that image has been removed, so that its labels cannot be looked at any
-    more.
-    """
+    """A copy does not keep the lease when its image, with its labels, has been removed."""
     lease = launcher.detach()
     launcher.engine.docker("commit", "job", "committed:1")
     launcher.engine.docker("create", "--name", "copy", "committed:1", "sleep", "1000")
@@ -425,9 +408,7 @@ SPELLINGS = (
 
 
 def test_variables_stay_secret(launcher: Containers) -> None:
-    """The values of variables, however spelled, are in no record and not in status, but in the
-    container.
-    """
+    """The values of variables, however spelled, are in the container, not in record or status."""
     words = [word.replace("V", SECRET) for word in SPELLINGS]
     launcher.detach(*words)
     (name,) = launcher.records()
@@ -519,9 +500,7 @@ def test_variables_from_a_named_pipe(launcher: Containers, tmp_path: Path) -> No
 
 
 def test_relative_socket(launcher: Containers) -> None:
-    """With a relative DOCKER_HOST the lease ends with the container, though its watcher works
-    elsewhere.
-    """
+    """With a relative DOCKER_HOST the lease ends with the container, wherever its watcher works."""
     launcher.environment["DOCKER_HOST"] = "unix://docker.sock"
     run = (*DGX, "-q", "docker", "run", "-d", "--gpus", "2", "--name", "job", "--init", *FOREVER)
     done = launcher.run(*run, cwd=launcher.engine.directory)
@@ -580,9 +559,7 @@ def test_names_that_are_none(launcher: Containers, words: tuple[str | bytes, ...
     "words", [("docker", "run", IMAGE), ("docker", "start", "x"), ("doctor",), ("status",)]
 )
 def test_socket_with_a_long_path(launcher: Containers, words: tuple[str, ...]) -> None:
-    """A path that is too long for a socket is one line, not a traceback, and disturbs nobody but
-    docker.
-    """
+    """A path too long for a socket is one line, not a traceback, and only docker fails."""
     launcher.environment["DOCKER_HOST"] = f"unix://{'x' * 200}"
     forge(launcher, "of-nobody")
     done = launcher.run(*DGX, *words)
@@ -606,9 +583,7 @@ def test_count_and_devices_disagree(launcher: Containers) -> None:
 
 
 def test_container_of_a_nested_launch(launcher: Containers) -> None:
-    """A container that a job has started keeps its lease, and its watcher, when the job has ended;
-    and no longer.
-    """
+    """A container that a job has started keeps lease and watcher after the job, until it ends."""
     inner = "gpulaunch -q docker run -d --gpus 1 --init --name job " + " ".join(FOREVER)
     done = launcher.run(*DGX, "-q", "-n", "2", "--", "sh", "-c", inner)
     assert done.returncode == 0, done.stderr
@@ -657,9 +632,7 @@ def checks(launcher: Containers) -> str:
 
 
 def test_lease_of_an_engine_that_is_gone(launcher: Containers) -> None:
-    """A lease whose engine nobody knows cannot be freed, with one line and what to do, which then
-    works.
-    """
+    """A lease of an unknown engine cannot be freed: one line says what to do, and that works."""
     path = forge(launcher, "of-nobody", (0, 1))
     done = launcher.run("free", FORGED_ID)
     assert (done.returncode, complaint(done)) == (
@@ -674,9 +647,7 @@ def test_lease_of_an_engine_that_is_gone(launcher: Containers) -> None:
 
 @pytest.mark.parametrize("container", ["\ud800", "", "../x", "a\nb", "x" * 5000, "\x1b[2J", "job"])
 def test_record_names_a_container(launcher: Containers, container: str) -> None:
-    """What a stranger's record says of a container on the real engine stops nobody, and ends
-    nothing of others.
-    """
+    """A forged record that names a real container stops no launch, and ends no other's process."""
     make(launcher)
     forge(launcher, engine_id(launcher), user_id=12345, container=container)
     for words in (ONE, (*DGX, "-n", "7", "--", "true"), COMMANDS["status"], COMMANDS["doctor"]):
@@ -731,7 +702,7 @@ class Liar:
 
 
 def asked(connection: socket.socket) -> str:
-    """The path in a request."""
+    """Return the path in a request."""
     request = b""
     while b"\r\n\r\n" not in request:
         part = connection.recv(65536)
@@ -771,9 +742,7 @@ def endless(connection: socket.socket, closed: threading.Event, head: bytes = b"
 
 
 def lies(late_s: float = 0, **answers: object) -> Talk:
-    """A whole engine, with answers of its own about info, image, list and container; None is no
-    such thing.
-    """
+    """Return an engine with its own info, image, list and container; None makes one missing."""
 
     def talk(connection: socket.socket, closed: threading.Event) -> None:
         path = asked(connection)
@@ -896,7 +865,7 @@ CONTAINERS = {
 
 
 def ended(stream: Talk) -> Talk:
-    """An engine whose container has ended, but whose events are a stream of their own."""
+    """Return an engine whose container has ended, with an event stream of its own."""
     lease: list[str] = []
 
     def listed(path: str) -> list[dict]:
@@ -973,9 +942,7 @@ def carry_out(launcher: Launcher, words: tuple[str, ...], most_s: float = 31) ->
 
 
 def confronted(stack: ExitStack, talk: Talk, user_id: int | None) -> Launcher:
-    """A launcher where a lease stands that nobody holds, and its engine is a liar: the user's own,
-    or a stranger's.
-    """
+    """Return a launcher with an unheld lease and a lying engine, the user's own or a stranger's."""
     home = Path(tempfile.mkdtemp(prefix="gph-", dir="/tmp"))  # a socket's path must be short
     stack.callback(shutil.rmtree, home)
     launcher = Launcher(home)
@@ -1004,7 +971,7 @@ def confronted(stack: ExitStack, talk: Talk, user_id: int | None) -> Launcher:
 
 
 def nobody() -> Iterator[int]:
-    """Ids of users that there are not."""
+    """Yield ids of users that do not exist."""
     first = 1_900_000_000 + 100 * os.getpid()  # other sessions may be at it, too
     for user_id in range(first, first + 100):
         try:
@@ -1026,8 +993,7 @@ All lies meet all of them in tests/slow/test_long_forms.py.
 
 @contextmanager
 def told_by(every: int) -> Iterator[Told]:
-    """Yield what commands make of lies: all at once of the slow ones, a few at a time of the
-    others.
+    """Yield what commands make of lies: of the slow ones all at once, of others a few at a time.
 
     Args:
         every: every so manieth lie meets all commands, also as a stranger's.
@@ -1052,7 +1018,7 @@ def told_by(every: int) -> Iterator[Told]:
 
 
 def asked_of(lie: str, whose: str, *, every_command: bool) -> list[str]:
-    """Commands that meet a lie: nobody asks a stranger's engine for containers of his own."""
+    """Return the commands that meet a lie; a stranger's engine is not asked for containers."""
     if whose == STRANGE:
         return ["one", "all", "status"]
     skipped = {"docker run"} if lie in CONTAINERS else {"docker start of two"}
@@ -1063,7 +1029,7 @@ def asked_of(lie: str, whose: str, *, every_command: bool) -> list[str]:
 
 @pytest.fixture(scope="module")
 def told() -> Iterator[Told]:
-    """What every command makes of every fifth lie, and three of each."""
+    """Yield what every command makes of every fifth lie, and three commands of each."""
     with told_by(FIFTH) as found:
         yield found
 
@@ -1073,9 +1039,7 @@ def told() -> Iterator[Told]:
     [*((lie, OWN) for lie in LIES), *((lie, STRANGE) for lie in some_of(list(LIES), FIFTH, SLOW))],
 )
 def test_launch_beside_a_lie(told: Told, lie: str, whose: str) -> None:
-    """Whatever answers for a lease's engine, who needs no docker launches soon, and the lease is
-    not forgotten.
-    """
+    """Whatever answers for a lease's engine, other launches start soon, and the lease stays."""
     if whose == STRANGE and os.geteuid() != 0:
         pytest.skip("needs root to forge another user's lease")
     one, everything = told[lie, whose, "one"], told[lie, whose, "all"]
@@ -1097,9 +1061,7 @@ HARMFUL = ("Traceback", "\x1b", "\x07", "out of memory")
 
 @pytest.mark.parametrize("lie", LIES)
 def test_docker_with_a_lie(told: Told, lie: str) -> None:
-    """Whatever answers at DOCKER_HOST, gpulaunch says in one line what is wrong, or leaves it to
-    docker.
-    """
+    """Whatever answers at DOCKER_HOST, gpulaunch tells in one line, or leaves it to docker."""
     for name in ("docker run", "docker start", "docker start of two", "doctor"):
         outcome = told.get((lie, OWN, name))
         if outcome is None:
@@ -1120,9 +1082,7 @@ def test_docker_with_a_lie(told: Told, lie: str) -> None:
 
 @pytest.mark.parametrize("lie", EVENTS)
 def test_events_without_end(told: Told, lie: str) -> None:
-    """An engine whose events never come, or never end, costs a launch ten seconds, and not docker's
-    status.
-    """
+    """An engine whose events never come or end costs ten seconds, and not docker's status."""
     outcome = told[lie, OWN, "docker run"]
     assert outcome[:3] == (3, "docker was run\n", "")
     assert outcome.seconds < 15
@@ -1158,9 +1118,7 @@ def test_cdi_directory_with_a_pipe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lie", CONTAINERS)
 def test_free_with_a_lie(lie: str) -> None:
-    """Whatever the engine tells of a lease's container, gpulaunch free ends the lease, or says in
-    one line why not.
-    """
+    """Whatever an engine tells of a lease's container, free ends the lease or says why not."""
     with ExitStack() as stack:
         launcher = confronted(stack, CONTAINERS[lie], None)
         outcome = carry_out(launcher, ("free", FORGED_ID))

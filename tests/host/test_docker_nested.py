@@ -1,6 +1,4 @@
-"""gpulaunch in containers: with the host's state directory mounted it takes part in the same table,
-as CI does.
-"""
+"""gpulaunch in containers: with the host's state directory they share its table, as in CI."""
 
 import json
 import subprocess
@@ -18,9 +16,7 @@ SYSTEM = ("/usr", "/bin", "/lib", "/lib64", "/etc/ld.so.cache")
 
 
 class Inside:
-    """Options and words that run gpulaunch in a container, with this host's Python mounted into
-    it.
-    """
+    """Options and words that run gpulaunch in a container, with this host's Python mounted."""
 
     def __init__(self, launcher: Launcher) -> None:
         places = {sys.prefix, sys.base_prefix, str(Path(gpulaunch.__file__).parent.parent)}
@@ -39,7 +35,7 @@ class Inside:
 
 @pytest.fixture
 def launcher(launcher: Launcher, docker: Engine) -> Launcher:
-    """A launcher with a Docker Engine in reach."""
+    """Return a launcher with a Docker Engine in reach."""
     path = f"{docker.environment['PATH']}:{launcher.environment['PATH']}"
     launcher.environment |= {**docker.environment, "PATH": path}
     return launcher
@@ -116,9 +112,7 @@ def test_killed_container(launcher: Launcher, inside: Inside, docker: Engine) ->
 
 
 def test_launch_inside_a_launched_container(launcher: Launcher, inside: Inside) -> None:
-    """A launch in a container that gpulaunch launched takes its GPUs from that container's
-    lease.
-    """
+    """A launch in a container that gpulaunch launched takes GPUs from that container's lease."""
     script = f"""
         run() {{ {" ".join(inside.program)} "$@"; }}
         run -n 2 --json --dry-run -- true > /tmp/two && cat /tmp/two

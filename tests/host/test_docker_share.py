@@ -1,5 +1,4 @@
-"""`gpulaunch --share docker run` with a real Docker Engine: containers that share GPUs through CUDA
-MPS.
+"""`gpulaunch --share docker run` with a real engine: containers share GPUs through CUDA MPS.
 
 The MPS daemon is the stand-in of fake_mps, and the program in the container its client. It finds
 its daemon by nothing but what gpulaunch gives the container: the tests mount no directory of the
@@ -35,13 +34,13 @@ NONE = "none"
 
 @pytest.fixture
 def host(launcher: Launcher, docker: Engine) -> Iterator[Host]:
-    """A described DGX-1, where no MPS daemon is needed."""
+    """Return a described DGX-1, where no MPS daemon is needed."""
     yield from _with(Host(launcher, docker, DESCRIBED, DGX))
 
 
 @pytest.fixture
 def real_host(launcher: Launcher, docker: Engine, dgx1_v100, fake_mps: FakeMps) -> Iterator[Host]:  # noqa: ARG001
-    """A DGX-1 by what NVML says, with MPS; at the end of every test no daemon may be left."""
+    """Yield a DGX-1 by what NVML says, with MPS; after every test no daemon may be left."""
     for host in _with(Host(launcher, docker, TOLD_BY_NVML, ())):
         yield host
         docker.remove_all()
@@ -66,9 +65,7 @@ def await_no_daemon(mps: FakeMps) -> None:
 
 
 def cuda_program(mps: FakeMps, *words: str) -> tuple[str, ...]:
-    """Flags, image and command of a container in which MPS's stand-in client runs, less what
-    gpulaunch adds.
-    """
+    """Return flags, image and command of a container that runs MPS's stand-in client."""
     _, home = interpreter()
     homes = {part for part in home.split(":") if not part.startswith("/usr")}
     paths = (
@@ -89,13 +86,13 @@ def cuda_program(mps: FakeMps, *words: str) -> tuple[str, ...]:
 
 
 def pid_in(host: Host, container: str) -> int:
-    """Pid, out here, of what a container runs."""
+    """Return the host's pid of what a container runs."""
     return int(host.do("inspect", "--format", "{{.State.Pid}}", container))
 
 
 @contextmanager
 def started(host: Host, *arguments: str, **options) -> Iterator[subprocess.Popen[str]]:
-    """A launch that is not there any more afterwards, nor its container."""
+    """Yield a launch; end it and its container with the block."""
     with host.start(*arguments, **options) as process:
         try:
             yield process
@@ -109,7 +106,7 @@ def started(host: Host, *arguments: str, **options) -> Iterator[subprocess.Popen
 def attached(
     host: Host, mps: FakeMps, *, flags: tuple[str, ...] = (), words: tuple[str, ...] = (), **options
 ) -> Iterator[subprocess.Popen[str]]:
-    """A launch whose container, called job, has become a client of MPS."""
+    """Yield a launch whose container, called job, has become a client of MPS."""
     with started(
         host, *DOCKER, "--name", "job", *flags, *cuda_program(mps, *words), **options
     ) as process:
@@ -118,7 +115,7 @@ def attached(
 
 
 def ended_safely(mps: FakeMps) -> bool:
-    """Whether no client of MPS has died without being taken off its server before."""
+    """Return whether every client of MPS that has died was taken off its server before."""
     return not mps.events("died") and bool(mps.events("attached"))
 
 
@@ -126,9 +123,7 @@ def ended_safely(mps: FakeMps) -> bool:
 
 
 def test_what_the_container_finds(host: Host) -> None:
-    """It finds its GPU by UUID, its share of SMs and its bound of memory, and the label tells that
-    it shares.
-    """
+    """A container finds its GPU by UUID and its shares of SMs and memory; its label says so."""
     done = host.run("--sm-percentage", "40", *DOCKER, "--name", "job", IMAGE, "env")
     assert (done.returncode, done.stderr) == (0, "")
     found = {
@@ -202,9 +197,7 @@ def test_flags_that_are_in_the_way(host: Host, flags: tuple[str, ...], words: st
 
 
 def test_user_of_the_image(host: Host) -> None:
-    """An image of another user is refused, and so is one that is not here yet; -u helps in both
-    cases.
-    """
+    """An image of another user, or one that is not here yet, is refused; -u helps with both."""
     host.engine.import_image("job:1", ["USER 1234:5"])
     done = host.run(*DOCKER, "--rm", "job:1", "true")
     assert (done.returncode, "image job:1 runs as uid 1234: " in complaint(done)) == (2, True)
@@ -229,9 +222,7 @@ def test_size_of_shared_memory(host: Host) -> None:
 
 @pytest.mark.parametrize("command", ["create", "container create", "start", "restart"])
 def test_only_docker_run_shares(host: Host, command: str) -> None:
-    """To share by docker create and docker start is refused; who has it in his settings gets GPUs
-    of his own.
-    """
+    """Docker create and start refuse --share; with the setting they get GPUs of their own."""
     host.run("docker", "run", "--name", "job", IMAGE, "true")
     name = IMAGE if "create" in command else "job"
     done = host.run(*LIGHT, "docker", *command.split(), name)
@@ -245,9 +236,7 @@ def test_only_docker_run_shares(host: Host, command: str) -> None:
 
 
 def test_start_of_one_that_shared(host: Host) -> None:
-    """A container that shared its GPUs cannot be started again: its MPS daemon has gone with its
-    lease.
-    """
+    """A container that shared cannot be started again: its MPS daemon has gone with its lease."""
     host.run(*DOCKER, "--name", "job", IMAGE, "true")
     for options in ((), LIGHT):
         done = host.run(*options, "docker", "start", "job")
@@ -257,9 +246,7 @@ def test_start_of_one_that_shared(host: Host) -> None:
 
 
 def test_inside_a_lease_that_shares(host: Host) -> None:
-    """A container launched inside a job that shares is part of it, and must be what MPS can
-    serve.
-    """
+    """A container launched inside a job that shares takes part in it, and must suit MPS."""
     script = (
         f"gpulaunch docker run --rm {IMAGE} env; gpulaunch docker run --rm -u 1234 {IMAGE} true; "
         "echo $?"
@@ -286,9 +273,7 @@ def test_inside_a_lease_that_shares(host: Host) -> None:
     ids=lambda flags: " ".join(flags) or NONE,
 )
 def test_attaches(real_host: Host, fake_mps: FakeMps, flags: tuple[str, ...]) -> None:
-    """The program in the container finds its daemon and nothing is said; with the container the
-    daemon goes.
-    """
+    """The container's program finds its daemon without a word; the daemon ends with it."""
     with attached(real_host, fake_mps, flags=("-i", *flags), stdin=subprocess.PIPE) as process:
         lease = real_host.lease()
         (client,) = fake_mps.attached()
@@ -307,9 +292,7 @@ def test_attaches(real_host: Host, fake_mps: FakeMps, flags: tuple[str, ...]) ->
 
 
 def test_container_and_process_on_one_daemon(real_host: Host, fake_mps: FakeMps) -> None:
-    """A container and a process on one GPU are clients of one daemon, which goes with the last of
-    them.
-    """
+    """A container and a process on one GPU have one daemon, which goes with the last of them."""
     process = (*LIGHT, "--", CLIENT)
     with attached(real_host, fake_mps), started(real_host, *process, stdin=subprocess.PIPE) as job:
         assert job.stdout.readline().startswith("attached ")
@@ -326,9 +309,7 @@ def test_container_and_process_on_one_daemon(real_host: Host, fake_mps: FakeMps)
 def test_told_of_who_did_not_attach(
     real_host: Host, fake_mps: FakeMps, dgx1_v100, tmp_path: Path
 ) -> None:
-    """Who in the container uses the GPU without being a client of MPS is told of once, by its pid
-    out here.
-    """
+    """A process in the container that uses a GPU without MPS is told of once, by host pid."""
     said = tmp_path / "said"
     command = (*DOCKER, "--name", "job", IMAGE, "sleep", "1000")
     with said.open("w") as stderr, started(real_host, *command, stderr=stderr) as process:
@@ -349,7 +330,7 @@ def test_nothing_is_said_of_who_attached(real_host: Host, fake_mps: FakeMps, dgx
         dgx1_v100.add(f"process 0 {pid_in(real_host, 'job')} 300")
 
         def was_found() -> bool:
-            """Whether the launcher has asked for clients since this one attached."""
+            """Return whether the launcher has asked for clients since this one attached."""
             events = fake_mps.events("attached", "command")
             kinds = [event.kind for event in events]
             since = [event.said["command"] for event in events[kinds.index("attached") + 1 :]]
@@ -372,9 +353,7 @@ ENDINGS = {"by its time limit": ("--time-limit", "2s"), "by gpulaunch free": ()}
 def test_taken_off_before_kill(
     real_host: Host, fake_mps: FakeMps, how: str, flags: tuple[str, ...]
 ) -> None:
-    """Who does not end on TERM is taken off MPS by its pid out here before it is killed, by whoever
-    ends it.
-    """
+    """A client that ignores TERM is taken off MPS, by the host's pid, before it is killed."""
     real_host.environment["GPULAUNCH_GRACE"] = "0.3s"
     deaf = cuda_program(fake_mps, "--deaf", "--stays")
     with started(real_host, *ENDINGS[how], *DOCKER, "--name", "job", *flags, *deaf) as process:
@@ -391,7 +370,7 @@ def test_taken_off_before_kill(
 
 @pytest.mark.parametrize("state", ["running", "paused"])
 def test_ends_within_its_grace(real_host: Host, fake_mps: FakeMps, state: str) -> None:
-    """Who ends on TERM has its grace, nobody is taken off, and the engine does not cut it short."""
+    """A client that ends on TERM has its grace, stays on MPS, and the engine does not cut it."""
     wait = "trap 'sleep 2; exit 5' TERM; echo attached; sleep 1000 & wait"
     done = real_host.run(*DOCKER, "-d", "--name", "job", IMAGE, "sh", "-c", wait)
     assert (done.returncode, done.stderr) == (0, "")
@@ -406,9 +385,7 @@ def test_ends_within_its_grace(real_host: Host, fake_mps: FakeMps, state: str) -
 
 
 def test_cancelled_by_ci(real_host: Host, fake_mps: FakeMps) -> None:
-    """Where CI=true, a launcher that is killed takes its container along, and that off MPS
-    first.
-    """
+    """Where CI=true, a killed launcher takes its container along, off MPS first."""
     real_host.environment.update({"CI": "true", "GPULAUNCH_GRACE": "0.2s"})
     with attached(real_host, fake_mps, words=("--deaf", "--stays")) as process:
         (client,) = fake_mps.attached()
@@ -457,9 +434,7 @@ def test_detached(real_host: Host, fake_mps: FakeMps) -> None:
 
 
 def test_launcher_killed(real_host: Host, fake_mps: FakeMps) -> None:
-    """A launcher and a docker command that are killed leave container, lease and daemon; all end
-    together.
-    """
+    """After launcher and docker command are killed, container, lease and daemon end together."""
     with attached(real_host, fake_mps) as process:
         job = real_host.lease()["job_pid"]
         process.kill()
@@ -474,9 +449,7 @@ def test_launcher_killed(real_host: Host, fake_mps: FakeMps) -> None:
 
 
 def test_everybody_killed(real_host: Host, fake_mps: FakeMps) -> None:
-    """Without anybody left to watch, the daemon stays with its container; the next launch that
-    shares ends it.
-    """
+    """With all watchers killed the daemon outlives its container, until the next shared launch."""
     with attached(real_host, fake_mps) as process:
         for pid in (
             process.pid,
@@ -521,7 +494,7 @@ class OddEngine(ThreadingUnixStreamServer):
 
 @contextmanager
 def odd_engine(path: Path, answers: dict[str, tuple[int, object]]) -> Iterator[OddEngine]:
-    """One that answers for the length of the block."""
+    """Yield an engine that answers for the length of the block."""
     with OddEngine(path, answers) as engine:
         threading.Thread(target=engine.serve_forever, daemon=True).start()
         yield engine
@@ -584,9 +557,7 @@ TOP = {
     ],
 )
 def test_in_which_order_a_container_ends(tmp_path: Path, answers: dict, want: list) -> None:
-    """TERM and the grace, then who is in it is told to MPS, then KILL; a container ends even if
-    nobody can tell.
-    """
+    """A container ends by TERM, grace, a word to MPS and KILL, even if MPS cannot be told."""
     with odd_engine(tmp_path / "s", {"stop?t=-1": (0, None), **answers}) as odd:
         DockerClient(str(tmp_path / "s"), answer_s=5).end(RUNNING, 0.1, odd.asked.append)
     assert odd.asked == want

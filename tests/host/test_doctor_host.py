@@ -29,9 +29,7 @@ def test_state_directory_of_somebody_else(launcher: Launcher) -> None:
 
 
 def test_ways_into_containers(launcher: Launcher, docker: Engine) -> None:
-    """How GPUs get into containers is shown: as the engine offers, or as the settings force it,
-    which may not work.
-    """
+    """How GPUs get into containers is shown: by the engine, or by settings, which may fail."""
     launcher.environment |= {"DOCKER_HOST": docker.host}
     version = docker.docker("version", "--format", "{{.Server.Version}}").stdout.strip()
     found = findings(launcher, *DGX)
@@ -75,7 +73,7 @@ def test_mps_that_runs(launcher: Launcher, dgx1_v100, fake_mps: FakeMps) -> None
 
 
 def test_what_can_be_shared(launcher: Launcher, dgx1_v100, fake_mps: FakeMps) -> None:  # noqa: ARG001
-    """It is told which GPUs can be shared, and of the others why not."""
+    """Doctor tells which GPUs can be shared, and why the others cannot."""
     dgx1_v100.add("driver 550.54.15")
     assert findings(launcher)["sharing", "ok"] == "GPUs 0-7 can be shared with --share"
     dgx1_v100.change(3, cc="6.0")
@@ -87,7 +85,7 @@ def test_what_can_be_shared(launcher: Launcher, dgx1_v100, fake_mps: FakeMps) ->
     dgx1_v100.drop("driver")
     dgx1_v100.add("driver 470.57")
     found = bad(launcher)["sharing", "warning"][0]
-    assert (
-        found
-        == "no GPU can be shared: driver 470.57 does not tell whether its MPS works: 550 is the first to"
+    assert found == (
+        "no GPU can be shared: driver 470.57 does not tell whether its MPS works: "
+        "550 is the first to"
     )

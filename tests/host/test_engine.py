@@ -1,6 +1,4 @@
-"""The Docker Engine that other tests stand on: it is real, its GPUs are seen from inside, and
-nothing of it stays.
-"""
+"""The Docker Engine of other tests is real, shows its GPUs inside, and leaves nothing behind."""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ SHOW = (IMAGE, "sh", "-c", "env | grep FAKE_GPU; ls /dev | grep nvidia; true")
 
 @pytest.fixture
 def own(engine: Engine) -> Iterator[Engine]:  # noqa: ARG001 - skips where no engine starts
-    """An engine of the test's own, stopped, with no part of NVIDIA's."""
+    """Yield an engine of the test's own, stopped, with no part of NVIDIA's."""
     own = Engine()
     yield own
     if own.directory.exists():
@@ -24,14 +22,14 @@ def own(engine: Engine) -> Iterator[Engine]:  # noqa: ARG001 - skips where no en
 
 
 def run(engine: Engine, *arguments: str) -> list[str]:
-    """What a container writes."""
+    """Return what a container writes."""
     done = engine.docker("run", "--rm", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
 def start_container(engine: Engine, *options: str) -> tuple[str, int]:
-    """Name and pid of a container that runs until it is stopped."""
+    """Return name and pid of a container that runs until it is stopped."""
     done = engine.docker("run", "--detach", *options, IMAGE, "sleep", "1000")
     assert done.returncode == 0, done.stderr
     name = done.stdout.strip()
@@ -118,9 +116,7 @@ def test_unknown_gpu(docker: Engine, options: tuple[str, ...], complaint: str) -
 
 
 def test_plain_engine_leaves_nothing(own: Engine) -> None:
-    """Without NVIDIA's parts the engine refuses what needs them; closed with a container, it is
-    gone without trace.
-    """
+    """Without NVIDIA's parts the engine refuses what needs them; closed, it leaves no trace."""
     own.start()
     for option, complaint in (
         ("--gpus=all", "could not select device driver"),
@@ -139,9 +135,7 @@ def test_plain_engine_leaves_nothing(own: Engine) -> None:
 
 
 def test_crash_with_live_restore(own: Engine) -> None:
-    """With live-restore a container lives through a crash of the engine, but not through close()
-    after one.
-    """
+    """With live-restore a container outlives a crash of the engine, but not a later close()."""
     own.settings["live-restore"] = True
     own.start()
     name, pid = start_container(own)
@@ -158,9 +152,7 @@ def test_crash_with_live_restore(own: Engine) -> None:
 
 
 def test_crash_without_live_restore(own: Engine) -> None:
-    """Without live-restore a container lives on while the engine is dead, and the next start ends
-    it.
-    """
+    """Without live-restore a container outlives the engine's crash until its next start."""
     own.start()
     name, pid = start_container(own, "--stop-timeout", "1")
     own.kill()
@@ -191,7 +183,7 @@ def test_bad_settings(own: Engine) -> None:
 
 
 def alive(pids: list[int]) -> list[int]:
-    """Those that run: neither gone nor zombies."""
+    """Return the pids that run: neither gone nor zombies."""
     states = {}
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):

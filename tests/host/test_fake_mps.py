@@ -1,6 +1,4 @@
-"""The stand-in for CUDA MPS says what the real control daemon of driver 550 says, and does what a
-test tells it.
-"""
+"""The stand-in for CUDA MPS says what driver 550's control daemon says, and obeys the test."""
 
 import itertools
 import os
@@ -24,9 +22,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be anot
 
 @pytest.fixture(params=["real_mps", "fake_mps"])
 def mps(request: pytest.FixtureRequest) -> Mps:
-    """The real control daemon, and the stand-in whose server becomes as little ready as the real
-    one does here.
-    """
+    """Return the real control daemon or the stand-in, with a server as unready as the real one."""
     mps = request.getfixturevalue(request.param)
     if isinstance(mps, FakeMps):
         mps.tell(status="INITIALIZING")
@@ -34,9 +30,7 @@ def mps(request: pytest.FixtureRequest) -> Mps:
 
 
 def said(mps: Mps, *commands: str, **options) -> str:
-    """The answer of a daemon that is there; the real one sends away who comes while it is busy, and
-    is asked again.
-    """
+    """Return a daemon's answer, asking again while the real one is busy and refuses."""
     deadline = time.monotonic() + 20
     while (done := mps.ask(*commands, **options)).returncode or done.stderr:
         assert time.monotonic() < deadline, done
@@ -63,9 +57,7 @@ def with_server(mps: Mps, **options) -> int:
 
 
 def test_no_daemon(mps: Mps) -> None:
-    """Without a daemon, and where one was killed, every command ends with status 1 and says so on
-    stderr.
-    """
+    """Without a daemon, or with a killed one, every command ends with 1 and says so on stderr."""
     for commands in (["get_server_list"], ["quit"], [""], []):
         done = mps.ask(*commands)
         assert (done.returncode, done.stdout, done.stderr) == (1, "", NO_DAEMON)
@@ -75,9 +67,7 @@ def test_no_daemon(mps: Mps) -> None:
 
 
 def test_second_daemon(mps: Mps) -> None:
-    """A second daemon on a directory is refused, on stdout and with status 1; the first one
-    stays.
-    """
+    """A second daemon on a directory is refused, on stdout and with status 1; the first stays."""
     assert (mps.start().returncode, mps.start().stdout) == (0, SECOND)
     pids = mps.pids(CONTROL)
     foreground = subprocess.run(
@@ -89,9 +79,7 @@ def test_second_daemon(mps: Mps) -> None:
 
 
 def test_what_a_daemon_looks_like(mps: Mps) -> None:
-    """A daemon and its server are known by name and by the environment that they were started
-    with.
-    """
+    """A daemon and its server are known by name and by the environment they were started with."""
     server = with_server(mps, CUDA_VISIBLE_DEVICES="GPU-a,GPU-b")
     (daemon,) = mps.pids(CONTROL)
     for pid, name in ((daemon, CONTROL), (server, SERVER)):
@@ -107,9 +95,7 @@ def test_what_a_daemon_looks_like(mps: Mps) -> None:
 
 
 def test_files(mps: Mps) -> None:
-    """The pipe directory's files, their modes, and what is left of them after quit and after
-    KILL.
-    """
+    """The pipe directory has known files and modes, and known remains after quit and KILL."""
     pipe = mps.pipe()
     mps.start()
     modes = {name: stat.filemode((pipe / name).stat().st_mode) for name in os.listdir(pipe)}
@@ -236,9 +222,7 @@ def test_wrong_percentage_in_the_environment(mps: Mps, value: str) -> None:
     ],
 )
 def test_default_memory_limit(mps: Mps, value: str, kept: str) -> None:
-    """A limit is printed in whole GiB from 1 GiB on; what is none takes it away; a UUID is no
-    device.
-    """
+    """A limit is printed in whole GiB from 1 GiB on; a bad one removes it; a UUID is no device."""
     mps.start()
     set_it, get_it = "set_default_device_pinned_mem_limit", "get_default_device_pinned_mem_limit"
     assert said(mps, f"{set_it} 2 7M", f"{set_it} 2 {value}", f"{get_it} 2") == (
@@ -271,9 +255,7 @@ def test_independent_directories(mps: Mps) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_restart_over_what_is_left(mps: Mps, number: signal.Signals) -> None:
-    """A daemon that ends by a signal leaves its server and its files; the next one starts, and does
-    not know of it.
-    """
+    """A daemon that ends by a signal leaves server and files; the next one starts without them."""
     server = with_server(mps)
     (daemon,) = mps.pids(CONTROL)
     os.kill(daemon, number)
@@ -310,9 +292,7 @@ def test_quit_waits_for_the_server(mps: Mps) -> None:
 
 
 def test_quit_with_a_limit(mps: Mps) -> None:
-    """With quit -t 1 the server is ended after a second; the real program's status is 0 at times
-    and 1 at others.
-    """
+    """With quit -t 1 the server is ended after a second; the real program's status is 0 or 1."""
     server = with_server(mps)
     (daemon,) = mps.pids(CONTROL)
     mps.ask("quit -t 1")
@@ -367,9 +347,7 @@ def test_directories_that_are_not_there(mps: Mps) -> None:
 
 
 def test_directory_that_is_too_long(mps: Mps) -> None:
-    """A daemon whose socket's path is longer than 107 bytes does not start, and does not say
-    why.
-    """
+    """A daemon whose socket's path is over 107 bytes does not start, and does not say why."""
     done = mps.start(mps.pipe("x" * 100))
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
@@ -435,14 +413,14 @@ class Client:
         self.how = self.process.stdout.readline().partition(" ")[0] if wait else None
 
     def result(self) -> tuple[int, str]:
-        """Exit status and complaint, when it has ended."""
+        """Return exit status and complaint, when it has ended."""
         _, problem = self.process.communicate(timeout=20)
         return self.process.returncode, problem
 
 
 @pytest.fixture
 def client(fake_mps: FakeMps):
-    """Starts clients."""
+    """Yield a function that starts clients."""
     made = []
 
     def start(*options: str, **variables) -> Client:
@@ -456,9 +434,7 @@ def client(fake_mps: FakeMps):
 
 
 def test_client_starts_the_server(fake_mps: FakeMps, client) -> None:
-    """A client makes the daemon start a server, is listed with its environment, and leaves when
-    told.
-    """
+    """A client makes the daemon start a server, is listed with its environment, and leaves."""
     fake_mps.start(CUDA_VISIBLE_DEVICES="GPU-a")
     pid = client(
         CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="40", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=1G"
@@ -503,9 +479,7 @@ def test_clients_of_a_script(fake_mps: FakeMps) -> None:
 
 
 def test_terminated_client(fake_mps: FakeMps, client) -> None:
-    """terminate_client prints 0 and takes a client off its server, which it then may be killed
-    without harm.
-    """
+    """terminate_client prints 0 and takes a client off its server; it can then be killed safely."""
     fake_mps.start()
     gives_up, stays = client(), client("--deaf", "--stays")
     (server,) = fake_mps.pids(SERVER)
@@ -526,9 +500,7 @@ def test_terminated_client(fake_mps: FakeMps, client) -> None:
 
 
 def test_client_that_dies(fake_mps: FakeMps, client) -> None:
-    """A client that is killed while attached is noticed; told to be fragile, its server is then of
-    no use.
-    """
+    """The death of an attached client is noticed, and a fragile server is of no use after it."""
     fake_mps.tell(fragile=True)
     fake_mps.start()
     one, other = client(), client()
@@ -601,9 +573,7 @@ def test_refusals(fake_mps: FakeMps, client) -> None:
 
 @needs_root
 def test_servers_of_two_users(fake_mps: FakeMps, client) -> None:
-    """There is one server at a time: another user's is started when the first has no clients, or is
-    told to go.
-    """
+    """One server runs at a time: another user's starts once the first is unused or told to go."""
     first = with_server(fake_mps)
     pid = client().process.pid
     assert said(fake_mps, f"start_server -uid {NOBODY}", "get_server_list") == f"{first}\n"
@@ -628,9 +598,7 @@ def test_quit_waits_for_clients(fake_mps: FakeMps, client) -> None:
 
 
 def test_nvml_sees_them(fake_mps: FakeMps, hgx_h100, client) -> None:
-    """The fake NVML tells of servers and clients on the GPUs of their daemon, as long as they are
-    there.
-    """
+    """The fake NVML shows servers and clients on their daemon's GPUs while they are there."""
     fake_mps.start(CUDA_VISIBLE_DEVICES=hgx_h100.uuids(3))
     pid = client().process.pid
     (server,) = fake_mps.pids(SERVER)
@@ -656,8 +624,6 @@ def test_nothing_outlives_it() -> None:
 
 
 def test_stand_in_has_no_default_directory(fake_mps: FakeMps) -> None:
-    """A daemon without a pipe directory of its own is refused: it would touch what is not the
-    test's.
-    """
+    """A daemon without a pipe directory of its own is refused: it would touch what is not ours."""
     environment = {name: value for name, value in fake_mps.variables().items() if name != PIPE}
     assert fake_mps._run(["-d"], None, environment).returncode == 2

@@ -10,9 +10,7 @@ pytest_plugins = ("fake_nvml",)
 
 
 def test_described_gpus_in_a_container(launcher: Launcher) -> None:
-    """In a container, whose own file system is an overlay, leases on a described machine stand in
-    /dev/shm.
-    """
+    """In a container, whose file system is an overlay, a described machine uses /dev/shm."""
     if os.path.isdir("/run/gpulaunch"):
         pytest.skip("this machine has a state directory of its own")
     done = in_container(
@@ -28,9 +26,7 @@ def test_described_gpus_in_a_container(launcher: Launcher) -> None:
 
 
 def test_real_gpus_in_a_container(launcher, dgx1_v100):  # noqa: ARG001
-    """On a container's own file system a launch on real GPUs is refused, and told how to mount the
-    host's table.
-    """
+    """In a container's own file system a launch on real GPUs is refused, with a hint to mount."""
     if os.path.isdir("/run/gpulaunch"):
         pytest.skip("this machine has a state directory of its own")
     run = in_container(launcher, f"{launcher.script} -- echo ran")

@@ -1,6 +1,4 @@
-"""The life of MPS daemons: started with the first job of a share group, checked, watched, and ended
-with the last.
-"""
+"""The life of MPS daemons: started with a share group's first job, watched, ended with the last."""
 
 import json
 import os
@@ -42,7 +40,7 @@ HEAVY = ("--share", "--sm", "95", "--memory-bandwidth", "5", "--memory", "1GiB")
 
 @pytest.fixture(autouse=True)
 def _machine(dgx1_v100: FakeNvml, launcher: Launcher) -> None:
-    """Eight V100 with a driver that knows all of MPS."""
+    """Describe eight V100 with a driver that knows all of MPS."""
     dgx1_v100.add("driver 550.54.15")
     launcher.environment |= {"GPULAUNCH_GRACE": "0.3"}
 
@@ -65,7 +63,7 @@ class Client:
         self.pid = int(pid)
 
     def end(self) -> tuple[int, str]:
-        """Let the job end; the launcher's exit status and what it said."""
+        """Let the job end; return the launcher's exit status and what it said."""
         _, said = self.process.communicate("\n", timeout=60)
         return self.process.returncode, said
 
@@ -86,9 +84,7 @@ def client(launcher: Launcher, *options: str, **how: bool):
 
 
 def gone(launcher: Launcher, mps: Mps) -> bool:
-    """Whether nothing is left of MPS: no daemon, no server, no directory of a group; nor of the
-    table.
-    """
+    """Return whether no daemon, server, group directory or record is left."""
     for pid in (*mps.pids(CONTROL), *mps.pids(SERVER), *processes_of(launcher)):
         wait_for_end(pid)
     launcher.run("status")  # puts away the records of launchers that were killed
@@ -102,15 +98,13 @@ def gone(launcher: Launcher, mps: Mps) -> bool:
 
 
 def ended_safely(fake_mps: FakeMps, pid: int) -> bool:
-    """Whether MPS let go of a client before that ended; its daemon notices an end a moment
-    later.
-    """
+    """Return whether MPS let go of a client before that ended; the daemon notices that late."""
     fake_mps.wait_for("left", pid=pid)
     return fake_mps.ended_safely(pid)
 
 
 def gpu_of(job: Client) -> str:
-    """CUDA_VISIBLE_DEVICES of a job."""
+    """Return CUDA_VISIBLE_DEVICES of a job."""
     variables = Path(f"/proc/{job.pid}/environ").read_bytes().split(b"\0")
     return next(
         v.partition(b"=")[2].decode() for v in variables if v.startswith(b"CUDA_VISIBLE_DEVICES=")
@@ -121,9 +115,7 @@ def gpu_of(job: Client) -> str:
 
 
 def test_the_life_of_a_group_of_one(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """The daemon is there, its server ACTIVE, before the job starts; the job is its client; both go
-    with the job.
-    """
+    """The daemon is there, its server ACTIVE, before the job, its client; all end with the job."""
     with client(launcher, *LIGHT, "--sm-percentage", "40") as job:
         assert job.how == "attached"
         (daemon,), (there,) = fake_mps.events("started"), fake_mps.attached()
@@ -161,9 +153,7 @@ def stat_mode(path: str) -> int:
 
 
 def test_the_last_one_ends_it(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Jobs of a group have one daemon, whoever of them comes and goes; a later group has a new
-    one.
-    """
+    """Jobs of a group have one daemon, whichever come and go; a later group has a new one."""
     with client(launcher, *LIGHT) as first:
         with client(launcher, *LIGHT) as second, client(launcher, *LIGHT) as third:
             assert {gpu_of(job) for job in (first, second, third)} == {"GPU-v100-0"}
@@ -187,9 +177,7 @@ def test_the_last_one_ends_it(launcher: Launcher, fake_mps: FakeMps) -> None:
 
 
 def test_each_set_of_gpus_has_its_own(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Groups on different GPUs have different daemons, and never the directory that everybody's
-    CUDA looks into.
-    """
+    """Groups on different GPUs have different daemons, and never CUDA's default directory."""
     with (
         client(launcher, *LIGHT, "-n", "2") as pair,
         client(launcher, *LIGHT) as one,
@@ -257,7 +245,7 @@ def test_a_daemon_that_fails(launcher: Launcher, fake_mps: FakeMps, told: dict, 
 
 
 def test_a_daemon_that_does_not_answer(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """One that hangs is given up after 5 s, and killed, since nobody uses it."""
+    """A daemon that hangs is given up after 5 s, and killed, since no job uses it."""
     fake_mps.tell(hangs=["get_server_list", "quit"])
     with client(launcher, *LIGHT) as job:
         assert (job.how, gpu_of(job)) == ("without", "0")
@@ -271,7 +259,7 @@ def test_a_daemon_that_does_not_answer(launcher: Launcher, fake_mps: FakeMps) ->
 
 
 def test_a_busy_daemon_is_asked_again(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """A daemon hears one at a time: who is sent away comes again, and shares all the same."""
+    """A daemon hears one asker at a time; one that is sent away comes again, and shares."""
     fake_mps.tell(busy=4)
     with client(launcher, *LIGHT) as job:
         assert job.how == "attached"
@@ -280,9 +268,7 @@ def test_a_busy_daemon_is_asked_again(launcher: Launcher, fake_mps: FakeMps) -> 
 
 
 def test_a_faulty_server_is_not_joined(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Who comes to a group whose server is at fault gets a GPU of its own; those that are there are
-    left alone.
-    """
+    """A job that meets a faulty server gets a GPU of its own, and the group is left alone."""
     with client(launcher, *LIGHT) as first:
         fake_mps.tell(status="FAULT")
         with client(launcher, *LIGHT) as second:
@@ -295,9 +281,7 @@ def test_a_faulty_server_is_not_joined(launcher: Launcher, fake_mps: FakeMps) ->
 
 
 def test_a_dead_daemon_is_not_joined(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Without its daemon a group takes nobody; when its last job has ended the next one starts a
-    new daemon.
-    """
+    """A group without its daemon takes no job; after its last one the next starts a new daemon."""
     with client(launcher, *LIGHT) as first:
         (daemon,) = fake_mps.events("started")
         os.kill(daemon.pid, signal.SIGKILL)
@@ -314,9 +298,7 @@ def test_a_dead_daemon_is_not_joined(launcher: Launcher, fake_mps: FakeMps) -> N
 
 
 def test_a_daemon_without_a_pid_file(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """A daemon is known by its process: one whose pid file is gone is used and ended like any
-    other.
-    """
+    """A daemon is known by its process: without a pid file it is used and ended like others."""
     fake_mps.tell(forgets_pid_file=True)
     with client(launcher, *LIGHT) as first, client(launcher, *LIGHT) as second:
         assert (first.how, second.how, len(fake_mps.events("started"))) == (
@@ -328,7 +310,7 @@ def test_a_daemon_without_a_pid_file(launcher: Launcher, fake_mps: FakeMps) -> N
 
 
 def orphan(launcher: Launcher, fake_mps: FakeMps, *options: str) -> str:
-    """Let a group's daemon outlive its jobs and all that looks after it; its pipe directory."""
+    """Let a group's daemon outlive its jobs and their processes; return its pipe directory."""
     job = Client(launcher, *options)
     (daemon,) = fake_mps.events("started")
     for pid in processes_of(launcher):
@@ -344,7 +326,7 @@ def orphan(launcher: Launcher, fake_mps: FakeMps, *options: str) -> str:
 
 
 def processes_of(launcher: Launcher) -> list[int]:
-    """Live gpulaunch processes of this launcher: it, and who looks after its jobs."""
+    """Return the live processes of this launcher, with those that look after its jobs."""
     found = []
     mark = f"GPULAUNCH_STATE_DIR={launcher.state}".encode()
     for entry in Path("/proc").glob("[0-9]*"):
@@ -376,9 +358,7 @@ def test_a_daemon_that_nobody_ended(
 def test_an_orphan_in_exclusive_process_mode(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml
 ) -> None:
-    """Where an orphan's server keeps others off its GPU, its user's next launch gets that GPU all
-    the same.
-    """
+    """Where an orphan's server keeps others off its GPU, its user's next launch gets that GPU."""
     orphan(launcher, fake_mps, *LIGHT)
     fake_mps.tell_nvml(dgx1_v100)
     dgx1_v100.change(0, mode=3)
@@ -441,9 +421,7 @@ def test_a_program_that_ends(launcher: Launcher, fake_mps: FakeMps, end: str) ->
 
 
 def test_the_daemon_is_nobodys(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """A daemon has nothing of the job that came first: no secrets, no limits, no descriptors, no
-    session.
-    """
+    """A daemon has nothing of the first job: no secrets, limits, descriptors or session."""
     launcher.environment["SECRET"] = "1"
     command = [
         "sh",
@@ -528,9 +506,7 @@ def test_a_faulty_daemon_that_nobody_uses_is_replaced(
 def test_a_job_that_did_not_attach_is_told_of(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml, seen: bool
 ) -> None:
-    """A job that uses its GPU without MPS is told of, once; one of which nothing is seen there is
-    not.
-    """
+    """A job that uses its GPU without MPS is told of, once; one without visible use is not."""
     job = launcher.start(
         *LIGHT, "--", "sh", "-c", "echo $$; exec sleep 600", stdin=subprocess.DEVNULL
     )
@@ -559,9 +535,7 @@ def list_clients(fake_mps: FakeMps, count: int) -> None:
 def test_a_job_that_attached_is_not_asked_about_again(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml
 ) -> None:
-    """A client, although NVML shows it at work, is none to be told of; also one that is a child of
-    the job.
-    """
+    """A client that NVML shows at work is not told of, even as a child of the job."""
     script = "mps_client & echo $!; wait"
     job = launcher.start(*LIGHT, "--", "sh", "-c", script, stdin=subprocess.DEVNULL)
     pid = int(job.stdout.readline())
@@ -576,9 +550,7 @@ def test_a_job_that_attached_is_not_asked_about_again(
 
 
 def test_a_share_is_not_handed_on(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """A launch that does not share does not become a client of a group whose variables it has
-    found.
-    """
+    """A launch that does not share is no client of a group whose variables it has found."""
     with client(launcher, *LIGHT) as job:
         variables = Path(f"/proc/{job.pid}/environ").read_bytes().decode().split("\0")
         found = dict(line.split("=", 1) for line in variables if line.startswith("CUDA_MPS"))
@@ -600,9 +572,7 @@ def test_a_share_is_not_handed_on(launcher: Launcher, fake_mps: FakeMps) -> None
 def test_servers_are_no_use_outside(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml
 ) -> None:
-    """An MPS server at work on a GPU is nobody's use; in EXCLUSIVE_PROCESS, where it keeps others
-    off, it is.
-    """
+    """An MPS server on a GPU is no outside use, but in EXCLUSIVE_PROCESS, where it bars others."""
     pipe = orphan(launcher, fake_mps, *LIGHT)
     (server,) = fake_mps.pids(SERVER)
     fake_mps.tell_nvml(dgx1_v100)
@@ -616,9 +586,7 @@ def test_servers_are_no_use_outside(
 
 
 def test_exclusive_process_mode(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml) -> None:
-    """Where the administrator has set EXCLUSIVE_PROCESS, jobs share all the same, through the one
-    server.
-    """
+    """Where the administrator has set EXCLUSIVE_PROCESS, jobs share through the one server."""
     for gpu in range(8):
         dgx1_v100.change(gpu, mode=3)
     with client(launcher, *LIGHT) as first:
@@ -655,9 +623,7 @@ def test_a_time_limit_ends_a_client_safely(launcher: Launcher, fake_mps: FakeMps
 
 
 def test_free_ends_a_client_safely(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """So does `gpulaunch free`, also where the launcher has been killed; with the last job the
-    daemon goes, too.
-    """
+    """`gpulaunch free` ends a client safely, launcher killed or not, and the daemon with it."""
     for killed in (False, True):
         with client(launcher, *LIGHT, deaf=True) as job:
             if killed:
@@ -671,9 +637,7 @@ def test_free_ends_a_client_safely(launcher: Launcher, fake_mps: FakeMps) -> Non
 
 
 def test_a_job_in_ci_is_ended_safely(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Where CI=true and the runner kills the launcher, the job is taken off MPS before it is
-    killed.
-    """
+    """Where CI=true and the launcher is killed, the job is taken off MPS before it is killed."""
     launcher.environment["CI"] = "true"
     with client(launcher, *LIGHT, deaf=True) as job:
         job.process.kill()
@@ -685,9 +649,7 @@ def test_a_job_in_ci_is_ended_safely(launcher: Launcher, fake_mps: FakeMps) -> N
 def test_what_a_job_leaves_behind_is_ended_safely(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml
 ) -> None:
-    """A client that a job leaves on its GPU is taken off MPS before it is killed; the daemon is not
-    taken for one.
-    """
+    """A client that a job leaves is taken off MPS before it is killed; the daemon is no such."""
     script = "mps_client --deaf --stays </dev/null & echo $!; read line"
     job = launcher.start(*LIGHT, "--", "sh", "-c", script, stdin=subprocess.PIPE)
     pid = int(job.stdout.readline())
@@ -729,9 +691,7 @@ def test_a_killed_launcher_leaves_no_daemon(launcher: Launcher, fake_mps: FakeMp
 
 
 def test_a_damaged_record_keeps_a_daemon(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Where nobody can tell who lives because of a damaged record, a daemon that others use is not
-    ended.
-    """
+    """A damaged record, which hides who lives, keeps a daemon from being ended."""
     with client(launcher, *LIGHT) as first:
         with client(launcher, *LIGHT) as second:
             damaged = put(launcher, "gpulaunch.lease.aaaaaaaaaaaa", b"garbage", live=True)
@@ -786,9 +746,7 @@ def test_a_launch_inside_outlives_the_one_around_it(launcher: Launcher, fake_mps
 
 
 def test_crowd(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Ten jobs that come and go at once on one GPU have one daemon at a time, and none when all
-    have ended.
-    """
+    """Ten jobs that come and go at once on one GPU have one daemon at a time, none at the end."""
     jobs = [
         launcher.start(
             "-q", "--only", "0", "--wait", *LIGHT, "--", "mps_client", stdin=subprocess.PIPE
@@ -809,7 +767,7 @@ def test_crowd(launcher: Launcher, fake_mps: FakeMps) -> None:
 
 
 def own_gpu(launcher: Launcher, *options: str) -> str:
-    """What is said of a job that shares and cannot."""
+    """Return what is said of a job that cannot share."""
     done = launcher.run(*LIGHT, *options, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
     assert (done.returncode, done.stdout) == (0, "0\n")
     return done.stderr.removeprefix("gpulaunch: warning: not shared: ").removesuffix("\n")
@@ -830,9 +788,7 @@ def test_without_the_program(launcher: Launcher) -> None:
 def test_old_drivers(
     launcher: Launcher, fake_mps: FakeMps, dgx1_v100: FakeNvml, driver: str, want: str
 ) -> None:
-    """A driver that cannot bound clients, or does not say what it is, shares nothing; MPS is not
-    even started.
-    """
+    """A driver that cannot bound clients, or hides its version, does not even start MPS."""
     dgx1_v100.drop("driver")
     dgx1_v100.add(f"driver {driver}")
     assert own_gpu(launcher) == want
@@ -840,9 +796,7 @@ def test_old_drivers(
 
 
 def test_a_directory_that_is_not_ours(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """A place for daemons that others can write to, or that is no directory, or has no room, is not
-    used.
-    """
+    """A daemon's place that others can write to, that is no directory or full, is not used."""
     groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
     groups.mkdir()
     groups.chmod(0o777)
@@ -858,9 +812,7 @@ def test_a_directory_that_is_not_ours(launcher: Launcher, fake_mps: FakeMps) -> 
 
 
 def test_a_full_disk(launcher: Launcher, fake_mps: FakeMps) -> None:
-    """Where the daemon's directory has no room, the job gets a GPU of its own, and nothing
-    stays.
-    """
+    """Where the daemon's directory has no room, the job gets its own GPU, and nothing stays."""
     if os.geteuid() != 0:
         pytest.skip("needs root to mount")
     groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
@@ -890,9 +842,7 @@ def test_gpus_that_differ(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: Fake
 
 
 def test_the_real_control_daemon(launcher: Launcher, real_mps: RealMps) -> None:
-    """NVIDIA's own daemon is started, asked, waited for, and ended; without a GPU its server gets
-    no further.
-    """
+    """NVIDIA's daemon is started, asked, awaited and ended; without a GPU no server works."""
     launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "0.5s"
     for _ in range(2):
         said = own_gpu(launcher)
@@ -904,9 +854,7 @@ def test_the_real_control_daemon(launcher: Launcher, real_mps: RealMps) -> None:
 def test_many_ask_the_real_daemon_at_once(
     real_mps: RealMps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It sends away who comes while it hears another: everybody who asks gets an answer all the
-    same.
-    """
+    """The real daemon refuses askers while it is busy, and still all get an answer."""
     real_mps.start()
     monkeypatch.setenv("PATH", real_mps.environment["PATH"])
     daemon = Daemon(str(real_mps.pipe()), [], os.geteuid())
@@ -920,9 +868,7 @@ def test_many_ask_the_real_daemon_at_once(
 
 
 def test_the_real_daemon_of_an_old_driver(launcher: Launcher, old_mps: RealMps) -> None:
-    """That of driver 535 cannot tell whether its server works, so nothing is shared, and it is
-    ended again.
-    """
+    """Driver 535's daemon cannot tell if its server works: nothing is shared, and it is ended."""
     assert own_gpu(launcher) == (
         "MPS: this driver's MPS does not tell whether its server works: get_server_status is "
         "unknown"
@@ -931,9 +877,7 @@ def test_the_real_daemon_of_an_old_driver(launcher: Launcher, old_mps: RealMps) 
 
 
 def test_real_daemons_of_two_groups(launcher: Launcher, real_mps: RealMps) -> None:
-    """Two groups start two of NVIDIA's daemons side by side, each with its own GPU and
-    directories.
-    """
+    """Two groups start two of NVIDIA's daemons side by side, each with its own GPU and files."""
     launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "20s"
     with ExitStack() as stack:
         jobs = [
@@ -958,9 +902,7 @@ OURS = ("sharing.mps_daemon.", "sharing.share_group.", "files.slow_lock.", "proc
 
 
 def launch_that_shares(directory: Path, library: Path, victim: list[str]) -> int:
-    """A job shares its GPU, if it comes to that; another one comes and goes; afterwards nothing is
-    left of MPS.
-    """
+    """Launch a job that shares, and another one beside it; check that nothing of MPS is left."""
     launcher = launcher_in(directory)
     nvml = FakeNvml(library, directory / "nvml.txt")
     nvml.describe(V100, ["driver 550.54.15"])
@@ -990,9 +932,7 @@ def launch_that_shares(directory: Path, library: Path, victim: list[str]) -> int
 def test_killed_at_every_step_of_sharing(
     fake_nvml_library: Path, tmp_path: Path, every: int
 ) -> None:
-    """Wherever a launcher, or who leaves the group for it, is killed, others share the GPU; in the
-    end MPS is gone.
-    """
+    """Wherever a launcher or its companion is killed, others share the GPU, and MPS ends."""
     trace = tmp_path / "trace"
     assert (
         launch_that_shares(tmp_path / "traced", fake_nvml_library, at_step("trace", str(trace)))

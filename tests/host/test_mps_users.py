@@ -1,6 +1,4 @@
-"""MPS and several Unix users: each has daemons of his own, and nobody ever shares a GPU with
-another one.
-"""
+"""MPS and several Unix users: each has daemons of his own, and users never share a GPU."""
 
 import importlib.util
 import json
@@ -23,7 +21,7 @@ pytest_plugins = ("fake_mps", "fake_nvml")
 
 @pytest.fixture
 def mps(root: Launcher) -> Iterator[FakeMps]:  # noqa: F811
-    """The stand-in, where all users find it."""
+    """Yield the stand-in, where all users find it."""
     found = FakeMps()
     try:
         root.environment |= {
@@ -37,7 +35,7 @@ def mps(root: Launcher) -> Iterator[FakeMps]:  # noqa: F811
 
 @pytest.fixture(autouse=True)
 def _machine(root: Launcher, mps: FakeMps, packages: None, fake_nvml_library: Path) -> None:  # noqa: ARG001, F811
-    """Two V100, which every user's NVML tells of."""
+    """Describe two V100, which every user's NVML tells of."""
     shutil.copy(fake_nvml_library / "libnvidia-ml.so.1", mps.folder)
     nvml = FakeNvml(mps.folder, mps.folder / "nvml.txt")
     nvml.describe(V100, ["driver 550.54.15"])
@@ -46,7 +44,7 @@ def _machine(root: Launcher, mps: FakeMps, packages: None, fake_nvml_library: Pa
 
 @pytest.fixture
 def packages(accounts: Accounts) -> None:  # noqa: F811
-    """What gpulaunch needs for this, beside the copy of it that the users run."""
+    """Copy what gpulaunch needs for this beside the copy of it that the users run."""
     for name in ("filelock", "psutil", "pynvml"):
         found = Path(importlib.util.find_spec(name).origin)
         if found.name == "__init__.py":
@@ -56,7 +54,7 @@ def packages(accounts: Accounts) -> None:  # noqa: F811
 
 
 def user(accounts: Accounts, root: Launcher, mps: FakeMps, place: int) -> User:  # noqa: F811
-    """One of the two, who finds MPS and NVML, and has a directory of his own for daemons."""
+    """Return one of the two, with MPS, NVML and a directory of his own for daemons."""
     found = User(accounts.names[place], accounts.python, accounts.package, root)
     found.environment |= {
         "PATH": f"{mps.bin}:/usr/bin:/bin",
@@ -68,27 +66,25 @@ def user(accounts: Accounts, root: Launcher, mps: FakeMps, place: int) -> User: 
 
 @pytest.fixture
 def alice(accounts: Accounts, root: Launcher, mps: FakeMps) -> User:  # noqa: F811
-    """One of the two users."""
+    """Return one of the two users."""
     return user(accounts, root, mps, 0)
 
 
 @pytest.fixture
 def bob(accounts: Accounts, root: Launcher, mps: FakeMps) -> User:  # noqa: F811
-    """The other."""
+    """Return the other user."""
     return user(accounts, root, mps, 1)
 
 
 def states(launcher: Launcher) -> list[tuple[str, list[str]]]:
-    """Of each GPU its state and who has it."""
+    """Return the state of each GPU, and who has it."""
     document = json.loads(launcher.run("status", "--json").stdout)
     users = {lease["id"]: lease["user"] for lease in document["leases"]}
     return [(gpu["state"], [users[lease] for lease in gpu["leases"]]) for gpu in document["gpus"]]
 
 
 def test_users_share_with_themselves(alice: User, bob: User, mps: FakeMps) -> None:
-    """Two jobs of one user share a GPU, and those of another one the other; each has a daemon and
-    server of his own.
-    """
+    """Each of two users has two jobs on one GPU, with a daemon and a server of that user."""
     with client(alice, *LIGHT), client(bob, *LIGHT), client(alice, *LIGHT), client(bob, *LIGHT):
         assert states(bob) == [("shared", [alice.name] * 2), ("shared", [bob.name] * 2)]
         assert sorted(event.said["uid"] for event in mps.events("server")) == sorted(
@@ -105,9 +101,7 @@ def test_users_share_with_themselves(alice: User, bob: User, mps: FakeMps) -> No
 
 
 def test_the_other_ones_server_is_not_waited_for(alice: User, mps: FakeMps) -> None:
-    """A daemon whose server is another user's would let a job wait for ever; the job gets a GPU of
-    its own instead.
-    """
+    """A daemon whose server is another user's would block: the job gets its own GPU instead."""
     with client(alice, *LIGHT) as first:
         (daemon,), (server,) = mps.events("started"), mps.events("server")
         mps.tell(answers={"get_server_list": [str(os.getpid())]})
@@ -122,9 +116,7 @@ def test_the_other_ones_server_is_not_waited_for(alice: User, mps: FakeMps) -> N
 
 
 def test_a_place_that_somebody_else_made(alice: User, bob: User, mps: FakeMps) -> None:
-    """Where another user has made what ought to be one's own directory, nothing is shared, and
-    nothing waits.
-    """
+    """Where another user has made one's own directory, nothing is shared, and nothing waits."""
     place = Path(alice.environment["GPULAUNCH_MPS_DIRECTORY"])
     subprocess.run(["mkdir", "-m", "777", place], user=bob.uid, check=True)
     with client(alice, *LIGHT) as job:
@@ -146,9 +138,7 @@ def freed(launcher: Launcher, owner: User) -> Iterator[None]:
 
 
 def test_root_frees_a_users_client_safely(alice: User, root: Launcher, mps: FakeMps) -> None:  # noqa: F811
-    """Root's `free` takes a user's client off MPS, asking as that user, and the user's daemon goes
-    in the end.
-    """
+    """Root's `free` takes a user's client off MPS as that user, and the user's daemon ends."""
     with client(alice, *LIGHT, deaf=True) as job, freed(root, alice):
         assert ended_safely(mps, job.pid)
     told = [

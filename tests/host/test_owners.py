@@ -17,9 +17,7 @@ pytest_plugins = ("fake_nvml",)
 
 
 def test_root_of_little(launcher: Launcher) -> None:
-    """Where root may not remove another user's dead record, as in a user namespace, launches go
-    on.
-    """
+    """Where root may not remove a user's dead record, as in a user namespace, launches go on."""
     if os.geteuid() != 0:
         pytest.skip("needs root to give a file away")
     os.close(plant(launcher, "gpulaunch.lease.ffffffffffff", b"dead"))
@@ -65,9 +63,7 @@ print(topology_cache.load("nvidia", "550"))
 
 
 def test_directory_of_somebody_else(tmp_path: Path) -> None:
-    """Nothing is kept where another user could change it, and nobody waits for what he has locked
-    there.
-    """
+    """A directory that another user could change is not used, and his locks there block nothing."""
     if os.geteuid() != 0:
         pytest.skip("needs root to be another user")
     user = 4_000_000 + os.getpid()  # nobody's

@@ -26,7 +26,7 @@ LINEAR = "0.8 / share"
 def swept(
     launcher: Launcher, path: Path, seconds: str, shares: str = "10,20,50,100"
 ) -> dict[str, object]:
-    """The profile of a job that takes so long for an iteration."""
+    """Return the profile of a job that takes this long for an iteration."""
     options = ("--sweep", shares, "--iterations-from", r"done (\d+)", "--slice", "0.6s")
     job = (sys.executable, "-c", BY_SMS.format(seconds=seconds))
     done = launcher.run("profile", "-o", str(path), *options, "--", *job)
@@ -36,9 +36,7 @@ def swept(
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_a_curve_that_saturates(launcher: Launcher, fake_mps: FakeMps, tmp_path: Path) -> None:
-    """A job that gains nothing from 20 % of the SMs on is memory-intensive, and 20 % is its
-    knee.
-    """
+    """A job that gains nothing from 20 % of the SMs on is memory-intensive, with its knee there."""
     document = swept(launcher, tmp_path / "job.toml", SATURATING)
     curve = document["sm_curve"]
     assert (curve["sm_percentage"], curve["unit"]) == ([10, 20, 50, 100], "iterations/s")
@@ -56,9 +54,7 @@ def test_a_curve_that_saturates(launcher: Launcher, fake_mps: FakeMps, tmp_path:
 
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")
 def test_a_curve_that_grows(launcher: Launcher, tmp_path: Path) -> None:
-    """A job that is as fast as its share of the SMs is compute-intensive, and needs nearly all of
-    them.
-    """
+    """A job as fast as its share of the SMs is compute-intensive, and needs nearly all of them."""
     document = swept(launcher, tmp_path / "job.toml", LINEAR)
     assert document["classification"]["intensity"] == "compute"
     assert document["sm_curve"]["knee_percentage"] >= 85
@@ -66,9 +62,7 @@ def test_a_curve_that_grows(launcher: Launcher, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")
 def test_beside_another_on_one_gpu(launcher: Launcher, tmp_path: Path) -> None:
-    """With --share the other job is on the same GPU through MPS, and its slowdown is that of a
-    shared GPU.
-    """
+    """With --share the other job runs on the same GPU through MPS, and so its slowdown says."""
     marker, other, path = tmp_path / "at-work", tmp_path / "other.toml", tmp_path / "job.toml"
     script = f"echo $CUDA_VISIBLE_DEVICES > {marker}; sleep 0.2; rm {marker}"
     other.write_text(f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n')
@@ -97,9 +91,7 @@ def test_beside_another_on_one_gpu(launcher: Launcher, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")
 def test_a_sweep_that_fails_half_way_keeps_its_points(launcher: Launcher, tmp_path: Path) -> None:
-    """A job that fails at the third share leaves a curve of two points, marked as incomplete, and
-    its own status.
-    """
+    """A job that fails at the third share leaves two points, marked incomplete, and its status."""
     path = tmp_path / "job.toml"
     job = "test $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE -lt 50 || exit 9; sleep 0.2"
     done = launcher.run(

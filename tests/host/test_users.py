@@ -1,5 +1,4 @@
-"""One table for all: several Unix users, several pid namespaces, a container, and the directory
-that root sets up.
+"""One table for all: Unix users, pid namespaces, a container, and the directory of root's setup.
 
 The users are real, made for these tests, so most of this needs root. They cannot read root's home,
 where this virtual environment may lie, so they run a copy of the package under a Python that all
@@ -80,9 +79,7 @@ class User(Elsewhere):
 
     @contextmanager
     def doing(self, code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-        """Run Python in the state directory; the block begins when it has printed a line, and ends
-        with it.
-        """
+        """Run Python in the state directory; yield once it has printed a line, and end it after."""
         options = {"env": self.environment, **self.options, "cwd": self.state}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         command = [self.python, "-c", code, *map(str, arguments)]
@@ -92,7 +89,7 @@ class User(Elsewhere):
             process.communicate("")
 
     def does(self, code: str, *arguments: object) -> list[str]:
-        """What that Python prints after `ready`, once it has ended."""
+        """Return what that Python prints after `ready`, once it has ended."""
         with self.doing(code, *arguments) as process:
             printed = process.stdout.read().splitlines()
         assert process.returncode == 0
@@ -109,7 +106,7 @@ class Accounts(NamedTuple):
 
 @pytest.fixture(scope="module")
 def accounts() -> Iterator[Accounts]:
-    """Two users who are there only as long as this module runs."""
+    """Make two users who are there only as long as this module runs."""
     if os.geteuid() != 0:
         pytest.skip("needs root to make users")
     if not shutil.which("useradd") or not shutil.which("userdel"):
@@ -140,7 +137,7 @@ def accounts() -> Iterator[Accounts]:
 
 
 def python_for(uid: int) -> str:
-    """A Python that this user can run, and that gpulaunch can use."""
+    """Return a Python that this user can run, and that gpulaunch can use."""
     found = (
         shutil.which(name, path="/usr/bin:/usr/local/bin")
         for name in ("python3", "python3.11", "python3.12")
@@ -159,7 +156,7 @@ def python_for(uid: int) -> str:
 
 
 def end_processes_of(uid: int) -> None:
-    """What a failed test left running, so that the user can be removed."""
+    """End what a failed test left running, so that the user can be removed."""
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with suppress(OSError):
             if os.stat(f"/proc/{pid}").st_uid == uid:
@@ -168,9 +165,7 @@ def end_processes_of(uid: int) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Iterator[Launcher]:
-    """Root's launcher, with a state directory such as /run/lock: root's, world-writable and
-    sticky.
-    """
+    """Yield root's launcher, its state directory like /run/lock: world-writable and sticky."""
     home = Path(
         tempfile.mkdtemp(prefix="gpulaunch-", dir="/tmp")
     )  # pytest's own is closed to other users
@@ -186,21 +181,19 @@ def root(tmp_path: Path) -> Iterator[Launcher]:
 
 @pytest.fixture
 def alice(accounts: Accounts, root: Launcher) -> User:
-    """One of the two users."""
+    """Return one of the two users."""
     return User(accounts.names[0], accounts.python, accounts.package, root)
 
 
 @pytest.fixture
 def bob(accounts: Accounts, root: Launcher) -> User:
-    """The other."""
+    """Return the other user."""
     return User(accounts.names[1], accounts.python, accounts.package, root)
 
 
 @contextmanager
 def usual_protection() -> Iterator[None]:
-    """What systemd sets everywhere for files in sticky directories; the kernel alone would set
-    nothing.
-    """
+    """Set what systemd sets for files in sticky directories, and the kernel alone does not."""
     with ExitStack() as stack:
         for name, value in (
             ("hardlinks", "1"),
@@ -225,7 +218,7 @@ def usual_protection() -> Iterator[None]:
 def queued(
     launcher: Launcher, *options: str, lines: int = 2
 ) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A launch that waits, as the block begins, and the lines that say so.
+    """Yield a launch that waits, and the lines that say so.
 
     Its job then shows its GPUs and reads.
     """
@@ -245,7 +238,7 @@ def status(launcher: Launcher) -> dict:
 
 
 def lease_of(launcher: Launcher) -> dict:
-    """The only lease there is."""
+    """Return the only lease there is."""
     (lease,) = status(launcher)["leases"]
     return lease
 
@@ -255,7 +248,7 @@ def outcome(done: subprocess.CompletedProcess[str]) -> tuple[int, str, str]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether it runs; PID 1 may be slow to bury what has ended."""
+    """Return whether it runs; PID 1 may be slow to reap what has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -274,7 +267,7 @@ def kill_both(job: Held) -> None:
 
 
 def check_one_table(launchers: list[Launcher]) -> None:
-    """Eight launches at once share the eight GPUs of the machine without meeting."""
+    """Check that eight launches at once share the machine's eight GPUs without meeting."""
     begun = [
         launcher.start(*DGX, *PATIENT, "--", "sh", "-c", QUEUED, stdin=subprocess.PIPE)
         for launcher in launchers
@@ -310,9 +303,7 @@ def test_protected_files(alice: User, bob: User, root: Launcher) -> None:
 
 
 def test_users_wait_for_each_other_in_order(alice: User, bob: User) -> None:
-    """Whoever waits is told which user has the GPUs, and nobody passes an earlier request of
-    another user.
-    """
+    """A waiter is told which user has the GPUs, and passes no earlier request of another user."""
     with (
         held(alice, *DGX, "-n", "5") as first,
         held(bob, *DGX, "-n", "3") as other,
@@ -362,9 +353,7 @@ def test_users_see_each_other(alice: User, bob: User) -> None:
 
 
 def test_who_may_not_ask_the_engine(alice: User, root: Launcher, docker: Engine) -> None:
-    """A lease that only a container holds is taken, too, for who may not ask the Docker Engine, and
-    status says why.
-    """
+    """A container's lease stays taken for a user barred from the engine, and status says why."""
     docker.socket.chmod(0o660)
     path = root.environment["PATH"]
     root.environment |= {**docker.environment, "PATH": f"{docker.environment['PATH']}:{path}"}
@@ -389,9 +378,7 @@ def test_who_may_not_ask_the_engine(alice: User, root: Launcher, docker: Engine)
 
 
 def test_root_launches_inside_anyones_lease(alice: User, bob: User, root: Launcher) -> None:
-    """Containers run as root for whoever launched them, so root takes GPUs from the lease it is in;
-    others do not.
-    """
+    """Root launches inside any user's lease, as containers run as root; other users do not."""
     with held(alice, *DGX, "-n", "4") as outer:
         (lease,) = json.loads(root.run("status", *DGX, "--json").stdout)["leases"]
         for user in (root, bob):
@@ -406,9 +393,7 @@ def test_root_launches_inside_anyones_lease(alice: User, bob: User, root: Launch
 
 
 def test_free_is_refused_to_others(alice: User, bob: User) -> None:
-    """`gpulaunch free` of another user's lease or place in the queue is refused, and changes
-    nothing.
-    """
+    """`gpulaunch free` of another user's lease or ticket is refused, and changes nothing."""
     with held(alice, *ALL) as job, queued(alice, *VGG) as (waiter, _):
         before = status(alice)
         for record in (*before["leases"], *before["queue"]):
@@ -537,9 +522,7 @@ REFUSED = {
 
 
 def test_a_record_cannot_be_damaged_by_others(alice: User, bob: User) -> None:
-    """Whatever another user tries on a lease's record, its processes and its directory, the kernel
-    refuses.
-    """
+    """Whatever another user tries on a lease's record, processes and directory, he is refused."""
     with usual_protection(), held(alice, *VGG) as job:
         (name,) = alice.records()
         before = (
@@ -572,9 +555,7 @@ sys.stdin.read()
 
 
 def test_who_has_a_record_open_keeps_nothing(alice: User, bob: User) -> None:
-    """Another user who has a record open, and holds flock on it, neither keeps the lease alive nor
-    delays its end.
-    """
+    """Another user with a record open and flocked neither keeps the lease alive nor delays it."""
     with held(alice, *ALL) as job, bob.doing(OPEN, *alice.records()):
         assert job.end() == 7
         assert bob.records() == []
@@ -582,9 +563,7 @@ def test_who_has_a_record_open_keeps_nothing(alice: User, bob: User) -> None:
 
 
 def test_a_read_lock_does_not_revive_a_lease(alice: User, bob: User) -> None:
-    """A dead record on which another user has every lock that a reader can get is dead all the
-    same.
-    """
+    """A dead record stays dead though another user has every lock that a reader can get."""
     with held(alice, *ALL) as job:
         kill_both(job)
         (name,) = alice.records()
@@ -595,9 +574,7 @@ def test_a_read_lock_does_not_revive_a_lease(alice: User, bob: User) -> None:
 
 @pytest.mark.parametrize("cleaner", ["alice", "root"])
 def test_dead_records_of_others(alice: User, bob: User, root: Launcher, cleaner: str) -> None:
-    """A dead record is ignored by other users, and removed by the next launch of its owner or of
-    root.
-    """
+    """A dead record is ignored by other users, and removed by its owner's or root's next launch."""
     with held(alice, *ALL) as job, queued(alice, *VGG) as (waiter, _):
         waiter.kill()
         waiter.wait()
@@ -645,9 +622,7 @@ for number, make in enumerate(WHAT):
 
 @pytest.mark.parametrize("what", ["harmless", "closed"])
 def test_what_another_user_plants(alice: User, bob: User, what: str) -> None:
-    """What is no locked file, made by another user under a record's name, blocks nobody and frees
-    nothing.
-    """
+    """Another user's things under a record's name, unless locked, block and free nothing."""
     with held(alice, *VGG):
         bob.does(PLANT.replace("WHAT", what))
         error = f"gpulaunch: error: 6 GPUs requested: 5 of 8 are free, 3 are leased\n{BUSY}"
@@ -668,9 +643,7 @@ sys.stdin.read()
 
 
 def test_an_unreadable_record_stops_others(alice: User, bob: User, root: Launcher) -> None:
-    """A record that only its owner can read ends others' launches with one clear error, until root
-    has looked.
-    """
+    """A record that only its owner can read ends others' launches, until root has looked."""
     name = "gpulaunch.lease.aaaaaaaaaaaa"
     problem = f"{alice.state}/{name}: cannot read this record of {bob.name}: permission denied"
     hint = f"only {bob.name} or root can tell whether it is alive, and remove it"
@@ -687,7 +660,7 @@ def test_an_unreadable_record_stops_others(alice: User, bob: User, root: Launche
 
 
 def test_a_lease_serves_its_user_only(alice: User, bob: User) -> None:
-    """Who names another user's lease in GPULAUNCH_LEASE gets none of its GPUs, and is told so."""
+    """A launch with another user's lease in GPULAUNCH_LEASE gets none of its GPUs, and says so."""
     with held(alice, *VGG):
         lease_id = lease_of(alice)["id"]
         bob.environment |= {"GPULAUNCH_LEASE": lease_id}
@@ -699,9 +672,7 @@ def test_a_lease_serves_its_user_only(alice: User, bob: User) -> None:
 
 
 def test_free_spares_those_who_look_on(alice: User, bob: User, root: Launcher) -> None:
-    """Root's `free` ends who holds a lease or waits, not another user's process that has the record
-    open to read it.
-    """
+    """Root's `free` ends holders and waiters, but no other user's reader of the record."""
     with held(alice, *ALL) as job:
         (lease_name,) = alice.records()
         with queued(alice, *VGG) as (waiter, _):
@@ -719,9 +690,7 @@ def test_free_spares_those_who_look_on(alice: User, bob: User, root: Launcher) -
 
 
 def test_free_spares_those_who_are_only_named(alice: User, bob: User, root: Launcher) -> None:
-    """When root frees a forged lease that names another user's processes, those live on; its
-    maker's holder ends.
-    """
+    """Root's free of a forged lease spares the processes it names, and ends its maker's holder."""
     with held(alice, *VGG) as job:
         (name,) = alice.records()
         forged = json.loads((alice.state / name).read_bytes()) | {"id": "bbbbbbbbbbbb"}
@@ -748,7 +717,7 @@ def test_a_state_directory_of_another_user(alice: User, bob: User, root: Launche
 
 @contextmanager
 def namespace(script: str, *options: str) -> Iterator[int]:
-    """A process that holds a namespace of its own open, after a script; its pid."""
+    """Hold a namespace open for the block, after a script; yield the pid of its process."""
     if os.geteuid() != 0:
         pytest.skip("needs root for a namespace")
     command = ["unshare", *options, "bash", "-c", f"{script} && echo ready && read line"]
@@ -770,7 +739,7 @@ def namespace(script: str, *options: str) -> Iterator[int]:
 
 @pytest.fixture
 def inside(launcher: Launcher) -> Iterator[Elsewhere]:
-    """Launches in a pid namespace of its own, with the state directory of `launcher`."""
+    """Yield a launcher in a pid namespace of its own, with the state directory of `launcher`."""
     launcher.environment |= {"GPULAUNCH_GRACE": "0.3"}
     with namespace("true", "--fork", "--pid", "--mount-proc", "--kill-child") as pid:
         (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -799,9 +768,7 @@ def test_namespaces_wait_for_each_other(
 
 
 def test_death_in_a_namespace(launcher: Launcher, inside: Elsewhere) -> None:
-    """When launcher and job in another pid namespace are killed, who waits here for their GPUs gets
-    them.
-    """
+    """After a kill of launcher and job in another pid namespace, a waiter here gets their GPUs."""
     with held(inside, *ALL) as job, queued(launcher, *ALL) as (waiter, _):
         pids = [str(lease_of(launcher)["pid"]), str(job.job_pid)]
         subprocess.run([inside.script, *inside.first[:-1], "kill", "-KILL", *pids], check=True)
@@ -809,9 +776,7 @@ def test_death_in_a_namespace(launcher: Launcher, inside: Elsewhere) -> None:
 
 
 def test_status_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
-    """`status` shows the same leases on either side of a pid namespace, and calls none of them left
-    over.
-    """
+    """`status` shows the same leases on both sides of a pid namespace, none as left over."""
     with held(inside, *VGG) as first, held(launcher, *DGX, "-n", "2") as second:
         seen = status(launcher)
         leases = {lease["job_pid"]: lease["left_over_pids"] for lease in seen["leases"]}
@@ -820,9 +785,7 @@ def test_status_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None
 
 
 def test_free_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
-    """`free` ends a lease whose processes are in a pid namespace below, and cannot end one
-    above.
-    """
+    """`free` ends a lease in a pid namespace below, and cannot end one above."""
     with held(inside, *VGG) as job:
         lease = lease_of(launcher)
         ended = f"ended lease {lease['id']}: GPUs 0,2,3 of dgx1-v100\n"
@@ -846,9 +809,7 @@ def test_free_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
 
 
 def test_described_gpus_in_a_container(launcher: Launcher) -> None:
-    """In a container without the host's state directory a described machine has a table of its own,
-    for all in it.
-    """
+    """Without the host's state directory a container has one table for described machines."""
     if os.path.isdir("/run/gpulaunch"):
         pytest.skip("this machine has a state directory of its own")
     with held(launcher, *ALL):
@@ -863,9 +824,7 @@ def test_described_gpus_in_a_container(launcher: Launcher) -> None:
 @pytest.mark.parametrize("where", ["file", "environment"])
 @pytest.mark.usefixtures("dgx1_v100")
 def test_a_private_table(launcher: Launcher, where: str) -> None:
-    """In a container told that its table is private, a launch on real GPUs runs, and the next one
-    sees its lease.
-    """
+    """In a container with a private table launches on real GPUs run and see each other's leases."""
     if os.path.isdir("/run/gpulaunch"):
         pytest.skip("this machine has a state directory of its own")
     if where == "file":
@@ -902,17 +861,17 @@ class Machine(NamedTuple):
     enter: list[str]
 
     def path(self, path: str) -> Path:
-        """A path there, as it can be used here."""
+        """Return a path of that machine, as it can be used here."""
         return Path(f"/proc/{self.pid}/root{path}")
 
     def launcher(self, launcher: Launcher) -> Elsewhere:
-        """Root's launcher there."""
+        """Return root's launcher on that machine."""
         there = Elsewhere(launcher, [*self.enter, launcher.script])
         del there.environment["GPULAUNCH_STATE_DIR"]
         return there
 
     def user(self, user: User) -> Elsewhere:
-        """A user's launcher there."""
+        """Return a user's launcher on that machine."""
         identity = [
             f"--reuid={user.uid}",
             f"--regid={pwd.getpwuid(user.uid).pw_gid}",
@@ -927,9 +886,7 @@ class Machine(NamedTuple):
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    """A machine that nobody has set up: /run/lock is root's, world-writable and sticky; no
-    /etc/tmpfiles.d.
-    """
+    """Yield a machine without setup: root's sticky /run/lock, and no /etc/tmpfiles.d."""
     base = tmp_path / "etc"
     base.mkdir()
     script = (
@@ -937,7 +894,10 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         f"{base} && "
     )
     script += f"mkdir {base}/upper {base}/work && mount -t tmpfs -o mode=1777 tmpfs /dev/shm && "
-    script += f"mount -t overlay -o lowerdir=/etc,upperdir={base}/upper,workdir={base}/work overlay /etc && "
+    script += (
+        f"mount -t overlay -o lowerdir=/etc,upperdir={base}/upper,workdir={base}/work "
+        "overlay /etc && "
+    )
     script += "rm -rf /etc/tmpfiles.d"
     with namespace(script, "--mount") as pid:
         yield Machine(pid, ["nsenter", f"--mount=/proc/{pid}/ns/mnt"])
@@ -947,9 +907,7 @@ ENTRY = "d /run/gpulaunch 1777 root root -"
 
 
 def test_setup(root: Launcher, alice: User, machine: Machine) -> None:
-    """`gpulaunch setup` makes the table of all users for good, whatever the umask; once more
-    changes nothing.
-    """
+    """`gpulaunch setup` makes a lasting table for all users; a second setup changes nothing."""
     launcher, user = machine.launcher(root), machine.user(alice)
     said = "/run/gpulaunch holds the allocation table from now on; "
     said += "/etc/tmpfiles.d/gpulaunch.conf makes it at every boot\n"
@@ -991,16 +949,14 @@ def assert_nothing_made(machine: Machine) -> None:
 
 
 def test_setup_is_for_root(alice: User, machine: Machine) -> None:
-    """Who is not root cannot set up, and is told how."""
+    """Setup by a user who is not root is refused, with how to do it."""
     error = "gpulaunch: error: setup needs root\ngpulaunch: hint: sudo gpulaunch setup\n"
     assert outcome(machine.user(alice).run("setup")) == (2, "", error)
     assert_nothing_made(machine)
 
 
 def test_setup_for_nobody(root: Launcher, machine: Machine) -> None:
-    """With GPULAUNCH_STATE_DIR set, setup is refused: it would make what nobody who has that
-    uses.
-    """
+    """With GPULAUNCH_STATE_DIR set, setup is refused: what it makes would not be used."""
     launcher = machine.launcher(root)
     launcher.environment |= {"GPULAUNCH_STATE_DIR": "/run/lock"}
     error = "GPULAUNCH_STATE_DIR is set, so nobody who has it would use what setup makes"
@@ -1009,9 +965,7 @@ def test_setup_for_nobody(root: Launcher, machine: Machine) -> None:
 
 
 def test_setup_while_leases_live_elsewhere(root: Launcher, alice: User, machine: Machine) -> None:
-    """While anybody holds GPUs in the directory that served before, or waits there, setup is
-    refused.
-    """
+    """While there are leases or waiters in the earlier directory, setup is refused."""
     launcher, user = machine.launcher(root), machine.user(alice)
     hint = "gpulaunch: hint: wait for them to end, or see 'gpulaunch status'\n"
     with held(user, *VGG) as job:
@@ -1039,9 +993,7 @@ def wait_until_blocked(process: subprocess.Popen[str]) -> None:
 
 
 def test_setup_between_choosing_and_locking(root: Launcher, alice: User, machine: Machine) -> None:
-    """A launch that chose the old directory, and gets its lock only after setup, allocates nothing
-    there.
-    """
+    """A launch that locks the old directory only after setup allocates nothing there."""
     launcher, user = machine.launcher(root), machine.user(alice)
     old = os.open(machine.path("/run/lock"), os.O_RDONLY)
     fcntl.flock(old, fcntl.LOCK_EX)
@@ -1060,7 +1012,7 @@ def test_setup_between_choosing_and_locking(root: Launcher, alice: User, machine
 
 @pytest.fixture
 def container(launcher: Launcher, machine: Machine) -> Elsewhere:
-    """Launches where /run/lock is a container's own, and the user's settings know that."""
+    """Return a launcher where /run/lock is a container's own, as the user's settings say."""
     script = (
         "mkdir /run/lower /run/upper /run/work && mount -t overlay -o "
         "lowerdir=/run/lower,upperdir=/run/upper,"
@@ -1073,9 +1025,7 @@ def container(launcher: Launcher, machine: Machine) -> Elsewhere:
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_setup_while_private_leases_live(container: Elsewhere, machine: Machine) -> None:
-    """In a container, too, setup is refused while leases on real GPUs live in the directory that
-    serves there.
-    """
+    """In a container, too, setup is refused while leases on real GPUs live in its directory."""
     with held(container, "-n", "all"):
         assert container.run("setup").returncode == 125
         assert_nothing_made(machine)

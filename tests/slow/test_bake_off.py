@@ -18,9 +18,7 @@ COMPARED = ("dgx1-v100", "summit", "pcie-8gpu-workstation")
 def test_no_policy_serves_sensitive_jobs_better_than_the_default(
     machine: str, seeds: int, jobs: int
 ) -> None:
-    """By bandwidth, mean and 25th percentile, and slowdown no other policy is better by 2 standard
-    errors; greedy is clearly worse somewhere.
-    """
+    """No other policy beats the default by 2 standard errors in any figure; greedy is worse."""
     found: dict[str, Figures] = {
         policy: replayed(machine, policy, seeds, jobs)[2] for policy in ("preserve", *RIVALS)
     }

@@ -1,5 +1,4 @@
-"""A crowd of launchers with random deaths: no GPU has two owners, none is lost, and all that wait
-are served in order.
+"""A crowd of launchers with random deaths: no GPU has two owners, and all are served in order.
 
 None of this is read from gpulaunch's own words. Who had which GPU when stands in a log that the
 jobs write, and who was in the queue when a lease appeared is told by the kernel, which watches the
@@ -36,8 +35,7 @@ LIMIT_S = 300.0
 """Of the whole crowd. It takes 7 s; what hangs is killed then."""
 
 # The job: a line in the log when it has its GPUs, and one when it is about to let go of them, which
-# is after so many
-# seconds, or when it reads a line. Appending a short line is atomic.
+# is after so many seconds, or when it reads a line. Appending a short line is atomic.
 JOB = """
 import os, sys, time
 log, launch, length = sys.argv[1:]
@@ -53,7 +51,7 @@ tell("ends", job)
 
 
 def job(log: Path, launch: str, length_s: float | None = None) -> tuple[str, ...]:
-    """The job's command line; without a length it runs until it reads a line."""
+    """Return the job's command line; without a length it runs until it reads a line."""
     return (
         "--",
         sys.executable,
@@ -66,9 +64,7 @@ def job(log: Path, launch: str, length_s: float | None = None) -> tuple[str, ...
 
 
 def two_owners(log: Iterable[str]) -> list[str]:
-    """GPUs that two jobs had at the same time, by lines "TIME starts JOB GPU,..." and "TIME ends
-    JOB" in any order.
-    """
+    """Return GPUs that two jobs had at the same time, by the log's lines in any order."""
     starts: dict[str, tuple[int, set[str]]] = {}
     ends: dict[str, int] = {}
     for line in log:
@@ -120,7 +116,7 @@ class Serving(NamedTuple):
 
 
 def servings(events: Iterable[Event]) -> Iterator[Serving]:
-    """Who came into the queue and who was served, and who else was waiting then.
+    """Yield who came into the queue or was served, and who else was waiting then.
 
     A launch that is served later was certainly alive; another one was alive until it was killed.
     One whose ticket was gone before it could be read, and that was never served, was killed at an
@@ -152,9 +148,7 @@ def servings(events: Iterable[Event]) -> Iterator[Serving]:
 
 
 def out_of_order(events: Iterable[Event]) -> list[Serving]:
-    """Leases that passed a live ticket with a smaller number, and tickets that did not join at the
-    end.
-    """
+    """Return leases that passed a live ticket of a smaller number, and tickets not at the end."""
     return [
         serving
         for serving in servings(events)
@@ -167,8 +161,7 @@ def out_of_order(events: Iterable[Event]) -> list[Serving]:
 
 
 class Witness:
-    """Sees what happens in the state directory, and deaths that are told it beforehand, in one
-    order: the kernel's.
+    """A witness of events in the state directory and of announced deaths, in the kernel's order.
 
     Attributes:
         events: what has happened.
@@ -188,7 +181,7 @@ class Witness:
         self._thread.start()
 
     def note_death(self, launch: str) -> None:
-        """A launcher is about to be killed.
+        """Note that a launcher is about to be killed.
 
         What dies later than that is noted no earlier than this.
         """
@@ -230,7 +223,7 @@ class Witness:
 
 @contextmanager
 def witnessed(launcher: Launcher):
-    """What the kernel tells about the length of the block."""
+    """Yield what the kernel tells for the length of the block."""
     witness = Witness(launcher)
     try:
         yield witness
@@ -261,7 +254,7 @@ class Plan(NamedTuple):
 
 
 def plans(launches: int) -> list[Plan]:
-    """The same at every run."""
+    """Return plans that are the same at every run."""
     chance = random.Random(SEED)
     made = []
     for number in range(launches):
@@ -295,7 +288,7 @@ def children(pid: int) -> list[int]:
 
 
 def job_processes(launcher_pid: int) -> dict[int, int]:
-    """Pid and pidfd of what is the launcher's job, or about to be it."""
+    """Return pid and pidfd of what is the launcher's job, or about to be it."""
     found = {}
     for child in children(launcher_pid):
         with suppress(ProcessLookupError):
@@ -310,7 +303,7 @@ def job_processes(launcher_pid: int) -> dict[int, int]:
 def run(
     plan: Plan, launcher: Launcher, log: Path, witness: Witness, deadline: float
 ) -> tuple[int, str]:
-    """Launch, kill as planned; the exit status and what was said."""
+    """Launch, and kill as planned; return the exit status and what was said."""
     options = (*DGX, "--name", plan.name, "-n", str(plan.gpus), *(["--wait"] if plan.waits else []))
     with launcher.start(*options, *job(log, plan.name, plan.length_s)) as process:
         left_s = max(0.0, deadline - time.monotonic())
@@ -338,7 +331,7 @@ def run(
 
 
 def expected(plan: Plan) -> set[int]:
-    """Exit statuses that a launch may end with. Whoever waits and is left alone has been served."""
+    """Return the exit statuses that a launch may end with; a waiter left alone is served."""
     return {
         0,
         *({75} if not plan.waits else ()),
@@ -431,9 +424,7 @@ main()
 
 @contextmanager
 def broken(what: str, launcher: Launcher, *arguments: str):
-    """Such a launcher, stdout and stderr in one; what is left of it at the end of the block is
-    killed.
-    """
+    """Yield a launcher with broken lock or order, stdout and stderr in one; kill it afterwards."""
     driver = [sys.executable, "-c", BROKEN, what, str(meeting_place(launcher)), *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(driver, env=launcher.environment, text=True, **pipes) as process:
@@ -449,7 +440,7 @@ def meeting_place(launcher: Launcher) -> Path:
 
 @contextmanager
 def two_for_everything(what_is_broken: str, launcher: Launcher, log: Path):
-    """Two launchers that want all 8 GPUs, and the socket of their meeting place."""
+    """Yield two launchers that want all 8 GPUs, and the socket of their meeting place."""
     one, other = (
         [what_is_broken, launcher, *DGX, "-n", "8", "--wait", *job(log, name)]
         for name in ("one", "other")
@@ -463,8 +454,7 @@ def two_for_everything(what_is_broken: str, launcher: Launcher, log: Path):
 
 
 def test_without_the_host_lock_the_log_shows_two_owners(launcher: Launcher, tmp_path: Path) -> None:
-    """The test of the test: when two launchers both look before either writes, each GPU has two
-    owners in the log.
+    """The log shows two owners of each GPU when two launchers both look before either writes.
 
     Both stand between look and write until the other is there too, which nothing but the lock would
     prevent.
@@ -480,8 +470,7 @@ def test_without_the_host_lock_the_log_shows_two_owners(launcher: Launcher, tmp_
 
 
 def test_with_the_host_lock_one_runs_at_a_time(launcher: Launcher, tmp_path: Path) -> None:
-    """Of two launchers that both have seen all GPUs free and go for the lock together, one runs and
-    one waits.
+    """Of two launchers that saw all GPUs free and go for the lock, one runs and one waits.
 
     One stands between look and write until the other waits for the lock, which the kernel tells.
     """
@@ -512,9 +501,7 @@ def test_with_the_host_lock_one_runs_at_a_time(launcher: Launcher, tmp_path: Pat
 
 
 def waiting_for_locks() -> set[int]:
-    """Pids of who waits for some flock, by lines such as "7: -> FLOCK  ADVISORY  WRITE 4123
-    fd:00:2293 0 EOF".
-    """
+    """Return pids that wait for some flock, by the lines of /proc/locks."""
     lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return {int(fields[5]) for fields in lines if fields[1:3] == ["->", "FLOCK"]}
 
@@ -525,9 +512,7 @@ def waiting_for_locks() -> set[int]:
 def test_who_passes_the_queue_is_seen(
     launcher: Launcher, what_is_broken: str, status: int, passes: list[str]
 ) -> None:
-    """The test of the test: who takes free GPUs while an earlier launch waits for more is in the
-    kernel's log.
-    """
+    """The kernel's log shows a launch that takes free GPUs while an earlier one waits for more."""
     with witnessed(launcher) as witness, held(launcher, *DGX, "-n", "4"):
         waiting = launcher.start(*DGX, "-n", "8", "--name", "first", "--wait", "--", "true")
         assert waiting.stderr.readline().startswith("gpulaunch: info: waiting as number 1 ")

@@ -241,7 +241,7 @@ def test_what_is_not_supported_is_not_needed(
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Reproduction]:
-    """Every figure that needs no clock, with 40 random sets instead of 4."""
+    """Compute every figure that needs no clock, with 40 random sets instead of 4."""
     return {name: compute() for name, compute in FIGURES.items() if name not in test_papers.TIMED}
 
 
@@ -290,7 +290,7 @@ def test_a_crowd_with_random_deaths(launcher: Launcher, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def told() -> Iterator[test_docker_hostile.Told]:
-    """What every command makes of every lie."""
+    """Yield what every command makes of every lie."""
     with test_docker_hostile.told_by(1) as found:
         yield found
 

@@ -1,6 +1,4 @@
-"""The papers' figures: what the simulator gets is near what the paper, or its published code,
-got.
-"""
+"""The papers' figures: the simulator's are near those of the paper or its published code."""
 
 import json
 import subprocess
@@ -29,9 +27,7 @@ LONG = ("mapa-table3", "mapa-fig13", "mapa-fig18")
 
 @pytest.fixture(scope="module")
 def found() -> Iterator[dict[str, Reproduction]]:
-    """Every figure that needs no clock and little time, and those of random sets with a few of
-    them.
-    """
+    """Compute every figure that needs no clock and little time, and a few of the random sets."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mapa, "RANDOM_SETS", SETS)
         yield {
@@ -71,9 +67,7 @@ def test_random_sets_on_a_dgx1(found: dict[str, Reproduction], near: float) -> N
 
 @pytest.mark.parametrize("machine", ["dgx1-v100"])
 def test_quartiles_of_the_published_simulator(found: dict[str, Reproduction], machine: str) -> None:
-    """Greedy, whose rule the published code has without quirks, has its quartiles; Algorithm 1's
-    are near them.
-    """
+    """Greedy, whose published rule has no quirks, has its quartiles; Algorithm 1's are near."""
     figure = found["mapa-fig13" if machine == "dgx1-v100" else "mapa-fig18"]
     got = rows(figure, f"{machine}, Eq. 2 of sensitive jobs, GB/s; three sets of 100")
     near = {"dgx1-v100": 0.1, "torus-2d-16": 5.0, "cube-mesh-16": 9.0}[machine]
@@ -87,9 +81,7 @@ def test_quartiles_of_the_published_simulator(found: dict[str, Reproduction], ma
 
 @pytest.mark.parametrize("machines", [["dgx1-v100"]], ids=["dgx1-v100"])
 def test_all_six_job_files(found: dict[str, Reproduction], machines: Sequence[str]) -> None:
-    """Quartiles of five policies stand there for the sets of 100 and of 300 jobs, on each
-    machine.
-    """
+    """Quartiles of five policies are there for the sets of 100 and of 300 jobs, on each machine."""
     parts = found["mapa-fig13"].parts[1:3]
     if len(machines) > 1:
         parts = (*parts, *found["mapa-fig18"].parts)
@@ -102,9 +94,7 @@ def test_all_six_job_files(found: dict[str, Reproduction], machines: Sequence[st
 
 
 def test_job_sets() -> None:
-    """The sets have as many jobs as their names say, of so many GPUs, and four of six networks are
-    sensitive.
-    """
+    """The sets have as many jobs and GPUs as named, and four of six networks are sensitive."""
     for size, least, most in ((100, 2, 5), (300, 1, 5)):
         for number in range(3):
             jobs = mapa.job_set(f"{size}-jobs-{least}-to-{most}-gpus-{number}")
@@ -121,9 +111,7 @@ def test_job_sets() -> None:
 
 @pytest.mark.parametrize(("near", "better_in"), [(0.04, ("75 %", "throughput"))], ids=["few sets"])
 def test_table_3(found: dict[str, Reproduction], near: float, better_in: Sequence[str]) -> None:
-    """With run times that follow the bandwidth the tail gets shorter as in the paper, most of all
-    with the default.
-    """
+    """With run times by bandwidth the tail is shorter, as in the paper, most with the default."""
     got = rows(found["mapa-table3"], "all jobs")
     theirs, ours = got["preserve 75 %"]
     assert (theirs, ours) == (1.124, pytest.approx(1.124, abs=near))
@@ -134,9 +122,7 @@ def test_table_3(found: dict[str, Reproduction], near: float, better_in: Sequenc
 
 
 def test_fragmentation_of_figure_4(found: dict[str, Reproduction]) -> None:
-    """Of the 3-GPU jobs under baseline three quarters lose a fifth of the ideal bandwidth or
-    more.
-    """
+    """Under baseline three quarters of the 3-GPU jobs lose a fifth of the ideal bandwidth."""
     theirs, ours = rows(found["mapa-fig4"])["share of 3-GPU jobs that lose 20 % or more"]
     assert (theirs, ours) == (0.75, pytest.approx(0.75, abs=0.08))
 
@@ -159,9 +145,7 @@ def test_equation_2_is_the_mapa_model() -> None:
 
 
 def test_six_jobs() -> None:
-    """Best-fit needs 440.0 and 466.4 s, -P 353.1: 1.25 and 1.32 times as long, around the paper's
-    1.30.
-    """
+    """-P needs 353.1 s, best-fit 440.0 and 466.4: 1.25 and 1.32 times as long (paper: 1.30)."""
     got = figure_8()
     for part in got.parts:
         if part.theirs.startswith("published code"):
@@ -175,9 +159,7 @@ def test_six_jobs() -> None:
 
 
 def test_100_jobs_on_5_machines() -> None:
-    """-P leaves no job under its least utility, splits no pair, and nobody waits longer than in the
-    published code.
-    """
+    """-P keeps least utilities and splits no pair, and no job waits longer than when published."""
     got = rows(figure_10(), "acting at once")
     assert got["topo-aware-p: jobs under their least utility"][1] == 0
     assert got["topo-aware-p: 2-GPU jobs split"][1] == 0
@@ -195,9 +177,7 @@ def test_100_jobs_on_5_machines() -> None:
 
 
 def test_1000_jobs_on_100_machines() -> None:
-    """At a tenth of the paper's second scenario nobody is under his least utility, and no pair is
-    split.
-    """
+    """At a tenth of the second scenario no job is under its least utility, and no pair is split."""
     replay = replayed(generated(seed=2, count=1000), "topo_aware_p", machines=100)
     assert (replay.violations, split_pairs(replay), len(replay.jobs)) == (0, 0, 1000)
 
@@ -223,9 +203,7 @@ def test_published_sets() -> None:
 
 
 def test_the_document_is_what_the_commands_print(found: dict[str, Reproduction]) -> None:
-    """docs/reproductions.md has every figure; those that hold no times of a machine have today's
-    numbers.
-    """
+    """docs/reproductions.md has every figure, with today's numbers where no time is measured."""
     text = (ROOT / "docs" / "reproductions.md").read_text()
     for name in FIGURES:
         assert f"`python examples/papers/reproduce.py {name}`" in text

@@ -29,7 +29,7 @@ HOSTILE = '<script>alert(1)</script> "\'&amp; $\\frac$ ]]> #1f2933 id="x" \x1b[3
 
 @cache
 def report(name: str) -> dict[str, bytes]:
-    """A report, and of what."""
+    """Return the files of a report by the name of its subject."""
     of = {
         "paper": paper,
         "cluster": cluster,
@@ -49,12 +49,12 @@ EVERY = pytest.mark.parametrize("name", ["paper", "cluster", "one job", "one GPU
 
 
 def plots(replays) -> dict[str, Plot]:
-    """All plots of a report by name."""
+    """Return all plots of a report by name."""
     return {plot.name: plot for plot in (*policy_plots(replays), *timeline_plots(replays))}
 
 
 def boxes(axes) -> list[dict[str, float]]:
-    """What the box plots on axes show, from the top down."""
+    """Return what the box plots on axes show, from the top down."""
     found = []
     for i, box in enumerate(axes.patches):
         _, _, least, most, median, mean, _ = axes.lines[7 * i : 7 * i + 7]
@@ -154,9 +154,7 @@ def test_bars_end_where_the_timeline_does() -> None:
 
 @EVERY
 def test_page_needs_nothing_else(name) -> None:
-    """The page has its pictures inside, no script, and no address but those of its own pictures and
-    of namespaces.
-    """
+    """The page has its pictures inside, no script, and no address but theirs and namespaces'."""
     files = report(name)
     page = files[INDEX].decode()
     assert page.count("<svg ") == sum(file.endswith(".svg") for file in files)
@@ -189,9 +187,7 @@ def test_ink_and_paper_are_the_pages(name) -> None:
 
 @EVERY
 def test_pictures_are_documents(name) -> None:
-    """Each picture is an SVG document by itself, drawn in light colours, and a PNG of twice the
-    size.
-    """
+    """Each picture is an SVG document of its own, in light colours, and a PNG of twice its size."""
     files = report(name)
     for file in [file for file in files if file.endswith(".svg")]:
         svg = ET.fromstring(files[file])
@@ -217,9 +213,7 @@ def test_nothing_is_written_beyond_the_edge(name) -> None:
 
 
 def test_hostile_names() -> None:
-    """A job's name is text, whatever it is: escaped in page and pictures, control characters
-    visible, no formula.
-    """
+    """A job's name is text, whatever it is: escaped, control characters visible, no formula."""
     files = report("hostile")
     page = files[INDEX].decode()
     assert "<script" not in page
