@@ -14,7 +14,7 @@ check:
 	$(python) -m pytest -q -n 2 tests/unit
 
 test:
-	$(python) -m pytest -n 2 --dist loadfile
+	$(python) -m pytest -n 3 --dist loadfile
 
 docs:
 	$(python) docs/generate.py

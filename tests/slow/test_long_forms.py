@@ -13,6 +13,7 @@ import test_crashes
 import test_crowd
 import test_docker_faults
 import test_docker_hostile
+import test_large_inputs
 import test_machines
 import test_mps
 import test_needs
@@ -37,6 +38,8 @@ from reproduction import Reproduction
 from test_batch import Site, site  # noqa: F401  a fixture
 from test_crashes import documents, lease  # noqa: F401  fixtures
 from test_policies import MODELS, POLICIES, SIXTEEN
+
+from gpulaunch.machine.described import MAX_GPUS
 
 pytest_plugins = ("fake_nvml",)
 
@@ -171,6 +174,11 @@ def test_any_machine_there_and_back(seed: int) -> None:
 def test_any_cluster_there_and_back(seed: int) -> None:
     """200 clusters instead of 40."""
     test_nodes.test_any_cluster_there_and_back(seed)
+
+
+def test_most_machines() -> None:
+    """As many machines as there may be GPUs instead of an eighth."""
+    test_large_inputs.test_most_machines(MAX_GPUS)
 
 
 @settings(max_examples=1500)
