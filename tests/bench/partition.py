@@ -63,14 +63,14 @@ class Outcome(NamedTuple):
 
 
 def together(machine: Machine, jobs: Jobs) -> Allocation:
-    """The search while the jobs run together, as in the paper."""
+    """Search while the jobs run together, as in the paper."""
     return cd_search(
         [job.memory_intensive for job in jobs], machine.sm_count, machine.performance(jobs)
     )
 
 
 def by_curves(machine: Machine, jobs: Jobs) -> Allocation:
-    """The search on curves of the jobs alone, as gpulaunch does it."""
+    """Search on the curves of each job alone, as gpulaunch does it."""
     alone = [machine.demand(job).curve for job in jobs]
     classes = [job.memory_intensive for job in jobs]
     return cd_search(
@@ -79,7 +79,7 @@ def by_curves(machine: Machine, jobs: Jobs) -> Allocation:
 
 
 def as_printed(machine: Machine, jobs: Jobs) -> Allocation:
-    """Performance mode for two jobs with the paper's steps alone, written a second time."""
+    """Partition for two jobs by performance mode with the paper's steps alone, written anew."""
     memory = next((i for i, job in enumerate(jobs) if job.memory_intensive), None)
     if memory is None or all(job.memory_intensive for job in jobs):
         return together(machine, jobs)
@@ -96,12 +96,12 @@ def as_printed(machine: Machine, jobs: Jobs) -> Allocation:
 
 
 def even(machine: Machine, jobs: Jobs) -> list[int]:
-    """The same number of SMs for each."""
+    """Return the same number of SMs for each job."""
     return [machine.sm_count // len(jobs)] * len(jobs)
 
 
 def outcome(machine: Machine, jobs: Jobs, search: Search) -> Outcome:
-    """A search beside an even partition."""
+    """Return the outcome of a search beside that of an even partition."""
     found, same = search(machine, jobs), even(machine, jobs)
     return Outcome(
         found.mode,
@@ -119,7 +119,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def gains(title: str, search: Search, names: Iterable[str]) -> None:
-    """A table of gains, the paper's beside them."""
+    """Return a table of gains, with the paper's beside them."""
     print(f"\n{title}\n")
     heads = (
         "performance: STP %",
@@ -158,7 +158,7 @@ def gains(title: str, search: Search, names: Iterable[str]) -> None:
 
 
 def best(machine: Machine, jobs: Jobs) -> float:
-    """The best STP of all partitions of all SMs."""
+    """Return the best STP of all partitions of all SMs."""
     return max(
         machine.stp(jobs, sms) for sms in allocations(len(jobs), machine.sm_count, all_used=True)
     )

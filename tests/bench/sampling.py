@@ -1,5 +1,4 @@
-"""What measuring costs a job: its throughput with and without --record-to, side by side, and what a
-reading takes.
+"""What measuring costs a job: throughput with and without --record-to, and the cost of a reading.
 
 Run: python tests/bench/sampling.py [RUNS]
 

@@ -1,5 +1,4 @@
-"""Acquire and release through the Python API, pairs per second, beside bare locks on the same file
-system in one run.
+"""Acquire and release through the Python API, pairs per second, beside bare locks on the same disk.
 
 Run: python tests/bench/throughput.py [SECONDS]
 """
@@ -42,9 +41,7 @@ def flock_command(directory: str) -> None:
 def pairs_per_second(
     pair: Callable[[str], None], processes: int, seconds: float, directory: str
 ) -> float:
-    """How many pairs all processes together make in a second, once all have started and made
-    one.
-    """
+    """Return the pairs per second of all processes together, once each has made one."""
     barrier = multiprocessing.Barrier(processes)
     counts = multiprocessing.Array("q", processes)
 
