@@ -28,7 +28,7 @@ ANY = st.builds(
 
 
 def published(name: str, size: int) -> Figures:
-    """A job of Table II: 0 at its smaller size, 1 at its larger."""
+    """Return a job of Table II: 0 at its smaller size, 1 at its larger."""
     sm, bandwidth, mib, watts = TABLE_2[name][size]
     return Figures(
         f"{name}-{size}", sm, bandwidth, None if mib is None else mib / 81920, watts / 300
@@ -57,9 +57,7 @@ def test_ties_go_by_name() -> None:
 
 @pytest.mark.parametrize(("sm", "want"), [(14.1, "other"), (14.2, None)])
 def test_bound(sm: float, want: str | None) -> None:
-    """What is farther than the bound lends nothing: 14.14 points of one utilization, the other
-    being the same.
-    """
+    """A profile beyond the bound lends nothing: 14.14 points of one utilization, other equal."""
     found = nearest_profile(Figures("mine", 0, 50), [Figures("other", sm, 50)])
     assert (found and found.name) == want
 
@@ -84,9 +82,7 @@ def test_both_utilizations_are_needed(other: Figures) -> None:
 
 @pytest.mark.parametrize("key", ["intensity", "utilization"])
 def test_what_contradicts(key: str) -> None:
-    """Memory- and compute-intensive jobs, and shares of SMs and of time, cannot be compared;
-    unknown fits both.
-    """
+    """Memory and compute intensity, or shares of SMs and time, never match; unknown fits both."""
     values = {"intensity": ("memory", "compute"), "utilization": ("share", "time-active")}[key]
     job, other = (
         replace(Figures(name, 50, 50), **{key: value})
@@ -109,9 +105,7 @@ def test_missing_figures_are_left_out() -> None:
 
 
 def test_bound_against_the_published_jobs() -> None:
-    """No program of Table II is within the bound of itself at four times the problem size; 10 of 13
-    find a lender.
-    """
+    """No program of Table II is within the bound of itself at 4x the size; 10 of 13 find one."""
     pairs = [
         distance_between(published(name, 0), published(name, 1))
         for name in TABLE_2

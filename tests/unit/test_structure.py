@@ -191,9 +191,7 @@ def test_deciding_is_pure(path: Path) -> None:
 
 
 def test_decide_is_marked() -> None:
-    """Every file of the room that decides carries the mark, and so do the bulk of the values below
-    it.
-    """
+    """Every file of the room that decides carries the mark, but for its __init__.py."""
     unmarked = {path.name for path in FILES if "decide" in path.parts and not is_pure(path)}
     assert unmarked == {"__init__.py"}
 
