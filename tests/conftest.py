@@ -59,8 +59,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 class Launcher:
-    """The installed `gpulaunch`, run as a user would, away from the machine's own table and
-    settings.
+    """The installed `gpulaunch`, run as by a user, but apart from the machine's table and settings.
 
     Attributes:
         environment: of every run; tests may change it.
@@ -113,7 +112,7 @@ SHOW = ("--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
 
 
 def complaint(line: str, hint: str | None = None) -> str:
-    """What gpulaunch prints of an error."""
+    """Return what gpulaunch prints for an error."""
     return f"gpulaunch: error: {line}\n" + (f"gpulaunch: hint: {hint}\n" if hint else "")
 
 
@@ -142,7 +141,7 @@ class Held:
 
 @contextmanager
 def held(launcher: Launcher, *options: str):
-    """A job that holds its GPUs for the length of the block."""
+    """Run a job that holds its GPUs for the length of the block."""
     job = Held(launcher, *options)
     try:
         yield job
@@ -155,9 +154,7 @@ def held(launcher: Launcher, *options: str):
 
 @contextmanager
 def ending_in_time(seconds: int):
-    """Whoever hangs in the block fails its test; INT reaches all, though a shell's `pytest &`
-    ignores it.
-    """
+    """Fail a test whose block hangs; INT reaches all, though a shell's `pytest &` ignores it."""
 
     def fail(*_: object) -> None:
         pytest.fail(f"nothing happened for {seconds} s")
@@ -230,7 +227,7 @@ def in_container(launcher: Launcher, command: str) -> subprocess.CompletedProces
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Launcher:
-    """A launcher whose table is empty."""
+    """Return a launcher whose table is empty."""
     return Launcher(tmp_path)
 
 
@@ -256,9 +253,7 @@ def no_driver() -> None:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    """A Docker Engine with all ways to a GPU, for all tests: CDI, --gpus, and a runtime called
-    nvidia.
-    """
+    """Start one Docker Engine for all tests, with CDI, --gpus and a runtime called nvidia."""
     reason = why_not()
     if reason:
         pytest.skip(reason)
@@ -277,7 +272,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def docker(engine: Engine) -> Iterator[Engine]:
-    """The engine, as if new: what the test before has made, set or stopped is as it was."""
+    """Return the engine as if new: what the last test made, set or stopped is undone."""
     settings, path, environment = dict(engine.settings), list(engine.path), dict(engine.environment)
     specification = engine.cdi.read_text()
     yield engine

@@ -1,6 +1,4 @@
-"""What tests of the simulator share: small traces, and a checker that looks at every moment of a
-simulation.
-"""
+"""What tests of the simulator share: small traces, and a check of every moment of a simulation."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -25,7 +23,7 @@ def job(
     only: tuple[str, ...] = (),
     **more,
 ) -> Job:
-    """A job; one that is insensitive does not talk, so that its GPUs stand in ascending order."""
+    """Make a job; an insensitive one has no pattern, so its GPUs stand in ascending order."""
     pattern = PATTERNS["ring" if sensitive else "none"]
     constraints = (Constraint("--only", frozenset(only)),) if only else ()
     request = Request(gpus, pattern, sensitive and gpus > 1, "preserve", "cut", constraints)
@@ -33,7 +31,7 @@ def job(
 
 
 def jobs_of(rows: Iterable[dict]) -> list[Job]:
-    """What a generator made."""
+    """Return the jobs that a generator made."""
     return [
         job(
             n,
@@ -54,8 +52,7 @@ def generated(seed: int, count: int) -> tuple[Job, ...]:
 
 
 class Conservation:
-    """Looks at every moment: no GPU twice, free and used are all, no job lost or doubled, time runs
-    forward.
+    """A check of every moment: no GPU twice, free and used are all, no job lost, time runs on.
 
     Args:
         jobs: how many there are.
