@@ -102,7 +102,7 @@ class Launcher:
         return subprocess.Popen([self.script, *arguments], **options)
 
     def records(self) -> list[str]:
-        """Names of the records in the table."""
+        """Return the names of the records in the table."""
         return sorted(name for name in os.listdir(self.state) if name.startswith("gpulaunch."))
 
 
@@ -191,7 +191,7 @@ def wait_for_end(pid: int) -> None:
 
 
 def holders(path: Path) -> set[int]:
-    """Pids of those that have a file open."""
+    """Return the pids of processes that have a file open."""
     file = path.stat()
     found = set()
     for fd in Path("/proc").glob("[0-9]*/fd/*"):
@@ -233,7 +233,7 @@ def launcher(tmp_path: Path) -> Launcher:
 
 @pytest.fixture(autouse=True)
 def _no_real_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No test reads or writes this machine's own table, settings or leases, even by accident."""
+    """Keep all tests off this machine's own table, settings and leases."""
     for name in list(os.environ):
         if name.startswith(("GPULAUNCH_", "CUDA_")) and name != NO_SKIPS:
             monkeypatch.delenv(name)
@@ -243,7 +243,7 @@ def _no_real_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def no_driver() -> None:
-    """Only for machines without an NVIDIA driver."""
+    """Skip the test on machines with an NVIDIA driver."""
     if any(
         Path(directory, "libnvidia-ml.so.1").exists()
         for directory in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")

@@ -110,21 +110,21 @@ class Machine(NamedTuple):
         ]
 
     def alone(self, job: Benchmark) -> float:
-        """Rate of a job that has the whole GPU."""
+        """Return the rate of a job that has the whole GPU."""
         return self.rates([job], [self.sm_count])[0]
 
     def progress(self, jobs: Sequence[Benchmark], sms: Sequence[int]) -> list[float]:
-        """Speed of each job, 1 being that alone on the whole GPU."""
+        """Return the speed of each job, 1 being that alone on the whole GPU."""
         return [
             rate / self.alone(job) for job, rate in zip(jobs, self.rates(jobs, sms), strict=True)
         ]
 
     def stp(self, jobs: Sequence[Benchmark], sms: Sequence[int]) -> float:
-        """System throughput; higher is better."""
+        """Return the system throughput; higher is better."""
         return sum(self.progress(jobs, sms))
 
     def antt(self, jobs: Sequence[Benchmark], sms: Sequence[int]) -> float:
-        """Average normalized turnaround time; lower is better."""
+        """Return the average normalized turnaround time; lower is better."""
         return sum(1 / each for each in self.progress(jobs, sms)) / len(jobs)
 
     def performance(self, jobs: Sequence[Benchmark]) -> Callable[[int, Sequence[int]], float]:
@@ -132,7 +132,7 @@ class Machine(NamedTuple):
         return lambda job, sms: self.rates(jobs, sms)[job]
 
     def demand(self, job: Benchmark) -> Demand:
-        """With the curve that the job has when it runs alone, at every number of SMs."""
+        """Return the job's demand with its curve when it runs alone, at every number of SMs."""
         points = [
             CurvePoint(100 * n / self.sm_count, self.rates([job], [n])[0])
             for n in range(1, self.sm_count + 1)
@@ -146,7 +146,7 @@ def _served(loads: Iterable[float]) -> float:
 
 
 def allocations(jobs: int, sm_count: int, *, all_used: bool) -> Iterator[tuple[int, ...]]:
-    """All ways to give each job one SM or more; with all of them given out, or also with fewer."""
+    """Yield all ways to give each job one SM or more; with `all_used`, all SMs are given."""
     if jobs == 0:
         yield ()
         return

@@ -172,12 +172,12 @@ class Engine:
     # ------------------------------------------------------------------------------- NVIDIA's parts
 
     def add_nvidia_runtime(self) -> None:
-        """From the next start there is a runtime called nvidia."""
+        """Add a runtime called nvidia from the next start on."""
         program = write_stand_in(self.directory, "nvidia-container-runtime")
         self.settings["runtimes"] = {"nvidia": {"path": str(program)}}
 
     def add_nvidia_hook(self) -> None:
-        """From the next start --gpus is accepted."""
+        """Accept --gpus from the next start on."""
         self.path.append(write_stand_in(self.directory, "nvidia-container-runtime-hook").parent)
 
     def hook_calls(self) -> list[dict[str, str]]:
@@ -189,7 +189,7 @@ class Engine:
         )
 
     def forget_hook_calls(self) -> None:
-        """As if the hook had not been run yet."""
+        """Forget all runs of the hook so far."""
         self._calls.unlink(missing_ok=True)
 
     # -------------------------------------------------------------------------------- start and end
@@ -342,7 +342,7 @@ class Engine:
             self._do("rmi", "--force", *names)
 
     def processes(self) -> list[int]:
-        """Pids of what runs of the engine: daemons, shims, and whatever is in containers."""
+        """Return the pids of the engine's daemons, shims, and whatever is in containers."""
         return [
             int(pid)
             for pid in os.listdir("/proc")

@@ -24,7 +24,7 @@ class UnknownGpuError(Exception):
 
 
 def visible(config: dict[str, Any]) -> str:
-    """NVIDIA_VISIBLE_DEVICES of a container."""
+    """Return NVIDIA_VISIBLE_DEVICES of a container."""
     return dict(variable.split("=", 1) for variable in config["process"]["env"]).get(
         "NVIDIA_VISIBLE_DEVICES", ""
     )

@@ -46,7 +46,7 @@ def jobs_of(rows: Iterable[dict]) -> list[Job]:
 
 @cache
 def generated(seed: int, count: int) -> tuple[Job, ...]:
-    """Jobs of topo-aware-sc17's generator for a Minsky, with profiles and least utilities."""
+    """Make jobs by topo-aware-sc17's generator for a Minsky, with profiles and utilities."""
     trace = gpulaunch.generate_trace("poisson", seed, count)
     return gpulaunch.Simulator("power8-minsky").read_trace(trace).jobs
 
@@ -87,7 +87,7 @@ class Conservation:
         self._last = moment
 
     def finish(self, stays: Sequence[Stay]) -> None:
-        """All jobs have ended, each once."""
+        """Check that all jobs have ended, each once."""
         assert (self._last.waiting, self._last.running, self._last.ended) == (0, 0, self._jobs)
         assert sorted(stay.job.id for stay in stays) == list(range(self._jobs))
         assert [stay.place for stay in stays] == list(range(self._jobs))
@@ -105,5 +105,5 @@ def checked(
 
 
 def log(stays: Iterable[Stay]) -> list[tuple[int, tuple[int, ...], float, float]]:
-    """Id, GPUs, start and end of each job, in the order of starts."""
+    """Return id, GPUs, start and end of each job, in the order of starts."""
     return [(stay.job.id, stay.gpus, stay.started_s, stay.ended_s) for stay in stays]

@@ -58,7 +58,7 @@ Figures = dict[Trace, tuple[float, float, float]]
 
 
 def traces(machine, seeds: int, jobs: int) -> dict[Trace, list[Job]]:
-    """All traces for a machine, by load, share of sensitive jobs, and seed."""
+    """Make all traces for a machine, by load, share of sensitive jobs, and seed."""
     gpus = len(machine.topology.gpus)
     made = {}
     for load, sensitive, seed in product(LOADS, SENSITIVE, range(seeds)):

@@ -113,7 +113,7 @@ def outcome(machine: Machine, jobs: Jobs, search: Search) -> Outcome:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and range."""
+    """Return the mean and range as text."""
     low, mean, high = min(values), statistics.mean(values), max(values)
     return f"{mean:.1f} ({low + 0.0:.1f}..{high:.1f})".replace("-0.0", "0.0")
 
@@ -165,7 +165,7 @@ def best(machine: Machine, jobs: Jobs) -> float:
 
 
 def beside_all(title: str, machine: Machine, mixes: Sequence[Jobs]) -> None:
-    """How near the searches come to the best of all partitions, and at which cost."""
+    """Print how near the searches come to the best of all partitions, and at which cost."""
     mixed = [jobs for jobs in mixes if len({job.memory_intensive for job in jobs}) == 2]
     tops = {jobs: best(machine, jobs) for jobs in mixed}
     count = len(mixed[0])
@@ -196,7 +196,7 @@ def nearness() -> None:
 
 
 def decision_time() -> None:
-    """Of a whole decision on a GPU of today."""
+    """Print the time of a whole decision on a GPU of today."""
     machine = Machine(132)
     demands = [machine.demand(BENCHMARKS[name]) for name in ("LBM", "DXTC", "LAVAMD", "CP")]
     capacity = Capacity(1 << 34, 48, sm_count=132)

@@ -75,7 +75,7 @@ PUBLISHED_GOAL = 100
 
 
 def random_machine(seed: int, count: int = 16) -> Topology:
-    """V100 on two sockets, NVLinks and PCIe paths at random: no two GPUs are interchangeable."""
+    """Draw V100 on two sockets with random NVLinks and paths: no two are interchangeable."""
     rng = random.Random(seed)
     near: tuple[PathType, ...] = ("PIX", "PXB", "PHB")
     far: tuple[PathType, ...] = ("SYS",)
@@ -109,7 +109,7 @@ class Job(NamedTuple):
     model: str = "cut"
 
     def problem(self) -> PlacementProblem:
-        """As decide() makes it."""
+        """Return the problem as decide() makes it."""
         topology, free, count, pattern, _, model = self
         return PlacementProblem(
             topology,
@@ -130,12 +130,12 @@ class Slowest(NamedTuple):
     more: bool = False
 
     def __str__(self) -> str:
-        """Milliseconds, for a cell of a table."""
+        """Return milliseconds, for a cell of a table."""
         return f"{'>' if self.more else ''}{self.ms:.{1 if self.ms < 99.95 else 0}f}"
 
 
 def remembered() -> list[Any]:
-    """Everything in gpulaunch that keeps results for the process."""
+    """Return everything in gpulaunch that keeps results for the process."""
     modules = [module for name, module in sys.modules.items() if name.startswith("gpulaunch.core")]
     return [
         value
@@ -146,7 +146,7 @@ def remembered() -> list[Any]:
 
 
 def decision_ms(job: Job) -> float:
-    """Time of one decision."""
+    """Return the time of one decision."""
     caches = remembered()
 
     def once() -> float:
@@ -171,7 +171,7 @@ def slowest(jobs: Sequence[Job]) -> Slowest:
 
 
 def busy_sets(topology: Topology, seed: int) -> list[list[int]]:
-    """Halves of the machine that are free, at random."""
+    """Draw halves of the machine that are free."""
     rng = random.Random(seed)
     indices = [gpu.index for gpu in topology.gpus]
     return [sorted(rng.sample(indices, len(indices) // 2)) for _ in range(BUSY_SETS)]
@@ -199,7 +199,7 @@ def row(name: str, state: str, cells: Iterable[object], width: int) -> None:
 
 
 def decision_times() -> None:
-    """Job size x machine, idle and half full, beside the goals."""
+    """Print decision times by job size and machine, idle and half full, beside the goals."""
     print(
         f"1. Decision time in ms by job size: preserve, sensitive, cut; worst over {len(PATTERNS)} "
         "patterns"
@@ -230,7 +230,7 @@ def decision_times() -> None:
 
 
 def beside_published() -> None:
-    """Figure 19 of mapa-sc21, and what the published code takes."""
+    """Print Figure 19 of mapa-sc21 beside the times of the published code."""
     print(
         "\n2. mapa-sc21 Figure 19: decision time in ms by job size, idle, ring, sensitive preserve"
     )
@@ -259,7 +259,7 @@ def beside_published() -> None:
 
 
 def by_policy() -> None:
-    """Every policy, with both models that need no measurements."""
+    """Print the times of every policy, with both models that need no measurements."""
     patterns = [
         pattern for pattern in PATTERNS.values() if not QUICK or pattern.name in ("ring", "star")
     ]
@@ -291,7 +291,7 @@ def by_policy() -> None:
 
 @contextmanager
 def instead(module: object, name: str, value: int) -> Iterator[None]:
-    """With another limit for a while."""
+    """Set another limit for a while."""
     usual = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -328,7 +328,7 @@ def walk_total(gain: np.ndarray, *, closed: bool) -> int:
 
 
 def walked(traffic: Traffic, gpus: Sequence[int], *, closed: bool) -> tuple[int, int]:
-    """Slowest edge and total of the best ring or chain, the slowest first, by Held and Karp."""
+    """Return slowest edge and total of the best ring or chain, slowest first (Held and Karp)."""
     kind = np.array([[traffic.fabric.kind[a][b] for b in gpus] for a in gpus])
     gain = np.array(traffic.gain[0])[kind]
     np.fill_diagonal(gain, -1)
@@ -407,7 +407,7 @@ def mapping_gap() -> None:
 
 
 def mapped_gaps(topology: Topology, pattern: Pattern, ranks: int, sets: int) -> Iterator[Gap]:
-    """For some sets of so many GPUs the heuristic's mapping beside the best."""
+    """Yield the heuristic's mapping beside the best, for some sets of so many GPUs."""
     rng = random.Random(ranks)
     fabric = Fabric(topology)
     free = range(len(fabric.gpus))

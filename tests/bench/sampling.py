@@ -43,7 +43,7 @@ print(began, sum(int(os.read(read_end, 12)) for _ in range(cpus)))
 
 
 def machine(home: Path) -> FakeNvml:
-    """Eight GPUs that tell all there is to tell."""
+    """Make a fake NVML of eight GPUs that report all there is to report."""
     compiled(TESTS / "fake_nvml" / "nvml.c", home / "libnvidia-ml.so.1")
     fake = FakeNvml(home, home / "nvml.txt")
     shape = {

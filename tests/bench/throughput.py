@@ -21,12 +21,12 @@ MACHINE = "dgx1-v100"
 
 
 def allocate(_: str) -> None:
-    """One GPU of eight, taken and given back, queueing if all are busy."""
+    """Take one GPU of eight and give it back, queueing if all are busy."""
     gpulaunch.allocate(1, topology=MACHINE, wait=True).release()
 
 
 def flock_in_python(directory: str) -> None:
-    """flock(2) on the directory and nothing else: open, lock, unlock, close."""
+    """Do flock(2) on the directory and nothing else: open, lock, unlock, close."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     fcntl.flock(fd, fcntl.LOCK_UN)
@@ -34,7 +34,7 @@ def flock_in_python(directory: str) -> None:
 
 
 def flock_command(directory: str) -> None:
-    """flock(1) around the smallest program there is."""
+    """Run flock(1) around the smallest program there is."""
     subprocess.run(["flock", directory, "true"], check=True)
 
 

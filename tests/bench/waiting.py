@@ -75,7 +75,7 @@ def await_tickets_or_lease(state: Path) -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used."""
+    """Return the CPU seconds that a process has used."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 

@@ -110,7 +110,7 @@ class FakeNvml:
         )
 
     def uuids(self, *gpus: int) -> str:
-        """UUIDs of GPUs, with commas between."""
+        """Return the UUIDs of GPUs, with commas between."""
         return ",".join(str(self._gpus[gpu]["uuid"]) for gpu in gpus)
 
     def change(self, gpu: int, **values: object) -> None:
@@ -279,7 +279,7 @@ def fake_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def nvml(launcher, fake_nvml_library: Path, tmp_path: Path) -> FakeNvml:
-    """NVML of a machine with a driver and no GPU, which `launcher` now meets."""
+    """Return the NVML of a machine with a driver and no GPU, which `launcher` now meets."""
     fake = FakeNvml(fake_nvml_library, tmp_path / "nvml.txt")
     launcher.environment |= fake.environment
     return fake
@@ -309,7 +309,7 @@ def dgx1_v100(nvml: FakeNvml) -> FakeNvml:
 
 @pytest.fixture
 def hgx_h100(nvml: FakeNvml) -> FakeNvml:
-    """Eight H100, each with eighteen NVLinks into NVSwitches."""
+    """Describe eight H100, each with eighteen NVLinks into NVSwitches."""
     gpus = [
         {
             "uuid": f"GPU-h100-{i}",
@@ -338,7 +338,7 @@ def _address(gpu: int) -> str:
 
 
 def _dgx1_nvlinks() -> Iterable[str]:
-    """Both ends of each NVLink; a double one is two.
+    """Yield both ends of each NVLink; a double one is two.
 
     2 is nvmlDeviceGetNvLinkVersion's number for NVLink 2.0.
     """
@@ -350,7 +350,7 @@ def _dgx1_nvlinks() -> Iterable[str]:
 
 
 def _ancestors() -> Iterable[str]:
-    """Two GPUs a PCIe switch, four GPUs a socket."""
+    """Yield the common ancestors: two GPUs a PCIe switch, four GPUs a socket."""
     for a in range(8):
         for b in range(a + 1, 8):
             if a // 4 == b // 4:
@@ -366,7 +366,7 @@ class _Script(NamedTuple):
 
 
 def _integral(script: _Script, end: float) -> float:
-    """From second 0 on."""
+    """Integrate from second 0 on."""
     if not script.period:
         return _first_integral(script, end)
     periods, rest = divmod(end, script.period)

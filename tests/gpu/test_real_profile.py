@@ -50,7 +50,7 @@ class Profiler(Bench):
         self._torch = False
 
     def choose_jobs(self) -> None:
-        """PyTorch, if it is there with CUDA."""
+        """Choose PyTorch, if it is there with CUDA."""
         self._torch = self.find_torch() is None
 
     @property
@@ -60,7 +60,7 @@ class Profiler(Bench):
         return f"{self.gpu.name}, driver {self.gpu.driver}, {jobs}, {datetime.now(UTC).date()}."
 
     def job(self, kind: str, seconds: float) -> list[str]:
-        """Argv of a job."""
+        """Return the argv of a job."""
         return [
             sys.executable,
             LOOP if self._torch else synthetic_load.__file__,

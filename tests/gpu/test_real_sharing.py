@@ -105,7 +105,7 @@ class Job:
         return [line for line in self.errors.splitlines() if line.startswith("gpulaunch: ")]
 
     def said(self) -> dict[str, Any]:
-        """Its next line."""
+        """Return the job's next line."""
         deadline = time.monotonic() + PATIENCE_S
         while b"\n" not in self._read:
             ready, _, _ = select.select(
@@ -133,7 +133,7 @@ class Job:
             self.process.stdin.close()
 
     def close(self) -> None:
-        """See it end, if need be by force."""
+        """Wait for the job's end, and force it if need be."""
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
@@ -184,7 +184,7 @@ class Bench:
             self.profile(kind).write_text(PROFILE.format(kind=kind))
 
     def find_gpu(self) -> str | None:
-        """Choose an idle GPU; why nothing can be tested here, if so."""
+        """Choose an idle GPU; return why nothing can be tested here, if so."""
         listed = _run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"])
         if listed.returncode:
             return f"nvidia-smi: {(listed.stdout or listed.stderr).strip()}"
@@ -206,7 +206,7 @@ class Bench:
         return None
 
     def find_torch(self) -> str | None:
-        """Why there is no PyTorch with CUDA, if so."""
+        """Return why there is no PyTorch with CUDA, if so."""
         text = (
             "import torch; torch.cuda.init(); print(f'PyTorch {torch.__version__}, CUDA "
             "{torch.version.cuda}')"
@@ -217,7 +217,7 @@ class Bench:
         return f"{sys.executable} has no PyTorch with CUDA: {last}" if done.returncode else None
 
     def why_not_shared(self) -> str | None:
-        """Why gpulaunch does not share this GPU on principle, if so."""
+        """Return why gpulaunch does not share this GPU on principle, if so."""
         done = self.launcher.run(*self._sharing("memory"), "--dry-run", "--json", "--", "true")
         assert done.returncode == 0, done.stderr
         document = json.loads(done.stdout)
@@ -282,7 +282,7 @@ class Bench:
         return job
 
     def status(self) -> dict[str, Any]:
-        """`gpulaunch status --json`."""
+        """Return what `gpulaunch status --json` says."""
         done = self.launcher.run("status", "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
@@ -299,7 +299,7 @@ class Bench:
         return [name for name in found if not name.endswith(".lock")]
 
     def end_all(self) -> None:
-        """After a test, however that has ended: no job, no lease, no daemon."""
+        """End every job, lease and daemon after a test, however that has ended."""
         for job in self._jobs:
             job.let_go()
         with suppress(AssertionError):
@@ -323,7 +323,7 @@ class Mps:
         self.directory = Path(pipe_directory)
 
     def ask(self, command: str) -> str:
-        """Its answer; nothing if there is no daemon."""
+        """Return the daemon's answer; nothing if there is no daemon."""
         environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(self.directory)}
         return _run([CONTROL], input=f"{command}\n", env=environment).stdout
 
@@ -386,7 +386,7 @@ def _wait_until(done: Callable[[], bool], patience_s: float = PATIENCE_S) -> Non
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process is there; one that has ended may wait for a lazy init to put it away."""
+    """Return whether a process runs; one that has ended may still await a lazy init."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
@@ -539,7 +539,7 @@ class Curves(NamedTuple):
 
 @pytest.fixture(scope="module")
 def curves(found: Bench) -> Curves:
-    """All jobs alone, one after the other."""
+    """Measure all jobs alone, one after the other."""
     alone = {kind: measured(found.plain(kind, PAIR_S))[0] for kind in KINDS}
     shares = {
         kind: [measured(found.share(kind, p, CURVE_S))[0] for p in PERCENTAGES] for kind in KINDS
@@ -600,7 +600,7 @@ def together(bench: Bench, way: str, percentages: tuple[int, ...] = ()) -> Row:
 
 
 def report(bench: Bench, curves: Curves, found: Partition, rows: Sequence[Row]) -> str:
-    """Everything that was measured, as Markdown."""
+    """Return everything that was measured, as Markdown."""
     gpu, today = bench.gpu, datetime.now(UTC).date()
     alone = [curves.alone[kind]["amount_per_s"] for kind in KINDS]
     heads = [f"{kind}, {UNITS[kind][0]}" for kind in KINDS]

@@ -66,7 +66,7 @@ def sockets(
     near: PathType = "NODE",
     each: int = 4,
 ) -> Topology:
-    """GPUs without NVLink, `each` of them at a socket, or all at one."""
+    """Describe GPUs without NVLink, `each` of them at a socket, or all at one."""
     return machine(
         cards(count, facts),
         lambda a, b: near if a // each == b // each else "SYS",
@@ -75,7 +75,7 @@ def sockets(
 
 
 def bridged(count: int, facts: Mapping[str, object], links: int) -> Topology:
-    """PCIe cards of one socket, the first two joined by NVLink bridges."""
+    """Describe PCIe cards of one socket, the first two joined by NVLink bridges."""
     return machine(cards(count, facts), lambda *_: "NODE", bridges={(0, 1): links})
 
 
@@ -241,7 +241,7 @@ MISSED_BY_A_LITTLE = {
 
 
 def table() -> str:
-    """All points, as docs/bandwidth.md shows them."""
+    """Return all points, as docs/bandwidth.md shows them."""
     rows = [f"{'GB/s':36}{'model':>7}{'published':>11}{'ratio':>7}  source"]
     rows += [
         f"{point.sentence:36}{point.gb_per_s:7.1f}{point.published_gb_per_s:11.1f}"

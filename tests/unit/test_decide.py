@@ -19,12 +19,12 @@ def only(*indices: int) -> Constraint:
 
 
 def outside(**users: str) -> list[OutsideUse]:
-    """Written gpu3="who"."""
+    """Make uses outside gpulaunch from gpu3="who"."""
     return [OutsideUse(gpu.replace("gpu", "GPU-"), who) for gpu, who in users.items()]
 
 
 def outcome(decision: Decision) -> tuple[object, ...]:
-    """Kind and reason, and of a grant the GPUs too."""
+    """Return kind and reason, and of a grant the GPUs too."""
     gpus = (decision.placement.gpus,) if isinstance(decision, Grant) else ()
     return (type(decision), decision.reason, *gpus)
 

@@ -28,7 +28,7 @@ from gpulaunch.profiles.demand import Demand
 
 
 def named(rows: Iterable[tuple]) -> list:
-    """Rows whose first column is the sentence that they prove."""
+    """Name each row by its first column, the sentence that it proves."""
     return [pytest.param(*row[1:], id=row[0]) for row in rows]
 
 
@@ -392,7 +392,7 @@ class Line(NamedTuple):
 
 
 def lines(seed: int, count: int, *, asking: bool = False) -> list[Line]:
-    """Random command lines, always the same for a seed."""
+    """Draw command lines, always the same for a seed."""
     dice = random.Random(seed)
     found = []
     for _ in range(count):
@@ -415,7 +415,7 @@ def lines(seed: int, count: int, *, asking: bool = False) -> list[Line]:
 
 
 def _flag(dice: random.Random) -> tuple[str, ...]:
-    """One flag in one of the forms that docker takes, or a cluster."""
+    """Draw one flag in one of the forms that docker takes, or a cluster."""
     if dice.random() < 0.25:
         name = dice.choice(SWITCHES)
         return (name + dice.choice(["", "", "=false", "=T"]),)
@@ -708,7 +708,7 @@ def test_a_line_break_in_gpus_is_no_crash(value: str) -> None:
 
 
 def gpus(*indices: int) -> tuple[Gpu, ...]:
-    """GPUs in this order, called GPU-INDEX."""
+    """Make GPUs in this order, called GPU-INDEX."""
     return tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in indices)
 
 
@@ -720,7 +720,7 @@ def with_gpus(
     asked: Asked | None,
     share: Share | None = None,
 ) -> tuple[str, ...]:
-    """Docker's command line with these GPUs in it."""
+    """Return docker's command line with these GPUs in it."""
     return container_launch.with_gpus(
         Docker(), command, leased, way, lease_id=lease_id, asked=asked, share=share
     )
@@ -1064,7 +1064,7 @@ def test_what_a_container_that_shares_is_given(line: str, directory: str | None,
 def refusal(
     line: str, *, user_id: int = 1000, image_user: str | None = "1000", security: Sequence[str] = ()
 ) -> str:
-    """Why a container cannot share; empty if it can."""
+    """Return why a container cannot share; empty if it can."""
     try:
         check_sharing(
             read(line), SharingConditions("Docker Engine", user_id, 100, image_user, security)

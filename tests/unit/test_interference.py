@@ -457,7 +457,7 @@ def test_gain() -> None:
 
 
 def best(request: Demand, choices: list[list[Demand]], objective: str = "throughput") -> int:
-    """Index of the residents that a job likes best."""
+    """Return the index of the residents that a job likes best."""
     keys = [rank_group(request, residents, Objective(objective), A100X) for residents in choices]
     return keys.index(min(keys))
 

@@ -40,7 +40,7 @@ NESTED = Box(
 
 
 def outline(level: Level):
-    """Kind of a level and what is below; GPUs as their index."""
+    """Return a level's kind and what is below; GPUs as their index."""
     return level.gpus[0] if level.kind == "GPU" else (level.kind, *map(outline, level.children))
 
 

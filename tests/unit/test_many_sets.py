@@ -24,7 +24,7 @@ NONE = Needs()
 
 
 def machine(count: int, seed: int) -> Topology:
-    """GPUs on two sockets, no two of them with the same links."""
+    """Draw GPUs on two sockets, no two of them with the same links."""
     rng = random.Random(seed)
     nvlinks = {pair: rng.choice((0, 0, 1, 2)) for pair in combinations(range(count), 2)}
     gpus = [

@@ -127,7 +127,7 @@ def test_asking_for_less_never_hurts(policy: str) -> None:
 
 
 def scaled(topology: Topology, factor: int) -> Topology:
-    """With every link so many times as fast."""
+    """Return a topology with every link so many times as fast."""
     fields = ("nvlink_gb_per_s", "nvlink_planned_gb_per_s", "pcie_gb_per_s")
     links = (
         replace(link, **{name: getattr(link, name) * factor for name in fields})

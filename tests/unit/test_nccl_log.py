@@ -292,7 +292,7 @@ def test_communicators_of_a_part() -> None:
 def stamped(
     count: int, calls: int, seconds: int, form: str = "[2025-06-01 12:{:02}:{:02}] "
 ) -> list[str]:
-    """All-reduces of two ranks, evenly over so long."""
+    """Return all-reduces of two ranks, evenly over so many seconds."""
     times = [form.format(*divmod(round(i * seconds / (calls - 1)), 60)) for i in range(calls)]
     return [
         call(rank, "AllReduce", count, ranks=2, time=time) for time in times for rank in range(2)

@@ -43,7 +43,7 @@ def held(machine: Topology, gpus: Sequence[int], **fields: object) -> Lease:
 
 
 def outcome(decision: Decision) -> tuple[object, ...]:
-    """Grant with the GPUs, or Wait or Refuse with the reason."""
+    """Return Grant with the GPUs, or Wait or Refuse with the reason."""
     if isinstance(decision, Grant):
         return (Grant, sorted(decision.placement.gpus))
     return (type(decision), decision.reason)

@@ -261,7 +261,7 @@ def test_instances_on_more_cards_than_can_be_numbered() -> None:
 
 
 def outline(level: Level) -> Any:
-    """Kind of a level, which node it is in, and what is below; GPUs as their index."""
+    """Return a level's kind, its node, and what is below; GPUs as their index."""
     return (
         level.gpus[0]
         if level.kind == "GPU"
@@ -398,7 +398,7 @@ def test_level_graph_of_a_cluster() -> None:
 
 
 def any_cluster(rng: random.Random) -> dict[str, Any]:
-    """One to five machines of one to four cards with anything that a description can say."""
+    """Draw 1 to 5 machines of 1 to 4 cards with anything that a description can say."""
     count = rng.randint(1, 4)
     pairs = list(combinations(range(count), 2))
     document = several(

@@ -592,7 +592,7 @@ def test_reasons() -> None:
 
 @st.composite
 def demands(draw: st.DrawFn) -> Demand:
-    """With curves that rise and fall as they like, few points or none, and counters at times."""
+    """Draw demands with any curve, of few points or none, and sometimes counters."""
     shares = sorted(draw(st.sets(st.integers(1, 100), max_size=8)))
     throughputs = draw(st.lists(st.integers(1, 1000), min_size=len(shares), max_size=len(shares)))
     counters = draw(st.none() | st.builds(Counters, st.floats(0, 2000), st.floats(0, 1)))

@@ -28,7 +28,7 @@ def pairs(name: str, ranks: int) -> list[Pair]:
 
 
 def in_order(edges: list[Pair] | set[Pair]) -> list[Pair]:
-    """Each pair once, the lower rank first."""
+    """Return each pair once, the lower rank first."""
     return sorted({(min(pair), max(pair)) for pair in edges if len(set(pair)) == 2})
 
 
@@ -124,7 +124,7 @@ def hanging(base: int, count: int) -> tuple[list[Pair], int | None]:
 
 
 def double_tree(ranks: int) -> list[Pair]:
-    """Both trees of NCCL, rank 0 above the tree of the others."""
+    """Return both trees of NCCL, rank 0 above the tree of the others."""
     tree, top = hanging(0, ranks - 1)
     first = [*tree, *([(0, top)] if top is not None else [])]
     other = {rank: (rank + 1) % ranks if ranks % 2 else ranks - 1 - rank for rank in range(ranks)}
@@ -247,7 +247,7 @@ def test_graph_stays_as_it_is() -> None:
 
 
 def summed(edges: list[Edge]) -> tuple[Edge, ...]:
-    """Edges added up by a matrix."""
+    """Add edges up by a matrix."""
     ranks = 1 + max(max(a, b) for a, b, _ in edges)
     matrix = np.zeros((ranks, ranks))
     for a, b, weight in edges:
@@ -283,12 +283,12 @@ def test_graphs_at_random(edges: list[Edge], chance: random.Random) -> None:
 
 
 def with_weight(weight: object) -> nx.Graph:
-    """Two ranks that talk so much."""
+    """Return a graph of two ranks with an edge of this weight."""
     return nx.Graph([(0, 1, {"weight": weight})])
 
 
 def apart(count: int) -> nx.Graph:
-    """So many pairs."""
+    """Return a graph of so many separate pairs."""
     return nx.Graph([(2 * i, 2 * i + 1) for i in range(count)])
 
 
@@ -524,7 +524,7 @@ def graphml(body: str, *, key: str = KEY.format("double", "")) -> str:
 
 
 def edge(a: object, b: object, weight: object = None) -> str:
-    """One edge of GraphML."""
+    """Return one edge of GraphML."""
     data = "" if weight is None else f'<data key="w">{weight}</data>'
     return f'<edge source="{a}" target="{b}">{data}</edge>'
 

@@ -197,7 +197,7 @@ def of_class(svg: ET.Element, name: str) -> list[ET.Element]:
 
 
 def frame(element: ET.Element) -> tuple[float, ...]:
-    """Left, top, right, bottom."""
+    """Return left, top, right, bottom of a box."""
     left, top, width, height = (float(element.get(name)) for name in ("x", "y", "width", "height"))
     return left, top, left + width, top + height
 
@@ -207,7 +207,7 @@ def gpu_frames(svg: ET.Element) -> list[tuple[float, ...]]:
 
 
 def card_frames(svg: ET.Element) -> list[tuple[float, ...]]:
-    """Boxes of cards; an instance lies within its card's."""
+    """Return the boxes of cards; an instance lies within its card's."""
     cards = [frame(group.find(f"{SVG}rect")) for group in of_class(svg, "card")]
     return cards + [box for box in gpu_frames(svg) if not any(inside(box, card) for card in cards)]
 
@@ -217,7 +217,7 @@ def inside(box: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def points(path: str) -> list[tuple[float, float]]:
-    """Points on one of our curves: straight to the right, or one cubic Bezier curve."""
+    """Return points on one of our curves: straight to the right, or one cubic Bezier curve."""
     numbers = [float(number) for number in re.findall(r"-?[\d.]+", path)]
     if "L" in path:
         (x, y, end, _) = numbers

@@ -154,7 +154,7 @@ def curve(shares: list[float], throughput: list[float], **more: object) -> dict:
 
 
 def hostile(text: str) -> dict:
-    """Every text that a profile can have."""
+    """Return a profile with this text in every place that takes text."""
     return {
         "name": text,
         "description": text,
@@ -218,7 +218,7 @@ EVERY = pytest.mark.parametrize(("profile", "path"), PROFILES.values(), ids=PROF
 
 
 def view(profile: Profile, path: str = "/p/job.toml") -> ProfileView:
-    """As it is shown where the memory of its GPU is known."""
+    """Return the view of a profile where the memory of its GPU is known."""
     return view_of(profile, path, 16160 << 20)
 
 
@@ -234,7 +234,7 @@ def lines(
 
 
 def every_row(rows: tuple[Row, ...]) -> Iterator[Row]:
-    """Rows, and those within them."""
+    """Yield rows, and those within them."""
     for row in rows:
         yield row
         yield from every_row(row.inner)
@@ -244,7 +244,7 @@ def every_row(rows: tuple[Row, ...]) -> Iterator[Row]:
 
 
 def set_keys(section: type[Section], document: dict[str, Any]) -> list[Key[Any]]:
-    """Keys of a section that a document sets, in the order of the table."""
+    """Return the keys of a section that a document sets, in the order of the table."""
     return [key for name, key in section.keys.items() if name in document]
 
 
@@ -746,7 +746,7 @@ def test_styles():
 
 
 def texts(svg: str) -> list[str]:
-    """All texts of a picture."""
+    """Return all texts of a picture."""
     found = ET.fromstring(svg).iter(f"{SVG}text")
     return ["".join(text.itertext()).replace(NO_BREAK, " ") for text in found]
 
@@ -799,7 +799,7 @@ def test_picture_is_the_same_each_time():
 
 
 def listed(*documents: dict, width: int | None = None, encoding: str = "utf-8") -> list[str]:
-    """As printed to a pipe, or for so many columns."""
+    """Return the list's lines as printed to a pipe, or for so many columns."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     table = profiles_table([parse_profile(document) for document in documents])
     Console(file=stream, width=width).print(table) if width else draw(table, stream)

@@ -33,7 +33,7 @@ def asking(gpus: int | None, only: Sequence[int] = ALL) -> Request:
 
 
 def outcome(decision: Decision) -> tuple[object, ...]:
-    """Kind and reason, and who bars it; of a grant the GPUs."""
+    """Return kind and reason, and the ticket that bars it; of a grant the GPUs."""
     if isinstance(decision, Grant):
         return (Grant, decision.placement.gpus)
     bar = (decision.barred_by.number,) if isinstance(decision, Wait) and decision.barred_by else ()
@@ -388,7 +388,7 @@ class Crowd:
         ]
 
     def all_look(self, check: Callable[[Ticket, list[Ticket], set[str]], None]) -> None:
-        """Those who wait look in a random order, until nobody finds anything.
+        """Let all waiting tickets look in a random order, until none finds anything.
 
         Args:
             check: told of each start: the ticket, the earlier ones that still wait and compete,
@@ -427,7 +427,7 @@ class Crowd:
         }
 
     def run(self, check: Callable[[Ticket, list[Ticket], set[str]], None]) -> None:
-        """All arrive, and on until the queue is empty."""
+        """Let all arrive, and go on until the queue is empty."""
         while self.queue or self.arrived < ARRIVALS:
             self.clock_s += 1.0
             assert self.clock_s < 2000, "somebody waits for ever"
@@ -439,7 +439,7 @@ class Crowd:
         assert sorted(self.started) == list(range(1, self.arrived + 1))
 
     def no_gpu_is_lost(self) -> None:
-        """Whoever competes with no earlier request waits only because too few GPUs are free."""
+        """Check that tickets without an earlier competitor wait only for lack of GPUs."""
         for one in self.queue:
             if not any(
                 set(other.uuids) & set(one.uuids)

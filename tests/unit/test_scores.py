@@ -51,7 +51,7 @@ def machine(
     pcie: Mapping[Pair, float] | None = None,
     path: str = "SYS",
 ) -> Topology:
-    """GPUs 0 to count - 1, joined as said; a pair without a PCIe figure gets that of its path."""
+    """Describe GPUs joined as said; a pair without a PCIe figure gets that of its path."""
     gpus = tuple(
         Gpu(
             index=i,
@@ -99,7 +99,7 @@ def zero_based(gpus: Iterable[int]) -> tuple[int, ...]:
 
 
 def weights(fabric: Fabric) -> dict[Pair, float]:
-    """W of every two GPUs, GB/s."""
+    """Return W of every two GPUs, GB/s."""
     return {
         (a, b): fabric.kinds[fabric.kind[a][b]].weight / UNIT for a, b in pairs(len(fabric.gpus))
     }
@@ -113,7 +113,7 @@ def scores(
     free: Iterable[int] | None = None,
     model: str = "cut",
 ) -> Scores:
-    """Of a set with its best mapping."""
+    """Return the scores of a set with its best mapping."""
     free, gpus = sorted(range(len(fabric.gpus)) if free is None else free), sorted(gpus)
     scorer = Scorer(
         fabric, free, len(gpus), PATTERNS[pattern], model, range(len(fabric.gpus)), many=False
@@ -276,7 +276,7 @@ def test_preserved_bandwidth_is_an_induced_subgraph(seed: int) -> None:
 
 
 def connected(rng: random.Random, count: int) -> dict[Pair, int]:
-    """Random NVLinks that leave no GPU out."""
+    """Draw NVLinks that leave no GPU out."""
     while True:
         nvlinks = random_nvlinks(rng, count, (0, 0, 1, 1, 2, 3))
         graph = nx.Graph(list(nvlinks))
@@ -455,7 +455,7 @@ def every_mapping(traffic: Traffic, gpus: Sequence[int]) -> Iterator[Mapped]:
 
 
 def random_edges(rng: random.Random, ranks: int) -> tuple[Edge, ...]:
-    """Edges of random weight that join all ranks."""
+    """Draw edges of random weight that join all ranks."""
     joined = {(rng.randrange(b), b) for b in range(1, ranks)}
     joined |= {tuple(sorted(rng.sample(range(ranks), 2))) for _ in range(rng.randrange(ranks))}
     weights = rng.choice(((1.0,), (1.0, 2.0), (1.0, 3.0, 10.0)))

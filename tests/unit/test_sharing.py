@@ -54,7 +54,7 @@ def asking(
     policy: str = "baseline",
     **sharing: Any,
 ) -> Request:
-    """Of alice; without a demand it does not share."""
+    """Make a request of alice; without a demand it does not share."""
     unfit = unfit or {}
     fit = {
         gpu.uuid: Capacity(gpu.memory_bytes, 48)
@@ -81,7 +81,7 @@ def asking(
 def shared(
     lease_id: str, demand: Demand, *indices: int, percentage: int = 100, **fields: Any
 ) -> Lease:
-    """Of alice, who shares it."""
+    """Make a lease of alice, who shares it."""
     group = tuple(sorted(f"GPU-{index}" for index in indices))
     sensitive = fields.pop("sensitive", False)
     client = Client(demand, fields.pop("objective", Objective()))

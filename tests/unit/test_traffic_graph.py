@@ -66,7 +66,7 @@ def amounts(graph: object) -> Bytes:
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[list[int], Bytes]:
-    """GPUs of a DGX-1 in rank order, and what their ranks send over its NVLinks."""
+    """Draw GPUs of a DGX-1 in rank order, and what their ranks send over its NVLinks."""
     order = draw(st.lists(st.integers(0, 7), min_size=2, max_size=8, unique=True))
     linked = [
         (a, b)

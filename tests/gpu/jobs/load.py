@@ -52,7 +52,7 @@ class Work(NamedTuple):
 
 
 def memory() -> Work:
-    """Two reads and a write of device memory."""
+    """Move device memory: two reads and a write."""
     a, b, out = (torch.ones(ELEMENTS, dtype=torch.float32, device="cuda") for _ in range(3))
     return Work(lambda: torch.add(a, b, out=out), 3 * 4 * ELEMENTS)
 
@@ -98,7 +98,7 @@ def calibrated(work: Work) -> int:
 
 
 def measured(work: Work, batch: int, seconds: float) -> dict[str, Any]:
-    """Throughput over a window, and in each half of it."""
+    """Return the throughput over a window, and in each half of it."""
     marks = [(0.0, 0)]
     began = time.monotonic()
     while marks[-1][0] < seconds:
@@ -125,7 +125,7 @@ def _run(work: Work, steps: int) -> None:
 
 
 def allocate(mib: int) -> dict[str, Any]:
-    """Whether so much device memory is to be had; it is written to."""
+    """Return whether so much device memory can be had; it is written to."""
     try:
         torch.empty(mib * MIB, dtype=torch.uint8, device="cuda").fill_(1)
         torch.cuda.synchronize()
