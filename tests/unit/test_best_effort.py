@@ -160,7 +160,7 @@ def test_too_many_to_partition() -> None:
 
 
 def test_a_required_gpu_of_another_machine() -> None:
-    """Of several machines the policy partitions the one that has the required GPU."""
+    """Among several machines the policy partitions the one that has the required GPU."""
     topology, _ = load_described_machine("minsky-cluster")
     gpus = [gpu.index for gpu in topology.gpus]
     nodes = tuple(frozenset(range(first, first + 4)) for first in range(0, 20, 4))

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_readme_shows_every_command() -> None:
-    """Somebody who reads the README meets each command."""
+    """The README shows each command."""
     text = (ROOT / "README.md").read_text()
     assert [word for word in COMMANDS if f"gpulaunch {word}" not in text] == []
 

@@ -841,7 +841,7 @@ def test_a_container_without_gpus_sees_none(line: str, want: str) -> None:
 
 
 def test_without_a_lease_none_is_named() -> None:
-    """As long as there is no lease, a container's label names its GPUs alone."""
+    """While there is no lease, a container's label names its GPUs alone."""
     got = written("run img", gpus(1), "cdi")
     want = (
         "--device nvidia.com/gpu=GPU-1 -e NVIDIA_VISIBLE_DEVICES=void "
@@ -963,7 +963,7 @@ def test_the_runtime_hears_of_the_drivers_capabilities_alone(
     ),
 )
 def test_a_runtime_that_is_named_closes_a_way(line: str, want: set[str]) -> None:
-    """Who names another runtime does not get NVIDIA's."""
+    """A command line that names another runtime does not get NVIDIA's."""
     got = allowed_ways(read(line))
     assert got == want
 
@@ -1419,7 +1419,7 @@ def test_an_engine_that_leaves_out_the_policy_has_none() -> None:
     ),
 )
 def test_the_keeper_of_a_lease(states: tuple[str, ...], want: int | None) -> None:
-    """Of a lease's containers, the one that holds it is its keeper, or else one that did."""
+    """The keeper of a lease is the container that holds it, or else one that did."""
     containers = tuple(
         parse_container(described(state) | {"Id": str(i)}) for i, state in enumerate(states)
     )

@@ -1180,7 +1180,7 @@ def test_lease_round_trip(sentence: str, record: Lease) -> None:
 
 
 def test_user_is_not_in_the_record() -> None:
-    """Who has the lease is not written down: the file's owner tells."""
+    """A record does not name its user: the file's owner tells."""
     document = written(full())
     assert "user_id" not in document
     assert document["version"] == 1
@@ -1295,7 +1295,7 @@ def test_lease_with_a_wrong_value(sentence: str, change: dict[str, object], want
 
 
 def test_lease_of_an_earlier_version() -> None:
-    """A record from before there were wishes about who is next to it is understood: it has none."""
+    """A record from before wishes about neighbours existed is read as one without any."""
     document = written(full(host_gb_per_s=12.5, apart_from=("vgg16",)))
     del document["host_gb_per_s"], document["apart_from"]
     assert parse_lease(document, 1000) == full()

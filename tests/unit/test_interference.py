@@ -106,7 +106,7 @@ def test_the_card_of_the_paper_is_the_shipped_one() -> None:
 
 @pytest.mark.parametrize(("number", "names", "sm", "memory_bandwidth", "memory_mib"), TABLE_3)
 def test_combinations_of_table_3(number, names, sm, memory_bandwidth, memory_mib) -> None:
-    """Of the combinations with sizes in Table II, SM utilization refuses exactly 1, 4, 7 and 10."""
+    """SM utilization refuses exactly 1, 4, 7 and 10 of the combinations with known sizes."""
     verdict = judge(clients(*map(shipped, names)), A100X)
     assert (verdict.sums.sm_percentage, verdict.sums.memory_bandwidth_percentage) == (
         sm,
@@ -243,7 +243,7 @@ def test_the_default_tolerance_leaves_it_to_the_sums() -> None:
 
 
 def test_measured_slowdowns() -> None:
-    """Of clients that were measured beside each other, the one that suffers most must bear it."""
+    """Among clients measured beside each other, the one that suffers most must bear it."""
     victim = Client(busy(10), slowdowns={"20": 0.25, "30": 0.1})
     calm = [Client(busy(20), slowdowns={"10": 0.05}), Client(busy(30))]
     fits = judge([victim, calm[0]], A100X)
@@ -474,7 +474,7 @@ def test_lowest_utilization_first() -> None:
 
 
 def test_opposing_power_is_paired() -> None:
-    """Of GPUs that are about as busy, low power goes to high, and high to low."""
+    """Among GPUs that are about as busy, low power goes to high, and high to low."""
     low, high = busy(42, power_w=90.0), busy(48, power_w=250.0)
     assert best(busy(5, power_w=100.0), [[low], [high]]) == 1
     assert best(busy(5, power_w=240.0), [[high], [low]]) == 1

@@ -177,7 +177,7 @@ def test_graph_and_back(name):
 
 
 def test_instances_and_unknowns_come_back():
-    """So is one with MIG instances, gaps in its indices and nothing known of its sockets."""
+    """A graph survives with MIG instances, gaps in indices and unknown sockets."""
     card = Gpu(
         3, "GPU-3", "A100", 1 << 30, nvlink_version=3, nvswitch_links=12, pci_address="0:1:0"
     )
@@ -301,7 +301,7 @@ def test_wrong_node(values, want):
 
 @pytest.mark.parametrize(("values", "want"), WRONG_EDGES)
 def test_wrong_edge(values, want):
-    """So is a wrong attribute of an edge, and one that another contradicts."""
+    """A wrong attribute of an edge, or one that another contradicts, is refused by its name."""
     graph = nx.path_graph(2)
     graph.edges[0, 1].update(values)
     assert refusal(graph) == want

@@ -438,7 +438,7 @@ def any_machine(rng: random.Random) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_any_machine_there_and_back(seed: int) -> None:
-    """So it is with descriptions that nobody would write."""
+    """Any described machine survives the way to a document and back, even a nonsensical one."""
     topology = described_topology(any_machine(random.Random(seed)), "")
     again = reread(topology)
     assert again.gpus == topology.gpus
@@ -786,7 +786,7 @@ def test_which_model_a_gpu_is(known: list[str], product_name: str, want: str | N
 
 
 def test_first_of_equals() -> None:
-    """Of two models with the same text the first is found."""
+    """If two models have the same text, the first is found."""
     first, second = (parse_gpu_model({**MODEL, "name": name}) for name in ("first", "second"))
     assert find_gpu_model([first, second], "NVIDIA Big 1") is first
 

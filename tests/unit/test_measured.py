@@ -179,7 +179,7 @@ def test_means_and_deviations_are_those_of_all_runs(levels: list[float]) -> None
 
 
 def test_memory_is_the_most_and_has_no_deviation() -> None:
-    """Of memory the most of all runs counts: who shares must not be short of it."""
+    """The memory of a profile is the most of all runs, without a deviation."""
     known = learned(run(memory_mib=4000), run(memory_mib=4300), run(memory_mib=4100))
     assert known["resources"]["memory_mib"] == 4300
     assert "memory_mib" not in known["runs"]["spread"]

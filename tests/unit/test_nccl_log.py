@@ -167,7 +167,7 @@ def test_data_types(kind: int, size: int) -> None:
 
 
 def test_sizes_and_calls() -> None:
-    """Of each function: calls, sizes, large calls, and what all ranks send for the whole buffer."""
+    """Each function has its calls, sizes, large calls, and what all ranks send for them."""
     lines = [
         *every(4, "AllReduce", 25_000, 2),
         *every(4, "AllReduce", 24_999, 1),

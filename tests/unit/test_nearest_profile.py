@@ -36,7 +36,7 @@ def published(name: str, size: int) -> Figures:
 
 
 def test_nearest() -> None:
-    """Of several the one whose figures differ least lends, and says by how much they do."""
+    """The profile whose figures differ least lends, and says by how much they do."""
     near, far = Figures("near", 84, 43), Figures("far", 72, 36)
     found = nearest_profile(Figures("mine", 80, 40), [far, near])
     assert (found.name, found.distance) == ("near", pytest.approx(((0.04**2 + 0.03**2) / 2) ** 0.5))
@@ -48,7 +48,7 @@ def test_nearest() -> None:
 
 
 def test_ties_go_by_name() -> None:
-    """Of two that are as near the first by name lends, whatever their order."""
+    """Among equally near profiles the first by name lends, whatever their order."""
     twins = [Figures("b", 50, 50), Figures("a", 50, 50)]
     assert [
         nearest_profile(Figures("mine", 52, 50), order).name for order in (twins, twins[::-1])
@@ -122,7 +122,7 @@ def test_bound_against_the_published_jobs() -> None:
 
 @given(ANY, ANY)
 def test_distance(a: Figures, b: Figures) -> None:
-    """It is 0 to 1, the same in both directions, and 0 from a job to itself."""
+    """A distance is 0 to 1, the same in both directions, and 0 from a job to itself."""
     assert 0 <= distance_between(a, b) <= 1
     assert (distance_between(a, b), distance_between(a, a)) == (distance_between(b, a), 0)
 

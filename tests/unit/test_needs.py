@@ -297,7 +297,7 @@ def test_apart_from_jobs_without_a_name() -> None:
 
 
 def test_apart_on_several_machines() -> None:
-    """Of several machines the whole one is kept free of it, not its socket alone."""
+    """On several machines the whole machine is kept free of the job, not its socket alone."""
     noisy = held(CLUSTER, (0,), name="noisy")
     assert beside(asking(2, apart_from=("noisy",)), CLUSTER, noisy) == (Grant, [4, 5])
     assert beside(asking(2), CLUSTER, noisy) == (Grant, [2, 3])
@@ -356,7 +356,7 @@ def test_host_memory_of_each_gpu() -> None:
 
 
 def test_host_memory_of_which_nothing_is_known() -> None:
-    """Where nobody knows what the memory carries, the wish is an error that says so."""
+    """Where the memory's bandwidth is unknown, wishing for some is an error that says so."""
     with pytest.raises(UsageError, match="what the host memory of dgx1-v100 carries is not known"):
         check_wishes(Wishes(host_gb_per_s=10.0), DGX1, 2)
 

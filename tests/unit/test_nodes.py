@@ -305,7 +305,7 @@ def test_sockets_of_all_machines() -> None:
 
 
 def test_sockets_of_machines_of_which_little_is_known() -> None:
-    """A machine whose sockets nobody knows counts as one."""
+    """A machine whose sockets are unknown counts as one."""
     sockets = machine_tree(built(2, numa=[], pcie={"generation": 4, "width": 16})).sockets
     assert [(socket.kind, socket.gpus) for socket in sockets] == [
         ("machine", (0, 1, 2)),
@@ -652,7 +652,7 @@ def test_text_of_a_cluster() -> None:
 
 
 def test_text_of_many_machines() -> None:
-    """Of more than eight machines the sockets of the first stand for all."""
+    """Beyond eight machines, the sockets of the first stand for all."""
     lines = topology_lines(built(100), colour=False)
     assert lines[1:9] == [
         "100 nodes, every two of them joined by NET 12.5 GB/s",

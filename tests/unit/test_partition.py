@@ -346,7 +346,7 @@ def test_power_mode_sms(names: str, want: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("jobs", FOURS, ids=lambda jobs: "_".join(one.name for one in jobs))
 def test_four_jobs(jobs: tuple[Benchmark, ...]) -> None:
-    """Of four jobs the memory-intensive ones stay within 5 % of the even share.
+    """The memory-intensive ones of four jobs stay within 5 % of the even share.
 
     What they leave goes to the others, with no less STP than evenly, and is idle if there are none.
     """

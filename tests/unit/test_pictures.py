@@ -388,7 +388,7 @@ def test_picture_needs_nothing_else(topology):
 
 
 def test_picture_is_the_same_each_time():
-    """The same machine gives the same document."""
+    """One machine gives the same document each time."""
     topology = MACHINES["dgx1-v100"]
     assert topology_svg(topology) == topology_svg(topology)
 

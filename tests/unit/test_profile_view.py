@@ -645,7 +645,7 @@ def test_narrow_terminal_in_ascii():
 
 
 def test_nothing_but_a_name():
-    """Of a profile that has only a name the name is shown, its file, and what is missing."""
+    """A profile with only a name shows the name, its file, and what is missing."""
     assert lines(PROFILES["name only"][0]) == [
         "unheard-of",
         "file          /p/job.toml",

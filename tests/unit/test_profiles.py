@@ -221,7 +221,7 @@ def test_both_refuse(sentence: str, change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["x\ny", "x\x1b[2J"])
 def test_names_that_no_terminal_shows(name: str) -> None:
-    """Nobody can ask for a name with control characters."""
+    """A name with control characters is refused."""
     assert not taken({"name": name})
 
 
@@ -596,13 +596,13 @@ def test_percentages_end_at_100() -> None:
 
 @pytest.mark.parametrize("size", ["0", "-1", "abc", "nan", "inf"])
 def test_sizes_are_numbers_above_0(size: str) -> None:
-    """Who asks for another size is told which there may be."""
+    """A size that is no number above 0 is refused, with what is allowed."""
     want = f"profile 'kripke' has no variant 'size={size}': any number above 0 is allowed for size"
     assert refused(f"kripke@size={size}").message == want
 
 
 def test_one_size_at_a_time() -> None:
-    """The same parameter twice is refused, also with the same value."""
+    """A parameter named twice is refused, also with the same value."""
     assert refused("kripke@size=1,size=4").message == "'size' is asked for twice: size=1, size=4"
     assert (
         refused("alexnet@batch=1@batch=1").message == "'batch' is asked for twice: batch=1, batch=1"
@@ -661,7 +661,7 @@ def test_intensity_speaks_last() -> None:
 
 
 def test_memory_intensive_without_a_curve_keeps_an_even_share() -> None:
-    """Nobody knows with how few SMs such a job gets along, so none are taken from it."""
+    """A memory-intensive job without a curve keeps its even share, as its need is unknown."""
     memory, compute = (
         Demand(name, 40, 40, 1 << 30, intensity=name) for name in ("memory", "compute")
     )

@@ -451,7 +451,7 @@ class Crowd:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_first_in_first_out(seed: int) -> None:
-    """Of requests that compete the earlier starts first, each GPU has one owner, none is lost."""
+    """The earlier of competing requests starts first, each GPU has one owner, none is lost."""
 
     def in_order(one: Ticket, ahead: list[Ticket], _: set[str]) -> None:
         assert ahead == [], f"{one.number} started before {[other.number for other in ahead]}"
@@ -550,7 +550,7 @@ def test_ticket_round_trip(sentence: str, record: Ticket) -> None:
 
 
 def test_user_is_not_in_the_ticket() -> None:
-    """Who waits is not written down: the file's owner tells."""
+    """A ticket does not name its user: the file's owner tells."""
     document = written(ticket(1))
     assert "user_id" not in document
     assert document["version"] == 1

@@ -103,7 +103,7 @@ def test_the_papers_example() -> None:
 
 @given(jobs())
 def test_the_graph_comes_back(job: tuple[list[int], Bytes]) -> None:
-    """Of any job on a DGX-1 the counters give back who sent how much to whom."""
+    """The counters of any job on a DGX-1 give back how much each rank sent to which."""
     order, sent = job
     graph = traffic_graph(counters(order, sent), 60.0)
     floor = NOISE_SHARE * max(both_ways(sent).values(), default=0)
