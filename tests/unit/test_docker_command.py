@@ -892,7 +892,7 @@ def test_without_a_lease_none_is_named() -> None:
 def test_the_order_inside_counts_anew(
     way: str, line: str, indices: tuple[int, ...], want: str | None
 ) -> None:
-    """If ranks are not in PCI order, numbers by PCI address tell it, never over the user's own."""
+    """Ranks out of PCI order are told by numbers by PCI address, never over the user's own."""
     command = read(line)
     given = len(command.argv) - len(command.operands)
     argv = with_gpus(command, gpus(*indices), way, "L", None)

@@ -322,7 +322,7 @@ def test_state_of_an_instance():
 
 
 def test_hostile_names():
-    """Names of users and drivers are escaped: the document stays well formed, without elements."""
+    """Names of users and drivers are escaped: the document is well formed, without new elements."""
     topology = MACHINES["hostile"]
     states = {
         0: GpuState("leased", HOSTILE),

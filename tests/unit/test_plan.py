@@ -48,7 +48,7 @@ def job(
 
 
 def names(plan: Plan) -> list[list[str]]:
-    """Who runs together, group after group."""
+    """Return which jobs run together, group after group."""
     return [[member.workflow.job.name for member in group.members] for group in plan.groups]
 
 
@@ -172,7 +172,7 @@ def test_many_jobs_in_one_plan() -> None:
 
 
 def test_two_halves_by_hand() -> None:
-    """Two jobs at 50 % slow each other to 0.8: 12.5 s for 20 s; idle power is paid once."""
+    """Two jobs at 50 % slow each other to 0.8: 12.5 s, not 20 s; idle power is paid once."""
     plan = make_plan([job("a", 50), job("b", 50)], site())
     (group,) = plan.groups
     assert (group.stp, group.antt) == pytest.approx((1.6, 1.25))
@@ -337,7 +337,7 @@ def test_groups_are_near_the_best() -> None:
 @pytest.mark.parametrize("repetitions", [1, 7, 48, 60, 240, 7919])
 @pytest.mark.parametrize("objective", ["throughput", "energy", "product"])
 def test_configurations_keep_the_number_of_tasks(repetitions, objective) -> None:
-    """Tasks x workflows is the number of tasks, for each divisor that judge allows."""
+    """Tasks x workflows is the number of tasks, for every divisor of it that judge allows."""
     each = job("a", 5, objective=objective, repetitions=repetitions)
     found = compare_configurations(each, site(objective))
     assert all(choice.tasks * choice.workflows == repetitions for choice in found.choices)

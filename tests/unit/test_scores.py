@@ -233,7 +233,7 @@ def best_tour(
 
 
 def test_mapa_bandwidth_of_every_ring_on_dgx1(dgx1: Fabric) -> None:
-    """The mapa model is Eq. 2 over the best ring's links, for all 2-5 GPUs of the DGX-1 V100."""
+    """The mapa model is Eq. 2 over the best ring, for every set of 2-5 GPUs of a DGX-1 V100."""
     paper = dict.fromkeys(combinations(range(1, 9), 2), 12.0)
     paper |= dict.fromkeys(DOUBLE, 50.0) | dict.fromkeys(SINGLE, 25.0)
     weight = {zero_based(pair): w for pair, w in paper.items()}

@@ -196,7 +196,7 @@ def decided(
 def test_whom_a_request_joins(
     sentence: str, asked: Request, leases: list[Lease], want: tuple[object, ...]
 ) -> None:
-    """A sharing request joins its user's jobs on its GPUs if none suffers, or opens free ones."""
+    """A request joins its user's jobs on exactly its GPUs if none suffers, or opens free ones."""
     for order in (leases, leases[::-1]):
         assert decided(asked, *order) == want, sentence
 
@@ -545,12 +545,12 @@ def test_one_more_resident_never_opens_a_door() -> None:
 def test_which_gpus_can_be_shared(
     sentence: str, gpu: dict, driver: int | None, want: Capacity | Unfit
 ) -> None:
-    """A GPU can be shared if MPS bounds its clients, by architecture and driver; else why not."""
+    """A GPU is shared if architecture and driver let MPS bound its clients; else it says why."""
     assert capacity_of(replace(BOX.gpus[0], **gpu), None, driver) == want, sentence
 
 
 def test_figures_of_a_known_model() -> None:
-    """A GPU offers what its model is known for; its capability, too, if NVML is silent."""
+    """A GPU offers what is known of its model, and the model's capability if NVML is silent."""
     dgx, _ = load_described_machine("dgx1-v100")
     gpu = replace(dgx.gpus[0], compute_capability=None)
     found = capacity_of(gpu, find_gpu_model(load_gpu_models(), gpu.model), 550)

@@ -142,7 +142,7 @@ def test_it_waits_for_utility_as_the_launcher_would(policy: str, seed: int, coun
 
 
 def test_who_is_not_choosy_passes_and_who_is_does_not() -> None:
-    """A grant to a job that may pass one that waits for utility is not handed to another."""
+    """A grant to a job that may pass one waiting for utility is not given to one that may not."""
     only = (MINSKY.gpus[0].uuid, MINSKY.gpus[2].uuid)
     jobs = [
         job(0, 2, 0, 100, sensitive=True, only=only),

@@ -492,7 +492,7 @@ TIMELINE = [
     ids=[row[0] for row in TIMELINE],
 )
 def test_timeline(ranks, free, noise, want):
-    """Each decision of the paper's timeline on Minsky comes out at equal weights and slowdowns."""
+    """Each decision of the paper's Minsky timeline is made, at equal weights with its slowdowns."""
     assert MINSKY.place(ranks, free, noise=noise) == want
 
 
@@ -555,7 +555,7 @@ def test_heavy_edges_are_short():
 
 
 def test_mapping_against_every_mapping():
-    """Of 40 random jobs of 5 tasks, 38 have paths as short as any mapping's, and none over 2x."""
+    """At least 38 of 40 random jobs of 5 tasks have paths as short as any; none has 2x."""
     shares = []
     for seed in range(40):
         chance = random.Random(seed)
