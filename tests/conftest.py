@@ -59,8 +59,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 class Launcher:
-    """The installed `gpulaunch`, run as a user would, away from the machine's own table and
-    settings.
+    """The installed `gpulaunch`, run as by a user, but apart from the machine's table and settings.
 
     Attributes:
         environment: of every run; tests may change it.
@@ -103,7 +102,7 @@ class Launcher:
         return subprocess.Popen([self.script, *arguments], **options)
 
     def records(self) -> list[str]:
-        """Names of the records in the table."""
+        """Return the names of the records in the table."""
         return sorted(name for name in os.listdir(self.state) if name.startswith("gpulaunch."))
 
 
@@ -113,7 +112,7 @@ SHOW = ("--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
 
 
 def complaint(line: str, hint: str | None = None) -> str:
-    """What gpulaunch prints of an error."""
+    """Return what gpulaunch prints for an error."""
     return f"gpulaunch: error: {line}\n" + (f"gpulaunch: hint: {hint}\n" if hint else "")
 
 
@@ -142,7 +141,7 @@ class Held:
 
 @contextmanager
 def held(launcher: Launcher, *options: str):
-    """A job that holds its GPUs for the length of the block."""
+    """Run a job that holds its GPUs for the length of the block."""
     job = Held(launcher, *options)
     try:
         yield job
@@ -155,9 +154,7 @@ def held(launcher: Launcher, *options: str):
 
 @contextmanager
 def ending_in_time(seconds: int):
-    """Whoever hangs in the block fails its test; INT reaches all, though a shell's `pytest &`
-    ignores it.
-    """
+    """Fail a test whose block hangs; INT reaches all, though a shell's `pytest &` ignores it."""
 
     def fail(*_: object) -> None:
         pytest.fail(f"nothing happened for {seconds} s")
@@ -194,7 +191,7 @@ def wait_for_end(pid: int) -> None:
 
 
 def holders(path: Path) -> set[int]:
-    """Pids of those that have a file open."""
+    """Return the pids of processes that have a file open."""
     file = path.stat()
     found = set()
     for fd in Path("/proc").glob("[0-9]*/fd/*"):
@@ -230,13 +227,13 @@ def in_container(launcher: Launcher, command: str) -> subprocess.CompletedProces
 
 @pytest.fixture
 def launcher(tmp_path: Path) -> Launcher:
-    """A launcher whose table is empty."""
+    """Return a launcher whose table is empty."""
     return Launcher(tmp_path)
 
 
 @pytest.fixture(autouse=True)
 def _no_real_table(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """No test reads or writes this machine's own table, settings or leases, even by accident."""
+    """Keep all tests off this machine's own table, settings and leases."""
     # pytest makes a directory in a time that grows with their number: 3,000 take seconds
     home = Path("/proc/none")
     if "tmp_path" in request.fixturenames:
@@ -250,7 +247,7 @@ def _no_real_table(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReque
 
 @pytest.fixture
 def no_driver() -> None:
-    """Only for machines without an NVIDIA driver."""
+    """Skip the test on machines with an NVIDIA driver."""
     if any(
         Path(directory, "libnvidia-ml.so.1").exists()
         for directory in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")
@@ -260,9 +257,7 @@ def no_driver() -> None:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    """A Docker Engine with all ways to a GPU, for all tests: CDI, --gpus, and a runtime called
-    nvidia.
-    """
+    """Start one Docker Engine for all tests, with CDI, --gpus and a runtime called nvidia."""
     reason = why_not()
     if reason:
         pytest.skip(reason)
@@ -281,7 +276,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def docker(engine: Engine) -> Iterator[Engine]:
-    """The engine, as if new: what the test before has made, set or stopped is as it was."""
+    """Return the engine as if new: what the last test made, set or stopped is undone."""
     settings, path, environment = dict(engine.settings), list(engine.path), dict(engine.environment)
     specification = engine.cdi.read_text()
     yield engine

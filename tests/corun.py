@@ -1,21 +1,24 @@
-"""A model of jobs that run together on the GPU of cd-search-ics18: not a measurement, and not its
-simulator.
+"""A model of jobs that share the GPU of cd-search-ics18: no measurement, and not its simulator.
 
 The paper's curves survive only as captions, so the figures that its text quotes are all there is to
 hold a model to.
 
 Quoted, and held by tests/unit/test_partition.py:
-    - the 14 benchmarks and their classes (Table 1), 24 SMs, linear curves against saturating ones (Figure 7)
+    - the 14 benchmarks and their classes (Table 1), 24 SMs, linear curves against
+      saturating ones (Figure 7)
     - MERGE uses 13.3 % of the DRAM bandwidth; LAVAMD next to none, but much of the LLC's (4.1.1)
-    - LAVAMD_MERGE reaches STP 1.64; DWT_LEU gains 38 % over even; optima of mixed pairs at 4-7 SMs (3.1)
+    - LAVAMD_MERGE reaches STP 1.64; DWT_LEU gains 38 % over even; optima of mixed pairs at 4-7
+      SMs (3.1)
     - memory pairs saturate at 3 SMs each (LBM, DWT2D), 5 (LBM, LAVAMD), 4 (LAVAMD, GAUSSIAN) (3.2)
     - GAUSSIAN and GESUMMV thrash the cache: fewer SMs may be faster (3.2, 7.2)
 
 Assumed, since the text says nothing:
-    - how jobs compete: each of two resources, LLC bandwidth and DRAM bandwidth, serves all by the same factor, what is
-      offered being proportional to SMs; a job is slowed by the scarcer of those that it uses
+    - how jobs compete: each of two resources, LLC bandwidth and DRAM bandwidth, serves all by the
+      same factor, what is offered being proportional to SMs; a job is slowed by the scarcer of
+      those that it uses
     - the curves of PVC, SC, GESUMMV, and how steeply GAUSSIAN's falls
-    - that all compute-intensive benchmarks but LEU, MERGE are alike, and how much a full queue slows them
+    - that all compute-intensive benchmarks but LEU, MERGE are alike, and how much a full
+      queue slows them
 
 Its parameters were fixed by the quoted figures before the search was run on it. The averages of the
 paper's section 7 were not used.
@@ -27,9 +30,7 @@ from typing import NamedTuple
 from gpulaunch.profiles.demand import CurvePoint, Demand
 
 SPILL = 0.04
-"""LLC traffic of all that goes to DRAM instead, in DRAM units, for each SM of a job that thrashes
-the cache.
-"""
+"""LLC traffic that goes to DRAM instead, in DRAM units, per SM of a job that thrashes the cache."""
 
 
 class Benchmark(NamedTuple):
@@ -92,9 +93,7 @@ class Machine(NamedTuple):
     memory_bandwidth: float = 1.0
 
     def rates(self, jobs: Sequence[Benchmark], sms: Sequence[int]) -> list[float]:
-        """Instructions of each job in a unit of time, in those of one of its SMs that never
-        waits.
-        """
+        """Return each job's instructions per unit of time, in those of an SM that never waits."""
         spill = SPILL * sum(n for job, n in zip(jobs, sms, strict=True) if job.thrashes)
         dram = [job.dram + spill * job.llc for job in jobs]
         llc_served = _served(job.llc * n for job, n in zip(jobs, sms, strict=True))
@@ -111,29 +110,29 @@ class Machine(NamedTuple):
         ]
 
     def alone(self, job: Benchmark) -> float:
-        """Rate of a job that has the whole GPU."""
+        """Return the rate of a job that has the whole GPU."""
         return self.rates([job], [self.sm_count])[0]
 
     def progress(self, jobs: Sequence[Benchmark], sms: Sequence[int]) -> list[float]:
-        """Speed of each job, 1 being that alone on the whole GPU."""
+        """Return the speed of each job, 1 being that alone on the whole GPU."""
         return [
             rate / self.alone(job) for job, rate in zip(jobs, self.rates(jobs, sms), strict=True)
         ]
 
     def stp(self, jobs: Sequence[Benchmark], sms: Sequence[int]) -> float:
-        """System throughput; higher is better."""
+        """Return the system throughput; higher is better."""
         return sum(self.progress(jobs, sms))
 
     def antt(self, jobs: Sequence[Benchmark], sms: Sequence[int]) -> float:
-        """Average normalized turnaround time; lower is better."""
+        """Return the average normalized turnaround time; lower is better."""
         return sum(1 / each for each in self.progress(jobs, sms)) / len(jobs)
 
     def performance(self, jobs: Sequence[Benchmark]) -> Callable[[int, Sequence[int]], float]:
-        """What the search measures while all of them run."""
+        """Return what the search measures while all of them run."""
         return lambda job, sms: self.rates(jobs, sms)[job]
 
     def demand(self, job: Benchmark) -> Demand:
-        """With the curve that the job has when it runs alone, at every number of SMs."""
+        """Return the job's demand with its curve when it runs alone, at every number of SMs."""
         points = [
             CurvePoint(100 * n / self.sm_count, self.rates([job], [n])[0])
             for n in range(1, self.sm_count + 1)
@@ -142,12 +141,12 @@ class Machine(NamedTuple):
 
 
 def _served(loads: Iterable[float]) -> float:
-    """The part of what is asked of a resource that it serves."""
+    """Return the part of what is asked of a resource that it serves."""
     return min(1.0, 1 / max(1.0, sum(loads)))
 
 
 def allocations(jobs: int, sm_count: int, *, all_used: bool) -> Iterator[tuple[int, ...]]:
-    """All ways to give each job one SM or more; with all of them given out, or also with fewer."""
+    """Yield all ways to give each job one SM or more; with `all_used`, all SMs are given."""
     if jobs == 0:
         yield ()
         return

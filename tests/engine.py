@@ -1,5 +1,4 @@
-"""A real Docker Engine for tests, with GPUs that are only described: nothing of it outlives
-close().
+"""A real Docker Engine for tests whose GPUs are only described; close() removes all of it.
 
 It makes no network, so that no rule of the machine's firewall is touched.
 """
@@ -30,7 +29,7 @@ PATIENCE_S = 30
 
 
 def why_not() -> str | None:
-    """What this machine lacks for an engine; None if nothing."""
+    """Return what this machine lacks for an engine; None if nothing."""
     if os.geteuid() != 0:
         return "needs root to start a Docker Engine"
     programs = ("dockerd", "docker", "containerd", "containerd-shim-runc-v2", "runc", "setpriv")
@@ -89,7 +88,7 @@ def write_stand_in(directory: Path, name: str) -> Path:
 
 @functools.cache
 def root_file_system() -> bytes:
-    """A tar archive with busybox under all of its names."""
+    """Return a tar archive with busybox under all of its names."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for name, mode in (("bin", 0o755), ("etc", 0o755), ("root", 0o700), ("tmp", 0o1777)):
@@ -173,18 +172,16 @@ class Engine:
     # ------------------------------------------------------------------------------- NVIDIA's parts
 
     def add_nvidia_runtime(self) -> None:
-        """From the next start there is a runtime called nvidia."""
+        """Add a runtime called nvidia from the next start on."""
         program = write_stand_in(self.directory, "nvidia-container-runtime")
         self.settings["runtimes"] = {"nvidia": {"path": str(program)}}
 
     def add_nvidia_hook(self) -> None:
-        """From the next start --gpus is accepted."""
+        """Accept --gpus from the next start on."""
         self.path.append(write_stand_in(self.directory, "nvidia-container-runtime-hook").parent)
 
     def hook_calls(self) -> list[dict[str, str]]:
-        """For each container that the hook was run for its id, and visible, its
-        NVIDIA_VISIBLE_DEVICES.
-        """
+        """Return the `id` and `visible` (NVIDIA_VISIBLE_DEVICES) of each call of the hook."""
         return (
             [json.loads(line) for line in self._calls.read_text().splitlines()]
             if self._calls.exists()
@@ -192,7 +189,7 @@ class Engine:
         )
 
     def forget_hook_calls(self) -> None:
-        """As if the hook had not been run yet."""
+        """Forget all runs of the hook so far."""
         self._calls.unlink(missing_ok=True)
 
     # -------------------------------------------------------------------------------- start and end
@@ -261,9 +258,7 @@ class Engine:
             self._end(signal.SIGKILL)
 
     def restart(self, **settings: Any) -> None:
-        """Stop and start with some settings changed; one that is None goes back to the engine's
-        default.
-        """
+        """Stop and start with some settings changed; None restores the engine's default."""
         self.stop()
         self._set(settings)
         self.start()
@@ -347,7 +342,7 @@ class Engine:
             self._do("rmi", "--force", *names)
 
     def processes(self) -> list[int]:
-        """Pids of what runs of the engine: daemons, shims, and whatever is in containers."""
+        """Return the pids of the engine's daemons, shims, and whatever is in containers."""
         return [
             int(pid)
             for pid in os.listdir("/proc")
@@ -355,9 +350,7 @@ class Engine:
         ]
 
     def mounts(self) -> list[str]:
-        """Where something is mounted in the engine's directory, as seen from here, in order of
-        mounting.
-        """
+        """Return the mount points in the engine's directory, as seen from here, oldest first."""
         points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
         return [point for point in points if Path(point).is_relative_to(self.directory)]
 
@@ -419,9 +412,7 @@ class Engine:
 
 
 def _belongs(pid: int, directory: Path) -> bool:
-    """Whether a process is a program of an engine in this directory, or has its root there; false
-    for zombies.
-    """
+    """Return whether a process is of an engine in this directory, or rooted there; no zombies."""
     try:
         if os.fsencode(directory) in Path(f"/proc/{pid}/cmdline").read_bytes():
             return pid != os.getpid()

@@ -24,14 +24,14 @@ class UnknownGpuError(Exception):
 
 
 def visible(config: dict[str, Any]) -> str:
-    """NVIDIA_VISIBLE_DEVICES of a container."""
+    """Return NVIDIA_VISIBLE_DEVICES of a container."""
     return dict(variable.split("=", 1) for variable in config["process"]["env"]).get(
         "NVIDIA_VISIBLE_DEVICES", ""
     )
 
 
 def edits(names: str) -> list[dict[str, Any]]:
-    """What CDI would do to a container for GPUs that are named by index, UUID or as all."""
+    """Return what CDI would do to a container for GPUs named by index, UUID or as all."""
     if names in {"", "void", "none"}:
         return []
     known = {
@@ -62,9 +62,7 @@ def runtime(arguments: list[str]) -> None:
 
 
 def hook() -> None:
-    """Make the GPUs' nodes in a container that is about to start, and write down that it was asked
-    to.
-    """
+    """Make the GPUs' nodes in a container about to start, and write down that it was asked for."""
     state = json.load(sys.stdin)
     config = json.loads(Path(state["bundle"], "config.json").read_text())
     with CALLS.open("a") as calls:

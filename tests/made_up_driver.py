@@ -1,5 +1,4 @@
-"""A driver of two GPUs that do not exist, as a module of its own: all that a new driver needs but
-its entry.
+"""A driver of two GPUs that do not exist: all that a new driver's module needs but its entry.
 
 MADE_UP_BUSY is the index of a GPU that a process without a lease uses; each reading is a line in
 MADE_UP_READINGS.

@@ -1,5 +1,4 @@
-"""A container engine that does not exist, as a module of its own: all that a new engine needs but
-its row.
+"""A container engine that does not exist: all that a new engine's module needs but its row.
 
 Its program is called boxer, its GPUs accelerators, and its client answers from lists.
 """

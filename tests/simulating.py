@@ -1,6 +1,4 @@
-"""What tests of the simulator share: small traces, and a checker that looks at every moment of a
-simulation.
-"""
+"""What tests of the simulator share: small traces, and a check of every moment of a simulation."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -25,7 +23,7 @@ def job(
     only: tuple[str, ...] = (),
     **more,
 ) -> SimulatedJob:
-    """A job; one that is insensitive does not talk, so that its GPUs stand in ascending order."""
+    """Make a job; an insensitive one has no pattern, so its GPUs stand in ascending order."""
     pattern = PATTERNS["ring" if sensitive else "none"]
     constraints = (Constraint("--only", frozenset(only)),) if only else ()
     request = Request(gpus, pattern, sensitive and gpus > 1, "preserve", "cut", constraints)
@@ -33,7 +31,7 @@ def job(
 
 
 def jobs_of(rows: Iterable[dict]) -> list[SimulatedJob]:
-    """What a generator made."""
+    """Return the jobs that a generator made."""
     return [
         job(
             n,
@@ -48,14 +46,13 @@ def jobs_of(rows: Iterable[dict]) -> list[SimulatedJob]:
 
 @cache
 def generated(seed: int, count: int) -> tuple[SimulatedJob, ...]:
-    """Jobs of topo-aware-sc17's generator for a Minsky, with profiles and least utilities."""
+    """Make jobs by topo-aware-sc17's generator for a Minsky, with profiles and utilities."""
     trace = gpulaunch.generate_trace("poisson", seed, count)
     return gpulaunch.Simulator("power8-minsky").read_trace(trace).jobs
 
 
 class Conservation:
-    """Looks at every moment: no GPU twice, free and used are all, no job lost or doubled, time runs
-    forward.
+    """A check of every moment: no GPU twice, free and used are all, no job lost, time runs on.
 
     Args:
         jobs: how many there are.
@@ -90,7 +87,7 @@ class Conservation:
         self._last = moment
 
     def finish(self, stays: Sequence[Stay]) -> None:
-        """All jobs have ended, each once."""
+        """Check that all jobs have ended, each once."""
         assert (self._last.waiting, self._last.running, self._last.ended) == (0, 0, self._jobs)
         assert sorted(stay.job.id for stay in stays) == list(range(self._jobs))
         assert [stay.place for stay in stays] == list(range(self._jobs))
@@ -111,5 +108,5 @@ def checked(
 
 
 def log(stays: Iterable[Stay]) -> list[tuple[int, tuple[int, ...], float, float]]:
-    """Id, GPUs, start and end of each job, in the order of starts."""
+    """Return id, GPUs, start and end of each job, in the order of starts."""
     return [(stay.job.id, stay.gpus, stay.started_s, stay.ended_s) for stay in stays]

@@ -33,12 +33,12 @@ _RECORD = {
 
 
 def uuids(indices: Iterable[int]) -> tuple[str, ...]:
-    """The UUIDs of GPUs of a box."""
+    """Return the UUIDs of GPUs of a box."""
     return tuple(f"GPU-{index}" for index in indices)
 
 
 def box(count: int = 8) -> Topology:
-    """A machine of GPUs of 16 GiB that all meet alike."""
+    """Make a machine of GPUs of 16 GiB that all meet alike."""
     gpus = tuple(
         Gpu(index=i, uuid=uuid, model="test", memory_bytes=16 << 30)
         for i, uuid in enumerate(uuids(range(count)))
@@ -48,7 +48,7 @@ def box(count: int = 8) -> Topology:
 
 
 def request(gpus: int | None = 1, **fields: Any) -> Request:
-    """A request of a job that talks in a ring and takes the first GPUs that are free."""
+    """Make a request of a job that talks in a ring and takes the first GPUs that are free."""
     defaults = {
         "pattern": PATTERNS["ring"],
         "bandwidth_sensitive": True,
@@ -59,7 +59,7 @@ def request(gpus: int | None = 1, **fields: Any) -> Request:
 
 
 def lease(id_: str, *indices: int, within: Lease | None = None, **fields: Any) -> Lease:
-    """A lease of GPUs of a box.
+    """Make a lease of GPUs of a box.
 
     Args:
         id_: the lease's.
@@ -78,7 +78,7 @@ def lease(id_: str, *indices: int, within: Lease | None = None, **fields: Any) -
 
 
 def ticket(number: int, gpus: int = 1, only: Iterable[int] = range(8), **fields: Any) -> Ticket:
-    """The ticket of a launch that waits for some GPUs of a box, and lets nobody pass."""
+    """Make the ticket of a launch that waits for some GPUs of a box, and lets none pass."""
     defaults = _RECORD | {
         "id": f"t{number}",
         "within": None,
@@ -89,12 +89,12 @@ def ticket(number: int, gpus: int = 1, only: Iterable[int] = range(8), **fields:
 
 
 def machine(name: str) -> Topology:
-    """A machine that is shipped."""
+    """Return a machine that is shipped."""
     return load_described_machine(name)[0]
 
 
 def complaint(load: Callable[[str], object], path: str) -> str:
-    """What is said about a file that is refused, after its path."""
+    """Return what is said about a file that is refused, after its path."""
     with pytest.raises(UsageError) as problem:
         load(path)
     assert problem.value.exit_status == 2

@@ -1,5 +1,4 @@
-"""Which policy serves bandwidth-sensitive jobs best: every policy on every described machine, over
-paired traces.
+"""Compare every policy on every described machine by how well it serves bandwidth-sensitive jobs.
 
 Traces: Poisson arrivals, jobs of 1-5 GPUs (as many as the machine has at most), 30, 50 and 70 % of
 them sensitive, loads of 0.5, 0.8 and 0.95 of the machine, 30 seeds each; every policy replays the
@@ -59,7 +58,7 @@ Figures = dict[Trace, tuple[float, float, float]]
 
 
 def traces(machine, seeds: int, jobs: int) -> dict[Trace, list[SimulatedJob]]:
-    """All traces for a machine, by load, share of sensitive jobs, and seed."""
+    """Make all traces for a machine, by load, share of sensitive jobs, and seed."""
     gpus = len(machine.topology.gpus)
     made = {}
     for load, sensitive, seed in product(LOADS, SENSITIVE, range(seeds)):
@@ -77,7 +76,7 @@ def _job(number: int, row: dict) -> SimulatedJob:
 def replayed(
     machine_name: str, policy: str, seeds: int, jobs: int
 ) -> tuple[str, str, Figures, float]:
-    """What a policy makes of all traces of a machine."""
+    """Return what a policy makes of all traces of a machine."""
     machine = find_machine(machine_name, print, "--topology")
     rules = Rules(policy, POLICIES[policy].bandwidth_model, time_models=("bandwidth",))
     remembered, began = Remembered(machine.topology), time.monotonic()
@@ -102,9 +101,7 @@ def replayed_one(work: tuple[str, str, int, int]) -> tuple[str, str, Figures, fl
 
 
 def compared(own: Figures, other: Figures, figure: int) -> tuple[float, float]:
-    """By how much the first is better, as a mean over all traces, and the standard error of
-    that.
-    """
+    """Return by how much the first is better, as a mean over all traces, and its standard error."""
     sign = -1 if FIGURES[figure].startswith("slowdown") else 1
     gains = [sign * (own[trace][figure] - other[trace][figure]) for trace in own]
     return fmean(gains), stdev(gains) / len(gains) ** 0.5

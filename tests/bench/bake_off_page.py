@@ -34,9 +34,7 @@ def main() -> None:
 
 
 def compared(own: Figures, other: Figures, figure: int) -> tuple[float, float]:
-    """By how much the default is better, mean over the traces that both have replayed, and in
-    standard errors.
-    """
+    """Return by how much the default is better: its mean over shared traces, in standard errors."""
     gains = [
         SIGN[figure] * (own[trace][figure] - other[trace][figure])
         for trace in own.keys() & other.keys()
@@ -46,7 +44,7 @@ def compared(own: Figures, other: Figures, figure: int) -> tuple[float, float]:
 
 
 def page(found: Found) -> str:
-    """The document."""
+    """Return the text of the document."""
     worst = min(
         (compared(by[DEFAULT], rows, figure)[1], machine, policy, FIGURES[figure])
         for machine, by in found.items()
@@ -99,7 +97,7 @@ def page(found: Found) -> str:
 
 
 def draw(found: Found, path: Path) -> None:
-    """A panel for each machine where links differ: slowdown of sensitive jobs by policy."""
+    """Draw a panel for each machine where links differ: slowdown of sensitive jobs by policy."""
     import matplotlib as mpl
 
     mpl.use("svg")

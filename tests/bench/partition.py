@@ -63,14 +63,14 @@ class Outcome(NamedTuple):
 
 
 def together(machine: Machine, jobs: Jobs) -> Allocation:
-    """The search while the jobs run together, as in the paper."""
+    """Search while the jobs run together, as in the paper."""
     return cd_search(
         [job.memory_intensive for job in jobs], machine.sm_count, machine.performance(jobs)
     )
 
 
 def by_curves(machine: Machine, jobs: Jobs) -> Allocation:
-    """The search on curves of the jobs alone, as gpulaunch does it."""
+    """Search on the curves of each job alone, as gpulaunch does it."""
     alone = [machine.demand(job).curve for job in jobs]
     classes = [job.memory_intensive for job in jobs]
     return cd_search(
@@ -79,7 +79,7 @@ def by_curves(machine: Machine, jobs: Jobs) -> Allocation:
 
 
 def as_printed(machine: Machine, jobs: Jobs) -> Allocation:
-    """Performance mode for two jobs with the paper's steps alone, written a second time."""
+    """Partition for two jobs by performance mode with the paper's steps alone, written anew."""
     memory = next((i for i, job in enumerate(jobs) if job.memory_intensive), None)
     if memory is None or all(job.memory_intensive for job in jobs):
         return together(machine, jobs)
@@ -96,12 +96,12 @@ def as_printed(machine: Machine, jobs: Jobs) -> Allocation:
 
 
 def even(machine: Machine, jobs: Jobs) -> list[int]:
-    """The same number of SMs for each."""
+    """Return the same number of SMs for each job."""
     return [machine.sm_count // len(jobs)] * len(jobs)
 
 
 def outcome(machine: Machine, jobs: Jobs, search: Search) -> Outcome:
-    """A search beside an even partition."""
+    """Return the outcome of a search beside that of an even partition."""
     found, same = search(machine, jobs), even(machine, jobs)
     return Outcome(
         found.mode,
@@ -113,13 +113,13 @@ def outcome(machine: Machine, jobs: Jobs, search: Search) -> Outcome:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Mean and range."""
+    """Return the mean and range as text."""
     low, mean, high = min(values), statistics.mean(values), max(values)
     return f"{mean:.1f} ({low + 0.0:.1f}..{high:.1f})".replace("-0.0", "0.0")
 
 
 def gains(title: str, search: Search, names: Iterable[str]) -> None:
-    """A table of gains, the paper's beside them."""
+    """Return a table of gains, with the paper's beside them."""
     print(f"\n{title}\n")
     heads = (
         "performance: STP %",
@@ -158,14 +158,14 @@ def gains(title: str, search: Search, names: Iterable[str]) -> None:
 
 
 def best(machine: Machine, jobs: Jobs) -> float:
-    """The best STP of all partitions of all SMs."""
+    """Return the best STP of all partitions of all SMs."""
     return max(
         machine.stp(jobs, sms) for sms in allocations(len(jobs), machine.sm_count, all_used=True)
     )
 
 
 def beside_all(title: str, machine: Machine, mixes: Sequence[Jobs]) -> None:
-    """How near the searches come to the best of all partitions, and at which cost."""
+    """Print how near the searches come to the best of all partitions, and at which cost."""
     mixed = [jobs for jobs in mixes if len({job.memory_intensive for job in jobs}) == 2]
     tops = {jobs: best(machine, jobs) for jobs in mixed}
     count = len(mixed[0])
@@ -196,7 +196,7 @@ def nearness() -> None:
 
 
 def decision_time() -> None:
-    """Of a whole decision on a GPU of today."""
+    """Print the time of a whole decision on a GPU of today."""
     machine = Machine(132)
     demands = [machine.demand(BENCHMARKS[name]) for name in ("LBM", "DXTC", "LAVAMD", "CP")]
     capacity = Capacity(1 << 34, 48, sm_count=132)

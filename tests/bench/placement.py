@@ -57,9 +57,7 @@ GOAL_MS = {
     RANDOM_16: 50,
     "nvl72": 10,
 }
-"""By machine: 1 ms up to 8 GPUs, 10 ms for 16 that are interchangeable, 50 ms for any 16, 10 ms for
-an NVL72.
-"""
+"""By machine: 1 ms up to 8 GPUs, 10 ms for 16 interchangeable or an NVL72, 50 ms for any 16."""
 
 RACK_SIZES = (1, 2, 4, 8, 16, 24, 36, 48, 64, 72)
 
@@ -67,10 +65,9 @@ PUBLISHED_MS = {
     "dgx1-v100": {3: 2, 4: 9, 5: 65, 6: 890, 7: 8_300, 8: 80_000},
     "torus-2d-16": {3: 16, 4: 267, 5: 10_700},
 }
-"""By job size what socal-ucr/MAPA of August 2021 takes for its Preserve, sensitive, ring, idle; run
-once, not here.
+"""By job size, the time of socal-ucr/MAPA's Preserve of August 2021: sensitive, ring, idle.
 
-On 16 GPUs it runs out of 20 GiB of memory from 6 on.
+It was run once, not here. On 16 GPUs it runs out of 20 GiB of memory from 6 on.
 """
 
 PUBLISHED_GOAL = 100
@@ -78,7 +75,7 @@ PUBLISHED_GOAL = 100
 
 
 def random_machine(seed: int, count: int = 16) -> Topology:
-    """V100 on two sockets, NVLinks and PCIe paths at random: no two GPUs are interchangeable."""
+    """Draw V100 on two sockets with random NVLinks and paths: no two are interchangeable."""
     rng = random.Random(seed)
     near: tuple[PathType, ...] = ("PIX", "PXB", "PHB")
     far: tuple[PathType, ...] = ("SYS",)
@@ -94,7 +91,7 @@ def random_machine(seed: int, count: int = 16) -> Topology:
 
 
 def machine(name: str) -> Topology:
-    """A shipped one, or the random one."""
+    """Return a shipped machine, or the random one."""
     return random_machine(0) if name == RANDOM_16 else load_described_machine(name)[0]
 
 
@@ -112,7 +109,7 @@ class Job(NamedTuple):
     model: str = "cut"
 
     def problem(self) -> PlacementProblem:
-        """As decide() makes it."""
+        """Return the problem as decide() makes it."""
         topology, free, count, pattern, _, model = self
         return PlacementProblem(
             topology,
@@ -133,12 +130,12 @@ class Slowest(NamedTuple):
     more: bool = False
 
     def __str__(self) -> str:
-        """Milliseconds, for a cell of a table."""
+        """Return milliseconds, for a cell of a table."""
         return f"{'>' if self.more else ''}{self.ms:.{1 if self.ms < 99.95 else 0}f}"
 
 
 def remembered() -> list[Any]:
-    """Everything in gpulaunch that keeps results for the process."""
+    """Return everything in gpulaunch that keeps results for the process."""
     modules = [module for name, module in sys.modules.items() if name.startswith("gpulaunch.core")]
     return [
         value
@@ -149,7 +146,7 @@ def remembered() -> list[Any]:
 
 
 def decision_ms(job: Job) -> float:
-    """Time of one decision."""
+    """Return the time of one decision."""
     caches = remembered()
 
     def once() -> float:
@@ -164,7 +161,7 @@ def decision_ms(job: Job) -> float:
 
 
 def slowest(jobs: Sequence[Job]) -> Slowest:
-    """The decision that takes longest, up to the first that takes too long."""
+    """Return the slowest decision, up to the first that takes too long."""
     found: list[Slowest] = []
     for job in jobs:
         found.append(Slowest(decision_ms(job), job))
@@ -174,7 +171,7 @@ def slowest(jobs: Sequence[Job]) -> Slowest:
 
 
 def busy_sets(topology: Topology, seed: int) -> list[list[int]]:
-    """Halves of the machine that are free, at random."""
+    """Draw halves of the machine that are free."""
     rng = random.Random(seed)
     indices = [gpu.index for gpu in topology.gpus]
     return [sorted(rng.sample(indices, len(indices) // 2)) for _ in range(BUSY_SETS)]
@@ -183,7 +180,7 @@ def busy_sets(topology: Topology, seed: int) -> list[list[int]]:
 def by_size(
     topology: Topology, frees: Sequence[Sequence[int]], sizes: Iterable[int]
 ) -> dict[int, Slowest]:
-    """The worst over patterns and free sets for each job size that fits."""
+    """Return the worst over patterns and free sets for each job size that fits."""
     return {
         size: slowest(
             [
@@ -202,7 +199,7 @@ def row(name: str, state: str, cells: Iterable[object], width: int) -> None:
 
 
 def decision_times() -> None:
-    """Job size x machine, idle and half full, beside the goals."""
+    """Print decision times by job size and machine, idle and half full, beside the goals."""
     print(
         f"1. Decision time in ms by job size: preserve, sensitive, cut; worst over {len(PATTERNS)} "
         "patterns"
@@ -233,7 +230,7 @@ def decision_times() -> None:
 
 
 def beside_published() -> None:
-    """Figure 19 of mapa-sc21, and what the published code takes."""
+    """Print Figure 19 of mapa-sc21 beside the times of the published code."""
     print(
         "\n2. mapa-sc21 Figure 19: decision time in ms by job size, idle, ring, sensitive preserve"
     )
@@ -262,7 +259,7 @@ def beside_published() -> None:
 
 
 def by_policy() -> None:
-    """Every policy, with both models that need no measurements."""
+    """Print the times of every policy, with both models that need no measurements."""
     patterns = [
         pattern for pattern in PATTERNS.values() if not QUICK or pattern.name in ("ring", "star")
     ]
@@ -294,7 +291,7 @@ def by_policy() -> None:
 
 @contextmanager
 def instead(module: object, name: str, value: int) -> Iterator[None]:
-    """With another limit for a while."""
+    """Set another limit for a while."""
     usual = getattr(module, name)
     setattr(module, name, value)
     try:
@@ -304,7 +301,7 @@ def instead(module: object, name: str, value: int) -> Iterator[None]:
 
 
 def walk_total(gain: np.ndarray, *, closed: bool) -> int:
-    """The largest sum along a way through all GPUs; -1 if there is none (Held and Karp).
+    """Return the largest sum along a path through all GPUs; -1 if none (Held and Karp).
 
     Args:
         gain: of each two GPUs; under 0 where there is no way.
@@ -331,7 +328,7 @@ def walk_total(gain: np.ndarray, *, closed: bool) -> int:
 
 
 def walked(traffic: Traffic, gpus: Sequence[int], *, closed: bool) -> tuple[int, int]:
-    """Slowest edge and total of the best ring or chain, the slowest first, by Held and Karp."""
+    """Return slowest edge and total of the best ring or chain, slowest first (Held and Karp)."""
     kind = np.array([[traffic.fabric.kind[a][b] for b in gpus] for a in gpus])
     gain = np.array(traffic.gain[0])[kind]
     np.fill_diagonal(gain, -1)
@@ -344,7 +341,7 @@ def walked(traffic: Traffic, gpus: Sequence[int], *, closed: bool) -> tuple[int,
 
 
 def figures(found: Mapping, pattern: Pattern) -> tuple[int, int]:
-    """What is compared of a mapping by the default policy, the most important first."""
+    """Return the figures by which a mapping is judged, the most important first."""
     return (found.total, 0) if pattern.collective else (found.slowest, found.total)
 
 
@@ -373,9 +370,7 @@ GAP_HEADER = f"{'cases':>6}{'best':>7}{'first':>7}{'loss':>7}{'worst':>7}   {'th
 
 
 def gap_row(gaps: Sequence[Gap]) -> str:
-    """Share that is the best in all figures, and in the first; mean and worst loss of the first,
-    then of the next.
-    """
+    """Return how often all figures, or the first, are the best; and what the first two lose."""
     whole, first = (
         100 * statistics.mean(gap.got[:n] == gap.best[:n] for gap in gaps) for n in (None, 1)
     )
@@ -385,7 +380,7 @@ def gap_row(gaps: Sequence[Gap]) -> str:
 
 
 def mapping_gap() -> None:
-    """Mappings of more ranks than are searched in full."""
+    """Compare mappings of more ranks than are searched in full."""
     print(
         f"\n4. Mappings of 9 to 12 ranks ({mapping.EXACT_RANKS} are exact), to random sets of "
         "GPUs, beside the best"
@@ -412,7 +407,7 @@ def mapping_gap() -> None:
 
 
 def mapped_gaps(topology: Topology, pattern: Pattern, ranks: int, sets: int) -> Iterator[Gap]:
-    """For some sets of so many GPUs the heuristic's mapping beside the best."""
+    """Yield the heuristic's mapping beside the best, for some sets of so many GPUs."""
     rng = random.Random(ranks)
     fabric = Fabric(topology)
     free = range(len(fabric.gpus))
@@ -435,7 +430,7 @@ def mapped_gaps(topology: Topology, pattern: Pattern, ranks: int, sets: int) -> 
 
 
 def set_gap() -> None:
-    """Sets that are climbed to, because there are too many to compare."""
+    """Compare sets that are found by climbing, because there are too many to compare."""
     print(
         f"\n5. Sets that are climbed to, as where more than {candidates.MOST_SETS} differ, beside "
         "the best"
@@ -463,7 +458,7 @@ def set_gap() -> None:
 
 
 def climb_gap(job: Job) -> Gap:
-    """The scores of the set that is climbed to, beside those of the best."""
+    """Return the scores of the set found by climbing, beside those of the best."""
     problem = job.problem()
     by = POLICIES[job.policy].order(problem).by
     best = problem.scores_by(next(problem.ranked(by)).mask, by)

@@ -1,5 +1,4 @@
-"""What measuring costs a job: its throughput with and without --record-to, side by side, and what a
-reading takes.
+"""What measuring costs a job: throughput with and without --record-to, and the cost of a reading.
 
 Run: python tests/bench/sampling.py [RUNS]
 
@@ -44,7 +43,7 @@ print(began, sum(int(os.read(read_end, 12)) for _ in range(cpus)))
 
 
 def machine(home: Path) -> FakeNvml:
-    """Eight GPUs that tell all there is to tell."""
+    """Make a fake NVML of eight GPUs that report all there is to report."""
     compiled(TESTS / "fake_nvml" / "nvml.c", home / "libnvidia-ml.so.1")
     fake = FakeNvml(home, home / "nvml.txt")
     shape = {

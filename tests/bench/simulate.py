@@ -55,7 +55,7 @@ def one(jobs: int, machines: int) -> None:
 
 
 def main() -> None:
-    """Each case in a process of its own, for its memory."""
+    """Run each case in a process of its own, for its memory."""
     if len(sys.argv) == 3:
         one(int(sys.argv[1]), int(sys.argv[2]))
         return

@@ -1,5 +1,4 @@
-"""Acquire and release through the Python API, pairs per second, beside bare locks on the same file
-system in one run.
+"""Acquire and release through the Python API, pairs per second, beside bare locks on the same disk.
 
 Run: python tests/bench/throughput.py [SECONDS]
 """
@@ -22,12 +21,12 @@ MACHINE = "dgx1-v100"
 
 
 def allocate(_: str) -> None:
-    """One GPU of eight, taken and given back, queueing if all are busy."""
+    """Take one GPU of eight and give it back, queueing if all are busy."""
     gpulaunch.allocate(1, topology=MACHINE, wait=True).release()
 
 
 def flock_in_python(directory: str) -> None:
-    """flock(2) on the directory and nothing else: open, lock, unlock, close."""
+    """Do flock(2) on the directory and nothing else: open, lock, unlock, close."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(fd, fcntl.LOCK_EX)
     fcntl.flock(fd, fcntl.LOCK_UN)
@@ -35,16 +34,14 @@ def flock_in_python(directory: str) -> None:
 
 
 def flock_command(directory: str) -> None:
-    """flock(1) around the smallest program there is."""
+    """Run flock(1) around the smallest program there is."""
     subprocess.run(["flock", directory, "true"], check=True)
 
 
 def pairs_per_second(
     pair: Callable[[str], None], processes: int, seconds: float, directory: str
 ) -> float:
-    """How many pairs all processes together make in a second, once all have started and made
-    one.
-    """
+    """Return the pairs per second of all processes together, once each has made one."""
     barrier = multiprocessing.Barrier(processes)
     counts = multiprocessing.Array("q", processes)
 

@@ -27,7 +27,7 @@ CACHE = "gpulaunch.topology.json"
 
 
 def seconds(command: list[str], environment: dict[str, str]) -> float:
-    """One run of a whole process."""
+    """Return the seconds that one run of a whole process takes."""
     begin = time.perf_counter()
     subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
     return time.perf_counter() - begin

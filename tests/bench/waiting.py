@@ -1,5 +1,4 @@
-"""Waiting: how long from the end of a job to the start of the next in the queue, and what an idle
-waiter costs.
+"""The time from the end of a job to the start of the next in the queue, and the cost of waiting.
 
 Run: python tests/bench/waiting.py [IDLE_SECONDS]
 """
@@ -20,7 +19,7 @@ ALL = ("--topology", "dgx1-v100", "-n", "all", "--wait", "-q")
 
 
 def launch(environment: dict[str, str], *command: str, **options) -> subprocess.Popen:
-    """A launcher that wants the whole machine."""
+    """Start a launcher that wants the whole machine."""
     return subprocess.Popen([GPULAUNCH, *ALL, "--", *command], env=environment, **options)
 
 
@@ -31,8 +30,7 @@ def await_tickets(state: Path, count: int) -> None:
 
 
 def hand_overs(waiters: int) -> tuple[list[float], float]:
-    """Milliseconds from the end of each job to the start of the next one, and CPU milliseconds of
-    each hand-over.
+    """Return the milliseconds from a job's end to the next one's start, and each one's CPU time.
 
     The job is `date`: what it prints is both its start and, but for its own exit, its end.
     """
@@ -77,14 +75,12 @@ def await_tickets_or_lease(state: Path) -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used."""
+    """Return the CPU seconds that a process has used."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def idle(seconds: float) -> list[tuple[str, float, int]]:
-    """CPU seconds and resident KiB of the head of a queue and of the one behind it, doing nothing
-    for so long.
-    """
+    """Return the CPU seconds and KiB that the first two of a queue take while they wait."""
     with tempfile.TemporaryDirectory() as directory:
         environment = os.environ | {"GPULAUNCH_STATE_DIR": directory}
         holder = launch(environment, "sh", "-c", "read line", stdin=subprocess.PIPE)

@@ -1,5 +1,4 @@
-"""A fake libcuda.so.1, compiled from cuda.c, that the synthetic loads meet as they meet the
-driver's.
+"""A fake libcuda.so.1, compiled from cuda.c, which takes the driver's place for synthetic loads.
 
 A test module that writes pytest_plugins = ("fake_cuda",) has these fixtures.
 
@@ -41,14 +40,12 @@ class FakeCuda:
         self.settings = {"FAKE_CUDA_LOG": str(log)}
 
     def environment(self, others: Mapping[str, str]) -> dict[str, str]:
-        """These variables, with those that make a process meet this library, beside any other fake
-        one.
-        """
+        """Add to these variables those that make a process load this and any other fake library."""
         paths = [str(self._library), *filter(None, [others.get("LD_LIBRARY_PATH")])]
         return {**others, **self.settings, "LD_LIBRARY_PATH": ":".join(paths)}
 
     def calls(self, name: str | None = None) -> list[Call]:
-        """What was called so far, in order: everything, or one function."""
+        """Return what was called so far, in order: everything, or one function."""
         lines = self._log.read_text().splitlines() if self._log.exists() else []
         calls = [Call(words[0], int(words[1]), int(words[2])) for words in map(str.split, lines)]
         return [call for call in calls if name in (None, call.name)]
@@ -56,11 +53,11 @@ class FakeCuda:
 
 @pytest.fixture(scope="session")
 def fake_cuda_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a libcuda.so.1 that has just been compiled."""
+    """Return the directory of a libcuda.so.1 that has just been compiled."""
     return compiled(_SOURCE, tmp_path_factory.mktemp("cuda") / "libcuda.so.1").parent
 
 
 @pytest.fixture
 def cuda(fake_cuda_library: Path, tmp_path: Path) -> FakeCuda:
-    """A driver with one GPU of 8 GiB, unless the test says otherwise."""
+    """Return a driver with one GPU of 8 GiB, unless the test says otherwise."""
     return FakeCuda(fake_cuda_library, tmp_path / "cuda.log")

@@ -1,5 +1,4 @@
-"""CUDA MPS without a GPU: a stand-in for its control daemon, server and clients, and NVIDIA's real
-control daemon.
+"""CUDA MPS without a GPU: a stand-in for daemon, server and clients, and NVIDIA's real daemon.
 
 A test module that writes pytest_plugins = ("fake_mps",) has these fixtures; each puts
 nvidia-cuda-mps-control on the PATH of `launcher`, and ends every daemon, server and client
@@ -89,9 +88,7 @@ class Mps:
         self._add(CLIENT, "client.py")
 
     def _add(self, name: str, script: str) -> None:
-        """A program with this name in /proc/PID/comm, which is the file's, and in
-        /proc/PID/cmdline.
-        """
+        """Add a program with this name in /proc/PID/comm (the file's) and /proc/PID/cmdline."""
         python, home = interpreter()
         link = self.folder / "lib" / name
         link.symlink_to(python)
@@ -108,13 +105,13 @@ class Mps:
         program.chmod(0o755)
 
     def pipe(self, name: str = "p") -> Path:
-        """A pipe directory, with a folder "logs" in it: the daemon has a FIFO "log" there."""
+        """Make a pipe directory with a folder "logs" in it: the daemon has a FIFO "log" there."""
         directory = self.folder / name
         (directory / "logs").mkdir(parents=True, exist_ok=True)
         return directory
 
     def variables(self, pipe: Path | None = None, **more: str) -> dict[str, str]:
-        """The environment of a daemon, or of who talks to it."""
+        """Return the environment of a daemon, or of a program that talks to it."""
         pipe = pipe or self.pipe()
         return {**os.environ, **self.environment, PIPE: str(pipe), LOG: str(pipe / "logs"), **more}
 
@@ -140,8 +137,9 @@ class Mps:
         )
 
     def pids(self, program: str) -> list[int]:
-        """Living processes of a program (CONTROL, SERVER or CLIENT) that belong here; front ends
-        are CONTROL, too.
+        """Return the living processes of a program that belong here: CONTROL, SERVER or CLIENT.
+
+        Front ends are CONTROL, too.
         """
         commands = {pid: _command(pid) for pid in self._processes()}
         return [
@@ -194,7 +192,9 @@ class RealMps(Mps):
 
 
 class FakeMps(Mps):
-    """The stand-in. What happens is told by events(), in order:
+    """The stand-in for MPS.
+
+    What happens is told by events(), in order:
 
     started, ended: a daemon; said: uid, environment (its CUDA_ variables). command: a daemon has
     got one; said: command (the line), uid. server, server ended: said: uid. asked: a client has
@@ -227,7 +227,7 @@ class FakeMps(Mps):
     # ------------------------------------------------------------------------------------- steering
 
     def tell(self, **wishes: object) -> None:
-        """What all daemons do from the next command on.
+        """Set what all daemons do from the next command on.
 
         Args:
             wishes: status: of servers, ACTIVE, INITIALIZING or FAULT.
@@ -250,8 +250,7 @@ class FakeMps(Mps):
         draft.replace(self.folder / "told.json")
 
     def tell_nvml(self, nvml, *, client_mib: int = 300, server_mib: int = 30) -> None:
-        """Let a fake NVML (see fake_nvml) see the servers and attached clients of this moment, and
-        no others.
+        """Let a fake NVML (see fake_nvml) see just the servers and attached clients of this moment.
 
         On each GPU that CUDA_VISIBLE_DEVICES of their daemon names, by UUID or by number.
         """
@@ -279,7 +278,7 @@ class FakeMps(Mps):
     def events(
         self, *kinds: str, pid: int | None = None, pipe: Path | str | None = None
     ) -> list[Event]:
-        """What has happened, in order; of these kinds, of this process, in this pipe directory."""
+        """Return what has happened, in order; of these kinds, this process, this pipe directory."""
         found = []
         for line in (self.folder / "events.jsonl").read_text().splitlines():
             said = json.loads(line)
@@ -301,12 +300,12 @@ class FakeMps(Mps):
         return found
 
     def commands(self, beginning: str = "", pipe: Path | str | None = None) -> list[str]:
-        """The commands that daemons have got, in order."""
+        """Return the commands that daemons have got, in order."""
         lines = [event.said["command"] for event in self.events("command", pipe=pipe)]
         return [line for line in lines if line.startswith(beginning)]
 
     def attached(self, pipe: Path | str | None = None) -> list[Event]:
-        """The events "attached" of the clients that are so now."""
+        """Return the events "attached" of the clients that are attached now."""
         now: dict[int, Event] = {}
         for event in self.events("attached", "terminated", "left", "died", pipe=pipe):
             if event.kind == "attached":
@@ -316,9 +315,7 @@ class FakeMps(Mps):
         return [event for event in now.values() if is_alive(event.pid)]
 
     def ended_safely(self, pid: int) -> bool:
-        """Whether a client that has ended left in order, or was terminated by MPS before it
-        ended.
-        """
+        """Return whether a client that is gone left in order, or was first terminated by MPS."""
         kinds = [
             event.kind for event in self.events("attached", "terminated", "left", "died", pid=pid)
         ]
@@ -357,7 +354,7 @@ def wait_for_end(pid: int) -> None:
 
 
 def _command(pid: int) -> list[str]:
-    """A process's command line; empty if it has ended."""
+    """Return a process's command line; empty if it has ended."""
     try:
         return [
             os.fsdecode(word)
@@ -369,9 +366,7 @@ def _command(pid: int) -> list[str]:
 
 @functools.cache
 def interpreter() -> tuple[str, str]:
-    """A Python that all users can start, and its PYTHONHOME: it does not find it under another
-    name.
-    """
+    """Return a Python that all users can start, and the PYTHONHOME it needs under another name."""
     mine = os.path.realpath(sys.executable)
     reachable = all(parent.stat().st_mode & 0o001 for parent in Path(mine).parents)
     python = mine if reachable or not os.path.exists("/usr/bin/python3") else "/usr/bin/python3"
@@ -395,7 +390,7 @@ def _meet(launcher, mps: Mps) -> None:
 
 @pytest.fixture
 def real_mps(launcher) -> Iterator[RealMps]:
-    """The real control daemon of driver 550."""
+    """Return the real control daemon of driver 550."""
     for mps in _real("550"):
         _meet(launcher, mps)
         yield mps
@@ -403,7 +398,7 @@ def real_mps(launcher) -> Iterator[RealMps]:
 
 @pytest.fixture
 def old_mps(launcher) -> Iterator[RealMps]:
-    """The real control daemon of driver 535."""
+    """Return the real control daemon of driver 535."""
     for mps in _real("535"):
         _meet(launcher, mps)
         yield mps
@@ -411,7 +406,7 @@ def old_mps(launcher) -> Iterator[RealMps]:
 
 @pytest.fixture
 def fake_mps(launcher) -> Iterator[FakeMps]:
-    """The stand-in, as tame as can be."""
+    """Return the stand-in in its tamest form."""
     with closing(FakeMps()) as mps:
         _meet(launcher, mps)
         yield mps

@@ -1,5 +1,4 @@
-"""A fake libnvidia-ml.so.1, compiled from nvml.c, that the real nvidia-ml-py loads, and machines
-for it to tell of.
+"""A fake libnvidia-ml.so.1, compiled from nvml.c for the real nvidia-ml-py, and described machines.
 
 A test module that writes pytest_plugins = ("fake_nvml",) has these fixtures. A machine is a fixture
 that turns `launcher` into one that runs there.
@@ -111,7 +110,7 @@ class FakeNvml:
         )
 
     def uuids(self, *gpus: int) -> str:
-        """UUIDs of GPUs, with commas between."""
+        """Return the UUIDs of GPUs, with commas between."""
         return ",".join(str(self._gpus[gpu]["uuid"]) for gpu in gpus)
 
     def change(self, gpu: int, **values: object) -> None:
@@ -122,9 +121,7 @@ class FakeNvml:
         self._write()
 
     def swap(self, a: int, b: int) -> None:
-        """Let two cards change places, as a reboot may count them: the slots and their links
-        stay.
-        """
+        """Swap two cards, as a reboot may count them: the slots and their links stay."""
         self._gpus[a]["uuid"], self._gpus[b]["uuid"] = self._gpus[b]["uuid"], self._gpus[a]["uuid"]
         self._write()
 
@@ -226,8 +223,9 @@ class FakeNvml:
         self._write()
 
     def integral(self, gpu: int, key: str, start: float, end: float) -> float:
-        """The true sum of a value over a window of the script's time: % s, J, GB, MiB s;
-        "link:*:tx" is all links.
+        """Return a value's true sum over a window of script time; "link:*:tx" is all links.
+
+        The unit is % s, J, GB or MiB s.
         """
         pattern = re.compile(re.escape(key).replace(r"\*", r"\d+"))
         scripts = [
@@ -239,7 +237,7 @@ class FakeNvml:
         return sum(_integral(script, end) - _integral(script, start) for script in scripts)
 
     def mean(self, gpu: int, key: str, start: float, end: float) -> float:
-        """The true average of a value over a window of the script's time; see `integral`."""
+        """Return a value's true average over a window of script time; see `integral`."""
         return self.integral(gpu, key, start, end) / (end - start)
 
     def _rule(
@@ -275,13 +273,13 @@ class FakeNvml:
 
 @pytest.fixture(scope="session")
 def fake_nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of a libnvidia-ml.so.1 that has just been compiled."""
+    """Return the directory of a libnvidia-ml.so.1 that has just been compiled."""
     return compiled(NVML_SOURCE, tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1").parent
 
 
 @pytest.fixture
 def nvml(launcher, fake_nvml_library: Path, tmp_path: Path) -> FakeNvml:
-    """NVML of a machine with a driver and no GPU, which `launcher` now meets."""
+    """Return the NVML of a machine with a driver and no GPU, which `launcher` now meets."""
     fake = FakeNvml(fake_nvml_library, tmp_path / "nvml.txt")
     launcher.environment |= fake.environment
     return fake
@@ -289,7 +287,7 @@ def nvml(launcher, fake_nvml_library: Path, tmp_path: Path) -> FakeNvml:
 
 @pytest.fixture
 def dgx1_v100(nvml: FakeNvml) -> FakeNvml:
-    """A DGX-1 with eight V100; see profiles/machines/dgx1-v100.toml for the sources."""
+    """Describe a DGX-1 with eight V100; see profiles/machines/dgx1-v100.toml for the sources."""
     gpus = [
         {
             "uuid": f"GPU-v100-{i}",
@@ -311,7 +309,7 @@ def dgx1_v100(nvml: FakeNvml) -> FakeNvml:
 
 @pytest.fixture
 def hgx_h100(nvml: FakeNvml) -> FakeNvml:
-    """Eight H100, each with eighteen NVLinks into NVSwitches."""
+    """Describe eight H100, each with eighteen NVLinks into NVSwitches."""
     gpus = [
         {
             "uuid": f"GPU-h100-{i}",
@@ -335,14 +333,12 @@ def hgx_h100(nvml: FakeNvml) -> FakeNvml:
 
 
 def _address(gpu: int) -> str:
-    """In a PCI domain that the machine under test does not have, so that its own sysfs says nothing
-    about it.
-    """
+    """Return a PCI address in a domain that the machine under test lacks, so no sysfs is read."""
     return f"ffff:{0x06 + 4 * gpu:02x}:00"
 
 
 def _dgx1_nvlinks() -> Iterable[str]:
-    """Both ends of each NVLink; a double one is two.
+    """Yield both ends of each NVLink; a double one is two.
 
     2 is nvmlDeviceGetNvLinkVersion's number for NVLink 2.0.
     """
@@ -354,7 +350,7 @@ def _dgx1_nvlinks() -> Iterable[str]:
 
 
 def _ancestors() -> Iterable[str]:
-    """Two GPUs a PCIe switch, four GPUs a socket."""
+    """Yield the common ancestors: two GPUs a PCIe switch, four GPUs a socket."""
     for a in range(8):
         for b in range(a + 1, 8):
             if a // 4 == b // 4:
@@ -362,9 +358,7 @@ def _ancestors() -> Iterable[str]:
 
 
 class _Script(NamedTuple):
-    """A value over time: (second from which on, value), in order of time; and the line that says
-    so.
-    """
+    """A value over time: pairs (second from which on, value) in order, and the script's line."""
 
     points: tuple[tuple[float, float], ...]
     period: float | None
@@ -372,7 +366,7 @@ class _Script(NamedTuple):
 
 
 def _integral(script: _Script, end: float) -> float:
-    """From second 0 on."""
+    """Integrate from second 0 on."""
     if not script.period:
         return _first_integral(script, end)
     periods, rest = divmod(end, script.period)
@@ -392,7 +386,7 @@ def _card(topology: Topology, index: int) -> int:
 
 
 def _card_line(card: int, gpu: Gpu) -> dict[str, object]:
-    """What the gpu line of a card says."""
+    """Return what the gpu line of a card says."""
     line: dict[str, object] = {
         "uuid": gpu.mig.card_uuid if gpu.mig else gpu.uuid,
         "name": gpu.model.partition(" MIG ")[0],

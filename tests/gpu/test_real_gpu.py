@@ -1,5 +1,4 @@
-"""On a machine with NVIDIA GPUs only: what gpulaunch reads through NVML agrees with nvidia-smi, and
-the main job runs.
+"""On NVIDIA GPUs only: gpulaunch's NVML readings agree with nvidia-smi's, and the main job runs.
 
 Run: python -m pytest tests/gpu
 """
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def queried(*fields: str) -> list[list[str]]:
-    """What nvidia-smi says of each GPU."""
+    """Return what nvidia-smi says of each GPU."""
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return [line.split(", ") for line in output.splitlines()]

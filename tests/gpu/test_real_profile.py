@@ -1,5 +1,4 @@
-"""On a machine with an NVIDIA GPU only: what `gpulaunch profile` makes of jobs whose nature is
-known.
+"""On NVIDIA GPUs only: what `gpulaunch profile` makes of jobs whose nature is known.
 
 Run: python -m pytest tests/gpu/test_real_profile.py -s. One job multiplies, the other moves data:
 PyTorch loops where the Python that runs this has it with CUDA, else the built-in loads. The GPU is
@@ -51,7 +50,7 @@ class Profiler(Bench):
         self._torch = False
 
     def choose_jobs(self) -> None:
-        """PyTorch, if it is there with CUDA."""
+        """Choose PyTorch, if it is there with CUDA."""
         self._torch = self.find_torch() is None
 
     @property
@@ -61,7 +60,7 @@ class Profiler(Bench):
         return f"{self.gpu.name}, driver {self.gpu.driver}, {jobs}, {datetime.now(UTC).date()}."
 
     def job(self, kind: str, seconds: float) -> list[str]:
-        """Argv of a job."""
+        """Return the argv of a job."""
         return [
             sys.executable,
             LOOP if self._torch else synthetic_load.__file__,
@@ -75,14 +74,14 @@ class Profiler(Bench):
         return r"^done (\d+)" if self._torch else r'_so_far": ([0-9.]+)'
 
     def rate(self, printed: str) -> float:
-        """What a job says of its speed in the end."""
+        """Return the speed that a job prints at its end."""
         found = re.findall(
             r"^rate (\S+)" if self._torch else r'"total".*_per_s": ([0-9.]+)', printed, re.MULTILINE
         )
         return float(found[-1])
 
     def measured(self, kind: str, *options: str, seconds: float = RUN_S) -> dict[str, Any]:
-        """The profile that `gpulaunch profile` writes of a job."""
+        """Return the profile that `gpulaunch profile` writes of a job."""
         file = self.home / f"{kind}-measured.toml"
         file.unlink(missing_ok=True)
         command = [
@@ -102,7 +101,7 @@ class Profiler(Bench):
 
 @pytest.fixture(scope="module")
 def found() -> Iterator[Profiler]:
-    """An idle GPU, or the reason why there is none."""
+    """Return an idle GPU, or the reason why there is none."""
     if not shutil.which("nvidia-smi"):
         pytest.skip("nvidia-smi is not on PATH")
     home = Path(
@@ -126,9 +125,7 @@ def found() -> Iterator[Profiler]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_profile(found: Profiler, kind: str) -> None:
-    """A profile of a job that works all the time says so, with GPU, driver and date; nothing in it
-    is impossible.
-    """
+    """A profile of a busy job shows that, with GPU, driver and date, and no impossible figure."""
     profile = found.measured(kind)
     used = profile["resources"]
     found.lines += [f"`{kind}` alone, {RUN_S} s: {json.dumps(used)}", ""]
@@ -152,8 +149,9 @@ def test_which_one_moves_data(found: Profiler) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_class(found: Profiler, kind: str) -> None:
-    """The sweep's curve saturates for the job that moves data, is nearly linear for the other, and
-    classes both so.
+    """The sweep's curve saturates for the job that moves data, is nearly linear for the other.
+
+    Both are classed by that.
     """
     if not shutil.which(CONTROL):
         pytest.skip(f"{CONTROL} is not on PATH")
@@ -189,9 +187,7 @@ def test_class(found: Profiler, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_overhead(found: Profiler, kind: str) -> None:
-    """Being recorded costs a job less than 1 % of its speed: the medians of runs with and without,
-    in turn.
-    """
+    """Being recorded costs a job less than 1 % of its speed, by medians of alternating runs."""
     rates: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(ROUNDS):
         for recorded, mine in rates.items():

@@ -1,5 +1,4 @@
-"""On a machine with an NVIDIA GPU, CUDA MPS and PyTorch only: jobs that share a GPU, and what they
-gain by it.
+"""On an NVIDIA GPU with CUDA MPS and PyTorch only: jobs that share a GPU, and what they gain by it.
 
 Run: python -m pytest tests/gpu/test_real_sharing.py -s. docs/sharing-measured.md tells what is
 measured and how. No setting of a GPU is changed; the GPU is one that nobody uses, and the jobs' MPS
@@ -48,15 +47,14 @@ PATIENCE_S = 180.0
 """For what takes seconds: PyTorch loads slowly from a network file system."""
 
 SETTLED_S = 20.0
-"""After a launch: by then gpulaunch has looked four times if the job is attached, 1, 3, 7 and 15 s
-after its start.
-"""
+"""After a launch: gpulaunch has then checked at 1, 3, 7 and 15 s whether the job is attached."""
 
 PROFILE = f"""\
 name = "{{kind}}"
 
-# In truth both keep the GPU at work all the time: 100 % each, and the rule would never let them meet. They are to meet,
-# since what is tested is how they get on then. So each says half, and two of them are just within the rule's bounds.
+# In truth both keep the GPU at work all the time: 100 % each, and the rule would never let them
+# meet. They are to meet, since what is tested is how they get on then. So each says half, and two
+# of them are just within the rule's bounds.
 [resources]
 memory_mib = {MEMORY_MIB}
 sm_utilization_percentage = 50
@@ -72,9 +70,7 @@ source = "tests/gpu/test_real_sharing.py: {unit}, alone under MPS, windows of {s
 """
 _INITIAL_PID_NAMESPACE = 4026531836  # PROC_PID_INIT_INO of the kernel
 _PASSED_ON = ("LD_LIBRARY_PATH", "PYTHONPATH")
-"""Of the variables that tests run with, those by which PyTorch and the driver's libraries may be
-found.
-"""
+"""Variables of the tests by which PyTorch and the driver's libraries may be found."""
 
 
 # --------------------------------------------------------------------------------- jobs and the GPU
@@ -109,7 +105,7 @@ class Job:
         return [line for line in self.errors.splitlines() if line.startswith("gpulaunch: ")]
 
     def said(self) -> dict[str, Any]:
-        """Its next line."""
+        """Return the job's next line."""
         deadline = time.monotonic() + PATIENCE_S
         while b"\n" not in self._read:
             ready, _, _ = select.select(
@@ -137,7 +133,7 @@ class Job:
             self.process.stdin.close()
 
     def close(self) -> None:
-        """See it end, if need be by force."""
+        """Wait for the job's end, and force it if need be."""
         try:
             self.process.wait(20)
         except subprocess.TimeoutExpired:
@@ -188,7 +184,7 @@ class Bench:
             self.profile(kind).write_text(PROFILE.format(kind=kind))
 
     def find_gpu(self) -> str | None:
-        """Choose an idle GPU; why nothing can be tested here, if so."""
+        """Choose an idle GPU; return why nothing can be tested here, if so."""
         listed = _run(["nvidia-smi", "--query-gpu=uuid", "--format=csv,noheader"])
         if listed.returncode:
             return f"nvidia-smi: {(listed.stdout or listed.stderr).strip()}"
@@ -210,7 +206,7 @@ class Bench:
         return None
 
     def find_torch(self) -> str | None:
-        """Why there is no PyTorch with CUDA, if so."""
+        """Return why there is no PyTorch with CUDA, if so."""
         text = (
             "import torch; torch.cuda.init(); print(f'PyTorch {torch.__version__}, CUDA "
             "{torch.version.cuda}')"
@@ -221,7 +217,7 @@ class Bench:
         return f"{sys.executable} has no PyTorch with CUDA: {last}" if done.returncode else None
 
     def why_not_shared(self) -> str | None:
-        """Why gpulaunch does not share this GPU on principle, if so."""
+        """Return why gpulaunch does not share this GPU on principle, if so."""
         done = self.launcher.run(*self._sharing("memory"), "--dry-run", "--json", "--", "true")
         assert done.returncode == 0, done.stderr
         document = json.loads(done.stdout)
@@ -236,9 +232,7 @@ class Bench:
 
     @property
     def plain_environment(self) -> dict[str, str]:
-        """Of a process that has the GPU without gpulaunch, and without MPS even if the host has a
-        daemon of its own.
-        """
+        """Return the environment of a process with the GPU to itself, without gpulaunch or MPS."""
         kept = {
             name: text
             for name, text in self.launcher.environment.items()
@@ -250,7 +244,7 @@ class Bench:
         }
 
     def profile(self, kind: str) -> Path:
-        """The profile of a kind of job."""
+        """Return the profile of a kind of job."""
         return self._home / f"{kind}.toml"
 
     def _sharing(self, kind: str, percentage: int | None = None) -> list[str]:
@@ -288,24 +282,24 @@ class Bench:
         return job
 
     def status(self) -> dict[str, Any]:
-        """`gpulaunch status --json`."""
+        """Return what `gpulaunch status --json` says."""
         done = self.launcher.run("status", "--json")
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     def lease_of(self, job: Job) -> str:
-        """The id of a job's lease."""
+        """Return the id of a job's lease."""
         return next(
             lease["id"] for lease in self.status()["leases"] if lease["pid"] == job.process.pid
         )
 
     def left_of_mps(self) -> list[str]:
-        """What lies in the directory of the daemons, apart from the files of their locks."""
+        """Return what lies in the directory of the daemons, apart from the files of their locks."""
         found = sorted(os.listdir(self.mps)) if self.mps.exists() else []
         return [name for name in found if not name.endswith(".lock")]
 
     def end_all(self) -> None:
-        """After a test, however that has ended: no job, no lease, no daemon."""
+        """End every job, lease and daemon after a test, however that has ended."""
         for job in self._jobs:
             job.let_go()
         with suppress(AssertionError):
@@ -329,7 +323,7 @@ class Mps:
         self.directory = Path(pipe_directory)
 
     def ask(self, command: str) -> str:
-        """Its answer; nothing if there is no daemon."""
+        """Return the daemon's answer; nothing if there is no daemon."""
         environment = {**os.environ, "CUDA_MPS_PIPE_DIRECTORY": str(self.directory)}
         return _run([CONTROL], input=f"{command}\n", env=environment).stdout
 
@@ -344,23 +338,23 @@ class Mps:
         }
 
     def processes(self) -> list[int]:
-        """The daemon's pid, and its servers'."""
+        """Return the daemon's pid, and its servers'."""
         return [int((self.directory / f"{CONTROL}.pid").read_text()), *self.servers()]
 
     def log(self) -> str:
-        """What it says of itself, wherever gpulaunch has put that."""
+        """Return the daemon's log, wherever gpulaunch has put it."""
         return "".join(
             path.read_text(errors="replace") for path in self.directory.glob("*/control.log")
         )
 
 
 def mps_of(facts: dict[str, Any]) -> Mps:
-    """The daemon that a job was sent to."""
+    """Return the daemon that a job was sent to."""
     return Mps(facts["variables"]["CUDA_MPS_PIPE_DIRECTORY"])
 
 
 def measured(*jobs: Job) -> list[dict[str, Any]]:
-    """What jobs do at the same time: the word comes when all are ready.
+    """Measure jobs that run at the same time: the word to start comes when all are ready.
 
     They end well, and without a warning.
     """
@@ -392,7 +386,7 @@ def _wait_until(done: Callable[[], bool], patience_s: float = PATIENCE_S) -> Non
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process is there; one that has ended may wait for a lazy init to put it away."""
+    """Return whether a process runs; one that has ended may still await a lazy init."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
@@ -400,7 +394,7 @@ def _is_alive(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def found() -> Iterator[Bench]:
-    """A GPU that jobs can share, or the reason why there is none."""
+    """Return a GPU that jobs can share, or the reason why there is none."""
     for program in ("nvidia-smi", CONTROL):
         if not shutil.which(program):
             pytest.skip(f"{program} is not on PATH")
@@ -421,7 +415,7 @@ def found() -> Iterator[Bench]:
 
 @pytest.fixture
 def bench(found: Bench) -> Iterator[Bench]:
-    """The same, with nobody on it, before and after."""
+    """Return the bench, with its GPU unused before and after the test."""
     found.end_all()
     yield found
     found.end_all()
@@ -432,9 +426,7 @@ def bench(found: Bench) -> Iterator[Bench]:
 
 
 def test_a_job_is_attached(bench: Bench) -> None:
-    """A job that shares is a client of its group's daemon, which says so itself; gpulaunch sees it
-    and keeps quiet.
-    """
+    """A job that shares is a client of its group's daemon, which confirms it; no warning comes."""
     job = bench.share("memory", 50, 1)
     facts = job.said()
     assert job.warnings == []
@@ -447,9 +439,7 @@ def test_a_job_is_attached(bench: Bench) -> None:
 
 
 def test_nvml_lists_it_as_a_client(bench: Bench) -> None:
-    """NVML lists the job among the GPU's MPS clients: by that gpulaunch tells it from use without
-    MPS.
-    """
+    """NVML lists the job among the GPU's MPS clients, which tells it from use without MPS."""
     job = bench.share("memory", 50, 1)
     pid = job.said()["pid"]
     nvml.open_nvml()
@@ -460,9 +450,7 @@ def test_nvml_lists_it_as_a_client(bench: Bench) -> None:
 
 
 def test_memory_is_bounded(bench: Bench) -> None:
-    """A job gets the memory that its lease allows, and beyond that CUDA is out of memory, though
-    the GPU has more.
-    """
+    """A job gets the memory of its lease, and beyond that CUDA is out of memory on a larger GPU."""
     small, large = MEMORY_MIB // 3, MEMORY_MIB * 4 // 3
     jobs = [bench.share("allocate", 50, mib, profile="memory") for mib in (small, large)]
     within, beyond = (job.said() for job in jobs)
@@ -477,9 +465,7 @@ def test_memory_is_bounded(bench: Bench) -> None:
 
 
 def test_two_jobs_share(bench: Bench) -> None:
-    """Two jobs are on one GPU, clients of one server; status shows both; a job that does not share
-    gets 75.
-    """
+    """Two jobs on a GPU are clients of one server and shown by status; an unshared one gets 75."""
     jobs = [bench.share("memory", 30, 1), bench.share("compute", 70, 1)]
     facts = [job.said() for job in jobs]
     assert mps_of(facts[0]).clients() == {one["pid"] for one in facts}
@@ -497,9 +483,7 @@ def test_two_jobs_share(bench: Bench) -> None:
 
 
 def test_nothing_is_left(bench: Bench) -> None:
-    """The daemon stays for whoever is left, and goes with the last: no process, no lease, no
-    directory.
-    """
+    """The daemon stays while a job is left and goes with the last: no process, lease, directory."""
     jobs = [bench.share(kind, 50, 1) for kind in KINDS]
     facts = [job.said() for job in jobs]
     daemon = mps_of(facts[0]).processes()
@@ -513,9 +497,7 @@ def test_nothing_is_left(bench: Bench) -> None:
 
 
 def test_one_is_ended_and_the_other_goes_on(bench: Bench) -> None:
-    """`free` takes a job that is deaf to TERM off the server before KILL; the other one does not
-    even slow down.
-    """
+    """`free` detaches a job that ignores TERM before KILL; the other does not even slow down."""
     deaf, other = bench.share("memory", 50, 600, "--deaf"), bench.share("compute", 50, 14)
     gone, there = deaf.said(), other.said()
     mps = mps_of(there)
@@ -557,7 +539,7 @@ class Curves(NamedTuple):
 
 @pytest.fixture(scope="module")
 def curves(found: Bench) -> Curves:
-    """All jobs alone, one after the other."""
+    """Measure all jobs alone, one after the other."""
     alone = {kind: measured(found.plain(kind, PAIR_S))[0] for kind in KINDS}
     shares = {
         kind: [measured(found.share(kind, p, CURVE_S))[0] for p in PERCENTAGES] for kind in KINDS
@@ -566,9 +548,7 @@ def curves(found: Bench) -> Curves:
 
 
 def test_percentages(bench: Bench, curves: Curves) -> None:
-    """A job sees no more SMs than its percentage, but one at least; all with 100 %, and all without
-    MPS.
-    """
+    """A job sees its percentage of SMs, but one at least; all with 100 %, and all without MPS."""
     assert bench.gpu.uuid
     for kind in KINDS:
         assert curves.alone[kind]["multiprocessors"] == curves.sm_count
@@ -598,7 +578,7 @@ class Row(NamedTuple):
 
 
 def divided(bench: Bench, curves: Curves) -> Partition:
-    """What gpulaunch's search makes of the curves, which go through profiles as a user's would."""
+    """Return what gpulaunch's search makes of the curves, passed through profiles as by a user."""
     demands = []
     for kind in KINDS:
         unit, scale = UNITS[kind]
@@ -620,7 +600,7 @@ def together(bench: Bench, way: str, percentages: tuple[int, ...] = ()) -> Row:
 
 
 def report(bench: Bench, curves: Curves, found: Partition, rows: Sequence[Row]) -> str:
-    """Everything that was measured, as Markdown."""
+    """Return everything that was measured, as Markdown."""
     gpu, today = bench.gpu, datetime.now(UTC).date()
     alone = [curves.alone[kind]["amount_per_s"] for kind in KINDS]
     heads = [f"{kind}, {UNITS[kind][0]}" for kind in KINDS]
@@ -662,9 +642,7 @@ def _amounts(amounts: Sequence[float]) -> list[str]:
 
 
 def test_throughput(bench: Bench, curves: Curves) -> None:
-    """Figures, no verdict: both jobs time-sliced, under MPS without caps, with even ones, and with
-    the search's.
-    """
+    """Both jobs are measured time-sliced, and under MPS uncapped, evenly capped and as searched."""
     found = divided(bench, curves)
     rows = []
     if (

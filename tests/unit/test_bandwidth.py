@@ -1,6 +1,4 @@
-"""The cut model against published all-reduce bandwidths; run as a program, it prints the table of
-docs/bandwidth.md.
-"""
+"""The cut model against published all-reduce bandwidths; run, it prints the docs' table."""
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -68,7 +66,7 @@ def sockets(
     near: PathType = "NODE",
     each: int = 4,
 ) -> Topology:
-    """GPUs without NVLink, `each` of them at a socket, or all at one."""
+    """Describe GPUs without NVLink, `each` of them at a socket, or all at one."""
     return machine(
         cards(count, facts),
         lambda a, b: near if a // each == b // each else "SYS",
@@ -77,12 +75,12 @@ def sockets(
 
 
 def bridged(count: int, facts: Mapping[str, object], links: int) -> Topology:
-    """PCIe cards of one socket, the first two joined by NVLink bridges."""
+    """Describe PCIe cards of one socket, the first two joined by NVLink bridges."""
     return machine(cards(count, facts), lambda *_: "NODE", bridges={(0, 1): links})
 
 
 def described(name: str, gpus: Sequence[int]) -> Topology:
-    """A part of a shipped machine."""
+    """Return a part of a shipped machine."""
     whole = load_described_machine(name)[0]
     return replace(
         whole,
@@ -94,7 +92,7 @@ def described(name: str, gpus: Sequence[int]) -> Topology:
 def gb_per_s(
     model: Callable[[Fabric, Sequence[int]], int], fabric: Fabric, gpus: Iterable[int]
 ) -> float:
-    """What a model says of some GPUs by index."""
+    """Return what a model says of some GPUs by index."""
     return model(fabric, [fabric.position[gpu] for gpu in gpus]) / UNIT
 
 
@@ -177,7 +175,10 @@ POINTS = (
         bridged(2, HOPPER, 12),
         115.9,
         "nccl#1161",
-        explanation="one box, with no more than six of its twelve links would carry; A100 cards with twelve reach 208",
+        explanation=(
+            "one box, with no more than six of its twelve links would carry; A100 cards with "
+            "twelve reach 208"
+        ),
     ),
     Point("2 V100, double NVLink", described("dgx1-v100", (0, 3)), 39.08, MAPA),
     Point("2 V100, single NVLink", described("dgx1-v100", (0, 1)), 21.61, MAPA),
@@ -193,7 +194,10 @@ POINTS = (
         sockets(2, RTX_2080_TI, near="PIX", peer_to_peer=False),
         4.0,
         "Anthony-Hoo.github.io, AutoDL test",
-        explanation="a rented container whose plain copies between the GPUs reach 5.7 GB/s one way and 6.1 both ways",
+        explanation=(
+            "a rented container whose plain copies between the GPUs reach 5.7 GB/s one way and "
+            "6.1 both ways"
+        ),
     ),
     # PCIe, peer to peer.
     Point(
@@ -219,7 +223,10 @@ POINTS = (
         sockets(8, RTX_PRO_6000, peer_to_peer=True),
         37.6,
         f"{RTX6KPRO}/pcie-bandwidth",
-        explanation="EPYC 9005 carries 45 to 51 GB/s from GPU to GPU across its sockets; older ones half a slot's 48",
+        explanation=(
+            "EPYC 9005 carries 45 to 51 GB/s from GPU to GPU across its sockets; older ones half "
+            "a slot's 48"
+        ),
     ),
 )
 
@@ -234,10 +241,11 @@ MISSED_BY_A_LITTLE = {
 
 
 def table() -> str:
-    """All points, as docs/bandwidth.md shows them."""
+    """Return all points, as docs/bandwidth.md shows them."""
     rows = [f"{'GB/s':36}{'model':>7}{'published':>11}{'ratio':>7}  source"]
     rows += [
-        f"{point.sentence:36}{point.gb_per_s:7.1f}{point.published_gb_per_s:11.1f}{point.ratio:7.2f}  {point.source}"
+        f"{point.sentence:36}{point.gb_per_s:7.1f}{point.published_gb_per_s:11.1f}"
+        f"{point.ratio:7.2f}  {point.source}"
         for point in POINTS
     ]
     return "\n".join(rows)
@@ -245,9 +253,7 @@ def table() -> str:
 
 @pytest.mark.parametrize("point", POINTS, ids=lambda point: point.sentence)
 def test_published_all_reduce(point: Point) -> None:
-    """The cut model is within 15 % of a published all-reduce, or within 25 % and listed, or
-    explained.
-    """
+    """The cut model is within 15 % of a published all-reduce, 25 % if listed, or explained."""
     off = abs(point.ratio - 1)
     assert bool(point.explanation) == (off > 0.25)
     assert round(point.ratio, 2) == MISSED_BY_A_LITTLE.get(point.sentence, round(point.ratio, 2))
@@ -294,9 +300,7 @@ def test_table_of_the_document() -> None:
 def test_sum_in_the_switch_pays_from(
     sentence: str, facts: Mapping[str, object], links: int, first: int | None
 ) -> None:
-    """NVSwitch computes the sum from as many GPUs on as ml-engineering saw NCCL use it; before, it
-    is a ring.
-    """
+    """NVSwitch computes sums from as many GPUs on as NCCL was seen to use it; fewer use a ring."""
     fabric = Fabric(switched(9, links, facts))
     gains = [
         n
@@ -307,9 +311,7 @@ def test_sum_in_the_switch_pays_from(
 
 
 def test_sum_in_the_switch_of_eight() -> None:
-    """Eight H100 send 1 + 1/8 times their data at 83 % of 18 x 20.6 GB/s; as a bus bandwidth that
-    is 14/9 of it.
-    """
+    """Eight H100 send 9/8 of their data at 83 % of 18 x 20.6 GB/s, for a bus bandwidth of 14/9."""
     fabric = Fabric(switched(8, 18, HOPPER))
     assert cut_bandwidth(fabric, range(8)) == pytest.approx(0.83 * 18 * 20.6 * 14 / 9)
 

@@ -20,9 +20,7 @@ Gpus = tuple[int, ...]
 
 
 def partitions(gpus: Gpus, size: int, rest: int) -> Iterator[list[Gpus]]:
-    """Every way to divide GPUs into sets of a size and one of what is left over, which stands last
-    if there is one.
-    """
+    """Yield every way to divide GPUs into sets of a size and a remainder, which stands last."""
     if len(gpus) == rest:
         yield [gpus] if rest else []
         return
@@ -38,9 +36,7 @@ def partitions(gpus: Gpus, size: int, rest: int) -> Iterator[list[Gpus]]:
 def tried_out(
     topology: Topology, gpus: Gpus, size: int, required: frozenset[int]
 ) -> tuple[int, int]:
-    """Points of the best partition with a set that holds all required GPUs, and of its best such
-    set.
-    """
+    """Return the points of the best partition with a set of all required GPUs, and of that set."""
     card = {gpu.index: gpu.card for gpu in topology.gpus}
     score = {
         (link.a, link.b): points(link, same_card=card[link.a] == card[link.b])
@@ -143,9 +139,7 @@ def test_on_a_dgx1(sentence: str, free: Gpus, count: int, required: Gpus, want: 
 
 
 def test_nvswitch_links_count() -> None:
-    """Behind an NVSwitch pairs have points for their NVLinks; of pairs that are all alike the
-    lowest indices win.
-    """
+    """Behind an NVSwitch pairs get points for NVLinks; of equal pairs the lowest indices win."""
     topology, _ = load_described_machine("dgx2")
     assert points(topology.links[0]) == 50 + 600
     topology, _ = load_described_machine("nvl72")
@@ -157,9 +151,7 @@ def test_nvswitch_links_count() -> None:
 
 
 def test_too_many_to_partition() -> None:
-    """Of more than 16 GPUs that are not all linked alike the partitions are too many, and the error
-    says what to do.
-    """
+    """Over 16 GPUs of unlike links have too many partitions; the error says what to do."""
     topology, _ = load_described_machine("minsky-cluster")
     with pytest.raises(FailedError) as problem:
         best_of_partition(topology, range(17), 2)
@@ -168,7 +160,7 @@ def test_too_many_to_partition() -> None:
 
 
 def test_a_required_gpu_of_another_machine() -> None:
-    """Of several machines the policy partitions the one that has the required GPU."""
+    """Among several machines the policy partitions the one that has the required GPU."""
     topology, _ = load_described_machine("minsky-cluster")
     gpus = [gpu.index for gpu in topology.gpus]
     nodes = tuple(frozenset(range(first, first + 4)) for first in range(0, 20, 4))

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_readme_shows_every_command() -> None:
-    """Somebody who reads the README meets each command."""
+    """The README shows each command."""
     text = (ROOT / "README.md").read_text()
     assert [word for word in COMMANDS if f"gpulaunch {word}" not in text] == []
 
@@ -20,9 +20,7 @@ def test_readme_shows_every_command() -> None:
 def test_a_new_command_is_one_module_and_one_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A made-up command runs, gets its arguments and is listed, though no file of the package knows
-    it.
-    """
+    """A new command runs, gets its arguments and is listed without a change to the package."""
     (tmp_path / "greet.py").write_text(
         "def main(arguments):\n    print('hello', *arguments)\n    return 3\n"
     )

@@ -14,7 +14,7 @@ SHIPPED = sorted((Path(__file__).parents[2] / "profiles").rglob("*.toml"))
 
 @pytest.fixture
 def shipped(tmp_path: Path) -> Path:
-    """A TOML file where a wheel keeps its data, with its compiled form."""
+    """Write a TOML file where a wheel keeps its data, with its compiled form."""
     directory = tmp_path / "gpulaunch" / "_profiles"
     directory.mkdir(parents=True)
     path = directory / "one.toml"

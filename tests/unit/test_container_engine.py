@@ -1,6 +1,4 @@
-"""The seam of container engines: one is a module, a table of flags and a row, and nothing else
-knows it.
-"""
+"""The interface to container engines: each is a module, a table of flags and a registry row."""
 
 import json
 import time
@@ -27,7 +25,7 @@ from gpulaunch.records import replace
 
 @pytest.fixture
 def boxes(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> Iterator[Boxes]:
-    """The engine's client, with the engine in the registry, and no other there."""
+    """Put an engine in the registry, and no other there; return its client."""
     client = Boxes()
     engine = BoxEngine(client)
     for program in list(ENGINES):
@@ -38,7 +36,7 @@ def boxes(monkeypatch: pytest.MonkeyPatch, launcher: Launcher) -> Iterator[Boxes
 
 
 def planned(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
-    """The command line that a dry run says."""
+    """Return the command line that a dry run prints."""
     assert run([*DGX, "--dry-run", "--json", *words]) == 0
     return json.loads(capsys.readouterr().out)["argv"]
 
@@ -58,9 +56,7 @@ SHARED = ["--share", "--sm", "30", "--memory-bandwidth", "20", "--memory", "2G"]
 def test_its_command_line_gets_gpus_by_its_way(
     capsys: pytest.CaptureFixture[str], options: list[str], flags: list[str]
 ) -> None:
-    """Its flags end where its table says, and what lets its containers see their GPUs follows
-    them.
-    """
+    """Its flags end where its table says, and then comes what shows GPUs to its containers."""
     got = planned(
         capsys, *options, "boxer", "run", *flags, "--quietly", "--colour", "red", "image", "-e"
     )
@@ -125,9 +121,7 @@ def test_another_engines_lease_is_not_its_to_judge() -> None:
 
 
 def test_its_containers_are_followed_to_their_end(boxes: Boxes) -> None:
-    """Who keeps a lease sleeps until the engine's events and answers say that the container is
-    gone.
-    """
+    """A lease's keeper sleeps until the engine's events and answers say the container is gone."""
     boxes.lists = [[BOX], [BOX], []]
     followed = Followed(boxes, "box-1", "L", None, time.time())
     followed.wait(Process(pid=0, start_time=0), None, pytest.fail)

@@ -1,6 +1,4 @@
-"""Decisions: a request, a topology and leases as plain values, and what comes out of them word for
-word.
-"""
+"""Decisions: a request, a topology and leases as plain values, and the outcome word for word."""
 
 from collections.abc import Sequence
 
@@ -21,12 +19,12 @@ def only(*indices: int) -> Constraint:
 
 
 def outside(**users: str) -> list[OutsideUse]:
-    """Written gpu3="who"."""
+    """Make uses outside gpulaunch from gpu3="who"."""
     return [OutsideUse(gpu.replace("gpu", "GPU-"), who) for gpu, who in users.items()]
 
 
 def outcome(decision: Decision) -> tuple[object, ...]:
-    """Kind and reason, and of a grant the GPUs too."""
+    """Return kind and reason, and of a grant the GPUs too."""
     gpus = (decision.placement.gpus,) if isinstance(decision, Grant) else ()
     return (type(decision), decision.reason, *gpus)
 
@@ -79,8 +77,8 @@ ALICE = "pid 4123, alice"
             (
                 Wait,
                 (
-                    "4 GPUs requested: 2 of 8 are free, 5 are leased, 1 is in use outside gpulaunch "
-                    "(pid 4123, alice)"
+                    "4 GPUs requested: 2 of 8 are free, 5 are leased, 1 is in use outside "
+                    "gpulaunch (pid 4123, alice)"
                 ),
             ),
         ),
@@ -379,9 +377,7 @@ def test_decision_within_a_lease(
     within: Lease | None,
     want: tuple[object, ...],
 ) -> None:
-    """A launch inside a lease takes its GPUs from that lease, less those of the leases taken from
-    it before.
-    """
+    """A launch inside a lease takes GPUs of that lease that earlier ones inside it have left."""
     assert (
         outcome(
             decide(request(gpus, constraints=constraints), Situation(box(), leases, within=within))
@@ -429,9 +425,7 @@ def test_reason_of_a_grant(sentence: str, gpus: int, policy: str, want: str) -> 
 
 
 def test_preserved_bandwidth_counts_what_is_free() -> None:
-    """What a grant preserves is counted over all GPUs that are free, those too that the request
-    does not admit.
-    """
+    """Preserved bandwidth counts all free GPUs, including those that the request excludes."""
     topology, _ = load_described_machine("dgx1-v100")
     taken = topology.gpus[4].uuid
     both = frozenset({topology.gpus[0].uuid, topology.gpus[3].uuid})
@@ -452,9 +446,7 @@ def test_gpus_text(count: int, want: str) -> None:
 
 
 def test_inside_a_lease_nothing_outside_counts_as_left() -> None:
-    """What an insensitive job leaves is counted over the lease that it runs inside of: nobody there
-    gets other GPUs.
-    """
+    """What an insensitive job inside a lease leaves is counted over that lease's GPUs alone."""
     topology, _ = load_described_machine("dgx1-v100")
     outer = lease("outer", uuids=tuple(topology.gpus[gpu].uuid for gpu in (0, 1, 2, 7)))
     asked = replace(request(2, policy="preserve"), bandwidth_sensitive=False)

@@ -28,7 +28,7 @@ from gpulaunch.profiles.demand import Demand
 
 
 def named(rows: Iterable[tuple]) -> list:
-    """Rows whose first column is the sentence that they prove."""
+    """Name each row by its first column, the sentence that it proves."""
     return [pytest.param(*row[1:], id=row[0]) for row in rows]
 
 
@@ -135,7 +135,7 @@ LINES = [
 
 
 def flags_text(command: ContainerCommand) -> str:
-    """Flags as they were read, each with its value after =."""
+    """Return flags as they were read, each with its value after =."""
     return " ".join(
         flag.name if flag.value is None else f"{flag.name}={flag.value}" for flag in command.flags
     )
@@ -143,9 +143,7 @@ def flags_text(command: ContainerCommand) -> str:
 
 @pytest.mark.parametrize(("line", "flags", "operands"), named(LINES))
 def test_flags_end_where_docker_ends_them(line: str, flags: str, operands: str) -> None:
-    """The flags are read with their values, and what follows them is the image and its command,
-    word for word.
-    """
+    """Flags are read with their values; what follows them is image and command, word for word."""
     command = read(line)
     got = (command.launches, flags_text(command), command.operands)
     assert got == (True, flags, tuple(shlex.split(operands)))
@@ -388,13 +386,13 @@ class Line(NamedTuple):
         )
 
     def without(self, *added: str) -> tuple[str, ...]:
-        """The words without those that ask for GPUs, and others after the flags."""
+        """Return the words without those that ask for GPUs, and with others after the flags."""
         kept = [word for flag in self.flags if flag not in ASKING for word in flag]
         return (*self.head, *kept, *added, *self.dashes, *self.tail)
 
 
 def lines(seed: int, count: int, *, asking: bool = False) -> list[Line]:
-    """Random command lines, always the same for a seed."""
+    """Draw command lines, always the same for a seed."""
     dice = random.Random(seed)
     found = []
     for _ in range(count):
@@ -417,7 +415,7 @@ def lines(seed: int, count: int, *, asking: bool = False) -> list[Line]:
 
 
 def _flag(dice: random.Random) -> tuple[str, ...]:
-    """One flag in one of the forms that docker takes, or a cluster."""
+    """Draw one flag in one of the forms that docker takes, or a cluster."""
     if dice.random() < 0.25:
         name = dice.choice(SWITCHES)
         return (name + dice.choice(["", "", "=false", "=T"]),)
@@ -634,9 +632,7 @@ ASKED = [
 def test_docker_flags_ask_for_gpus(
     flags: str, environment: Mapping[str, str], want: Asked | None
 ) -> None:
-    """Each way in which docker's flags ask for GPUs is understood; of several, the one that docker
-    heeds counts.
-    """
+    """Each of docker's ways to ask for GPUs is read; of several, the one docker heeds counts."""
     got = asked_gpus(read(f"run {flags} img --gpus 7 -e NVIDIA_VISIBLE_DEVICES=7"), environment)
     assert got == want
 
@@ -695,9 +691,7 @@ def test_docker_flags_ask_for_gpus(
     ),
 )
 def test_contradictions_and_what_the_engine_would_refuse(flags: str, message: str) -> None:
-    """Flags that contradict each other, or that only the engine would refuse, are refused at
-    once.
-    """
+    """Flags that contradict each other, or that the engine would refuse, are refused at once."""
     with pytest.raises(UsageError) as refused:
         asked_gpus(read(f"run {flags} img"), {})
     assert refused.value.message == message
@@ -714,7 +708,7 @@ def test_a_line_break_in_gpus_is_no_crash(value: str) -> None:
 
 
 def gpus(*indices: int) -> tuple[Gpu, ...]:
-    """GPUs in this order, called GPU-INDEX."""
+    """Make GPUs in this order, called GPU-INDEX."""
     return tuple(Gpu(index=i, uuid=f"GPU-{i}", model="test", memory_bytes=1 << 34) for i in indices)
 
 
@@ -726,14 +720,14 @@ def with_gpus(
     asked: Asked | None,
     share: Share | None = None,
 ) -> tuple[str, ...]:
-    """Docker's command line with these GPUs in it."""
+    """Return docker's command line with these GPUs in it."""
     return container_launch.with_gpus(
         Docker(), command, leased, way, lease_id=lease_id, asked=asked, share=share
     )
 
 
 def written(line: str, leased: Sequence[Gpu], way: str, lease_id: str | None = None) -> str:
-    """The command line with the GPUs in it, without the word docker, as one would type it."""
+    """Return the command line with the GPUs in it, as typed, without the word docker."""
     command = read(line)
     argv = with_gpus(command, leased, way, lease_id, asked_gpus(command, {}))
     assert argv[0] == "docker"
@@ -741,7 +735,10 @@ def written(line: str, leased: Sequence[Gpu], way: str, lease_id: str | None = N
 
 
 LABELS = "--label io.gpulaunch.gpus=GPU-0,GPU-2 --label io.gpulaunch.lease=L -e GPULAUNCH_LEASE=L"
-CDI = f"--device nvidia.com/gpu=GPU-0 --device nvidia.com/gpu=GPU-2 -e NVIDIA_VISIBLE_DEVICES=void {LABELS}"
+CDI = (
+    "--device nvidia.com/gpu=GPU-0 --device nvidia.com/gpu=GPU-2 -e NVIDIA_VISIBLE_DEVICES=void"
+    f" {LABELS}"
+)
 RUNTIME = f"--runtime nvidia -e NVIDIA_VISIBLE_DEVICES=GPU-0,GPU-2 {LABELS}"
 GPUS = f"""--gpus '"device=GPU-0,GPU-2"' {LABELS}"""
 NONE = f"-e NVIDIA_VISIBLE_DEVICES=void {LABELS}"
@@ -800,13 +797,16 @@ ADDED = {"cdi": CDI, "runtime": RUNTIME, "gpus": GPUS, NO_WAY: NONE}
                 "capabilities and options go with --gpus",
                 """run --gpus '2,"capabilities=compute,utility",options=a=b' img""",
                 "gpus",
-                f"""run --gpus '"device=GPU-0,GPU-2","capabilities=compute,utility","options=a=b"' {LABELS} img""",
+                (
+                    """run --gpus '"device=GPU-0,GPU-2","capabilities=compute,utility","""
+                    f""""options=a=b"' {LABELS} img"""
+                ),
             ),
             (
                 "capabilities go with the runtime as a variable",
                 """run --gpus '2,"capabilities=compute,utility"' img""",
                 "runtime",
-                f"run {RUNTIME.replace(' --', ' -e NVIDIA_DRIVER_CAPABILITIES=compute,utility --', 1)} img",
+                f"run {RUNTIME.replace(' --', ' -e NVIDIA_DRIVER_CAPABILITIES=compute,utility --', 1)} img",  # noqa: E501
             ),
             (
                 "global flags stay",
@@ -820,9 +820,7 @@ ADDED = {"cdi": CDI, "runtime": RUNTIME, "gpus": GPUS, NO_WAY: NONE}
     ),
 )
 def test_gpus_are_written_after_the_users_flags(line: str, way: str, want: str) -> None:
-    """What asks for GPUs is taken out, and what gives them stands after the user's flags and before
-    the image.
-    """
+    """What asks for GPUs is removed; what gives them stands between the user's flags and image."""
     got = written(line, gpus(0, 2), way, "L")
     assert got == want
 
@@ -837,17 +835,18 @@ def test_gpus_are_written_after_the_users_flags(line: str, way: str, want: str) 
     ),
 )
 def test_a_container_without_gpus_sees_none(line: str, want: str) -> None:
-    """A container that is to see no GPU gets no device, no label and no lease, whatever its image
-    says.
-    """
+    """A container that is to see no GPU gets no device, label or lease, whatever its image says."""
     got = [written(line, (), way) for way in (*WAYS, NO_WAY)]
     assert got == [want] * 4
 
 
 def test_without_a_lease_none_is_named() -> None:
-    """As long as there is no lease, a container's label names its GPUs alone."""
+    """While there is no lease, a container's label names its GPUs alone."""
     got = written("run img", gpus(1), "cdi")
-    want = "--device nvidia.com/gpu=GPU-1 -e NVIDIA_VISIBLE_DEVICES=void --label io.gpulaunch.gpus=GPU-1"
+    want = (
+        "--device nvidia.com/gpu=GPU-1 -e NVIDIA_VISIBLE_DEVICES=void "
+        "--label io.gpulaunch.gpus=GPU-1"
+    )
     assert got == f"run {want} img"
 
 
@@ -893,9 +892,7 @@ def test_without_a_lease_none_is_named() -> None:
 def test_the_order_inside_counts_anew(
     way: str, line: str, indices: tuple[int, ...], want: str | None
 ) -> None:
-    """Rank order is told by numbers from 0 by PCI address, only if it is not that order, never over
-    the user's.
-    """
+    """Ranks out of PCI order are told by numbers by PCI address, never over the user's own."""
     command = read(line)
     given = len(command.argv) - len(command.operands)
     argv = with_gpus(command, gpus(*indices), way, "L", None)
@@ -905,9 +902,7 @@ def test_the_order_inside_counts_anew(
 
 
 def test_every_order_of_four_gpus_is_told_right() -> None:
-    """In any order of any GPUs, the numbers inside lead, by PCI address, to the GPUs in rank
-    order.
-    """
+    """In any order of any GPUs the numbers inside lead, by PCI address, to the rank order."""
     dice = random.Random(4)
     for _ in range(200):
         ranked = dice.sample(range(16), dice.randrange(1, 9))
@@ -920,9 +915,7 @@ def test_every_order_of_four_gpus_is_told_right() -> None:
 
 @pytest.mark.parametrize("way", [*WAYS, NO_WAY])
 def test_all_else_stays_byte_for_byte(way: str) -> None:
-    """Of 300 generated command lines a way, all but what asked for GPUs stays, as it was and in its
-    order.
-    """
+    """In 300 generated command lines a way, all but what asked for GPUs stays, in its order."""
     for line in lines(7, 300, asking=True):
         got = with_gpus(read(line.words), gpus(0, 2), way, "L", None)
         want = ("docker", *line.without(*shlex.split(ADDED[way])))
@@ -946,9 +939,7 @@ def test_all_else_stays_byte_for_byte(way: str) -> None:
 def test_the_runtime_hears_of_the_drivers_capabilities_alone(
     capabilities: str, want: list[str]
 ) -> None:
-    """As in the engine, only capabilities of NVIDIA's driver are told to the runtime, which refuses
-    all others.
-    """
+    """Only capabilities of NVIDIA's driver reach the runtime, which would refuse all others."""
     command = read(["run", "--gpus", f'1,"capabilities={capabilities}"', "img"])
     argv = with_gpus(command, gpus(0), "runtime", None, asked_gpus(command, {}))
     got = [word for word in argv if word.startswith("NVIDIA_DRIVER_CAPABILITIES")]
@@ -972,7 +963,7 @@ def test_the_runtime_hears_of_the_drivers_capabilities_alone(
     ),
 )
 def test_a_runtime_that_is_named_closes_a_way(line: str, want: set[str]) -> None:
-    """Who names another runtime does not get NVIDIA's."""
+    """A command line that names another runtime does not get NVIDIA's."""
     got = allowed_ways(read(line))
     assert got == want
 
@@ -1006,13 +997,19 @@ def test_the_preferred_way_is_first(offer: Offer, want: list[str]) -> None:
 
 
 def share(*uuids: str, percentage: int = 40, directory: str | None = "/tmp/g/1") -> Share:
-    """A part of GPUs, with 3 GiB of each."""
+    """Make a share of GPUs, with 3 GiB of each."""
     demand = Demand("job", 10.0, 5.0, 3 << 30)
     return Share(uuids, percentage, False, MpsClient(demand, Objective(), {}), directory)
 
 
-SHARED = "-e CUDA_DEVICE_ORDER=PCI_BUS_ID -e CUDA_VISIBLE_DEVICES=GPU-2,GPU-0 --label io.gpulaunch.gpus=GPU-2,GPU-0"
-BOUNDED = "-e CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40 -e CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-0=3072M,GPU-2=3072M"
+SHARED = (
+    "-e CUDA_DEVICE_ORDER=PCI_BUS_ID -e CUDA_VISIBLE_DEVICES=GPU-2,GPU-0 "
+    "--label io.gpulaunch.gpus=GPU-2,GPU-0"
+)
+BOUNDED = (
+    "-e CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40 "
+    "-e CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-0=3072M,GPU-2=3072M"
+)
 PIPE = "-e CUDA_MPS_PIPE_DIRECTORY=/tmp/g/1 --mount type=bind,source=/tmp/g/1,target=/tmp/g/1"
 SHM = "--mount type=bind,source=/dev/shm,target=/dev/shm"
 
@@ -1054,9 +1051,7 @@ SHM = "--mount type=bind,source=/dev/shm,target=/dev/shm"
     ),
 )
 def test_what_a_container_that_shares_is_given(line: str, directory: str | None, want: str) -> None:
-    """GPUs by UUID in rank order, its bounds, and of the host what MPS daemon and clients must have
-    in common.
-    """
+    """A sharing container gets GPUs in rank order, its bounds, and what it must share with MPS."""
     argv = with_gpus(
         read(line), gpus(2, 0), "cdi", "L", None, share("GPU-0", "GPU-2", directory=directory)
     )
@@ -1069,7 +1064,7 @@ def test_what_a_container_that_shares_is_given(line: str, directory: str | None,
 def refusal(
     line: str, *, user_id: int = 1000, image_user: str | None = "1000", security: Sequence[str] = ()
 ) -> str:
-    """Why a container cannot share; empty if it can."""
+    """Return why a container cannot share; empty if it can."""
     try:
         check_sharing(
             read(line), SharingConditions("Docker Engine", user_id, 100, image_user, security)
@@ -1137,9 +1132,7 @@ OWN_SHM = "a container that shares GPUs has the host's /dev/shm, where it meets 
     ),
 )
 def test_as_whom_a_container_that_shares_runs(line: str, around: dict[str, Any], want: str) -> None:
-    """MPS serves one user at a time, so the container has to run as its launcher, and nobody
-    guesses who a name is.
-    """
+    """MPS serves one user, so a container has to run as its launcher, and no name is guessed at."""
     got = refusal(line, **around)
     assert got == want
 
@@ -1153,7 +1146,10 @@ def test_as_whom_a_container_that_shares_runs(line: str, around: dict[str, Any],
                 "other users by the engine",
                 "run img",
                 ("seccomp", "userns"),
-                f"the Docker Engine maps the users of containers to others, {NO_MPS} (add --userns=host)",
+                (
+                    f"the Docker Engine maps the users of containers to others, {NO_MPS} "
+                    "(add --userns=host)"
+                ),
             ),
             ("unless this container's are not", "run --userns host img", ("userns",), ""),
             (
@@ -1166,9 +1162,7 @@ def test_as_whom_a_container_that_shares_runs(line: str, around: dict[str, Any],
     ),
 )
 def test_engines_that_map_users(line: str, security: tuple[str, ...], want: str) -> None:
-    """An MPS daemon knows its clients by their uid on the host, which must be what it is in the
-    container.
-    """
+    """MPS knows its clients by their uid on the host, which must be the one in the container."""
     got = refusal(line, security=security)
     assert got == want
 
@@ -1225,9 +1219,7 @@ def test_engines_that_map_users(line: str, security: tuple[str, ...], want: str)
     ),
 )
 def test_whose_shared_memory(line: str, want: str) -> None:
-    """MPS daemon and clients meet in /dev/shm, so whatever would put another one there is
-    refused.
-    """
+    """MPS daemon and clients meet in /dev/shm, so whatever would put another there is refused."""
     got = refusal(line)
     assert got == want
 
@@ -1258,9 +1250,7 @@ def test_whose_shared_memory(line: str, want: str) -> None:
     ),
 )
 def test_what_gpulaunch_sets(line: str, want: str) -> None:
-    """Who sets by hand what sharing sets is told so, and by which options he can say what he
-    wants.
-    """
+    """Setting by hand what sharing sets is refused, with the options that say what is wanted."""
     got = refusal(line)
     text = f"-e {want}: gpulaunch sets that for a container that shares GPUs"
     assert got == (f"{text} (--sm-percentage and --memory say what it is to have)" if want else "")
@@ -1285,9 +1275,7 @@ def test_what_gpulaunch_sets(line: str, want: str) -> None:
     ),
 )
 def test_only_what_runs_once_shares(line: str, want: str) -> None:
-    """A share lasts as long as its container runs, so nothing that starts later, or again, can have
-    one.
-    """
+    """A share lasts while its container runs, so what starts later, or again, cannot have one."""
     got = refusal(line)
     assert got.startswith(want)
     assert bool(got) == bool(want)
@@ -1297,7 +1285,7 @@ def test_only_what_runs_once_shares(line: str, want: str) -> None:
 
 
 def described(status: str, *, policy: str | None = "no", **state: Any) -> dict[str, Any]:
-    """What an engine says of a container."""
+    """Make what an engine says of a container."""
     return {
         "Id": "c" * 64,
         "Name": "/job",
@@ -1369,9 +1357,7 @@ def described(status: str, *, policy: str | None = "no", **state: Any) -> dict[s
     ),
 )
 def test_when_a_container_holds_its_gpus(document: dict[str, Any], want: bool) -> None:
-    """A container holds its GPUs while it runs, was made to be started, or may come back by
-    itself.
-    """
+    """A container holds its GPUs while it runs, is made to be started, or may restart by itself."""
     got = parse_container(document).holds
     assert got == want
 
@@ -1433,7 +1419,7 @@ def test_an_engine_that_leaves_out_the_policy_has_none() -> None:
     ),
 )
 def test_the_keeper_of_a_lease(states: tuple[str, ...], want: int | None) -> None:
-    """Of a lease's containers, the one that holds it is its keeper, or else one that did."""
+    """The keeper of a lease is the container that holds it, or else one that did."""
     containers = tuple(
         parse_container(described(state) | {"Id": str(i)}) for i, state in enumerate(states)
     )
@@ -1446,9 +1432,7 @@ def test_the_keeper_of_a_lease(states: tuple[str, ...], want: int | None) -> Non
 
 
 def test_what_was_written_reads_as_it_was_meant() -> None:
-    """Our own command lines, read again, have the same image and command, and name exactly the
-    leased GPUs.
-    """
+    """Our own command lines, read again, have the same image and command and the leased GPUs."""
     for way in ("cdi", "gpus"):
         for line in lines(13, 100, asking=True):
             command = read(line.words)

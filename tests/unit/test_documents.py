@@ -1,6 +1,4 @@
-"""Documents that people and launchers write: what is understood, and what is said about every kind
-of mistake.
-"""
+"""Documents that people and launchers write: what is understood, and what every mistake is told."""
 
 import json
 import os
@@ -263,9 +261,7 @@ vgg16 = 32
 
 
 def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
-    """What a job needs of its GPUs, and how it fares beside others, arrives in its record,
-    slowdowns as fractions.
-    """
+    """What a job needs of its GPUs, and its slowdowns as fractions, arrive in its record."""
     profile = load_profile(profile_file(tmp_path, WISHES))
     assert profile.placement == PlacementNeeds(
         {
@@ -357,9 +353,7 @@ def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
 def test_mistakes_in_what_a_profile_needs(
     tmp_path: Path, sentence: str, old: str, new: str, want: str
 ) -> None:
-    """A mistake in what a job needs of its GPUs is named with path, line, key and what was
-    expected.
-    """
+    """A mistake in what a job needs of its GPUs is named with path, line, key and expectation."""
     assert WISHES.count(old) == 1, sentence
     assert complaint(load_profile, profile_file(tmp_path, WISHES.replace(old, new))) == want, (
         sentence
@@ -394,9 +388,7 @@ source = "sampled"
 
 
 def test_what_a_profile_says_about_sharing(tmp_path: Path) -> None:
-    """A profile says whether and how the job shares, its throughput over SMs and its counters; all
-    is one demand.
-    """
+    """Whether and how a job shares, its throughput over SMs and its counters become one demand."""
     profile = load_profile(profile_file(tmp_path, SHARES))
     curve = (CurvePoint(10, 1), CurvePoint(50.5, 4), CurvePoint(100, 3.5))
     assert (profile.sharing.share, profile.sharing.sm_percentage, profile.missing_demand) == (
@@ -506,9 +498,7 @@ def test_mistakes_in_what_a_profile_says_about_sharing(
 
 @pytest.mark.parametrize("shape", SHAPES.split(", "))
 def test_profile_of_every_shape(tmp_path: Path, shape: str) -> None:
-    """A profile may name any of the built-in patterns, and docs/profiles.md and docs/patterns.md
-    list them all.
-    """
+    """A profile may name any built-in pattern; docs/profiles.md and docs/patterns.md list all."""
     profile = load_profile(profile_file(tmp_path, PROFILE.replace('"ring"', f'"{shape}"')))
     assert profile.communication.pattern == shape
     documents = Path(__file__).parents[2] / "docs"
@@ -545,9 +535,7 @@ def test_shapes() -> None:
     ],
 )
 def test_broken_toml(tmp_path: Path, sentence: str, text: str, line: int) -> None:
-    """What is no TOML is named with path and line, in lower case, without a second place at the
-    end.
-    """
+    """Broken TOML is named with path and line, in lower case, without a second place at the end."""
     said = complaint(load_profile, profile_file(tmp_path, text))
     number, _, message = said.partition(": ")
     assert number == str(line), sentence
@@ -761,9 +749,7 @@ def test_machine_with_pcie_figure(tmp_path: Path) -> None:
 
 
 def test_host_memory(tmp_path: Path) -> None:
-    """A GPU knows what the memory of its NUMA node carries, where the file says it, and 0
-    elsewhere.
-    """
+    """A GPU has its NUMA node's memory bandwidth where the file says it, and 0 elsewhere."""
     text = MACHINE.replace('cpuset = "0-3,8"', 'cpuset = "0-3,8"\nmemory_gb_per_s = 85.5')
     got = [gpu.host_gb_per_s for gpu in load_machine(machine_file(tmp_path, text)).gpus]
     assert got == [85.5, 85.5, 0, 0]
@@ -1134,9 +1120,7 @@ WITH_SOURCE = {
 
 
 def test_all_that_is_shipped() -> None:
-    """Every shipped profile and machine can be read, is called as its file and says where its
-    figures are from.
-    """
+    """Every shipped profile and machine can be read, is named as its file, and says its sources."""
     profiles = {name: load_profile(name) for name in profile_names()}
     assert {name: profile.name for name, profile in profiles.items()} == {
         name: name for name in profiles
@@ -1159,12 +1143,12 @@ def test_all_that_is_shipped() -> None:
 
 
 def full(**changes: object) -> Lease:
-    """A lease in which everything is set that may be."""
+    """Make a lease in which everything is set that may be."""
     return lease("ab12", 3, 0, **({"ancestors": ("cd34", "ef56")} | changes))
 
 
 def written(record: Lease) -> Any:
-    """What is read back from the text of a record."""
+    """Return what is read back from the text of a record."""
     return json.loads(json.dumps(record.to_document()))
 
 
@@ -1196,7 +1180,7 @@ def test_lease_round_trip(sentence: str, record: Lease) -> None:
 
 
 def test_user_is_not_in_the_record() -> None:
-    """Who has the lease is not written down: the file's owner tells."""
+    """A record does not name its user: the file's owner tells."""
     document = written(full())
     assert "user_id" not in document
     assert document["version"] == 1
@@ -1311,7 +1295,7 @@ def test_lease_with_a_wrong_value(sentence: str, change: dict[str, object], want
 
 
 def test_lease_of_an_earlier_version() -> None:
-    """A record from before there were wishes about who is next to it is understood: it has none."""
+    """A record from before wishes about neighbours existed is read as one without any."""
     document = written(full(host_gb_per_s=12.5, apart_from=("vgg16",)))
     del document["host_gb_per_s"], document["apart_from"]
     assert parse_lease(document, 1000) == full()
@@ -1333,9 +1317,7 @@ def test_what_is_no_lease_at_all(document: object) -> None:
 
 
 def test_same_table() -> None:
-    """A described machine is the same wherever its file lies; another text of the same name is
-    another machine.
-    """
+    """A described machine is the same wherever its file lies; other text of its name is another."""
     key = TableKey("box", "0badc0de", "/a/box.toml")
     assert same_table(key, replace(key, file="/b/box.toml"))
     assert not same_table(key, replace(key, digest="11111111"))
@@ -1425,8 +1407,9 @@ def test_size(text: str, size_bytes: int) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "0", "0G", "-1", "-1G", "0.5", "x", "G", "GiB", "B", "inf", "-inf", "infG", "nan", "nanGiB", "8X", "8GX",
-     "8GBB", "8 8", "8,5G", "0x10", "9223372036854775808", "8388608T", "1e400"],
+    ["", " ", "0", "0G", "-1", "-1G", "0.5", "x", "G", "GiB", "B", "inf", "-inf", "infG", "nan",
+     "nanGiB", "8X", "8GX", "8GBB", "8 8", "8,5G", "0x10", "9223372036854775808", "8388608T",
+     "1e400"],
 )  # fmt: skip
 def test_no_size(text: str) -> None:
     """What is no positive amount of memory is refused."""
@@ -1436,8 +1419,8 @@ def test_no_size(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
-    [(1, "1 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (16160 << 20, "15.78 GiB"), (80 << 30, "80 GiB"),
-     (1 << 40, "1 TiB"), (5 << 50, "5120 TiB")],
+    [(1, "1 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), (16160 << 20, "15.78 GiB"),
+     (80 << 30, "80 GiB"), (1 << 40, "1 TiB"), (5 << 50, "5120 TiB")],
 )  # fmt: skip
 def test_format_size(size_bytes: int, text: str) -> None:
     """Sizes are shown in the largest binary unit that leaves at least 1."""

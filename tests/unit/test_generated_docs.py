@@ -18,9 +18,7 @@ def test_document_is_up_to_date(name: str) -> None:
 
 
 def test_generate_writes_what_has_changed(tmp_path: Path, capsys) -> None:
-    """A stale document is written and named, and what people wrote in it stays; others are left
-    alone.
-    """
+    """A stale document is written and named; its handwritten text and other documents stay."""
     for name in GENERATED:
         (tmp_path / name).write_bytes((DOCS / name).read_bytes())
     text = (DOCS / "profiles.md").read_text().replace("# Profiles", "# My profiles")
@@ -32,8 +30,6 @@ def test_generate_writes_what_has_changed(tmp_path: Path, capsys) -> None:
 
 
 def test_part_without_marks() -> None:
-    """A document that lost the marks of its generated part is an error, not a document without
-    it.
-    """
+    """A document that lost the marks of its generated part is an error."""
     with pytest.raises(ValueError, match=r"no part between <!-- keys --> and <!-- /keys -->"):
         GENERATED["profiles.md"]("# Profiles\n")

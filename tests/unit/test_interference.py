@@ -1,6 +1,4 @@
-"""Who may share a GPU, by the rule and figures of mps-sharing-2024, and what sharing is predicted
-to bring.
-"""
+"""Which jobs may share a GPU, by the rule and figures of mps-sharing-2024, and what it brings."""
 
 from itertools import permutations
 from math import isclose
@@ -69,7 +67,7 @@ INTERFERING = {1, 4, 7, 10}  # what our rule says of them; the paper prints no v
 
 
 def shipped(name: str) -> Demand:
-    """The demand that a shipped profile stands for."""
+    """Return the demand that a shipped profile stands for."""
     profile = load_profile(name)
     return Demand(
         name,
@@ -108,9 +106,7 @@ def test_the_card_of_the_paper_is_the_shipped_one() -> None:
 
 @pytest.mark.parametrize(("number", "names", "sm", "memory_bandwidth", "memory_mib"), TABLE_3)
 def test_combinations_of_table_3(number, names, sm, memory_bandwidth, memory_mib) -> None:
-    """Of the combinations whose sizes Table II has, the rule refuses 1, 4, 7 and 10, each for its
-    SM utilization.
-    """
+    """SM utilization refuses exactly 1, 4, 7 and 10 of the combinations with known sizes."""
     verdict = judge(clients(*map(shipped, names)), A100X)
     assert (verdict.sums.sm_percentage, verdict.sums.memory_bandwidth_percentage) == (
         sm,
@@ -132,9 +128,7 @@ def test_combinations_of_table_3(number, names, sm, memory_bandwidth, memory_mib
     ids=(2, 3, 6),
 )
 def test_combinations_without_figures(known, missing) -> None:
-    """Combinations 2, 3 and 6 have sizes that nobody published: what is known of them fits, the
-    rest is unknown.
-    """
+    """Combinations 2, 3 and 6 have unpublished sizes: what is known fits, the rest is unknown."""
     assert missing not in NAMES
     assert judge(clients(*map(shipped, known)), A100X).compatible
 
@@ -221,9 +215,7 @@ def test_energy_and_product_want_many(objective) -> None:
 
 @pytest.mark.parametrize("objective", ["energy", "product"])
 def test_until_the_worst_loses_too_much(objective) -> None:
-    """Energy and product: the client that is predicted to lose most stays within the smallest
-    tolerance.
-    """
+    """Energy and product: the predicted largest loss stays within the smallest tolerance."""
     pair = clients(
         busy(50), busy(50), objective=objective, tolerance=20
     )  # each at 1 / (1 + 0.5 x 0.5) = 80 %
@@ -238,9 +230,7 @@ def test_until_the_worst_loses_too_much(objective) -> None:
 
 
 def test_throughput_alone_tolerates() -> None:
-    """Without a client for energy or product there is no tolerance to keep: the number of clients
-    is the limit.
-    """
+    """If all clients want throughput, no tolerance applies: the number of clients is the limit."""
     assert judge(clients(busy(50), busy(50), objective="throughput", tolerance=0), A100X).compatible
 
 
@@ -253,9 +243,7 @@ def test_the_default_tolerance_leaves_it_to_the_sums() -> None:
 
 
 def test_measured_slowdowns() -> None:
-    """Of the clients that were measured beside each other, the one that suffers most must bear
-    it.
-    """
+    """Among clients measured beside each other, the one that suffers most must bear it."""
     victim = Client(busy(10), slowdowns={"20": 0.25, "30": 0.1})
     calm = [Client(busy(20), slowdowns={"10": 0.05}), Client(busy(30))]
     fits = judge([victim, calm[0]], A100X)
@@ -278,15 +266,13 @@ def test_copies_of_one_job_slow_each_other() -> None:
 
 
 def test_power_is_told_and_never_refused() -> None:
-    """Clients whose average power sums to more than the limit may share; it is noted, with the
-    predicted draw.
-    """
+    """Clients that sum to more than the power limit may share; a note has the predicted draw."""
     hot = judge(clients(busy(30, power_w=250.0), busy(30, power_w=250.0)), A100X)
     assert hot.compatible
     assert hot.notes == (
         (
-            "average power sums to 500 W (predicted draw 411 W), over the limit of 300 W: clocks may "
-            "be lowered"
+            "average power sums to 500 W (predicted draw 411 W), over the limit of 300 W: clocks "
+            "may be lowered"
         ),
     )  # 57 + 2 x 193 / (1 + 0.3 x 0.3)
     small = judge(
@@ -294,8 +280,8 @@ def test_power_is_told_and_never_refused() -> None:
     )  # each counts the idle GPU's part again
     assert small.notes == (
         (
-            "average power sums to 357 W (predicted draw 182 W), over the limit of 300 W: clocks may "
-            "be lowered"
+            "average power sums to 357 W (predicted draw 182 W), over the limit of 300 W: clocks "
+            "may be lowered"
         ),
     )
     at_limit = judge(clients(busy(30, power_w=150.0), busy(30, power_w=150.0)), A100X)
@@ -348,9 +334,7 @@ def test_order_makes_no_difference(crowd, capacity, limits) -> None:
 
 @given(crowds, capacities, bounds)
 def test_a_verdict_explains_itself(crowd, capacity, limits) -> None:
-    """What is refused has a reason, what is granted has none, and wider bounds refuse nothing
-    more.
-    """
+    """A refusal has a reason, a grant has none, and wider bounds refuse nothing more."""
     verdict = judge(crowd, capacity, limits)
     assert verdict.compatible == (not verdict.reasons)
     if verdict.compatible:
@@ -359,9 +343,7 @@ def test_a_verdict_explains_itself(crowd, capacity, limits) -> None:
 
 @given(st.lists(demands, min_size=1, max_size=7))
 def test_rates_are_shares(crowd) -> None:
-    """A rate is above 0 and 1 at most; alone it is 1; together they do at least as much as one does
-    alone.
-    """
+    """A rate is in (0, 1], alone it is 1, and together all do at least as much as one alone."""
     speeds = rates(crowd)
     assert all(0 < speed <= 1 for speed in speeds)
     assert rates(crowd[:1]) == (1.0,)
@@ -392,9 +374,7 @@ def test_two_that_never_pause() -> None:
 
 
 def test_power_together() -> None:
-    """Idle power once, the rest of each at its rate; a job that draws less than idle lowers
-    idle.
-    """
+    """Idle power counts once, the rest of each at its rate; a lower draw than idle lowers idle."""
     pair = [busy(50, power_w=157.0), busy(50, power_w=107.0)]
     assert drawn_power(pair, (0.8, 0.8), 57.0) == pytest.approx(57 + 0.8 * (100 + 50))
     assert drawn_power([busy(50, power_w=30.0), pair[1]], (0.9, 0.9), 57.0) == pytest.approx(
@@ -404,9 +384,7 @@ def test_power_together() -> None:
 
 
 def test_a_run_by_hand() -> None:
-    """Two halves slow each other to 0.8 until the short one ends; the long one then finishes
-    alone.
-    """
+    """Two halves slow each other to 0.8 until the short one ends; then the long one has it all."""
     jobs = [Solo(busy(50, power_w=157.0), 8.0), Solo(busy(50, power_w=157.0), 16.0)]
     run = run_together(jobs, A100X, idle_w=57.0)
     assert run.ends_s == pytest.approx((10.0, 18.0))  # 10 s at 0.8 leave 8 s
@@ -455,9 +433,7 @@ def test_a_cap_is_read_off_the_curve(cap, rate) -> None:
 
 
 def test_prediction_of_a_group() -> None:
-    """STP is the sum of speeds, ANTT the mean of slowdowns, at the caps and within the power
-    limit.
-    """
+    """STP is the sum of speeds, ANTT the mean of slowdowns, at caps and within the power limit."""
     pair = [replace(busy(50), curve=CURVE), busy(50)]
     found = predict(pair, A100X, (35, 65))
     assert as_list(found) == pytest.approx([0.6 + 0.8, (1 / 0.6 + 1 / 0.8) / 2])
@@ -481,7 +457,7 @@ def test_gain() -> None:
 
 
 def best(request: Demand, choices: list[list[Demand]], objective: str = "throughput") -> int:
-    """Index of the residents that a job likes best."""
+    """Return the index of the residents that a job likes best."""
     keys = [rank_group(request, residents, Objective(objective), A100X) for residents in choices]
     return keys.index(min(keys))
 
@@ -498,7 +474,7 @@ def test_lowest_utilization_first() -> None:
 
 
 def test_opposing_power_is_paired() -> None:
-    """Of GPUs that are about as busy, low power goes to high, and high to low."""
+    """Among GPUs that are about as busy, low power goes to high, and high to low."""
     low, high = busy(42, power_w=90.0), busy(48, power_w=250.0)
     assert best(busy(5, power_w=100.0), [[low], [high]]) == 1
     assert best(busy(5, power_w=240.0), [[high], [low]]) == 1

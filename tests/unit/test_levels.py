@@ -40,7 +40,7 @@ NESTED = Box(
 
 
 def outline(level: Level):
-    """Kind of a level and what is below; GPUs as their index."""
+    """Return a level's kind and what is below; GPUs as their index."""
     return level.gpus[0] if level.kind == "GPU" else (level.kind, *map(outline, level.children))
 
 
@@ -82,26 +82,20 @@ def test_levels_of_known_machines(name, want):
 
 
 def test_every_level_nests_in_the_next():
-    """PIX, PXB, PHB and NODE each make a level of their own, and what is alone at all of them hangs
-    on the machine.
-    """
+    """PIX, PXB, PHB and NODE each make a level, and a GPU alone at all is the machine's child."""
     want = ("machine", ("socket", ("host bridge", ("switch", ("switch", 0, 1), 2), 3), 4, 5), 6, 7)
     assert outline(machine_tree(NESTED)) == want
 
 
 @pytest.mark.parametrize(("path", "want"), [("PIX", 2), ("PXB", 4), ("PHB", 8), ("NODE", 16)])
 def test_machine_of_one_level(path, want):
-    """Where all GPUs meet at one level the machine is that level, and they are as far apart as it
-    makes them.
-    """
+    """Where all GPUs meet at one level, the machine is that level and has its distance."""
     tree = machine_tree(Box({path: [tuple(range(8))]}).topology())
     assert (outline(tree), tree.path, distance(tree, 0, 7)) == (("machine", *range(8)), path, want)
 
 
 def test_paths_that_contradict_each_other():
-    """Where 0 is near 1 and 1 is near 2, but 0 is said to be far from 2, the three make one
-    group.
-    """
+    """Where 0 is near 1 and 1 near 2, but 0 is said to be far from 2, the three make one group."""
     tree = machine_tree(Box({"PIX": [(0, 1), (1, 2)]}).topology())
     assert outline(tree) == ("machine", ("socket", 0, 1, 2), 3, 4, 5, 6, 7)
 
@@ -145,9 +139,7 @@ def test_distance_follows_the_path(name):
 
 
 def test_distances_of_the_published_machine():
-    """On Minsky, as in the paper, GPUs of one socket are at 1 and those of two as far as the
-    sockets' edges say.
-    """
+    """On Minsky, as published, a socket's GPUs are at 1, others at what the sockets' edges say."""
     tree = machine_tree(MACHINES["power8-minsky"])
     far = {distance(tree, a, b) for a in (0, 1) for b in (2, 3)}
     assert (distance(tree, 0, 1), distance(tree, 2, 3), len(far), far.pop() > 40) == (1, 1, 1, True)
@@ -155,9 +147,7 @@ def test_distances_of_the_published_machine():
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_level_graph(name):
-    """The level graph has every GPU once, and the way along its levels is the distance of two
-    without NVLinks.
-    """
+    """The level graph has each GPU once; its paths are the distances of pairs without NVLinks."""
     tree = machine_tree(MACHINES[name])
     graph = to_networkx(tree)
     gpus = [node for node, kind in graph.nodes(data="kind") if kind == "GPU"]
@@ -176,9 +166,7 @@ def test_level_graph(name):
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_graph_and_back(name):
-    """Every shipped machine is the same again after it was a networkx graph, and after a GraphML
-    file of it.
-    """
+    """Every shipped machine survives the way to a networkx graph and to a GraphML file."""
     topology = MACHINES[name]
     graph = topology.to_networkx()
     file = io.BytesIO()
@@ -189,7 +177,7 @@ def test_graph_and_back(name):
 
 
 def test_instances_and_unknowns_come_back():
-    """So is one with MIG instances, gaps in its indices and nothing known of its sockets."""
+    """A graph survives with MIG instances, gaps in indices and unknown sockets."""
     card = Gpu(
         3, "GPU-3", "A100", 1 << 30, nvlink_version=3, nvswitch_links=12, pci_address="0:1:0"
     )
@@ -205,9 +193,7 @@ def test_instances_and_unknowns_come_back():
 
 
 def test_attributes_are_scalars():
-    """A graph's attributes have the names of our fields, are scalars, and leave out what is
-    unknown.
-    """
+    """A graph's attributes have our fields' names, are scalars, and leave out what is unknown."""
     graph = MACHINES["dgx1-v100"].to_networkx()
     assert graph.graph["name"] == "dgx1-v100"
     assert graph.nodes[0]["cpuset"] == "0-19,40-59"
@@ -228,9 +214,7 @@ def test_attributes_are_scalars():
 
 
 def test_least_graph():
-    """Nodes alone, and edges that say one thing, are a machine; pairs without an edge are far
-    apart.
-    """
+    """Nodes and edges that say one thing are a machine; pairs without an edge are far apart."""
     graph = nx.path_graph(4)
     graph.edges[0, 1]["nvlink_count"] = 2
     graph.edges[1, 2]["path"] = "PIX"
@@ -258,9 +242,7 @@ def test_least_graph():
 
 
 def test_graph_that_is_nobodys_machine():
-    """A graph without UUIDs gets a checksum, so that its leases are never those of the machine that
-    we run on.
-    """
+    """A graph without UUIDs gets a checksum, which keeps its leases apart from this machine's."""
     one, other = nx.path_graph(2), nx.path_graph(3)
     digests = {Topology.from_networkx(graph).digest for graph in (one, other, one)}
     assert (len(digests), None in digests) == (2, False)
@@ -319,7 +301,7 @@ def test_wrong_node(values, want):
 
 @pytest.mark.parametrize(("values", "want"), WRONG_EDGES)
 def test_wrong_edge(values, want):
-    """So is a wrong attribute of an edge, and one that another contradicts."""
+    """A wrong attribute of an edge, or one that another contradicts, is refused by its name."""
     graph = nx.path_graph(2)
     graph.edges[0, 1].update(values)
     assert refusal(graph) == want

@@ -1,6 +1,4 @@
-"""The shipped machines and GPU models: their facts, their mistakes, and a description as a topology
-and back.
-"""
+"""The shipped machines and GPU models: facts, mistakes, and the way to a topology and back."""
 
 import random
 import re
@@ -101,9 +99,7 @@ def test_nvlinks_of_each_gpu(name: str) -> None:
     ],
 )
 def test_sums_of_mapa(name: str, nvlink: float, everything: float) -> None:
-    """On MAPA's machines NVLinks, and all pairs with PCIe at 12 GB/s, add up to what its weights
-    give.
-    """
+    """On MAPA's machines NVLinks, and pairs by PCIe at 12 GB/s, sum to what its weights give."""
     links = machine(name).links
     assert {link.pcie_gb_per_s for link in links} == {12}
     assert sum(link.nvlink_gb_per_s for link in links) == nvlink
@@ -165,9 +161,7 @@ def test_switched_machines(name: str, nominal: float) -> None:
 
 @pytest.mark.parametrize("name", FACTS)
 def test_cpus(name: str) -> None:
-    """GPUs of one NUMA node have the same CPUs, and those of different nodes have none in
-    common.
-    """
+    """GPUs of one NUMA node have the same CPUs; those of different nodes share none."""
     cpusets = {(gpu.numa_node, gpu.cpuset) for gpu in machine(name).gpus}
     assert len(cpusets) == len({node for node, _ in cpusets})
     assert sum(len(cpuset) for _, cpuset in cpusets) == len(
@@ -187,9 +181,7 @@ def test_cpus(name: str) -> None:
     ],
 )
 def test_number_of_cpus(name: str, cpus: int) -> None:
-    """The CPUs beside the GPUs are as many as the sockets have; on DGX A100 half of the NUMA nodes
-    have no GPU.
-    """
+    """CPUs beside the GPUs match the sockets; on DGX A100 half of the NUMA nodes have no GPU."""
     assert len(frozenset().union(*(gpu.cpuset for gpu in machine(name).gpus))) == cpus
 
 
@@ -241,7 +233,7 @@ def test_shipped_machine_there_and_back(name: str) -> None:
 
 
 def made_up(**tables: Any) -> dict[str, Any]:
-    """A machine of four cards; `tables` are added to its sections or stand beside them."""
+    """Describe a machine of four cards; `tables` are added to its sections or stand beside them."""
     document: dict[str, Any] = {
         "name": "box",
         "source": "made up",
@@ -382,9 +374,7 @@ def test_name_that_a_description_cannot_have(name: str, want: str) -> None:
 
 
 def test_graph_as_a_description() -> None:
-    """A networkx graph of NVLinks whose nodes say nothing becomes a machine file of the same
-    links.
-    """
+    """A networkx graph of NVLinks without attributes becomes a machine file of the same links."""
     graph = nx.petersen_graph()
     nx.set_edge_attributes(graph, 2, "nvlink_count")
     topology = Topology.from_networkx(graph)
@@ -393,9 +383,7 @@ def test_graph_as_a_description() -> None:
 
 
 def any_machine(rng: random.Random) -> dict[str, Any]:
-    """A machine of 1 to 9 cards with anything that a description can say; most of it makes no
-    sense.
-    """
+    """Draw a machine of 1 to 9 cards with anything a description can say, mostly nonsense."""
     count = rng.randint(1, 9)
 
     def one_or_each(value: Callable[[], Any]) -> Any:
@@ -450,7 +438,7 @@ def any_machine(rng: random.Random) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_any_machine_there_and_back(seed: int) -> None:
-    """So it is with descriptions that nobody would write."""
+    """Any described machine survives the way to a document and back, even a nonsensical one."""
     topology = described_topology(any_machine(random.Random(seed)), "")
     again = reread(topology)
     assert again.gpus == topology.gpus
@@ -493,7 +481,7 @@ instances = [3]
 
 
 def refusal(path: Path, text: str) -> str:
-    """What is said about a machine file of this text, after its path."""
+    """Return what is said about a machine file of this text, after its path."""
     path.write_text(text)
     return complaint(load_described_machine, str(path))
 
@@ -648,9 +636,7 @@ def test_machine_with_instances(tmp_path: Path) -> None:
 def test_mistakes_in_a_machine(
     tmp_path: Path, sentence: str, old: str, new: str, want: str
 ) -> None:
-    """A mistake in a value for each GPU or in a MIG instance is named with path, line and what was
-    found.
-    """
+    """A mistake in a value per GPU or in a MIG instance is named with path, line and finding."""
     assert MACHINE.count(old) == 1, sentence
     assert refusal(tmp_path / "box.toml", MACHINE.replace(old, new)) == want, sentence
 
@@ -794,15 +780,13 @@ def models_of(*names: str) -> list[GpuModel]:
     ],
 )
 def test_which_model_a_gpu_is(known: list[str], product_name: str, want: str | None) -> None:
-    """The whole name counts before part of it, a longer part before a shorter; part of a word is no
-    match.
-    """
+    """A whole name counts before a part, a long part before a short; part of a word is no match."""
     found = find_gpu_model(models_of(*known), product_name)
     assert (found.name if found else None) == want
 
 
 def test_first_of_equals() -> None:
-    """Of two models with the same text the first is found."""
+    """If two models have the same text, the first is found."""
     first, second = (parse_gpu_model({**MODEL, "name": name}) for name in ("first", "second"))
     assert find_gpu_model([first, second], "NVIDIA Big 1") is first
 
@@ -891,9 +875,7 @@ def own_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(("file", "more"), [("t4.toml", 0), ("zz.toml", 1)])
 def test_own_gpu_model_comes_first(own_gpus: Path, file: str, more: int) -> None:
-    """A GPU model of the user's own stands before a shipped one, whether it has that one's file
-    name or not.
-    """
+    """A user's own GPU model stands before a shipped one, whether their file names agree or not."""
     (own_gpus / file).write_text(GPU_TEXT)
     models = load_gpu_models()
     assert len(models) == len(GPU_FILES) + more

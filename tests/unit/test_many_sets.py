@@ -1,6 +1,4 @@
-"""Machines with more sets than can be compared: what is needed holds there, too, and the answer is
-a good one.
-"""
+"""Machines with more sets than can be compared: needs hold there, too, and the answer is good."""
 
 import random
 from collections.abc import Callable
@@ -26,7 +24,7 @@ NONE = Needs()
 
 
 def machine(count: int, seed: int) -> Topology:
-    """GPUs on two sockets, no two of them with the same links."""
+    """Draw GPUs on two sockets, no two of them with the same links."""
     rng = random.Random(seed)
     nvlinks = {pair: rng.choice((0, 0, 1, 2)) for pair in combinations(range(count), 2)}
     gpus = [
@@ -135,9 +133,7 @@ def test_every_policy_copes(policy: str) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_good_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What exchanges lead to reaches nine tenths of the best effective bandwidth on machines where
-    that is known.
-    """
+    """Exchanges reach nine tenths of the best effective bandwidth on machines where it is known."""
     topology = machine(14, seed)
     best = placed(topology, 5)
     monkeypatch.setattr(candidates, "MOST_SETS", 100)
@@ -148,9 +144,7 @@ def test_a_good_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_search_that_gives_up_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decision that has tried as many mappings as it may goes on with good ones, and its
-    explanation says so.
-    """
+    """A decision that runs out of mappings goes on with good ones, and its explanation says so."""
     topology = machine(12, 3)
     request = Request(
         7, PATTERNS["stencil_3d"], bandwidth_sensitive=True, policy="greedy", bandwidth_model="cut"

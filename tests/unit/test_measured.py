@@ -32,7 +32,7 @@ def run(
     model: str = "V100",
     seconds: float = 10,
 ) -> Run:
-    """A run of a job that uses its GPUs evenly."""
+    """Make a run of a job that uses its GPUs evenly."""
     usage = Usage(Reading(0.0, memory_bytes=0, energy_j=0.0))
     for second in range(1, 11):
         usage.add(
@@ -107,9 +107,7 @@ def test_nothing_read_is_nothing_known() -> None:
     )
 )
 def test_averages_are_those_of_all_readings(readings: list[tuple[float, float, int]]) -> None:
-    """The average is the integral over the time, and never above the maximum; the same in memory
-    that grows not.
-    """
+    """Averages are integrals over the time, at most the maximum; steady memory is 0 to 100 %."""
     usage, at_s = Usage(Reading(0.0, memory_bytes=0)), 0.0
     for lasting_s, level, memory in readings:
         at_s += lasting_s
@@ -135,8 +133,9 @@ def test_averages_are_those_of_all_readings(readings: list[tuple[float, float, i
     ],
 )
 def test_what_a_framework_sets_aside(sentence: str, levels: tuple[float, ...], want: bool) -> None:
-    """Memory that stands still at a share that frameworks are known to take is a reservation, and
-    no other is.
+    """Memory that stands still at a share that frameworks are known to take is a reservation.
+
+    No other is.
     """
     usage = Usage(Reading(0.0, memory_bytes=0))
     for second, level in enumerate(levels, 1):
@@ -162,7 +161,7 @@ def test_a_run_survives_json() -> None:
 
 
 def learned(*runs: Run) -> dict:
-    """What a profile knows after these runs, one after the other."""
+    """Return what a profile knows after these runs, one after the other."""
     known: dict = {}
     for one in runs:
         known = updated(known, one, "here").sections
@@ -180,16 +179,14 @@ def test_means_and_deviations_are_those_of_all_runs(levels: list[float]) -> None
 
 
 def test_memory_is_the_most_and_has_no_deviation() -> None:
-    """Of memory the most of all runs counts: who shares must not be short of it."""
+    """The memory of a profile is the most of all runs, without a deviation."""
     known = learned(run(memory_mib=4000), run(memory_mib=4300), run(memory_mib=4100))
     assert known["resources"]["memory_mib"] == 4300
     assert "memory_mib" not in known["runs"]["spread"]
 
 
 def test_what_a_run_does_not_tell_stays() -> None:
-    """Figures that others have written stay where a run does not tell them, and so does their
-    source.
-    """
+    """Figures from elsewhere stay where a run does not tell them, and so does their source."""
     known = {"resources": {"memory_mib": 4000, "nvlink_tx_gb_per_s": 3.0, "source": "paper X"}}
     after = updated(known, run(), "gpulaunch --record").sections["resources"]
     assert (after["nvlink_tx_gb_per_s"], after["memory_mib"]) == (3.0, 4000)
@@ -234,8 +231,6 @@ def test_a_complete_run_replaces_an_incomplete_one() -> None:
 
 
 def test_the_95th_percentile_of_five() -> None:
-    """The 95th percentile of five values lies four fifths of the way from the fourth to the
-    fifth.
-    """
+    """The 95th percentile of five values is four fifths of the way from the fourth to the fifth."""
     assert percentile_95([5.0, 1.0, 4.0, 2.0, 3.0]) == 4.8
     assert percentile_95([7.0]) == 7.0

@@ -1,6 +1,4 @@
-"""What must not change, or change in one way only, when a machine or a request does: no second
-implementation.
-"""
+"""What must not change, or in one way only, when a machine or a request does."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -23,7 +21,7 @@ CASES = 40  # of each test
 def cases(
     seed: str, policy: str, *, most: int = 10, needs: bool = True
 ) -> Iterator[tuple[random.Random, Case]]:
-    """Requests for 1 to 6 GPUs of machines some of which are busy."""
+    """Draw requests for 1 to 6 GPUs of machines some of which are busy."""
     rng = random.Random(f"{seed} {policy}")
     for _ in range(CASES):
         machine = Machine(random_topology(rng, rng.randrange(2, most + 1)))
@@ -44,14 +42,14 @@ def cases(
 
 
 def best(case: Case) -> tuple[int, ...] | None:
-    """The scores that decide, of the winner; None if nothing has what is needed."""
+    """Return the scores that decide, of the winner; None if nothing has what is needed."""
     problem = case.problem()
     found = place(problem, case.policy)
     return found and problem.scores_by(problem.mask(found.gpus), found.by)
 
 
 def renamed(case: Case, name: Mapping[int, int]) -> Case:
-    """The same machine and request with other indices."""
+    """Return the same machine and request with other indices."""
     topology = case.machine.topology
     gpus = sorted(
         (replace(gpu, index=name[gpu.index]) for gpu in topology.gpus), key=lambda gpu: gpu.index
@@ -79,9 +77,7 @@ def renamed(case: Case, name: Mapping[int, int]) -> Case:
 
 @pytest.mark.parametrize("policy", BY_LINKS)
 def test_other_indices_give_the_same_gpus(policy: str) -> None:
-    """Whatever the GPUs are called, the scores of the best are the same, and so is the set, but for
-    ties.
-    """
+    """Whatever the GPUs are called, the best scores are the same, and the set, but for ties."""
     for rng, case in cases("renamed", policy):
         if (
             case.pattern.collective is False or case.model == "cut"
@@ -114,9 +110,7 @@ def test_one_more_free_gpu_never_hurts(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", BY_LINKS)
 def test_admitting_fewer_never_helps(policy: str) -> None:
-    """With some of the free GPUs ruled out the best is as good as before, or worse, or there is
-    none.
-    """
+    """With some free GPUs ruled out, the best is as good as before, or worse, or there is none."""
     for rng, case in cases("fewer", policy):
         admitted = rng.sample(case.free, rng.randrange(case.count, len(case.free) + 1))
         fewer = replace(case, admitted=admitted)
@@ -133,7 +127,7 @@ def test_asking_for_less_never_hurts(policy: str) -> None:
 
 
 def scaled(topology: Topology, factor: int) -> Topology:
-    """With every link so many times as fast."""
+    """Return a topology with every link so many times as fast."""
     fields = ("nvlink_gb_per_s", "nvlink_planned_gb_per_s", "pcie_gb_per_s")
     links = (
         replace(link, **{name: getattr(link, name) * factor for name in fields})
@@ -145,9 +139,7 @@ def scaled(topology: Topology, factor: int) -> Topology:
 @pytest.mark.parametrize("factor", [2, 10])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_faster_links_everywhere_change_nothing_but_the_scale(policy: str, factor: int) -> None:
-    """With all bandwidths times 2 or 10 the same GPUs are taken in the same order, with scores so
-    much larger.
-    """
+    """With all bandwidths times 2 or 10 the same GPUs come in the same order, at scaled scores."""
     for _, asked in cases(f"scaled {factor}", policy):
         before = replace(
             asked,
@@ -188,9 +180,7 @@ def test_order_of_what_is_given_does_not_matter(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_same_input_same_answer(policy: str) -> None:
-    """Asked again, of the same choice or a new one, the answer is the same, also after other
-    questions in between.
-    """
+    """The answer is the same when asked again, also of a new choice and after other questions."""
     for _, case in cases("again", policy, most=8):
         first = answers(case)
         problem = case.problem()

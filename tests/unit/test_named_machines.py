@@ -27,7 +27,7 @@ class Asked(NamedTuple):
     needs: Needs = Needs()
 
     def placed(self) -> tuple[int, ...] | None:
-        """GPUs in rank order."""
+        """Return the GPUs in rank order."""
         topology, _ = load_described_machine(self.machine)
         free = [gpu.index for gpu in topology.gpus if gpu.index not in {*self.busy}]
         problem = PlacementProblem(

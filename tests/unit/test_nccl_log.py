@@ -24,7 +24,7 @@ MB = 1_000_000
 
 
 def said(rank: int, text: str, *, time: str = "", host: str = "box") -> str:
-    """A line of the process of one rank."""
+    """Return a line of the process of one rank."""
     return f"{time}{host}:{4000 + rank}:{5000 + rank} [{rank}] NCCL INFO {text}\n"
 
 
@@ -39,7 +39,7 @@ def call(
     comm: str = "",
     time: str = "",
 ) -> str:
-    """A call as NCCL prints it."""
+    """Return a call as NCCL prints it."""
     comm = comm or f"0x55d0{rank:08x}"
     buffers = (
         "sendbuff 0x7f0000400000 recvbuff (nil)"
@@ -56,7 +56,7 @@ def call(
 def joined(
     rank: int, ranks: int = 4, *, comm: str = "", number: int | None = None, id_: str = "0xb1a3"
 ) -> str:
-    """A rank joins a communicator, as NCCL 2.18 and later print it."""
+    """Return the line of a rank that joins a communicator, as NCCL 2.18 and later print it."""
     own = rank if number is None else number
     comm = comm or f"0x55d0{rank:08x}"
     text = (
@@ -133,14 +133,12 @@ def test_published_logs(text: str, want: dict[str, object]) -> None:
 
 
 def test_members_of_old_and_new_versions() -> None:
-    """Who is which rank of which communicator is read from NCCL 2.10, 2.18 and 2.28 and from a
-    split.
-    """
+    """Ranks of communicators are read from NCCL 2.10, 2.18 and 2.28, and from a split."""
     lines = [
         "a:1:2 [0] NCCL INFO comm 0x7f01 rank 0 nranks 2 cudaDev 0 busId 6000 - Init COMPLETE",
         (
-            "a:1:2 [1] NCCL INFO f comm 0x7f02 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 7000 commId "
-            "0xab - I"
+            "a:1:2 [1] NCCL INFO f comm 0x7f02 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId 7000 "
+            "commId 0xab - I"
         ),
         (
             "a:9:9 [1] NCCL INFO [Rank 1] f comm 0x7f03 rank 1 nranks 2 cudaDev 1 nvmlDev 1 busId "
@@ -169,9 +167,7 @@ def test_data_types(kind: int, size: int) -> None:
 
 
 def test_sizes_and_calls() -> None:
-    """Of each function: calls, sizes, large calls, and what is sent for it, from the whole buffer
-    of all ranks.
-    """
+    """Each function has its calls, sizes, large calls, and what all ranks send for them."""
     lines = [
         *every(4, "AllReduce", 25_000, 2),
         *every(4, "AllReduce", 24_999, 1),
@@ -192,9 +188,7 @@ def test_sizes_and_calls() -> None:
 
 
 def test_rings_from_each_ranks_place() -> None:
-    """Where no rank prints whole rings, they are put together from each rank's place; what does not
-    close is none.
-    """
+    """Where no rank prints rings, they are built from each rank's place; an open one is none."""
     order = [0, 3, 1, 2]
     lines = [
         said(rank, f"Ring {channel:02} : {order[at - 1]} -> {rank} -> {order[(at + 1) % 4]}")
@@ -282,9 +276,7 @@ def test_experts_exchange_with_everybody() -> None:
 
 
 def test_communicators_of_a_part() -> None:
-    """Tensor- and data-parallel pairs in one job: edges between the job's ranks, not the
-    communicators'.
-    """
+    """Tensor- and data-parallel pairs in one job: edges join the job's ranks, not each group's."""
     lines = [joined(rank) for rank in range(4)]
     for rank in range(4):
         lines += [joined(rank, 2, comm=f"0xaa{rank}", number=rank % 2, id_=f"0x{rank // 2}")]
@@ -300,7 +292,7 @@ def test_communicators_of_a_part() -> None:
 def stamped(
     count: int, calls: int, seconds: int, form: str = "[2025-06-01 12:{:02}:{:02}] "
 ) -> list[str]:
-    """All-reduces of two ranks, evenly over so long."""
+    """Return all-reduces of two ranks, evenly over so many seconds."""
     times = [form.format(*divmod(round(i * seconds / (calls - 1)), 60)) for i in range(calls)]
     return [
         call(rank, "AllReduce", count, ranks=2, time=time) for time in times for rank in range(2)
@@ -328,17 +320,13 @@ def stamped(
 def test_sensitivity(
     sentence: str, lines: list[str], sensitive: bool | None, confidence: str
 ) -> None:
-    """Sensitive is what sends enough in large messages; without times, what sends large ones, and
-    that is a guess.
-    """
+    """Sensitive is what sends enough in large messages; without times it is a guess by size."""
     found = read(lines)[1]
     assert (found.sensitive, found.confidence) == (sensitive, confidence), sentence
 
 
 def test_rate_over_the_log() -> None:
-    """The rate is of one GPU, over the time from the first call to the last, with fractions where
-    they stand.
-    """
+    """The rate is of one GPU, from the first call to the last, with fractions where logged."""
     log, found = read(stamped(25 * MB, 41, 20, "2025-06-01T23:{:02}:{:02}.500Z "))
     assert log.duration_s == 20
     assert found.gb_per_s == pytest.approx(41 * 0.1 / 20)
@@ -358,9 +346,7 @@ FIGURE_5 = {
 
 
 def test_figure_5_of_mapa() -> None:
-    """Without times size decides: CaffeNet is wrongly sensitive, ResNet-50 wrongly not if its
-    messages are small.
-    """
+    """By size alone CaffeNet is wrongly sensitive, ResNet-50 with small messages wrongly not."""
     wrong = set()
     for name, (calls, size, sensitive) in FIGURE_5.items():
         line = call(0, "AllReduce", size // 4, ranks=2)
@@ -374,9 +360,7 @@ def test_figure_5_of_mapa() -> None:
 
 
 def test_mess() -> None:
-    """Other output, colours, bytes that are no text, and glued lines stand in no way; torn calls
-    are counted.
-    """
+    """Other output, colours, bytes that are no text, glued lines do no harm; torn calls count."""
     whole = call(0, "AllReduce", MB, ranks=2)
     lines: list[str | bytes] = [
         "Epoch 3: loss 0.25 NCCL is fine",
@@ -441,9 +425,7 @@ def test_document() -> None:
     st.data(),
 )
 def test_nothing_in_a_log_is_fatal(lines: list[str | bytes], data: st.DataObject) -> None:
-    """Whatever stands in a log, cut anywhere, reading it raises nothing but that there are no
-    calls.
-    """
+    """Reading any log, cut anywhere, raises nothing but the error that there are no calls."""
     torn = [line[data.draw(st.integers(0, 60)) :] for line in lines]
     log = read_nccl_log(torn)
     try:

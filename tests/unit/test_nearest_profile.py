@@ -28,7 +28,7 @@ ANY = st.builds(
 
 
 def published(name: str, size: int) -> SoloUse:
-    """A job of Table II: 0 at its smaller size, 1 at its larger."""
+    """Return a job of Table II: 0 at its smaller size, 1 at its larger."""
     sm, bandwidth, mib, watts = TABLE_2[name][size]
     return SoloUse(
         f"{name}-{size}", sm, bandwidth, None if mib is None else mib / 81920, watts / 300
@@ -36,7 +36,7 @@ def published(name: str, size: int) -> SoloUse:
 
 
 def test_nearest() -> None:
-    """Of several the one whose figures differ least lends, and says by how much they do."""
+    """The profile whose figures differ least lends, and says by how much they do."""
     near, far = SoloUse("near", 84, 43), SoloUse("far", 72, 36)
     found = nearest_profile(SoloUse("mine", 80, 40), [far, near])
     assert (found.name, found.distance) == ("near", pytest.approx(((0.04**2 + 0.03**2) / 2) ** 0.5))
@@ -48,7 +48,7 @@ def test_nearest() -> None:
 
 
 def test_ties_go_by_name() -> None:
-    """Of two that are as near the first by name lends, whatever their order."""
+    """Among equally near profiles the first by name lends, whatever their order."""
     twins = [SoloUse("b", 50, 50), SoloUse("a", 50, 50)]
     assert [
         nearest_profile(SoloUse("mine", 52, 50), order).name for order in (twins, twins[::-1])
@@ -57,9 +57,7 @@ def test_ties_go_by_name() -> None:
 
 @pytest.mark.parametrize(("sm", "want"), [(14.1, "other"), (14.2, None)])
 def test_bound(sm: float, want: str | None) -> None:
-    """What is farther than the bound lends nothing: 14.14 points of one utilization, the other
-    being the same.
-    """
+    """A profile beyond the bound lends nothing: 14.14 points of one utilization, other equal."""
     found = nearest_profile(SoloUse("mine", 0, 50), [SoloUse("other", sm, 50)])
     assert (found and found.name) == want
 
@@ -84,9 +82,7 @@ def test_both_utilizations_are_needed(other: SoloUse) -> None:
 
 @pytest.mark.parametrize("key", ["intensity", "utilization"])
 def test_what_contradicts(key: str) -> None:
-    """Memory- and compute-intensive jobs, and shares of SMs and of time, cannot be compared;
-    unknown fits both.
-    """
+    """Memory and compute intensity, or shares of SMs and time, never match; unknown fits both."""
     values = {"intensity": ("memory", "compute"), "utilization": ("share", "time-active")}[key]
     job, other = (
         replace(SoloUse(name, 50, 50), **{key: value})
@@ -109,9 +105,7 @@ def test_missing_figures_are_left_out() -> None:
 
 
 def test_bound_against_the_published_jobs() -> None:
-    """No program of Table II is within the bound of itself at four times the problem size; 10 of 13
-    find a lender.
-    """
+    """No program of Table II is within the bound of itself at 4x the size; 10 of 13 find one."""
     pairs = [
         distance_between(published(name, 0), published(name, 1))
         for name in TABLE_2
@@ -128,7 +122,7 @@ def test_bound_against_the_published_jobs() -> None:
 
 @given(ANY, ANY)
 def test_distance(a: SoloUse, b: SoloUse) -> None:
-    """It is 0 to 1, the same in both directions, and 0 from a job to itself."""
+    """A distance is 0 to 1, the same in both directions, and 0 from a job to itself."""
     assert 0 <= distance_between(a, b) <= 1
     assert (distance_between(a, b), distance_between(a, a)) == (distance_between(b, a), 0)
 

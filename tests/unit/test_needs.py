@@ -1,6 +1,4 @@
-"""What a job needs of its GPUs together: decisions on named machines, and at random against trying
-everything.
-"""
+"""What a job needs of its GPUs together: decisions on named machines, and against trying all."""
 
 import random
 from collections.abc import Iterator, Sequence
@@ -38,26 +36,26 @@ def asking(gpus: int | None = 2, **wishes: object) -> Request:
 
 
 def held(machine: Topology, gpus: Sequence[int], **fields: object) -> Lease:
-    """A lease of GPUs of a named machine."""
+    """Make a lease of GPUs of a named machine."""
     uuid = {gpu.index: gpu.uuid for gpu in machine.gpus}
     named = {"id_": "a" + "x".join(map(str, gpus)), "uuids": tuple(uuid[gpu] for gpu in gpus)}
     return lease(**(named | fields))
 
 
 def outcome(decision: Decision) -> tuple[object, ...]:
-    """Grant with the GPUs, or Wait or Refuse with the reason."""
+    """Return Grant with the GPUs, or Wait or Refuse with the reason."""
     if isinstance(decision, Grant):
         return (Grant, sorted(decision.placement.gpus))
     return (type(decision), decision.reason)
 
 
 def answer(request: Request, machine: Topology, *busy: Sequence[int]) -> tuple[object, ...]:
-    """What is decided while others have these GPUs."""
+    """Decide while others have these GPUs."""
     return outcome(decide(request, Situation(machine, [held(machine, gpus) for gpus in busy])))
 
 
 def beside(request: Request, machine: Topology, *leases: Lease) -> tuple[object, ...]:
-    """What is decided while these leases are held."""
+    """Decide while these leases are held."""
     return outcome(decide(request, Situation(machine, leases)))
 
 
@@ -106,9 +104,7 @@ def beside(request: Request, machine: Topology, *leases: Lease) -> tuple[object,
 def test_one_numa_node(
     sentence: str, gpus: int, machine: Topology, busy: Sequence[int], want: tuple[object, ...]
 ) -> None:
-    """With --numa strict all GPUs are next to the same CPUs, or the job waits, or it can never
-    be.
-    """
+    """With --numa strict all GPUs are next to the same CPUs; else the job waits or is refused."""
     assert answer(asking(gpus, one_numa_node=True), machine, busy) == want, sentence
 
 
@@ -139,8 +135,8 @@ def test_one_numa_node(
             (
                 Refuse,
                 (
-                    "2 GPUs requested joined by NVLink: no 2 of the 8 that pcie-8gpu-workstation has "
-                    "are"
+                    "2 GPUs requested joined by NVLink: no 2 of the 8 that pcie-8gpu-workstation "
+                    "has are"
                 ),
             ),
         ),
@@ -179,8 +175,8 @@ def test_nvlink(
             (
                 Refuse,
                 (
-                    "2 GPUs requested with 40.5 GB/s at least: the best of the 8 that dgx1-v100 has "
-                    "reach 40"
+                    "2 GPUs requested with 40.5 GB/s at least: the best of the 8 that dgx1-v100 "
+                    "has reach 40"
                 ),
             ),
         ),
@@ -194,8 +190,8 @@ def test_nvlink(
             (
                 Refuse,
                 (
-                    "5 GPUs requested with 2 GB/s at least: the best of the 20 that minsky-cluster has "
-                    "reach 1.25"
+                    "5 GPUs requested with 2 GB/s at least: the best of the 20 that minsky-cluster "
+                    "has reach 1.25"
                 ),
             ),
         ),
@@ -209,9 +205,7 @@ def test_least_bandwidth(
     busy: Sequence[int],
     want: tuple[object, ...],
 ) -> None:
-    """With --min-bandwidth a job waits rather than start on poor links, and is refused where there
-    are no better.
-    """
+    """With --min-bandwidth a job waits rather than take poor links; if all are, it is refused."""
     assert answer(asking(gpus, least_gb_per_s=least), machine, busy) == want, sentence
 
 
@@ -278,8 +272,8 @@ def test_required_that_cannot_be_together() -> None:
             (
                 Wait,
                 (
-                    "5 GPUs requested: 4 of 8 are to be had, 1 is leased, 3 are next to a job to stay "
-                    "apart from"
+                    "5 GPUs requested: 4 of 8 are to be had, 1 is leased, 3 are next to a job to "
+                    "stay apart from"
                 ),
             ),
         ),
@@ -291,9 +285,7 @@ def test_required_that_cannot_be_together() -> None:
 def test_apart(
     sentence: str, gpus: int, theirs: dict[str, object], want: tuple[object, ...]
 ) -> None:
-    """A job stays out of the socket of one that it is to stay apart from, whichever of the two says
-    so.
-    """
+    """A job stays out of the socket of one that it stays apart from, whichever of them says so."""
     request = replace(asking(gpus, apart_from=("noisy",)), name="me", profile="mine")
     assert beside(request, DGX1, held(DGX1, (0,), **theirs)) == want, sentence
 
@@ -305,7 +297,7 @@ def test_apart_from_jobs_without_a_name() -> None:
 
 
 def test_apart_on_several_machines() -> None:
-    """Of several machines the whole one is kept free of it, not its socket alone."""
+    """On several machines the whole machine is kept free of the job, not its socket alone."""
     noisy = held(CLUSTER, (0,), name="noisy")
     assert beside(asking(2, apart_from=("noisy",)), CLUSTER, noisy) == (Grant, [4, 5])
     assert beside(asking(2), CLUSTER, noisy) == (Grant, [2, 3])
@@ -347,9 +339,7 @@ def test_apart_on_several_machines() -> None:
 def test_host_memory(
     sentence: str, gpus: int, asked: float, theirs: dict[int, float], want: tuple[object, ...]
 ) -> None:
-    """What the jobs of a socket move in its memory together is no more than it carries
-    (topo-aware-sc17 4.3).
-    """
+    """A socket's jobs together move no more than its memory carries (topo-aware-sc17 4.3)."""
     leases = [held(MINSKY, (gpu,), host_gb_per_s=moved) for gpu, moved in theirs.items()]
     assert beside(asking(gpus, host_gb_per_s=asked), MINSKY, *leases) == want, sentence
 
@@ -366,7 +356,7 @@ def test_host_memory_of_each_gpu() -> None:
 
 
 def test_host_memory_of_which_nothing_is_known() -> None:
-    """Where nobody knows what the memory carries, the wish is an error that says so."""
+    """Where the memory's bandwidth is unknown, wishing for some is an error that says so."""
     with pytest.raises(UsageError, match="what the host memory of dgx1-v100 carries is not known"):
         check_wishes(Wishes(host_gb_per_s=10.0), DGX1, 2)
 
@@ -414,8 +404,8 @@ HALF = (0, 1, 4, 5, 8, 9, 12, 13, 16, 17)
             (
                 Refuse,
                 (
-                    "6 GPUs requested each in a machine of its own: no 6 of the 20 that minsky-cluster "
-                    "has are"
+                    "6 GPUs requested each in a machine of its own: no 6 of the 20 that "
+                    "minsky-cluster has are"
                 ),
             ),
         ),
@@ -424,9 +414,7 @@ HALF = (0, 1, 4, 5, 8, 9, 12, 13, 16, 17)
 def test_several_machines(
     sentence: str, gpus: int, wishes: dict[str, bool], busy: Sequence[int], want: tuple[object, ...]
 ) -> None:
-    """Of several machines a job that fits takes one, if it says so only ever one, or one GPU of
-    each.
-    """
+    """A job that fits takes one machine of several; if asked, only ever one, or a GPU of each."""
     assert answer(asking(gpus, **wishes), CLUSTER, busy) == want, sentence
 
 
@@ -434,9 +422,7 @@ def test_several_machines(
     "policy", ["baseline", "fcfs", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
 )
 def test_one_machine_by_every_policy(policy: str) -> None:
-    """Whatever the policy, and however little a job cares for links, it is in one machine if it
-    fits into one.
-    """
+    """By every policy a job that fits into one machine is in one, however little links matter."""
     request = replace(asking(4), policy=policy, bandwidth_sensitive=False)
     assert answer(request, CLUSTER, (0, 1), (4,), (8,), (12,)) == (Grant, [16, 17, 18, 19])
 
@@ -459,9 +445,7 @@ def patient(least: float, gpus: int = 2, **slowdowns: tuple[float, float]) -> Re
 
 
 def test_least_utility() -> None:
-    """By topo-aware-p a job waits where its utility would be too small, and by topo-aware it does
-    not.
-    """
+    """By topo-aware-p a job waits where its utility would be too small; by topo-aware it starts."""
     busy = (0, 2)
     want = "2 GPUs requested with a utility of 0.5: the best found, 1,3, has 0.18"
     assert answer(patient(0.5), MINSKY, busy) == (Wait, want)
@@ -471,9 +455,7 @@ def test_least_utility() -> None:
 
 
 def test_least_utility_beside_others() -> None:
-    """Slowdowns beside others are seen, and an empty socket is preferred to waiting; then the
-    socket begun last.
-    """
+    """Slowdowns count: an empty socket is preferred to waiting, then the socket begun last."""
     request = patient(0.5, 1, noisy=(0.4, 0.3))
     one, other = (held(MINSKY, (gpu,), profile="noisy") for gpu in (0, 2))
     assert beside(request, MINSKY, one) == (Grant, [2])
@@ -483,9 +465,7 @@ def test_least_utility_beside_others() -> None:
 
 
 def test_expected_slowdown() -> None:
-    """A GPU's figure is the mean of what its socket's jobs would suffer and the worst that this one
-    would.
-    """
+    """A GPU's figure is the mean of what its socket's jobs would suffer and this job's worst."""
     request = patient(0.5, 1, noisy=(0.4, 0.3), quiet=(0.1, 0.03))
     leases = [held(MINSKY, (0,), profile="noisy"), held(MINSKY, (1,), profile="quiet")]
     got = expected_slowdown(request, MINSKY, leases)
@@ -493,9 +473,7 @@ def test_expected_slowdown() -> None:
 
 
 def test_least_utility_that_never_comes() -> None:
-    """Who asks for more utility than the idle machine has is refused, since no end of another job
-    would help.
-    """
+    """A job that asks for more utility than the idle machine has is refused, not left waiting."""
     across = replace(patient(0.5), constraints=(admit_only(MINSKY, ["0", "2"], "--only 0,2"),))
     assert answer(across, MINSKY) == (
         Refuse,
@@ -504,9 +482,7 @@ def test_least_utility_that_never_comes() -> None:
 
 
 def test_least_utility_of_required_gpus() -> None:
-    """GPUs that the policy would not have chosen, but has to take, need the least utility as
-    well.
-    """
+    """Required GPUs that the policy would not have chosen need the least utility as well."""
     required = admit_only(MINSKY, ["1", "2"], "--require 1,2")
     assert answer(replace(patient(0.5), wishes=Wishes(required=required)), MINSKY)[0] is not Grant
     assert answer(replace(patient(0.1), wishes=Wishes(required=required)), MINSKY) == (
@@ -523,9 +499,7 @@ def inside(request: Request, parent: Lease, *others: Lease) -> tuple[object, ...
 
 
 def test_host_memory_inside_a_lease() -> None:
-    """What a lease moves in host memory is what the jobs inside it move, so it is not counted
-    against them.
-    """
+    """Jobs inside a lease move what the lease moves in host memory, so it is not counted twice."""
     parent = held(MINSKY, (0, 1), host_gb_per_s=57.6)
     assert inside(asking(2, host_gb_per_s=57.6), parent) == (Grant, [0, 1])
 
@@ -567,9 +541,7 @@ def test_what_can_never_be(sentence: str, request_: Request, want: type) -> None
 
 
 def effective_gb_per_s(machine: Topology, gpus: Sequence[int]) -> float:
-    """Written a second time: the narrowest of all ways to part the GPUs, over NVLink if that joins
-    them.
-    """
+    """Return the narrowest way to part the GPUs, over NVLink if that joins them, written anew."""
     links = {(link.a, link.b): link for link in machine.links if link.a in gpus and link.b in gpus}
     nvlink = {
         pair: link.nvlink_planned_gb_per_s if link.nvlink_count else 0.0
@@ -590,9 +562,7 @@ def effective_gb_per_s(machine: Topology, gpus: Sequence[int]) -> float:
 def satisfies(
     request: Request, machine: Topology, leases: Sequence[Lease], gpus: Sequence[int]
 ) -> bool:
-    """Written a second time: whether these GPUs have all that the request wishes of them
-    together.
-    """
+    """Return whether these GPUs have all that the request wants of them together, written anew."""
     wishes = request.wishes
     chosen = [gpu for gpu in machine.gpus if gpu.index in gpus]
     sockets = [(gpu.node, gpu.numa_node) for gpu in chosen]
@@ -675,9 +645,7 @@ def sets_that_would_do(
 
 @pytest.mark.parametrize("seed", range(60))
 def test_against_trying_everything(seed: int) -> None:
-    """A job starts if, and only if, some free GPUs have all that it needs, and is refused only if
-    none ever will.
-    """
+    """A job starts if and only if free GPUs have all it needs; it is refused if none ever will."""
     request, machine, leases = any_situation(random.Random(seed))
     decision = decide(request, Situation(machine, leases))
     if isinstance(decision, Grant):
@@ -707,9 +675,7 @@ def test_nothing_wished() -> None:
 
 
 def test_a_preference_for_one_machine_gives_way() -> None:
-    """That a job stays in one machine is no need: what is required of it in two machines it
-    gets.
-    """
+    """One machine is a preference: a job gets what it requires in two machines if need be."""
     required = admit_only(CLUSTER, ["0", "4"], "--require 0,4")
     assert answer(asking(2, required=required), CLUSTER) == (Grant, [0, 4])
     together = answer(asking(2, required=required, single_node=True), CLUSTER)

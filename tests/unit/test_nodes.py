@@ -1,6 +1,4 @@
-"""Topologies of many machines: what a description with a network says, its levels, distances,
-pictures and way back.
-"""
+"""Topologies of many machines: what a network says, levels, distances, pictures and way back."""
 
 import io
 import random
@@ -32,9 +30,7 @@ ONE_MACHINE = [name for name in machine_names() if name != "minsky-cluster"]
 
 
 def several(nodes: int, **tables: Any) -> dict[str, Any]:
-    """So many machines of three A100 on an NVSwitch, two of them on one PCIe switch; `tables` stand
-    in the document.
-    """
+    """Describe machines of three A100 on an NVSwitch, two on one PCIe switch, and add `tables`."""
     return {
         "name": "box",
         "source": "made up",
@@ -66,9 +62,7 @@ BARE = {
 
 
 def test_gpus_count_on() -> None:
-    """GPUs and UUIDs are counted on through the machines, and NUMA nodes and CPUs stay each
-    machine's own.
-    """
+    """GPUs and UUIDs are counted on through the machines; NUMA nodes and CPUs begin anew."""
     got = [(gpu.index, gpu.uuid, gpu.node, gpu.numa_node, min(gpu.cpuset)) for gpu in built(2).gpus]
     assert got == [
         (0, "GPU-box-0", 0, 0, 0),
@@ -81,9 +75,7 @@ def test_gpus_count_on() -> None:
 
 
 def test_links_between_machines() -> None:
-    """Two machines have the network between them and nothing else: neither NVLink nor NVSwitch nor
-    PCIe.
-    """
+    """Two machines have only the network between them: no NVLink, NVSwitch or PCIe."""
     got = {
         (
             link.kind,
@@ -125,9 +117,7 @@ def test_every_pair_has_a_link() -> None:
 
 
 def test_instances_on_each_machine() -> None:
-    """MIG instances are numbered by their card's index, which counts on like those of whole
-    GPUs.
-    """
+    """MIG instances are numbered by their card's index, which counts on through the machines."""
     gpus = built(2, **SPLIT).gpus
     got = [(gpu.index, gpu.name, gpu.uuid, gpu.card, gpu.node) for gpu in gpus]
     assert got == [
@@ -230,9 +220,7 @@ WRONG: list[tuple[dict[str, Any], tuple[str | int, ...], str]] = [
 
 @pytest.mark.parametrize(("network", "path", "want"), WRONG)
 def test_wrong_network(network: dict[str, Any], path: tuple[str | int, ...], want: str) -> None:
-    """A mistake in what is said of the network is named with its key, what was found and what may
-    stand there.
-    """
+    """A mistake about the network is named with its key, what was found and what is allowed."""
     with pytest.raises(FieldError) as problem:
         built(2, network=network)
     assert (problem.value.path, problem.value.message) == (path, want)
@@ -256,9 +244,7 @@ def test_mistake_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_index_of_another_machine() -> None:
-    """What a description says of GPUs it says of one machine's: an index of the second one is
-    refused.
-    """
+    """A description's GPUs are those of one machine: an index of the second one is refused."""
     with pytest.raises(FieldError) as problem:
         built(2, nvlink={"version": 3, "links": [[0, 3, 4]]})
     assert problem.value.message == "[0, 3] is no list of GPU indices 0 to 2"
@@ -275,7 +261,7 @@ def test_instances_on_more_cards_than_can_be_numbered() -> None:
 
 
 def outline(level: Level) -> Any:
-    """Kind of a level, which node it is in, and what is below; GPUs as their index."""
+    """Return a level's kind, its node, and what is below; GPUs as their index."""
     return (
         level.gpus[0]
         if level.kind == "GPU"
@@ -319,7 +305,7 @@ def test_sockets_of_all_machines() -> None:
 
 
 def test_sockets_of_machines_of_which_little_is_known() -> None:
-    """A machine whose sockets nobody knows counts as one."""
+    """A machine whose sockets are unknown counts as one."""
     sockets = machine_tree(built(2, numa=[], pcie={"generation": 4, "width": 16})).sockets
     assert [(socket.kind, socket.gpus) for socket in sockets] == [
         ("machine", (0, 1, 2)),
@@ -338,9 +324,7 @@ def test_machine_of_one_gpu_below_the_network() -> None:
 
 
 def test_network_is_farthest() -> None:
-    """Any two GPUs of one machine are nearer to each other than any two of different ones, whatever
-    lies between.
-    """
+    """Two GPUs of one machine are nearer than any two of different ones, whatever lies between."""
     levels = {"PIX": [[0, 1]], "PXB": [[0, 1, 2]], "PHB": [[0, 1, 2, 3]], "NODE": [[0, 1, 2, 3, 4]]}
     deep = several(2, gpus={"count": 6, "model": "A40"}, nvlink={"version": 3}, numa=[])
     deep["pcie"]["groups"] = levels
@@ -356,9 +340,7 @@ def test_network_is_farthest() -> None:
 
 
 def test_network_is_farther_than_the_deepest_machine() -> None:
-    """Two switches in different machines are farther apart than any two GPUs of a machine with
-    every level.
-    """
+    """Switches in different machines are farther apart than GPUs of a machine with every level."""
     groups = [(2, "PIX"), (3, "PXB"), (4, "PHB"), (5, "NODE"), (10, "SYS")]
 
     def wire(a: int, b: int) -> Wire:
@@ -384,9 +366,7 @@ def test_network_is_farther_than_the_deepest_machine() -> None:
     "topology", [CLUSTER, built(4), built(2, **SPLIT), built(3, **BARE)], ids=range(4)
 )
 def test_distance_is_the_way_through_the_graph(topology: Topology) -> None:
-    """The distance of two GPUs of different machines is the length of the shortest way along the
-    level graph.
-    """
+    """The distance of GPUs of different machines is the shortest path along the level graph."""
     tree = machine_tree(topology)
     graph = to_networkx(tree)
     levels = graph.edge_subgraph(
@@ -418,7 +398,7 @@ def test_level_graph_of_a_cluster() -> None:
 
 
 def any_cluster(rng: random.Random) -> dict[str, Any]:
-    """One to five machines of one to four cards with anything that a description can say."""
+    """Draw 1 to 5 machines of 1 to 4 cards with anything that a description can say."""
     count = rng.randint(1, 4)
     pairs = list(combinations(range(count), 2))
     document = several(
@@ -461,9 +441,7 @@ def any_cluster(rng: random.Random) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_cluster_there_and_back(seed: int) -> None:
-    """Whatever is described of machines on a network survives the way to a document, a graph or a
-    GraphML file.
-    """
+    """Any description of networked machines survives as a document, a graph and a GraphML file."""
     topology = described_topology(any_cluster(random.Random(seed)), "0badc0de")
     again = described_topology(machine_document(topology), "0badc0de")
     graph = topology.to_networkx()
@@ -489,9 +467,7 @@ def test_links_of_any_cluster(seed: int) -> None:
 
 
 def test_document_of_a_cluster() -> None:
-    """The document of a cluster says of one machine what it says of power8-minsky, and how many
-    there are.
-    """
+    """A cluster's document says of one machine what power8-minsky says, and how many there are."""
     got, want = machine_document(CLUSTER), machine_document(MINSKY)
     assert got.pop("network") == {"nodes": 5, "bandwidth_gb_per_s": 1.25}
     for said in (got, want):
@@ -542,9 +518,7 @@ def pair(edge: dict[str, Any], nodes: tuple[int, int] = (0, 1), **more: Any) -> 
     [{"weight": 12.5}, {"path": "NET", "pcie_gb_per_s": 12.5}, {"kind": "network", "weight": 12.5}],
 )
 def test_least_graph_of_two_machines(edge: dict[str, Any]) -> None:
-    """Two nodes in different machines need no more than their edge's bandwidth, even with NVLinks
-    into a switch.
-    """
+    """Two nodes in different machines need only their edge's bandwidth, even with an NVSwitch."""
     (link,) = Topology.from_networkx(pair(edge, nvswitch_links=12, nvlink_version=3)).links
     got = (link.kind, link.path, link.nvlink_count, link.bandwidth_gb_per_s, link.peer_to_peer)
     assert got == ("network", "NET", 0, 12.5, False)
@@ -589,9 +563,7 @@ WRONG_EDGES: list[tuple[dict[str, Any], tuple[int, int], str]] = [
 def test_edge_that_contradicts_its_nodes(
     edge: dict[str, Any], nodes: tuple[int, int], want: str
 ) -> None:
-    """An edge that says something else than its GPUs' machines is refused by its name and both
-    facts.
-    """
+    """An edge that contradicts its GPUs' machines is refused with its name and both facts."""
     with pytest.raises(UsageError) as problem:
         Topology.from_networkx(pair(edge, nodes))
     assert problem.value.message == f"edge 0-1: {want}"
@@ -661,16 +633,12 @@ source: made up
 
 
 def test_text_of_two_machines() -> None:
-    """The matrix says which node each GPU is in, the tree has a part for each node, and NET is
-    explained.
-    """
+    """The matrix has each GPU's node, the tree has a part for each node, and NET is explained."""
     assert "\n".join(topology_lines(built(2), colour=False)) + "\n" == TWO_NODES
 
 
 def test_text_of_a_cluster() -> None:
-    """Of more GPUs than a matrix can have it is said how machines are joined, and how many pairs
-    within have which.
-    """
+    """Beyond the matrix's size, the text says how machines are joined and counts pairs by link."""
     assert topology_lines(CLUSTER, colour=False)[:8] == [
         "minsky-cluster: 20 x Tesla P100-SXM2-16GB, 15.9 GiB, on 5 nodes",
         "5 nodes, every two of them joined by NET 1.25 GB/s",
@@ -684,7 +652,7 @@ def test_text_of_a_cluster() -> None:
 
 
 def test_text_of_many_machines() -> None:
-    """Of more than eight machines the sockets of the first stand for all."""
+    """Beyond eight machines, the sockets of the first stand for all."""
     lines = topology_lines(built(100), colour=False)
     assert lines[1:9] == [
         "100 nodes, every two of them joined by NET 12.5 GB/s",
@@ -717,9 +685,7 @@ def test_text_fits(nodes: int, width: int) -> None:
 
 
 def test_matrix_as_wide_as_the_terminal() -> None:
-    """The matrix has bandwidths as long as they fit, with the column of nodes, and else the names
-    alone.
-    """
+    """The matrix has bandwidths if they fit beside the column of nodes, and else just the names."""
     header = TWO_NODES.splitlines()[1]
     assert topology_lines(built(2), colour=False, width=len(header))[1] == header
     assert (
@@ -748,9 +714,7 @@ def frame(element: ET.Element) -> tuple[float, float, float, float]:
     ids=["cluster", "mig", "twenty", "bare"],
 )
 def test_picture_of_several_machines(topology: Topology) -> None:
-    """Each machine has a frame with its name, frames keep apart, and everything of a machine is
-    within its own.
-    """
+    """Each machine has a frame with its name and all its parts inside, and frames keep apart."""
     svg = ET.fromstring(topology_svg(topology))
     groups = of_class(svg, "node")
     frames = [frame(group.find(f"{SVG}rect")) for group in groups]
@@ -794,9 +758,7 @@ def test_legend_of_a_cluster() -> None:
 
 
 def test_dot_of_a_cluster() -> None:
-    """For Graphviz each machine is a cluster around its sockets, with its own NVSwitch and an edge
-    to the network.
-    """
+    """In Graphviz each machine is a cluster of sockets and NVSwitch, joined to the network."""
     lines = [line.strip() for line in topology_dot(built(2)).splitlines()]
     assert [line for line in lines if line.startswith("subgraph")] == [
         "subgraph cluster_node_0 {",

@@ -1,6 +1,4 @@
-"""Nsight Compute's CSV, in the forms in which its versions print it, becomes the counters of a
-profile.
-"""
+"""Nsight Compute's CSV, as its versions print it, becomes the counters of a profile."""
 
 import time
 
@@ -32,12 +30,12 @@ AFTER = "==PROF== Disconnected from process 7\n"
 
 
 def line(*cells: object) -> str:
-    """A line of CSV as ncu writes it: everything between quotes."""
+    """Return a line of CSV as ncu writes it: everything between quotes."""
     return ",".join(f'"{cell}"' for cell in cells) + "\n"
 
 
 def details(*kernels: dict[str, tuple[str, str]], columns: list[str] = HEADER) -> str:
-    """The details page: a row for each metric of each kernel.
+    """Return the details page: a row for each metric of each kernel.
 
     A metric has its unit and its value.
     """
@@ -55,7 +53,7 @@ def details(*kernels: dict[str, tuple[str, str]], columns: list[str] = HEADER) -
 
 
 def raw(units: dict[str, str], *kernels: dict[str, str]) -> str:
-    """The raw page: a column for each metric, the units in a row of their own."""
+    """Return the raw page: a column for each metric, the units in a row of their own."""
     text = BEFORE + line("ID", "Process ID", "Kernel Name", "launch__grid_size", *units)
     text += line("", "", "", "", *units.values())
     for number, values in enumerate(kernels):
@@ -77,12 +75,12 @@ WANT = NcuCounters(150.0, 75.5, 32, 32.7, 93.75, 1)
 
 
 def without(*names: str, kernel: dict[str, tuple[str, str]] = ONE) -> dict[str, tuple[str, str]]:
-    """A kernel without some of its metrics."""
+    """Return a kernel without some of its metrics."""
     return {name: cell for name, cell in kernel.items() if name not in names}
 
 
 def near(got: NcuCounters) -> NcuCounters:
-    """The same within a float's noise."""
+    """Round the counters, so that a float's noise makes no difference."""
     return NcuCounters(
         *(round(value, 9) if isinstance(value, float) else value for value in as_list(got))
     )
@@ -100,9 +98,7 @@ def test_pages(text: str) -> None:
     ids=["dos", "warning", "as is"],
 )
 def test_surroundings(change: tuple[str, str]) -> None:
-    """Line ends of DOS, a byte order mark, and what ncu and the job say around the table change
-    nothing.
-    """
+    """DOS line ends, a byte order mark, and text of ncu and the job around the table do no harm."""
     assert near(read_ncu("\ufeff" + details(ONE).replace(*change), "ncu.csv")) == WANT
 
 
@@ -140,9 +136,7 @@ def test_names_on_the_details_page() -> None:
 
 
 def test_own_name_counts_first() -> None:
-    """Where a metric stands under its own name and under another one, its own counts, wherever it
-    stands.
-    """
+    """A metric under its own name counts before another name for it, wherever it stands."""
     other = {"Achieved Occupancy": ("%", "99.99")}
     assert near(read_ncu(details(ONE | other), "ncu.csv")) == WANT
     assert near(read_ncu(details(other | ONE), "ncu.csv")) == WANT
@@ -268,9 +262,7 @@ def test_kernel_that_does_not_use_the_cache(nothing: str) -> None:
 def test_occupancy_is_not_needed(
     names: list[str], missing: tuple[str, ...], occupancy: float | None
 ) -> None:
-    """Without occupancy, or without the time that weighs it, it is unknown, and what ncu was not
-    asked for is named.
-    """
+    """Occupancy without its metric or its time is unknown, and what was not asked for is named."""
     kernel = without(*names)
     got = read_ncu(details(kernel, kernel), "ncu.csv")
     assert (got.warp_occupancy_percentage, got.missing, got.llc_hit_rate_percentage) == (
@@ -286,9 +278,7 @@ def test_one_kernel_needs_no_time() -> None:
 
 
 def test_rate_slightly_past_all() -> None:
-    """A hit rate of a little more than 100 %, which comes of counting in several replays, is 100
-    %.
-    """
+    """A hit rate slightly over 100 %, which comes of several replays, is taken for 100 %."""
     assert read_ncu(details(ONE | {HIT: ("%", "100.62")}), "ncu.csv").llc_hit_rate_percentage == 100
 
 

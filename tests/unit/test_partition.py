@@ -1,6 +1,4 @@
-"""How much of a GPU each job gets: the search against trying everything in a model, and the rules
-for newcomers.
-"""
+"""How much of a GPU each job gets: the search against trying all, and the rules for newcomers."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -67,7 +65,7 @@ def pair_of(names: str) -> tuple[Benchmark, ...]:
 
 
 def searched(machine: Machine, jobs: Sequence[Benchmark]) -> Allocation:
-    """What the search finds while the model runs the jobs together."""
+    """Return what the search finds while the model runs the jobs together."""
     return cd_search(
         [job.memory_intensive for job in jobs], machine.sm_count, machine.performance(jobs)
     )
@@ -112,8 +110,9 @@ def test_optimum_of_a_mixed_pair(pair: tuple[Benchmark, ...]) -> None:
     ("names", "each"), [("LBM_DWT2D", 3), ("LBM_LAVAMD", 5), ("LAVAMD_GAUSSIAN", 4)]
 )
 def test_saturation_of_a_memory_pair(names: str, each: int) -> None:
-    """A memory-intensive pair has, within 5 %, its best STP among even partitions from so many SMs
-    each on.
+    """The quoted SMs each are the fewest that give a memory-intensive pair 95 % of its best STP.
+
+    The best is among even partitions.
     """
     stp = [PAPER.stp(pair_of(names), (n, n)) for n in range(1, 13)]
     assert next(n for n in range(1, 13) if stp[n - 1] >= 0.95 * max(stp)) == each
@@ -150,9 +149,7 @@ def test_throughput_between_points(sentence: str, percentage: float, want: float
 @pytest.mark.parametrize("machine", VARIANTS)
 @pytest.mark.parametrize("every", [1, 2, 6])
 def test_classes_of_table_1(machine: Machine, every: int) -> None:
-    """Curves give all benchmarks their type of Table 1, also if only every sixth number of SMs was
-    measured.
-    """
+    """Curves give all benchmarks their type of Table 1, even from every sixth number of SMs."""
     got, want = {}, {}
     for name, benchmark in BENCHMARKS.items():
         demand = machine.demand(benchmark)
@@ -192,8 +189,9 @@ MADE_UP_MERGE = Counters(llc_accesses_per_kilo_instruction=26.6 / 1.536, llc_hit
 
 
 def test_off_sm_model() -> None:
-    """Eq. 1 and 2, worked out by hand: 2e9 x 1 access x 32 bytes x 24; 0.99 x 1000 + 0.01 x 200 x
-    0.5.
+    """Eq. 1 and 2 agree with hand calculation.
+
+    By hand: 2e9 x 1 access x 32 bytes x 24; 0.99 x 1000 + 0.01 x 200 x 0.5.
     """
     found = model_off_sm(MADE_UP_LAVAMD, MADE_UP_GPU)
     assert as_list(found) == pytest.approx([1536.0, 991.0])
@@ -208,8 +206,10 @@ def test_network_bounds_the_supply() -> None:
 
 
 def test_dram_utilization_alone_misleads() -> None:
-    """Counters as the paper describes them, made up: LAVAMD with 1000 APKI and hardly any DRAM
-    traffic is memory-intensive; MERGE with 13.3 % DRAM utilization is not.
+    """Memory-intensive is a matter of accesses, not of DRAM utilization.
+
+    Counters as the paper describes them, made up: LAVAMD with 1000 APKI and hardly any DRAM traffic
+    is memory-intensive; MERGE with 13.3 % DRAM utilization is not.
     """
     lavamd, merge = (
         model_off_sm(MADE_UP_LAVAMD, MADE_UP_GPU),
@@ -284,8 +284,7 @@ def test_no_knee(points: list[tuple[float, float]]) -> None:
 
 
 def test_estimated_knee() -> None:
-    """From counters the knee is an estimate: where the SMs, each with its part of the cache's
-    bandwidth, have all.
+    """From counters the knee is estimated: where the SMs' parts of the bandwidth make up all.
 
     By hand: all from DRAM, 200 GB/s; an SM draws 1000 / 24 GB/s, so 4.8 SMs; 5 % less are 4.56, and
     5 of 24 are 21 %.
@@ -301,9 +300,10 @@ def test_estimated_knee() -> None:
 @pytest.mark.parametrize("machine", VARIANTS)
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: "_".join(one.name for one in pair))
 def test_search_against_trying_all(pair: tuple[Benchmark, ...], machine: Machine) -> None:
-    """Of every pair in every variant of the model the search reaches 97 % of the best STP of all
-    partitions, but for memory-intensive pairs, where it leaves SMs idle; it asks for a sixth of the
-    evaluations at most.
+    """The search reaches 97 % of the best STP by a sixth of the evaluations of trying all.
+
+    So it does for every pair in every variant of the model but memory-intensive pairs, where it
+    leaves SMs idle.
     """
     found = searched(machine, pair)
     if found.mode != "power":
@@ -315,8 +315,10 @@ def test_search_against_trying_all(pair: tuple[Benchmark, ...], machine: Machine
 @pytest.mark.parametrize("machine", VARIANTS)
 @pytest.mark.parametrize("pair", MEMORY_PAIRS, ids=lambda pair: "_".join(one.name for one in pair))
 def test_power_mode_against_trying_all(pair: tuple[Benchmark, ...], machine: Machine) -> None:
-    """Of a memory-intensive pair each job stays within 5 % of the even share, STP too, with 2 SMs
-    more at most than the fewest that do so of all partitions; 6 evaluations stand against hundreds.
+    """Power mode keeps 95 % of a memory-intensive pair's even share, on nearly the fewest SMs.
+
+    Each job stays within 5 %, STP too, with 2 SMs more at most than the fewest that do so of all
+    partitions; 6 evaluations stand against hundreds.
     """
     even = machine.rates(pair, [machine.sm_count // 2] * 2)
 
@@ -338,16 +340,15 @@ def test_power_mode_against_trying_all(pair: tuple[Benchmark, ...], machine: Mac
     ("names", "want"), [("LBM_DWT2D", (3, 3)), ("LAVAMD_GAUSSIAN", (4, 4)), ("LAVAMD_LBM", (6, 5))]
 )
 def test_power_mode_sms(names: str, want: tuple[int, ...]) -> None:
-    """The quoted memory-intensive pairs get 3 and 4 SMs each as in the paper; LAVAMD beside LBM one
-    more than 5.
-    """
+    """The quoted memory-intensive pairs get 3 and 4 SMs each; LAVAMD beside LBM gets 6 to 5."""
     assert searched(PAPER, pair_of(names)).sms == want
 
 
 @pytest.mark.parametrize("jobs", FOURS, ids=lambda jobs: "_".join(one.name for one in jobs))
 def test_four_jobs(jobs: tuple[Benchmark, ...]) -> None:
-    """Of four jobs the memory-intensive ones stay within 5 % of the even share; what they leave
-    goes to the others, with no less STP than evenly, and is idle if there are none.
+    """The memory-intensive ones of four jobs stay within 5 % of the even share.
+
+    What they leave goes to the others, with no less STP than evenly, and is idle if there are none.
     """
     found = searched(PAPER, jobs)
     before, after = (
@@ -366,8 +367,10 @@ def test_four_jobs(jobs: tuple[Benchmark, ...]) -> None:
 
 
 def test_steps_of_the_paper() -> None:
-    """A lone memory-intensive job of two is measured at 12 SMs, then 10, 8, 6, 4 while the other
-    has its half; then the last step is halved, and nothing is asked twice.
+    """A lone memory-intensive job of two is measured at ever fewer SMs, and nothing is asked twice.
+
+    It is measured at 12 SMs, then 10, 8, 6, 4 while the other has its half; then the last step is
+    halved.
     """
     asked = []
 
@@ -380,9 +383,7 @@ def test_steps_of_the_paper() -> None:
 
 
 def test_tentative_numbers() -> None:
-    """Power mode goes from one SM each to what linear growth promises, then on by one, each job for
-    itself.
-    """
+    """Power mode goes from one SM each to what linear growth promises, then by one for each job."""
     asked = []
     tables = ([1, 2, 2.5, 3, 3.2] + [3.3] * 19, [2] * 24)
 
@@ -396,9 +397,7 @@ def test_tentative_numbers() -> None:
 
 
 def test_power_mode_never_beyond_half() -> None:
-    """A job that loses at every step keeps its half, and gets no more, even if it suffers from what
-    another gave up.
-    """
+    """A job that loses at every step keeps its half and no more, whatever the other gives up."""
     assert cd_search([True, True], 24, lambda job, sms: sms[job] ** 2).sms == (12, 12)
     assert cd_search([True, True], 24, lambda job, sms: 1 if job else sms[0] * sms[1]).sms == (
         12,
@@ -412,9 +411,7 @@ def test_down_to_one_sm() -> None:
 
 
 def test_fewer_sms_that_are_faster() -> None:
-    """Where a curve falls, the gain of fewer SMs is not given away: 7 SMs reach 6.67, and 6 would
-    be 5 % less.
-    """
+    """Where a curve falls, the gain of fewer SMs is kept: 7 SMs reach 6.67, 6 would be 5 % less."""
     found = searched(PAPER, pair_of("GESUMMV_DXTC"))
     assert found.sms == (7, 17)
 
@@ -455,8 +452,7 @@ def test_partition(sentence: str, jobs: list[Demand], mode: str, want: tuple[int
 
 @pytest.mark.parametrize("pair", MIXED_PAIRS, ids=lambda pair: "_".join(one.name for one in pair))
 def test_partition_by_curves_in_the_model(pair: tuple[Benchmark, ...]) -> None:
-    """Curves of jobs alone are enough: the SMs that their percentages come to reach 94 % of the
-    best STP.
+    """The percentages found from curves of jobs alone reach 94 % of the best STP.
 
     Of 24 SMs one is lost to whole percentages; with as many SMs as today's GPUs have, less than a
     percent.
@@ -468,9 +464,7 @@ def test_partition_by_curves_in_the_model(pair: tuple[Benchmark, ...]) -> None:
 
 
 def test_partition_by_a_simulator() -> None:
-    """A function that knows the others is asked instead of the curves: LBM and DWT2D need 3 SMs
-    each together.
-    """
+    """A simulator is asked instead of the curves: LBM and DWT2D need 3 SMs each together."""
     pair = pair_of("LBM_DWT2D")
     demands = [PAPER.demand(one) for one in pair]
     assert partition(demands, capacity(24)).sm_percentages == (21, 17)
@@ -541,9 +535,7 @@ def test_newcomer(
     announced: list[Demand],
     want: tuple[int, bool],
 ) -> None:
-    """A newcomer gets what residents and announced jobs leave, and has caps overlap where that is
-    too little.
-    """
+    """A newcomer gets what residents and announced jobs leave; caps overlap if it is too little."""
     part = allot_newcomer(residents, newcomer, announced, UNCOUNTED)
     assert (part.sm_percentage, part.overlaps) == want, sentence
     assert part.left == 100 - sum(percentage for _, percentage in residents)
@@ -576,7 +568,7 @@ def test_group_that_comes_one_by_one() -> None:
 
 
 def seen(part: Allotment) -> tuple[object, ...]:
-    """What a newcomer is told."""
+    """Return what a newcomer is told."""
     return (part.sm_percentage, part.left, part.overlaps, part.reason)
 
 
@@ -600,7 +592,7 @@ def test_reasons() -> None:
 
 @st.composite
 def demands(draw: st.DrawFn) -> Demand:
-    """With curves that rise and fall as they like, few points or none, and counters at times."""
+    """Draw demands with any curve, of few points or none, and sometimes counters."""
     shares = sorted(draw(st.sets(st.integers(1, 100), max_size=8)))
     throughputs = draw(st.lists(st.integers(1, 1000), min_size=len(shares), max_size=len(shares)))
     counters = draw(st.none() | st.builds(Counters, st.floats(0, 2000), st.floats(0, 1)))
@@ -617,9 +609,7 @@ CAPACITIES = st.sampled_from([UNCOUNTED, MADE_UP_GPU, capacity(1), capacity(24),
 
 @given(GROUPS, CAPACITIES)
 def test_percentages_are_whole_and_fit(group: list[Demand], gpu: Capacity) -> None:
-    """Percentages are 1 to 100, and sum to 100 at most where every job can have an SM; to 200 where
-    none is known.
-    """
+    """Percentages are 1 to 100; they sum to at most 100 with an SM per job, 200 if unknown."""
     whole = partition(group, gpu)
     found = whole.sm_percentages
     assert all(type(percentage) is int and 1 <= percentage <= 100 for percentage in found)
@@ -631,9 +621,7 @@ def test_percentages_are_whole_and_fit(group: list[Demand], gpu: Capacity) -> No
 def test_memory_intensive_jobs_get_an_even_share_at_most(
     group: list[Demand], gpu: Capacity
 ) -> None:
-    """A memory-intensive job of several never gets more than its even share, and keeps 95 % of what
-    that gives it.
-    """
+    """A memory-intensive job of several never gets more than its even share."""
     found = partition(group, gpu).sm_percentages
     for demand, percentage in zip(group, found, strict=True):
         if len(group) > 1 and is_memory_intensive(demand, gpu):
@@ -674,8 +662,9 @@ def test_newcomers(
     gpu: Capacity,
     rng: object,
 ) -> None:
-    """A newcomer gets 1 to 100 %, whatever there is and in whatever order it came; caps overlap
-    only where less than 10 % is left, or less than an SM.
+    """A newcomer gets 1 to 100 %, whatever there is and in whatever order it came.
+
+    Caps overlap only where less than 10 % is left, or less than an SM.
     """
     part = allot_newcomer(residents, newcomer, announced, gpu)
     shuffled = list(residents)

@@ -1,6 +1,4 @@
-"""Who talks to whom: the built-in shapes against second constructions, and graphs from files and
-from networkx.
-"""
+"""Communication patterns: built-in shapes against second constructions; graphs from outside."""
 
 import random
 from fractions import Fraction
@@ -25,12 +23,12 @@ Pair = tuple[int, int]
 
 
 def pairs(name: str, ranks: int) -> list[Pair]:
-    """The edges of a built-in shape without their weights."""
+    """Return the edges of a built-in shape without their weights."""
     return [(a, b) for a, b, _ in PATTERNS[name].edges(ranks)]
 
 
 def in_order(edges: list[Pair] | set[Pair]) -> list[Pair]:
-    """Each pair once, the lower rank first."""
+    """Return each pair once, the lower rank first."""
     return sorted({(min(pair), max(pair)) for pair in edges if len(set(pair)) == 2})
 
 
@@ -38,8 +36,10 @@ def in_order(edges: list[Pair] | set[Pair]) -> list[Pair]:
 
 # The drawings above ncclGetDtree in NCCL's trees.cc: the first tree, then the second.
 DRAWN_TREES = {
-    12: "0-8 8-4 8-10 4-2 4-6 10-9 10-11 2-1 2-3 6-5 6-7 11-3 3-1 3-7 1-0 1-2 7-5 7-9 5-4 5-6 9-8 9-10",
-    13: "0-8 8-4 8-12 4-2 4-6 12-10 2-1 2-3 6-5 6-7 10-9 10-11 1-9 9-5 9-0 5-3 5-7 0-11 3-2 3-4 7-6 7-8 11-10 11-12",
+    12: "0-8 8-4 8-10 4-2 4-6 10-9 10-11 2-1 2-3 6-5 6-7 "
+    "11-3 3-1 3-7 1-0 1-2 7-5 7-9 5-4 5-6 9-8 9-10",
+    13: "0-8 8-4 8-12 4-2 4-6 12-10 2-1 2-3 6-5 6-7 10-9 10-11 "
+    "1-9 9-5 9-0 5-3 5-7 0-11 3-2 3-4 7-6 7-8 11-10 11-12",
 }
 SHAPES = [
     ("a ring closes", "ring", 4, [(0, 1), (0, 3), (1, 2), (2, 3)]),
@@ -87,18 +87,14 @@ def test_shapes(sentence: str, name: str, ranks: int, want: list[Pair]) -> None:
 
 @pytest.mark.parametrize("ranks", DRAWN_TREES)
 def test_drawn_trees(ranks: int) -> None:
-    """An even number of ranks has a mirrored tree as the second, an odd one a shifted tree, as NCCL
-    draws them.
-    """
+    """The second tree of an even number of ranks is mirrored, of an odd one shifted, as by NCCL."""
     drawn = [tuple(map(int, edge.split("-"))) for edge in DRAWN_TREES[ranks].split()]
     assert pairs("tree", ranks) == sorted({(min(edge), max(edge)) for edge in drawn})
 
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_edges_of_shapes(name: str) -> None:
-    """Edges are sorted, the lower rank first, each once, of weight 1, connect all ranks, and one
-    rank has none.
-    """
+    """Edges are sorted, lower rank first, unique, of weight 1, connect all; one rank has none."""
     assert PATTERNS[name].edges(1) == ()
     for ranks in range(2, 40):
         edges = PATTERNS[name].edges(ranks)
@@ -111,9 +107,7 @@ def test_edges_of_shapes(name: str) -> None:
 
 
 def hanging(base: int, count: int) -> tuple[list[Pair], int | None]:
-    """Edges of NCCL's binary tree over the `count` ranks after `base`, and its top: found from the
-    top downward.
-    """
+    """Return NCCL's binary tree over `count` ranks after `base`, and its top, from the top down."""
     if not count:
         return [], None
     half = 1
@@ -130,7 +124,7 @@ def hanging(base: int, count: int) -> tuple[list[Pair], int | None]:
 
 
 def double_tree(ranks: int) -> list[Pair]:
-    """Both trees of NCCL, rank 0 above the tree of the others."""
+    """Return both trees of NCCL, rank 0 above the tree of the others."""
     tree, top = hanging(0, ranks - 1)
     first = [*tree, *([(0, top)] if top is not None else [])]
     other = {rank: (rank + 1) % ranks if ranks % 2 else ranks - 1 - rank for rank in range(ranks)}
@@ -138,9 +132,7 @@ def double_tree(ranks: int) -> list[Pair]:
 
 
 def test_trees_from_the_top() -> None:
-    """The trees by parents are those that are found by splitting at powers of two, for up to 300
-    ranks.
-    """
+    """The trees by parents are those found by splitting at powers of two, for up to 300 ranks."""
     for ranks in range(1, 301):
         assert pairs("tree", ranks) == double_tree(ranks)
         assert pairs("ring+tree", ranks) == in_order([*pairs("ring", ranks), *pairs("tree", ranks)])
@@ -177,9 +169,7 @@ def test_grids_of_mpi(ranks: int, want: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("axes", [2, 3])
 def test_grids_are_even(axes: int) -> None:
-    """No grid of as many ranks has a smaller difference of its sizes, or a smaller sum, for up to
-    256 ranks.
-    """
+    """No grid of as many ranks has a smaller difference or sum of sizes, for up to 256 ranks."""
     for ranks in range(1, 257):
         sizes = [size for size in range(1, ranks + 1) if ranks % size == 0]
         grids = [grid for grid in product(sizes, repeat=axes) if prod(grid) == ranks]
@@ -214,9 +204,7 @@ def test_collectives() -> None:
 
 
 def test_patterns_are_values() -> None:
-    """Patterns of the same graph are equal and one key of a dict; of another weight they are
-    not.
-    """
+    """Patterns of one graph are equal and one key of a dict; of another weight they are not."""
     one = graph_pattern(nx.path_graph(3), "mine")
     same = graph_pattern(nx.path_graph(3), "mine")
     other = graph_pattern(nx.Graph([(0, 1, {"weight": 2}), (1, 2)]), "mine")
@@ -227,9 +215,7 @@ def test_patterns_are_values() -> None:
 
 
 def test_graph_of_every_kind() -> None:
-    """Of directed and parallel edges the weights add up; a missing weight is 1; text nodes are
-    ranks.
-    """
+    """Weights of directed and parallel edges add up; a missing one is 1; text nodes are ranks."""
     simple = nx.Graph([(2, 0, {"weight": 3}), (1, 2)])
     directed = nx.DiGraph([("0", "2", {"weight": 2}), ("2", "0"), ("1", "2", {"weight": 1})])
     parallel = nx.MultiGraph([(0, 2), (2, 0), (0, 2), (1, 2)])
@@ -261,7 +247,7 @@ def test_graph_stays_as_it_is() -> None:
 
 
 def summed(edges: list[Edge]) -> tuple[Edge, ...]:
-    """Edges added up by a matrix."""
+    """Add edges up by a matrix."""
     ranks = 1 + max(max(a, b) for a, b, _ in edges)
     matrix = np.zeros((ranks, ranks))
     for a, b, weight in edges:
@@ -282,9 +268,7 @@ def summed(edges: list[Edge]) -> tuple[Edge, ...]:
     st.randoms(use_true_random=False),
 )
 def test_graphs_at_random(edges: list[Edge], chance: random.Random) -> None:
-    """Any connected multigraph gives the sums of its weights, in whatever order its edges come;
-    others are refused.
-    """
+    """A connected multigraph gives the sums of its weights in any order; others are refused."""
     graph = nx.MultiDiGraph()
     graph.add_weighted_edges_from(edges)
     shuffled = nx.MultiDiGraph()
@@ -299,17 +283,17 @@ def test_graphs_at_random(edges: list[Edge], chance: random.Random) -> None:
 
 
 def with_weight(weight: object) -> nx.Graph:
-    """Two ranks that talk so much."""
+    """Return a graph of two ranks with an edge of this weight."""
     return nx.Graph([(0, 1, {"weight": weight})])
 
 
 def apart(count: int) -> nx.Graph:
-    """So many pairs."""
+    """Return a graph of so many separate pairs."""
     return nx.Graph([(2 * i, 2 * i + 1) for i in range(count)])
 
 
 def followed(joined: int, alone: int) -> nx.Graph:
-    """A chain of so many ranks, then so many that talk to nobody."""
+    """Return a chain of so many ranks, then so many that have no edges."""
     return nx.disjoint_union(nx.path_graph(joined), nx.empty_graph(alone))
 
 
@@ -364,9 +348,7 @@ def test_largest_graph() -> None:
 
 @pytest.mark.parametrize(("ranks", "asked"), [(1, "1 GPU"), (2, "2 GPUs"), (4, "4 GPUs")])
 def test_graph_has_its_own_size(ranks: int, asked: str) -> None:
-    """A graph is no pattern for another number of ranks; the hint says which option asks for its
-    own.
-    """
+    """A graph is no pattern for another number of ranks; the hint names the option for its own."""
     with pytest.raises(UsageError) as caught:
         graph_pattern(nx.path_graph(3), "my\njob").edges(ranks)
     assert (caught.value.message, caught.value.hint) == (
@@ -437,9 +419,7 @@ def test_edge_list_by_its_ending(
     ],
 )
 def test_edge_lists(text: str, tmp_path: Path) -> None:
-    """Blanks, tabs, commas, comments, both directions and either end of line: the same graph each
-    time.
-    """
+    """Blanks, tabs, commas, comments, directions and line ends do not change the graph."""
     path = tmp_path / "job.edges"
     path.write_bytes(text.encode())
     assert load_pattern(str(path)).given == ((0, 1, 2.5), (1, 2, 1.0))
@@ -481,9 +461,7 @@ WRONG_LISTS = [
     ("text", "want"), WRONG_LISTS, ids=[ascii(row[0][:30]) for row in WRONG_LISTS]
 )
 def test_wrong_edge_lists(text: str, want: str, tmp_path: Path) -> None:
-    """What is no edge list of a pattern is refused in one line with the path, and the line where
-    one is at fault.
-    """
+    """A wrong edge list is refused in one line, with its path and the faulty line, if it is one."""
     path = tmp_path / "job.edges"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
@@ -527,9 +505,7 @@ def test_edge_list_of_networkx(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
 @pytest.mark.parametrize("file", ["job.graphml", "job.txt", "job"])
 def test_graphml(kind: type[nx.Graph], file: str, tmp_path: Path) -> None:
-    """GraphML is known by its ending or its first character, and gives the pattern that its graph
-    gives.
-    """
+    """GraphML is known by its ending or first character, and gives the pattern of its graph."""
     graph = kind()
     graph.add_weighted_edges_from([(0, 1, 2), (1, 0, 4), (1, 2, 3), (1, 2, 5)])
     nx.write_graphml_xml(graph, tmp_path / file)
@@ -542,13 +518,13 @@ KEY = '<key id="w" for="edge" attr.name="weight" attr.type="{}">{}</key>'
 
 
 def graphml(body: str, *, key: str = KEY.format("double", "")) -> str:
-    """A GraphML document without the name of its XML namespace, as people write it."""
+    """Return a GraphML document without its XML namespace, as people write it."""
     head = '<?xml version="1.0" encoding="UTF-8"?>\n<graphml>'
     return f'{head}{key}\n<graph edgedefault="undirected">{body}</graph></graphml>'
 
 
 def edge(a: object, b: object, weight: object = None) -> str:
-    """One edge of GraphML."""
+    """Return one edge of GraphML."""
     data = "" if weight is None else f'<data key="w">{weight}</data>'
     return f'<edge source="{a}" target="{b}">{data}</edge>'
 
@@ -598,9 +574,7 @@ def test_wrong_graphml(text: str, want: str, tmp_path: Path) -> None:
 
 
 def test_hostile_graphml(tmp_path: Path) -> None:
-    """Entities that multiply, and groups in groups without end, are refused like any other
-    mistake.
-    """
+    """Multiplying entities and endless nested groups are refused like any other mistake."""
     path = tmp_path / "job.graphml"
     entities = "".join(f'<!ENTITY {chr(98 + i)} "{f"&{chr(97 + i)};" * 10}">' for i in range(9))
     laughs = (

@@ -1,6 +1,4 @@
-"""Machines as text, as SVG and as DOT: what stands in them, and that nothing is drawn over anything
-else.
-"""
+"""Machines as text, as SVG and as DOT: what is in them, and that nothing is drawn over another."""
 
 import re
 from itertools import combinations
@@ -24,9 +22,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def machine(name: str, count: int, wire, *, split: int = 0, **facts) -> Topology:
-    """A machine of cards that are alike, the first `split` of them in MIG mode with two instances
-    each.
-    """
+    """Describe a machine of equal cards, the first `split` of them as two MIG instances each."""
     gpus = []
     for i in range(count):
         card = Gpu(i, f"GPU-{i}", facts.get("model", "A100"), 80 << 30, **facts.get("gpu", {}))
@@ -90,9 +86,7 @@ def text(topology: Topology, **options) -> list[str]:
 
 
 def test_text_of_a_dgx1():
-    """Of a DGX-1 the text has the link matrix with bandwidths, both NUMA nodes with their switches,
-    and a legend.
-    """
+    """A DGX-1's text has the link matrix with bandwidths, NUMA nodes, switches and a legend."""
     lines = text(MACHINES["dgx1-v100"])
     assert "\n".join(lines[:-1]) + "\n" == DGX1
     assert lines[-1].startswith("source: mapa-sc21 Table 1")
@@ -120,9 +114,7 @@ def test_text_fits(topology, width):
 
 @EVERY
 def test_colour_only_on_request(topology):
-    """Without colour there is no control character in the text, and with it the words are the
-    same.
-    """
+    """Without colour there is no control character in the text; with it the words are the same."""
     plain, coloured = text(topology), text(topology, colour=True)
     assert all(line.isprintable() for line in plain)
     assert [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in coloured] == plain
@@ -163,9 +155,7 @@ def test_many_gpus_of_several_links():
 
 
 def test_instances_below_their_card():
-    """MIG instances stand below their card with profile and memory, and the matrix is that of the
-    cards.
-    """
+    """MIG instances are below their card with profile and memory; the matrix is the cards'."""
     assert text(MACHINES["mig"])[:7] == [
         "mig: 4 x A100, 80 GiB, 2 of them in MIG mode",
         "GPU  0        1        2        3        NUMA",
@@ -207,7 +197,7 @@ def of_class(svg: ET.Element, name: str) -> list[ET.Element]:
 
 
 def frame(element: ET.Element) -> tuple[float, ...]:
-    """Left, top, right, bottom."""
+    """Return left, top, right, bottom of a box."""
     left, top, width, height = (float(element.get(name)) for name in ("x", "y", "width", "height"))
     return left, top, left + width, top + height
 
@@ -217,7 +207,7 @@ def gpu_frames(svg: ET.Element) -> list[tuple[float, ...]]:
 
 
 def card_frames(svg: ET.Element) -> list[tuple[float, ...]]:
-    """Boxes of cards; an instance lies within its card's."""
+    """Return the boxes of cards; an instance lies within its card's."""
     cards = [frame(group.find(f"{SVG}rect")) for group in of_class(svg, "card")]
     return cards + [box for box in gpu_frames(svg) if not any(inside(box, card) for card in cards)]
 
@@ -227,7 +217,7 @@ def inside(box: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def points(path: str) -> list[tuple[float, float]]:
-    """Points on one of our curves: straight to the right, or one cubic Bezier curve."""
+    """Return points on one of our curves: straight to the right, or one cubic Bezier curve."""
     numbers = [float(number) for number in re.findall(r"-?[\d.]+", path)]
     if "L" in path:
         (x, y, end, _) = numbers
@@ -243,9 +233,7 @@ def points(path: str) -> list[tuple[float, float]]:
 
 @EVERY
 def test_box_for_each_gpu(topology):
-    """The picture of every machine is well formed and has one box for each GPU, in order, each with
-    a name.
-    """
+    """Every machine's picture is well formed and has a named box for each GPU, in order."""
     svg = picture(topology)
     boxes = of_class(svg, "gpu")
     assert sorted(int(box.get("data-gpu")) for box in boxes) == [gpu.index for gpu in topology.gpus]
@@ -255,9 +243,7 @@ def test_box_for_each_gpu(topology):
 
 @EVERY
 def test_line_for_each_nvlink(topology):
-    """There is one line for each two cards with NVLinks between them, or one for each GPU with some
-    into a switch.
-    """
+    """Each two cards with NVLinks have one line, and so has each GPU with some into a switch."""
     svg = picture(topology)
     card = {gpu.index: gpu.card for gpu in topology.gpus}
     direct = {
@@ -315,9 +301,7 @@ def test_bars_keep_apart(topology):
 
 @pytest.mark.parametrize("kind", ["free", "leased", "shared", "outside", "drained"])
 def test_state_of_a_gpu(kind):
-    """A GPU's state is the class of its box, its label is written there, and the legend explains
-    the colour.
-    """
+    """A GPU's state is the class of its box, its label is in it, and the legend explains it."""
     topology = MACHINES["summit"]
     svg = picture(topology, {2: GpuState(kind, "alice")})
     (box,) = of_class(svg, kind)
@@ -338,9 +322,7 @@ def test_state_of_an_instance():
 
 
 def test_hostile_names():
-    """Names that users and drivers give are escaped: the document stays well formed, and nothing
-    becomes an element.
-    """
+    """Names of users and drivers are escaped: the document is well formed, without new elements."""
     topology = MACHINES["hostile"]
     states = {
         0: GpuState("leased", HOSTILE),
@@ -360,9 +342,7 @@ def test_hostile_names():
 
 
 def test_long_label_is_cut():
-    """A user's name that is too long for the box is cut there, and whole in what a pointer
-    shows.
-    """
+    """A user's name that is too long for the box is cut there, and whole in the tooltip."""
     name = "a-name-as-long-as-they-come"
     (box,) = of_class(picture(MACHINES["summit"], {0: GpuState("leased", name)}), "leased")
     assert box.findall(f"{SVG}text")[1].text.endswith("…")
@@ -381,9 +361,7 @@ LONG = "A" * 300
     ids=["model and source", "name and model"],
 )
 def test_word_longer_than_the_picture(topology):
-    """A name that is one long word ends in an ellipsis within the picture, and stands whole in its
-    title.
-    """
+    """A long single-word name ends in an ellipsis within the picture, and is whole in its title."""
     svg = picture(topology)
     _, _, width, _ = map(float, svg.get("viewBox").split())
     lines = [element for element in svg.iter(f"{SVG}text") if element.get("text-anchor") == "start"]
@@ -410,7 +388,7 @@ def test_picture_needs_nothing_else(topology):
 
 
 def test_picture_is_the_same_each_time():
-    """The same machine gives the same document."""
+    """One machine gives the same document each time."""
     topology = MACHINES["dgx1-v100"]
     assert topology_svg(topology) == topology_svg(topology)
 
@@ -428,9 +406,7 @@ def test_legend_has_every_bandwidth():
 
 
 def test_legend_of_slots_that_differ():
-    """Where pairs that meet alike have slots of different width, the legend says from where to
-    where they reach.
-    """
+    """Where pairs that meet alike have slots of different width, the legend gives the range."""
     cards = [
         Gpu(i, f"GPU-{i}", "A100", 0, pcie_generation=3, pcie_width=width)
         for i, width in enumerate((16, 16, 8))
@@ -445,9 +421,7 @@ def test_legend_of_slots_that_differ():
 
 
 def test_dot_of_a_workstation():
-    """The Graphviz text has a cluster for each socket and an edge for each step of the way to a
-    GPU.
-    """
+    """The Graphviz text has a cluster for each socket and an edge for each step to a GPU."""
     got = topology_dot(MACHINES["pcie-4gpu-workstation"]).splitlines()
     assert got[0] == 'graph "pcie-4gpu-workstation" {'
     assert [line.strip() for line in got[4:13]] == [
@@ -480,9 +454,7 @@ def test_dot_of_hostile_names():
 
 
 def test_unequal_links_into_a_switch() -> None:
-    """A card with fewer NVLinks into the switch has a line of its own class's colour, and the bar
-    names no figure.
-    """
+    """A card with fewer NVLinks into the switch has its class's colour; the bar has no figure."""
     document = {
         "name": "uneven",
         "source": "made up: eighteen links from three cards, six from the fourth",

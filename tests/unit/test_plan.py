@@ -40,7 +40,7 @@ def site(objective: str = "energy", gpus: int = 1, **options) -> PlanSite:
 def job(
     name: str, sm: float, duration_s: float = 10.0, power_w: float | None = 157.0, **options
 ) -> PlannedJob:
-    """A job without any use of memory."""
+    """Make a job without any use of memory."""
     objective = options.pop("objective", "energy")
     return PlannedJob(
         name, Client(Demand(name, sm, 0.0, 0, power_w), Objective(objective)), duration_s, **options
@@ -48,7 +48,7 @@ def job(
 
 
 def names(plan: Plan) -> list[list[str]]:
-    """Who runs together, group after group."""
+    """Return which jobs run together, group after group."""
     return [[member.workflow.job.name for member in group.members] for group in plan.groups]
 
 
@@ -122,9 +122,7 @@ def queues(draw) -> tuple[list[PlannedJob], PlanSite]:
 
 @given(queues())
 def test_every_plan_keeps_the_rules(queue) -> None:
-    """Every task runs once, no job before those that it is after, no group that judge refuses, one
-    group a GPU.
-    """
+    """Each task runs once, after its predecessors, in a group that judge allows, one per GPU."""
     jobs, where = queue
     assert complaints(jobs, make_plan(jobs, where), where) == []
 
@@ -150,9 +148,7 @@ def test_one_gpu_never_loses_by_sharing(queue) -> None:
 
 @given(queues())
 def test_documents_have_no_nan(queue) -> None:
-    """Every plan is a JSON document; what is unknown is null, and there as long as a power is
-    unknown.
-    """
+    """Every plan is JSON without NaN; energy is null exactly if a job's power is unknown."""
     jobs, where = queue
     document = plan_document(make_plan(jobs, where), where, "card", idle_estimated=True)
     json.dumps(document, allow_nan=False)
@@ -176,9 +172,7 @@ def test_many_jobs_in_one_plan() -> None:
 
 
 def test_two_halves_by_hand() -> None:
-    """Two jobs at 50 % slow each other to 0.8: 12.5 s instead of 20 s, and the idle power is paid
-    once.
-    """
+    """Two jobs at 50 % slow each other to 0.8: 12.5 s, not 20 s; idle power is paid once."""
     plan = make_plan([job("a", 50), job("b", 50)], site())
     (group,) = plan.groups
     assert (group.stp, group.antt) == pytest.approx((1.6, 1.25))
@@ -190,9 +184,7 @@ def test_two_halves_by_hand() -> None:
 
 
 def test_groups_follow_each_other() -> None:
-    """What does not fit together runs one after the other, lowest utilization first, and says
-    why.
-    """
+    """What does not fit together runs in turn, lowest utilization first, and says why."""
     plan = make_plan([job("big", 90), job("small", 20)], site())
     assert names(plan) == [["small"], ["big"]]
     assert [group.start_s for group in plan.groups] == [0.0, 10.0]
@@ -231,8 +223,8 @@ def test_power_beyond_the_limit_is_noted() -> None:
     (group,) = make_plan([job("a", 10, power_w=250.0), job("b", 10, power_w=250.0)], site()).groups
     assert group.notes == (
         (
-            "average power sums to 500 W (predicted draw 439 W), over the limit of 300 W: clocks may "
-            "be lowered"
+            "average power sums to 500 W (predicted draw 439 W), over the limit of 300 W: clocks "
+            "may be lowered"
         ),
     )
     assert group.cost.energy_j == pytest.approx(300 * group.cost.time_s)
@@ -316,9 +308,7 @@ def best_time(jobs: list[PlannedJob], where: PlanSite) -> float:
 
 
 def test_groups_are_near_the_best() -> None:
-    """Of queues of five shipped workloads, the plan's throughput is 90 % of the best division's in
-    the mean.
-    """
+    """For queues of five shipped workloads the plan has 90 % of the best throughput on average."""
     chance = random.Random(3)
     profiles = [
         profile
@@ -347,9 +337,7 @@ def test_groups_are_near_the_best() -> None:
 @pytest.mark.parametrize("repetitions", [1, 7, 48, 60, 240, 7919])
 @pytest.mark.parametrize("objective", ["throughput", "energy", "product"])
 def test_configurations_keep_the_number_of_tasks(repetitions, objective) -> None:
-    """Tasks x workflows is the number of tasks, for every number of workflows that divides it and
-    that judge allows.
-    """
+    """Tasks x workflows is the number of tasks, for every divisor of it that judge allows."""
     each = job("a", 5, objective=objective, repetitions=repetitions)
     found = compare_configurations(each, site(objective))
     assert all(choice.tasks * choice.workflows == repetitions for choice in found.choices)
@@ -373,9 +361,7 @@ def test_configurations_by_hand() -> None:
 
 
 def test_the_best_configuration_is_the_objectives() -> None:
-    """Throughput ends at three small workflows; energy goes on until the power limit brings no
-    more.
-    """
+    """Throughput ends at three small workflows; energy goes on until the power limit."""
     best = {
         name: compare_configurations(
             job("a", 8, 2.6, 90.0, repetitions=240, objective=name), site(name)
@@ -386,9 +372,7 @@ def test_the_best_configuration_is_the_objectives() -> None:
 
 
 def test_without_power_no_energy_is_claimed() -> None:
-    """A job whose power is unknown has no energy efficiency, and then fewer, longer workflows are
-    preferred.
-    """
+    """A job of unknown power has no energy efficiency; fewer, longer workflows are preferred."""
     found = compare_configurations(job("a", 8, power_w=None, repetitions=6), site("energy"))
     assert {choice.gain.energy_efficiency for choice in found.choices} == {None}
     assert found.best.workflows == 1

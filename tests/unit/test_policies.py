@@ -67,9 +67,7 @@ def reached(start: int, others: Iterable[int], joined: Callable[[int, int], bool
 
 
 def widest_ways(widths: np.ndarray) -> np.ndarray:
-    """For each set how wide its narrowest hop is if every two go by their widest way (Floyd and
-    Warshall).
-    """
+    """Return each set's narrowest hop if every pair takes its widest path (Floyd and Warshall)."""
     widths = widths + ENDLESS * np.eye(widths.shape[1], dtype=np.int64)
     for via in range(widths.shape[1]):
         widths = np.maximum(widths, np.minimum(widths[:, :, via, None], widths[:, via, None, :]))
@@ -112,9 +110,7 @@ class Machine:
 
     @cached_property
     def socket(self) -> list[Gpus]:
-        """The socket of each GPU: its node and lowest GPU; the node where no two share one and
-        nothing is known.
-        """
+        """Return each GPU's socket as (node, lowest GPU); where none is known, one per node."""
         gpus = self.topology.gpus
         every = range(len(gpus))
         found = [
@@ -143,9 +139,7 @@ class Machine:
         return int(self.weight[np.ix_(chosen, chosen)].sum()) // 2
 
     def narrowest(self, sets: np.ndarray) -> np.ndarray:
-        """The least bandwidth of NVLink between two sides, over all ways to divide a set; the
-        switch on either.
-        """
+        """Return the least NVLink bandwidth between two sides of a set; the switch on either."""
         widths = np.full(len(sets), ENDLESS)
         ranks = range(sets.shape[1])
         for mask in range(1, 1 << len(ranks) - 1):
@@ -157,7 +151,7 @@ class Machine:
         return widths
 
     def in_switch(self, sets: np.ndarray) -> np.ndarray:
-        """What NVSwitch carries where it computes the sums."""
+        """Return what NVSwitch carries where it computes the sums."""
         share = {"9": 0.83, "10": 0.75}
         able = [
             share.get((gpu.compute_capability or "").split(".")[0], 0.0)
@@ -233,7 +227,7 @@ class Machine:
         return self.known[key]
 
     def pairs(self, model: str) -> np.ndarray:
-        """What the model says of every two GPUs."""
+        """Return what the model says of every two GPUs."""
         speeds = np.zeros_like(self.weight)
         for (a, b), speed in self.bandwidth(
             model, list(combinations(range(len(self.indices)), 2))
@@ -244,9 +238,7 @@ class Machine:
     def mapped(
         self, sets: Sequence[Gpus], edges: Sequence[Edge], model: str | None, *, slowest_first: bool
     ) -> dict[Gpus, "Mapped"]:
-        """The best mapping of each set, of equals the first; without a model no edge is waited
-        for.
-        """
+        """Return each set's first best mapping; without a model no edge is waited for."""
         if not edges:
             return {gpus: Mapped(gpus, 0, self.inside(gpus)) for gpus in sets}
         key = "mapped", tuple(sets), tuple(edges), model, slowest_first
@@ -303,9 +295,7 @@ def times(matrix: np.ndarray, factor: Fraction) -> np.ndarray:
 
 
 class Ranked(NamedTuple):
-    """A candidate of the second implementation: indices in rank order, and figures in whole 1e-6
-    GB/s.
-    """
+    """A candidate of the second implementation: indices in rank order, figures in 1e-6 GB/s."""
 
     gpus: Gpus
     aggregate: int | None
@@ -377,7 +367,7 @@ class Case(Record):
         return -sum(Fraction(left.count(one), socket.count(one)) for one in touched) / len(touched)
 
     def made(self) -> Gpus | None:
-        """What a policy takes that fills socket after socket, within a group if it must."""
+        """Return what a policy takes that fills socket after socket, within a group if it must."""
         if self.policy not in ("fcfs", "best_fit"):
             return None
         socket, at = self.machine.socket, self.machine.at
@@ -443,7 +433,7 @@ CARDS = {
 
 
 def random_sockets(rng: random.Random, count: int) -> list[int]:
-    """The socket of each GPU: block after block, in turns, or at random."""
+    """Draw the socket of each GPU: block after block, in turns, or at random."""
     sockets = rng.choice((1, 2, 2, 3, 4))
     return rng.choice(
         (
@@ -475,9 +465,7 @@ def random_nvlinks(
 
 
 def random_topology(rng: random.Random, count: int) -> Topology:
-    """GPUs with gaps in their indices, some or all or none behind a switch, of few kinds of links,
-    some all alike.
-    """
+    """Draw GPUs with gaps in their indices, behind a switch or not, and few kinds of links."""
     indices = (
         sorted(rng.sample(range(12), count))
         if count <= 12 and rng.random() < 0.5
@@ -533,7 +521,7 @@ def random_topology(rng: random.Random, count: int) -> Topology:
 
 
 def random_measurements(rng: random.Random, machine: Machine) -> tuple[Measured, ...]:
-    """What some sets carry, by the links of their rings; the slowest link stands last."""
+    """Draw what some sets carry, by the links of their rings; the slowest link stands last."""
     weight = {machine.name[pair]: -int(machine.weight[pair]) for pair in machine.name}
     found = {}
     for _ in range(rng.randrange(8) if len(machine.indices) > 1 else 0):
@@ -550,7 +538,7 @@ def random_measurements(rng: random.Random, machine: Machine) -> tuple[Measured,
 
 
 def random_pattern(rng: random.Random, ranks: int) -> Pattern:
-    """A shape, or a connected graph with weights."""
+    """Draw a shape, or a connected graph with weights."""
     shapes = [*PATTERNS.values(), PATTERNS["chain"], PATTERNS["star"], None, None, None]
     shape = rng.choice(shapes)
     if shape is not None or ranks == 1:
@@ -614,7 +602,7 @@ MODELS = ["cut", "mapa", "measured"]
 
 
 def shown(found: Candidate | Placement | None) -> tuple[Any, ...] | None:
-    """What was found, as the second implementation has it."""
+    """Return what was found, as the second implementation has it."""
     if found is None:
         return None
     scores = found.scores
@@ -641,9 +629,7 @@ def random_cases(seed: str, policy: str, model: str, count: int) -> Iterator[Cas
 def test_policy_finds_what_trying_everything_finds(
     policy: str, model: str, seed: int, count: int
 ) -> None:
-    """Each policy takes the set and the mapping that its scores put first, or none if none has what
-    is needed.
-    """
+    """Each policy takes the set and mapping that its scores put first, or none if needs fail."""
     for case in random_cases(f"{seed} {policy} {model}", policy, model, count):
         want = next(map(wanted, case.ranked()), None)
         assert shown(place(case.problem(), policy)) == want, case
@@ -655,9 +641,7 @@ def test_policy_finds_what_trying_everything_finds(
 def test_ranking_is_in_order_and_leaves_out_only_what_is_alike(
     policy: str, model: str, count: int
 ) -> None:
-    """What is ranked is in the order of the scores, and what is left out has the scores of one
-    before it.
-    """
+    """The ranking is in order of scores; what it leaves out scores as one before it."""
     for case in random_cases(f"ranking {policy} {model}", policy, model, count):
         listed = [shown(candidate) for candidate in ranking(case.problem(), policy)]
         every = [wanted(ranked) for ranked in case.ranked()]
@@ -672,9 +656,7 @@ def test_ranking_is_in_order_and_leaves_out_only_what_is_alike(
 
 
 def test_candidates_are_counted() -> None:
-    """A placement says how many sets there were, alike or not, with the required GPUs and within
-    the groups.
-    """
+    """A placement counts all sets, alike or not, with the required GPUs and within the groups."""
     for asked in random_cases("counted", "preserve", "cut", 400):
         case = replace(
             asked, needs=replace(asked.needs, at_most=(), nvlink=False, least_gb_per_s=0.0)
@@ -684,9 +666,7 @@ def test_candidates_are_counted() -> None:
 
 
 def test_cases_cover_what_they_should() -> None:
-    """The random cases hold ties, every size, every need and its failure, parts that PCIe joins,
-    and many machines.
-    """
+    """The random cases hold ties, all sizes, needs and failures, PCIe parts, and many machines."""
     seen = set()
     for case in random_cases("covered", "preserve", "cut", 800):
         ranked, machine = case.ranked(), case.machine
@@ -759,9 +739,7 @@ def test_set_of_sixteen_is_the_best_of_all(case: str, sensitive: bool) -> None:
 
 
 def test_set_that_many_nvlinks_leave_in_parts() -> None:
-    """Three GPUs in a triangle of single NVLinks and a fourth beside one of them are faster than
-    four on one bridge.
-    """
+    """A triangle of single NVLinks with a fourth GPU beside one is faster than four on a bridge."""
     gpus = tuple(Gpu(index, f"GPU-{index}", "test", 1 << 34, **CARDS["H100"]) for index in range(8))
     path = {**dict.fromkeys(combinations(range(4, 8), 2), "PHB"), (2, 3): "PIX"}
     links = wired(gpus, lambda a, b: Wire(path.get((a, b), "SYS"), int(b < 3)))
@@ -798,9 +776,7 @@ def dgx1_problem(
 
 
 def test_vgg16_on_an_idle_dgx1() -> None:
-    """Three GPUs for vgg16 on an idle DGX-1 V100: 0, 2 and 3, with 60 GB/s; 311 are preserved, now
-    and later.
-    """
+    """vgg16 on an idle DGX-1 V100 gets 0, 2, 3 with 60 GB/s; 311 are preserved, now and later."""
     said = load_profile("vgg16").communication
     placement = place(
         dgx1_problem(3, pattern=said.pattern, sensitive=said.bandwidth_sensitive), "preserve"

@@ -1,6 +1,4 @@
-"""`gpulaunch profiles show NAME` and `--svg FILE`: every key with its unit, in the order of the
-table; the list.
-"""
+"""`gpulaunch profiles show NAME` and `--svg FILE`: keys with units in table order; and the list."""
 
 import io
 import re
@@ -144,7 +142,7 @@ FULL = {
 
 
 def every_pair(ranks: int) -> list[list[float]]:
-    """A graph in which each rank exchanges something with every other."""
+    """Return a graph in which each rank exchanges something with every other."""
     return [[a, b, 1 + (a * 7 + b * 13) % 11 / 3] for a, b in combinations(range(ranks), 2)]
 
 
@@ -156,7 +154,7 @@ def curve(shares: list[float], throughput: list[float], **more: object) -> dict:
 
 
 def hostile(text: str) -> dict:
-    """Every text that a profile can have."""
+    """Return a profile with this text in every place that takes text."""
     return {
         "name": text,
         "description": text,
@@ -220,14 +218,14 @@ EVERY = pytest.mark.parametrize(("profile", "path"), PROFILES.values(), ids=PROF
 
 
 def view(profile: Profile, path: str = "/p/job.toml") -> ProfileView:
-    """As it is shown where the memory of its GPU is known."""
+    """Return the view of a profile where the memory of its GPU is known."""
     return view_of(profile, path, 16160 << 20)
 
 
 def lines(
     profile: Profile, width: int = 80, *, encoding: str = "utf-8", path: str = "/p/job.toml"
 ) -> list[str]:
-    """What a terminal of so many columns shows."""
+    """Return what a terminal of so many columns shows."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
     console = Console(file=stream, highlight=False, markup=False, width=width)
     console.print(profile_text(view(profile, path)), crop=False)
@@ -236,7 +234,7 @@ def lines(
 
 
 def every_row(rows: tuple[Row, ...]) -> Iterator[Row]:
-    """Rows, and those within them."""
+    """Yield rows, and those within them."""
     for row in rows:
         yield row
         yield from every_row(row.inner)
@@ -246,14 +244,12 @@ def every_row(rows: tuple[Row, ...]) -> Iterator[Row]:
 
 
 def set_keys(section: type[Section], document: dict[str, Any]) -> list[Key[Any]]:
-    """Keys of a section that a document sets, in the order of the table."""
+    """Return the keys of a section that a document sets, in the order of the table."""
     return [key for name, key in section.keys.items() if name in document]
 
 
 def test_every_key_has_a_row_in_the_order_of_the_table():
-    """Each section has a row for each key it sets, in order, but for those drawn with another
-    one.
-    """
+    """Each section has a row for each key it sets, in order, but for keys in another's row."""
     shown = {section.label: section for section in view(PROFILES["full"][0]).sections}
     assert list(shown) == [
         name for name, key in Profile.keys.items() if isinstance(key, Part) and name in FULL
@@ -326,9 +322,7 @@ def test_made_up_field(monkeypatch):
     ],
 )
 def test_amount(key, value, want):
-    """A number has the unit that its row or the end of its name says, joined so that no line parts
-    them.
-    """
+    """A number has the unit of its row or of its name's end, joined by an unbreakable space."""
     assert amount(key, value) == want.replace(" ", NO_BREAK)
 
 
@@ -344,9 +338,7 @@ def test_labels():
 
 
 def test_numbers_beside_others():
-    """Spread and percentile stand beside their figure without digits it does not show, also where
-    it is missing.
-    """
+    """Spread and percentile stand beside their figure, no more precise, also if it is missing."""
     resources = {
         "sm_utilization_percentage": 70.75,
         "power_w": 610,
@@ -378,9 +370,7 @@ def test_numbers_beside_others():
 
 
 def test_memory_of_the_gpu():
-    """Memory has a bar against its GPU's where that is known; a GPU that is too small is
-    another.
-    """
+    """Memory has a bar against its GPU's, if that is known and not too small."""
     profile = Profile({"name": "j", "resources": {"memory_mib": 8080}})
     found = {}
     for card in (16160, None, 100):
@@ -394,9 +384,7 @@ def test_memory_of_the_gpu():
 
 
 def test_bars():
-    """What is a share of 100 % has a bar; percentages that may be more have none, unless they are
-    in a table.
-    """
+    """A share of 100 % has a bar; percentages that may be more have one only in a table."""
     shares = {row.label: row.share for row in every_row(view(PROFILES["full"][0]).sections)}
     labels = (
         "time waiting for links",
@@ -657,7 +645,7 @@ def test_narrow_terminal_in_ascii():
 
 
 def test_nothing_but_a_name():
-    """Of a profile that has only a name the name is shown, its file, and what is missing."""
+    """A profile with only a name shows the name, its file, and what is missing."""
     assert lines(PROFILES["name only"][0]) == [
         "unheard-of",
         "file          /p/job.toml",
@@ -669,9 +657,7 @@ def test_nothing_but_a_name():
 @EVERY
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_text_fits(profile, path, width):
-    """No line is wider than the terminal or ends in a blank, unless a word of the profile is nearly
-    as long.
-    """
+    """No line exceeds the terminal or ends in a blank, unless a word is nearly as long."""
     shown = lines(profile, width, path=path)
     wide = [line for line in shown if len(line) > width]
     assert [line for line in wide if max(map(len, line.split())) < 17] == []
@@ -702,9 +688,7 @@ def test_no_figure_without_its_unit(width):
 
 
 def test_path_is_never_broken():
-    """A file's path stands on one line beside its label, however long it is and whatever it
-    holds.
-    """
+    """A file's path is on one line beside its label, however long it is and whatever it holds."""
     path = "/home/somebody/a folder/" + "deep/" * 20 + "job.toml"
     assert lines(PROFILES["name only"][0], 48, path=path)[1] == f"file          {path}"
 
@@ -762,7 +746,7 @@ def test_styles():
 
 
 def texts(svg: str) -> list[str]:
-    """All texts of a picture."""
+    """Return all texts of a picture."""
     found = ET.fromstring(svg).iter(f"{SVG}text")
     return ["".join(text.itertext()).replace(NO_BREAK, " ") for text in found]
 
@@ -802,9 +786,7 @@ def test_picture_says_what_the_terminal_says(name):
 
 
 def test_picture_is_the_same_each_time():
-    """A profile gives the same bytes, with a figure for each cell of the matrix and the axes of the
-    curve.
-    """
+    """A profile gives the same bytes, with a figure for each matrix cell and the curve's axes."""
     first, again = (profile_svg(view(PROFILES["full"][0])) for _ in range(2))
     assert first == again
     found = texts(first)
@@ -817,7 +799,7 @@ def test_picture_is_the_same_each_time():
 
 
 def listed(*documents: dict, width: int | None = None, encoding: str = "utf-8") -> list[str]:
-    """As printed to a pipe, or for so many columns."""
+    """Return the list's lines as printed to a pipe, or for so many columns."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     table = profiles_table([parse_profile(document) for document in documents])
     Console(file=stream, width=width).print(table) if width else draw(table, stream)
@@ -835,16 +817,14 @@ VARIED = {
 
 
 def test_list_in_a_pipe():
-    """A pipe gets a line for each profile, as long as what it says, and one with all that may be
-    asked of it.
-    """
+    """A pipe gets a line per profile, as long as its text, and one with all that can be asked."""
     resources = {"memory_mib": 621, "sm_utilization_percentage": 26.56, "source": "s"}
     assert listed(VARIED, {"name": "kripke-1x", "resources": resources}) == [
         "name       pattern     sensitive   memory   SM %  BW %  description",
         "─" * 67,
         (
-            "kripke     stencil_3d  -                -      -     -  Kripke, deterministic transport "
-            "of particles"
+            "kripke     stencil_3d  -                -      -     -  Kripke, deterministic "
+            "transport of particles"
         ),
         "  @batch=1, @size=1 is kripke-1x",
         "kripke-1x  -           -          621 MiB  26.56     -",
@@ -852,9 +832,7 @@ def test_list_in_a_pipe():
 
 
 def test_list_at_a_narrow_terminal():
-    """Where a description has no room beside the figures it stands below them in full, as do all
-    variants.
-    """
+    """A description without room beside the figures stands below in full, as do all variants."""
     assert listed(VARIED, width=60, encoding="ascii") == [
         "name    pattern     sensitive  memory  SM %  BW %",
         "-" * 49,

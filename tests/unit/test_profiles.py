@@ -1,6 +1,4 @@
-"""Profiles: what a file may say, what stands under it, sizes that nobody measured, and the library
-that is shipped.
-"""
+"""Profiles: what a file may say, what stands under it, unmeasured sizes, the shipped library."""
 
 import json
 import tomllib
@@ -41,7 +39,7 @@ def sections(section: type[Section] = Profile) -> dict[str, type[Section]]:
 
 
 def sample(rule: Any) -> Any:
-    """Some value that a rule admits."""
+    """Draw some value that a rule admits."""
     if isinstance(rule, Above):
         return rule.most
     if isinstance(rule, RowOf):
@@ -62,7 +60,7 @@ def whole_section(section: type[Section]) -> dict[str, Any]:
 
 
 def whole_document() -> dict[str, Any]:
-    """A profile that says everything."""
+    """Return a profile that says everything."""
     document = whole_section(Profile) | {
         name: whole_section(section) for name, section in sections().items()
     }
@@ -72,9 +70,7 @@ def whole_document() -> dict[str, Any]:
 
 
 def test_every_key_is_an_attribute() -> None:
-    """Whatever a document may say is an attribute of the record, under the same name; what it does
-    not say is None.
-    """
+    """All that a document may say is an attribute of the record by that name; else it is None."""
     document = whole_document()
     profile, nothing = parse_profile(document), Profile()
     for section in sections():
@@ -108,7 +104,7 @@ def test_shipped_profiles_follow_the_schema(path: Path) -> None:
 
 
 def values(rule: Any) -> st.SearchStrategy[Any]:
-    """What a rule admits."""
+    """Draw what a rule admits."""
     if isinstance(rule, RowOf) or rule is dict:
         return st.nothing()  # tables and rows that are wholes of their own come from elsewhere
     if isinstance(rule, Above):
@@ -164,7 +160,7 @@ def taken(document: dict[str, Any]) -> bool:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> dict[str, Any]:
-    """A document with one thing changed, left out or added, at any depth."""
+    """Return a document with one thing changed, left out or added, at any depth."""
     document = deepcopy(draw(section_documents(Profile)))
     table = document
     while True:
@@ -182,9 +178,7 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(section_documents(Profile) | mutated())
 def test_schema_and_checker_agree(document: dict[str, Any]) -> None:
-    """What the checker takes is valid by the schema, so what the schema refuses the checker
-    refuses.
-    """
+    """What the checker takes is valid by the schema."""
     if taken(document):
         VALIDATOR.validate(document)
 
@@ -227,7 +221,7 @@ def test_both_refuse(sentence: str, change: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["x\ny", "x\x1b[2J"])
 def test_names_that_no_terminal_shows(name: str) -> None:
-    """Nobody can ask for a name with control characters."""
+    """A name with control characters is refused."""
     assert not taken({"name": name})
 
 
@@ -374,9 +368,7 @@ def test_a_profile_stands_on_another(files: Path) -> None:
 
 
 def test_a_source_names_all_that_gave_figures(files: Path) -> None:
-    """A source names base and file if both gave figures; nobody's GPU or date stands for another's
-    figures.
-    """
+    """A source names base and file if both gave figures, and never another's GPU or date."""
     resources = load_profile(str(files / "own.toml")).resources
     assert resources.source == "sampled again; the rest as ./below.toml on A100: sampled"
     assert (resources.measured_on, resources.date) == ("H100", None)
@@ -572,9 +564,7 @@ def test_references(text: str, want: tuple[str, tuple[str, ...]]) -> None:
 
 
 def test_sizes_that_the_paper_uses() -> None:
-    """Between and beyond the sizes of mps-sharing-2024 Table II figures follow a power law, and say
-    so.
-    """
+    """Between and beyond mps-sharing-2024's Table II sizes figures follow a stated power law."""
     kripke, warpx, athenapk = map(
         load_profile, ("kripke@size=2", "warpx@size=2", "athenapk@size=8")
     )
@@ -598,9 +588,7 @@ def test_sizes_that_were_measured() -> None:
 
 
 def test_percentages_end_at_100() -> None:
-    """However large the problem, no percentage passes 100, and however small, memory is 1 MiB at
-    least.
-    """
+    """No percentage passes 100 however large the problem, nor is memory ever under 1 MiB."""
     large, small = load_profile("cholla-mhd@size=100"), load_profile("kripke@size=0.01")
     assert large.resources.sm_utilization_percentage == 100.0
     assert small.resources.memory_mib == 1
@@ -608,13 +596,13 @@ def test_percentages_end_at_100() -> None:
 
 @pytest.mark.parametrize("size", ["0", "-1", "abc", "nan", "inf"])
 def test_sizes_are_numbers_above_0(size: str) -> None:
-    """Who asks for another size is told which there may be."""
+    """A size that is no number above 0 is refused, with what is allowed."""
     want = f"profile 'kripke' has no variant 'size={size}': any number above 0 is allowed for size"
     assert refused(f"kripke@size={size}").message == want
 
 
 def test_one_size_at_a_time() -> None:
-    """The same parameter twice is refused, also with the same value."""
+    """A parameter named twice is refused, also with the same value."""
     assert refused("kripke@size=1,size=4").message == "'size' is asked for twice: size=1, size=4"
     assert (
         refused("alexnet@batch=1@batch=1").message == "'batch' is asked for twice: batch=1, batch=1"
@@ -673,7 +661,7 @@ def test_intensity_speaks_last() -> None:
 
 
 def test_memory_intensive_without_a_curve_keeps_an_even_share() -> None:
-    """Nobody knows with how few SMs such a job gets along, so none are taken from it."""
+    """A memory-intensive job without a curve keeps its even share, as its need is unknown."""
     memory, compute = (
         Demand(name, 40, 40, 1 << 30, intensity=name) for name in ("memory", "compute")
     )
@@ -684,9 +672,7 @@ def test_memory_intensive_without_a_curve_keeps_an_even_share() -> None:
 
 
 def test_slowdown_on_one_gpu_goes_first(tmp_path: Path) -> None:
-    """Beside a job on one GPU counts what was measured there, beside others what was on one
-    socket.
-    """
+    """Beside a job on one GPU its measured slowdown counts, beside others that on one socket."""
     path = tmp_path / "job.toml"
     path.write_text(
         'name = "job"\n[collocation]\nsource = "a"\nslowdown_percentage = { x = 1, y = 2 }\n'
@@ -789,9 +775,7 @@ def test_occupancies_of_table_i() -> None:
 
 @pytest.mark.parametrize("network", ["alexnet", "googlenet"])
 def test_batch_classes_are_the_published_data(network: str) -> None:
-    """Times, split slowdowns and collocations by batch class are the published ones, for two
-    GPUs.
-    """
+    """Times, split slowdowns and collocations by batch class are the published ones, for 2 GPUs."""
     path = ROOT / "profiles" / "generators" / "poisson.toml"
     published = tomllib.loads(path.read_text())["profile"]
     for batch in (1, 4, 64, 128):
@@ -808,9 +792,7 @@ def test_batch_classes_are_the_published_data(network: str) -> None:
 
 @pytest.mark.parametrize("network", ["alexnet", "googlenet", "caffenet"])
 def test_weights_by_batch_class(network: str) -> None:
-    """The job graph's weight falls from 4 for the smallest batch to 1 for the largest
-    (topo-aware-sc17 5.1).
-    """
+    """The job graph's weight falls from 4 for the smallest batch to 1 (topo-aware-sc17 5.1)."""
     weights = [
         load_profile(f"{network}@batch={batch}").communication.weight for batch in (1, 4, 64, 128)
     ]

@@ -25,7 +25,7 @@ def test_the_page_names_all_that_is_public() -> None:
 
 
 def public_uses(path: Path) -> set[str]:
-    """What a program uses of gpulaunch, by name; "import X" for a module below it."""
+    """Return what a program uses of gpulaunch, by name; "import X" for a module below it."""
     tree = ast.parse(path.read_text())
     found = set()
     for node in ast.walk(tree):

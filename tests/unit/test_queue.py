@@ -1,6 +1,4 @@
-"""The queue as plain values: who competes, who may pass, what a ticket's record holds, and lengths
-of time.
-"""
+"""The queue as plain values: which requests compete or pass, a ticket's record, and durations."""
 
 import json
 import random
@@ -35,7 +33,7 @@ def asking(gpus: int | None, only: Sequence[int] = ALL) -> Request:
 
 
 def outcome(decision: Decision) -> tuple[object, ...]:
-    """Kind and reason, and who bars it; of a grant the GPUs."""
+    """Return kind and reason, and the ticket that bars it; of a grant the GPUs."""
     if isinstance(decision, Grant):
         return (Grant, decision.placement.gpus)
     bar = (decision.barred_by.number,) if isinstance(decision, Wait) and decision.barred_by else ()
@@ -80,9 +78,7 @@ def outcome(decision: Decision) -> tuple[object, ...]:
 def test_competing(
     sentence: str, tickets: list[Ticket], within: str | None, only: Sequence[int], want: list[int]
 ) -> None:
-    """Tickets compete that want some of the same GPUs of the same lease, or outside all leases, in
-    their order.
-    """
+    """Tickets compete, in order, for some of the same GPUs of one lease, or outside all leases."""
     inside = lease(within, *ALL) if within else None
     assert [found.number for found in competing(tickets, inside, uuids(only))] == want, sentence
 
@@ -157,9 +153,7 @@ def test_barring(
     clock_s: float,
     want: int | None,
 ) -> None:
-    """Before an earlier request's limit those pass it that are smaller, if it cannot start; if it
-    is choosy, all.
-    """
+    """Until its limit, smaller requests pass one that cannot start, and all pass a choosy one."""
     bar = barring(ahead, gpus, uuids(free), clock_s)
     assert (bar and bar.number) == want, sentence
 
@@ -176,9 +170,7 @@ def test_barring(
 def test_the_choosy_keep_their_order(
     sentence: str, ahead: list[Ticket], gpus: int, free: Sequence[int], want: int | None
 ) -> None:
-    """Two requests that wait for better GPUs may want the same ones, so the later of them does not
-    pass the earlier.
-    """
+    """Two requests that wait for better GPUs may want the same ones, so they keep their order."""
     bar = barring(ahead, gpus, uuids(free), 0, choosy=True)
     assert (bar and bar.number) == want, sentence
 
@@ -226,7 +218,10 @@ BUSY = [lease("a", 0, 1, 2, 3, 4)]
             0,
             (
                 Wait,
-                "1 GPU requested: 2 of 2 admitted are free, but 3 earlier requests for 10 GPUs wait",
+                (
+                    "1 GPU requested: 2 of 2 admitted are free, but 3 earlier requests for 10 "
+                    "GPUs wait"
+                ),
                 3,
             ),
         ),
@@ -321,9 +316,7 @@ def test_decision_with_a_queue(
     clock_s: float,
     want: tuple[object, ...],
 ) -> None:
-    """An earlier request that competes and may not be passed makes a later one wait, and the reason
-    says so.
-    """
+    """An earlier competing request that may not be passed makes a later one wait, and is named."""
     assert outcome(decide(asked, Situation(BOX, leases, ahead=ahead, clock_s=clock_s))) == want, (
         sentence
     )
@@ -395,7 +388,7 @@ class Crowd:
         ]
 
     def all_look(self, check: Callable[[Ticket, list[Ticket], set[str]], None]) -> None:
-        """Those who wait look in a random order, until nobody finds anything.
+        """Let all waiting tickets look in a random order, until none finds anything.
 
         Args:
             check: told of each start: the ticket, the earlier ones that still wait and compete,
@@ -434,7 +427,7 @@ class Crowd:
         }
 
     def run(self, check: Callable[[Ticket, list[Ticket], set[str]], None]) -> None:
-        """All arrive, and on until the queue is empty."""
+        """Let all arrive, and go on until the queue is empty."""
         while self.queue or self.arrived < ARRIVALS:
             self.clock_s += 1.0
             assert self.clock_s < 2000, "somebody waits for ever"
@@ -446,7 +439,7 @@ class Crowd:
         assert sorted(self.started) == list(range(1, self.arrived + 1))
 
     def no_gpu_is_lost(self) -> None:
-        """Whoever competes with no earlier request waits only because too few GPUs are free."""
+        """Check that tickets without an earlier competitor wait only for lack of GPUs."""
         for one in self.queue:
             if not any(
                 set(other.uuids) & set(one.uuids)
@@ -458,9 +451,7 @@ class Crowd:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_first_in_first_out(seed: int) -> None:
-    """Whoever looks when: of requests that compete the earlier starts first, each GPU has one
-    owner, none is lost.
-    """
+    """The earlier of competing requests starts first, each GPU has one owner, none is lost."""
 
     def in_order(one: Ticket, ahead: list[Ticket], _: set[str]) -> None:
         assert ahead == [], f"{one.number} started before {[other.number for other in ahead]}"
@@ -470,9 +461,7 @@ def test_first_in_first_out(seed: int) -> None:
 
 @pytest.mark.parametrize("crowds", [4])
 def test_backfill_starves_nobody(crowds: int) -> None:
-    """A request is passed only by smaller ones, while it cannot start, and never once it is older
-    than its limit.
-    """
+    """A request is passed only by smaller ones, while it cannot start and before its limit."""
     passes = 0
 
     def fair(one: Ticket, ahead: list[Ticket], free: set[str]) -> None:
@@ -492,8 +481,9 @@ def test_backfill_starves_nobody(crowds: int) -> None:
 
 
 def test_a_stream_of_small_requests_ends_at_the_limit() -> None:
-    """Under an endless stream of single GPUs, a request for all of them starts once those before
-    its limit have ended.
+    """Under endless single-GPU requests, one for all GPUs starts soon after its limit.
+
+    It starts once those before its limit have ended.
 
     Without the limit it would never start: the same stream, with a limit that does not come, keeps
     it waiting.
@@ -517,9 +507,7 @@ def test_a_stream_of_small_requests_ends_at_the_limit() -> None:
 
 
 def test_the_queue_is_about_the_gpus_that_would_do() -> None:
-    """A ticket's GPUs are those that its request admits, within the lease that it runs inside
-    of.
-    """
+    """A ticket's GPUs are those that its request admits, within the lease that it runs in."""
     parent = lease("a", 1, 2, 3)
     assert [gpu.index for gpu in admitted_gpus(asking(1, (2, 3, 4)), BOX)] == [2, 3, 4]
     assert [gpu.index for gpu in admitted_gpus(asking(1, (2, 3, 4)), BOX, parent)] == [2, 3]
@@ -529,7 +517,7 @@ def test_the_queue_is_about_the_gpus_that_would_do() -> None:
 
 
 def written(record: Ticket) -> Any:
-    """What is read back from the text of a record."""
+    """Return what is read back from the text of a record."""
     return json.loads(json.dumps(record.to_document()))
 
 
@@ -562,7 +550,7 @@ def test_ticket_round_trip(sentence: str, record: Ticket) -> None:
 
 
 def test_user_is_not_in_the_ticket() -> None:
-    """Who waits is not written down: the file's owner tells."""
+    """A ticket does not name its user: the file's owner tells."""
     document = written(ticket(1))
     assert "user_id" not in document
     assert document["version"] == 1
@@ -739,23 +727,20 @@ def test_a_lease_is_no_ticket() -> None:
     ],
 )
 def test_length_of_time(text: str, want: float) -> None:
-    """Days, hours, minutes and seconds, alone or together, in any case; a number alone is
-    seconds.
-    """
+    """Days, hours, minutes and seconds go alone or together, in any case; a number is seconds."""
     assert parse_duration(text) == want
 
 
 WRONG_TIMES = [
-    "", " ", "0", "0s", "0h0m", "-1", "+1", "-1s", "1h30", "30 5", "abc", "s", "h", "1y", "1w", "1ms", "1hour",
-    "1,5h", "1.5.5", "1.", "1e3", "nan", "inf", "1:30", "10000000000", "9" * 400, "1s\x00", "1s;2s",
+    "", " ", "0", "0s", "0h0m", "-1", "+1", "-1s", "1h30", "30 5", "abc", "s", "h", "1y",
+    "1w", "1ms", "1hour", "1,5h", "1.5.5", "1.", "1e3", "nan", "inf", "1:30", "10000000000",
+    "9" * 400, "1s\x00", "1s;2s",
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", WRONG_TIMES)
 def test_no_length_of_time(text: str) -> None:
-    """What is not positive, has no unit that is known, or could be read in two ways is no length of
-    time.
-    """
+    """What is not positive, has no known unit, or reads in two ways is no length of time."""
     with pytest.raises(ValueError, match=r".*"):
         parse_duration(text)
 

@@ -36,7 +36,7 @@ duration_s = {duration_s}
 
 
 def job(name="vgg16", *, gpus=2, sensitive=True, arrival_s=0.0, duration_s=20.0) -> str:
-    """A job of a file."""
+    """Make a job of a file."""
     said = {"name": json.dumps(name).replace("\x7f", ""), "sensitive": json.dumps(sensitive)}
     return JOB.format(**said, gpus=gpus, arrival_s=arrival_s, duration_s=duration_s)
 
@@ -127,9 +127,7 @@ def shared(*spans: tuple[float, float], gpus: tuple[int, ...] = (0,)) -> Replay:
     ids=["one after the other", "together", "three in two lanes, then one alone"],
 )
 def test_bars_on_a_shared_gpu(spans, want) -> None:
-    """Jobs that share a GPU lie beside each other in its row, and one that has it alone has the
-    whole row.
-    """
+    """Jobs that share a GPU lie beside each other in its row; a lone job has the whole row."""
     replay = shared(*spans)
     bars = bars_of(replay, rows_of([replay]))
     assert [(bar.row, bar.height) for bar in bars] == want
@@ -196,7 +194,7 @@ SEEN = {
 
 
 def lab(colour: str, eye) -> tuple[float, float, float]:
-    """A colour as that eye sees it, in CIELAB, where 2.3 is just noticed."""
+    """Return a colour as that eye sees it, in CIELAB, where 2.3 is just noticed."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
@@ -229,9 +227,7 @@ def test_colours_can_be_told_apart(eye) -> None:
 
 
 def test_bars_tell_their_job() -> None:
-    """Where the pointer rests on a bar it is said which job that is, where it ran, and how long it
-    waited and took.
-    """
+    """A bar's tooltip says which job it is, where it ran, and how long it waited and took."""
     (replay,) = replayed(job(gpus=3), policies=["preserve"])
     svg = ET.fromstring(report_files([replay])["timeline.svg"])
     want = (

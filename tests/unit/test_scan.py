@@ -1,6 +1,4 @@
-"""Calls, pattern and sensitivity out of source code: a labelled set of programs, and what may come
-in any file.
-"""
+"""Calls, pattern and sensitivity from source code: a labelled set of programs, and odd files."""
 
 import json
 import os
@@ -51,9 +49,7 @@ def test_labelled_program(name: str) -> None:
 
 
 def test_precision_and_recall(capsys) -> None:
-    """Of all calls in the labelled programs at least 95 % are found, and of what is found 95 % are
-    calls.
-    """
+    """In the labelled programs precision and recall of calls are at least 95 %."""
     found, want = Counter(), Counter()
     for name, label in LABELS.items():
         found.update((name, call.line, call.api, call.pattern) for call in labelled(name).calls)
@@ -73,9 +69,7 @@ def test_set_is_labelled() -> None:
 
 
 def test_union_is_smallest() -> None:
-    """The union of patterns has every edge of each for up to 64 ranks, and no smaller built-in
-    pattern has.
-    """
+    """The union of patterns has each one's edges up to 64 ranks, and no smaller pattern has."""
     edges = {
         name: [{edge[:2] for edge in pattern.edges(ranks)} for ranks in range(2, 65)]
         for name, pattern in PATTERNS.items()
@@ -115,9 +109,7 @@ def test_union_is_smallest() -> None:
     ],
 )
 def test_peer(expression: str, pattern: str) -> None:
-    """What a rank sends to tells the pattern where it is a neighbour or a fixed rank, and nothing
-    else does.
-    """
+    """A peer tells the pattern if it is a neighbour or a fixed rank; nothing else does."""
     assert pattern_of_peer(re.findall(r"\w+|[^\s\w]", expression)) == pattern
 
 
@@ -159,9 +151,7 @@ def test_confidence(name: str, text: str, confidence: str) -> None:
     ids=["syntax", "Python 2", "null byte", "brackets", "signs"],
 )
 def test_what_is_no_python(text: str, complaint: str) -> None:
-    """A file that is no Python 3 is told of, and the rest of the program is scanned all the
-    same.
-    """
+    """A file that is no Python 3 is reported, and the rest of the program is still scanned."""
     found = scan_sources(
         [SourceFile("a.py", text), SourceFile("b.c", "void f() { MPI_Bcast(x, 1, t, 0, c); }")]
     )
@@ -170,9 +160,7 @@ def test_what_is_no_python(text: str, complaint: str) -> None:
 
 
 def test_standard_library_is_known() -> None:
-    """Modules that the caller knows, as those of Python's library, leave the result as sure as it
-    was.
-    """
+    """Modules that the caller knows, as Python's own, leave the result as sure as it was."""
     text = (
         "import errno, pdb, optparse, codecs\nimport faulthandler as f\nfrom http import client\n"
     )
@@ -208,9 +196,7 @@ def test_what_is_not_known(files: list[str], reason: str) -> None:
 
 
 def test_macros_of_a_header() -> None:
-    """A macro that a scanned header defines counts where a file uses it that includes the header,
-    also by another.
-    """
+    """A macro of a scanned header counts in files that include the header, also indirectly."""
     header = SourceFile("src/comm.h", "#define SUM(x) ncclAllReduce(x, x, n, t, o, c, s)\n")
     between = SourceFile("src/all.h", '#include "comm.h"\n')
     user = SourceFile("src/a.cu", '#include "all.h"\nvoid f() {\n  SUM(g);\n}\n')
@@ -300,12 +286,10 @@ REPEATED = [
 @pytest.mark.parametrize("count", [50])
 @pytest.mark.parametrize(("name", "piece"), REPEATED)
 def test_work_grows_with_size(name: str, piece: str, count: int) -> None:
-    """Four times the text takes less than six times the work: nothing in a scan grows with the
-    square of a file.
-    """
+    """Four times the text takes under six times the work: no scan is quadratic in a file."""
 
     def work(count: int) -> int:
-        """Calls of functions, ours and built-in ones."""
+        """Count calls of functions, ours and built-in ones."""
         calls = 0
 
         def count_one(_frame: object, event: str, _argument: object) -> None:
@@ -331,9 +315,7 @@ def tree(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def test_files_of_a_folder(tmp_path: Path) -> None:
-    """Source files below a folder are read in order; packages, build folders, hidden ones and link
-    loops are not.
-    """
+    """A folder's sources are read in order, but no packages, build or hidden folders, or loops."""
     kept = {"a.py": b"x", "sub/b.CU": b"\xff", "sub/c.hpp": b"", "sub/notes.txt": b""}
     left = (
         "build/a.c",
@@ -388,9 +370,7 @@ def test_nothing_to_scan(tmp_path: Path, monkeypatch, name: str, complaint: str)
 
 
 def test_document() -> None:
-    """The document has the promised keys, and bytes that no terminal should get are shown as
-    text.
-    """
+    """The document has the promised keys, and shows bytes that no terminal should get as text."""
     found = scan_sources(
         [SourceFile("a\x1b\udcff.py", "from jax import lax\nlax.psum(x, 'i')\n")],
         ["b.py: is a directory"],

@@ -51,7 +51,7 @@ def machine(
     pcie: Mapping[Pair, float] | None = None,
     path: str = "SYS",
 ) -> Topology:
-    """GPUs 0 to count - 1, joined as said; a pair without a PCIe figure gets that of its path."""
+    """Describe GPUs joined as said; a pair without a PCIe figure gets that of its path."""
     gpus = tuple(
         Gpu(
             index=i,
@@ -99,7 +99,7 @@ def zero_based(gpus: Iterable[int]) -> tuple[int, ...]:
 
 
 def weights(fabric: Fabric) -> dict[Pair, float]:
-    """W of every two GPUs, GB/s."""
+    """Return W of every two GPUs, GB/s."""
     return {
         (a, b): fabric.kinds[fabric.kind[a][b]].weight / UNIT for a, b in pairs(len(fabric.gpus))
     }
@@ -113,7 +113,7 @@ def scores(
     free: Iterable[int] | None = None,
     model: str = "cut",
 ) -> Scores:
-    """Of a set with its best mapping."""
+    """Return the scores of a set with its best mapping."""
     free, gpus = sorted(range(len(fabric.gpus)) if free is None else free), sorted(gpus)
     scorer = Scorer(
         fabric, free, len(gpus), PATTERNS[pattern], model, range(len(fabric.gpus)), many=False
@@ -131,9 +131,7 @@ def dgx1() -> Fabric:
 
 
 def test_dgx1_links_are_the_papers(dgx1: Fabric) -> None:
-    """The shipped DGX-1 V100 has the links of mapa-sc21 Figure 1c with the bandwidths of its Table
-    1.
-    """
+    """The shipped DGX-1 V100 has the links of mapa-sc21 Figure 1c, with Table 1's bandwidths."""
     paper = dict.fromkeys(combinations(range(1, 9), 2), 12.0)
     paper |= dict.fromkeys(DOUBLE, 50.0) | dict.fromkeys(SINGLE, 25.0)
     assert {(a + 1, b + 1): w for (a, b), w in weights(dgx1).items()} == paper
@@ -192,9 +190,7 @@ def test_preserved_bandwidth_of_figure_10(dgx1: Fabric) -> None:
     ],
 )
 def test_mapa_equation(x: int, y: int, z: int, want: float) -> None:
-    """Eq. 2 with Table 2 gives the paper's values for x double NVLinks, y single ones and z PCIe
-    edges.
-    """
+    """Eq. 2 with Table 2 gives the paper's values for x double, y single NVLinks, z PCIe edges."""
     assert round(mapa_equation(x, y, z), 2) == want
 
 
@@ -204,20 +200,18 @@ def test_mapa_equation(x: int, y: int, z: int, want: float) -> None:
         (3, "210=57.9 120=44.1 201=30.0 111=24.1 102=10.4 021=9.0 012=3.2"),
         (
             4,
-            """310=68.7 220=49.1 130=42.2 301=41.6 211=31.3 121=28.6 022=26.4 031=21.9 112=20.6 202=18.2 004=12.5
-            013=11.6 103=4.9""",
+            """310=68.7 220=49.1 130=42.2 301=41.6 211=31.3 121=28.6 022=26.4 031=21.9 112=20.6
+            202=18.2 004=12.5 013=11.6 103=4.9""",
         ),
         (
             5,
-            """032=53.6 401=53.5 320=51.8 023=49.2 230=39.0 041=36.5 311=34.5 122=33.3 131=33.0 302=26.4 014=22.4
-            113=21.3 221=20.9 212=17.9 203=9.2 104=0.5""",
+            """032=53.6 401=53.5 320=51.8 023=49.2 230=39.0 041=36.5 311=34.5 122=33.3 131=33.0
+            302=26.4 014=22.4 113=21.3 221=20.9 212=17.9 203=9.2 104=0.5""",
         ),
     ],
 )
 def test_mapa_equation_of_larger_rings(ranks: int, values: str) -> None:
-    """Eq. 2 takes these values, written xyz=GB/s, for the mixes of links that rings on a DGX-1 V100
-    have.
-    """
+    """Eq. 2 takes these values, xyz=GB/s, for the link mixes of rings on a DGX-1 V100."""
     want = {mix: float(value) for mix, value in (entry.split("=") for entry in values.split())}
     assert all(sum(map(int, mix)) == ranks for mix in want)
     assert {mix: round(mapa_equation(*map(int, mix)), 1) for mix in want} == want
@@ -226,7 +220,7 @@ def test_mapa_equation_of_larger_rings(ranks: int, values: str) -> None:
 def best_tour(
     weight: Mapping[Pair, float], gpus: Iterable[int], *, closed: bool
 ) -> tuple[float, tuple[int, ...]]:
-    """The most bandwidth of any order of the GPUs, and the first order that has it."""
+    """Return the most bandwidth of any order of the GPUs, and the first order that has it."""
     best = (float("-inf"), ())
     for order in permutations(sorted(gpus)):
         steps = list(pairwise(order))
@@ -239,9 +233,7 @@ def best_tour(
 
 
 def test_mapa_bandwidth_of_every_ring_on_dgx1(dgx1: Fabric) -> None:
-    """The mapa model is Eq. 2 over the links of the best ring, for all sets of 2-5 GPUs of the
-    DGX-1 V100.
-    """
+    """The mapa model is Eq. 2 over the best ring, for every set of 2-5 GPUs of a DGX-1 V100."""
     paper = dict.fromkeys(combinations(range(1, 9), 2), 12.0)
     paper |= dict.fromkeys(DOUBLE, 50.0) | dict.fromkeys(SINGLE, 25.0)
     weight = {zero_based(pair): w for pair, w in paper.items()}
@@ -284,7 +276,7 @@ def test_preserved_bandwidth_is_an_induced_subgraph(seed: int) -> None:
 
 
 def connected(rng: random.Random, count: int) -> dict[Pair, int]:
-    """Random NVLinks that leave no GPU out."""
+    """Draw NVLinks that leave no GPU out."""
     while True:
         nvlinks = random_nvlinks(rng, count, (0, 0, 1, 1, 2, 3))
         graph = nx.Graph(list(nvlinks))
@@ -294,9 +286,7 @@ def connected(rng: random.Random, count: int) -> dict[Pair, int]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_cut_is_the_global_minimum_cut(seed: int) -> None:
-    """Where direct NVLinks connect the GPUs, the cut model is their graph's global minimum cut, in
-    any order.
-    """
+    """Where NVLinks connect the GPUs, the cut model is their global minimum cut, in any order."""
     rng = random.Random(seed)
     count = rng.randrange(2, 13)
     nvlinks = connected(rng, count)
@@ -339,9 +329,7 @@ def test_cut_on_nvswitch_is_the_least_linked_gpu() -> None:
 def narrowest_cut(
     count: int, nvlinks: Mapping[Pair, int], switch_links: Mapping[int, int]
 ) -> float:
-    """Least planned bandwidth between two sides, over all ways to divide the GPUs; the switch may
-    be on either.
-    """
+    """Return the least planned bandwidth between any two sides; the switch may be on either."""
     best = float("inf")
     for mask in range(1, 2 ** (count - 1)):
         one = {gpu for gpu in range(count) if mask >> gpu & 1}
@@ -356,9 +344,7 @@ def narrowest_cut(
 
 @pytest.mark.parametrize("seed", range(60))
 def test_cut_divides_gpus_not_switches(seed: int) -> None:
-    """Where some GPUs sit behind a switch and others hang on them directly, the cut with GPUs on
-    both sides counts.
-    """
+    """With GPUs behind a switch and others directly on them, the cut has GPUs on both sides."""
     rng = random.Random(seed)
     count = rng.randrange(3, 9)
     members = rng.sample(range(count), rng.randrange(2, count + 1))
@@ -378,9 +364,7 @@ def spanning_trees(nodes: int) -> Iterator[tuple[Pair, ...]]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_parts_are_joined_by_the_widest_pcie_path(seed: int) -> None:
-    """GPUs that NVLink does not connect get the narrowest edge of the best spanning tree over their
-    parts.
-    """
+    """GPUs without NVLink between them get the narrowest edge of their best spanning tree."""
     rng = random.Random(seed)
     sizes = [rng.randrange(1, 4) for _ in range(rng.randrange(2, 6))]
     starts = [sum(sizes[:i]) for i in range(len(sizes))]
@@ -398,9 +382,7 @@ def test_parts_are_joined_by_the_widest_pcie_path(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_cut_never_falls_when_a_link_gets_faster(seed: int) -> None:
-    """One more NVLink between a pair, or a faster PCIe path, never lowers the cut model's
-    figure.
-    """
+    """One more NVLink, or a faster PCIe path, never lowers the cut model's figure."""
     rng = random.Random(seed)
     count = rng.randrange(2, 8)
     nvlinks = random_nvlinks(rng, count, (0, 0, 0, 1, 2))
@@ -424,9 +406,7 @@ def test_cut_never_falls_when_a_link_gets_faster(seed: int) -> None:
     ],
 )
 def test_measured_links(sentence: str, topology: Topology, link: str, want: float) -> None:
-    """Of a kind that was not measured the cut counts, over links that carry what their class was
-    measured to carry.
-    """
+    """Kinds that were not measured get the cut, over links at their class's measured bandwidth."""
     fabric = Fabric(replace(topology, measured=(Measured((link,), 14.0),)))
     assert measured(fabric, range(2)) == 14 * UNIT, sentence
     assert measured(fabric, range(3)) == want * UNIT, sentence
@@ -434,9 +414,7 @@ def test_measured_links(sentence: str, topology: Topology, link: str, want: floa
 
 @pytest.mark.parametrize("model", ["cut", "mapa", "measured"])
 def test_several_machines_are_as_fast_as_their_network(model: str) -> None:
-    """NVSwitches of two machines join nobody across the network, neither for rings nor for sums in
-    the switch.
-    """
+    """NVSwitches of two machines join none across the network, neither for rings nor for sums."""
     gpus = tuple(
         Gpu(i, f"GPU-{i}", "test", 1 << 34, nvswitch_links=18, node=i // 4, **H100)
         for i in range(8)
@@ -456,9 +434,7 @@ def test_several_machines_are_as_fast_as_their_network(model: str) -> None:
 
 
 def every_mapping(traffic: Traffic, gpus: Sequence[int]) -> Iterator[Mapped]:
-    """All mappings with their figures, counted out anew; those of equal figures the lowest
-    first.
-    """
+    """Return all mappings with their figures, counted anew; of equal figures the lowest first."""
     fabric, heaviest = traffic.fabric, traffic.shares[0]
     assert heaviest == 1.0
     for order in permutations(sorted(gpus)):
@@ -479,7 +455,7 @@ def every_mapping(traffic: Traffic, gpus: Sequence[int]) -> Iterator[Mapped]:
 
 
 def random_edges(rng: random.Random, ranks: int) -> tuple[Edge, ...]:
-    """Edges of random weight that join all ranks."""
+    """Draw edges of random weight that join all ranks."""
     joined = {(rng.randrange(b), b) for b in range(1, ranks)}
     joined |= {tuple(sorted(rng.sample(range(ranks), 2))) for _ in range(rng.randrange(ranks))}
     weights = rng.choice(((1.0,), (1.0, 2.0), (1.0, 3.0, 10.0)))
@@ -493,9 +469,7 @@ MAPPED = ("ring", "chain", "tree", "ring+tree", "star", "stencil_2d", "stencil_3
 @pytest.mark.parametrize("pattern", MAPPED)
 @pytest.mark.parametrize("seed", range(6))
 def test_mapping_is_the_best_of_all(pattern: str, seed: int, *, slowest_first: bool) -> None:
-    """No mapping is better by the slowest edge and the sum, in either order, and of the best it is
-    the lowest.
-    """
+    """No mapping is better by slowest edge and sum, in either order; of equals it is the lowest."""
     rng = random.Random(f"{pattern} {seed}")
     ranks = 2 + seed % 6
     count = ranks + 3
@@ -517,9 +491,7 @@ def test_mapping_is_the_best_of_all(pattern: str, seed: int, *, slowest_first: b
 
 
 def test_lighter_edges_are_waited_for_less() -> None:
-    """An edge of a tenth of the weight is ten times as fast on the same link: the heavy one gets
-    the NVLink.
-    """
+    """An edge of a tenth of the weight is ten times as fast: the heavy one gets the NVLink."""
     fabric = Fabric(machine(3, gpu=V100, nvlinks={(1, 2): 1}, path="PHB"))
     traffic = Traffic(fabric, ((0, 1, 1.0), (1, 2, 10.0)), [kind.hop for kind in fabric.kinds])
     mapping = Mapper(traffic).best(range(3), slowest_first=True)
@@ -556,9 +528,7 @@ def test_patterns_that_treat_ranks_alike_keep_index_order(dgx1: Fabric, pattern:
 def test_aggregate_bandwidth_of_patterns(
     dgx1: Fabric, sentence: str, pattern: str, gpus: tuple[int, ...], want: float | None
 ) -> None:
-    """Aggregate bandwidth counts the edges that the pattern uses, and does not exist without
-    any.
-    """
+    """Aggregate bandwidth counts the edges that the pattern uses; without any there is none."""
     assert scores(dgx1, zero_based(gpus), pattern).aggregate_bandwidth == want, sentence
 
 
@@ -572,9 +542,7 @@ def test_one_gpu_has_no_effective_bandwidth(dgx1: Fabric, model: str) -> None:
 @pytest.mark.parametrize("slowest_first", [True, False])
 @pytest.mark.parametrize("seed", range(8))
 def test_mapping_of_many_ranks(pattern: str, seed: int, *, slowest_first: bool) -> None:
-    """Beyond eight ranks the order is never worse than by index, and neither a swap nor a reversal
-    helps.
-    """
+    """Beyond eight ranks the order is never worse than by index; no swap or reversal helps."""
     rng = random.Random(f"{pattern} {seed}")
     ranks = rng.randrange(EXACT_RANKS + 1, 17)
     nvlinks = random_nvlinks(rng, ranks, (0, 0, 0, 1, 2))

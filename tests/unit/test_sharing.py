@@ -1,6 +1,4 @@
-"""Sharing as plain values: whom a request joins, what its lease says, and why it does not join
-others.
-"""
+"""Sharing as plain values: which jobs a request joins, what its lease says, and why not others."""
 
 import json
 import os
@@ -56,7 +54,7 @@ def asking(
     policy: str = "baseline",
     **sharing: Any,
 ) -> Request:
-    """Of alice; without a demand it does not share."""
+    """Make a request of alice; without a demand it does not share."""
     unfit = unfit or {}
     fit = {
         gpu.uuid: Capacity(gpu.memory_bytes, 48)
@@ -83,7 +81,7 @@ def asking(
 def shared(
     lease_id: str, demand: Demand, *indices: int, percentage: int = 100, **fields: Any
 ) -> Lease:
-    """Of alice, who shares it."""
+    """Make a lease of alice, who shares it."""
     group = tuple(sorted(f"GPU-{index}" for index in indices))
     sensitive = fields.pop("sensitive", False)
     client = Client(demand, fields.pop("objective", Objective()))
@@ -93,7 +91,7 @@ def shared(
 
 
 def outcome(decision: Decision) -> tuple[object, ...]:
-    """The GPUs and whom they are shared with, or why there are none."""
+    """Return the GPUs and the jobs they are shared with, or why there are none."""
     if not isinstance(decision, Grant):
         return type(decision), decision.reason
     option = decision.share_option
@@ -198,17 +196,13 @@ def decided(
 def test_whom_a_request_joins(
     sentence: str, asked: Request, leases: list[Lease], want: tuple[object, ...]
 ) -> None:
-    """A request that shares joins jobs of its user on exactly its GPUs if that hurts nobody, or
-    opens free ones.
-    """
+    """A request joins its user's jobs on exactly its GPUs if none suffers, or opens free ones."""
     for order in (leases, leases[::-1]):
         assert decided(asked, *order) == want, sentence
 
 
 def test_nobody_to_join_and_nothing_free() -> None:
-    """Where nothing is free the reason tells of each GPU to share what is in the way, with the
-    figures.
-    """
+    """Where nothing is free the reason says of each GPU to share what is in the way, in figures."""
     leases = [shared("a", HALF, 0), shared("b", HEAVY, 1), lease("c", 2, 3)]
     want = (
         "1 GPU requested: 0 of 4 are free, 4 are leased; of those to share: "
@@ -221,9 +215,7 @@ def test_nobody_to_join_and_nothing_free() -> None:
 
 
 def test_gpus_that_cannot_be_shared() -> None:
-    """A GPU that cannot be shared is the job's own, with the reason; one that can, and is in use,
-    is joined.
-    """
+    """A GPU that cannot be shared is given whole, with the reason; one that can is joined."""
     old = asking(LIGHT, unfit={"GPU-0": "compute capability 6.0"})
     assert decided(old) == ((1,), ())  # those that can come first
     others = [lease("a", 1, 2, 3)]
@@ -239,9 +231,7 @@ def test_gpus_that_cannot_be_shared() -> None:
 
 
 def test_a_job_of_one_gpu_depends_on_no_links() -> None:
-    """A profile may say that a job depends on links; on one GPU there are none, so that its like
-    may come.
-    """
+    """A job on one GPU has no links to depend on, whatever its profile says: its like may come."""
     asked = asking(LIGHT, sensitive=True)
     assert decided(asked, shared("a", LIGHT, 0, sensitive=True)) == ((0,), ("a",))
     alone = decide(asked, Situation(BOX))
@@ -250,9 +240,7 @@ def test_a_job_of_one_gpu_depends_on_no_links() -> None:
 
 
 def test_gpus_of_another_groups_daemon() -> None:
-    """A GPU that the daemon of another group has, though no job of it uses it any more, is not
-    opened for sharing.
-    """
+    """A GPU that another group's daemon still has, though unused, is not opened for sharing."""
     left = lease("b", 0, share=shared("a", HALF, 0, 1).share, ancestors=("a",))
     asked = replace(asking(LIGHT), constraints=(Constraint("--only 1", frozenset({"GPU-1"})),))
     decision = decide(asked, Situation(BOX, [left]))
@@ -279,9 +267,7 @@ def test_unlike_gpus_in_one_group() -> None:
 
 
 def test_host_bandwidth_of_those_who_share() -> None:
-    """Jobs that share a GPU move each its own in the memory of the socket; what runs inside one is
-    part of it.
-    """
+    """Jobs that share a GPU add up in the socket's memory; what runs inside one is part of it."""
     gpus = tuple(replace(gpu, numa_node=0, host_gb_per_s=100.0) for gpu in BOX.gpus)
     topology = Topology("box", gpus, BOX.links, "a test")
     asked = asking(LIGHT, wishes=Wishes(host_gb_per_s=40.0))
@@ -292,9 +278,7 @@ def test_host_bandwidth_of_those_who_share() -> None:
 
 
 def test_what_alone_means_for_links() -> None:
-    """The links that a job would get alone are those of GPUs that it may have, not of all that are
-    free.
-    """
+    """The links that a job would get alone are those of GPUs it may have, not of all free ones."""
     dgx, _ = load_described_machine("dgx1-v100")
     uuids = {gpu.index: gpu.uuid for gpu in dgx.gpus}
     group = tuple(sorted((uuids[0], uuids[5])))
@@ -317,9 +301,7 @@ def test_too_much_for_one() -> None:
 
 
 def test_what_is_in_the_way() -> None:
-    """GPUs that a constraint or a wish leaves out, that are in use outside, or stay apart from, are
-    not joined.
-    """
+    """GPUs that a constraint or wish leaves out, in use outside, or kept apart are not joined."""
     there = shared("a", LIGHT, 1, name="noisy")
     without = replace(
         asking(LIGHT), constraints=(Constraint("--exclude 1", frozenset({"GPU-0", "GPU-2"})),)
@@ -341,9 +323,7 @@ def test_what_is_in_the_way() -> None:
 
 
 def test_links_matter_to_who_depends_on_them() -> None:
-    """A job that depends on links is not sent to worse ones than it would get alone, nor to those
-    of its like.
-    """
+    """A job that depends on links gets none worse than it would alone, nor joins its like."""
     dgx, _ = load_described_machine("dgx1-v100")
     uuids = {gpu.index: gpu.uuid for gpu in dgx.gpus}
 
@@ -366,9 +346,7 @@ def test_links_matter_to_who_depends_on_them() -> None:
 
 
 def test_first_in_first_out() -> None:
-    """Who waits for a GPU is not kept from it by others who come to share it, unless it lets
-    smaller ones pass.
-    """
+    """Sharers do not take a GPU an earlier request waits for, unless it lets smaller ones pass."""
     there = [shared("a", LIGHT, 0), lease("b", 1, 2)]
     barred = decide(
         asking(LIGHT), Situation(BOX, there, ahead=[ticket(1, 4, range(4), user_id=BOB)])
@@ -392,7 +370,7 @@ LINEAR = tuple(CurvePoint(p, float(p)) for p in (25, 50, 75, 100))
 
 
 def percentage(asked: Request, *leases: Lease) -> tuple[int, tuple[int, ...], int]:
-    """What the job gets, what would be best for all, and what those that are there leave."""
+    """Return what the job gets, what would be best for all, and what the present ones leave."""
     decision = decide(asked, Situation(BOX, leases))
     assert isinstance(decision, Grant)
     allotment = decision.share_option.allotment
@@ -404,9 +382,7 @@ def percentage(asked: Request, *leases: Lease) -> tuple[int, tuple[int, ...], in
 
 
 def test_how_much_a_job_gets() -> None:
-    """The first gets what it can use, the next what is left, and what the command line says comes
-    before all that.
-    """
+    """The first gets what it can use, the next what is left; the command line overrides both."""
     memory, compute = replace(LIGHT, curve=SATURATED), replace(HALF, curve=LINEAR)
     small, _, left = percentage(asking(memory))
     assert (small <= 30, left) == (True, 100)
@@ -424,9 +400,7 @@ def test_how_much_a_job_gets() -> None:
 
 
 def test_explained() -> None:
-    """The explanation has every group with its verdict, the one that is joined among them, or what
-    is opened.
-    """
+    """The explanation has every group's verdict, with the one that is joined, or what is opened."""
     leases = [shared("a", HALF, 0), shared("b", HEAVY, 1)]
     situation = Situation(BOX, leases)
     decision = decide(asking(LIGHT), situation)
@@ -499,9 +473,7 @@ def test_a_record_without_a_share_says_nothing_of_it() -> None:
     ],
 )
 def test_a_record_that_cannot_be_understood(path: str, value: object, want: str) -> None:
-    """A live record with a share that nobody can understand is complained of, and never guessed
-    at.
-    """
+    """A live record with an unreadable share is complained of, and never guessed at."""
     document = json.loads(
         json.dumps(lease("a1", 0, share=Share(("GPU-0",), 40, True, Client(CURVED))).to_document())
     )
@@ -516,9 +488,7 @@ def test_a_record_that_cannot_be_understood(path: str, value: object, want: str)
 
 
 def test_least_of_several() -> None:
-    """What several GPUs offer is the least of each figure, and nothing where one of them is
-    unknown.
-    """
+    """What several GPUs offer is the least of each figure, and unknown where one is unknown."""
     got = least_of([Capacity(16, 48, 80, 300.0), Capacity(32, 60, None, 250.0)])
     assert got == Capacity(16, 48, None, 250.0)
     assert least_of([]) == Capacity(0, 0)
@@ -551,10 +521,14 @@ def test_one_more_resident_never_opens_a_door() -> None:
 @pytest.mark.parametrize(
     ("sentence", "gpu", "driver", "want"),
     [
-        ("a whole GPU of Volta or later", {"compute_capability": "7.0"}, 550, Capacity(16 * GIB, 48)),
-        ("CUDA 13.1 takes more clients", {"compute_capability": "8.0"}, 590, Capacity(16 * GIB, 60)),
-        ("the driver before it does not", {"compute_capability": "8.0"}, 589, Capacity(16 * GIB, 48)),
-        ("on a described machine there is no driver", {"compute_capability": "8.0"}, None, Capacity(16 * GIB, 48)),
+        ("a whole GPU of Volta or later", {"compute_capability": "7.0"}, 550,
+         Capacity(16 * GIB, 48)),
+        ("CUDA 13.1 takes more clients", {"compute_capability": "8.0"}, 590,
+         Capacity(16 * GIB, 60)),
+        ("the driver before it does not", {"compute_capability": "8.0"}, 589,
+         Capacity(16 * GIB, 48)),
+        ("on a described machine there is no driver", {"compute_capability": "8.0"}, None,
+         Capacity(16 * GIB, 48)),
         (
             "an instance",
             {"compute_capability": "8.0", "mig": Mig(0, "GPU-0", 1, "1g.10gb")},
@@ -563,23 +537,20 @@ def test_one_more_resident_never_opens_a_door() -> None:
         ),
         ("Pascal", {"compute_capability": "6.1"}, 550, VOLTA_ON),
         ("nobody knows what it can", {}, 550, Unfit("its compute capability is unknown")),
-        ("nonsense", {"compute_capability": "nine"}, 550, Unfit("its compute capability is unknown")),
+        ("nonsense", {"compute_capability": "nine"}, 550,
+         Unfit("its compute capability is unknown")),
         ("no memory is known", {"compute_capability": "9.0", "memory_bytes": 0}, 550, NO_MEMORY),
     ],
 )  # fmt: skip
 def test_which_gpus_can_be_shared(
     sentence: str, gpu: dict, driver: int | None, want: Capacity | Unfit
 ) -> None:
-    """A GPU can be shared if MPS bounds its clients, by architecture and driver; else it is said
-    why not.
-    """
+    """A GPU is shared if architecture and driver let MPS bound its clients; else it says why."""
     assert capacity_of(replace(BOX.gpus[0], **gpu), None, driver) == want, sentence
 
 
 def test_figures_of_a_known_model() -> None:
-    """What a GPU offers beside its memory is what is known of its model; its capability too where
-    NVML is silent.
-    """
+    """A GPU offers what is known of its model, and the model's capability if NVML is silent."""
     dgx, _ = load_described_machine("dgx1-v100")
     gpu = replace(dgx.gpus[0], compute_capability=None)
     found = capacity_of(gpu, find_gpu_model(load_gpu_models(), gpu.model), 550)
@@ -588,9 +559,7 @@ def test_figures_of_a_known_model() -> None:
 
 
 def test_settings_reach_the_rule() -> None:
-    """Objective, weights, tolerance, bounds, and the profile's slowdowns are what the settings and
-    the profile say.
-    """
+    """Objective, weights, tolerance, bounds and slowdowns are those of settings and profile."""
     words = {
         "OBJECTIVE": "product",
         "PRODUCT_WEIGHTS": "3,2",

@@ -33,9 +33,7 @@ BASELINE = Rules("baseline", "cut")
 
 
 def test_a_few_jobs() -> None:
-    """Jobs start when they come or when enough GPUs are free, first in, first out, and run for
-    their time.
-    """
+    """Jobs start on arrival or once enough GPUs are free, first in, first out, for their time."""
     jobs = [job(0, 5, 0, 10), job(1, 3, 1, 4), job(2, 4, 2, 3), job(3, 1, 2, 1)]
     assert log(checked(DGX, jobs, BASELINE)) == [
         (0, (0, 1, 2, 3, 4), 0, 10),
@@ -46,9 +44,7 @@ def test_a_few_jobs() -> None:
 
 
 def test_backfill() -> None:
-    """With backfill a smaller job passes one that cannot start, but not one that has waited beyond
-    the limit.
-    """
+    """With backfill a smaller job passes one that cannot start, until that one's limit."""
     jobs = [job(0, 5, 0, 10), job(1, 4, 1, 5), job(2, 3, 2, 4), job(3, 3, 7, 2)]
     assert log(checked(DGX, jobs, replace(BASELINE, passable_s=5.5))) == [
         (0, (0, 1, 2, 3, 4), 0, 10),
@@ -64,9 +60,7 @@ def test_who_ends_makes_room_for_who_comes_at_the_same_time() -> None:
 
 
 def test_tick() -> None:
-    """A scheduler that looks every second starts what it sees at the next look, not in the one that
-    sees an end.
-    """
+    """With a look every second a job starts at the look after the one that sees an end."""
     jobs = [job(0, 8, 0.4, 1.2), job(1, 8, 0.5, 1.0)]
     assert log(checked(DGX, jobs, replace(BASELINE, tick_s=1.0))) == [
         (0, (*range(8),), 1, 3),
@@ -80,16 +74,14 @@ def test_tick() -> None:
 def test_it_decides_as_the_launcher_would(
     policy: str, passable_s: float, seed: int, count: int
 ) -> None:
-    """Every start is what decide() grants when it is asked anew, without memory, for each waiting
-    job at each event.
-    """
+    """Each start is what decide() grants, asked anew for each waiting job at each event."""
     jobs = jobs_of(loaded_mix(seed, count, 8, 0.9, 0.5))
     rules = Rules(policy, "cut", passable_s=passable_s)
     assert log(checked(DGX, jobs, rules)) == plainly(DGX, jobs, rules)
 
 
 def plainly(topology, jobs: list[SimulatedJob], rules: Rules) -> list[tuple]:
-    """The same with nothing but a list of events and decide()."""
+    """Simulate with nothing but a list of events and decide()."""
     jobs = [
         replace(j, request=replace(j.request, policy=rules.policy, bandwidth_model=rules.model))
         for j in jobs
@@ -131,9 +123,7 @@ def plainly(topology, jobs: list[SimulatedJob], rules: Rules) -> list[tuple]:
 @pytest.mark.parametrize("policy", ["topo_aware", "topo_aware_p", "preserve"])
 @pytest.mark.parametrize(("seed", "count"), [(1, 20)])
 def test_it_waits_for_utility_as_the_launcher_would(policy: str, seed: int, count: int) -> None:
-    """So it is where some jobs have a least utility, and others none, and their neighbours slow
-    them down.
-    """
+    """Starts are decide()'s, too, where some jobs need utility and neighbours slow them down."""
     jobs = [
         replace(
             one,
@@ -152,9 +142,7 @@ def test_it_waits_for_utility_as_the_launcher_would(policy: str, seed: int, coun
 
 
 def test_who_is_not_choosy_passes_and_who_is_does_not() -> None:
-    """A grant to a job that may pass one that waits for utility is not handed to one that may
-    not.
-    """
+    """A grant to a job that may pass one waiting for utility is not given to one that may not."""
     only = (MINSKY.gpus[0].uuid, MINSKY.gpus[2].uuid)
     jobs = [
         job(0, 2, 0, 100, sensitive=True, only=only),
@@ -180,9 +168,7 @@ def utility_jobs(*rows: tuple[int, float, float, float, tuple[int, ...]]) -> lis
 
 
 def test_what_is_enough_for_one_is_not_for_another() -> None:
-    """A grant is not remembered for who needs more utility than it has: he waits, where the other
-    one started.
-    """
+    """A grant is not reused for a job that needs more utility than it has: that job waits."""
     held = [(1, 0.0, 100.0, 0.0, (0,)), (1, 0.0, 100.0, 0.0, (2,))]
     jobs = utility_jobs(*held, (2, 1.0, 5.0, 0.1, ()), (2, 10.0, 5.0, 0.5, ()))
     stays = checked(MINSKY, jobs, Rules("topo_aware_p", "cut"))
@@ -190,9 +176,7 @@ def test_what_is_enough_for_one_is_not_for_another() -> None:
 
 
 def test_the_order_in_which_neighbours_began() -> None:
-    """Of sockets that are alike the one that was begun last is taken, also where the other order
-    came before.
-    """
+    """Of equal sockets the last begun is taken, even after the other order occurred."""
     first = [(1, 0.0, 10.0, 0.0, (0,)), (1, 1.0, 9.0, 0.0, (2,)), (1, 2.0, 1.0, 0.0, ())]
     second = [(1, 20.0, 10.0, 0.0, (2,)), (1, 21.0, 9.0, 0.0, (0,)), (1, 22.0, 1.0, 0.0, ())]
     stays = checked(MINSKY, utility_jobs(*first, *second), Rules("topo_aware", "cut"))
@@ -202,9 +186,7 @@ def test_the_order_in_which_neighbours_began() -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("count", [25])
 def test_conservation(policy: str, count: int) -> None:
-    """No GPU is held twice, free and used are all, and all jobs end, at every event, whatever slows
-    jobs down.
-    """
+    """At every event no GPU is held twice, free and used are all, and all jobs end."""
     for machines, tick_s, lasting in ((1, 0.0, False), (3, 1.1, True), (7, 0.0, True)):
         times = ("bandwidth", "interference")
         rules = Rules(
@@ -254,9 +236,7 @@ def test_what_was_decided_before_changes_nothing(count: int) -> None:
 
 
 def test_machines_fill_as_the_policy_says() -> None:
-    """Baseline takes the first machine with room, best-fit the fullest, preserve the one whose
-    links lose least.
-    """
+    """Baseline takes the first machine with room, best-fit the fullest, preserve the least loss."""
     jobs = [job(0, 3, 0, 9), job(1, 2, 1, 9), job(2, 1, 2, 9), job(3, 2, 3, 9)]
 
     def machines(policy: str) -> list[int]:
@@ -280,9 +260,7 @@ def test_a_machine_more_never_makes_all_wait(policy: str) -> None:
 
 
 def test_best_effort_compares_machines_by_links() -> None:
-    """best-effort takes the machine whose set has the most aggregate bandwidth, not the first with
-    room.
-    """
+    """best-effort takes the machine whose set has the most aggregate bandwidth, not the first."""
     held = [job(0, 6, 0, 100, only=tuple(DGX.gpus[gpu].uuid for gpu in (1, 2, 3, 4, 6, 7)))]
     stays = checked(
         DGX, [*held, job(1, 2, 1, 5, sensitive=True)], Rules("best_effort", "cut", machines=2)
@@ -291,9 +269,7 @@ def test_best_effort_compares_machines_by_links() -> None:
 
 
 def test_of_machines_that_are_alike_the_first_is_taken() -> None:
-    """Each machine stands for all in its state: what is decided does not depend on how many there
-    are.
-    """
+    """Of equal machines the first is taken: the decision does not depend on how many there are."""
     jobs = generated(seed=5, count=40)
     few, many = (checked(MINSKY, jobs, Rules("topo_aware", "cut", machines=n)) for n in (40, 400))
     assert few == many
@@ -311,9 +287,7 @@ def test_of_machines_that_are_alike_the_first_is_taken() -> None:
     ],
 )
 def test_slow_links_make_sensitive_jobs_slower(gpus: tuple[int, ...], want_s: float) -> None:
-    """Of its time at its best a sensitive job waits 63 % for its links, and the slower they are the
-    longer.
-    """
+    """A sensitive job spends 63 % of its best time on links, and more the slower they are."""
     rules = Rules("baseline", "cut", time_models=("bandwidth",))
     only = tuple(DGX.gpus[gpu].uuid for gpu in gpus)
     (stay,) = checked(DGX, [job(0, 2, 0, 100, sensitive=True, only=only)], rules)
@@ -333,9 +307,7 @@ def test_the_share_of_its_time_that_a_job_says() -> None:
 
 
 def test_neighbours_slow_jobs_down_while_they_are_there() -> None:
-    """A job goes on faster once its noisy neighbour has left; with `lasting` it stays as slow as it
-    was.
-    """
+    """A job speeds up once its noisy neighbour has left; with `lasting` it stays slow."""
     quiet, noisy = (
         replace(job(0, 1, 0, 1).request, profile=name, utility=UtilityTerms(slowdowns=slowdowns))
         for name, slowdowns in (("quiet", {"noisy": (0.5, 0.0)}), ("noisy", {"quiet": (0.0, 0.5)}))
@@ -372,9 +344,7 @@ def sharing_job(number: int, sm: float) -> SimulatedJob:
 
 
 def test_jobs_share_gpus_by_the_launchers_rules() -> None:
-    """Two jobs that fit together share a GPU, a third that does not gets another, and sharing slows
-    both down.
-    """
+    """Two jobs that fit share a GPU, a third gets another, and sharing slows both down."""
     jobs = [sharing_job(0, 50.0), sharing_job(1, 40.0), sharing_job(2, 90.0)]
     stays = checked(DGX, jobs, Rules("preserve", "cut", time_models=("sharing",)))
     assert [stay.gpus for stay in stays[:2]] == [stays[0].gpus] * 2
@@ -398,9 +368,7 @@ def test_who_shares_needs_no_free_gpu() -> None:
 
 
 def test_uniform_mix() -> None:
-    """300 jobs of mapa-sc21 4: 1 to 5 GPUs and six networks about equally often, four of six
-    sensitive, from a seed.
-    """
+    """A seed gives 300 jobs of mapa-sc21 4: 1 to 5 GPUs, six networks evenly, 4/6 sensitive."""
     rows = [row for seed in range(30) for row in uniform_mix(seed)]
     for value in range(1, 6):
         assert sum(row["gpus"] == value for row in rows) / len(rows) == pytest.approx(
@@ -447,9 +415,7 @@ def test_loaded_mix() -> None:
 
 
 def test_measures_by_hand() -> None:
-    """Waits, makespan, throughput, utilization and fragmentation of three jobs, worked out by
-    hand.
-    """
+    """Waits, makespan, throughput, utilization, fragmentation of three jobs match hand figures."""
     jobs = [job(0, 1, 0, 10), job(1, 4, 2, 10), job(2, 2, 3, 5)]
     rules = Rules("baseline", "cut")
     replay = measure(MINSKY, checked(MINSKY, jobs, rules), rules, None)
@@ -468,9 +434,7 @@ def test_measures_by_hand() -> None:
 
 
 def test_what_a_job_needs_is_judged_by_what_its_policy_goes_by() -> None:
-    """A job that got the bandwidth it asked for, by the model that was asked, has not been
-    failed.
-    """
+    """A job that got the bandwidth it asked for, by the model it asked, has not been failed."""
     asked = job(0, 3, 0, 5, sensitive=True, only=tuple(DGX.gpus[gpu].uuid for gpu in (1, 4, 5)))
     wishes = replace(asked.request.wishes, least_gb_per_s=20.5)
     rules = Rules("preserve_paper", "mapa")
@@ -479,9 +443,7 @@ def test_what_a_job_needs_is_judged_by_what_its_policy_goes_by() -> None:
 
 
 def test_quality_and_rings() -> None:
-    """Allocation quality is the share of the best aggregate bandwidth; {0,1,4} of a DGX-1 has 87 of
-    125 GB/s.
-    """
+    """Quality is the share of the best aggregate bandwidth: {0,1,4} of a DGX-1 has 87 of 125."""
     held = [job(0, 2, 0, 9), job(1, 1, 0, 50), job(2, 1, 0, 50), job(3, 1, 0, 9)]
     rules = Rules("baseline", "mapa", yardstick="mapa")
     last = job(4, 3, 10, 5, sensitive=True)

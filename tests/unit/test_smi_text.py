@@ -1,6 +1,4 @@
-"""What nvidia-smi topo -m prints, as drivers and web pages hand it down: read exactly, or refused
-with the line.
-"""
+"""The text of nvidia-smi topo -m, as drivers and web pages have it: read exactly, or refused."""
 
 import tomllib
 from itertools import combinations
@@ -37,9 +35,7 @@ Legend:
 
 
 def matrix(upper: str, cpus: str = "", nodes: str = "", gpus: str = "") -> SmiMatrix:
-    """A matrix from the rows of its upper triangle, CPU lists and nodes; "-" is what the text does
-    not tell.
-    """
+    """Build a matrix from its upper triangle, CPU lists and nodes; "-" is what the text omits."""
     rows = [row.split() for row in upper.strip().splitlines()]
     count = len(rows) + 1 if rows else 1
     return SmiMatrix(
@@ -58,7 +54,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "newest form: underlined header, adapters with rows and legend, GPU NUMA ID behind two tabs": Case(
+    "newest form: underlined header, adapters with rows and legend, GPU NUMA ID behind two tabs": Case(  # noqa: E501
         "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA "
         "ID\x1b[0m\n"
         "GPU0\t X \tNV6\tNV6\tNV6\tPIX\tSYS\t0-15,32-47\t0\t\tN/A\n"
@@ -68,7 +64,11 @@ CASES = {
         "NIC0\tPIX\tNODE\tSYS\tSYS\t X \tSYS\t\t\t\t\n"
         "NIC1\tSYS\tSYS\tPIX\tNODE\tSYS\t X \t\t\t\t\n" + LEGEND + "\nNIC Legend:\n\n  NIC0: "
         "mlx5_0\n  NIC1: mlx5_1\n",
-        matrix("NV6 NV6 NV6\nNV6 NV6\nNV6", "0-15,32-47 0-15,32-47 16-31,48-63 16-31,48-63", "0 0 1 1"),
+        matrix(
+            "NV6 NV6 NV6\nNV6 NV6\nNV6",
+            "0-15,32-47 0-15,32-47 16-31,48-63 16-31,48-63",
+            "0 0 1 1",
+        ),
     ),
     "old driver: SOC, header without its tabs, adapters' rows short of cells, no NUMA column": Case(
         "\t    GPU0GPU1GPU2mlx5_0\tmlx5_1\tCPU Affinity\n"
@@ -94,11 +94,13 @@ CASES = {
         matrix("NV4", "24-31,56-63 16-23,48-55", "3 2"),
     ),
     "no affinity columns, a blank behind the last cell": Case(
-        "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tPHB\nGPU1\tPIX\t X \tSYS\nGPU2\tPHB\tSYS\t X \n" + LEGEND,
+        "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tPIX\tPHB\nGPU1\tPIX\t X \tSYS\nGPU2\tPHB\tSYS\t X \n"
+        + LEGEND,
         matrix("PIX PHB\nSYS"),
     ),
     "a cgroup hides all CPUs": Case(
-        "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t\t\nGPU1\tNV4\t X \t\t\n", matrix("NV4")
+        "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t\t\nGPU1\tNV4\t X \t\t\n",
+        matrix("NV4"),
     ),
     "a cgroup hides the CPUs of one GPU, and the node of another": Case(
         "\tGPU0\tGPU1\tGPU2\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\n"
@@ -119,7 +121,8 @@ CASES = {
         matrix("SYS", "0-71 -", "0 1"),
     ),
     "blanks for all tabs, nothing below the affinity titles": Case(
-        "      GPU0  GPU1  CPU Affinity  NUMA Affinity\nGPU0   X    PHB\nGPU1  PHB    X\n", matrix("PHB")
+        "      GPU0  GPU1  CPU Affinity  NUMA Affinity\nGPU0   X    PHB\nGPU1  PHB    X\n",
+        matrix("PHB"),
     ),
     "lists of NUMA nodes are no node": Case(
         "\tGPU0\tGPU1\tGPU2\tCPU Affinity\tNUMA Affinity\n"
@@ -143,7 +146,9 @@ CASES = {
         "GPU0\t X \tPIX\tPIX\tSYS\tSYS\tSYS\tSYS\t0\n",
         matrix("", "0"),
     ),
-    "one GPU and nothing else, behind a byte order mark": Case("\ufeffGPU0\nGPU0\t X \n", matrix("")),
+    "one GPU and nothing else, behind a byte order mark": Case(
+        "\ufeffGPU0\nGPU0\t X \n", matrix("")
+    ),
     "a comment with a table of its own": Case(
         "# \tGPU0\tGPU1\n# GPU0\t X \tPIX\n#GPU0\t X \tPIX\n\tGPU0\tGPU1\nGPU0\t X "
         "\tPHB\nGPU1\tPHB\t X \n",
@@ -163,7 +168,11 @@ CASES = {
     "16 GPUs behind switches": Case(
         "\t" + "\t".join(f"GPU{b}" for b in range(16)) + "\tCPU Affinity\n"
         + "".join(
-            "\t".join([f"GPU{a}", *(" X " if a == b else "NV6" for b in range(16)), "0-23\n" if a < 8 else "24-47\n"])
+            "\t".join([
+                f"GPU{a}",
+                *(" X " if a == b else "NV6" for b in range(16)),
+                "0-23\n" if a < 8 else "24-47\n",
+            ])
             for a in range(16)
         ),
         matrix("\n".join("NV6 " * (15 - a) for a in range(15)), "0-23 " * 8 + "24-47 " * 8),
@@ -179,7 +188,7 @@ def test_every_form(case: Case) -> None:
 
 
 def said(topology: Topology) -> dict[tuple[int, int], str]:
-    """A topology's links as nvidia-smi would write them."""
+    """Return a topology's links as nvidia-smi would write them."""
     return {
         (link.a, link.b): f"NV{link.nvlink_count}" if link.nvlink_count else link.pcie_path
         for link in topology.links
@@ -192,9 +201,7 @@ def machine(found: SmiMatrix) -> Topology:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_machine_is_the_text(case: Case) -> None:
-    """The machine of a text has the text's links, CPUs and NUMA nodes, and nothing that the text
-    does not tell.
-    """
+    """The machine of a text has its links, CPUs and NUMA nodes, and nothing else."""
     topology = machine(case.want)
     assert said(topology) == case.want.cells
     assert tuple(gpu.cpuset for gpu in topology.gpus) == case.want.cpusets
@@ -232,17 +239,21 @@ ONLY_ITSELF = "a GPU has that under itself only"
          "row GPU1 has 'NV2' under itself, not 'X'"),
         ("cells that contradict each other", "GPU2\tSYS\tSYS", "GPU2\tSYS\tNODE", 5,
          "row GPU1 has 'SYS' under GPU2, row GPU2 has 'NODE' under GPU1"),
-        ("a word that nobody knows", "GPU0\t X \tNV2", "GPU0\t X \tNVL", 3, f"row GPU0: 'NVL' {WORDS}"),
+        ("a word that nobody knows", "GPU0\t X \tNV2", "GPU0\t X \tNVL", 3,
+         f"row GPU0: 'NVL' {WORDS}"),
         ("no NVLink at all", "GPU0\t X \tNV2", "GPU0\t X \tNV0", 3, f"row GPU0: 'NV0' {WORDS}"),
-        ("more NVLinks than there can be", "GPU0\t X \tNV2", "GPU0\t X \tNV100", 3, f"row GPU0: 'NV100' {WORDS}"),
+        ("more NVLinks than there can be", "GPU0\t X \tNV2", "GPU0\t X \tNV100", 3,
+         f"row GPU0: 'NV100' {WORDS}"),
         ("a word that is a whole page", "GPU0\t X \tNV2", "GPU0\t X \t" + "W" * 999, 3,
          f"row GPU0: '{'W' * 40}...' {WORDS}"),
-        ("control characters", "GPU0\t X \tNV2", "GPU0\t X \t'\x07", 3, rf"row GPU0: ''\x07' {WORDS}"),
+        ("control characters", "GPU0\t X \tNV2", "GPU0\t X \t'\x07", 3,
+         rf"row GPU0: ''\x07' {WORDS}"),
         ("a row short of a cell", "GPU2\tSYS\tSYS\t X ", "GPU2\tSYS\t X ", 5,
          "row GPU2 has 3 of 4 GPU and adapter cells, then '4-7'"),
         ("a row of a name only", "GPU2\tSYS\tSYS\t X \tPHB\t4-7\t1", "GPU2", 5,
          "row GPU2 has 0 of 4 GPU and adapter cells"),
-        ("a row of more cells than columns", "GPU2\tSYS\tSYS\t X \tPHB", "GPU2\tSYS\tSYS\t X \tPHB\tPHB", 5,
+        ("a row of more cells than columns", "GPU2\tSYS\tSYS\t X \tPHB",
+         "GPU2\tSYS\tSYS\t X \tPHB\tPHB", 5,
          "row GPU2: 'PHB' after its connections is no list such as 0-19,40-59, nor N/A"),
         ("a missing row", "GPU1\tNV2\t X \tSYS\tPIX\t0-3\t0\n", "", 2, "column GPU1 has no row"),
         ("a doubled row", "NIC0\tPIX", "GPU2\tSYS\tSYS\t X \tPHB\t4-7\t1\nNIC0\tPIX", 6,
@@ -276,7 +287,8 @@ ONLY_ITSELF = "a GPU has that under itself only"
          "row GPU2: '0-99999999999' after its connections is no list such as 0-19,40-59, nor N/A"),
         ("more values than titles", "4-7\t1", "4-7\t1\tN/A", 5,
          "row GPU2 has '4-7 1 N/A' after its connections, for 2 columns"),
-        ("CPUs or a node, without tabs", "GPU2\tSYS\tSYS\t X \tPHB\t4-7\t1", "GPU2 SYS SYS X PHB 1", 5,
+        ("CPUs or a node, without tabs", "GPU2\tSYS\tSYS\t X \tPHB\t4-7\t1",
+         "GPU2 SYS SYS X PHB 1", 5,
          "row GPU2: which of CPU Affinity, NUMA Affinity '1' is cannot be told"),
     ],
 )  # fmt: skip
@@ -335,18 +347,23 @@ NOTHING = "no line of column names such as 'GPU0 GPU1 CPU Affinity', so no matri
     ("sentence", "text", "line", "want", "looks"),
     [
         ("an empty text", "", 1, NOTHING, False),
-        ("adapters without a GPU", "\tNIC0\tNIC1\nNIC0\t X \tPIX\nNIC1\tPIX\t X \n", 1, NOTHING, False),
-        ("another of its commands", "GPU 0: Tesla (UUID: GPU-1)\nNo devices were found\n", 1, NOTHING, False),
+        ("adapters without a GPU", "\tNIC0\tNIC1\nNIC0\t X \tPIX\nNIC1\tPIX\t X \n", 1,
+         NOTHING, False),
+        ("another of its commands", "GPU 0: Tesla (UUID: GPU-1)\nNo devices were found\n", 1,
+         NOTHING, False),
         ("GPUs in small letters", "gpu0 gpu1\ngpu0 X PIX\n", 1, NOTHING, False),
         ("a sentence", "GPU0 and GPU1\n", 1, NOTHING, False),
         ("peer-to-peer states", " \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n", 2,
          f"row GPU0: 'GNS' {WORDS}", True),
         ("peer-to-peer states that are good", "\tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n", 2,
          f"row GPU0: 'OK' {WORDS}", True),
-        ("ROCm's weights", "=== Weight ===\n    GPU0   GPU1\nGPU0   0      15\nGPU1   15     0\n", 3,
+        ("ROCm's weights",
+         "=== Weight ===\n    GPU0   GPU1\nGPU0   0      15\nGPU1   15     0\n", 3,
          "row GPU0 has 0 of 2 GPU cells, then '0'", True),
-        ("a text cut off within a row", "\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1", 3, "row GPU1 has 0 of 2 GPU cells", True),
-        ("a text cut off behind a row", "\tGPU0\tGPU1\nGPU0\t X \tPIX\n", 1, "column GPU1 has no row", True),
+        ("a text cut off within a row", "\tGPU0\tGPU1\nGPU0\t X \tPIX\nGPU1", 3,
+         "row GPU1 has 0 of 2 GPU cells", True),
+        ("a text cut off behind a row", "\tGPU0\tGPU1\nGPU0\t X \tPIX\n", 1,
+         "column GPU1 has no row", True),
     ],
 )  # fmt: skip
 def test_other_texts(sentence: str, text: str, line: int, want: str, looks: bool) -> None:
@@ -382,9 +399,7 @@ def test_no_slip_is_believed(row: int, column: int, new: str) -> None:
 
 
 def test_document() -> None:
-    """The document has what the text tells, and neither NVLinks nor memory where it tells
-    nothing.
-    """
+    """The document has what the text tells, and no NVLinks or memory where it tells nothing."""
     pcie = {"generation": 0, "width": 0}
     assert text_document(matrix("NV4 NODE\nNODE", "0-3 0-3 4-7", "0 0 0"), "box", "a text") == {
         "name": "box",
@@ -479,9 +494,7 @@ def test_source_tells_what_is_assumed() -> None:
 
 
 def test_topology_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--topology takes such a text: by any path, or by a name in .txt; its stem is the machine's
-    name.
-    """
+    """--topology takes such a text by any path, or by a name in .txt; its stem is the name."""
     text = CASES["a cgroup hides all CPUs"].text
     path = tmp_path / "node 7 (gpu).txt"
     path.write_text(text)
@@ -507,7 +520,8 @@ def test_bytes_of_the_file_are_its_digest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        (GOOD.replace("SYS\tSYS", "SYS\tNODE"), "5: row GPU1 has 'SYS' under GPU2, row GPU2 has 'NODE' under GPU1"),
+        (GOOD.replace("SYS\tSYS", "SYS\tNODE"),
+         "5: row GPU1 has 'SYS' under GPU2, row GPU2 has 'NODE' under GPU1"),
         ("GPU 0: Tesla\n", "1: expected '=' after a key in a key/value pair"),
         ("\n\nname = \n", "3: invalid value"),
         ("", " key 'name' is missing"),
@@ -570,7 +584,7 @@ class Form(NamedTuple):
 
 
 def written(found: SmiMatrix, form: Form) -> str:
-    """The matrix as nvidia-smi, and whoever copied it, would write it."""
+    """Return the matrix as nvidia-smi, or a person who copied it, would write it."""
     columns: list[int | str] = list(range(len(found.gpus)))
     for number, place in sorted(enumerate(form.adapters), key=lambda adapter: -adapter[1]):
         columns.insert(min(place, len(found.gpus)), f"mlx5_{number}")
@@ -642,7 +656,7 @@ def forms(draw: st.DrawFn) -> Form:
 
 
 def told(found: SmiMatrix, titles: int) -> SmiMatrix:
-    """What is left of a matrix without the columns of the last titles."""
+    """Return what is left of a matrix without the columns of the last titles."""
     count = len(found.gpus)
     return replace(
         found,
@@ -669,9 +683,7 @@ def test_every_matrix_is_a_machine(found: SmiMatrix) -> None:
 
 @pytest.mark.parametrize("name", [name for name in machine_names() if name != "minsky-cluster"])
 def test_every_described_machine(name: str) -> None:
-    """A described machine's links, written as nvidia-smi would (it knows one machine), are read
-    back as they are.
-    """
+    """A described machine's links, written as nvidia-smi would for one machine, are read back."""
     topology, _ = load_described_machine(name)
     assert not any(gpu.mig for gpu in topology.gpus), (
         "nvidia-smi has no rows for MIG instances: leave this one out"
@@ -687,9 +699,7 @@ def test_every_described_machine(name: str) -> None:
 
 
 def believed(text: str) -> None:
-    """Read a text, which may be refused, but believed only if both GPUs of each pair say so in a
-    row of their own.
-    """
+    """Read a text that may be refused; each pair must stand in a row of each of its GPUs."""
     looks_like_topology_text(text)
     try:
         found = parse_topology_text(text)
@@ -766,7 +776,7 @@ def test_any_text(text: str) -> None:
 
 @st.composite
 def damaged(draw: st.DrawFn) -> str:
-    """A good text with up to three lines, cells or characters lost, doubled, changed or moved."""
+    """Draw a good text with up to three lines, cells or characters lost, doubled or changed."""
     text = draw(st.sampled_from([case.text for case in CASES.values()] + [GOOD]))
     for _ in range(draw(st.integers(1, 3))):
         separator = draw(st.sampled_from(["\n", "\t", " ", ""]))

@@ -71,7 +71,7 @@ def parsed(path: Path) -> ast.Module:
 
 @cache
 def imports(path: Path) -> frozenset[str]:
-    """Full names of all modules that a file imports, also inside functions."""
+    """Return the full names of all modules that a file imports, also inside functions."""
     found = set()
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
@@ -83,13 +83,13 @@ def imports(path: Path) -> frozenset[str]:
 
 
 def room(name: str) -> str:
-    """Room of one of our modules by its full name; empty for the package itself."""
+    """Return the room of one of our modules by its full name; empty for the package itself."""
     part = name.split(".")[1] if "." in name else ""
     return part if part in ROOMS else ""
 
 
 def ours(path: Path) -> set[str]:
-    """Full names of what a file imports of ours."""
+    """Return the full names of what a file imports of ours."""
     return {name for name in imports(path) if name.split(".")[0] == "gpulaunch"}
 
 
@@ -171,7 +171,7 @@ def test_each_package_has_one_door() -> None:
 
 @cache
 def is_pure(path: Path) -> bool:
-    """Whether a file carries the mark, below its docstring."""
+    """Return whether a file carries the mark, below its docstring."""
     return PURE_MARK in path.read_text()
 
 
@@ -191,9 +191,7 @@ def test_deciding_is_pure(path: Path) -> None:
 
 
 def test_decide_is_marked() -> None:
-    """Every file of the room that decides carries the mark, and so do the bulk of the values below
-    it.
-    """
+    """Every file of the room that decides carries the mark, but for its __init__.py."""
     unmarked = {path.name for path in FILES if "decide" in path.parts and not is_pure(path)}
     assert unmarked == {"__init__.py"}
 

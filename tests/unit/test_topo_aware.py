@@ -1,6 +1,4 @@
-"""Bipartition of machines, costs and utility, and dual recursive bipartitioning, each against
-trying everything.
-"""
+"""Bipartition of machines, costs, utility and recursive mapping, each against trying everything."""
 
 import random
 from collections import Counter
@@ -55,9 +53,7 @@ class Machine(NamedTuple):
         return 1 / self.far[a, b]
 
     def place(self, ranks, free=None, *, noise=None, weights=None, edges=None):
-        """What place_tasks answers for a job that talks all to all, on a machine with noise in its
-        sockets.
-        """
+        """Return place_tasks' answer for an all-to-all job on a machine with noisy sockets."""
         free = self.gpus if free is None else free
         return place_tasks(
             all_to_all(ranks) if edges is None else edges,
@@ -125,9 +121,7 @@ def least_cut(vertices: Sequence[int], closeness: Callable[[int, int], float]) -
 
 @pytest.mark.parametrize("seed", range(60))
 def test_least_cut_of_random_graphs(seed):
-    """On random graphs of 2 to 10 vertices the cut is the least there is, and the halves are two
-    halves, in order.
-    """
+    """On random graphs of 2 to 10 vertices the cut is the least, between two halves in order."""
     chance = random.Random(seed)
     vertices = sorted(chance.sample(range(30), chance.randint(2, 10)))
     weight = {
@@ -234,9 +228,7 @@ def test_communication_cost():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_communication_range(name):
-    """The least cost is that among all sets, also where there are too many to try; the largest
-    misses by 2 % there.
-    """
+    """The least cost is that of all sets, even of too many to try; there the largest is 2 % off."""
     machine = MACHINES[name]
     for count in (1, 2, 3, len(machine.gpus) // 2, len(machine.gpus) - 1):
         costs = [
@@ -268,8 +260,9 @@ def test_fragmentation():
 
 
 def test_interference():
-    """Equation 4, mended: the mean slowdown of all that are affected, in which less than 2 % is
-    none.
+    """Interference is the mean slowdown of all affected, in which less than 2 % is none.
+
+    Equation 4, mended.
     """
     assert [interference(case) for case in ([], [0.019], [0.02], [0.3, 0.0], [-0.1, 0.5])] == [
         0,
@@ -281,9 +274,7 @@ def test_interference():
 
 
 def test_utility_at_its_ends():
-    """All costs at their best are worth 1, at their worst 0.1, and a single one at its worst is
-    worth less than 0.3.
-    """
+    """All costs at best give utility 1, at worst 0.1; a single one at worst gives less than 0.3."""
     best, worst = utility(Costs(0, 0, 0), Weights()), utility(Costs(1, 1, 1), Weights())
     one = [utility(Costs(*(float(i == j) for j in range(3))), Weights()) for i in range(3)]
     assert (best, round(worst, 9), [round(u, 9) for u in one]) == (1.0, 0.1, [0.25] * 3)
@@ -305,8 +296,9 @@ def test_utility_of_a_job():
 
 
 def test_thresholds_of_table_1():
-    """With 0.3 and 0.5 a split pair is postponed, a packed one starts; 5 % of interference is
-    bearable, 40 % is not.
+    """With 0.3 and 0.5 a split pair waits, a packed one starts; interference of 5 % is bearable.
+
+    That of 40 % is not.
     """
     packed, split = (job_utility(MINSKY.costs(gpus), Weights()) for gpus in ([0, 1], [0, 2]))
     noisy = [job_utility(Costs(0, slowdown, 0), Weights()) for slowdown in (0.05, 0.2, 0.4)]
@@ -320,9 +312,7 @@ def test_thresholds_of_table_1():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_idle_machine_is_never_waited_for(name):
-    """On an idle machine a job of any size finds a placement of which a threshold of 0.5 does not
-    complain.
-    """
+    """On an idle machine a job of any size finds a placement that reaches a threshold of 0.5."""
     machine = MACHINES[name]
     uses = [
         job_utility(machine.costs(machine.place(n)), Weights())
@@ -366,7 +356,7 @@ class Case(NamedTuple):
         )
 
     def reached(self) -> float:
-        """Utility of the answer, as a share of the highest there is."""
+        """Return the answer's utility, as a share of the highest there is."""
         return self.use(self.answer()) / max(
             self.use(gpus) for gpus in combinations(self.free, self.ranks)
         )
@@ -399,17 +389,13 @@ GAPS = {
     "cube-mesh-16": (0.04, 0.28),
     "torus-2d-16": (0.02, 0.91),
 }
-"""How often at most the answer is not the best, and what share of the best it reaches; elsewhere it
-is the best.
-"""
+"""How often at most the answer misses the best, and its share of it; elsewhere it is the best."""
 
 
 @pytest.mark.parametrize("count", [25])
 @pytest.mark.parametrize("name", NAMES)
 def test_against_every_set(name, count):
-    """The answer is of GPUs that may be chosen, each once, and is the best of all sets, or nearly
-    so (GAPS).
-    """
+    """The answer has only eligible GPUs, each once, and is the best set, or near it (GAPS)."""
     cases = [random_case(name, seed) for seed in range(count)]
     often, least = GAPS.get(name, (0.0, 1.0))
     for case in cases:
@@ -425,9 +411,7 @@ def test_against_every_set(name, count):
 @pytest.mark.parametrize("name", SOCKETS)
 @pytest.mark.parametrize("every", [4])
 def test_what_fits_in_a_socket_is_not_split(name, every):
-    """If a socket has room for a job that talks all to all, it is as close together as it can be,
-    whatever is free.
-    """
+    """An all-to-all job that fits a socket is as close together as it can be, whatever is free."""
     machine = MACHINES[name]
     for size in range(2, len(machine.gpus) + 1):
         for free in islice(combinations(machine.gpus, size), None, None, every):
@@ -508,9 +492,7 @@ TIMELINE = [
     ids=[row[0] for row in TIMELINE],
 )
 def test_timeline(ranks, free, noise, want):
-    """Each decision of the paper's timeline on Minsky at equal weights, with the slowdowns that
-    call for it.
-    """
+    """Each decision of the paper's Minsky timeline is made, at equal weights with its slowdowns."""
     assert MINSKY.place(ranks, free, noise=noise) == want
 
 
@@ -573,9 +555,7 @@ def test_heavy_edges_are_short():
 
 
 def test_mapping_against_every_mapping():
-    """Of 40 random jobs of 5 tasks, at least 38 say what they say over ways as short as any
-    mapping's, none over 2x.
-    """
+    """At least 38 of 40 random jobs of 5 tasks have paths as short as any; none has 2x."""
     shares = []
     for seed in range(40):
         chance = random.Random(seed)
@@ -593,9 +573,7 @@ def talk(edges, gpus) -> float:
 
 
 def test_sockets_behind_a_switch():
-    """Where an NVSwitch makes all GPUs equally far, half of them are one socket's, however they are
-    numbered.
-    """
+    """Where NVSwitch makes all GPUs equally far, half are one socket's, in any numbering."""
     dgx = MACHINES["dgx-h100"]._replace(socket_of={gpu: gpu % 2 for gpu in range(8)})
     assert (dgx.place(4), dgx.place(4, noise={0: 0.1})) == ((0, 2, 4, 6), (1, 3, 5, 7))
 
@@ -608,9 +586,7 @@ def test_edges_that_come_twice():
 
 
 def test_job_that_does_not_talk():
-    """A job without edges, or with edges of weight 0, communicates at no cost and fills sockets
-    up.
-    """
+    """A job without edges, or with weights of 0, communicates at no cost and fills sockets up."""
     got = [PCIE8.place(2, [0, 1, 4, 5, 6], edges=edges) for edges in ([], [(0, 1, 0.0)])]
     assert ([sorted(gpus) for gpus in got], PCIE8.costs([0, 4], edges=[]).communication) == (
         [[0, 1]] * 2,
@@ -630,9 +606,7 @@ def test_costs_of_a_placement():
 
 
 def test_many_nodes():
-    """Of 16 nodes with 8 GPUs each, a job of 8 gets the only one that is free, and one of 64 eight
-    whole ones.
-    """
+    """Of 16 nodes with 8 GPUs a job of 8 gets the only free one, and one of 64 eight whole ones."""
     far = {
         (a, b): 1 if a // 4 == b // 4 else 50 if a // 8 == b // 8 else 200
         for a, b in product(range(128), repeat=2)
@@ -644,9 +618,7 @@ def test_many_nodes():
 
 
 def test_groups_of_a_large_job():
-    """Of 64 tasks, 16 groups of four that say much to each other get a socket each, though all say
-    a little more.
-    """
+    """Of 64 tasks, 16 groups of four heavy talkers get a socket each, though all talk a little."""
     far = {
         (a, b): 1 if a // 4 == b // 4 else 50 if a // 8 == b // 8 else 200
         for a, b in product(range(64), repeat=2)

@@ -42,9 +42,7 @@ Bytes = dict[tuple[int, int], int]
 def counters(
     order: list[int], sent: Bytes, wires: dict[tuple[int, int], int] = WIRES
 ) -> list[GpuTraffic]:
-    """What the GPUs of a DGX-1 count when `sent` bytes go from rank to rank; two links between GPUs
-    share them.
-    """
+    """Return a DGX-1's counters after `sent` bytes between ranks, split over a pair's links."""
     found = []
     for rank, gpu in enumerate(order):
         links = []
@@ -68,7 +66,7 @@ def amounts(graph: object) -> Bytes:
 
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[list[int], Bytes]:
-    """GPUs of a DGX-1 in rank order, and what their ranks send over its NVLinks."""
+    """Draw GPUs of a DGX-1 in rank order, and what their ranks send over its NVLinks."""
     order = draw(st.lists(st.integers(0, 7), min_size=2, max_size=8, unique=True))
     linked = [
         (a, b)
@@ -88,9 +86,7 @@ def both_ways(sent: Bytes) -> Bytes:
 
 
 def test_the_papers_example() -> None:
-    """GPUs 5 and 6 of mapa-sc21 Figure 9b, joined by link 0 of one and link 2 of the other, are one
-    edge.
-    """
+    """GPUs 5 and 6 of mapa-sc21 Figure 9b, joined by link 0 and link 2, are one edge."""
     there, back = 6_417_636_280 * 1024, 5_242_973_340 * 1024
 
     def quiet(gpu: int, *links: int) -> list[LinkTraffic]:
@@ -107,7 +103,7 @@ def test_the_papers_example() -> None:
 
 @given(jobs())
 def test_the_graph_comes_back(job: tuple[list[int], Bytes]) -> None:
-    """Of any job on a DGX-1 the counters give back who sent how much to whom."""
+    """The counters of any job on a DGX-1 give back how much each rank sent to which."""
     order, sent = job
     graph = traffic_graph(counters(order, sent), 60.0)
     floor = NOISE_SHARE * max(both_ways(sent).values(), default=0)
@@ -120,9 +116,7 @@ def test_the_graph_comes_back(job: tuple[list[int], Bytes]) -> None:
 
 @given(jobs(), st.integers(0, 2**32))
 def test_noise_and_crooked_counters(job: tuple[list[int], Bytes], seed: int) -> None:
-    """Noise on all links adds no edge, and ends that differ by 1 % change an edge by 1 % at
-    most.
-    """
+    """Noise on all links adds no edge; ends that differ by 1 % change an edge by at most 1 %."""
     order, sent = job
     rng = random.Random(seed)
     gpus = [
@@ -152,9 +146,7 @@ def test_noise_and_crooked_counters(job: tuple[list[int], Bytes], seed: int) -> 
 
 @given(jobs(), st.randoms(use_true_random=False))
 def test_swapped_ranks_swap_edges(job: tuple[list[int], Bytes], rng: random.Random) -> None:
-    """The same GPUs in another rank order have the same edges between the ranks that they have
-    now.
-    """
+    """The same GPUs in another rank order have the same edges between their new ranks."""
     order, sent = job
     gpus = counters(order, sent)
     turn = list(range(len(order)))
@@ -165,9 +157,7 @@ def test_swapped_ranks_swap_edges(job: tuple[list[int], Bytes], rng: random.Rand
 
 
 def test_one_end_is_enough() -> None:
-    """Where one end's counters are missing the other end's are the edge; where both are, nothing is
-    known of it.
-    """
+    """Without one end's counters the other end's are the edge; without both, it is unknown."""
     whole, lost = LinkTraffic(0, "gpu", 1, 3 * GB, GB), LinkTraffic(0, "gpu", 0)
     graph = traffic_graph([GpuTraffic(0, (whole,)), GpuTraffic(1, (lost,))], 1.0)
     assert graph.edges == ((0, 1, 4.0),)
@@ -189,9 +179,7 @@ def test_ends_that_disagree() -> None:
 
 
 def test_links_elsewhere() -> None:
-    """Links to GPUs outside of the job are left out, links to the CPU are the host's, and one that
-    is down is none.
-    """
+    """Links to foreign GPUs or down are left out; links to the CPU are the host's."""
     links = (
         LinkTraffic(0, "gpu", 1, GB, GB),
         LinkTraffic(1, "gpu", 7, 9 * GB, 9 * GB),
@@ -248,9 +236,7 @@ def test_set_up_is_no_edge() -> None:
 @pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6, 7, 8, 12, 16])
 @pytest.mark.parametrize("name", NAMES)
 def test_each_pattern_is_nearest_to_itself(name: str, ranks: int) -> None:
-    """A pattern in any order of ranks and any unit is found, or one that is the same graph, in well
-    under a second.
-    """
+    """A pattern in any rank order and unit is found, or its equal, in well under a second."""
     order = list(range(ranks))
     random.Random(ranks).shuffle(order)
     edges = [(*sorted((order[a], order[b])), 7.5) for a, b, _ in PATTERNS[name].edges(ranks)]
@@ -300,9 +286,7 @@ def test_no_traffic_is_none() -> None:
 
 
 def test_rings_of_a_dgx1() -> None:
-    """NCCL's two rings over the links of a DGX-1 are a ring, though as many bytes go over each
-    link.
-    """
+    """NCCL's two rings over a DGX-1's links are a ring, though each link carries as many bytes."""
     for wires in (WIRES, dict.fromkeys(WIRES, 1)):
         found = nearest_pattern(8, [(*pair, float(count)) for pair, count in wires.items()])
         assert (found.name, found.rings, found.alike) == ("ring", 2, ("ring",))
@@ -310,9 +294,7 @@ def test_rings_of_a_dgx1() -> None:
 
 
 def test_all_to_all_where_pairs_are_hidden() -> None:
-    """Equal traffic over all links may be an all-to-all whose other pairs use PCIe: both names are
-    told.
-    """
+    """Equal traffic on all links may be an all-to-all with pairs on PCIe: both names are told."""
     even = [(*pair, 1.0) for pair in WIRES]
     assert nearest_pattern(8, even, list(WIRES)).alike == ("ring", "all_to_all")
     uneven = [(0, 1, 1.0), (0, 2, 1.0), (0, 3, 1.0), (1, 2, 1.0)]

@@ -14,7 +14,7 @@ PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 def told() -> dict:
-    """What the test wants now; see FakeMps.tell."""
+    """Return what the test wants now; see FakeMps.tell."""
     with open(os.path.join(FOLDER, "told.json")) as file:
         return json.load(file)
 
@@ -31,11 +31,11 @@ def note(event: str, **what: object) -> None:
 
 
 def cuda_variables() -> dict[str, str]:
-    """What of the environment CUDA looks at."""
+    """Return the part of the environment that CUDA looks at."""
     return {name: value for name, value in os.environ.items() if name.startswith("CUDA_")}
 
 
 def number(text: str) -> float | None:
-    """The number that a text begins with, as scanf reads it; None if it begins with none."""
+    """Return the number that a text begins with, as scanf reads it; None if there is none."""
     found = re.match(r"\s*[+-]?(\d+\.?\d*|\.\d+)", text)
     return float(found.group()) if found else None

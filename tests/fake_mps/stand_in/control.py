@@ -1,5 +1,4 @@
-"""nvidia-cuda-mps-control: without an option the front end, which reads commands on stdin; -d and
--f start the daemon.
+"""nvidia-cuda-mps-control: a front end that reads commands on stdin; -d and -f start the daemon.
 
 Any other option is taken for none, as by the real one (550), which knows no -v.
 """
@@ -27,7 +26,7 @@ _BROKEN = "Cannot send command to MPS control daemon process"
 
 
 def connect() -> socket.socket | None:
-    """A connection to the daemon, as who may quit it where that is so."""
+    """Connect to the daemon, as a user who may quit it where that matters."""
     for name in ("control_privileged", "control"):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with suppress(OSError):
@@ -60,9 +59,7 @@ def front_end() -> int:
 
 
 def _answer(connection: socket.socket) -> str:
-    """What the daemon says to a command; its exit status, once it is gone, when it quits; empty
-    when it just dies.
-    """
+    """Return what the daemon answers; after a quit its exit status; nothing if it just dies."""
     try:
         answer = connection.recv(1 << 20).decode()
     except OSError:

@@ -1,5 +1,4 @@
-"""The control daemon: it says what driver 550's says, in as many words, as far as that could be
-seen without a GPU.
+"""The control daemon: it says what driver 550's says, word for word, as far as seen without a GPU.
 
 Taken from the real program, run with a server that never becomes ready: every sentence below, when
 which is said, the files in the pipe directory and their modes, what of them stays, the POSIX lock,
@@ -205,7 +204,7 @@ class Daemon:
     # -------------------------------------------------------------------------------------- the log
 
     def _open_log(self) -> str:
-        """A warning, empty if all is well."""
+        """Open the log; return a warning, empty if all is well."""
         if self._log_to_stdout:
             self._log_file = 1
             return ""
@@ -233,7 +232,10 @@ class Daemon:
     def _log(self, text: str, pid: int | None = None) -> None:
         if self._log_file is not None:
             now = time.time()
-            stamp = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}.{int(now * 1000) % 1000:03}"
+            stamp = (
+                f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))}"
+                f".{int(now * 1000) % 1000:03}"
+            )
             os.write(self._log_file, f"[{stamp} Control {pid or os.getpid():5}] {text}\n".encode())
 
     # --------------------------------------------------------------------------------- who is there
@@ -323,7 +325,7 @@ class Daemon:
     # ----------------------------------------------------------------------------------- the server
 
     def _state(self) -> str:
-        """The server's state now, whether anybody looks or not."""
+        """Return the server's state now, whether or not anything asks for it."""
         wish = told()
         if self._server.failed:
             return "FAULT"
@@ -419,7 +421,7 @@ class Daemon:
                 peer.socket.send(("=" + "".join(f"{text}\n" for text in answer)).encode())
 
     def _found(self, words: list[str]) -> tuple[Server | None, list[str]]:
-        """The server that a command's first word names, or what is said when there is none."""
+        """Return the server that a command's first word names, or the answer if there is none."""
         pid = int(number(words[0]) or 0) if words else 0
         if self._server and self._server.pid == pid:
             return self._server, []
@@ -579,7 +581,7 @@ class Daemon:
         return problem
 
     def _limit(self, limits: dict[int, int], words: list[str]) -> list[str]:
-        """A limit as it is printed: of 1 GiB and more the whole GiB."""
+        """Return a limit as it is printed: from 1 GiB on in whole GiB."""
         device = number(words[0]) if words else 0
         mib = limits.get(int(device)) if device is not None else None
         if mib is None:

@@ -30,14 +30,10 @@ ELEMENTS = 64 * MIB
 """Of a tensor of 32-bit numbers: 256 MiB, twice the largest L2 of 2025 (B200: 126 MiB)."""
 
 SIZE = 8192
-"""Rows and columns of a matrix: some two thousand tiles, so that whole waves of them fill any
-number of SMs.
-"""
+"""Rows and columns of a matrix: some 2000 tiles, so that whole waves fill any number of SMs."""
 
 BATCH_S = 0.02
-"""Between two synchronisations; many times what one costs, and a tenth of the shortest time that is
-of interest.
-"""
+"""Between two synchronisations: many times the cost of one, a tenth of the shortest time of use."""
 
 WARM_UP_S = 0.5
 _MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT of cuda.h
@@ -56,22 +52,20 @@ class Work(NamedTuple):
 
 
 def memory() -> Work:
-    """Two reads and a write of device memory."""
+    """Move device memory: two reads and a write."""
     a, b, out = (torch.ones(ELEMENTS, dtype=torch.float32, device="cuda") for _ in range(3))
     return Work(lambda: torch.add(a, b, out=out), 3 * 4 * ELEMENTS)
 
 
 def compute() -> Work:
-    """A product of matrices on tensor cores."""
+    """Multiply matrices on tensor cores."""
     dtype = torch.bfloat16 if torch.cuda.get_device_capability()[0] >= 8 else torch.float16
     a, b, out = (torch.randn(SIZE, SIZE, dtype=dtype, device="cuda") for _ in range(3))
     return Work(lambda: torch.matmul(a, b, out=out), 2 * SIZE**3)
 
 
 def seen(kind: str) -> dict[str, Any]:
-    """What this process sees of its GPU; MPS takes its percentage off the number of
-    multiprocessors.
-    """
+    """Return what this process sees of its GPU; MPS caps the multiprocessors by its percentage."""
     torch.zeros(1, device="cuda")  # now there is a context
     return {
         "kind": kind,
@@ -85,7 +79,7 @@ def seen(kind: str) -> dict[str, Any]:
 
 
 def _attribute(number: int) -> int:
-    """An attribute of the first visible GPU, as the driver itself tells this process."""
+    """Return an attribute of the first visible GPU, as the driver itself tells this process."""
     cuda = ctypes.CDLL("libcuda.so.1")
     device, value = ctypes.c_int(), ctypes.c_int()
     status = cuda.cuDeviceGet(ctypes.byref(device), 0)
@@ -96,7 +90,7 @@ def _attribute(number: int) -> int:
 
 
 def calibrated(work: Work) -> int:
-    """Steps that take about BATCH_S; one at least."""
+    """Return how many steps take about BATCH_S; one at least."""
     _run(work, 2)  # libraries choose their kernels
     began = time.monotonic()
     _run(work, 3)
@@ -104,7 +98,7 @@ def calibrated(work: Work) -> int:
 
 
 def measured(work: Work, batch: int, seconds: float) -> dict[str, Any]:
-    """Throughput over a window, and in each half of it."""
+    """Return the throughput over a window, and in each half of it."""
     marks = [(0.0, 0)]
     began = time.monotonic()
     while marks[-1][0] < seconds:
@@ -131,7 +125,7 @@ def _run(work: Work, steps: int) -> None:
 
 
 def allocate(mib: int) -> dict[str, Any]:
-    """Whether so much device memory is to be had; it is written to."""
+    """Return whether so much device memory can be had; it is written to."""
     try:
         torch.empty(mib * MIB, dtype=torch.uint8, device="cuda").fill_(1)
         torch.cuda.synchronize()

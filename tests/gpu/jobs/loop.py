@@ -1,5 +1,4 @@
-"""A PyTorch loop that tells how far it has come, as a training script does: a line ten times a
-second.
+"""A PyTorch loop that prints its progress as a training script does: a line ten times a second.
 
 loop.py memory|compute SECONDS    memory adds tensors that no cache holds, compute multiplies
 matrices
@@ -21,7 +20,7 @@ WARM_UP_S = 1.0
 
 
 def work(kind: str) -> Callable[[], object]:
-    """What an iteration does, without waiting for its end."""
+    """Run one iteration without waiting for its end."""
     if kind == "memory":
         a, b, out = (torch.ones(ELEMENTS, device="cuda") for _ in range(3))
         return lambda: torch.add(a, b, out=out)
