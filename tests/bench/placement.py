@@ -136,7 +136,7 @@ class Slowest(NamedTuple):
 
 def remembered() -> list[Any]:
     """Return everything in gpulaunch that keeps results for the process."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("gpulaunch.core")]
+    modules = [module for name, module in sys.modules.items() if name.startswith("gpulaunch.")]
     return [
         value
         for module in modules
