@@ -9,9 +9,10 @@ from types import TracebackType
 from gpulaunch.decide.decide import Wait
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.launch.acquire import Acquired, Callbacks, acquire
-from gpulaunch.launch.assess import granted_gpus, table_of
+from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.environment import job_environment
@@ -153,7 +154,7 @@ def _start_companion(held: Acquired["_ThisProcess"]) -> "GroupCompanion | None":
 
 
 class _ThisProcess:
-    """The claimant of a lease that this process itself holds."""
+    """The holder of a lease that this process itself holds."""
 
     def __init__(self) -> None:
         self.process = this_process()
@@ -293,7 +294,7 @@ def allocate(
     )
     if launch.mps:
         launch = replace(launch, mps=replace(launch.mps, may_fork=False))
-    table = table_of(launch, _log.warning)
+    table = open_table_of(launch, _log.warning)
     held = acquire(launch, table, Callbacks(_log.warning, _log_waiting), lambda *_: _ThisProcess())
     if isinstance(held, Acquired):
         if held.grant.exclusive_reason:

@@ -9,7 +9,7 @@ from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.simulate.cluster import Remembered
-from gpulaunch.simulate.engine import Moment, Rules, Stay, simulate
+from gpulaunch.simulate.event_loop import Moment, Rules, Stay, simulate
 from gpulaunch.simulate.simulated_job import SimulatedJob
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from time import monotonic
 
 from gpulaunch.files.duration import format_duration
-from gpulaunch.simulate.engine import Moment
+from gpulaunch.simulate.event_loop import Moment
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

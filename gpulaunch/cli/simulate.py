@@ -15,7 +15,7 @@ from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.find import Machine
 from gpulaunch.records import replace
 from gpulaunch.show.replay_document import replays_document
-from gpulaunch.simulate.engine import ImpossibleJobError, Rules, simulate
+from gpulaunch.simulate.event_loop import ImpossibleJobError, Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.measures import Replay, measure
 from gpulaunch.simulate.read_simulation import read_trace

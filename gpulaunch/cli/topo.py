@@ -109,7 +109,7 @@ def _find_machine(name: str | None, text: str | None, output: str | None) -> Top
 
 
 def _write_machine(topology: Topology, path: str | None) -> None:
-    from gpulaunch.machine.description import machine_document
+    from gpulaunch.machine.write_description import machine_document
 
     write_text(path or "-", document_text(machine_document(topology)))
 

@@ -10,7 +10,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
-from gpulaunch.sharing.slowdown import interference
+from gpulaunch.sharing.slowdown import mean_slowdown
 
 _ROUNDING = 1e-9
 """Three times a third must fit."""
@@ -176,7 +176,7 @@ def expected_slowdown(
         pairs = met.get((gpu.node, gpu.numa_node))
         if pairs:
             own = max(own for own, _ in pairs)
-            expected[gpu.index] = interference([own, *(theirs for _, theirs in pairs)])
+            expected[gpu.index] = mean_slowdown([own, *(theirs for _, theirs in pairs)])
     return expected
 
 

@@ -57,7 +57,7 @@ class Callbacks(Record):
     waiting: Callable[[str, Snapshot], None]
 
 
-class Claimant(Protocol):
+class Holder(Protocol):
     """The future holder of a lease, made before the lease is taken so that its pid is recorded."""
 
     @property
@@ -68,7 +68,7 @@ class Claimant(Protocol):
         """Undo everything: the GPUs went to another launch."""
 
 
-C = TypeVar("C", bound=Claimant)
+C = TypeVar("C", bound=Holder)
 
 
 class Acquired(Record, Generic[C]):
@@ -79,14 +79,14 @@ class Acquired(Record, Generic[C]):
         situation: the state of the machine in which they were granted.
         lease: the lease as recorded.
         record: the open file of its record.
-        claimant: the claimant that `prepare` made.
+        holder: the holder that `prepare` made.
     """
 
     grant: Grant
     situation: Situation
     lease: Lease
     record: Draft
-    claimant: C
+    holder: C
 
 
 class _Terms(Record):
@@ -111,7 +111,7 @@ def acquire(
         launch: the launch that needs the GPUs.
         table: the allocation table of leases and tickets.
         callbacks: functions to call on the way.
-        prepare: function that makes the claimant from the draft of the lease's record and its
+        prepare: function that makes the holder from the draft of the lease's record and its
             share; called again after each lost race.
 
     Returns:
@@ -221,18 +221,18 @@ def _take(
     """
     with _prepare_share(launch, table, assessment.decision) as share:
         record = table.draft(place.ticket.id if place else None)
-        claimant: C | None = None
+        holder: C | None = None
         acquired: Acquired[C] | None = None
         try:
             # Fork the job before taking the lock: forking is slow, and the record needs its pid.
-            claimant = prepare(record, share)
+            holder = prepare(record, share)
             with table.locked() as locked:
-                acquired = _publish(launch, assessment, place, locked, record, claimant, share)
+                acquired = _publish(launch, assessment, place, locked, record, holder, share)
         except BaseException:  # includes the KeyboardInterrupt of a program that calls allocate()
-            _discard(record, claimant)
+            _discard(record, holder)
             raise
         if acquired is None:
-            _discard(record, claimant)
+            _discard(record, holder)
         return acquired
 
 
@@ -255,7 +255,7 @@ def _publish(
     place: PlaceInQueue | None,
     locked: LockedTable,
     record: Draft,
-    claimant: C,
+    holder: C,
     share: "Share | None",
 ) -> Acquired[C] | None:
     """Write the lease into the table, under its lock; None if the GPUs are gone."""
@@ -272,11 +272,11 @@ def _publish(
         return None
     if not _is_still_valid(launch, grant, before, snapshot):
         return None
-    lease = replace(_make_lease(launch, grant, record, claimant), share=terms.share)
+    lease = replace(_make_lease(launch, grant, record, holder), share=terms.share)
     locked.publish(record, lease)
     if place:
         place.take(locked)
-    return Acquired(grant, assessment.situation, lease, record, claimant)
+    return Acquired(grant, assessment.situation, lease, record, holder)
 
 
 def _can_decide_again(launch: Launch, assessment: Assessment, snapshot: Snapshot) -> bool:
@@ -327,21 +327,21 @@ def _is_still_valid(launch: Launch, grant: Grant, before: Snapshot, now_seen: Sn
     )
 
 
-def _discard(record: Draft, claimant: Claimant | None) -> None:
+def _discard(record: Draft, holder: Holder | None) -> None:
     """Give up a record; if it is in the table already, it becomes dead."""
-    if claimant:
-        claimant.dismiss()
+    if holder:
+        holder.dismiss()
     record.close()
 
 
-def _make_lease(launch: Launch, grant: Grant, record: Draft, claimant: Claimant) -> Lease:
+def _make_lease(launch: Launch, grant: Grant, record: Draft, holder: Holder) -> Lease:
     return Lease(
         id=record.id,
         user_id=os.geteuid(),
         table=launch.machine.key,
         uuids=tuple(gpu.uuid for gpu in granted_gpus(launch, grant)),
         launcher=this_process(),
-        job=claimant.process,
+        job=holder.process,
         command=launch.command,
         profile=launch.request.profile,
         assumed=launch.request.assumed,

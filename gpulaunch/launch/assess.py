@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import look_again
@@ -44,14 +44,9 @@ class Assessment(Record):
         return self.decision.barred_by if isinstance(self.decision, Wait) else None
 
 
-def table_of(launch: Launch, warn: Callable[[str], None]) -> Table:
-    """Open the allocation table that a launch takes part in."""
-    return open_table(described=launch.machine.key is not None, warn=warn, private=launch.private)
-
-
 def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, Situation]:
     """Return the decision that a launch would get now, and its situation; nothing is taken."""
-    assessment = assess_now(launch, table_of(launch, warn), None)
+    assessment = assess_now(launch, open_table_of(launch, warn), None)
     return assessment.decision, assessment.situation
 
 

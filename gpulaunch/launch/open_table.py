@@ -4,6 +4,10 @@ from collections.abc import Callable, Iterable
 
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulaunch.launch.launch import Launch
 
 
 def open_table(*, described: bool, warn: Callable[[str], None], private: bool = False) -> Table:
@@ -19,6 +23,11 @@ def open_table(*, described: bool, warn: Callable[[str], None], private: bool = 
         FailedError: no directory can hold the table.
     """
     return Table(described=described, warn=warn, private=private, ended_containers=ended_containers)
+
+
+def open_table_of(launch: "Launch", warn: Callable[[str], None]) -> Table:
+    """Open the allocation table that a launch takes part in; see open_table."""
+    return open_table(described=launch.machine.key is not None, warn=warn, private=launch.private)
 
 
 def ended_containers(leases: Iterable[Lease]) -> set[str]:

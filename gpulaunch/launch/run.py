@@ -7,9 +7,10 @@ from gpulaunch.decide.decide import Refuse, Wait
 from gpulaunch.errors import TimedOutError
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.acquire import Acquired, Callbacks, acquire
-from gpulaunch.launch.assess import granted_gpus, table_of
+from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers import Keeper, keeper_for
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.records import Record
 from gpulaunch.typing import TYPE_CHECKING
@@ -49,7 +50,7 @@ def run(
         FailedError: the table cannot be used; nothing is held and nothing has run.
         TimedOutError: the wait timeout or the job's time limit is over; nothing is held any more.
     """
-    table = table_of(launch, callbacks.warn)
+    table = open_table_of(launch, callbacks.warn)
 
     def prepare(record: Draft, share: "Share | None") -> Keeper:
         return keeper_for(launch, table, record, share)
@@ -77,6 +78,6 @@ def run(
 def _release_at_the_end(acquired: Acquired[Keeper]) -> Iterator[Keeper]:
     """Release the lease when the block ends, however it ends."""
     try:
-        yield acquired.claimant
+        yield acquired.holder
     finally:
-        acquired.claimant.release(acquired.lease)
+        acquired.holder.release(acquired.lease)

@@ -10,8 +10,8 @@ from gpulaunch.leases.record_fields import (
     check_id,
     check_time,
     process_of,
+    read_table_key,
     shortened,
-    table_of,
     texts_of,
     without_none,
 )
@@ -133,7 +133,7 @@ def parse_lease(document: object, user_id: int) -> Lease:
     return Lease(
         id=lease["id"],
         user_id=user_id,
-        table=table_of(lease),
+        table=read_table_key(lease),
         uuids=texts_of(lease, "uuids"),
         launcher=process_of(lease, "launcher"),
         job=process_of(lease, "job"),

@@ -51,7 +51,7 @@ def process_of(document: Mapping[str, Any], key: str) -> Process:
     return Process(*values)
 
 
-def table_of(document: Mapping[str, Any]) -> TableKey | None:
+def read_table_key(document: Mapping[str, Any]) -> TableKey | None:
     """Return the key of the record's machine; None for this machine's own GPUs.
 
     Raises:

@@ -7,8 +7,8 @@ from gpulaunch.leases.record_fields import (
     check_id,
     check_time,
     process_of,
+    read_table_key,
     shortened,
-    table_of,
     texts_of,
     without_none,
 )
@@ -100,7 +100,7 @@ def parse_ticket(document: object, user_id: int) -> Ticket:
         id=ticket["id"],
         number=ticket["number"],
         user_id=user_id,
-        table=table_of(ticket),
+        table=read_table_key(ticket),
         within=ticket.get("within"),
         uuids=texts_of(ticket, "uuids"),
         gpus=ticket["gpus"],

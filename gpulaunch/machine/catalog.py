@@ -9,7 +9,7 @@ from zlib import crc32
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.data_files import config_directory, file_names, find_file, shipped_directory
 from gpulaunch.files.document import Document, parse_document, parsed, read_document, read_text
-from gpulaunch.machine.described import described_topology, measurements
+from gpulaunch.machine.read_description import described_topology, measurements
 from gpulaunch.machine.topology import Measured, Topology
 from gpulaunch.typing import TYPE_CHECKING, Any
 

@@ -40,7 +40,7 @@ class NvlinkFigures(Record):
 
 NO_NVLINK = NvlinkFigures(0.0, 0.0)
 
-_BY_VERSION = {
+_NVLINK_BY_VERSION = {
     1: NvlinkFigures(20.0, 18.0),
     2: NvlinkFigures(25.0, 20.0),
     3: NvlinkFigures(25.0, 20.0),
@@ -96,7 +96,7 @@ def nvlink_figures(
     if version == 3 and compute_capability == "8.6":
         known = _GA10X
     else:
-        known = _BY_VERSION[min(max(version, 1), max(_BY_VERSION))]
+        known = _NVLINK_BY_VERSION[min(max(version, 1), max(_NVLINK_BY_VERSION))]
     if (
         not reported_gb_per_s
         or abs(reported_gb_per_s / known.nominal_gb_per_s - 1) < _RAW_RATE_TOLERANCE

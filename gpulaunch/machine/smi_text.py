@@ -16,11 +16,11 @@ from itertools import combinations, islice, pairwise, takewhile
 
 from gpulaunch.errors import quoted
 from gpulaunch.machine.cpuset import parse_cpuset
-from gpulaunch.machine.description import machine_document
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType
 from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
 

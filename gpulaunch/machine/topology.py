@@ -62,7 +62,7 @@ class Topology(Record):
             >>> Topology.from_networkx(machine.to_networkx()) == machine
             True
         """
-        from gpulaunch.machine.network import Network, write_network
+        from gpulaunch.machine.topology_graph import Network, write_network
 
         return write_network(Network(self.name, self.gpus, self.links, self.source, self.digest))
 
@@ -84,7 +84,7 @@ class Topology(Record):
             UsageError: names the node or edge, and its attribute that is wrong, unknown, or
                 contradicts another.
         """
-        from gpulaunch.machine.network import read_network
+        from gpulaunch.machine.topology_graph import read_network
 
         return cls(**as_dict(read_network(graph)))
 

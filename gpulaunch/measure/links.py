@@ -7,9 +7,9 @@ from gpulaunch.decide.decide import leased_uuids
 from gpulaunch.decide.request import admit_visible
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.launch.surroundings import read_shown
-from gpulaunch.machine.description import machine_document
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.write_description import machine_document
 from gpulaunch.measure.all_reduce import Benchmark, find_benchmark, run
 from gpulaunch.measure.link_fit import Figure, Sample, kinds, others_of_class, samples, slow_links
 from gpulaunch.process.system import now

@@ -43,7 +43,7 @@ class Recording:
     def begin(self, acquired: Acquired[Keeper]) -> None:
         """Begin to measure; call it when the job has its GPUs and is about to start."""
         self._problems = [SHARED] if acquired.lease.share else []
-        self._keeper = acquired.claimant
+        self._keeper = acquired.holder
         self._sampler = Sampler(granted_gpus(self._launch, acquired.grant))
         with suppress(GpulaunchError):
             self._driver = load_driver(self._launch.machine.topology.driver).version()

@@ -36,7 +36,8 @@ class Demand(Record):
 
     Attributes:
         name: name of the job's profile, or of the job, for messages.
-        sm_utilization_percentage: average share of time, 0-100, in which a kernel ran.
+        sm_utilization_percentage: average SM utilization, 0-100: share of the SMs in use where
+            GPM measured it, else share of the time in which a kernel ran.
         memory_bandwidth_utilization_percentage: average, 0-100.
         memory_bytes: maximum device memory.
         power_w: average power; None if unknown.

@@ -10,7 +10,7 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.prediction import drawn_power, idle_power, rates, steady_gain
-from gpulaunch.sharing.slowdown import interference
+from gpulaunch.sharing.slowdown import mean_slowdown
 
 MOST_FOR_THROUGHPUT = 2
 """Number of clients beyond which throughput suffers (IV.B criterion 4)."""
@@ -129,7 +129,7 @@ def _add_up(
         sum(demand.memory_bytes for demand in demands),
         _round_sum(iter(powers)) if len(powers) == len(demands) else None,
         drawn_power(demands, rates(demands), idle_power(capacity)),
-        interference(known) if known else None,
+        mean_slowdown(known) if known else None,
     )
 
 

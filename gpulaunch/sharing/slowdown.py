@@ -7,7 +7,7 @@ NOISE = 0.02
 """Slowdowns below are taken for noise of measurement."""
 
 
-def interference(slowdowns: Sequence[float]) -> float:
+def mean_slowdown(slowdowns: Sequence[float]) -> float:
     """Return the mean slowdown of the jobs that a placement affects; 0 if there are none.
 
     These are the running jobs and the new one.
@@ -20,7 +20,7 @@ def interference(slowdowns: Sequence[float]) -> float:
         interference grows, so that minimising it would seek interference.
 
     Example:
-        >>> interference([0.3, 0.01, 0.0])
+        >>> mean_slowdown([0.3, 0.01, 0.0])
         0.09999999999999999
     """
     if not slowdowns:

@@ -10,7 +10,7 @@ from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
 from gpulaunch.machine.gpu_names import gpus_named
-from gpulaunch.show.terminal import Group, Table, Text, cut, figure, table_of
+from gpulaunch.show.terminal import Group, Table, Text, cut, figure, make_table
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def explanation_table(request: Request, decision: Decision, explanation: Explana
     """Return why the decision was made: excluded GPUs, the best candidates, or alternatives."""
     parts: list[Table | Text] = []
     if explanation.excluded:
-        table = table_of("left out", "because")
+        table = make_table("left out", "because")
         for why, gpus in _gpus_by_reason(explanation).items():
             table.add_row(gpus, cut(why))
         parts += [table, Text()]
@@ -42,7 +42,7 @@ def _sharing_parts(
     if request.sharing is None:
         return []
     columns = ("SM %", "BW %", "memory")
-    table = table_of("", "GPUs", *columns, "verdict on all together", right=columns)
+    table = make_table("", "GPUs", *columns, "verdict on all together", right=columns)
     chosen = decision.share_option if isinstance(decision, Grant) else None
     for option, gpus in explanation.sharing:
         sums, mark = option.verdict.sums, ">" if option == chosen else ""
@@ -106,7 +106,7 @@ def _gpus_by_reason(explanation: Explanation) -> dict[str, str]:
 
 def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Table | Text]:
     columns = ("effective", "preserved", "lasting", "aggregate", "fragmentation", "cost")
-    table = table_of("", *columns, "GPUs", right=columns)
+    table = make_table("", *columns, "GPUs", right=columns)
     problem = grant.problem
     for place, candidate in enumerate(explanation.candidates):
         style = "bold green" if place == 0 else ""
@@ -151,7 +151,7 @@ def _idle_part(explanation: Explanation) -> list[Text]:
 def _alternative_parts(request: Request, explanation: Explanation) -> list[Table | Text]:
     if not explanation.alternatives:
         return [Text("nothing that asks for less would be granted now", "dim")]
-    table = table_of("instead", "effective, GB/s", "GPUs", right=("effective, GB/s",))
+    table = make_table("instead", "effective, GB/s", "GPUs", right=("effective, GB/s",))
     for alternative in explanation.alternatives:
         gpus = ",".join(map(str, alternative.gpus))
         found, least = alternative.effective_bandwidth, request.wishes.least_gb_per_s

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 from gpulaunch.errors import printable
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Table, Text, table_of
+from gpulaunch.show.terminal import Table, Text, make_table
 
 
 def findings_table(findings: Sequence[Document]) -> Table:
     """Return the table of the findings of `gpulaunch doctor`."""
     colours = {"ok": "green", "warning": "yellow", "problem": "red"}
-    table = table_of("", "part", "found")
+    table = make_table("", "part", "found")
     for finding in findings:
         state = Text(finding["state"], colours[finding["state"]])
         hint = f"\n{printable(finding['hint'])}" if finding["hint"] else ""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gpulaunch.measure.link_fit import Comparison, kinds, model_errors
-from gpulaunch.show.terminal import Group, Text, figure, table_of
+from gpulaunch.show.terminal import Group, Text, figure, make_table
 
 _MODELS = {"cut": "cut", "mapa": "Eq. 2 as published", "refit": "Eq. 2 refitted"}
 
@@ -11,7 +11,7 @@ _MODELS = {"cut": "cut", "mapa": "Eq. 2 as published", "refit": "Eq. 2 refitted"
 def measurement_table(comparisons: Sequence[Comparison]) -> Group:
     """Return every measured set beside the models' figures, and the models' errors."""
     columns = ("measured", "cut", "Eq. 2", "refit")
-    table = table_of("GPUs", *columns, "links of its best ring", right=columns)
+    table = make_table("GPUs", *columns, "links of its best ring", right=columns)
     for entry in comparisons:
         figures = (entry.figure.all_reduce_gb_per_s, entry.cut, entry.mapa, entry.refit)
         gpus = ",".join(map(str, entry.figure.sample.gpus))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Group, Table, Text, figure, table_of
+from gpulaunch.show.terminal import Group, Table, Text, figure, make_table
 
 
 def plan_table(document: Document) -> Group:
@@ -15,7 +15,7 @@ def plan_table(document: Document) -> Group:
         document: the document from plan_document.
     """
     right = ("GPU", "start", "time", "STP", "ANTT", "energy")
-    groups = table_of("group", *right, "jobs (share of SMs)", right=("group", *right))
+    groups = make_table("group", *right, "jobs (share of SMs)", right=("group", *right))
     for group in document["groups"]:
         groups.add_row(
             str(group["group"]),
@@ -93,7 +93,7 @@ def _member(job: Document) -> str:
 
 
 def _alone_parts(groups: Sequence[Document]) -> list[Table | Text]:
-    table = table_of("alone", "because")
+    table = make_table("alone", "because")
     for group in groups:
         if group["why_alone"]:
             table.add_row(group["jobs"][0]["name"], group["why_alone"])
@@ -102,8 +102,8 @@ def _alone_parts(groups: Sequence[Document]) -> list[Table | Text]:
 
 def _configuration_parts(configurations: Sequence[Document]) -> list[Table | Text]:
     columns = ("tasks x workflows", "time", "throughput", "efficiency", "product")
-    table = table_of("", "job", *columns, right=columns)
-    limits = table_of("most workflows", "because")
+    table = make_table("", "job", *columns, right=columns)
+    limits = make_table("most workflows", "because")
     for entry in configurations:
         choices = entry["choices"]
         if entry["limits"]:

@@ -9,7 +9,7 @@ from gpulaunch.files.size import format_size
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.show import Document
 from gpulaunch.show.status import age
-from gpulaunch.show.terminal import Group, Table, Text, cut, table_of
+from gpulaunch.show.terminal import Group, Table, Text, cut, make_table
 
 
 def status_table(document: Document, now: datetime) -> Group:
@@ -24,7 +24,7 @@ def status_table(document: Document, now: datetime) -> Group:
     lines: list[Table | Text] = []
     if document["leases"]:
         shares = ["share"] if any(lease["shared"] for lease in document["leases"]) else []
-        table = table_of(
+        table = make_table(
             "GPUs", *shares, "user", "since", "lease", "profile", "command", right=("since",)
         )
         for lease in document["leases"]:
@@ -46,7 +46,7 @@ def status_table(document: Document, now: datetime) -> Group:
         ]
         lines += [*notes, Text()] if notes else []
     if document["queue"]:
-        table = table_of(
+        table = make_table(
             "waiting",
             "GPUs",
             "user",

@@ -22,7 +22,7 @@ __all__ = [
     "cut",
     "draw",
     "figure",
-    "table_of",
+    "make_table",
 ]
 
 _LEAST = 14  # columns of the last column, below which the others have to give way
@@ -43,7 +43,7 @@ def draw(table: RenderableType, stream: TextIO | None) -> None:
         ).print(table, crop=False)
 
 
-def table_of(*columns: str, right: Sequence[str] = ()) -> Table:
+def make_table(*columns: str, right: Sequence[str] = ()) -> Table:
     """Return a table in which only the last column shrinks when the terminal is narrow."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:

@@ -13,7 +13,7 @@ import sys
 import time
 
 import gpulaunch
-from gpulaunch.simulate.engine import Rules, simulate
+from gpulaunch.simulate.event_loop import Rules, simulate
 
 CASES = [
     (100, 10),

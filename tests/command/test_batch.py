@@ -20,7 +20,7 @@ from gpulaunch.cli.batch import _words
 from gpulaunch.cli.options import read_line
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.records import replace
-from gpulaunch.simulate.engine import Rules, Stay, simulate
+from gpulaunch.simulate.event_loop import Rules, Stay, simulate
 from gpulaunch.simulate.read_simulation import read_trace
 
 RESULTS = "jobs.toml.results.jsonl"

@@ -14,7 +14,7 @@ import tomlkit
 from conftest import Launcher
 
 from gpulaunch.machine.catalog import machine_names
-from gpulaunch.machine.described import described_topology
+from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import pytest
 from test_nodes import BARE, several
 
-from gpulaunch.machine.described import MAX_GPUS, described_topology
+from gpulaunch.machine.read_description import MAX_GPUS, described_topology
 
 
 @pytest.mark.parametrize("count", [MAX_GPUS // 8])

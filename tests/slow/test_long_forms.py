@@ -39,7 +39,7 @@ from test_batch import Site, site  # noqa: F401  a fixture
 from test_crashes import documents, lease  # noqa: F401  fixtures
 from test_policies import MODELS, POLICIES, SIXTEEN
 
-from gpulaunch.machine.described import MAX_GPUS
+from gpulaunch.machine.read_description import MAX_GPUS
 
 pytest_plugins = ("fake_nvml",)
 

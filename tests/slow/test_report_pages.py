@@ -21,7 +21,7 @@ from gpulaunch.show.report.page import INDEX, report_files
 from gpulaunch.show.report.plots import policy_plots
 from gpulaunch.show.report.series import SLOWDOWNS, Plot, time_unit
 from gpulaunch.show.report.timeline import bars_of, rows_of, timeline_plots
-from gpulaunch.simulate.engine import Stay
+from gpulaunch.simulate.event_loop import Stay
 from gpulaunch.simulate.measures import measure, quartiles
 
 HOSTILE = '<script>alert(1)</script> "\'&amp; $\\frac$ ]]> #1f2933 id="x" \x1b[31m\x07'

@@ -14,10 +14,10 @@ from values import complaint, machine
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.document import read_document
 from gpulaunch.machine.catalog import load_described_machine, load_gpu_models, machine_names
-from gpulaunch.machine.described import described_topology
-from gpulaunch.machine.description import machine_document
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model, parse_gpu_model
+from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import replace
 
 ROOT = Path(__file__).parents[2]

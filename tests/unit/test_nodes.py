@@ -13,12 +13,12 @@ import pytest
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.write import document_text
 from gpulaunch.machine.catalog import load_described_machine, machine_names
-from gpulaunch.machine.described import described_topology
-from gpulaunch.machine.description import machine_document
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.levels import Level, distance, machine_tree, to_networkx
 from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology, counts_as_cuda, machines
+from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import replace
 from gpulaunch.show.topology.dot import topology_dot
 from gpulaunch.show.topology.svg import topology_svg

@@ -7,9 +7,9 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from gpulaunch.machine.catalog import load_described_machine, machine_names
-from gpulaunch.machine.described import described_topology
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
 from gpulaunch.show.topology.dot import topology_dot

@@ -15,7 +15,7 @@ from gpulaunch.show.canvas import PAPER
 from gpulaunch.show.report.page import report_files
 from gpulaunch.show.report.series import means_over_time, time_unit
 from gpulaunch.show.report.timeline import Bar, bars_of, drawable_s, rows_of
-from gpulaunch.simulate.engine import Rules, Stay, simulate
+from gpulaunch.simulate.event_loop import Rules, Stay, simulate
 from gpulaunch.simulate.measures import Replay, measure
 from gpulaunch.simulate.read_simulation import read_trace
 from gpulaunch.simulate.simulator import generated_trace

@@ -18,7 +18,7 @@ from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import capacity_by
 from gpulaunch.sharing.interference import Bounds
 from gpulaunch.simulate.cluster import Remembered
-from gpulaunch.simulate.engine import Moment, Rules, simulate
+from gpulaunch.simulate.event_loop import Moment, Rules, simulate
 from gpulaunch.simulate.generate import loaded_mix, poisson_batches, uniform_mix
 from gpulaunch.simulate.measures import measure, quartiles
 from gpulaunch.simulate.simulated_job import SimulatedJob

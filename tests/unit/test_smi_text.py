@@ -14,7 +14,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.files.write import document_text
 from gpulaunch.machine.catalog import load_described_machine, machine_names, read_description
 from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
-from gpulaunch.machine.described import described_topology
+from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.smi_text import (
     SmiMatrix,
     TextError,

@@ -29,7 +29,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.levels import distance, machine_tree
 from gpulaunch.records import as_list
-from gpulaunch.sharing.slowdown import interference
+from gpulaunch.sharing.slowdown import mean_slowdown
 
 
 class Machine(NamedTuple):
@@ -264,7 +264,7 @@ def test_interference():
 
     Equation 4, mended.
     """
-    assert [interference(case) for case in ([], [0.019], [0.02], [0.3, 0.0], [-0.1, 0.5])] == [
+    assert [mean_slowdown(case) for case in ([], [0.019], [0.02], [0.3, 0.0], [-0.1, 0.5])] == [
         0,
         0,
         0.02,

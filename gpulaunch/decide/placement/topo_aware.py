@@ -68,7 +68,7 @@ def place_tasks(
             built, whatever is free.
         total_by_socket: number of all GPUs of each socket.
         free_by_socket: number of free GPUs of each socket, also those that this job may not choose.
-        slowdown: slowdown of a task on each GPU, as interference() means it: 0.1 is 10 % slower;
+        slowdown: slowdown of a task on each GPU, as mean_slowdown() means it: 0.1 is 10 % slower;
             missing is 0.
         weights: weights of the costs.
         begun: for a GPU, how late the last job on its socket began, as a place in the order of all;
