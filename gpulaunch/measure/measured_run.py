@@ -29,7 +29,7 @@ RESERVED_FROM_PERCENTAGE = 85.0
 SHARE, TIME_ACTIVE = "share", "time-active"
 
 
-class NvlinkEnd(Record):
+class CountedLink(Record):
     """One NVLink of a GPU.
 
     Attributes:
@@ -63,7 +63,7 @@ class GpuRun(Record):
     memory_bytes: int
     figures: Figures
     has_gpm: bool
-    links: tuple[NvlinkEnd, ...] = ()
+    links: tuple[CountedLink, ...] = ()
     problem: str | None = None
 
 
@@ -243,5 +243,7 @@ def _gpu_of(document: Mapping[str, Any]) -> GpuRun:
     return replace(
         GpuRun(**{name: document[name] for name in field_names(GpuRun)}),
         figures=Figures(**document["figures"], links=carried),
-        links=tuple(NvlinkEnd(*(link[name] for name in field_names(NvlinkEnd))) for link in links),
+        links=tuple(
+            CountedLink(*(link[name] for name in field_names(CountedLink))) for link in links
+        ),
     )

@@ -13,7 +13,7 @@ from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvml import LostGpuError, PciAddress
-from gpulaunch.measure.measured_run import GpuRun, NvlinkEnd
+from gpulaunch.measure.measured_run import CountedLink, GpuRun
 from gpulaunch.measure.nvml_counters import GPM_LEAST_S, Meter
 from gpulaunch.measure.usage import Usage
 
@@ -42,7 +42,7 @@ _SILENT = "the driver tells nothing of it any more"
 class _Watched:
     """A GPU, its meter, and its use so far."""
 
-    def __init__(self, gpu: Gpu, meter: Meter, links: tuple[NvlinkEnd, ...]) -> None:
+    def __init__(self, gpu: Gpu, meter: Meter, links: tuple[CountedLink, ...]) -> None:
         self.gpu, self.meter, self.links = gpu, meter, links
         self.problem: str | None = None
         self.usage = Usage(meter.read(with_links=True, with_pcie=False))
@@ -176,9 +176,9 @@ def _indices_by_address() -> dict[PciAddress, int]:
 
 def _active_links(
     ends: Mapping[int, nvml.NvlinkEnd], at: Mapping[PciAddress, int]
-) -> tuple[NvlinkEnd, ...]:
+) -> tuple[CountedLink, ...]:
     return tuple(
-        NvlinkEnd(number, end.remote, at.get(end.address) if end.address else None)
+        CountedLink(number, end.remote, at.get(end.address) if end.address else None)
         for number, end in ends.items()
         if end.active
     )

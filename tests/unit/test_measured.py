@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.measure.measured_run import (
+    CountedLink,
     GpuRun,
-    NvlinkEnd,
     Run,
     figures_of,
     is_reservation,
@@ -148,7 +148,7 @@ def test_a_run_survives_json() -> None:
     """What --record-to writes is read as what it was."""
     one = run(gpus=2)
     figures = replace(one.gpus[0].figures, links={3: LinkBytes(5, 6)})
-    links = (NvlinkEnd(3, "gpu", 1), NvlinkEnd(4, "switch", None))
+    links = (CountedLink(3, "gpu", 1), CountedLink(4, "switch", None))
     one = replace(
         one,
         gpus=(replace(one.gpus[0], figures=figures, links=links), one.gpus[1]),

@@ -196,6 +196,16 @@ def test_decide_is_marked() -> None:
     assert unmarked == {"__init__.py"}
 
 
+def test_no_class_name_stands_twice() -> None:
+    """A class name means one thing in the whole package."""
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
 def test_policies_are_known_by_one_file() -> None:
     """Only policies.py has the name of a policy as a value."""
     names = {shown for name in POLICIES for shown in (name, name.replace("_", "-"))}
