@@ -11,7 +11,7 @@ check:
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 	$(python) -m mypy
-	$(python) -m pytest -q -n 2 tests/unit
+	$(python) -m pytest -q -n 2 --dist loadfile tests/unit
 
 test:
 	$(python) -m pytest -n 3 --dist loadfile
