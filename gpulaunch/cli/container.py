@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from gpulaunch.containers.command import ContainerCommand, read_command
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.given import Given
-from gpulaunch.process.job import become
+from gpulaunch.process.execute import become
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.job import clean_environment
+from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.libc import end_with_parent
 from gpulaunch.process.system import stat_fields
 from gpulaunch.records import Record

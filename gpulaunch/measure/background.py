@@ -14,7 +14,7 @@ from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.launch.children import own_command
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.ending import descendants, end_all, family
-from gpulaunch.process.job import clean_environment
+from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.libc import end_with_parent
 from gpulaunch.typing import Self
 

@@ -6,7 +6,6 @@ gpulaunch stops. docs/decisions/signals.md has the reasons.
 """
 
 import contextlib
-import errno
 import json
 import os
 import signal
@@ -14,12 +13,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from gpulaunch.errors import CANNOT_EXECUTE, FAILED, NOT_FOUND, printable
+from gpulaunch.errors import FAILED
 from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.execute import PYTHON_IGNORES, clean_environment, execute
 from gpulaunch.process.libc import adopt_orphans, end_with_parent
 from gpulaunch.process.system import identify, stat_fields
 from gpulaunch.records import Record
-from gpulaunch.typing import NoReturn
 
 _SI_USER = (
     0  # asm-generic/siginfo.h: sent by kill(2); below it: by sigqueue(3), tgkill(2) and timers
@@ -50,7 +49,6 @@ _UNMANAGED = frozenset(
     }
 )
 _ENDING = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP})
-_PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
 _CONTINUE_S = 0.02
 _DAY_S = 86400.0  # the kernel does not take centuries
 
@@ -85,7 +83,7 @@ class Started(Record):
 
 def _hold_signals() -> SignalState:
     """Block all signals, so that Job.wait reads each and passes it on."""
-    for number in _PYTHON_IGNORES:  # Python did that to itself at start
+    for number in PYTHON_IGNORES:  # Python did that to itself at start
         signal.signal(number, signal.SIG_DFL)
     ignored = frozenset(n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN)
     signal.signal(
@@ -100,7 +98,7 @@ def _hold_signals() -> SignalState:
 
 def _let_signals_go(entry: SignalState) -> None:
     """Undo _hold_signals: what came meanwhile acts now."""
-    for number in _PYTHON_IGNORES:
+    for number in PYTHON_IGNORES:
         signal.signal(number, signal.SIG_IGN)
     if signal.SIGCHLD in entry.ignored:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -308,26 +306,6 @@ def cpus_near(cpus: frozenset[int]) -> frozenset[int]:
     return frozenset() if near == allowed else near
 
 
-def clean_environment() -> dict[bytes, bytes]:
-    """Return the environment of gpulaunch's start, without what Python added (PEP 538)."""
-    environment = dict(os.environb)
-    if environment.get(b"LC_CTYPE") in (b"C.UTF-8", b"C.utf8", b"UTF-8"):
-        try:
-            with open("/proc/self/environ", "rb") as file:
-                given = [
-                    variable
-                    for variable in file.read().split(b"\0")
-                    if variable.startswith(b"LC_CTYPE=")
-                ]
-        except OSError:
-            return environment
-        if given:
-            environment[b"LC_CTYPE"] = given[0].removeprefix(b"LC_CTYPE=")
-        else:
-            del environment[b"LC_CTYPE"]
-    return environment
-
-
 def _has_terminal() -> bool:
     """Return whether this session has a terminal, so that a shell may do job control."""
     try:
@@ -370,54 +348,7 @@ def _become(entry: SignalState, keep: int | None, read_end: int) -> None:
     for number in (signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_IGN if number in entry.ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, entry.mask)
-    os._exit(_execute(command, variables))
-
-
-def become(command: Sequence[str], without: Sequence[str] = ()) -> NoReturn:
-    """Turn this process into another program, as if gpulaunch had never been; exit like env if not.
-
-    Args:
-        command: argv.
-        without: variables to leave out.
-    """
-    for number in _PYTHON_IGNORES:
-        signal.signal(number, signal.SIG_DFL)
-    variables = {
-        name: value
-        for name, value in clean_environment().items()
-        if os.fsdecode(name) not in without
-    }
-    os._exit(_execute(command, variables))
-
-
-def _execute(command: Sequence[str], variables: dict[bytes, bytes]) -> int:
-    """Turn into the program; return the exit status that says why not if that fails."""
-    code = errno.ENOENT
-    try:
-        if command[0]:  # Python does not even try an empty name
-            # there is no shell, on purpose
-            os.execvpe(command[0], list(command), variables)  # noqa: S606
-    except OSError as problem:
-        code = problem.errno or 0
-    if (
-        code == errno.ENOEXEC
-    ):  # a script without a first line: a shell would run it, and so does execvp(3)
-        with contextlib.suppress(OSError):
-            _exec_script(command, variables)
-    nowhere_in_path = code == errno.ENOTDIR and "/" not in command[0]
-    with contextlib.suppress(OSError):  # stderr may be closed
-        name = printable(command[0]) or "''"
-        os.write(2, os.fsencode(f"gpulaunch: error: {name}: {os.strerror(code).lower()}\n"))
-    return NOT_FOUND if code == errno.ENOENT or nowhere_in_path else CANNOT_EXECUTE
-
-
-def _exec_script(command: Sequence[str], variables: dict[bytes, bytes]) -> None:
-    script = os.fsencode(command[0])
-    if b"/" not in script:
-        directories = variables.get(b"PATH", os.defpath.encode()).split(b":")
-        found = (os.path.join(directory, script) for directory in directories)
-        script = next((path for path in found if os.access(path, os.X_OK)), script)
-    os.execve("/bin/sh", [b"/bin/sh", script, *map(os.fsencode, command[1:])], variables)  # noqa: S606
+    os._exit(execute(command, variables))
 
 
 def _stop_by(number: int, entry: SignalState) -> None:

@@ -247,7 +247,7 @@ def test_killed_at_every_step_of_a_launch(tmp_path: Path, every: int) -> None:
     """Wherever a launcher is killed, its job keeps its GPUs until it ends; no record stays."""
     certain = [
         "leases.record_file.Draft.publish:os.link#1",
-        "child:process.job._execute:os.exec#1",
+        "child:process.execute.execute:os.exec#1",
         IN_WAIT,
     ]
     steps = traced(tmp_path, launch_at_once, certain)

@@ -1,0 +1,80 @@
+"""Turning a process into another program, as if gpulaunch had never been."""
+
+import contextlib
+import errno
+import os
+import signal
+from collections.abc import Sequence
+
+from gpulaunch.errors import CANNOT_EXECUTE, NOT_FOUND, printable
+from gpulaunch.typing import NoReturn
+
+PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Signals that Python ignores from its start on; the job finds them at their default."""
+
+
+def clean_environment() -> dict[bytes, bytes]:
+    """Return the environment of gpulaunch's start, without what Python added (PEP 538)."""
+    environment = dict(os.environb)
+    if environment.get(b"LC_CTYPE") in (b"C.UTF-8", b"C.utf8", b"UTF-8"):
+        try:
+            with open("/proc/self/environ", "rb") as file:
+                given = [
+                    variable
+                    for variable in file.read().split(b"\0")
+                    if variable.startswith(b"LC_CTYPE=")
+                ]
+        except OSError:
+            return environment
+        if given:
+            environment[b"LC_CTYPE"] = given[0].removeprefix(b"LC_CTYPE=")
+        else:
+            del environment[b"LC_CTYPE"]
+    return environment
+
+
+def become(command: Sequence[str], without: Sequence[str] = ()) -> NoReturn:
+    """Turn this process into another program, as if gpulaunch had never been; exit like env if not.
+
+    Args:
+        command: argv.
+        without: variables to leave out.
+    """
+    for number in PYTHON_IGNORES:
+        signal.signal(number, signal.SIG_DFL)
+    variables = {
+        name: value
+        for name, value in clean_environment().items()
+        if os.fsdecode(name) not in without
+    }
+    os._exit(execute(command, variables))
+
+
+def execute(command: Sequence[str], variables: dict[bytes, bytes]) -> int:
+    """Turn into the program; return the exit status that says why not if that fails."""
+    code = errno.ENOENT
+    try:
+        if command[0]:  # Python does not even try an empty name
+            # there is no shell, on purpose
+            os.execvpe(command[0], list(command), variables)  # noqa: S606
+    except OSError as problem:
+        code = problem.errno or 0
+    if (
+        code == errno.ENOEXEC
+    ):  # a script without a first line: a shell would run it, and so does execvp(3)
+        with contextlib.suppress(OSError):
+            _exec_script(command, variables)
+    nowhere_in_path = code == errno.ENOTDIR and "/" not in command[0]
+    with contextlib.suppress(OSError):  # stderr may be closed
+        name = printable(command[0]) or "''"
+        os.write(2, os.fsencode(f"gpulaunch: error: {name}: {os.strerror(code).lower()}\n"))
+    return NOT_FOUND if code == errno.ENOENT or nowhere_in_path else CANNOT_EXECUTE
+
+
+def _exec_script(command: Sequence[str], variables: dict[bytes, bytes]) -> None:
+    script = os.fsencode(command[0])
+    if b"/" not in script:
+        directories = variables.get(b"PATH", os.defpath.encode()).split(b":")
+        found = (os.path.join(directory, script) for directory in directories)
+        script = next((path for path in found if os.access(path, os.X_OK)), script)
+    os.execve("/bin/sh", [b"/bin/sh", script, *map(os.fsencode, command[1:])], variables)  # noqa: S606
