@@ -6,7 +6,9 @@ The names in `__all__` are public, and nothing else is; docs/python.md shows the
 
 TYPE_CHECKING = False  # as typing has it, whose import costs as much as bare Python
 if TYPE_CHECKING:
-    from gpulaunch.api import HeldLease, allocate
+    from gpulaunch.api.allocate import AsyncAllocation, aallocate, allocate
+    from gpulaunch.api.held_lease import HeldLease
+    from gpulaunch.api.run_container import run_container
     from gpulaunch.decide.placement.place import Placement
     from gpulaunch.decide.placement.scores import Scores
     from gpulaunch.errors import (
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncAllocation",
     "FailedError",
     "GpulaunchError",
     "HeldLease",
@@ -35,20 +38,25 @@ __all__ = [
     "Trace",
     "UsageError",
     "WouldWaitError",
+    "aallocate",
     "allocate",
     "generate_trace",
+    "run_container",
 ]
 
 _MODULES = {
-    "HeldLease": "api",
+    "AsyncAllocation": "api.allocate",
+    "HeldLease": "api.held_lease",
     "Placement": "decide.placement.place",
     "Replay": "simulate.measures",
     "ReplayedJob": "simulate.measures",
     "Scores": "decide.placement.scores",
     "Simulator": "simulate.simulator",
     "Trace": "simulate.read_simulation",
-    "allocate": "api",
+    "aallocate": "api.allocate",
+    "allocate": "api.allocate",
     "generate_trace": "simulate.simulator",
+    "run_container": "api.run_container",
 }
 """Module of each public name; those that are not here are errors."""
 
@@ -64,3 +72,8 @@ def __getattr__(name: str) -> object:
         module = _MODULES.get(name, "errors")
         return getattr(import_module(f"gpulaunch.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, for completion in an interpreter."""
+    return sorted([*__all__, "__version__"])

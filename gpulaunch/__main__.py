@@ -6,6 +6,18 @@ import sys
 
 def main() -> None:
     """Run the command line and exit with its status."""
+    try:
+        _run()
+    # Half of an installation, a disk that fails: an import may raise nearly anything.
+    except Exception as problem:  # noqa: BLE001
+        text = f"gpulaunch: error: cannot load gpulaunch or Python's own library: {problem}\n"
+        os.write(2, os.fsencode(text))
+        os._exit(125)
+
+
+def _run() -> None:
+    if os.path.basename(sys.argv[0]) == "nvidia-docker":  # a link: it stands for that command
+        sys.argv.insert(1, "nvidia-docker")
     if sys.argv[1:] == ["--version"] and _print_version():
         os._exit(0)  # installers and completion ask for it: before anything else is loaded
     import gc

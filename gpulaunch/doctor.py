@@ -4,13 +4,13 @@ import os
 from collections.abc import Callable
 
 from gpulaunch.containers.command import read_command
-from gpulaunch.containers.engine import ContainerEngine, Info
+from gpulaunch.containers.engine import QUESTION_S, ContainerEngine, Info
 from gpulaunch.containers.engines import all_engines
-from gpulaunch.containers.standings import QUESTION_S
-from gpulaunch.containers.ways import NO_WAY, describe_way
+from gpulaunch.containers.ways import NO_WAY, Offer, describe_way
 from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.launch.read_container import choose_way
+from gpulaunch.launch.choose_way import choose_way
+from gpulaunch.launch.outside_use import read_containers
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.settings import Settings
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
@@ -19,12 +19,15 @@ from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine, load_driver
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.process.system import owner_of, pids_of_program, user_name
+from gpulaunch.records import replace
 from gpulaunch.sharing import mps_daemon as mps
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu import Gpu
     from gpulaunch.machine.topology import Topology
+
+_WITH_RESTART = "GPUs in containers with --restart"
 
 
 def diagnose(topology: str | None) -> list[Finding]:
@@ -47,9 +50,21 @@ def diagnose(topology: str | None) -> list[Finding]:
     findings += _run_check(
         "state directory", lambda warn: _check_state_directory(settings, described, warn)
     )
-    for engine in all_engines():
-        findings += _check_engine_and_containers(engine, settings, machine)
+    first, *others = all_engines()
+    findings += _check_engine_and_containers(first, settings, machine)
+    for engine in filter(_is_present, others):
+        found = _check_engine_and_containers(engine, settings, machine)
+        findings += [_for_another_engine(finding) for finding in found]
+    if machine:
+        findings += _run_check("containers", lambda _: _check_overlaps(settings, machine[0]))
     return findings
+
+
+def _for_another_engine(finding: Finding) -> Finding:
+    """Make a warning of a problem that an engine has only if somebody uses it for GPUs."""
+    if finding.state == "problem" and finding.subject != "containers":
+        return replace(finding, state="warning")
+    return finding
 
 
 _RIGHTS = "'sudo gpulaunch setup' makes a directory that is root's and everybody's"
@@ -148,6 +163,15 @@ def _check_state_directory(
     ]
 
 
+def _is_present(engine: ContainerEngine) -> bool:
+    """Return whether there is something at an engine's address, or a problem to tell of."""
+    try:
+        command = read_command([engine.grammar.program], engine.grammar)
+        return engine.client_of(command, os.environ).exists()
+    except GpulaunchError:
+        return True
+
+
 def _check_engine_and_containers(
     engine: ContainerEngine, settings: Settings, machine: list[Machine]
 ) -> list[Finding]:
@@ -178,11 +202,15 @@ def _check_engine(
     found = [Finding(engine.title, "ok", f"{info.version} at {client.address}")]
     if not machine:
         return found
+    offer = engine.offer_of(info, machine[0].topology)
     try:
-        way = choose_way(engine, info, machine[0], settings, command)
+        way = choose_way(engine, offer, info, machine[0], settings, command)
     except GpulaunchError as problem:
         return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
-    return [*found, _check_way(engine, info, machine[0], settings, way)]
+    found.append(_check_way(offer, machine[0], settings, way))
+    if way == "cdi" and not offer.cdi_returns:
+        found.append(_check_restarts(engine, offer, info, machine[0], settings))
+    return found
 
 
 def _check_containers(
@@ -209,16 +237,58 @@ def _check_containers(
     return findings
 
 
+def _check_overlaps(settings: Settings, machine: Machine) -> list[Finding]:
+    """Find running containers whose GPUs a lease holds that is not theirs."""
+    containers = read_containers(machine)
+    if not containers:
+        return []
+    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
+    leases = table.peek().of(machine.key).leases
+    findings = []
+    for container in containers:
+        beside = container.leases_beside(leases)
+        if not beside:
+            continue
+        gpus = gpus_named(gpu for gpu in machine.topology.gpus if gpu.uuid in container.uuids)
+        holders = ", ".join(f"{lease.id} ({user_name(lease.user_id)})" for lease in beside)
+        findings.append(
+            Finding(
+                "containers",
+                "problem" if container.traits.lease_id else "warning",
+                f"{container.title} has {gpus} beside lease {holders}",
+                f"'{container.program} stop {container.name}'",
+            )
+        )
+    return findings
+
+
 def _ignore_warning(text: str) -> None:
     """Drop a warning that another check reports."""
 
 
-def _check_way(
-    engine: ContainerEngine, info: Info, machine: Machine, settings: Settings, way: str
+def _check_restarts(
+    engine: ContainerEngine, offer: Offer, info: Info, machine: Machine, settings: Settings
 ) -> Finding:
+    """Check how GPUs get into containers that come back with an engine that fails with CDI."""
+    topology = machine.topology
+    first = offer.ways([gpu.uuid for gpu in topology.gpus], restarts=True)[0]
+    if first != "cdi" and not settings.get("container_gpus").value:
+        text = f"by {describe_way(first, topology.driver)}: "
+        text += f"{engine.title} {info.version} would not start them again with CDI devices"
+        return Finding(_WITH_RESTART, "ok", text)
+    return Finding(
+        _WITH_RESTART,
+        "warning",
+        f"{engine.title} {info.version} does not start containers with CDI devices again when it "
+        "has been restarted itself, whatever --restart says (before 28.2: moby issue 49989)",
+        "register NVIDIA's runtime, 'sudo nvidia-ctk runtime configure', or update the engine",
+    )
+
+
+def _check_way(offer: Offer, machine: Machine, settings: Settings, way: str) -> Finding:
     """Check that the chosen way into containers is one that the engine offers."""
     topology = machine.topology
-    offered = engine.offer_of(info, topology).ways([gpu.uuid for gpu in topology.gpus])
+    offered = offer.ways([gpu.uuid for gpu in topology.gpus])
     if way == NO_WAY:
         text = f"{topology.name} is only described: its GPUs get into no container"
         return Finding("GPUs in containers", "ok", text)

@@ -78,6 +78,11 @@ class FailedError(GpulaunchError):
     """Gpulaunch itself failed, or cannot tell."""
 
 
+def call_failed(what: str, problem: OSError) -> FailedError:
+    """Return an error that says what was to be done, and why the system call for it failed."""
+    return FailedError(f"{what}: {(problem.strerror or str(problem)).lower()}")
+
+
 class NotShareableError(Exception):
     """GPUs that were to be shared cannot be, for the reason in its text; GPUs of its own may do."""
 

@@ -5,18 +5,22 @@ tests/host needs root, a Docker Engine, an MPS daemon or several users, tests/sl
 test is marked with its folder; tests marked `long` besides run only on request (-m long).
 """
 
+import json
 import os
 import select
 import signal
 import subprocess
 import sysconfig
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import hypothesis
 import pytest
 from engine import Engine, EngineError, why_not, write_cdi_spec
+
+from gpulaunch.process.companion import is_companion
 
 os.environ["XDG_CONFIG_HOME"] = (
     "/nonexistent"  # tests see what is shipped, and not what whoever runs them has
@@ -102,8 +106,10 @@ class Launcher:
         return subprocess.Popen([self.script, *arguments], **options)
 
     def records(self) -> list[str]:
-        """Return the names of the records in the table."""
-        return sorted(name for name in os.listdir(self.state) if name.startswith("gpulaunch."))
+        """Return the names of the records in the table, and of bells that no ticket has."""
+        names = sorted(name for name in os.listdir(self.state) if name.startswith("gpulaunch."))
+        queued = {name.rpartition(".")[2] for name in names if ".ticket." in name}
+        return [name for name in names if ".bell." not in name or name[-12:] not in queued]
 
 
 DGX = ("--topology", "dgx1-v100")
@@ -127,11 +133,25 @@ class Held:
 
     def __init__(self, launcher: Launcher, *options: str) -> None:
         script = 'echo "$CUDA_VISIBLE_DEVICES $$"; read line; exit 7'
+        self._launcher = launcher
         self.process = launcher.start(*options, "--", "sh", "-c", script, stdin=subprocess.PIPE)
         line = self.process.stdout.readline()
         assert line, self.process.stderr.read()
         self.gpus, pid = line.split()
         self.job_pid = int(pid)
+
+    def companion(self) -> int:
+        """Return the pid of the process that keeps the lease if the launcher is killed."""
+        return companion_of(self._launcher, self.process.pid)
+
+    def kill_all(self) -> None:
+        """Kill launcher, companion and job, so that nothing releases the lease."""
+        pids = (self.companion(), self.process.pid, self.job_pid)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        for pid in pids:
+            wait_for_end(pid)
 
     def end(self) -> int:
         """Let the job end; the launcher's exit status."""
@@ -176,6 +196,27 @@ def some_of(steps: list[str], every: int, certain: Iterable[str] = ()) -> list[s
     return [
         step for i, step in enumerate(steps) if i % every == 0 or i == last or step in set(certain)
     ]
+
+
+def children(pid: int) -> set[int]:
+    """Return the pids of a process's children."""
+    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def companion_of(launcher: Launcher, pid: int) -> int:
+    """Return the pid of the process that looks after the lease of the launcher with this pid."""
+    paths = (launcher.state / name for name in launcher.records() if ".lease." in name)
+    (path,) = (path for path in paths if json.loads(path.read_text())["launcher"][0] == pid)
+    (companion,) = filter(is_companion, holders(path))
+    return companion
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds, for which there is no event."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
 
 
 def wait_for_end(pid: int) -> None:

@@ -110,6 +110,18 @@ def root_file_system() -> bytes:
     return archive.getvalue()
 
 
+def link_compose(configuration: Path) -> None:
+    """Let clients with this configuration find docker compose, if .ci/docker-engine unpacked it.
+
+    An installed client finds an installed docker compose by itself.
+    """
+    plugin = shutil.which("docker-compose", path=SEARCHED)
+    if plugin:
+        folder = configuration / "cli-plugins"
+        folder.mkdir()
+        (folder / "docker-compose").symlink_to(plugin)
+
+
 class EngineError(Exception):
     """The engine did not start, or did not do what a test needs to stand on."""
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.containers.command import ContainerCommand, Flag, FlagTable, Grammar
-from gpulaunch.containers.engine import Asked, Info
+from gpulaunch.containers.engine import Asked, Image, Info
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.ways import Offer
 from gpulaunch.machine.gpu import Gpu
@@ -21,12 +21,16 @@ BOXER = Grammar(
     start_flags=NOTHING,
     container_flags=NOTHING,
     compose_flags=NOTHING,
+    compose_up_flags=NOTHING,
+    compose_run_flags=NOTHING,
 )
 BOX = Container("b" * 64, "box", "running", False, False, "image", "L", ("GPU-0",))
 
 
 class Happenings:
     """Events that are told at once, from a list."""
+
+    patience_s = float("inf")
 
     def __init__(self, actions: list[str]) -> None:
         self._actions = actions
@@ -73,10 +77,7 @@ class Boxes:
     def info_later(self) -> Callable[[], Info]:
         return self.info
 
-    def image_labels(self, _image: str) -> dict[str, str]:
-        return {}
-
-    def image_user(self, _image: str) -> str | None:
+    def image(self, _name: str) -> None:
         return None
 
     def container(self, name: str) -> Container | None:
@@ -89,6 +90,9 @@ class Boxes:
 
     def launched(self) -> list[Container]:
         return self.lists[0]
+
+    def running(self) -> dict[str, str]:
+        return {box.id: box.name for box in self.lists[0] if box.state == "running"}
 
     def events(self, *_: object, **__: object) -> Happenings:
         return Happenings(["die", "destroy"])
@@ -105,6 +109,9 @@ class BoxEngine:
 
     title = "Box Engine"
     grammar = BOXER
+    id_prefix = ""
+    containers_descend = False
+    cannot_share = None
     address_variable = "BOX_HOST"
 
     def __init__(self, client: Boxes | None = None) -> None:
@@ -115,6 +122,9 @@ class BoxEngine:
     ) -> Asked | None:
         counts = command.values("--accelerators")
         return Asked(f"--accelerators {counts[-1]}", number=counts[-1]) if counts else None
+
+    def asked_by_image(self, _command: ContainerCommand, _image: Image | None) -> Asked | None:
+        return None
 
     def is_gpu_flag(self, flag: Flag) -> bool:
         return flag.name == "--accelerators"

@@ -1,12 +1,19 @@
 """argparse for our commands: no abbreviations, and errors are UsageError."""
 
 import argparse
-from argparse import ArgumentTypeError, Namespace
+from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
 
 from gpulaunch.errors import UsageError
 from gpulaunch.typing import NoReturn
 
-__all__ = ["ArgumentTypeError", "Namespace", "Parser", "add_json", "add_topology"]
+__all__ = [
+    "ArgumentTypeError",
+    "BooleanOptionalAction",
+    "Namespace",
+    "Parser",
+    "add_json",
+    "add_topology",
+]
 
 
 class Parser(argparse.ArgumentParser):

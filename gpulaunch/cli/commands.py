@@ -33,7 +33,7 @@ _ROWS = (
     Command(
         "profile", "", "measure a job, or read its source, for its profile", runs_a_command=True
     ),
-    Command("free", "ID", "end a lease, or leave the queue"),
+    Command("free", "ID", "end a lease or leave the queue, by id or name, or --mine"),
     Command("plan", "FILE", "which jobs of a queue to run together on a GPU"),
     Command("batch", "FILE", "run a file of jobs, one launch after the other"),
     Command("simulate", "", "replay a file of jobs on a described machine"),

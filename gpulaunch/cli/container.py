@@ -21,7 +21,7 @@ def main(given: Mapping[str, Given], engine: "ContainerEngine", argv: Sequence[s
         argv: the client's command line.
     """
     command = read_command(argv, engine.grammar)
-    if command.launches or command.starts:
+    if command.launches or command.starts or command.composes:
         return _launch(given, engine, command)
     return _pass_on(given, command, command.argv)
 
@@ -32,10 +32,14 @@ def _launch(
     # late: a command that is passed on needs nothing of a launch
     from gpulaunch.cli.launch import carry_out, tell_of
     from gpulaunch.launch.launch import Launch
-    from gpulaunch.launch.read_container import read_container_launch
+
+    if command.composes:
+        from gpulaunch.launch.read_compose import read_compose_launch as read
+    else:
+        from gpulaunch.launch.read_container import read_container_launch as read
 
     name = given["name"].text if "name" in given else None
-    launch = read_container_launch(given, engine, command, name=name, warn=tell_of(given))
+    launch = read(given, engine, command, name=name, warn=tell_of(given))
     if isinstance(launch, Launch):
         return carry_out(given, launch)
     return _pass_on(given, command, launch.argv, launch.hidden)

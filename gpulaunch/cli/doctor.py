@@ -12,7 +12,8 @@ from gpulaunch.records import as_dict
 def main(arguments: Sequence[str]) -> int:
     """Print the findings; the exit status is 1 if one is a problem."""
     parser = Parser(
-        "gpulaunch doctor", "Look at what launches stand on: GPUs, allocation table, Docker Engine."
+        "gpulaunch doctor",
+        "Look at what launches stand on: GPUs, allocation table, container engines.",
     )
     add_topology(parser)
     add_json(parser)

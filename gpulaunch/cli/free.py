@@ -1,4 +1,4 @@
-"""`gpulaunch free ID`: end a lease from outside."""
+"""`gpulaunch free ID|NAME|--mine`: end leases from outside."""
 
 import os
 from collections.abc import Sequence
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import report, warn
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.launch.find_records import find_id, own_ids
 from gpulaunch.launch.free import free
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.read_launch import read_grace
@@ -21,16 +22,32 @@ def main(arguments: Sequence[str]) -> int:
         "gpulaunch free",
         "End leases, or places in the queue: TERM to the job, KILL after the grace.",
     )
-    parser.add_argument("id", nargs="+", help="as 'gpulaunch status' shows it")
+    parser.add_argument(
+        "id",
+        metavar="ID|NAME",
+        nargs="*",
+        help="as 'gpulaunch status' shows it, or its first 4 characters or more; or a job's name",
+    )
+    parser.add_argument(
+        "--mine", action="store_true", help="all that are yours, on the machine that status shows"
+    )
     add_topology(parser)
     options = parser.parse_args(arguments)
-    machine = None if options.topology is None else shown_machine(options.topology, warn)
-    # Ids are unique across machines, so no GPU is asked.
+    if bool(options.id) == options.mine:
+        parser.error("give ids or names of jobs, or --mine")
+    # Ids are unique across machines, so for them no GPU is asked.
+    asked = options.mine or options.topology is not None
+    machine = shown_machine(options.topology, warn) if asked else None
     table = open_table(described=True, warn=warn)
     grace_s = read_grace(Settings({}, os.environ))
     status = 0
-    for lease_id in dict.fromkeys(options.id):
+    tried: set[str] = set()
+    for text in own_ids(table, machine) if options.mine else options.id:
         try:
+            lease_id = find_id(table, text, machine)
+            if lease_id in tried:
+                continue
+            tried.add(lease_id)
             record = free(table, lease_id, grace_s, machine)
         except GpulaunchError as problem:  # the others are ended all the same
             report(problem)
@@ -42,6 +59,8 @@ def main(arguments: Sequence[str]) -> int:
             print(f"{lease_id} has left the queue")
         else:
             print(f"ended {lease_id}, whatever it was")
+    if options.mine and machine and not tried:
+        print(f"nothing on {machine.topology.name} is yours")
     return status
 
 

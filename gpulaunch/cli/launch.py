@@ -2,20 +2,22 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
 
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.output import warn as warn_on_stderr
-from gpulaunch.containers.engines import ENGINES
-from gpulaunch.decide.decide import Decision, Grant, Situation, Wait
+from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
-from gpulaunch.launch.acquire import Acquired, Callbacks
-from gpulaunch.launch.assess import granted_gpus, preview
+from gpulaunch.launch.acquire import Acquired
+from gpulaunch.launch.assess import granted_gpus, preview, would_wait
+from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.given import Given
+from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import Ended, run
 from gpulaunch.launch.settings import Settings
@@ -43,24 +45,14 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
         given: options by name.
         command: argv of the job.
     """
-    if os.path.basename(command[0]) == "sudo":
-        _warn_of_sudo(command, tell_of(given))
+    refuse_sudo(command)
+    warning = explain_hand_over(command, os.environ)
+    if warning:
+        tell_of(given)(warning)
     name = given["name"].text if "name" in given else None
     return carry_out(
         given, read_launch(Settings(given, os.environ), command, name=name, warn=tell_of(given))
     )
-
-
-def _warn_of_sudo(command: Sequence[str], warn: Callable[[str], None]) -> None:
-    """Warn of sudo between this launch and an engine, which would not learn of the GPUs."""
-    for word, following in pairwise(command[1:]):
-        program = os.path.basename(word)
-        if program in ENGINES and following in ("run", "create", "container"):
-            warn(
-                f"sudo {program}: its containers do not get this lease's GPUs: "
-                f"write 'sudo gpulaunch {program} ...'"
-            )
-            return
 
 
 def tell_of(given: Mapping[str, Given]) -> Callable[[str], None]:
@@ -91,7 +83,8 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
 
     listener = _Reporter(given, launch)
     try:
-        outcome = run(launch, Callbacks(tell, listener.waiting), listener.granted, listener.over)
+        callbacks = Callbacks(tell, listener.waiting, listener.first, listener.minute)
+        outcome = run(launch, callbacks, listener.granted, listener.over)
     except GpulaunchError as problem:
         listener.ended(problem.exit_status)
         raise
@@ -99,7 +92,7 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
         listener.ended(exit_status(outcome.status))
         return exit_like(outcome.status)
     _explain_refusal(launch, given)
-    return _raise_refusal(outcome, given)
+    raise _refusal(launch, outcome, given)
 
 
 class _Reporter:
@@ -112,6 +105,8 @@ class _Reporter:
 
     def __init__(self, given: Mapping[str, Given], launch: Launch) -> None:
         self._given, self._launch = given, launch
+        self._talks = not given.keys() & {"quiet", "json_status_fd"}
+        self._joined_s: float | None = None
         self._status: JsonStatus | None = None
         if "json_status_fd" in given:
             from gpulaunch.cli import json_status  # late: few launches need it
@@ -125,18 +120,38 @@ class _Reporter:
 
     def waiting(self, reason: str, seen: Snapshot) -> None:
         """Report that the launch joins the queue."""
+        self._joined_s = time.monotonic()
         if self._status:
             self._status.waiting(reason)
-        elif "quiet" not in self._given:
-            _say_who_has_what(self._launch, reason, seen)
+        elif self._talks:
+            from gpulaunch.leases.who_has_what import who_has_what  # late: most start at once
+
+            say("info", f"waiting as number {len(seen.tickets) + 1} in the queue: {reason}")
+            for line in who_has_what(self._launch.machine.topology, seen, self._launch.within):
+                say("info", line)
         _explain_refusal(self._launch, self._given)
+
+    def first(self, reason: str, waited_s: float) -> None:
+        """Report that the launch has become the first in the queue."""
+        if self._talks:
+            say("info", f"first in the queue after {_duration(waited_s)}: {reason}")
+
+    def minute(self, waited_s: float, number: Callable[[], int]) -> None:
+        """Report once a minute that the launch waits, in a log: a terminal still shows it."""
+        if self._talks and not os.isatty(2):
+            say("info", f"waiting for {_duration(waited_s)} as number {number()} in the queue")
 
     def granted(self, acquired: Acquired[Keeper]) -> None:
         """Report that the launch has its GPUs."""
         if "explain" in self._given:
             _explain_on_stderr(self._launch, acquired.grant, acquired.situation)
+        if self._talks:
+            _say_less_than_all(self._launch, acquired)
         if "verbose" in self._given:
             _say_granted(self._launch, acquired)
+        elif self._joined_s is not None and self._talks:
+            waited = _duration(time.monotonic() - self._joined_s)
+            say("info", f"started after {waited} on {_gpus_of(self._launch, acquired)}")
         if self._status:
             self._status.started(acquired)
         if self._recorder:
@@ -155,8 +170,13 @@ class _Reporter:
             self._status.ended(exit_status)
 
 
+def _duration(seconds: float) -> str:
+    from gpulaunch.files.duration import format_duration  # late: few launches wait
+
+    return format_duration(int(seconds))
+
+
 def _say_granted(launch: Launch, acquired: Acquired[Keeper]) -> None:
-    gpus = acquired.grant.problem.format_ranks(acquired.grant.placement.gpus)
     share = ""
     if acquired.lease.share:
         from gpulaunch.files.size import format_size  # late: few launches share
@@ -167,30 +187,35 @@ def _say_granted(launch: Launch, acquired: Acquired[Keeper]) -> None:
         )
     say(
         "info",
-        f"lease {acquired.lease.id}: GPUs {gpus} of {launch.machine.topology.name}: "
-        f"{acquired.grant.reason}{share}",
+        f"lease {acquired.lease.id}: {_gpus_of(launch, acquired)}: {acquired.grant.reason}{share}",
     )
 
 
-def _say_who_has_what(launch: Launch, reason: str, seen: Snapshot) -> None:
-    from datetime import UTC, datetime
-
-    from gpulaunch.show.status import waiting_lines
-
-    say("info", f"waiting as number {len(seen.tickets) + 1} in the queue: {reason}")
-    for line in waiting_lines(
-        launch.machine.topology, seen.leases, seen.tickets, user_name, datetime.now(UTC)
-    ):
-        say("info", line)
+def _say_less_than_all(launch: Launch, acquired: Acquired[Keeper]) -> None:
+    """Say that docker's `all` is here less than what docker alone would give."""
+    said = launch.container.all_text if launch.container else None
+    count, there = len(acquired.lease.uuids), len(launch.machine.topology.gpus)
+    if said and count < there:
+        say("info", f"{said}: here {count} of {there} GPUs")
 
 
-def _raise_refusal(outcome: Decision, given: Mapping[str, Given]) -> int:
-    if isinstance(outcome, Wait):
-        where = f" --topology {given['topology'].text}" if "topology" in given else ""
-        raise WouldWaitError(
-            outcome.reason, f"add --wait to queue, or see 'gpulaunch status{where}'"
+def _gpus_of(launch: Launch, acquired: Acquired[Keeper]) -> str:
+    gpus = acquired.grant.problem.format_ranks(acquired.grant.placement.gpus)
+    return f"GPUs {gpus} of {launch.machine.topology.name}"
+
+
+def _refusal(launch: Launch, outcome: Wait | Refuse, given: Mapping[str, Given]) -> GpulaunchError:
+    if isinstance(outcome, Refuse):
+        return UsageError(outcome.reason)
+    where = f" --topology {given['topology'].text}" if "topology" in given else ""
+    hint = f"add --wait to queue, or see 'gpulaunch status{where}'"
+    if launch.container and launch.container.all_text and launch.request.gpus is None:
+        hint = (
+            "add --wait to queue, or -n 1 for one GPU; the setting all_gpus says what 'all' means"
         )
-    raise UsageError(outcome.reason)
+    if "quiet" in given:
+        return WouldWaitError(outcome.reason, hint)
+    return would_wait(launch, open_table_of(launch, _ignore), outcome.reason, hint)
 
 
 def _ignore(text: str) -> None:
@@ -236,7 +261,7 @@ def _preview_job(
         from gpulaunch.containers.container_launch import started_command
 
         return {}, started_command(launch.container, gpus, None, share) if gpus else launch.command
-    if not gpus:
+    if not gpus or launch.compose:
         return {}, launch.command
     environment = job_environment(
         gpus,
@@ -244,6 +269,7 @@ def _preview_job(
         by_uuid=launch.by_uuid,
         lease_id=None,
         share=share,
+        program=launch.command[0],
     )
     return environment, launch.command
 

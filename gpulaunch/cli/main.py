@@ -5,39 +5,76 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from types import CodeType, ModuleType
 
-from gpulaunch import __version__
+import gpulaunch
 from gpulaunch.cli.commands import COMMANDS
 from gpulaunch.cli.options import print_help, read_line
-from gpulaunch.cli.output import prepare_stdout, report
-from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable, quoted
+from gpulaunch.cli.output import flush_stdout, prepare_stdout, report
+from gpulaunch.errors import (
+    FailedError,
+    GpulaunchError,
+    UsageError,
+    call_failed,
+    printable,
+    quoted,
+)
 from gpulaunch.launch.given import Given
 
 
 def main() -> None:
-    """Run the command line and exit with its status: the entry point of the script."""
+    """Run the command line and exit with its status.
+
+    Raises:
+        Exception: a module cannot be loaded.
+    """
     try:
         status = run(sys.argv[1:])
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        flush_stdout()
     except GpulaunchError as problem:
         report(problem)
         status = problem.exit_status
-    # No room for a process, or no descriptors left: a fault of the system, not of ours.
-    except OSError as problem:
-        subject = f"{problem.filename}: " if problem.filename else ""
-        report(FailedError(subject + os.strerror(problem.errno or 0).lower()))
-        status = FailedError.exit_status
     except MemoryError:
         report(FailedError("out of memory"))
         status = FailedError.exit_status
-    # A fault of ours: print its traceback, and exit with a status that cannot be the job's.
-    except Exception:  # noqa: BLE001
-        from traceback import print_exc
-
-        print_exc()
+    except Exception as problem:
+        if _is_of_loading(problem):
+            raise
+        _report_fault(problem)
         status = FailedError.exit_status
     os._exit(status)  # nothing is left to tidy up, and the interpreter would take its time
+
+
+def _is_of_loading(problem: Exception) -> bool:
+    """Return whether a module could not be loaded, or lacks what it should have."""
+    return (
+        isinstance(problem, ImportError)
+        or (isinstance(problem, AttributeError) and isinstance(problem.obj, ModuleType))
+        or _codes(problem)[-1].co_filename.startswith("<frozen importlib")
+    )
+
+
+def _report_fault(problem: Exception) -> None:
+    """Report what was not foreseen: a failed system call with its place, others by a traceback."""
+    if not isinstance(problem, OSError):
+        from traceback import print_exception
+
+        print_exception(problem)
+        return
+    package = os.path.dirname(gpulaunch.__file__)
+    code = [code for code in _codes(problem) if code.co_filename.startswith(package)][-1]
+    place = f"{os.path.relpath(code.co_filename, package)}, {code.co_qualname}"
+    named = isinstance(problem.filename, str | bytes)  # a descriptor's number says nothing
+    report(call_failed(f"{os.fsdecode(problem.filename)}: {place}" if named else place, problem))
+
+
+def _codes(problem: Exception) -> list[CodeType]:
+    """Return the functions that an exception has passed, the one that raised it last."""
+    codes, at = [], problem.__traceback__
+    while at:
+        codes.append(at.tb_frame.f_code)
+        at = at.tb_next
+    return codes
 
 
 def run(argv: Sequence[str]) -> int:
@@ -59,7 +96,7 @@ def run(argv: Sequence[str]) -> int:
         before = [*before[: line.word_at], *before[line.word_at + 1 :]]
         line = read_line(before)
     given, at = line.given, line.word_at
-    if at is not None and _runs_containers(before[at]):
+    if at is not None and _runs_containers(os.path.basename(before[at])):
         if given.keys() & {"help", "version"}:
             raise UsageError(f"--help and --version stand alone, but {before[at]} is given")
         return _run_engine(given, [*before[at:], *argv[divider:]])
@@ -71,7 +108,7 @@ def run(argv: Sequence[str]) -> int:
         print_help()
         return 0
     if "version" in given:
-        print(f"gpulaunch {__version__}")
+        print(f"gpulaunch {gpulaunch.__version__}")
         return 0
     if not command:
         raise UsageError(
@@ -87,6 +124,7 @@ def _run_word(before: Sequence[str], at: int, user_command: Sequence[str] | None
     word = before[at]
     command = COMMANDS.get(word)
     if command is None:
+        _refuse_sudo(before[at:])
         shown = " ".join(
             ["gpulaunch", *map(printable, before[:at]), "--", *map(printable, before[at:])]
         )
@@ -105,6 +143,13 @@ def _run_word(before: Sequence[str], at: int, user_command: Sequence[str] | None
         return int(importlib.import_module(module).main(arguments))
     except SystemExit as end:  # argparse has printed its help
         return int(end.code or 0)
+
+
+def _refuse_sudo(command: Sequence[str]) -> None:
+    """Name the line that works for `gpulaunch sudo docker run`, for which -- alone does not do."""
+    from gpulaunch.launch.handed_over import refuse_sudo  # late: for mistakes only
+
+    refuse_sudo(command)
 
 
 def _runs_containers(program: str) -> bool:

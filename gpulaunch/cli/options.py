@@ -169,7 +169,19 @@ OPTIONS = (
         "TIME",
         "queue for so long at most, such as 90s, 10m, 1h30m",
     ),
+    Option(
+        ("--queue",),
+        "queue",
+        "backfill|fifo",
+        "pass others that this does not delay (default), or keep the order",
+    ),
     Option(("--time-limit",), "time_limit", "TIME", "end the job if it runs longer"),
+    Option(
+        ("--leftovers",),
+        "leftovers",
+        "WHAT",
+        "keep the lease for what the job leaves running (default), or end that",
+    ),
     Option(("--bind-cpu",), "bind_cpu", None, "run on the CPUs next to the GPUs (default)"),
     Option(("--no-bind-cpu",), "bind_cpu", None, "leave the CPUs alone", "false"),
     Option(("--uuid",), "uuid", None, "write UUIDs into CUDA_VISIBLE_DEVICES"),
@@ -212,8 +224,9 @@ Options may also be set by GPULAUNCH_* variables and in ~/.config/gpulaunch/conf
 _WITHOUT_A_ROW = (
     (
         "docker ...",
-        "run, create, start and restart get GPUs of their own, the rest goes straight to docker",
+        "run, create, start, restart and compose up get GPUs of their own, the rest is docker's",
     ),
+    ("podman ...", "the same by podman, root's or a user's"),
     ("run", "what stands there without a word: gpulaunch run [OPTIONS] -- COMMAND"),
 )
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from io import TextIOWrapper
 
-from gpulaunch.errors import GpulaunchError, printable
+from gpulaunch.errors import GpulaunchError, call_failed, printable
 from gpulaunch.typing import Any
 
 
@@ -24,8 +24,10 @@ def warn(text: str) -> None:
 
 
 def report(problem: GpulaunchError) -> None:
-    """Print an error, and its hint if there is one."""
+    """Print an error, its notes, and its hint if there is one."""
     say("error", problem.message)
+    for note in getattr(problem, "__notes__", ()):
+        say("info", note)
     if problem.hint:
         say("hint", problem.hint)
 
@@ -33,6 +35,19 @@ def report(problem: GpulaunchError) -> None:
 def print_json(document: Mapping[str, Any] | list[Any]) -> None:
     """Print one JSON document to stdout; NaN and infinity cannot appear."""
     print(json.dumps(document, indent=2, allow_nan=False))
+
+
+def flush_stdout() -> None:
+    """Write what was printed to stdout, if that is open.
+
+    Raises:
+        FailedError: it cannot be written.
+    """
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except OSError as problem:
+            raise call_failed("cannot write to stdout", problem) from None
 
 
 def prepare_stdout() -> None:

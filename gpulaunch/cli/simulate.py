@@ -9,8 +9,7 @@ from gpulaunch.cli.progress import telling
 from gpulaunch.cli.replay_report import prepare_report, write_report
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.launch.read_launch import BACKFILL_LIMIT_S
-from gpulaunch.launch.settings import SETTINGS, one_of
+from gpulaunch.launch.settings import QUEUES, SETTINGS, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.find import Machine
 from gpulaunch.records import replace
@@ -55,8 +54,6 @@ def _check_together(options: Namespace) -> None:
     for other in ("jobs", "report", "json"):
         if options.generate and getattr(options, other):
             raise UsageError(f"--{other} has no effect with --generate")
-    if options.backfill_limit is not None and options.queue != "backfill":
-        raise UsageError("--backfill-limit has no effect without --queue backfill")
     if "fixed" in options.time_model and len(options.time_model) > 1:
         raise UsageError("--time-model: fixed is none of the others")
 
@@ -80,13 +77,10 @@ def _parser() -> Parser:
         help=f"one run for each (default: {DEFAULT_POLICY})",
     )
     parser.add_argument(
-        "--queue", choices=("fifo", "backfill"), default="fifo", help="(default: fifo)"
-    )
-    parser.add_argument(
-        "--backfill-limit",
-        metavar="TIME",
-        type=_option_parser(SETTINGS["backfill_limit"]),
-        help="let nobody pass who waits longer",
+        "--queue",
+        choices=QUEUES,
+        default=QUEUES[0],
+        help="whether jobs pass others that they do not delay (default: backfill)",
     )
     parser.add_argument(
         "--machines",
@@ -201,16 +195,12 @@ def _run_replays(options: Namespace, machine: Machine) -> tuple[list[Replay], st
         return replays, write_report(options.report, replays)
 
 
-def _read_backfill_limit(options: Namespace) -> float:
-    return BACKFILL_LIMIT_S if options.backfill_limit is None else float(options.backfill_limit)
-
-
 def _make_rules(options: Namespace, policy: str) -> Rules:
     return Rules(
         policy=policy,
         model=options.bandwidth_model or POLICIES[policy].bandwidth_model,
         machines=options.machines,
-        passable_s=_read_backfill_limit(options) if options.queue == "backfill" else 0.0,
+        queue=options.queue,
         time_models=tuple(name for name in options.time_model if name != "fixed"),
         yardstick=options.measure_by,
     )

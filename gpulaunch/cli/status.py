@@ -37,12 +37,11 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     shown = read_shown(options.topology, warn)
     machine, table = shown.machine, shown.table
-    table.peek()  # reads containers' states, which takes too long under the lock
-    with table.locked() as locked:
-        seen = locked.read().of(machine.key)
+    seen = table.peek().of(machine.key)
     standings = _find_standings(seen)
     left_over = left_over_holders(table, seen.leases)
     stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
+    stopped |= {lease.id for lease in seen.leases if is_stopped(lease.job)}
     document = status_document(
         machine.topology,
         seen.leases,
@@ -52,6 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         left_over,
         stopped,
         standings,
+        shown.containers,
     )
     if options.json:
         print_json(document)

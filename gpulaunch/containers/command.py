@@ -42,6 +42,10 @@ class Grammar(Record):
         start_flags: flags of start and restart together.
         container_flags: flags between the word container and its subcommand.
         compose_flags: flags between the word compose and its subcommand.
+        compose_up_flags: flags of compose up, create, start and restart together; None if compose
+            is not built.
+        compose_run_flags: flags of compose run, or None.
+        unnamed: flags of start and restart that choose containers without naming them.
     """
 
     program: str
@@ -50,11 +54,15 @@ class Grammar(Record):
     start_flags: FlagTable
     container_flags: FlagTable
     compose_flags: FlagTable
+    compose_up_flags: FlagTable | None = None
+    compose_run_flags: FlagTable | None = None
+    unnamed: frozenset[str] = frozenset()
 
 
 _LAUNCHING = frozenset({("run",), ("create",), ("container", "run"), ("container", "create")})
 _STARTING = frozenset({("start",), ("restart",), ("container", "start"), ("container", "restart")})
-_COMPOSE_STARTS = frozenset({"create", "restart", "run", "scale", "start", "up", "watch"})
+_COMPOSE_STARTS = frozenset({"create", "restart", "run", "start", "up"})
+_COMPOSE_NOT_BUILT = {"scale": "up -d --scale", "watch": "up --watch"}
 _YES = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 
@@ -91,6 +99,8 @@ class ContainerCommand(Record):
         flags: flags of the subcommand, if it makes or starts containers.
         flags_end: index after the last flag, and before the -- that may end them.
         operands: words after the flags: image, command and arguments, or containers.
+        alias: name by which the client was called if it is not its own, such as nvidia-docker.
+        compose_flags: flags between the word compose and its subcommand.
     """
 
     program: str
@@ -100,6 +110,8 @@ class ContainerCommand(Record):
     flags: tuple[Flag, ...] = ()
     flags_end: int = 0
     operands: tuple[str, ...] = ()
+    alias: str | None = None
+    compose_flags: tuple[Flag, ...] = ()
 
     @property
     def title(self) -> str:
@@ -123,6 +135,22 @@ class ContainerCommand(Record):
             self.subcommand in _STARTING and bool(self.operands) and not self.says("-h", "--help")
         )
 
+    @property
+    def is_attached(self) -> bool:
+        """True if the client stays until the container that it starts has ended."""
+        if self.starts:
+            return self.says("-a", "--attach", "-i", "--interactive")
+        return not (self.makes_only or self.says("-d", "--detach"))
+
+    @property
+    def composes(self) -> bool:
+        """True if it makes or starts the containers of a project of several services."""
+        tried = any(flag.name == "--dry-run" and flag.is_on for flag in self.compose_flags)
+        asks = self.says("-h", "--help", "--dry-run")
+        return (
+            self.subcommand[:1] == ("compose",) and len(self.subcommand) > 1 and not (tried or asks)
+        )
+
     def says(self, *names: str) -> bool:
         """Return whether a switch is on; the last one counts."""
         return next((flag.is_on for flag in reversed(self.flags) if flag.name in names), False)
@@ -130,6 +158,12 @@ class ContainerCommand(Record):
     def values(self, *names: str) -> list[str]:
         """Return the values of a flag, in order."""
         return [flag.value for flag in self.flags if flag.name in names and flag.value is not None]
+
+    @property
+    def restart_policy(self) -> str | None:
+        """The policy by which the engine starts the container again; None for none."""
+        policies = self.values("--restart")
+        return policies[-1] if policies and policies[-1] not in ("", "no") else None
 
     def global_value(self, *names: str) -> str | None:
         """Return the value of a flag before the subcommand; the last one counts."""
@@ -160,16 +194,17 @@ def read_command(argv: Sequence[str], grammar: Grammar) -> ContainerCommand:
         grammar: the client's grammar.
 
     Raises:
-        UsageError: a flag is unknown, so that the image cannot be found; or compose is to start
-            containers.
+        UsageError: a flag is unknown, so that the image or the services cannot be found; start is
+            to start what it does not name; or what compose is to do is not built.
     """
-    program = grammar.program
-    argv = tuple(argv) if basename(argv[0]) == program else (program, *argv[1:])
+    program, called = grammar.program, basename(argv[0])
+    alias = None if called == program else called
+    argv = (program, *argv[1:]) if alias else tuple(argv)
     global_flags, _, words = _read_flags(argv, 1, grammar.global_flags, program)
     subcommand, begin = words[:1], len(argv) - len(words[1:])
-    command = ContainerCommand(program, argv, global_flags, subcommand)
+    command = ContainerCommand(program, argv, global_flags, subcommand, alias=alias)
     if subcommand == ("compose",):
-        _refuse_compose(argv, begin, grammar)
+        return _read_compose(command, begin, grammar)
     if subcommand == ("container",):
         _, end, words = _read_flags(argv, begin, grammar.container_flags, command.title)
         if argv[end : end + 1] == ("--",):  # the client prints help then
@@ -183,6 +218,12 @@ def read_command(argv: Sequence[str], grammar: Grammar) -> ContainerCommand:
     else:
         return command
     flags, flags_end, operands = read
+    unnamed = [flag.name for flag in flags if flag.name in grammar.unnamed]
+    if command.subcommand in _STARTING and unnamed:
+        raise UsageError(
+            f"{command.title} {unnamed[0]}: which containers that starts, gpulaunch does not know",
+            f"name them: gpulaunch {command.title} CONTAINER",
+        )
     return replace(command, flags=flags, flags_end=flags_end, operands=operands)
 
 
@@ -272,12 +313,31 @@ def _suggest_flag(name: str, table: FlagTable, command: str) -> str | None:
     return f"{meant}a flag that is new in {program} is written {printable(name)}=VALUE"
 
 
-def _refuse_compose(argv: tuple[str, ...], begin: int, grammar: Grammar) -> None:
-    program = grammar.program
-    _, _, words = _read_flags(argv, begin, grammar.compose_flags, f"{program} compose")
-    if words and words[0] in _COMPOSE_STARTS:
+def _read_compose(command: ContainerCommand, begin: int, grammar: Grammar) -> ContainerCommand:
+    """Read the rest of a compose command, if it makes or starts containers."""
+    argv, program = command.argv, command.program
+    flags, _, words = _read_flags(argv, begin, grammar.compose_flags, command.title)
+    word = words[0] if words else ""
+    up, run = grammar.compose_up_flags, grammar.compose_run_flags
+    if up is None or run is None:
+        if word in _COMPOSE_STARTS or word in _COMPOSE_NOT_BUILT:
+            raise UsageError(
+                f"'{program} compose {word}' is not built yet: no leases for its containers",
+                f"launch each container with 'gpulaunch {program} run', "
+                f"or call {program} without gpulaunch",
+            )
+        return command
+    if word in _COMPOSE_NOT_BUILT:
         raise UsageError(
-            f"'{program} compose {words[0]}' is not built yet: no leases for its containers",
-            f"launch each container with 'gpulaunch {program} run', "
-            f"or call {program} without gpulaunch",
+            f"'{program} compose {word}' is not built yet: no leases for its containers",
+            f"'gpulaunch {program} compose {_COMPOSE_NOT_BUILT[word]}' leases them GPUs",
         )
+    if word not in _COMPOSE_STARTS:
+        return command
+    command = replace(command, subcommand=("compose", word), compose_flags=flags)
+    begin = len(argv) - len(words[1:])
+    if word == "run":
+        read = _read_flags(argv, begin, run, command.title)
+    else:
+        read = _read_mixed(argv, begin, up, command.title)
+    return replace(command, flags=read[0], flags_end=read[1], operands=read[2])

@@ -8,7 +8,7 @@ from gpulaunch.containers.standings import Followed
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
 from gpulaunch.process.companion import DISMISSED, Companion
-from gpulaunch.process.ending import end_all
+from gpulaunch.process.ending import KILL_S, end_all
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import state_of
 
@@ -29,6 +29,7 @@ class ContainerCompanion:
         time_limit_s: longest run of the container in seconds, or None.
         grace_s: seconds between TERM and KILL.
         before_kill: called once with the processes of a container that outlive the grace.
+        beside_others: whether the command makes other leases' containers, too.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class ContainerCompanion:
         time_limit_s: float | None,
         grace_s: float,
         before_kill: Callable[[set[int]], object] | None = None,
+        beside_others: bool = False,
     ) -> None:
         self._grace_s = grace_s
         self._table = table
@@ -54,13 +56,9 @@ class ContainerCompanion:
             record.id,
             container.container_id,
             time.time() - _MARGIN_S,
+            beside_others=beside_others,
         )
         self._companion = Companion(self._act, record.fd)
-
-    @property
-    def pid(self) -> int:
-        """Pid of the process."""
-        return self._companion.pid
 
     def pids(self) -> set[int]:
         """Return the pids in the containers."""
@@ -70,29 +68,41 @@ class ContainerCompanion:
         """Return whether the containers have ended, once the command has; if unsure, False."""
         return self._followed.has_ended()
 
-    def take_over(self) -> None:
+    def take_over(self, *, ends: bool) -> None:
         """Hand the lease over, since the launcher goes now.
 
         If the process has been killed meanwhile, another one is started for it.
+
+        Args:
+            ends: whether to end the containers, as if the launcher was killed.
         """
-        if not self._companion.tell(_TAKE_OVER):
-            Companion(self._act, self._record.fd).tell(_TAKE_OVER)
+        word = b"" if ends else _TAKE_OVER
+        if not self._companion.tell(word):
+            Companion(self._act, self._record.fd).tell(word)
 
     def dismiss(self) -> None:
         """End the process, since nothing is left to watch."""
         self._companion.tell(DISMISSED)
 
-    def end(self, command: Process) -> None:
+    def end(self, command: Process, grace_s: float) -> bool:
         """End the containers and the docker command, in whatever order they depend on each other.
+
+        Args:
+            command: the docker command.
+            grace_s: seconds between TERM and KILL for the containers.
+
+        Returns:
+            Whether there was a container to end.
 
         Raises:
             FailedError: the engine refuses.
         """
-        grace_s = self._grace_s
-        self._followed.end(grace_s, self._before_kill)
-        end_all(lambda: {command.pid} if state_of(command) else set(), grace_s)
+        found = self._followed.end(grace_s, self._before_kill)
+        # It tells the containers' status, and ends by itself a moment after them.
+        patience_s = max(grace_s, KILL_S)
+        end_all(lambda: {command.pid} if state_of(command) else set(), patience_s)
         # The command may have made another container before it ended.
-        self._followed.end(grace_s, self._before_kill)
+        return self._followed.end(grace_s, self._before_kill) or found
 
     def _act(self, word: bytes) -> None:
         if word == DISMISSED:
@@ -105,5 +115,5 @@ class ContainerCompanion:
         command = lease.job
         cancelled = not word and self._guards
         overdue_s = time.monotonic() if cancelled else self._overdue_s
-        self._followed.wait(command, overdue_s, lambda: self.end(command))
+        self._followed.wait(command, overdue_s, lambda: self.end(command, self._grace_s))
         release(self._table, self._record, lease)

@@ -52,6 +52,11 @@ class ContainerLaunch(Record):
         """True if the container gets none of the GPUs that are held for it."""
         return self.way == NO_WAY and self.container_id is None
 
+    @property
+    def all_text(self) -> str | None:
+        """What says `all`, such as "--gpus all"; None if nothing does."""
+        return self.asked.text if self.asked and self.asked.number == "all" else None
+
 
 class PlainCommand(Record):
     """A command line that runs without a lease: without GPUs, or for containers with a lease.

@@ -1,4 +1,4 @@
-"""The interface to container engines: the protocols that Docker implements, and others can.
+"""The interface to container engines: the protocols that Docker and Podman implement.
 
 A new engine is a module that implements ContainerEngine, a table of its client's flags, and a row
 in engines.py.
@@ -19,9 +19,16 @@ from gpulaunch.typing import Protocol
 ANSWER_S = 10.0
 """Seconds that an engine has for an answer."""
 
+QUESTION_S = 2.0
+"""Seconds that an engine has for all answers when a launch or a user looks at the table."""
+
 
 class NoAnswerError(FailedError):
     """The engine cannot be reached, or does not answer."""
+
+
+class LateError(NoAnswerError):
+    """The engine has not answered in time."""
 
 
 class ForbiddenError(NoAnswerError):
@@ -48,8 +55,22 @@ class Info(Record):
     security: tuple[str, ...] = ()
 
 
+class Image(Record):
+    """What an image says of its containers.
+
+    Attributes:
+        user: user of their programs; "" for root.
+        labels: labels by name.
+        variables: environment variables by name.
+    """
+
+    user: str
+    labels: Mapping[str, str]
+    variables: Mapping[str, str]
+
+
 class Asked(Record):
-    """The request for GPUs in the flags of an engine's client.
+    """The request for GPUs in the flags of an engine's client, or in an image.
 
     Attributes:
         text: flag or variable with its value, such as "--gpus 2" or "NV_GPU=0,1".
@@ -57,6 +78,7 @@ class Asked(Record):
         devices: the GPUs named, by index or UUID; () if a number is given.
         nothing: whether no GPU is wanted.
         fields: other fields of --gpus: driver, capabilities, options.
+        of_other_maker: whether GPUs are wanted that no driver here has.
     """
 
     text: str
@@ -64,6 +86,7 @@ class Asked(Record):
     devices: tuple[str, ...] = ()
     nothing: bool = False
     fields: tuple[str, ...] = ()
+    of_other_maker: bool = False
 
     @property
     def flag(self) -> str:
@@ -73,6 +96,10 @@ class Asked(Record):
 
 class Events(Protocol):
     """A stream of the events of containers."""
+
+    @property
+    def patience_s(self) -> float:
+        """Longest time in seconds to poll for, since the stream may miss something."""
 
     def fileno(self) -> int:
         """Return a descriptor to poll: it is readable when there is something new."""
@@ -132,11 +159,8 @@ class EngineClient(Protocol):
         The engine may take some time to answer, which the caller can use.
         """
 
-    def image_labels(self, image: str) -> dict[str, str]:
-        """Return the labels of an image; {} if it is not here."""
-
-    def image_user(self, image: str) -> str | None:
-        """Return the user of an image's containers, "" for root; None if unknown."""
+    def image(self, name: str) -> Image | None:
+        """Return what an image says of its containers; None if it is not here."""
 
     def container(self, name: str) -> Container | None:
         """Return a container by name or id; labels from its image are left out."""
@@ -151,6 +175,9 @@ class EngineClient(Protocol):
 
     def launched(self) -> list[Container]:
         """Return all containers that were made under a lease of any user."""
+
+    def running(self) -> dict[str, str]:
+        """Return the names of all running containers of any user, also paused ones, by id."""
 
     def events(
         self, lease_id: str, container_id: str | None, since_s: float, until_s: float | None = None
@@ -205,6 +232,18 @@ class ContainerEngine(Protocol):
         """Command line of its client, as data."""
 
     @property
+    def id_prefix(self) -> str:
+        """Start of its engines' ids, which no other engine's ids have; "" if it has none."""
+
+    @property
+    def containers_descend(self) -> bool:
+        """Whether containers and their helpers are descendants of the client's process."""
+
+    @property
+    def cannot_share(self) -> str | None:
+        """Reason why its containers cannot share GPUs through MPS, or None if they can."""
+
+    @property
     def address_variable(self) -> str:
         """Environment variable that gives its client the engine's address."""
 
@@ -217,6 +256,14 @@ class ContainerEngine(Protocol):
 
         Raises:
             UsageError: the flags contradict each other, or the client would not understand them.
+        """
+
+    def asked_by_image(self, command: ContainerCommand, image: Image | None) -> Asked | None:
+        """Return the GPUs that a container without flags about GPUs gets; None for none.
+
+        Args:
+            command: a run or create command for which asked_gpus() returns None.
+            image: its image; None if it is not here.
         """
 
     def is_gpu_flag(self, flag: Flag) -> bool:

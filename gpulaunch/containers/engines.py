@@ -2,13 +2,14 @@
 
 import os
 
+from gpulaunch.containers import docker
 from gpulaunch.errors import UsageError
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches need these
     from collections.abc import Callable
 
-    from gpulaunch.containers.engine import ContainerEngine
+    from gpulaunch.containers.engine import ContainerEngine, EngineClient
 
 
 def _load_docker() -> "ContainerEngine":
@@ -17,13 +18,37 @@ def _load_docker() -> "ContainerEngine":
     return Docker()
 
 
+def _load_podman() -> "ContainerEngine":
+    from gpulaunch.containers.podman.engine import Podman
+
+    return Podman()
+
+
 ENGINES: "dict[str, Callable[[], ContainerEngine]]" = {
     "docker": _load_docker,
     "nvidia-docker": _load_docker,
+    "podman": _load_podman,
 }
 """Programs whose containers get leases, each with a function that imports its engine."""
 
-NOT_BUILT = frozenset({"podman", "nerdctl", "docker-compose", "podman-compose"})
+
+def _connect_to_docker(address: str) -> "EngineClient":
+    from gpulaunch.containers.docker.client import DockerClient
+
+    return DockerClient(address)
+
+
+SOCKETS: "dict[str, tuple[str, tuple[str, ...], Callable[[str], EngineClient]]]" = {
+    "docker": (
+        docker.ADDRESS_VARIABLE,
+        (docker.DEFAULT_SOCKET, docker.ROOTLESS_SOCKET),
+        _connect_to_docker,
+    ),
+}
+"""Where engines answer, by the names of their programs: the environment variable that names a
+socket, the usual sockets, and a function that imports a client and connects it to one."""
+
+NOT_BUILT = frozenset({"podman-remote", "nerdctl", "docker-compose", "podman-compose"})
 """Programs that launches refuse, because their containers would run without leases."""
 
 
@@ -53,3 +78,30 @@ def engine_of_program(path: str) -> "ContainerEngine":
 def all_engines() -> "list[ContainerEngine]":
     """Return every engine that is built, without duplicates."""
     return [load() for load in dict.fromkeys(ENGINES.values())]
+
+
+def clients_at_hand() -> "list[tuple[str, EngineClient]]":
+    """Return a client of each engine here that this user may ask, with its program's name.
+
+    Every launch asks this, so where no engine runs it costs one system call for each socket.
+    Contexts are not followed, since only the engine's own program knows their sockets.
+    """
+    found = []
+    seen = set()
+    for program, (variable, usual, connect) in SOCKETS.items():
+        paths = [path.format(user_id=os.geteuid()) for path in usual]
+        named = os.environ.get(variable, "")
+        if named.startswith("unix://"):
+            paths.insert(0, named.removeprefix("unix://"))
+        for path in paths:
+            if os.access(path, os.W_OK) and (place := os.path.realpath(path)) not in seen:
+                seen.add(place)
+                found.append((program, connect(path)))
+    return found
+
+
+def engines_of(engine_id: str) -> "list[ContainerEngine]":
+    """Return the engines that an id in a lease may belong to, by its start."""
+    engines = all_engines()
+    named = [one for one in engines if one.id_prefix and engine_id.startswith(one.id_prefix)]
+    return named or [one for one in engines if not one.id_prefix]

@@ -18,6 +18,11 @@ class Container(Record):
         uuids: UUIDs of the GPUs that it was made with.
         created_at: time of its creation, in a form that sorts.
         shares: whether it was made to share its GPUs.
+        given: indices, UUIDs or beginnings of UUIDs of the GPUs that its flags named or counted.
+        sees_all: whether its flags said all GPUs, which says nothing of their use.
+        pid: pid of its first process, as the host counts; 0 if it does not run.
+        service: project and service of compose that it is a container of, as PROJECT/SERVICE; ""
+            for a container of its own or of compose run.
     """
 
     id: str
@@ -30,6 +35,10 @@ class Container(Record):
     uuids: tuple[str, ...]
     created_at: str = ""
     shares: bool = False
+    given: tuple[str, ...] = ()
+    sees_all: bool = False
+    pid: int = 0
+    service: str = ""
 
     @property
     def holds(self) -> bool:

@@ -13,12 +13,13 @@ from itertools import chain
 
 from gpulaunch.containers.engine import (
     ANSWER_S,
+    QUESTION_S,
     EngineClient,
     Events,
     ForbiddenError,
     NoAnswerError,
 )
-from gpulaunch.containers.engines import all_engines
+from gpulaunch.containers.engines import engines_of
 from gpulaunch.containers.life import Container, Standing
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
@@ -31,9 +32,6 @@ STOP_FOLLOWS_S = 0.25
 
 START_FOLLOWS_S = 2.0
 """Seconds after "stop" within which "start" follows for docker restart."""
-
-QUESTION_S = 2.0
-"""Seconds that an engine has for all answers when a user looks at the table."""
 
 _RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _LONGEST_SLEEP_S = 86400.0
@@ -92,7 +90,7 @@ def _meet(client: EngineClient) -> _Met:
 
 def _find_standing(lease: Lease, met: dict[tuple[str, str], _Met]) -> Standing:
     problems = []
-    engines = all_engines()
+    engines = engines_of(lease.engine or "")
     for client in chain.from_iterable(engine.known_clients(lease.user_id) for engine in engines):
         key = client.title, client.address
         if key not in met:
@@ -120,6 +118,8 @@ class Followed:
         lease_id: id of the lease that they were made under.
         container_id: id of the one container that is older than the lease, or None.
         since_s: time before which no event matters, in seconds since 1970.
+        beside_others: whether the command makes others' containers, too, and goes on when these
+            have ended.
     """
 
     def __init__(
@@ -129,11 +129,15 @@ class Followed:
         lease_id: str,
         container_id: str | None,
         since_s: float,
+        *,
+        beside_others: bool = False,
     ) -> None:
+        self._beside_others = beside_others
         self._client = client
         self._engine_id = engine_id
         self._of = lease_id, container_id
         self._since_s = since_s
+        self._seen = False
         self._ended_by_us = False
         self._failures = 0
 
@@ -158,21 +162,26 @@ class Followed:
                 found |= client.pids(container)
         return found
 
-    def end(self, grace_s: float, before_kill: Callable[[set[int]], object] | None = None) -> None:
+    def end(self, grace_s: float, before_kill: Callable[[set[int]], object] | None = None) -> bool:
         """Stop the containers, so that none comes back by itself.
 
         Args:
             grace_s: seconds between TERM and KILL.
             before_kill: called once with the processes of a container that outlive the grace.
 
+        Returns:
+            Whether there was any to stop.
+
         Raises:
             FailedError: the engine refuses.
         """
-        self._ended_by_us = True
-        for container in self._holders():
+        holders = self._holders()
+        for container in holders:
+            self._ended_by_us = True
             self._client.end(container, grace_s, before_kill)
+        return bool(holders)
 
-    def wait(self, command: Process, overdue_s: float | None, end: Callable[[], None]) -> None:
+    def wait(self, command: Process, overdue_s: float | None, end: Callable[[], object]) -> None:
         """Sleep until the command and the containers have ended, even if the engine restarts.
 
         Args:
@@ -196,6 +205,7 @@ class Followed:
         found = client.containers_of(*self._of)
         if not found and client.info().id != self._engine_id:
             raise NoAnswerError(f"another {client.title} is at {client.address} now")
+        self._seen = self._seen or bool(found)
         return [container for container in found if container.holds]
 
     def _wait_by_events(self, command: Process | None, deadline_s: float | None) -> bool:
@@ -213,6 +223,8 @@ class Followed:
             while True:
                 command = command if command and state_of(command) else None
                 holders = self._holders()
+                if self._seen and self._beside_others:
+                    command = None
                 self._failures = 0
                 # No event tells of a start that fails.
                 if any(container.state == "created" for container in holders):
@@ -263,6 +275,7 @@ def _sleep_until_event(events: Events, command: Process | None, wait_s: float) -
     """Sleep until an event comes, the command ends, or the time is up."""
     poll = select.poll()
     poll.register(events.fileno(), select.POLLIN)
+    wait_s = min(wait_s, events.patience_s)
     pidfd = None
     if command:
         try:

@@ -42,13 +42,22 @@ class Offer(Record):
         cdi: UUIDs that it knows as CDI devices.
         runtime: whether it has a runtime called nvidia.
         gpus: whether it accepts --gpus.
+        cdi_returns: whether it can start a container with CDI devices again after it has been
+            restarted itself.
     """
 
     cdi: frozenset[str]
     runtime: bool
     gpus: bool
+    cdi_returns: bool = True
 
-    def ways(self, uuids: Sequence[str]) -> list[str]:
-        """Return the members of WAYS by which these GPUs can get in, the preferred one first."""
+    def ways(self, uuids: Sequence[str], *, restarts: bool = False) -> list[str]:
+        """Return the members of WAYS by which these GPUs can get in, the preferred one first.
+
+        Args:
+            uuids: the GPUs.
+            restarts: whether the container has a restart policy.
+        """
         there = {"cdi": self.cdi.issuperset(uuids), "runtime": self.runtime, "gpus": self.gpus}
-        return [way for way in WAYS if there[way]]
+        found = [way for way in WAYS if there[way]]
+        return sorted(found, key="cdi".__eq__) if restarts and not self.cdi_returns else found

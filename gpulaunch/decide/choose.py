@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gpulaunch.decide.needs import expected_slowdown, explain_unmet, latest_starts, needs_of
 from gpulaunch.decide.placement.place import Placement, place
-from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.decide.placement.policies import POLICIES, too_many_to_try
 from gpulaunch.decide.placement.problem import PlacementProblem, UtilitySetting
 from gpulaunch.decide.request import Request, Unfit
 from gpulaunch.leases.lease import Lease
@@ -68,7 +68,8 @@ def choose(
     """
     placement = place(problem, request.policy)
     if placement is None:
-        return Unfit(explain_unmet(request, problem.count, problem, machine))
+        untried = "; there are too many sets to try them all" if problem.too_many else ""
+        return Unfit(explain_unmet(request, problem.count, problem, machine) + untried)
     least = request.utility.least
     waits = POLICIES[request.policy].waits_for_utility
     if not waits or placement.utility is None or placement.utility >= least:
@@ -76,5 +77,7 @@ def choose(
     gpus = problem.format_ranks(placement.gpus)
     where = "" if machine is None else " on the idle machine"
     best = f"the best found{where}, {gpus}, has {placement.utility:.2f}"
+    if too_many_to_try(problem):
+        best += "; there are too many placements to try them all"
     asked = f"{gpus_text(problem.count)} requested with a utility of {least:g}"
     return Unfit(f"{asked}: {best}")

@@ -1,16 +1,18 @@
 """A request meets the topology and the leases; out comes a decision."""
 # pure: decides on plain values
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from gpulaunch.decide.choose import choose, pose_problem
 from gpulaunch.decide.needs import gpus_to_avoid
+from gpulaunch.decide.placement.fabric import fabric_of
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES
 from gpulaunch.decide.placement.problem import PlacementProblem
+from gpulaunch.decide.reasons import best_text, queued_text, too_few_text, too_many_text
 from gpulaunch.decide.request import Request, Unfit
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.queue import barring, competing
+from gpulaunch.leases.queue import ENDLESS, Claim, barring, competing, last_before, queued
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
@@ -34,6 +36,8 @@ class Situation(Record):
             machine.
         ahead: earlier requests in the queue, of whatever GPUs, in their order.
         clock_s: seconds since boot, for how long those may be passed.
+        near: indices of GPUs close to which to take others, without comparing all sets: somebody
+            else was faster to take some of them, and deciding at leisure may be too late again.
     """
 
     topology: Topology
@@ -42,6 +46,7 @@ class Situation(Record):
     within: Lease | None = None
     ahead: Sequence[Ticket] = ()
     clock_s: float = 0.0
+    near: Sequence[int] = ()
 
     @property
     def neighbours(self) -> list[Lease]:
@@ -74,11 +79,13 @@ class Wait(Record):
 
     Attributes:
         reason: what is missing.
-        barred_by: the last of the earlier requests that this one may not pass, or None.
+        behind: the earlier request that this one comes after, or None.
+        is_barred: whether enough GPUs are free, and only earlier requests are in the way.
     """
 
     reason: str
-    barred_by: Ticket | None = None
+    behind: Ticket | None = None
+    is_barred: bool = False
 
 
 class Refuse(Record):
@@ -120,7 +127,7 @@ def decide(request: Request, situation: Situation) -> Decision:
     scope = [gpu for gpu in topology.gpus if within is None or gpu.uuid in within.uuids]
     count = len(admitted) if request.gpus is None else request.gpus
     if not 1 <= count <= len(admitted):
-        return Refuse(_too_many_text(request, topology, len(scope), len(admitted), within))
+        return Refuse(too_many_text(request, topology, len(scope), len(admitted), within))
     if count > 1 and admitted[0].mig:
         return Refuse(
             f"{gpus_text(count)} requested: a process can use one MIG instance at most, "
@@ -151,20 +158,23 @@ class _State(Record):
         used: who uses which of them without a lease, by UUID.
         apart: UUIDs of those beside a job that the request stays apart from.
         free: those that nobody uses.
+        busy_until_s: seconds since boot at which the others are free at the latest, by UUID.
     """
 
     scope: Sequence[Gpu]
     used: dict[str, str]
     apart: set[str]
     free: Sequence[Gpu]
+    busy_until_s: dict[str, float]
 
 
 def _state_of(request: Request, situation: Situation, scope: Sequence[Gpu]) -> _State:
-    leased = leased_uuids(situation.topology, situation.leases, situation.within)
+    leased = leased_until_s(situation.topology, situation.leases, situation.within)
     used = used_outside(situation, leased)
     apart = gpus_to_avoid(request, situation.topology, situation.neighbours)
-    free = [gpu for gpu in scope if gpu.uuid not in leased and gpu.uuid not in used]
-    return _State(scope, used, apart, free)
+    busy_until_s = leased | dict.fromkeys(used, ENDLESS)
+    free = [gpu for gpu in scope if gpu.uuid not in busy_until_s]
+    return _State(scope, used, apart, free, busy_until_s)
 
 
 def _decide_exclusive(
@@ -173,21 +183,34 @@ def _decide_exclusive(
     """Decide about GPUs for the job alone."""
     free = {gpu.uuid for gpu in state.free}
     choosable = [gpu for gpu in admitted if gpu.uuid in free and gpu.uuid not in state.apart]
-    rivals = competing(situation.ahead, situation.within, [gpu.uuid for gpu in admitted])
-    bar = barring(rivals, count, free, situation.clock_s, choosy=request.is_choosy)
+    ahead, uuids = queued(situation.ahead, situation.within), [gpu.uuid for gpu in admitted]
+    claim = _claim_of(request, situation, count)
+    bars = barring(ahead, uuids, claim, state.busy_until_s, situation.clock_s)
+    wanted = {uuid for ticket in bars for uuid in ticket.uuids}
+    unwanted = [gpu for gpu in choosable if gpu.uuid not in wanted]
+    is_barred = count > len(unwanted) or (request.in_order and bool(bars))
     narrowed = len(admitted) < len(state.scope)
     if count > len(choosable):
         kept = sum(gpu.uuid in free and gpu.uuid in state.apart for gpu in admitted)
         users = [state.used[gpu.uuid] for gpu in admitted if gpu.uuid in state.used]
-        reason = _too_few_text(count, len(choosable), len(admitted), users, kept, narrowed=narrowed)
-    elif bar:
-        reason = _queued_text(count, len(choosable), len(admitted), rivals, narrowed=narrowed)
+        reason = too_few_text(count, len(choosable), len(admitted), users, kept, narrowed=narrowed)
+    elif is_barred:
+        reason = queued_text(count, len(choosable), len(admitted), bars, narrowed=narrowed)
     else:
-        found = _grant_free(request, situation, state, choosable, count)
+        found = _grant_free(request, situation, state, unwanted, count)
         if isinstance(found, Grant):
             return found
         reason = found.reason
-    return _refuse_if_hopeless(request, situation.topology, admitted, count) or Wait(reason, bar)
+    behind = last_before(competing(ahead, uuids), claim, situation.clock_s)
+    hopeless = _refuse_if_hopeless(request, situation.topology, admitted, count)
+    return hopeless or Wait(reason, behind, is_barred=is_barred and count <= len(choosable))
+
+
+def _claim_of(request: Request, situation: Situation, count: int) -> Claim:
+    """Return what the request asks of the queue if it starts now."""
+    within_s = request.ends_within_s
+    ends_s = ENDLESS if within_s is None else situation.clock_s + within_s
+    return Claim(count, ends_s, request.is_choosy, request.in_order)
 
 
 def _grant_free(
@@ -207,6 +230,10 @@ def _grant_free(
 def _grant_some(
     request: Request, situation: Situation, state: _State, choosable: Sequence[Gpu], count: int
 ) -> Grant | Unfit:
+    if situation.near:
+        by_index = {gpu.index: gpu for gpu in choosable}
+        close = fabric_of(situation.topology).nearest(list(by_index), count, situation.near)
+        choosable = [by_index[index] for index in sorted(close)]
     problem = pose_problem(
         request,
         situation.topology,
@@ -219,7 +246,7 @@ def _grant_some(
     found = choose(request, problem)
     if isinstance(found, Unfit):
         return found
-    return Grant(_best_text(found, request.policy, problem), found, problem)
+    return Grant(best_text(found, request.policy, problem), found, problem)
 
 
 def _decide_shared(
@@ -240,11 +267,13 @@ def _share_situation(
 ) -> "ShareSituation":
     from gpulaunch.decide.share_options import ShareSituation
 
-    free = {gpu.uuid for gpu in state.free}
+    # It takes no GPU from those that wait for free ones.
+    claim, ahead = _claim_of(request, situation, 0), queued(situation.ahead, situation.within)
 
     def is_barred(uuids: Sequence[str]) -> bool:
-        rivals = competing(situation.ahead, situation.within, uuids)
-        return barring(rivals, 0, free, situation.clock_s, choosy=request.is_choosy) is not None
+        if request.in_order:
+            uuids = [gpu.uuid for gpu in admitted]
+        return bool(barring(ahead, uuids, claim, state.busy_until_s, situation.clock_s))
 
     return ShareSituation(
         situation.topology,
@@ -304,10 +333,10 @@ def _refuse_if_hopeless(
     return Refuse(found.reason) if isinstance(found, Unfit) else None
 
 
-def leased_uuids(
+def leased_until_s(
     topology: Topology, leases: Sequence[Lease], within: Lease | None = None
-) -> set[str]:
-    """Return the UUIDs of GPUs that others hold.
+) -> dict[str, float]:
+    """Return when the GPUs that others hold are free at the latest, by UUID; see Lease.ends_s.
 
     A card that was leased before it was split into MIG instances is held with all of these.
 
@@ -317,82 +346,19 @@ def leased_uuids(
         within: the lease that this launch runs inside of; then others are those inside it.
     """
     own = (within.id, *within.ancestors) if within else ()
-    leased: set[str] = set()
+    until_s: dict[str, float] = {}
     for lease in leases:
         if lease.id not in own and (within is None or lease.user_id in within.insiders):
-            leased.update(lease.uuids)
-    split = {gpu.uuid for gpu in topology.gpus if gpu.mig and gpu.mig.card_uuid in leased}
-    return leased | split
+            for uuid in lease.uuids:
+                until_s[uuid] = max(until_s.get(uuid, 0.0), lease.ends_s)
+    for gpu in topology.gpus:
+        if gpu.mig and gpu.mig.card_uuid in until_s:
+            until_s[gpu.uuid] = max(until_s.get(gpu.uuid, 0.0), until_s[gpu.mig.card_uuid])
+    return until_s
 
 
-def used_outside(situation: Situation, leased: set[str]) -> dict[str, str]:
+def used_outside(situation: Situation, leased: Collection[str]) -> dict[str, str]:
     """Return who uses which GPU without a lease, by UUID; inside a lease nobody does."""
     if situation.within:
         return {}
     return {use.uuid: use.who for use in situation.outside if use.uuid not in leased}
-
-
-def _too_many_text(
-    request: Request, topology: Topology, scope: int, admitted: int, within: Lease | None
-) -> str:
-    asked = f"{'every GPU' if request.gpus is None else gpus_text(request.gpus)} requested"
-    if request.pattern.ranks:
-        asked = f"pattern {request.pattern.name} has {request.pattern.ranks} ranks"
-    place_name = f"lease {within.id}" if within else topology.name
-    if admitted == scope:
-        return f"{asked}: {place_name} has {scope}"
-    some = f"{asked}: {admitted} of {place_name}'s {scope}"
-    options = ", ".join(constraint.text for constraint in request.constraints)
-    if not options:
-        return f"{some} are whole GPUs, the others MIG instances"
-    return f"{some} satisfy {options}"
-
-
-def _free_text(free: int, admitted: int, *, narrowed: bool) -> str:
-    of_all = f"{free} of {admitted}{' admitted' if narrowed else ''}"
-    return f"{of_all} {'is' if free == 1 else 'are'} free"
-
-
-def _queued_text(
-    count: int, free: int, admitted: int, rivals: Sequence[Ticket], *, narrowed: bool
-) -> str:
-    earlier = "an earlier request" if len(rivals) == 1 else f"{len(rivals)} earlier requests"
-    wanted = gpus_text(sum(ticket.gpus for ticket in rivals))
-    verb = "waits" if len(rivals) == 1 else "wait"
-    found = _free_text(free, admitted, narrowed=narrowed)
-    return f"{gpus_text(count)} requested: {found}, but {earlier} for {wanted} {verb}"
-
-
-def _too_few_text(
-    count: int, free: int, admitted: int, users: Sequence[str], kept: int, *, narrowed: bool
-) -> str:
-    leased = admitted - free - len(users) - kept
-    found = _free_text(free, admitted, narrowed=narrowed)
-    parts = [found.replace(" free", " to be had") if kept else found]
-    if leased:
-        parts.append(f"{leased} {'is' if leased == 1 else 'are'} leased")
-    if users:
-        verb = "is" if len(users) == 1 else "are"
-        names = "; ".join(dict.fromkeys(users))
-        parts.append(f"{len(users)} {verb} in use outside gpulaunch ({names})")
-    if kept:
-        parts.append(f"{kept} {'is' if kept == 1 else 'are'} next to a job to stay apart from")
-    return f"{gpus_text(count)} requested: {', '.join(parts)}"
-
-
-def _best_text(placement: Placement, policy: str, problem: PlacementProblem) -> str:
-    of_all = f"{placement.candidates} candidates"
-    if placement.candidates == 1:
-        return "the only choice"
-    if placement.chosen_by_policy:
-        useful = "" if placement.utility is None else f", utility {placement.utility:.2f}"
-        return f"what policy {policy.replace('_', '-')} makes of {of_all}{useful}"
-    if not placement.by:
-        return f"lowest indices of {of_all}"
-    value = getattr(placement.scores, placement.by[0])
-    if value is None:
-        return f"as good as any of {of_all}"
-    word = placement.by[0].replace("_", " ")
-    if problem.too_many:
-        return f"a good {word}, of {of_all} too many to compare: {value:.4g} GB/s"
-    return f"best {word} of {of_all}: {value:.4g} GB/s"

@@ -11,7 +11,7 @@ from gpulaunch.decide.decide import (
     admitted_gpus,
     assess_share_groups,
     decide,
-    leased_uuids,
+    leased_until_s,
     used_outside,
 )
 from gpulaunch.decide.needs import gpus_to_avoid, leases_to_avoid
@@ -159,7 +159,7 @@ def list_excluded(
         user_name: returns the login name of a user id.
     """
     topology, within = situation.topology, situation.within
-    leased = leased_uuids(topology, situation.leases, within)
+    leased = leased_until_s(topology, situation.leases, within)
     holder = {uuid: lease for lease in situation.leases for uuid in lease.uuids}
     used = used_outside(situation, leased)
     apart = gpus_to_avoid(request, topology, situation.neighbours)

@@ -125,6 +125,9 @@ class Request(Record):
         assumed: fields above that neither the user nor a profile set.
         sharing: what it brings along if it shares; None if it wants GPUs to itself.
         exclusive_reason: why a job whose user wants to share gets GPUs to itself; None otherwise.
+        ends_within_s: seconds within which the job has ended for certain once it has started: its
+            time limit, and the time to end it; None without a limit.
+        in_order: whether it passes nobody in the queue, and nobody may pass it.
     """
 
     gpus: int | None
@@ -140,6 +143,8 @@ class Request(Record):
     assumed: tuple[str, ...] = ()
     sharing: Sharing | None = None
     exclusive_reason: str | None = None
+    ends_within_s: float | None = None
+    in_order: bool = False
 
     @property
     def is_choosy(self) -> bool:

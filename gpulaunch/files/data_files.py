@@ -2,7 +2,7 @@
 
 import os
 
-from gpulaunch.errors import UsageError, quoted
+from gpulaunch.errors import UsageError, call_failed, quoted
 
 
 def config_directory() -> str:
@@ -49,14 +49,20 @@ def find_file(name: str, directories: list[str], subject: str, hint: str) -> str
 
 
 def file_names(directories: list[str]) -> list[str]:
-    """Return the names of all TOML files in these directories, sorted, without the suffix."""
+    """Return the names of all TOML files in these directories, sorted, without the suffix.
+
+    Raises:
+        FailedError: a directory cannot be listed.
+    """
     found: set[str] = set()
-    for directory in directories:
-        if os.path.isdir(directory):
+    for directory in filter(os.path.isdir, directories):
+        try:
             files = [
                 entry.name
                 for entry in os.scandir(directory)
                 if entry.name.endswith(".toml") and entry.is_file()
             ]
-            found.update(name.removesuffix(".toml") for name in files)
+        except OSError as problem:
+            raise call_failed(f"{directory}: cannot list the files there", problem) from None
+        found.update(name.removesuffix(".toml") for name in files)
     return sorted(found)

@@ -16,7 +16,8 @@ T = TypeVar("T")
 SHIPPED = os.path.join("gpulaunch", "_profiles", "")
 """Part of the paths of data files inside a wheel."""
 
-MAX_FILE_BYTES = 4 << 20
+MAX_FILE_BYTES = 1 << 20
+"""Largest file unless its reader says otherwise: TOML of that size is parsed in about a second."""
 
 _PASSED_IN = ("/dev/fd/", "/dev/stdin", "/proc/")
 """Pipes under these paths are open already, such as those of <(...); others may have no writer."""

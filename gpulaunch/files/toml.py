@@ -14,9 +14,15 @@ _BYTE_ORDER_MARK = "\ufeff"
 
 _STATEMENT = r"\s*(\[|[^=]+=)"  # may begin a statement, or be within a value
 
+_MOST_LEVELS = 16
+"""Parts of a dotted key; the parser's time grows with the square of their number."""
+
 _QUOTED = """"[^"]*"|'[^']*'"""
 _KEY = rf"""\s*(\[+(?:{_QUOTED}|[^\[\],"'])+\]+(?=\s*(?:#|$))|(?:{_QUOTED}|[^=#"'])+?(?=\s*=))"""
 """The head of a table, or a key."""
+
+_PART = r"""(?:[\w-]+|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')[ \t]*\.[ \t]*"""
+_DEEP_KEY = rf"(?m:^|[\[{{,])[ \t]*(?:{_PART}){{{_MOST_LEVELS}}}"
 
 
 def line_of(text: str, path: tuple[str | int, ...]) -> int | None:
@@ -63,12 +69,16 @@ def parse_toml(origin: str, text: str) -> dict[str, Any]:
     Dates of TOML become text in ISO 8601.
 
     Raises:
-        UsageError: the text is no TOML.
+        UsageError: the text is no TOML, or a key in it has more than 16 levels.
     """
     if text.startswith(_BYTE_ORDER_MARK):
         raise UsageError(
             f"{origin}:1: it begins with a byte-order mark: save it as UTF-8 without one"
         )
+    deep = re.search(_DEEP_KEY, text)
+    if deep:
+        before = text.count("\n", 0, deep.end())
+        raise UsageError(f"{origin}:{before + 1}: a key of more than {_MOST_LEVELS} levels")
     try:
         data = tomllib.loads(text)
         _replace_dates(data)

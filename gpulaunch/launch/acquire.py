@@ -6,10 +6,11 @@ lock, and changes since then are checked under it.
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 
-from gpulaunch.decide.decide import Grant, Refuse, Situation, Wait, admitted_gpus
-from gpulaunch.errors import NotShareableError
+from gpulaunch.decide.decide import Grant, Refuse, Situation, Wait
+from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES
+from gpulaunch.errors import FailedError, NotShareableError
 from gpulaunch.launch.assess import (
     Assessment,
     assess,
@@ -19,42 +20,28 @@ from gpulaunch.launch.assess import (
     read_snapshot,
     relevant,
 )
+from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.place_in_queue import PlaceInQueue
+from gpulaunch.launch.make_records import make_lease
+from gpulaunch.launch.outside_use import see_again
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import LockedTable, Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
-from gpulaunch.machine.find import look_again
-from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.process.identity import Process
-from gpulaunch.process.system import boot_id, now, seconds_since_boot, this_process
 from gpulaunch.records import Record, replace
 from gpulaunch.typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:  # few launches share
+if TYPE_CHECKING:  # few launches share, or wait
+    from gpulaunch.launch.place_in_queue import PlaceInQueue
     from gpulaunch.leases.share import Share
 
-MOST_LOST_RACES = 5
-"""Without --wait, give up after this many lost races."""
+MOST_LOST_RACES = 3
+"""After this many lost races a launch takes any free GPUs that will do."""
 
 MOST_LOST_RACES_TO_SHARERS = 50
-"""Limit for launches that share. Another launch that comes first takes nothing from them, so a
-lost race says little."""
-
-
-class Callbacks(Record):
-    """Functions that a launch calls on its way; none may raise.
-
-    Attributes:
-        warn: called with each warning.
-        waiting: called with the reason why the launch joins the queue, and with the live leases
-            and earlier tickets.
-    """
-
-    warn: Callable[[str], None]
-    waiting: Callable[[str, Snapshot], None]
+"""After this many lost races a launch that would share takes GPUs of its own. Another launch that
+comes first takes nothing from it, so a lost race says little."""
 
 
 class Holder(Protocol):
@@ -120,13 +107,18 @@ def acquire(
     Raises:
         FailedError: the table cannot be used; nothing is held.
         TimedOutError: the launch has waited for its wait timeout.
+        GivenUpError: the launch was given up while it waited.
     """
     launch = _without_stale_daemons(launch, table)
     place: PlaceInQueue | None = None
     lost_races = 0
+    confirmed = False
+    tried: set[str] = set()
     try:
         assessment = assess_now(launch, table, None)
         while True:
+            if _end_abandoned(launch, table, assessment.snapshot, tried):
+                assessment = assess_now(launch, table, _ticket_of(place))
             decision = assessment.decision
             if launch.within and launch.within not in assessment.snapshot.leases:
                 # The lease around this launch has ended since it was read.
@@ -138,35 +130,69 @@ def acquire(
                 place = None
                 assessment = assess_now(launch, table, None)
             elif isinstance(decision, Grant):
+                launch = _ask_less(launch, lost_races, callbacks.warn)
                 try:
                     acquired = _take(launch, table, assessment, place, prepare)
                 except NotShareableError as problem:
-                    callbacks.warn(f"not shared: {problem}")
-                    launch = replace(launch, request=replace(launch.request, sharing=None))
+                    launch = _share_no_longer(launch, str(problem), callbacks.warn)
                     acquired = None
                 if acquired is not None:
+                    _wake_others(launch, table, assessment, place, acquired.lease)
                     return acquired
                 lost_races += 1
-                if place is None and launch.patience.wait:
-                    # From now on a launch that comes later cannot take these GPUs first.
-                    place = _join_queue(launch, table, callbacks.warn)
-                elif place is None and lost_races == _most_lost_races(launch):
-                    gpus = gpus_text(len(decision.placement.gpus))
-                    return Wait(f"{gpus} chosen, but others were faster {lost_races} times")
-                seen_anew = replace(launch, machine=look_again(launch.machine))
-                assessment = assess_now(seen_anew, table, _ticket_number(place))
-            elif isinstance(decision, Refuse) or not launch.patience.wait:
+                confirmed = False
+                assessment = assess_now(see_again(launch), table, _ticket_of(place))
+            elif isinstance(decision, Refuse):
+                return decision
+            elif place is None and not confirmed:
+                # Without the lock the table is not read at one moment: what one job has just
+                # released and what it took before may both seem to be in use.
+                confirmed = True
+                with table.locked(_lock_patience_s(launch)) as locked:
+                    snapshot = relevant(launch, locked.read())
+                assessment = assess(launch, snapshot, assessment.outside)
+            elif not launch.patience.wait:
                 return decision
             else:
-                place = place or _join_queue(launch, table, callbacks.warn)
+                place = place or _join_queue(launch, table, callbacks)
                 _sleep_in_queue(launch, table, assessment, place, callbacks)
-                assessment = assess_after_sleep(launch, table, place.ticket.number)
+                assessment = assess_after_sleep(launch, table, place.ticket)
     finally:
         _leave_queue(place)
 
 
-def _most_lost_races(launch: Launch) -> int:
-    return MOST_LOST_RACES_TO_SHARERS if launch.request.sharing else MOST_LOST_RACES
+def _end_abandoned(launch: Launch, table: Table, snapshot: Snapshot, tried: set[str]) -> bool:
+    """End containers that should have ended; return whether any has been tried.
+
+    Args:
+        launch: the launch, for its grace.
+        table: the allocation table.
+        snapshot: the leases seen last.
+        tried: ids of leases to leave alone; those that are tried are added.
+    """
+    if not snapshot.unlocked - tried:
+        return False
+    from gpulaunch.launch.abandoned import end_abandoned  # late: few leases are containers'
+
+    return end_abandoned(table, snapshot, launch.grace_s, tried)
+
+
+def _share_no_longer(launch: Launch, reason: str, warn: Callable[[str], None]) -> Launch:
+    """Return the launch as one that wants GPUs of its own, and say why."""
+    warn(f"not shared: {reason}")
+    return replace(launch, request=replace(launch.request, sharing=None))
+
+
+def _ask_less(launch: Launch, lost_races: int, warn: Callable[[str], None]) -> Launch:
+    """Return what the launch asks for after this many lost races."""
+    request = launch.request
+    if request.sharing and lost_races == MOST_LOST_RACES_TO_SHARERS:
+        return _share_no_longer(launch, f"others were faster {lost_races} times", warn)
+    if lost_races != MOST_LOST_RACES:
+        return launch
+    if request.is_choosy and not POLICIES[request.policy].waits_for_utility:
+        request = replace(request, policy=CHEAPEST_POLICY)
+    return replace(launch, request=request, hurried=True)
 
 
 def _without_stale_daemons(launch: Launch, table: Table) -> Launch:
@@ -177,33 +203,69 @@ def _without_stale_daemons(launch: Launch, table: Table) -> Launch:
 
     if not sweep(launch.mps.base, table):
         return launch
-    return replace(launch, machine=look_again(launch.machine))
+    return see_again(launch)
 
 
-def _ticket_number(place: PlaceInQueue | None) -> int | None:
-    """Return the number of the launch's ticket; None if it is not in the queue."""
-    return place.ticket.number if place else None
+def _lock_patience_s(launch: Launch) -> float | None:
+    """Return how long to wait for the host-wide lock; None for as long as any launch does."""
+    patience = launch.patience
+    if not patience.wait:
+        return None
+    return float("inf") if patience.timeout_s is None else patience.timeout_s
 
 
-def _leave_queue(place: PlaceInQueue | None) -> None:
+def _ticket_of(place: "PlaceInQueue | None") -> Ticket | None:
+    """Return the launch's ticket; None if it is not in the queue."""
+    return place.ticket if place else None
+
+
+def _join_queue(launch: Launch, table: Table, callbacks: Callbacks) -> "PlaceInQueue":
+    from gpulaunch.launch.join_queue import join_queue  # late: few launches wait
+
+    return join_queue(launch, table, callbacks)
+
+
+def _wake_others(
+    launch: Launch,
+    table: Table,
+    assessment: Assessment,
+    place: "PlaceInQueue | None",
+    lease: Lease,
+) -> None:
+    """Wake the next that might start, since what this launch wanted and did not take is free."""
+    if place is None:
+        return
+    from gpulaunch.launch.join_queue import wake_next  # late: few launches wait
+
+    with suppress(FailedError):
+        wake_next(launch, table, assessment, place.ticket, lease.uuids)
+
+
+def _leave_queue(place: "PlaceInQueue | None") -> None:
     if place:
         place.close()
 
 
 def _sleep_in_queue(
-    launch: Launch, table: Table, assessment: Assessment, place: PlaceInQueue, callbacks: Callbacks
+    launch: Launch,
+    table: Table,
+    assessment: Assessment,
+    place: "PlaceInQueue",
+    callbacks: Callbacks,
 ) -> None:
     """Sleep until deciding again may have another answer; say why before the first time."""
+    from gpulaunch.launch.join_queue import wake_next  # late: few launches wait
+
     if not place.has_slept:
-        callbacks.waiting(
-            assessment.decision.reason, read_snapshot(launch, table, place.ticket.number)
-        )
+        callbacks.waiting(assessment.decision.reason, read_snapshot(launch, table, place.ticket))
     place.sleep(
         assessment.decision.reason,
-        assessment.barred_by,
+        assessment.behind,
         assessment.snapshot.leases,
         [pid for use in assessment.outside for pid in use.pids],
-        may_join=launch.request.sharing is not None,  # even where it is barred from free GPUs
+        lambda skipped, after_event: wake_next(
+            launch, table, assessment, place.ticket, skipped=skipped, after_event=after_event
+        ),
     )
 
 
@@ -211,7 +273,7 @@ def _take(
     launch: Launch,
     table: Table,
     assessment: Assessment,
-    place: PlaceInQueue | None,
+    place: "PlaceInQueue | None",
     prepare: "Callable[[Draft, Share | None], C]",
 ) -> Acquired[C] | None:
     """Take what was granted; None if another launcher was faster.
@@ -226,7 +288,7 @@ def _take(
         try:
             # Fork the job before taking the lock: forking is slow, and the record needs its pid.
             holder = prepare(record, share)
-            with table.locked() as locked:
+            with table.locked(_lock_patience_s(launch)) as locked:
                 acquired = _publish(launch, assessment, place, locked, record, holder, share)
         except BaseException:  # includes the KeyboardInterrupt of a program that calls allocate()
             _discard(record, holder)
@@ -252,7 +314,7 @@ def _prepare_share(
 def _publish(
     launch: Launch,
     assessment: Assessment,
-    place: PlaceInQueue | None,
+    place: "PlaceInQueue | None",
     locked: LockedTable,
     record: Draft,
     holder: C,
@@ -260,33 +322,43 @@ def _publish(
 ) -> Acquired[C] | None:
     """Write the lease into the table, under its lock; None if the GPUs are gone."""
     # Another launcher may have taken these GPUs since we decided: look again under the lock.
-    snapshot = relevant(launch, locked.read(_ticket_number(place)))
+    snapshot = relevant(launch, locked.read(_ticket_of(place)))
     terms: _Terms | None = _Terms(share)
     before = assessment.snapshot
-    if snapshot != before and _can_decide_again(launch, assessment, snapshot):
-        assessment = assess(launch, snapshot, assessment.outside)
-        before = snapshot
-        terms = _renew_terms(launch, assessment, share)
+    if snapshot != before:
+        again = _decide_again(launch, assessment, snapshot)
+        if again is not None:
+            assessment, before = again, snapshot
+            terms = _renew_terms(launch, assessment, share)
     grant = assessment.decision
     if not isinstance(grant, Grant) or terms is None:
         return None
     if not _is_still_valid(launch, grant, before, snapshot):
         return None
-    lease = replace(_make_lease(launch, grant, record, holder), share=terms.share)
+    lease = replace(make_lease(launch, grant, record.id, holder.process), share=terms.share)
     locked.publish(record, lease)
     if place:
         place.take(locked)
     return Acquired(grant, assessment.situation, lease, record, holder)
 
 
-def _can_decide_again(launch: Launch, assessment: Assessment, snapshot: Snapshot) -> bool:
-    """Return whether deciding on a new snapshot is quick enough for the host-wide lock.
+def _decide_again(launch: Launch, assessment: Assessment, snapshot: Snapshot) -> Assessment | None:
+    """Decide on a new snapshot under the host-wide lock, which has to be quick.
 
-    With leases gone there are more GPUs to choose from than before, so it may take longer.
+    Where it takes longer, and others were faster several times, free GPUs close to those that are
+    gone will do: a lost race is no reason to send somebody away. None if the old decision is to be
+    tried; what was asked of the GPUs together, for one, cannot be judged as quickly.
     """
-    if not assessment.quick or launch.request.is_choosy:
-        return False
-    return all(lease in snapshot.leases for lease in assessment.snapshot.leases)
+    grant = assessment.decision
+    if assessment.quick:
+        return assess(launch, snapshot, assessment.outside)
+    if not launch.hurried or not isinstance(grant, Grant):
+        return None
+    if launch.request.is_choosy or launch.request.sharing:
+        return None
+    if _is_still_valid(launch, grant, assessment.snapshot, snapshot):
+        return None
+    return assess(launch, snapshot, assessment.outside, near=grant.placement.gpus)
 
 
 def _renew_terms(launch: Launch, assessment: Assessment, prepared: "Share | None") -> _Terms | None:
@@ -332,56 +404,3 @@ def _discard(record: Draft, holder: Holder | None) -> None:
     if holder:
         holder.dismiss()
     record.close()
-
-
-def _make_lease(launch: Launch, grant: Grant, record: Draft, holder: Holder) -> Lease:
-    return Lease(
-        id=record.id,
-        user_id=os.geteuid(),
-        table=launch.machine.key,
-        uuids=tuple(gpu.uuid for gpu in granted_gpus(launch, grant)),
-        launcher=this_process(),
-        job=holder.process,
-        command=launch.command,
-        profile=launch.request.profile,
-        assumed=launch.request.assumed,
-        name=launch.name,
-        started_at=now(),
-        ancestors=(launch.within.id, *launch.within.ancestors) if launch.within else (),
-        boot_id=boot_id(),
-        engine=launch.container.engine_id if launch.container else None,
-        container=launch.container.container_id if launch.container else None,
-        host_gb_per_s=launch.request.wishes.host_gb_per_s,
-        apart_from=launch.request.wishes.apart_from,
-        clock_s=seconds_since_boot(),
-    )
-
-
-def _join_queue(launch: Launch, table: Table, warn: Callable[[str], None]) -> PlaceInQueue:
-    def write(ticket_id: str, number: int) -> Ticket:
-        return _make_ticket(launch, ticket_id, number)
-
-    return PlaceInQueue(table, write, launch.patience.timeout_s, warn)
-
-
-def _make_ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:
-    admitted = admitted_gpus(launch.request, launch.machine.topology, launch.within)
-    choosy = launch.request.is_choosy
-    passable_s = launch.patience.passable_s or (CHOOSY_S if choosy else 0.0)
-    return Ticket(
-        id=ticket_id,
-        number=number,
-        user_id=os.geteuid(),
-        table=launch.machine.key,
-        within=launch.within.id if launch.within else None,
-        uuids=tuple(gpu.uuid for gpu in admitted),
-        gpus=launch.request.gpus or len(admitted),
-        passable_until_s=seconds_since_boot() + passable_s if passable_s else 0.0,
-        launcher=this_process(),
-        command=launch.command,
-        profile=launch.request.profile,
-        name=launch.name,
-        since=now(),
-        boot_id=boot_id(),
-        choosy=choosy,
-    )

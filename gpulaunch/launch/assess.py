@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
+from gpulaunch.errors import WouldWaitError
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.launch.outside_use import see_again
 from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
-from gpulaunch.machine.find import look_again
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.system import is_stopped, seconds_since_boot
 from gpulaunch.records import Record, replace
@@ -39,9 +40,9 @@ class Assessment(Record):
     quick: bool
 
     @property
-    def barred_by(self) -> Ticket | None:
-        """The earlier request that this one may not pass, or None."""
-        return self.decision.barred_by if isinstance(self.decision, Wait) else None
+    def behind(self) -> Ticket | None:
+        """The earlier request that this one comes after, or None."""
+        return self.decision.behind if isinstance(self.decision, Wait) else None
 
 
 def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, Situation]:
@@ -50,39 +51,41 @@ def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, Situ
     return assessment.decision, assessment.situation
 
 
-def assess_now(launch: Launch, table: Table, number: int | None) -> Assessment:
+def assess_now(launch: Launch, table: Table, ticket: Ticket | None) -> Assessment:
     """Decide on the present state; a Wait is checked again if GPUs are in use outside gpulaunch.
 
     Args:
         launch: the launch to decide about.
         table: the allocation table of leases and tickets.
-        number: number of the launch's own ticket; None if it is not in the queue.
+        ticket: the launch's own ticket; None if it is not in the queue.
     """
-    assessment = assess(launch, read_snapshot(launch, table, number), launch.machine.outside)
+    assessment = assess(launch, read_snapshot(launch, table, ticket), launch.machine.outside)
     if isinstance(assessment.decision, Wait) and assessment.outside:
-        # A process that was seen before the table was read may have ended since, or have a lease.
-        outside = look_again(launch.machine).outside
-        assessment = assess(launch, read_snapshot(launch, table, number), outside)
+        # What was seen before the table was read may have ended since, or have a lease.
+        outside = see_again(launch).machine.outside
+        assessment = assess(launch, read_snapshot(launch, table, ticket), outside)
     return assessment
 
 
-def assess_after_sleep(launch: Launch, table: Table, number: int) -> Assessment:
+def assess_after_sleep(launch: Launch, table: Table, ticket: Ticket) -> Assessment:
     """Decide again after sleeping in the queue.
 
-    Use outside gpulaunch costs a call of the driver, so it is looked up only if neither a lease
-    nor a ticket is in the way.
+    Use outside gpulaunch costs a call of the driver and of engines, so it is looked up only if no
+    lease is in the way.
     """
-    snapshot = read_snapshot(launch, table, number)
+    snapshot = read_snapshot(launch, table, ticket)
     assessment = assess(launch, snapshot, ())
-    free = isinstance(assessment.decision, Grant) or assessment.barred_by is not None
-    if launch.machine.key is None and free:
-        assessment = assess(launch, snapshot, look_again(launch.machine).outside)
+    decision = assessment.decision
+    free = isinstance(decision, Grant) or (isinstance(decision, Wait) and decision.is_barred)
+    outside = see_again(launch).machine.outside if free else ()
+    if outside:
+        assessment = assess(launch, snapshot, outside)
     return assessment
 
 
-def read_snapshot(launch: Launch, table: Table, number: int | None) -> Snapshot:
+def read_snapshot(launch: Launch, table: Table, ticket: Ticket | None) -> Snapshot:
     """Read the records that concern a launch, without the lock."""
-    return relevant(launch, table.peek(number))
+    return relevant(launch, table.peek(ticket))
 
 
 def relevant(launch: Launch, everything: Snapshot) -> Snapshot:
@@ -95,8 +98,20 @@ def relevant(launch: Launch, everything: Snapshot) -> Snapshot:
     return replace(snapshot, tickets=awake)
 
 
-def assess(launch: Launch, snapshot: Snapshot, outside: "Sequence[OutsideUse]") -> Assessment:
-    """Decide on a snapshot of the table and the use of GPUs outside gpulaunch."""
+def assess(
+    launch: Launch,
+    snapshot: Snapshot,
+    outside: "Sequence[OutsideUse]",
+    near: Sequence[int] = (),
+) -> Assessment:
+    """Decide on a snapshot of the table and the use of GPUs outside gpulaunch.
+
+    Args:
+        launch: the launch to decide about.
+        snapshot: records of the launch's machine.
+        outside: use of GPUs that no lease explains.
+        near: indices of GPUs close to which to choose quickly; see Situation.
+    """
     began = time.monotonic()
     within = launch.within if launch.within in snapshot.leases else None
     situation = Situation(
@@ -106,10 +121,22 @@ def assess(launch: Launch, snapshot: Snapshot, outside: "Sequence[OutsideUse]") 
         within,
         snapshot.tickets,
         seconds_since_boot(),
+        near,
     )
     decision = decide(launch.request, situation)
     quick = time.monotonic() - began < QUICK_S
     return Assessment(decision, situation, snapshot, outside, quick)
+
+
+def would_wait(launch: Launch, table: Table, reason: str, hint: str) -> WouldWaitError:
+    """Return the error of a launch that does not wait; its notes say who has the GPUs now."""
+    from gpulaunch.leases.who_has_what import who_has_what  # late: most launches start at once
+
+    problem = WouldWaitError(reason, hint)
+    seen = read_snapshot(launch, table, None)
+    for line in who_has_what(launch.machine.topology, seen, launch.within):
+        problem.add_note(line)
+    return problem
 
 
 def granted_gpus(launch: Launch, grant: Grant) -> list[Gpu]:

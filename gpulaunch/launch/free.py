@@ -6,25 +6,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from gpulaunch.containers.engines import clients_at_hand
 from gpulaunch.errors import FailedError, UsageError, quoted
-from gpulaunch.leases.holders import holders
+from gpulaunch.leases.holders import holders, members
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import (
     LEASE_PREFIX,
-    id_in,
     is_locked,
     open_record,
     parse_record,
     parse_unlocked,
-    ticket_number,
 )
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.table_key import same_table
-from gpulaunch.process.ending import KILL_S, end_all, wait_for_one
+from gpulaunch.process.ending import KILL_S, end_all, wait_for_all, wait_for_one
 from gpulaunch.process.identity import Process
-from gpulaunch.process.system import is_same, state_of, user_name, user_of
+from gpulaunch.process.system import is_same, state_of, user_name, user_of, who_may
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few leases need, the others do not load
@@ -55,23 +54,20 @@ def free(
         UsageError: there is no such lease, or it is another user's.
         FailedError: its processes are not visible here, are another user's, or survive KILL.
     """
-    records = (
-        name
-        for name in os.listdir(table.directory)
-        if name.startswith(LEASE_PREFIX) or ticket_number(name)
-    )
-    name = next((name for name in records if id_in(name) == lease_id), "")
+    name = table.file_of(lease_id)
     with _open(os.path.join(table.directory, name)) as fd:
         found = table.find(name) if fd is not None else None
         if fd is None or found is None or not (found.locked or parse_unlocked(found)):
             place = machine.topology.name if machine else "this host"
-            raise UsageError(f"no live lease {quoted(lease_id)} on {place}")
+            raise UsageError(
+                f"no live lease {quoted(lease_id)} on {place}", _hint_of_container(table, lease_id)
+            )
         owner_id = os.fstat(fd).st_uid
         if os.geteuid() not in (0, owner_id):
-            owner = user_name(owner_id)
             kind = "lease" if name.startswith(LEASE_PREFIX) else "ticket"
             raise UsageError(
-                f"{kind} {lease_id} belongs to {owner}: only {owner} or root can end it"
+                f"{kind} {lease_id} belongs to {user_name(owner_id)}: only {who_may(owner_id)} can "
+                "end it"
             )
         record: Lease | Ticket | None = None
         with suppress(FailedError):
@@ -89,6 +85,22 @@ def free(
     if isinstance(record, Lease) and record.share:
         _leave_group(table, record)
     return record
+
+
+def _hint_of_container(table: Table, text: str) -> str | None:
+    """Return how to end a running container that is named, or was made under a former lease."""
+    clients = clients_at_hand()
+    if not clients:
+        return None
+    from gpulaunch.containers.in_use import find_running  # late: see above
+
+    found = find_running(clients, text)
+    if found is None:
+        return None
+    for lease in table.peek().leases:
+        if found.is_of(lease):
+            return f"{found.title} has lease {lease.id}: 'gpulaunch free {lease.id}'"
+    return f"{found.title} runs without a lease: '{found.program} stop {found.name}' ends it"
 
 
 def _leave_group(table: Table, lease: Lease) -> None:
@@ -114,13 +126,15 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None
     Raises:
         FailedError: the engine cannot be asked, or does not end them.
     """
-    from gpulaunch.containers.engines import all_engines  # late: few leases need it
+    from gpulaunch.containers.engines import engines_of  # late: few leases need it
     from gpulaunch.containers.standings import client_of_lease
 
     try:
         client = client_of_lease(lease)
     except FailedError as problem:
-        variables = " or ".join(engine.address_variable for engine in all_engines())
+        variables = " or ".join(
+            engine.address_variable for engine in engines_of(lease.engine or "")
+        )
         gone = f"if that is gone for good, rm {table.path_of(lease)}"
         hint = f"set {variables} to its engine's socket; {gone}"
         raise FailedError(problem.message, hint) from None
@@ -157,41 +171,51 @@ def _end_holders(
             warn(problem)
 
     end_all(
-        lambda: _first_to_end(fd, record) if _is_live(fd) else set(),
+        lambda: _job_of(record, fd) if _is_live(fd) else set(),
         grace_s,
         before_kill=before_kill,
     )
-    launcher = _find_pid(record.launcher, fd) if record else None
+    launcher = _find_pid(record.launcher, fd) if isinstance(record, Lease) else None
     if launcher:  # it ends what the job left behind, and releases the lease
         with suppress(OSError):
             os.kill(launcher, signal.SIGCONT)
         wait_for_one([launcher], grace_s + KILL_S)
     survivors: set[int] = set()
     # Several attempts: the child of a process that forks while we look may be missed.
-    for _ in range(_ATTEMPTS):
-        # All holders, among them nested launches.
+    for attempt in range(_ATTEMPTS):
+        # All that belongs to it, among them nested launches. Its companion goes by itself then.
         survivors = end_all(
-            lambda: holders(fd) if _is_live(fd) else set(), 0, before_kill=before_kill
+            lambda: _processes_of(fd, record) if _is_live(fd) else set(),
+            0 if attempt else grace_s,
+            before_kill=before_kill,
         )
+        if not survivors and _is_live(fd):
+            wait_for_all(holders(fd), KILL_S)
         if not _is_live(fd):
             return
+    # Something that calls itself a companion, or one that is stopped.
+    survivors |= end_all(lambda: holders(fd) if _is_live(fd) else set(), 0)
+    if not _is_live(fd):
+        return
     pids = ", ".join(map(str, sorted(survivors))) or "not visible here, or another user's"
     raise FailedError(f"{lease_id} stays: processes hold it that cannot be ended: {pids}")
 
 
-def _first_to_end(fd: int, record: Lease | Ticket | None) -> set[int]:
-    """Return the pids that have to end first.
+def _job_of(record: Lease | Ticket | None, fd: int) -> set[int]:
+    """Return the pid of a lease's job, which ends first and may tidy up; none if it has ended."""
+    pid = _find_pid(record.job, fd) if isinstance(record, Lease) else None
+    return {pid} if pid else set()
 
-    It is the job while it lives. Afterwards the launcher ends the rest; without a launcher, it is
-    all holders of the record.
+
+def _processes_of(fd: int, record: Lease | Ticket | None) -> set[int]:
+    """Return what has to end with a record.
+
+    Of a container's lease it is what holds the record: the environment of an image that was
+    committed from its container names the lease, too.
     """
-    found = holders(fd)
-    if not isinstance(record, Lease):
-        return found
-    job = _find_pid(record.job, fd)
-    if job:
-        return {job}
-    return set() if _find_pid(record.launcher, fd) else found
+    if isinstance(record, Lease) and record.engine is None:
+        return members(fd, record.id)
+    return holders(fd)
 
 
 def _is_live(fd: int) -> bool:

@@ -7,10 +7,12 @@ import json
 import os
 import sys
 from contextlib import suppress
+from io import FileIO
 
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import wait_until_unlocked
+from gpulaunch.process.companion import forget_environment
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.sharing.share_group import ShareGroup
 
@@ -35,7 +37,9 @@ class GroupCompanion:
 
         share = lease.share
         assert share is not None  # noqa: S101  for the type checker
-        read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
+        read_end, write_end = (out_of_the_way(fd) for fd in os.pipe())
+        # Closed with this object, also if the lease is thrown away without a release.
+        self._word = FileIO(write_end, "w")
         # A new open file description, which does not hold the lock of the record.
         record_reader = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))
         try:
@@ -58,8 +62,8 @@ class GroupCompanion:
     def dismiss(self) -> None:
         """End the companion; call it when the group has been left."""
         with suppress(OSError):
-            os.write(self._word, _DONE)
-        os.close(self._word)
+            self._word.write(_DONE)
+        self._word.close()
         self._process.wait()
 
 
@@ -69,6 +73,7 @@ def main(argument: str) -> None:
     Args:
         argument: JSON that GroupCompanion wrote.
     """
+    forget_environment()
     read_end, record_reader, uuids, directory = json.loads(argument)
     if os.read(read_end, 1) != _DONE:
         wait_until_unlocked(record_reader)

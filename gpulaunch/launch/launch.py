@@ -9,6 +9,7 @@ from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches need it
     from gpulaunch.containers.container_launch import ContainerLaunch
+    from gpulaunch.containers.docker.compose import ComposeLaunch
 
 
 class Patience(Record):
@@ -17,13 +18,10 @@ class Patience(Record):
     Attributes:
         wait: whether to queue for GPUs that are busy.
         timeout_s: seconds of the longest wait, or None for no limit.
-        passable_s: seconds for which later and smaller requests may pass while this one cannot
-            start.
     """
 
     wait: bool
     timeout_s: float | None = None
-    passable_s: float = 0.0
 
 
 class Launch(Record):
@@ -35,15 +33,23 @@ class Launch(Record):
         machine: the machine.
         within: the live lease that this launch runs inside of, or None.
         name: name that the user gave the job, or None.
+        publish: what others may read of the command: one of PUBLISHED.
         patience: whether and for how long it waits.
         private: whether a container's own table will do if the host's is not mounted.
         by_uuid: whether CUDA_VISIBLE_DEVICES names the GPUs by UUID.
         bind_cpu: whether to run on the CPUs of the GPUs' NUMA node, if they share one.
         time_limit_s: seconds that the job may run, or None for no limit.
         grace_s: seconds between TERM and KILL.
+        leftovers: what becomes of processes that the job leaves: "keep", and they keep its lease,
+            or "end".
+        leftover_timeout_s: seconds without a use of the GPUs, where that can be told, after which
+            a left-over process outside the job's session no longer keeps the lease.
         container: how its container gets the GPUs, if the command is docker's.
+        compose: services that each get a lease of their own inside this one's, if the command is
+            docker compose.
         mps: place of this user's MPS daemons; None on a described machine.
         recorded_in: file of the profile that learns from the job, or None.
+        hurried: whether any free GPUs will do: others were faster several times.
     """
 
     command: tuple[str, ...]
@@ -51,12 +57,17 @@ class Launch(Record):
     machine: Machine
     within: Lease | None
     name: str | None
+    publish: str
     patience: Patience
     private: bool
     by_uuid: bool
     bind_cpu: bool
     time_limit_s: float | None
     grace_s: float
+    leftovers: str = "keep"
+    leftover_timeout_s: float | None = None
     container: "ContainerLaunch | None" = None
+    compose: "ComposeLaunch | None" = None
     mps: MpsPlace | None = None
     recorded_in: str | None = None
+    hurried: bool = False

@@ -1,15 +1,22 @@
 """A place in the queue, in which a launch sleeps until it can take its GPUs."""
 
+import os
+import select
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 
 from gpulaunch.errors import TimedOutError
 from gpulaunch.files.duration import format_duration
+from gpulaunch.leases.bell import LOOK, Bell, listen
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import is_alive, record_name
 from gpulaunch.leases.table import LockedTable, Table, release
 from gpulaunch.leases.ticket import Ticket
+from gpulaunch.leases.watch import WITHOUT_EVENTS_S, Watch, wait_until_dead
+from gpulaunch.process.apart import GivenUpError
 from gpulaunch.process.system import is_stopped
+from gpulaunch.records import Record, replace
 
 LOOK_EVERY_S = 5.0
 """Longest time between two looks, for changes without an event, such as use outside gpulaunch."""
@@ -20,15 +27,55 @@ FIRST_LOOK_S = 0.25
 NVML lists a process a little longer than the kernel does.
 """
 
+RING_EVERY_S = 0.25
+"""Shortest time between two looks because of a bell that was rung."""
+
+MINUTE_S = 60.0
+"""Time between two words on a wait, and two looks of those that others should have woken."""
+
+
+class WordsOnWaiting(Record):
+    """Functions that tell how a wait goes.
+
+    Attributes:
+        first: called when the place becomes the first, with the reason to go on waiting and the
+            seconds of waiting.
+        minute: called once a minute with the seconds of waiting.
+    """
+
+    first: Callable[[str, float], None]
+    minute: Callable[[float], None]
+
+
+_waiting: "set[PlaceInQueue]" = set()
+
+
+def _leave_as_a_fork() -> None:
+    """Close the tickets in a forked child: a fork of who waits does not wait.
+
+    It would keep the ticket alive after the death of its parent, and bar the queue.
+    """
+    for place in _waiting:
+        place.close_copy()
+
+
+os.register_at_fork(after_in_child=_leave_as_a_fork)
+
 
 class PlaceInQueue:
     """A place in the queue, held until it is taken or given up.
 
+    The first of those that compete watches the leases; all others sleep on the bell of the ticket
+    before their own. Whoever was woken and cannot start wakes the next that might.
+
     Args:
         table: the allocation table, which holds the tickets.
         write: function that makes the ticket from its id and number.
+        passes: whether it might pass tickets that want all that it could have.
         timeout_s: seconds of the longest wait, or None for no limit.
         warn: called with each warning.
+        words: functions that tell how the wait goes.
+        given_up: descriptor that is readable once nobody wants the place any more, or None.
 
     Attributes:
         ticket: the ticket in the table.
@@ -42,69 +89,188 @@ class PlaceInQueue:
         self,
         table: Table,
         write: Callable[[str, int], Ticket],
+        *,
+        passes: bool,
         timeout_s: float | None,
         warn: Callable[[str], None],
+        words: WordsOnWaiting,
+        given_up: int | None = None,
     ) -> None:
-        from gpulaunch.leases.watch import Watch  # late: only launches that wait need it
-
-        self._table = table
-        self._timeout_s = timeout_s
-        self._joined = time.monotonic()
+        self._table, self._warn, self._words, self._given_up = table, warn, words, given_up
+        self._timeout_s, self._passes = timeout_s, passes
+        self._joined_s = self._told_s = time.monotonic()
+        self._rung_s = 0.0
         self._pause_s = FIRST_LOOK_S
-        self._in_queue = False
+        self._watch: Watch | None = None
+        self._bell: Bell | None = None
+        self._behind: tuple[str, int | None] | None = None
+        self._was_woken = self._was_told_to_look = self._was_behind = self._in_queue = False
+        self._woken_in_vain: set[str] = set()
         self.has_slept = False
         self._draft = table.draft()
+        _waiting.add(self)
         try:
-            with table.locked() as locked:
-                self.ticket = write(self._draft.id, locked.next_number())
-                locked.publish(self._draft, self.ticket)
+            with table.locked(float("inf") if timeout_s is None else timeout_s) as locked:
+                ticket = write(self._draft.id, locked.next_number())
+                locked.publish(self._draft, ticket)
+                with suppress(OSError):  # then those behind it look now and then
+                    self._bell = Bell(table.directory, ticket.id, passes=passes)
+            self.ticket = replace(ticket, linked_ns=self._draft.changed_ns)
         except BaseException:
-            self._draft.close()
+            _waiting.discard(self)
+            self.close_copy()
             raise
         self._in_queue = True
-        self._watch = Watch(table.directory, warn)
 
     def sleep(
         self,
         reason: str,
-        bar: Ticket | None,
+        behind: Ticket | None,
         leases: Sequence[Lease],
         pids: Sequence[int],
-        *,
-        may_join: bool = False,
+        wake_next: Callable[[Collection[str], bool], str | None],
     ) -> None:
         """Sleep until what keeps the request waiting may have changed.
 
-        The head of the queue watches the leases; a request that is barred watches only the ticket
-        that bars it.
-
         Args:
             reason: why the request waits.
-            bar: the earlier request that it may not pass, or None.
+            behind: the earlier request that it comes after, or None.
             leases: live leases of the machine.
             pids: processes that use GPUs without a lease.
-            may_join: whether it may share GPUs with others, so that it watches the leases even if
-                it is barred.
+            wake_next: called before the sleep if the place was woken in vain, and now and then if
+                it is the first; it wakes the next that might start, and returns its id. Its
+                arguments are the ids of those that were woken and are still there, and whether
+                there was an event.
 
         Raises:
             TimedOutError: the longest wait is over.
+            GivenUpError: nobody wants the place any more.
         """
         self.has_slept = True
-        blockers: list[Lease | Ticket] = [bar] if bar else []
-        blockers += leases if may_join or not bar else ()
-        new = self._watch.follow([record_name(blocker) for blocker in blockers])
-        only_bar = bar if not may_join else None
-        # A record that is newly watched may have ended before the watch began: decide again.
-        if new and not (only_bar and is_alive(self._table.path_of(only_bar))):
+        # What is newly followed may have ended before: then decide again.
+        if self._listen_to(behind) if behind else self._follow(leases):
             return
+        if behind is None and self._was_behind:
+            self._words.first(reason, time.monotonic() - self._joined_s)
+        self._was_behind = behind is not None
+        if self._was_woken:
+            self._woken_in_vain.clear()
+        if self._was_woken or behind is None:  # the first also without an event: none is lost
+            woken = wake_next(self._woken_in_vain, self._was_woken)
+            self._woken_in_vain = {*self._woken_in_vain, woken} if woken else set()
+        self._was_woken = self._was_told_to_look = False
+        if behind:
+            self._sleep_behind(behind, reason)
+        else:
+            self._sleep_as_first(reason, pids)
+
+    def _follow(self, leases: Sequence[Lease]) -> bool:
+        """Follow the leases, as the first in the queue; return whether to decide again."""
+        self._stop_listening()
+        if self._watch is None:
+            self._watch = Watch(self._table.directory, self._warn)
+        return self._watch.follow([record_name(lease) for lease in leases])
+
+    def _listen_to(self, behind: Ticket) -> bool:
+        """Listen to the bell of a ticket; return whether it has ended."""
+        if self._behind is None or self._behind[0] != behind.id:
+            self._stop_listening()
+            self._behind = behind.id, listen(self._table.directory, behind.id)
+            self._pause_s = FIRST_LOOK_S
+        return not is_alive(self._table.path_of(behind))
+
+    def _stop_listening(self) -> None:
+        if self._behind and self._behind[1] is not None:
+            os.close(self._behind[1])
+        self._behind = None
+
+    def _sleep_behind(self, behind: Ticket, reason: str) -> None:
+        """Sleep until the ticket before this one ends or is stopped, or somebody rings."""
+        path = self._table.path_of(behind)
+        began_s = time.monotonic()
         while True:
-            left_s = self._left_s(reason)
-            happened = self._watch.sleep(min(self._pause_s, left_s), () if bar else pids)
-            self._pause_s = FIRST_LOOK_S if happened else min(2 * self._pause_s, LOOK_EVERY_S)
-            if happened or bar is None or bar.passable_until_s:
+            fd = self._behind[1] if self._behind else None
+            pause_s = self._pause_s if fd is not None else WITHOUT_EVENTS_S
+            ready = self._poll(pause_s, reason, bell=fd)
+            self._pause_s = min(2 * self._pause_s, LOOK_EVERY_S)
+            if fd in ready:
+                wait_until_dead([path])
+            if self._was_told_to_look:
                 return
-            if is_stopped(bar.launcher) or not is_alive(self._table.path_of(bar)):
+            if self._was_woken or is_stopped(behind.launcher) or not is_alive(path):
+                self._was_woken = True
+                self._stop_listening()
                 return
+            if fd is None or fd in ready:  # it has no bell, or not yet
+                self._stop_listening()
+                again = listen(self._table.directory, behind.id) if fd is None else None
+                self._behind = behind.id, again
+            if self._passes and time.monotonic() - began_s >= MINUTE_S:
+                return  # an earlier version, as the first, wakes nobody
+
+    def _sleep_as_first(self, reason: str, pids: Iterable[int]) -> None:
+        """Sleep until a lease or one of the processes ends, or it is time to look."""
+        watched = self._watch.fd if self._watch else None
+        pause_s = self._pause_s if watched is not None else WITHOUT_EVENTS_S
+        until_s = time.monotonic() + pause_s
+        process_fds = [fd for pid in pids if (fd := _open_process(pid)) is not None]
+        inputs = process_fds if watched is None else [*process_fds, watched]
+        try:
+            while not (self._was_woken or self._was_told_to_look):
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                ready = self._poll(left_s, reason, inputs=inputs)
+                self._was_woken |= not ready.isdisjoint(process_fds)
+                if self._watch and watched in ready:  # perhaps by a file that is nobody's lease
+                    self._was_woken |= self._watch.has_seen_an_end()
+        finally:
+            for fd in process_fds:
+                os.close(fd)
+        self._pause_s = FIRST_LOOK_S if self._was_woken else min(2 * self._pause_s, LOOK_EVERY_S)
+
+    def _poll(
+        self,
+        pause_s: float,
+        reason: str,
+        *,
+        inputs: Iterable[int] = (),
+        bell: int | None = None,
+    ) -> set[int]:
+        """Sleep until a descriptor is readable, or a ticket ends; return those that are ready.
+
+        Args:
+            pause_s: seconds of the longest sleep.
+            reason: why the request waits.
+            inputs: descriptors.
+            bell: descriptor of another ticket's bell, or None.
+        """
+        poll = select.poll()
+        for fd in inputs:
+            poll.register(fd, select.POLLIN)
+        if bell is not None:
+            poll.register(bell, 0)
+        if self._given_up is not None:
+            poll.register(self._given_up, select.POLLIN)
+        if self._bell:
+            poll.register(self._bell.fd, select.POLLIN)
+        now_s = time.monotonic()
+        pause_s = min(pause_s, self._told_s + MINUTE_S - now_s, self._left_s(reason))
+        ready = {fd for fd, _ in poll.poll(max(0.0, pause_s) * 1000)}
+        if self._given_up in ready:
+            raise GivenUpError
+        if self._bell and self._bell.fd in ready:
+            # Anybody can ring all the time, which must not keep this process busy.
+            time.sleep(max(0.0, self._rung_s + RING_EVERY_S - time.monotonic()))
+            self._rung_s = time.monotonic()
+            if self._bell.hush().strip(LOOK):
+                self._was_woken = True
+            else:
+                self._was_told_to_look = True
+        if time.monotonic() - self._told_s >= MINUTE_S:
+            self._told_s = time.monotonic()
+            self._words.minute(self._told_s - self._joined_s)
+        return ready
 
     def _left_s(self, reason: str) -> float:
         """Return the seconds left to wait.
@@ -114,7 +280,7 @@ class PlaceInQueue:
         """
         if self._timeout_s is None:
             return float("inf")
-        left_s = self._joined + self._timeout_s - time.monotonic()
+        left_s = self._joined_s + self._timeout_s - time.monotonic()
         if left_s <= 0:
             raise TimedOutError(f"waited {format_duration(self._timeout_s)}: {reason}")
         return left_s
@@ -124,10 +290,29 @@ class PlaceInQueue:
         locked.remove(self.ticket)
         self._in_queue = False
 
+    def close_copy(self) -> None:
+        """Close a forked child's copy of the ticket, its bell and what it listens to."""
+        self._draft.close()
+        if self._bell:
+            self._bell.close()
+        if self._watch:
+            self._watch.close_copy()
+        self._stop_listening()
+
     def close(self) -> None:
         """Leave the queue."""
-        self._watch.close()
+        _waiting.discard(self)
+        self._stop_listening()
+        if self._watch:
+            self._watch.close()
         if self._in_queue:
             release(self._table, self._draft, self.ticket)
-        else:
-            self._draft.close()
+        self.close_copy()
+
+
+def _open_process(pid: int) -> int | None:
+    """Return a descriptor that is readable once a process has ended; None if it has."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None

@@ -1,4 +1,4 @@
-"""The launch that a container engine's command line asks for, and its GPUs' way in."""
+"""The launch that a container engine's command line asks for."""
 
 import os
 import time
@@ -12,20 +12,19 @@ from gpulaunch.containers.container_launch import (
     PlainCommand,
     with_gpus,
 )
-from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient, Info
+from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient, Image, Info
 from gpulaunch.containers.labels import PROFILE_LABEL
 from gpulaunch.containers.life import Container
-from gpulaunch.containers.ways import NO_WAY, VISIBLE, cdi_prefixes, describe_way
-from gpulaunch.errors import FailedError, UsageError, printable
+from gpulaunch.containers.ways import NO_WAY, VISIBLE, cdi_prefixes
+from gpulaunch.errors import UsageError, printable
+from gpulaunch.launch.choose_way import choose_way
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.settings import Setting, Settings
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
-from gpulaunch.machine.drivers import DRIVERS
-from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.profiles.catalog import Label
 from gpulaunch.records import replace
@@ -60,41 +59,108 @@ def read_container_launch(
             this machine.
         FailedError: the engine or the machine does not answer.
     """
-    given = _without_share_setting(given, command)
+    given = _without_share_setting(given, engine, command)
     if command.starts:
         return _read_start(given, engine, command, name=name, warn=warn)
     if not command.launches:
         return PlainCommand(command.argv)
-    asked = engine.asked_gpus(command, os.environ)
-    if asked and asked.nothing:
-        if given.keys() & {"gpus", "only"}:
-            raise UsageError(f"{_option_text(given)} asks for GPUs, but {asked.text} for none")
-        if asked.flag == VISIBLE:
-            return PlainCommand(command.argv, HOST_VARIABLES)
-        return PlainCommand(with_gpus(engine, command, (), NO_WAY, asked=asked), HOST_VARIABLES)
-    given = _merge_asked_gpus(given, command, asked)
-    settings = Settings(given, os.environ)
+    asked = asked_by_flags(given, engine, command)
+    plain = _without_lease(given, engine, command, asked)
+    if plain:
+        return plain
     client = engine.client_of(command, os.environ)
     told = client.info_later()
-    label = _profile_label(client, command.operands[0])
-    launch = read_launch(settings, command.without_secrets(), name=name, warn=warn, label=label)
+    image = client.image(command.operands[0])
+    asked = asked or asked_by_image(given, engine, command, image)
+    plain = _without_lease(given, engine, command, asked)
+    if plain:
+        return plain
+    settings = Settings(_merge_asked_gpus(given, command, asked), os.environ)
+    if asked and asked.number == "all":
+        meant = settings.get("all_gpus")
+        settings.set_default("gpus", meant if meant.value else Setting("all", asked.text))
+    launch = read_launch(
+        settings,
+        command.without_secrets(),
+        name=name,
+        warn=warn,
+        label=_profile_label(command.operands[0], image),
+    )
     info = told()
     if _shares(launch):
-        _check_sharing(command, client, info, warn)
-    _warn_of_options(given, command, warn)
-    way = choose_way(engine, info, launch.machine, settings, command)
+        _check_sharing(engine, command, client.title, info, image, warn)
+    warn_of_options(given, command, asked, warn)
+    offer = engine.offer_of(info, launch.machine.topology)
+    way = choose_way(engine, offer, info, launch.machine, settings, command)
+    real = launch.machine.key is None
+    if real and way == "cdi" and command.restart_policy and not offer.cdi_returns:
+        warn(
+            f"--restart {command.restart_policy}: {engine.title} {info.version} does not start "
+            "a container with CDI devices again when it has been restarted itself: see "
+            "'gpulaunch doctor'"
+        )
     if command.makes_only:
         if "time_limit" in given:
             option = given["time_limit"].option
             raise UsageError(
                 f"{option}: {command.program} create starts nothing that could run too long"
             )
-        launch = replace(launch, time_limit_s=None)
+        endless = replace(launch.request, ends_within_s=None)
+        launch = replace(launch, time_limit_s=None, request=endless)
     driver = launch.machine.topology.driver
     return replace(
         launch,
         container=ContainerLaunch(engine, client, command, asked, way, info.id, None, driver),
     )
+
+
+def _names_gpus(given: Mapping[str, Given]) -> bool:
+    """Return whether our own options say how many GPUs, or which."""
+    return not given.keys().isdisjoint(("gpus", "only"))
+
+
+def asked_by_flags(
+    given: Mapping[str, Given], engine: ContainerEngine, command: ContainerCommand
+) -> Asked | None:
+    """Return the GPUs that the client's flags ask for, of the makers whose GPUs are leased.
+
+    GPUs of another maker come besides, if our own options ask for some.
+    """
+    asked = engine.asked_gpus(command, os.environ)
+    return None if asked and asked.of_other_maker and _names_gpus(given) else asked
+
+
+def asked_by_image(
+    given: Mapping[str, Given],
+    engine: ContainerEngine,
+    command: ContainerCommand,
+    image: Image | None,
+) -> Asked | None:
+    """Return the GPUs that an image asks for, unless our own options name others."""
+    asked = engine.asked_by_image(command, image)
+    return None if asked and asked.number is None and _names_gpus(given) else asked
+
+
+def _without_lease(
+    given: Mapping[str, Given],
+    engine: ContainerEngine,
+    command: ContainerCommand,
+    asked: Asked | None,
+) -> PlainCommand | None:
+    """Return the command to run if it needs no GPU of this machine's driver; None if it does.
+
+    Raises:
+        UsageError: our own options ask for GPUs all the same.
+    """
+    if asked is None or not (asked.nothing or asked.of_other_maker):
+        return None
+    if asked.of_other_maker:
+        return PlainCommand(command.argv)
+    if _names_gpus(given):
+        raise UsageError(f"{option_text(given)} asks for GPUs, but {asked.text} for none")
+    if asked.flag == VISIBLE:
+        return PlainCommand(command.argv, HOST_VARIABLES)
+    return PlainCommand(with_gpus(engine, command, (), NO_WAY, asked=asked), HOST_VARIABLES)
 
 
 def _read_start(
@@ -111,7 +177,7 @@ def _read_start(
     found = [container for operand in command.operands if (container := client.container(operand))]
     made = [container for container in found if container.lease_id and container.uuids]
     table = open_table(described=True, warn=warn)
-    without = [container for container in made if not _has_lease(container, client, info, table)]
+    without = [container for container in made if not has_lease(container, client, info, table)]
     if not without:
         return PlainCommand(command.argv)
     if len(without) > 1:
@@ -127,14 +193,14 @@ def _read_start(
         Settings(_merge_made_gpus(given, container), os.environ), command.argv, name=name, warn=warn
     )
     if _shares(launch):
-        _check_sharing(command, client, info, warn)
+        _check_sharing(engine, command, client.title, info, None, warn)
     return replace(
         launch,
         container=ContainerLaunch(engine, client, command, None, NO_WAY, info.id, container.id),
     )
 
 
-def _has_lease(container: Container, client: EngineClient, info: Info, table: Table) -> bool:
+def has_lease(container: Container, client: EngineClient, info: Info, table: Table) -> bool:
     """Return whether a container has a live lease; wait for a lease that is about to end."""
     deadline = time.monotonic() + _ENDING_S
     while (
@@ -158,16 +224,18 @@ def _is_for(lease: Lease, container: Container, info: Info) -> bool:
 def _merge_asked_gpus(
     given: Mapping[str, Given], command: ContainerCommand, asked: Asked | None
 ) -> dict[str, Given]:
-    """Return the client's flags as options of ours: a count is -n, devices are all of --only."""
-    merged = dict(given)
-    if asked is None:
-        return merged
+    """Return the client's flags as options of ours: a count is -n, devices are all of --only.
+
+    `all` is none: to the client it means whatever there is, and how many that are is said by our
+    own options and settings, and only otherwise by it.
+    """
+    if asked is None or asked.number == "all":
+        return dict(given)
     says = f"{command.program}'s {asked.text}"
     if asked.number:
         if "gpus" in given and given["gpus"].text != asked.number:
             raise UsageError(f"{given['gpus'].option} {given['gpus'].text} and {says} disagree")
-        merged["gpus"] = Given(asked.flag, asked.number)
-        return merged
+        return {**given, "gpus": Given(asked.flag, asked.number)}
     if "only" in given:
         raise UsageError(f"{given['only'].option} and {says} both name GPUs: say it once")
     count = str(len(asked.devices))
@@ -185,7 +253,7 @@ def _merge_made_gpus(given: Mapping[str, Given], container: Container) -> dict[s
     if given.keys() & {"gpus", "only"}:
         count = gpus_text(len(container.uuids))
         raise UsageError(
-            f"{_option_text(given)}: container {printable(container.name)} was made with {count} "
+            f"{option_text(given)}: container {printable(container.name)} was made with {count} "
             "and gets those"
         )
     origin = f"container {printable(container.name)}: GPU"
@@ -197,10 +265,11 @@ def _merge_made_gpus(given: Mapping[str, Given], container: Container) -> dict[s
 
 
 def _without_share_setting(
-    given: Mapping[str, Given], command: ContainerCommand
+    given: Mapping[str, Given], engine: ContainerEngine, command: ContainerCommand
 ) -> Mapping[str, Given]:
-    """Ignore `share = true` from the settings for create and start, which cannot share."""
-    if "share" in given or command.subcommand[-1:] == ("run",):
+    """Ignore `share = true` from the settings for containers that cannot share."""
+    can_share = command.subcommand[-1:] == ("run",) and not engine.cannot_share
+    if "share" in given or can_share:
         return given
     return {**given, "share": Given(command.title, "false")}
 
@@ -212,23 +281,29 @@ def _shares(launch: Launch) -> bool:
 
 
 def _check_sharing(
-    command: ContainerCommand, client: EngineClient, info: Info, warn: Callable[[str], None]
+    engine: ContainerEngine,
+    command: ContainerCommand,
+    title: str,
+    info: Info,
+    image: Image | None,
+    warn: Callable[[str], None],
 ) -> None:
     """Check that MPS would serve the container.
 
     Raises:
         UsageError: MPS would not serve it.
     """
+    if engine.cannot_share:
+        raise UsageError(engine.cannot_share, "launch it without --share")
     from gpulaunch.containers.mps_client import (
         SHARED_MEMORY,
         SharingConditions,
         check_sharing,
     )  # late: few share
 
-    user = client.image_user(command.operands[0]) if command.launches else None
+    user = image.user if image else None
     check_sharing(
-        command,
-        SharingConditions(client.title, os.geteuid(), os.getegid(), user, info.security),
+        command, SharingConditions(title, os.geteuid(), os.getegid(), user, info.security)
     )
     if command.values("--shm-size"):
         warn(
@@ -236,19 +311,23 @@ def _check_sharing(
         )
 
 
-def _option_text(given: Mapping[str, Given]) -> str:
+def option_text(given: Mapping[str, Given]) -> str:
+    """Return our own options about the number of GPUs, or which, as they were given."""
     return " and ".join(
         f"{given[name].option} {given[name].text}" for name in ("gpus", "only") if name in given
     )
 
 
-def _profile_label(client: EngineClient, image: str) -> Label | None:
-    text = client.image_labels(image).get(PROFILE_LABEL)
-    return Label(image, PROFILE_LABEL, text) if text else None
+def _profile_label(name: str, image: Image | None) -> Label | None:
+    text = image.labels.get(PROFILE_LABEL) if image else None
+    return Label(name, PROFILE_LABEL, text) if text else None
 
 
-def _warn_of_options(
-    given: Mapping[str, Given], command: ContainerCommand, warn: Callable[[str], None]
+def warn_of_options(
+    given: Mapping[str, Given],
+    command: ContainerCommand,
+    asked: Asked | None,
+    warn: Callable[[str], None],
 ) -> None:
     """Warn of options about GPUs that have no effect, or that add GPUs without a lease."""
     for name in given.keys() & {"bind_cpu", "uuid"}:
@@ -256,7 +335,8 @@ def _warn_of_options(
     if command.says("--privileged"):
         warn("--privileged shows the container every GPU of this host, whoever holds it")
     for value in command.values("--device"):
-        if value.startswith("/dev/nvidia") and value[len("/dev/nvidia") :][:1].isdigit():
+        number = value.partition(":")[0].removeprefix("/dev/nvidia")
+        if number.isdecimal() and (asked is None or number not in asked.devices):
             warn(f"--device {printable(value)} adds a GPU that this launch does not lease")
     for value in command.values("--annotation"):
         if any(prefix in value for prefix in cdi_prefixes()):
@@ -266,52 +346,3 @@ def _warn_of_options(
             with suppress(OSError), open(path, errors="replace") as file:
                 if VISIBLE in file.read(_ENV_FILE_CHARACTERS):
                     warn(f"--env-file {printable(path)}: its {VISIBLE} is not read: use -e")
-
-
-def choose_way(
-    engine: ContainerEngine,
-    info: Info,
-    machine: Machine,
-    settings: Settings,
-    command: ContainerCommand,
-) -> str:
-    """Choose how the GPUs get into the container.
-
-    Args:
-        engine: the engine that runs the container.
-        info: what the engine reports of itself.
-        machine: the machine of the GPUs.
-        settings: settings, which may force a way.
-        command: the client's command line, which may name another runtime.
-
-    Returns:
-        One of WAYS; or NO_WAY for GPUs that are only described.
-
-    Raises:
-        FailedError: there is no way.
-        UsageError: the command excludes the forced way, or the engine does not have it.
-    """
-    forced = settings.get("container_gpus")
-    allowed = engine.allowed_ways(command)
-    if forced.value:
-        if forced.value in allowed:
-            return str(forced.value)
-        runtimes = command.values("--runtime")
-        if runtimes:
-            says = f"{command.program}'s --runtime {runtimes[-1]}"
-            raise UsageError(f"{forced.origin} and {says} disagree")
-        wanted = describe_way(forced.value, machine.topology.driver)
-        raise UsageError(f"{forced.origin}: {command.program} has no {wanted}")
-    topology = machine.topology
-    ways = engine.offer_of(info, topology).ways([gpu.uuid for gpu in topology.gpus])
-    ways = [way for way in ways if way in allowed]
-    if machine.key:  # no driver knows described GPUs, but a CDI specification may
-        return "cdi" if "cdi" in ways else NO_WAY
-    if not ways:
-        possible = DRIVERS[topology.driver].container_ways
-        named = ", ".join(describe_way(way, topology.driver) for way in possible)
-        raise FailedError(
-            f"{engine.title} {info.version} has no way to give GPUs to containers: none of {named}",
-            "install the NVIDIA Container Toolkit, and see 'gpulaunch doctor'",
-        )
-    return ways[0]

@@ -12,6 +12,8 @@ from gpulaunch.launch.surroundings import Surroundings, is_private, read_surroun
 from gpulaunch.machine.catalog import load_measurements
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.topology import counts_as_cuda
+from gpulaunch.process.ending import KILL_S
+from gpulaunch.process.system import is_cancelled_by_kill
 from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.profiles.profile import Profile
@@ -23,7 +25,7 @@ MAX_NAME_CHARACTERS = 1000
 _ONLY_WHEN_SHARED = ("sm", "memory_bandwidth", "sm_percentage", "share_with", "objective")
 
 GRACE_S = 10.0
-BACKFILL_LIMIT_S = 1800.0
+LEFTOVER_TIMEOUT_S = 600.0
 
 
 def read_launch(
@@ -64,12 +66,15 @@ def read_launch(
         machine=around.machine,
         within=around.within,
         name=name,
+        publish=settings.get("publish").value or "command",
         patience=_read_patience(settings),
         private=is_private(settings),
         by_uuid=bool(settings.get("uuid").value) or not counts_as_cuda(around.machine.topology),
         bind_cpu=settings.get("bind_cpu").value is not False,
         time_limit_s=settings.get("time_limit").value,
         grace_s=read_grace(settings),
+        leftover_timeout_s=_value_or(settings.get("leftover_timeout").value, LEFTOVER_TIMEOUT_S),
+        leftovers=settings.get("leftovers").value or ("end" if is_cancelled_by_kill() else "keep"),
         mps=_read_mps_place(settings, around.machine),
         recorded_in=_find_recorded_profile(settings, around.machine, name),
     )
@@ -97,6 +102,13 @@ def read_request(
         pattern: pattern that replaces that of the settings, if a program passes a graph.
     """
     request = request_of(settings, profile, around.machine.topology, around.visible, name, pattern)
+    limit_s: float | None = settings.get("time_limit").value
+    if limit_s is not None:
+        # What the job leaves is ended after it, and each may have to be killed.
+        within_s = limit_s + 2 * (read_grace(settings) + KILL_S)
+        request = replace(request, ends_within_s=within_s)
+    if settings.get("queue").value == "fifo":
+        request = replace(request, in_order=True)
     if _has_to_share(settings, profile, around, warn):
         request = _with_sharing(request, settings, profile, around, command, warn)
     return request
@@ -214,14 +226,10 @@ def _read_patience(settings: Settings) -> Patience:
     --wait-timeout implies --wait, unless --no-wait has at least its precedence; in a file of
     settings it is only the limit of launches that wait.
     """
-    passable_s = 0.0
-    if settings.get("queue").value == "backfill":
-        passable_s = _value_or(settings.get("backfill_limit").value, BACKFILL_LIMIT_S)
     return Patience(
         wait=settings.distance("wait_timeout") < settings.distance("wait")
         or bool(settings.get("wait").value),
         timeout_s=settings.get("wait_timeout").value,
-        passable_s=passable_s,
     )
 
 

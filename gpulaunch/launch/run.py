@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from gpulaunch.decide.decide import Refuse, Wait
 from gpulaunch.errors import TimedOutError
 from gpulaunch.files.duration import format_duration
-from gpulaunch.launch.acquire import Acquired, Callbacks, acquire
+from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import granted_gpus
+from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.keepers import Keeper, keeper_for
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of

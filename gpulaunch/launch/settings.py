@@ -20,10 +20,14 @@ from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.files.size import parse_size
 from gpulaunch.launch.given import Given
+from gpulaunch.leases.publish import PUBLISHED
 from gpulaunch.leases.share import OBJECTIVES
 from gpulaunch.records import Record
 
 _LEAST_MEMORY_BYTES = 1 << 20  # a smaller amount lacks its unit
+
+QUEUES = ("backfill", "fifo")
+"""Orders of the queue."""
 
 SYSTEM_CONFIG = "/etc/gpulaunch/config.toml"
 
@@ -171,6 +175,7 @@ def _parse_switch(text: str) -> bool:
 SETTINGS: dict[str, Callable[[str], Any]] = {
     "profile": str,
     "gpus": _parse_gpus,
+    "all_gpus": _parse_gpus,
     "policy": _parse_policy,
     "pattern": _parse_pattern,
     "bandwidth_sensitive": _parse_switch,
@@ -210,10 +215,12 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "wait_timeout": _parse_duration,
     "time_limit": _parse_duration,
     "grace": _parse_duration,
-    "queue": one_of(("fifo", "backfill"), "queue"),
-    "backfill_limit": _parse_duration,
+    "leftover_timeout": _parse_duration,
+    "leftovers": one_of(("keep", "end"), "treatment of left-over processes"),
+    "queue": one_of(QUEUES, "queue"),
     "ignore_programs": _parse_names,
     "table": one_of(("host", "private"), "table"),
+    "publish": one_of(PUBLISHED, "part of a command"),
     "record": _parse_switch,
     "container_gpus": one_of(WAYS, "way into a container"),
 }
@@ -239,6 +246,7 @@ class Settings:
         ]
         for config in self._configs:
             _check_keys(config)
+        self._defaults: dict[str, Setting] = {}
 
     def distance(self, name: str) -> int:
         """Return how far a value's source is from the command that the user types.
@@ -275,7 +283,11 @@ class Settings:
         for config in self._configs:
             if name in config.data:
                 return _read_config(name, config)
-        return Setting(None, "")
+        return self._defaults.get(name, Setting(None, ""))
+
+    def set_default(self, name: str, setting: Setting) -> None:
+        """Let a setting count that no source has."""
+        self._defaults[name] = setting
 
 
 def _variable_name(name: str) -> str:

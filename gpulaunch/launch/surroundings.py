@@ -9,6 +9,7 @@ from collections.abc import Callable
 from gpulaunch.errors import printable
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.outside_use import read_containers, with_containers
 from gpulaunch.launch.settings import Setting, Settings
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
@@ -18,6 +19,12 @@ from gpulaunch.machine.find import Machine, find_machine
 from gpulaunch.machine.table_key import same_table
 from gpulaunch.process.system import user_name
 from gpulaunch.records import Record
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # many machines have no engine
+    from collections.abc import Sequence
+
+    from gpulaunch.containers.in_use import RunningContainer
 
 
 class Surroundings(Record):
@@ -28,11 +35,13 @@ class Surroundings(Record):
         within: the live lease on that machine that the launch runs inside of, or None.
         visible: value of CUDA_VISIBLE_DEVICES, or of the driver's variable like it, that restricts
             the launch; None if it does not.
+        containers: running containers that were given GPUs of the machine, if use was read.
     """
 
     machine: Machine
     within: Lease | None
     visible: str | None
+    containers: "Sequence[RunningContainer]" = ()
 
 
 def shown_machine(
@@ -59,12 +68,14 @@ class Shown(Record):
         table: the allocation table with its leases.
         within: the live lease on that machine that the command runs inside of, or None.
         visible: value of CUDA_VISIBLE_DEVICES that restricts a launch, or None.
+        containers: running containers that were given GPUs of the machine.
     """
 
     machine: Machine
     table: Table
     within: Lease | None
     visible: str | None
+    containers: "Sequence[RunningContainer]"
 
 
 def read_shown(topology: str | None, warn: Callable[[str], None]) -> Shown:
@@ -72,7 +83,7 @@ def read_shown(topology: str | None, warn: Callable[[str], None]) -> Shown:
     settings = shown_settings(topology)
     around = read_surroundings(settings, warn, may_hide=True)
     table = shown_table(settings, described=around.machine.key is not None, warn=warn)
-    return Shown(around.machine, table, around.within, around.visible)
+    return Shown(around.machine, table, around.within, around.visible, around.containers)
 
 
 def shown_settings(topology: str | None) -> Settings:
@@ -101,7 +112,7 @@ def read_surroundings(
         settings: settings of the command.
         warn: called with each warning.
         may_hide: let a setting put a described machine in place of real GPUs.
-        use: find the processes at work on its GPUs.
+        use: find the processes at work on its GPUs, and the containers that were given them.
     """
     within = _find_enclosing_lease(settings, warn)
     topology = settings.get("topology")
@@ -111,11 +122,13 @@ def read_surroundings(
     machine = find_machine(
         topology.value, warn, "" if may_hide else topology.origin, ignored, use=use
     )
+    containers = read_containers(machine, warn) if use else ()
+    machine = with_containers(machine, containers)
     same = within is not None and same_table(machine.key, within.table)
     variable = DRIVERS[machine.topology.driver].visible_variable
     # Inside a lease on another machine the variable is about the GPUs of that one.
     visible = os.environ.get(variable) if same or within is None else None
-    return Surroundings(machine, within if same else None, visible)
+    return Surroundings(machine, within if same else None, visible, containers)
 
 
 def _find_enclosing_lease(settings: Settings, warn: Callable[[str], None]) -> Lease | None:

@@ -2,6 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
+from posixpath import basename
 
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
@@ -17,6 +18,10 @@ BATCH_VARIABLE = "GPULAUNCH_BATCH"
 """Variable with the batch and the job of a launch: BATCH.ID.DIGEST."""
 
 
+_PREFIXES = {"apptainer": "APPTAINERENV_", "singularity": "SINGULARITYENV_"}
+"""Prefixes of variables that these programs set in their containers, also with --cleanenv."""
+
+
 def job_environment(
     gpus: Sequence[Gpu],
     *,
@@ -24,6 +29,7 @@ def job_environment(
     by_uuid: bool,
     lease_id: str | None,
     share: "Share | None" = None,
+    program: str = "",
 ) -> dict[str, str]:
     """Return the variables that tell a job its GPUs.
 
@@ -34,6 +40,7 @@ def job_environment(
         lease_id: id of the lease; None if there is none yet.
         share: the job's part of the GPUs if it shares them; then they are named by UUID, since MPS
             numbers them anew.
+        program: path or name of the job's program.
     """
     uuids = ",".join(gpu.uuid for gpu in gpus)
     indices = ",".join(str(gpu.index) for gpu in gpus)
@@ -46,7 +53,10 @@ def job_environment(
         environment[entry.uuids_variable] = uuids
     if lease_id:
         environment[LEASE_VARIABLE] = lease_id
-    return environment | (mps_environment(share) if share else {})
+    environment |= mps_environment(share) if share else {}
+    prefix = _PREFIXES.get(basename(program))
+    inside = {f"{prefix}{name}": value for name, value in environment.items()} if prefix else {}
+    return environment | inside
 
 
 MPS_VARIABLES = (

@@ -1,16 +1,18 @@
-"""Processes that hold a lease, and the companion that ends them if their launcher is killed."""
+"""Processes of a lease: those that hold it, and those that belong to its job."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
+from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import open_record
 from gpulaunch.leases.table import Table
-from gpulaunch.process.companion import Companion
-from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.ending import end_all, marked
-from gpulaunch.process.system import is_same, state_of, user_of
+from gpulaunch.leases.ticket import Ticket
+from gpulaunch.process.companion import is_companion
+from gpulaunch.process.ending import marked
+from gpulaunch.process.system import is_same, iso, parents, state_of, user_of
+from gpulaunch.records import Record
 
 
 def holders(record_fd: int) -> set[int]:
@@ -46,20 +48,105 @@ def holders_of(path: str) -> set[int]:
         os.close(fd)
 
 
-def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, list[int]]:
-    """Return what still holds leases whose launcher and job have both ended: pids by lease id.
+def members(record_fd: int, lease_id: str, known: Collection[int] = ()) -> set[int]:
+    """Return the processes of a lease that are visible here.
 
-    Only processes that are visible here are found. Leases of containers are left out.
+    They have its record open, carry its id in their environment, or descend from such a process.
+    Of a record that is not root's, only its owner's processes count as the first two. Companions
+    look after a lease and are none of its own.
+
+    Args:
+        record_fd: descriptor of the lease's record.
+        lease_id: id of the lease.
+        known: other processes that belong to it, such as orphans of the job that have neither.
     """
-    left: dict[str, list[int]] = {}
+    owner = os.fstat(record_fd).st_uid
+    carriers = marked(f"{LEASE_VARIABLE}={lease_id}")
+    found = holders(record_fd) | {pid for pid in carriers if owner in (0, user_of(pid))}
+    found |= set(known)
+    return _without_companions(_with_descendants(_without_companions(found)))
+
+
+def _without_companions(pids: set[int]) -> set[int]:
+    """Leave out this process, and companions, which look after a lease and are none of its own."""
+    return {pid for pid in pids if pid != os.getpid() and not is_companion(pid)}
+
+
+def nested_processes(table: Table, lease_id: str) -> set[int]:
+    """Return the processes of launches inside a lease, which have or will have their own leases."""
+    found: set[int] = set()
+    for other in table.own_records():
+        if isinstance(other, Ticket):
+            found |= {other.launcher.pid} if other.within == lease_id else set()
+        elif lease_id in other.ancestors:
+            alive = {process.pid for process in (other.launcher, other.job) if state_of(process)}
+            found |= alive or _members_at(table.path_of(other), other.id)
+            if other.engine is not None:  # its companion alone may hold a container's lease
+                found |= holders_of(table.path_of(other))
+    return _with_descendants(found)
+
+
+def _with_descendants(pids: set[int]) -> set[int]:
+    if not pids:
+        return pids
+    parent_of = parents()
+    found: set[int] = set()
+    new = pids
+    while new:
+        found |= new
+        new = {pid for pid, parent in parent_of.items() if parent in new} - found
+    return found
+
+
+class LeftOver(Record):
+    """What still holds a lease whose launcher and job have both ended.
+
+    Attributes:
+        pids: the processes that are visible here, in ascending order.
+        since: when the job ended, ISO 8601; None if that is unknown.
+    """
+
+    pids: list[int]
+    since: str | None
+
+
+def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, LeftOver]:
+    """Return what still holds leases whose launcher and job have both ended, by lease id.
+
+    Leases of containers are left out.
+    """
+    left: dict[str, LeftOver] = {}
     for lease in leases:
         if lease.engine is None and not state_of(lease.launcher) and not state_of(lease.job):
-            found = holders_of(table.path_of(lease))
+            path = table.path_of(lease)
+            found = _members_at(path, lease.id)
             if found and not any(
                 is_same(pid, lease.launcher) or is_same(pid, lease.job) for pid in found
             ):
-                left[lease.id] = sorted(found)
+                left[lease.id] = LeftOver(sorted(found), _left_since(path))
     return left
+
+
+def _left_since(path: str) -> str | None:
+    """Return when a lease was left to its companion, which dates the record then."""
+    if not any(map(is_companion, holders_of(path))):
+        return None
+    try:
+        return iso(os.stat(path).st_mtime)
+    except (OSError, OverflowError, ValueError):  # no year that there is: its owner can set it
+        return None
+
+
+def _members_at(path: str, lease_id: str) -> set[int]:
+    fd = None
+    with suppress(OSError):
+        fd = open_record(path)
+    if fd is None:
+        return set()
+    try:
+        return members(fd, lease_id)
+    finally:
+        os.close(fd)
 
 
 def _has_open(pid: str, file: os.stat_result) -> bool:
@@ -77,36 +164,3 @@ def _is_open_to_write(pid: str, fd: str) -> bool:
     with open(f"/proc/{pid}/fdinfo/{fd}") as info:
         flags = next((line.split()[1] for line in info if line.startswith("flags:")), "0")
     return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY
-
-
-def start_companion(
-    record_fd: int,
-    variable: str,
-    grace_s: float,
-    before_kill: Callable[[set[int]], object] | None = None,
-) -> Companion:
-    """Start a companion that ends a lease's processes if this process is killed.
-
-    It serves under CI runners, which cancel with SIGKILL. It has a session of its own and does not
-    hold the lease.
-
-    Args:
-        record_fd: descriptor of the lease's record.
-        variable: NAME=VALUE in the job's environment, which finds processes that have closed the
-            record.
-        grace_s: seconds between TERM and KILL.
-        before_kill: called once with processes that outlive the grace, before they are killed.
-    """
-    # A new open file description, which does not hold the lock of the record.
-    record_reader = out_of_the_way(os.open(f"/proc/self/fd/{record_fd}", os.O_RDONLY))
-
-    def act(word: bytes) -> None:
-        if not word:
-            end_all(
-                lambda: holders(record_reader) | marked(variable), grace_s, before_kill=before_kill
-            )
-
-    try:
-        return Companion(act, record_reader)
-    finally:
-        os.close(record_reader)

@@ -3,7 +3,152 @@
 import _thread
 import fcntl
 import os
-from contextlib import suppress
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from gpulaunch.errors import FailedError, TimedOutError
+from gpulaunch.leases.state_directory import directory_failed, preferred_directory
+from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
+from gpulaunch.process.system import command_text, identify, is_stopped, owner_of
+
+LOCK_TIMEOUT_S = 10.0
+"""Time for which a launch that does not wait for GPUs waits for the lock."""
+
+LOOK_EVERY_S = 0.25
+"""Time between two calls of `look` while a process waits for the lock."""
+
+_WEEK_S = 604800.0  # Python's locks do not take centuries
+_ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP})
+
+
+class HostLock:
+    """The lock of one state directory.
+
+    Args:
+        directory: the state directory.
+        chosen: value of GPULAUNCH_STATE_DIR, or None.
+        warn: called with a warning if the lock is waited for long.
+    """
+
+    def __init__(self, directory: str, chosen: str | None, warn: Callable[[str], None]) -> None:
+        self._directory, self._chosen, self._warn = directory, chosen, warn
+        self._preferred = preferred_directory(chosen)
+
+    @contextmanager
+    def held(self, patience_s: float | None) -> Iterator[int]:
+        """Hold the lock, with all signals blocked; yield a descriptor of the directory.
+
+        Args:
+            patience_s: seconds to wait for the lock, with a warning after LOCK_TIMEOUT_S; None for
+                LOCK_TIMEOUT_S.
+
+        Raises:
+            FailedError: the lock is not free in time, and the message names its holder; or a signal
+                came that this process holds back.
+            TimedOutError: the patience is over.
+        """
+        blocked = change_mask(signal.SIG_BLOCK, ())
+        try:
+            # In here: a handler that runs right after it must not leave the signals blocked.
+            change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
+            fd = self._lock(blocked, patience_s)
+            try:
+                yield fd
+            finally:
+                self._unlock(fd)
+        finally:
+            change_mask(signal.SIG_SETMASK, blocked)
+
+    def _lock(self, blocked: Iterable[int], patience_s: float | None) -> int:
+        """Take the lock, and return its descriptor.
+
+        Args:
+            blocked: signals that were blocked before; all others act while the lock is waited for.
+            patience_s: as for held().
+        """
+        begun = time.monotonic()
+
+        def look() -> None:
+            change_mask(signal.SIG_SETMASK, blocked)
+            change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
+            if _ENDING.intersection(blocked) & signal.sigpending():
+                raise FailedError(f"interrupted: {self._held_by(time.monotonic() - begun)}")
+            if patience_s is not None and time.monotonic() - begun >= LOCK_TIMEOUT_S:
+                self._warn(f"{self._held_by(LOCK_TIMEOUT_S)}, and is waited for")
+
+        while True:
+            fd = open_directory(self._directory)
+            timeout_s = LOCK_TIMEOUT_S if patience_s is None else patience_s
+            try:
+                in_time = lock_in_time(fd, timeout_s, look)
+            except (OSError, RuntimeError) as problem:
+                os.close(fd)
+                raise self._cannot_lock(problem) from None
+            if not in_time and patience_s is not None:
+                raise TimedOutError(self._held_by(timeout_s))
+            if not in_time:
+                raise FailedError(self._held_by(timeout_s))
+            try:
+                if self._is_still_here(fd):
+                    self._check_still_preferred()
+                    return fd
+            except BaseException:
+                unlock(fd)
+                raise
+            self._unlock(fd)
+
+    def _cannot_lock(self, problem: OSError | RuntimeError) -> FailedError:
+        if isinstance(problem, OSError):
+            return directory_failed(self._directory, "cannot lock the state directory", problem)
+        # No more threads: a limit on processes, or Python is shutting down.
+        return FailedError(f"{self._directory}: cannot wait for the host-wide lock: {problem}")
+
+    def _held_by(self, seconds: float) -> str:
+        holder = lock_holder(self._directory)
+        return f"{self._directory}: the host-wide lock is held for {seconds:g} s by {holder}"
+
+    def _unlock(self, fd: int) -> None:
+        try:
+            unlock(fd)
+        except OSError as problem:
+            what = "cannot unlock the state directory"
+            raise directory_failed(self._directory, what, problem) from None
+
+    def _is_still_here(self, fd: int) -> bool:
+        """Return whether the directory is still the one that was opened, and not a replacement."""
+        try:
+            return os.path.samestat(os.fstat(fd), os.stat(self._directory))
+        except FileNotFoundError:
+            return False
+        except OSError as problem:
+            what = "cannot look at the state directory"
+            raise directory_failed(self._directory, what, problem) from None
+
+    def _check_still_preferred(self) -> None:
+        """Check that `gpulaunch setup` has not made another state directory meanwhile.
+
+        Raises:
+            FailedError: it has.
+        """
+        preferred = preferred_directory(self._chosen)
+        if preferred != self._preferred:
+            moved = f"the state directory moved from {self._preferred} to {preferred}"
+            raise FailedError(f"{moved} during this launch", "run the command again")
+
+
+def open_directory(directory: str) -> int:
+    """Return a descriptor of the state directory.
+
+    Raises:
+        FailedError: it cannot be opened.
+    """
+    try:
+        return out_of_the_way(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
+    except OSError as problem:
+        raise directory_failed(directory, "cannot open the state directory", problem) from None
 
 
 def unlock(fd: int) -> None:
@@ -11,15 +156,23 @@ def unlock(fd: int) -> None:
 
     Closing alone would not unlock it if another thread forked meanwhile: the child would hold it.
     """
-    fcntl.flock(fd, fcntl.LOCK_UN)
-    os.close(fd)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        os.close(fd)
 
 
-def lock_in_time(fd: int, timeout_s: float) -> bool:
+def lock_in_time(fd: int, timeout_s: float, look: Callable[[], None] = lambda: None) -> bool:
     """Lock the directory; return False if timeout_s passes first.
 
     After a time-out the descriptor belongs to the thread that waits in flock. It is a thread since
     polling would take the lock too late, and an alarm would replace that of a Python program.
+
+    Args:
+        fd: descriptor of the directory.
+        timeout_s: seconds of the longest wait, a week at most.
+        look: called now and then meanwhile; what it raises ends the waiting, and the descriptor
+            belongs to the thread then, too.
     """
     with suppress(BlockingIOError):
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -27,10 +180,25 @@ def lock_in_time(fd: int, timeout_s: float) -> bool:
     waiting, answer = _thread.allocate_lock(), _thread.allocate_lock()
     waiting.acquire()
     _thread.start_new_thread(_flock_in_thread, (fd, waiting, answer))
-    if waiting.acquire(timeout=timeout_s):
-        return True
-    # The thread cannot be stopped and may get the lock right now: the side that takes `answer`
-    # first decides whether the lock is kept or released.
+    deadline = time.monotonic() + min(timeout_s, _WEEK_S)
+    try:
+        while (left_s := deadline - time.monotonic()) > 0:
+            if waiting.acquire(timeout=min(left_s, LOOK_EVERY_S)):
+                return True
+            look()
+    except BaseException:
+        if _is_locked_after_all(waiting, answer):
+            unlock(fd)
+        raise
+    return _is_locked_after_all(waiting, answer)
+
+
+def _is_locked_after_all(waiting: _thread.LockType, answer: _thread.LockType) -> bool:
+    """Stop waiting; return whether the thread has got the lock in the last moment.
+
+    It cannot be stopped: the side that takes `answer` first decides whether the lock is kept or
+    released.
+    """
     if answer.acquire(blocking=False):
         return False
     waiting.acquire()
@@ -52,7 +220,8 @@ def _flock_in_thread(fd: int, waiting: _thread.LockType, answer: _thread.LockTyp
 def lock_holder(directory: str) -> str:
     """Return the holder of the directory's lock, as text for a message.
 
-    It is found in /proc/locks, whose lines end in PID MAJOR:MINOR:INODE START END.
+    Found in /proc/locks, whose lines end in PID MAJOR:MINOR:INODE START END. Anybody who can read
+    the directory can lock it, by a shared lock as well.
     """
     try:
         status = os.stat(directory)
@@ -61,7 +230,16 @@ def lock_holder(directory: str) -> str:
             for line in locks:
                 fields = line.split()
                 if "FLOCK" in fields and "->" not in fields and fields[-3] == wanted:
-                    return f"pid {fields[-4]}"
+                    return _named(int(fields[-4]))
     except OSError:
         pass
     return "a process that is not visible here"
+
+
+def _named(pid: int) -> str:
+    """Return a process as text for a message: its pid, user and command, and whether it sleeps."""
+    owner = owner_of(pid)
+    if owner is None:
+        return f"pid {pid}"
+    stopped = ", which is stopped" if is_stopped(identify(pid)) else ""
+    return f"pid {pid} of {owner} ({command_text(pid)}){stopped}"

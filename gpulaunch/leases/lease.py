@@ -1,19 +1,24 @@
 """The Lease record: the right of a job to use GPUs, and its document."""
 # pure: decides on plain values
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 
 from gpulaunch.errors import FieldError
-from gpulaunch.files.fields import FieldTable, checked
+from gpulaunch.files.fields import FieldTable, ListOf
 from gpulaunch.leases.record_fields import (
+    MAX_COMMAND_CHARACTERS,
+    MAX_UNLOCKED_BYTES,
+    PROCESS,
+    TABLE_KEY,
     VERSION,
     check_id,
-    check_time,
     process_of,
-    read_table_key,
+    read_fields,
     shortened,
-    texts_of,
-    without_none,
+    table_key_of,
+    time_of,
 )
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
@@ -34,7 +39,7 @@ class Lease(Record):
         uuids: UUIDs of the GPUs, in rank order.
         launcher: the gpulaunch process.
         job: the process that it started; the launcher itself if a Python program holds the lease.
-        command: command of the job, as given; undecodable bytes are surrogates.
+        command: what is published of the job's command; undecodable bytes are surrogates.
         profile: name of its profile, or None.
         assumed: names of the request's values that were assumed.
         name: name that the user gave the job, or None.
@@ -49,6 +54,10 @@ class Lease(Record):
         apart_from: names of jobs, or of their profiles, to keep off its sockets.
         share: its part of the GPUs; None if it has them alone.
         clock_s: when it began, in seconds since boot, by which leases are ordered; 0 if unknown.
+        time_limit_s: seconds after which its job is ended, or None.
+        ends_within_s: seconds within which the job has ended for certain, or None.
+        ends_with_launcher: whether its container is to be ended when nobody looks after it any
+            more, as that of a cancelled CI job.
     """
 
     id: str
@@ -70,6 +79,14 @@ class Lease(Record):
     apart_from: tuple[str, ...] = ()
     share: "Share | None" = None
     clock_s: float = 0.0
+    time_limit_s: float | None = None
+    ends_within_s: float | None = None
+    ends_with_launcher: bool = False
+
+    @property
+    def ends_s(self) -> float:
+        """When the job has ended for certain, in seconds since boot; infinity without a limit."""
+        return float("inf") if self.ends_within_s is None else self.clock_s + self.ends_within_s
 
     @property
     def insiders(self) -> tuple[int, int]:
@@ -90,80 +107,84 @@ class Lease(Record):
             document["share"] = share_document(self.share)
         else:
             del document["share"]
-        return document | {"version": VERSION}
+        for key in ("time_limit_s", "ends_within_s", "ends_with_launcher"):
+            if document[key] is None or document[key] is False:  # as read without the key
+                del document[key]
+        document["version"] = VERSION
+        room = MAX_COMMAND_CHARACTERS
+        while self.engine and len(json.dumps(document)) > MAX_UNLOCKED_BYTES and room > 1:
+            room //= 2
+            document["command"] = shortened(self.command, room)
+        return document
 
 
-_LEASE: FieldTable = {
-    "version": (VERSION, VERSION),
+_NEEDED: FieldTable = {
+    "version": (1, VERSION),
     "id": str,
-    "uuids": list,
-    "launcher": list,
-    "job": list,
-    "command": list,
-    "assumed": list,
-    "ancestors": list,
+    "uuids": ListOf(str),
+    "ancestors": ListOf(str),
+}
+_NEEDED_IF_GIVEN: FieldTable = {"table": TABLE_KEY, "engine": str, "container": str}
+_OTHERS: FieldTable = {
+    "launcher": PROCESS,
+    "job": PROCESS,
+    "command": ListOf(str),
+    "assumed": ListOf(str),
     "started_at": str,
     "boot_id": str,
-}
-_OPTIONAL: FieldTable = {
-    "table": list,
     "profile": str,
     "name": str,
-    "engine": str,
-    "container": str,
     "host_gb_per_s": (0.0, 1e6),
-    "apart_from": list,
+    "apart_from": ListOf(str),
     "share": dict,
     "clock_s": (0.0, float(1 << 53)),
+    "time_limit_s": (0.0, float(1 << 53)),
+    "ends_within_s": (0.0, float(1 << 53)),
+    "ends_with_launcher": bool,
 }
 
 
 def parse_lease(document: object, user_id: int) -> Lease:
-    """Return the lease of a document of Lease.to_document.
+    """Return the lease of a document of Lease.to_document, of this version or another.
 
     Raises:
-        FieldError: it is no such document, or one of another version.
+        FieldError: it is no such document, or needs a later version.
     """
-    lease = checked(
-        without_none(document, _OPTIONAL), {**_LEASE, **_OPTIONAL}, required=tuple(_LEASE)
-    )
-    for lease_id in (lease["id"], *texts_of(lease, "ancestors")):
+    lease = read_fields(document, _NEEDED, _NEEDED_IF_GIVEN, _OTHERS)
+    for lease_id in (lease["id"], *lease["ancestors"]):
         check_id(lease_id)
-    check_time(lease, "started_at")
     return Lease(
         id=lease["id"],
         user_id=user_id,
-        table=read_table_key(lease),
-        uuids=texts_of(lease, "uuids"),
+        table=table_key_of(lease),
+        uuids=tuple(lease["uuids"]),
         launcher=process_of(lease, "launcher"),
         job=process_of(lease, "job"),
-        command=texts_of(lease, "command"),
+        command=tuple(lease.get("command", ())),
         profile=lease.get("profile"),
-        assumed=texts_of(lease, "assumed"),
+        assumed=tuple(lease.get("assumed", ())),
         name=lease.get("name"),
-        started_at=lease["started_at"],
-        ancestors=texts_of(lease, "ancestors"),
-        boot_id=lease["boot_id"],
+        started_at=time_of(lease, "started_at"),
+        ancestors=tuple(lease["ancestors"]),
+        boot_id=lease.get("boot_id", ""),
         engine=lease.get("engine"),
         container=lease.get("container"),
         host_gb_per_s=lease.get("host_gb_per_s", 0.0),
-        apart_from=texts_of(lease, "apart_from") if "apart_from" in lease else (),
-        share=_parse_share(lease["share"], texts_of(lease, "uuids")) if "share" in lease else None,
+        apart_from=tuple(lease.get("apart_from", ())),
+        share=_parse_share(lease["share"], lease["uuids"]) if "share" in lease else None,
         clock_s=lease.get("clock_s", 0.0),
+        time_limit_s=lease.get("time_limit_s"),
+        ends_within_s=lease.get("ends_within_s"),
+        ends_with_launcher=lease.get("ends_with_launcher", False),
     )
 
 
-def _parse_share(document: object, uuids: Sequence[str]) -> "Share":
-    """Return the share of a lease.
-
-    Raises:
-        FieldError: it is no share, or its group lacks one of the lease's GPUs.
-    """
+def _parse_share(document: object, uuids: Sequence[str]) -> "Share | None":
+    """Return the share of a lease; None, as if it had its GPUs alone, if it is not understood."""
     from gpulaunch.leases.share import parse_share  # late: few leases have one
 
-    share = parse_share(document)
-    if not set(uuids) <= set(share.group):
-        raise FieldError(
-            ("share", "group"), f"group: {list(share.group)!r} has not all of {list(uuids)!r}"
-        )
-    return share
+    with suppress(FieldError):
+        share = parse_share(document)
+        if set(uuids) <= set(share.group):
+            return share
+    return None

@@ -1,31 +1,50 @@
-"""The order of the queue: first in, first out, with exceptions for requests that may pass.
+"""The order of the queue: first in, first out, except for requests that delay nobody.
 
-Each ticket says until when others may pass it. So no launcher can move in front of others by its
-own settings, and all agree without a shared counter.
+The rule is that of EASY backfilling (Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995): a
+later request may start if that cannot delay the head of the queue. What it goes by is in the
+records, so all launchers agree without a shared counter.
 """
 # pure: decides on plain values
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
+from gpulaunch.records import Record
 
 CHOOSY_S = 1800.0
 """Time for which others may pass a request that waits for better GPUs than the free ones."""
 
+ENDLESS = float("inf")
 
-def competing(
-    tickets: Iterable[Ticket], within: Lease | None, uuids: Collection[str]
-) -> list[Ticket]:
-    """Return the tickets that want some of the same GPUs, in their order.
+_LATE_S = 60.0  # a lease that is overdue for longer is ended by nobody
+
+
+class Claim(Record):
+    """What a request asks of the queue.
+
+    Attributes:
+        gpus: number of GPUs that it wants.
+        ends_s: seconds since boot at which it has ended for certain if it starts now; ENDLESS for
+            one without a time limit.
+        choosy: whether it may wait although enough GPUs are free.
+        in_order: whether it passes nobody.
+    """
+
+    gpus: int = 1
+    ends_s: float = ENDLESS
+    choosy: bool = False
+    in_order: bool = False
+
+
+def queued(tickets: Iterable[Ticket], within: Lease | None) -> list[Ticket]:
+    """Return the tickets that want GPUs of the same machine or lease, in their order.
 
     Args:
         tickets: tickets of one machine.
         within: the lease that the GPUs are to be taken from, or None. Launches outside it cannot
             get its GPUs, and only its insiders can launch inside it, whatever a ticket says.
-        uuids: UUIDs of the GPUs that would do.
     """
-    wanted = set(uuids)
     if within:
         tickets = [
             ticket
@@ -34,40 +53,172 @@ def competing(
         ]
     else:
         tickets = [ticket for ticket in tickets if ticket.within is None]
-    found = (ticket for ticket in tickets if wanted.intersection(ticket.uuids))
-    return sorted(found, key=lambda ticket: ticket.number)
+    return sorted(tickets, key=lambda ticket: ticket.place)
+
+
+def competing(tickets: Iterable[Ticket], uuids: Collection[str]) -> list[Ticket]:
+    """Return those of some tickets that want one of these GPUs."""
+    wanted = set(uuids)
+    return [ticket for ticket in tickets if wanted.intersection(ticket.uuids)]
+
+
+def last_before(ahead: Sequence[Ticket], claim: Claim, clock_s: float) -> Ticket | None:
+    """Return the request that one comes after; None if it is the first of those that compete.
+
+    Args:
+        ahead: competing tickets that come first.
+        claim: what the request asks of the queue.
+        clock_s: seconds since boot.
+    """
+    return next((one for one in reversed(ahead) if not _lets_pass(one, claim, clock_s)), None)
 
 
 def barring(
     ahead: Sequence[Ticket],
-    gpus: int,
-    free: Collection[str],
+    uuids: Collection[str],
+    claim: Claim,
+    busy_until_s: Mapping[str, float],
     clock_s: float,
-    *,
-    choosy: bool = False,
-) -> Ticket | None:
-    """Return the last of the earlier tickets that a request may not pass; None if it may start.
+) -> list[Ticket]:
+    """Return the earlier tickets whose GPUs a request may not take.
 
-    Within a ticket's time limit, a request may pass it if the ticket wants more GPUs and cannot
-    start on the free ones, or if the ticket is choosy. Only the launcher of a choosy ticket can
-    tell whether the free GPUs will do, so it would bar all others. A choosy request does not pass a
-    choosy ticket: both may want the same GPUs.
+    It may pass a ticket if it has ended before that one can start, by the time limits of what
+    runs, and may take GPUs that none of the tickets here wants. Only the launcher of a choosy
+    ticket can tell whether the free GPUs will do, so it would bar all others; within its limit
+    those pass that are not choosy themselves. Two that are may want the same GPUs, so of these only
+    a smaller one passes, while the other has too few.
 
     Args:
-        ahead: competing tickets that come first.
-        gpus: number of GPUs that the request wants.
-        free: UUIDs of the GPUs that are not in use.
+        ahead: all tickets that come first, in their order.
+        uuids: UUIDs of the GPUs that would do; tickets that want none of them are left out.
+        claim: what the request asks of the queue.
+        busy_until_s: seconds since boot at which each GPU that is in use is free at the latest, by
+            UUID; ENDLESS if there is no limit.
         clock_s: seconds since boot.
-        choosy: whether the request is choosy.
     """
-    return next(
-        (t for t in reversed(ahead) if not _may_pass(t, gpus, free, clock_s, choosy=choosy)), None
-    )
+    ahead = [
+        ticket
+        for ticket in ahead
+        if not _lets_pass(ticket, claim, clock_s)
+        and not _lets_smaller_pass(ticket, claim, busy_until_s, clock_s)
+    ]
+    if not claim.in_order and claim.ends_s < ENDLESS:
+        order = _Order(busy_until_s, clock_s)
+        ahead = [ticket for ticket in ahead if order.add(ticket, claim)]
+    return competing(ahead, uuids)
 
 
-def _may_pass(
-    ticket: Ticket, gpus: int, free: Collection[str], clock_s: float, *, choosy: bool
+def first_to_try(
+    ahead: Iterable[Ticket],
+    later: Iterable[Ticket],
+    busy_until_s: Mapping[str, float],
+    clock_s: float,
+    *,
+    sharers: Collection[int] = (),
+    skipped: Collection[str] = (),
+) -> Ticket | None:
+    """Return the first of some tickets that might start now, as far as others can tell.
+
+    Args:
+        ahead: tickets that come before them, in their order.
+        later: the tickets, in their order.
+        busy_until_s: as for barring().
+        clock_s: seconds since boot.
+        sharers: ids of the users whose jobs share GPUs, which others of theirs may join.
+        skipped: ids of tickets that have been tried.
+    """
+    order = _Order(busy_until_s, clock_s, sharers)
+    for ticket in ahead:
+        if not _lets_pass(ticket, Claim(), clock_s):
+            order.add(ticket)
+    for ticket in later:
+        if ticket.id not in skipped and order.might_start(ticket):
+            return ticket
+        order.add(ticket)
+    return None
+
+
+def leaves_some(ahead: Iterable[Ticket], free: Collection[str], clock_s: float) -> bool:
+    """Return whether a GPU is free that none of these tickets wants; those are for all."""
+    left = set(free)
+    for ticket in ahead:
+        if not _lets_pass(ticket, Claim(), clock_s):
+            left.difference_update(ticket.uuids)
+    return bool(left)
+
+
+def _lets_pass(ticket: Ticket, claim: Claim, clock_s: float) -> bool:
+    """Return whether a ticket is choosy and lets the request pass whatever that takes."""
+    return ticket.choosy and not claim.choosy and clock_s < ticket.passable_until_s
+
+
+def _lets_smaller_pass(
+    ticket: Ticket, claim: Claim, busy_until_s: Mapping[str, float], clock_s: float
 ) -> bool:
-    could_start = sum(uuid in free for uuid in ticket.uuids) >= ticket.gpus
-    is_smaller = gpus < ticket.gpus and not could_start
-    return clock_s < ticket.passable_until_s and (is_smaller or (ticket.choosy and not choosy))
+    """Return whether a ticket and a smaller request are choosy, and the ticket cannot start."""
+    if not (ticket.choosy and claim.choosy and clock_s < ticket.passable_until_s):
+        return False
+    free = sum(uuid not in busy_until_s for uuid in ticket.uuids)
+    return claim.gpus < ticket.gpus and free < ticket.gpus
+
+
+class _Order:
+    """Tickets in the order of the queue, and who of them waits for GPUs and not for others.
+
+    A head is a ticket that wants a GPU that no earlier one wants. All others wait behind a head.
+
+    Args:
+        busy_until_s: as for barring().
+        clock_s: seconds since boot.
+        sharers: as for first_to_try().
+    """
+
+    def __init__(
+        self,
+        busy_until_s: Mapping[str, float],
+        clock_s: float,
+        sharers: Collection[int] = (),
+    ) -> None:
+        self._busy_until_s, self._clock_s, self._sharers = busy_until_s, clock_s, sharers
+        self._wanted: set[str] = set()
+        self._heads: list[tuple[frozenset[str], float]] = []
+
+    def add(self, ticket: Ticket, claim: Claim | None = None) -> bool:
+        """Add the next ticket; return whether it bars a request that comes after it."""
+        is_head = not self._wanted.issuperset(ticket.uuids)
+        bars = False
+        if is_head or ticket.in_order:
+            start_s = self._clock_s if ticket.in_order else self._earliest_start_s(ticket)
+            bars = claim is not None and claim.ends_s > start_s
+            self._heads.append((frozenset(ticket.uuids), start_s))
+        elif claim:
+            bars = self._free_for(ticket) >= ticket.gpus
+        self._wanted.update(ticket.uuids)
+        return bars
+
+    def might_start(self, ticket: Ticket) -> bool:
+        """Return whether the next ticket might start, for all that others know of it."""
+        may_join = ticket.may_join and ticket.user_id in self._sharers
+        return may_join or self._free_for(ticket) >= ticket.gpus
+
+    def _free_for(self, ticket: Ticket) -> int:
+        """Return how many free GPUs a ticket could take without delaying the heads before it."""
+        ends_s = ENDLESS
+        if ticket.ends_within_s is not None and not ticket.in_order:
+            ends_s = self._clock_s + ticket.ends_within_s
+        free = {uuid for uuid in ticket.uuids if uuid not in self._busy_until_s}
+        for uuids, start_s in self._heads:
+            if ends_s > start_s or ends_s == ENDLESS:
+                free -= uuids
+        return len(free)
+
+    def _earliest_start_s(self, ticket: Ticket) -> float:
+        """Return when a head can start by the limits of what runs, in seconds since boot.
+
+        What is overdue may end at any moment, and counts as free; if it is long overdue, nobody
+        ends it, and it is endless.
+        """
+        overdue_s = self._clock_s - _LATE_S
+        ends = (self._busy_until_s.get(uuid, self._clock_s) for uuid in ticket.uuids)
+        times = sorted(end_s if end_s > overdue_s else ENDLESS for end_s in ends)
+        return times[ticket.gpus - 1] if ticket.gpus <= len(times) else ENDLESS

@@ -2,64 +2,90 @@
 # pure: decides on plain values
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from gpulaunch.errors import FieldError
+from gpulaunch.files.fields import FieldTable, RowOf, checked
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
 from gpulaunch.typing import Any
 
 VERSION = 1
-"""Version of the records' format. A live record of another version stops decisions."""
+"""Version of this reader. A record's `version` is the oldest reader that understands it: it grows
+only with a change that an older reader must not overlook, never with a new key alone."""
+
+UNKNOWN_TIME = "1970-01-01T00:00:00Z"
+"""Time in a record that does not tell it in a form that this version understands."""
+
+PROCESS = RowOf((0, 1 << 62), (0, 1 << 62))
+"""Rule for a process: its pid and start time."""
+
+TABLE_KEY = RowOf(str, str, str)
+"""Rule for the key of a described machine."""
 
 MAX_COMMAND_CHARACTERS = 16384
 
+MAX_UNLOCKED_BYTES = 4096
+"""Largest record that counts without a process that holds it, as a container's can."""
 
-def without_none(document: object, optional: Mapping[str, object]) -> dict[str, Any]:
-    """Return the document without optional values that are None.
+
+class NewerRecordError(FieldError):
+    """A record of a later version, which says that this version does not understand it.
+
+    Args:
+        version: version of the reader that is needed.
+    """
+
+    def __init__(self, version: int) -> None:
+        super().__init__(
+            ("version",), f"it needs a gpulaunch that reads version {version} of the records"
+        )
+
+
+def read_fields(
+    document: object, needed: FieldTable, if_given: FieldTable, others: FieldTable
+) -> dict[str, Any]:
+    """Return the fields of a record that this version knows.
+
+    Records are written by other versions, too: keys that are unknown here are ignored, and so are
+    values of `others` in a form that is unknown here. None is no value.
+
+    Args:
+        document: content of the record.
+        needed: fields without which nobody can tell which GPUs are free.
+        if_given: fields that can be missing, but have to be understood where they are given.
+        others: all other fields.
 
     Raises:
-        FieldError: the document is no table.
+        FieldError: a field that has to be understood is missing or wrong.
+        NewerRecordError: the record needs a later version.
     """
     if not isinstance(document, Mapping):
         raise FieldError((), f"{document!r} is not a table")
-    return {
-        key: value for key, value in document.items() if value is not None or key not in optional
-    }
+    version = document.get("version")
+    if type(version) is int and version > VERSION:
+        raise NewerRecordError(version)
+    understood = {**needed, **if_given}
+    fields = {key: document[key] for key in understood if document.get(key) is not None}
+    checked(fields, understood, required=tuple(needed))
+    known = {key: document[key] for key in others if document.get(key) is not None}
+    try:
+        return fields | dict(checked(known, others))
+    except FieldError:  # then one by one
+        for key, value in known.items():
+            with suppress(FieldError):
+                fields |= checked({key: value}, {key: others[key]})
+        return fields
 
 
-def texts_of(document: Mapping[str, Any], key: str, length: int | None = None) -> tuple[str, ...]:
-    """Return the list of texts in a field.
-
-    Raises:
-        FieldError: the field is no such list, or has another length than asked for.
-    """
-    values = document[key]
-    if any(not isinstance(value, str) for value in values) or length not in (None, len(values)):
-        raise FieldError((key,), f"{key}: {values!r} is no list of texts")
-    return tuple(values)
+def process_of(fields: Mapping[str, Any], key: str) -> Process:
+    """Return the process in a field; one that has ended if the field does not tell it."""
+    return Process(*fields.get(key, (0, 0)))
 
 
-def process_of(document: Mapping[str, Any], key: str) -> Process:
-    """Return the process in a field.
-
-    Raises:
-        FieldError: the field is no process.
-    """
-    values = document[key]
-    if len(values) != 2 or any(type(value) is not int or value < 0 for value in values):
-        raise FieldError((key,), f"{key}: {values!r} is not [pid, start time]")
-    return Process(*values)
-
-
-def read_table_key(document: Mapping[str, Any]) -> TableKey | None:
-    """Return the key of the record's machine; None for this machine's own GPUs.
-
-    Raises:
-        FieldError: the field is no key.
-    """
-    if document.get("table") is None:
-        return None
-    return TableKey(*texts_of(document, "table", length=3))
+def table_key_of(fields: Mapping[str, Any]) -> TableKey | None:
+    """Return the key of the record's machine; None for this machine's own GPUs."""
+    return TableKey(*fields["table"]) if "table" in fields else None
 
 
 def check_id(text: str) -> None:
@@ -72,24 +98,18 @@ def check_id(text: str) -> None:
         raise FieldError(("id",), f"id: {text!r} is no lease's id")
 
 
-def check_time(document: Mapping[str, Any], key: str) -> None:
-    """Check that a time is ISO 8601, UTC, in whole seconds.
-
-    Raises:
-        FieldError: it is another text.
-    """
-    found = document[key]
-    if (
-        not found.isascii()
-        or "".join("0" if c.isdigit() else c for c in found) != "0000-00-00T00:00:00Z"
-    ):
-        raise FieldError((key,), f"{key}: {found!r} is no time such as 2026-01-31T23:59:59Z")
+def time_of(fields: Mapping[str, Any], key: str) -> str:
+    """Return the time in a field: ISO 8601, UTC, whole seconds; UNKNOWN_TIME if it is no time."""
+    found = fields.get(key, "")
+    digits_as_zero = "".join("0" if c.isdigit() else c for c in found)
+    if not found.isascii() or digits_as_zero != "0000-00-00T00:00:00Z":
+        return UNKNOWN_TIME
+    return str(found)
 
 
-def shortened(command: Sequence[str]) -> list[str]:
-    """Return the command, cut after MAX_COMMAND_CHARACTERS: every launcher reads every record."""
+def shortened(command: Sequence[str], room: int = MAX_COMMAND_CHARACTERS) -> list[str]:
+    """Return the command, cut after so many characters: every launcher reads every record."""
     kept: list[str] = []
-    room = MAX_COMMAND_CHARACTERS
     for argument in command:
         if len(argument) > room:
             return [*kept, argument[: max(room, 0)] + "..."]

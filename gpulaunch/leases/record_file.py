@@ -11,19 +11,23 @@ import os
 import stat
 import struct
 from contextlib import suppress
+from io import FileIO
 
-from gpulaunch.errors import FailedError, FieldError
+from gpulaunch.errors import FailedError, FieldError, call_failed
 from gpulaunch.leases.lease import Lease, parse_lease
+from gpulaunch.leases.record_fields import MAX_UNLOCKED_BYTES, NewerRecordError
 from gpulaunch.leases.ticket import Ticket, parse_ticket
 from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.system import user_name
+from gpulaunch.process.system import boot_id, user_name, who_may
 from gpulaunch.records import Record
 
 LEASE_PREFIX = "gpulaunch.lease."
 TICKET_PREFIX = "gpulaunch.ticket."
+BELL_PREFIX = "gpulaunch.bell."
 MAX_RECORD_BYTES = 1 << 20
 
 _FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
+_WHOLE_FILE_READ = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def record_name(record: Lease | Ticket) -> str:
@@ -65,6 +69,9 @@ class Draft:
     def __init__(self, directory: str, lease_id: str | None = None) -> None:
         self.id = lease_id or os.urandom(6).hex()
         self.fd = out_of_the_way(os.open(directory, os.O_TMPFILE | os.O_RDWR, 0o644))
+        # It closes the descriptor, and warns, if the record is thrown away: what no object owns is
+        # nobody's lease. A finalizer in Python could be interrupted by a signal handler.
+        self._file = FileIO(f"lease {self.id}", "r+", opener=lambda *_: self.fd)
         fcntl.fcntl(
             self.fd, fcntl.F_OFD_SETLK, struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
         )
@@ -89,9 +96,18 @@ class Draft:
             follow_symlinks=True,
         )
 
+    @property
+    def changed_ns(self) -> int:
+        """Change time of its file, in nanoseconds since 1970: once published, when it was."""
+        return os.fstat(self.fd).st_ctime_ns
+
     def close(self) -> None:
         """Close the record; it is unlocked when its last descriptor is closed."""
-        os.close(self.fd)
+        self._file.close()
+
+
+class UnreadableError(FailedError):
+    """A record that its owner lets nobody read, which no gpulaunch does."""
 
 
 class FoundRecord(Record):
@@ -100,18 +116,20 @@ class FoundRecord(Record):
     Attributes:
         name: name of the file.
         user_id: owner of the file.
-        content: its contents.
+        changed_ns: change time of the file, in nanoseconds since 1970.
+        content: its contents; empty if it is unlocked and larger than MAX_UNLOCKED_BYTES.
         locked: whether a process holds its lock.
     """
 
     name: str
     user_id: int
+    changed_ns: int
     content: bytes
     locked: bool
 
 
 def read_record(directory_fd: int, directory: str, name: str) -> FoundRecord | None:
-    """Read a record; return None if the file is gone or no regular file.
+    """Read a record; return None if the file is gone or no record.
 
     Args:
         directory_fd: descriptor of the directory.
@@ -119,6 +137,7 @@ def read_record(directory_fd: int, directory: str, name: str) -> FoundRecord | N
         name: name of the file in it.
 
     Raises:
+        UnreadableError: this user may not read the file.
         FailedError: the file cannot be read, so it is unknown whether the record is alive.
     """
     try:
@@ -135,14 +154,23 @@ def read_record(directory_fd: int, directory: str, name: str) -> FoundRecord | N
         owner = user_name(status.st_uid)
         reason = os.strerror(problem.errno or 0).lower()
         message = f"{directory}/{name}: cannot read this record of {owner}: {reason}"
-        raise FailedError(
-            message, f"only {owner} or root can tell whether it is alive, and remove it"
-        ) from None
+        if problem.errno in (errno.EACCES, errno.EPERM):
+            raise UnreadableError(f"{message}, so it does not count") from None
+        raise FailedError(message) from None
     if fd is None:
         return None
     try:
         locked = is_locked(fd)
-        return FoundRecord(name, os.fstat(fd).st_uid, os.read(fd, MAX_RECORD_BYTES + 1), locked)
+        status = os.fstat(fd)
+        # Anybody can fill the directory with unlocked files, which all launchers read.
+        content = b""
+        if locked:
+            content = os.read(fd, MAX_RECORD_BYTES + 1)
+        elif status.st_size <= MAX_UNLOCKED_BYTES:
+            content = os.read(fd, MAX_UNLOCKED_BYTES)
+        return FoundRecord(name, status.st_uid, status.st_ctime_ns, content, locked)
+    except OSError as problem:
+        raise call_failed(f"{directory}/{name}: cannot read this record", problem) from None
     finally:
         os.close(fd)
 
@@ -155,10 +183,24 @@ def remove_dead(found: FoundRecord, directory_fd: int) -> None:
     if os.geteuid() in (0, found.user_id):
         with suppress(OSError):
             os.unlink(found.name, dir_fd=directory_fd)
+        remove_bell(found.name, directory_fd)
+
+
+def remove_bell(name: str, directory_fd: int) -> None:
+    """Remove the bell of a ticket, given the name of the ticket's file; of a lease there is none.
+
+    A failure is ignored: without its ticket it has no effect.
+    """
+    if ticket_number(name):
+        with suppress(OSError):
+            os.unlink(BELL_PREFIX + id_in(name), dir_fd=directory_fd)
 
 
 def open_record(name: str, directory_fd: int | None = None) -> int | None:
-    """Open a record to read; return None if the file is gone or no regular file.
+    """Open a record to read; return None if the file is gone or no record.
+
+    A record is a regular file with one link. Another user could give a record's name to a file of
+    somebody else by a hard link, and blame its owner for the lease.
 
     Raises:
         OSError: the file may be a record, but cannot be opened.
@@ -171,7 +213,8 @@ def open_record(name: str, directory_fd: int | None = None) -> int | None:
         if problem.errno in (errno.ENOENT, errno.ELOOP):
             return None
         raise
-    if stat.S_ISREG(os.fstat(fd).st_mode):
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
         return fd
     os.close(fd)
     return None
@@ -192,10 +235,19 @@ def is_alive(path: str) -> bool:
 
 
 def parse_unlocked(found: FoundRecord) -> Lease | None:
-    """Return the lease of an unlocked record that a container may hold; None for a dead record."""
+    """Return the lease of an unlocked record that a container may hold; None for a dead record.
+
+    Nothing of an earlier boot runs any more.
+    """
+    if b'"engine": "' not in found.content:
+        return None
     with suppress(ValueError, RecursionError, FieldError):
         record = _parse(found)
-        if isinstance(record, Lease) and record.engine is not None:
+        if (
+            isinstance(record, Lease)
+            and record.engine is not None
+            and record.boot_id in ("", boot_id())
+        ):
             return record
     return None
 
@@ -212,7 +264,9 @@ def parse_record(found: FoundRecord, directory: str) -> Lease | Ticket:
         owner = user_name(found.user_id)
         kind = "lease" if found.name.startswith(LEASE_PREFIX) else "ticket"
         path = f"{directory}/{found.name}"
-        hint = f"{owner} or root can end it: gpulaunch free {id_in(found.name)}"
+        hint = f"{who_may(found.user_id)} can end it: gpulaunch free {id_in(found.name)}"
+        if isinstance(problem, NewerRecordError):
+            hint = f"{owner} uses a later gpulaunch: use that one, too"
         raise FailedError(
             f"{path}: this live {kind} of {owner} cannot be understood: {problem}", hint
         ) from None
@@ -236,7 +290,9 @@ def _parse(found: FoundRecord) -> Lease | Ticket:
     document = json.loads(found.content, parse_constant=_refuse_constant)
     is_lease = found.name.startswith(LEASE_PREFIX)
     record = (
-        parse_lease(document, found.user_id) if is_lease else parse_ticket(document, found.user_id)
+        parse_lease(document, found.user_id)
+        if is_lease
+        else parse_ticket(document, found.user_id, found.changed_ns)
     )
     if record_name(record) != found.name:
         raise FieldError(("id",), f"its name should be {record_name(record)}")
@@ -248,11 +304,10 @@ def is_locked(fd: int) -> bool:
 
     The call does not take the lock, and a process that can only read the file cannot hold one.
     """
-    question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
-    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, question)
-    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _WHOLE_FILE_READ)
+    return bool(struct.unpack_from("h", answer)[0] != fcntl.F_UNLCK)
 
 
 def wait_until_unlocked(fd: int) -> None:
     """Block until no process holds a write lock on the file, which is open to read."""
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0))
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, _WHOLE_FILE_READ)

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from gpulaunch.errors import FieldError
-from gpulaunch.files.fields import FieldTable, checked
-from gpulaunch.leases.record_fields import texts_of
+from gpulaunch.files.fields import FieldTable, ListOf, checked
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.records import Record, as_dict, as_list
 from gpulaunch.typing import Any, Literal
@@ -70,13 +69,13 @@ class Share(Record):
 
 
 _SHARE: FieldTable = {
-    "group": list,
+    "group": ListOf(str),
     "sm_percentage": (1, 100),
     "bandwidth_sensitive": bool,
     "demand": dict,
     "objective": dict,
     "slowdowns": dict,
-    "predicted": list,
+    "predicted": ListOf(str),
     "pipe_directory": str,
 }
 _MOST_CHARACTERS = 100
@@ -124,17 +123,20 @@ def parse_share(document: object) -> Share:
         FieldError: it is no such document.
     """
     required = [key for key in _SHARE if key not in ("predicted", "pipe_directory")]
-    share = checked(document, _SHARE, required=required, where=("share",))
+    share = checked(_known(document, _SHARE), _SHARE, required=required, where=("share",))
     slowdowns = checked(
         share["slowdowns"],
         dict.fromkeys(share["slowdowns"], (0.0, 1e4)),
         where=("share", "slowdowns"),
     )
     objective = checked(
-        share["objective"], _OBJECTIVE, required=tuple(_OBJECTIVE), where=("share", "objective")
+        _known(share["objective"], _OBJECTIVE),
+        _OBJECTIVE,
+        required=tuple(_OBJECTIVE),
+        where=("share", "objective"),
     )
-    group, directory = texts_of(share, "group"), share.get("pipe_directory")
-    predicted = texts_of(share, "predicted") if "predicted" in share else ()
+    group, directory = tuple(share["group"]), share.get("pipe_directory")
+    predicted = tuple(share.get("predicted", ()))
     for text in group if directory is None else (*group, directory):
         if not (text.isascii() and text.isprintable() and len(text) <= _MOST_CHARACTERS):
             raise FieldError(("share",), f"{text!r} is neither a UUID nor a directory")
@@ -153,6 +155,13 @@ def parse_share(document: object) -> Share:
     )
 
 
+def _known(document: object, fields: FieldTable) -> object:
+    """Return a table without keys of other versions."""
+    if not isinstance(document, Mapping):
+        return document
+    return {key: value for key, value in document.items() if key in fields}
+
+
 def _parse_demand(document: Mapping[str, Any]) -> Demand:
     """Return the demand of a document.
 
@@ -160,7 +169,8 @@ def _parse_demand(document: Mapping[str, Any]) -> Demand:
         FieldError: a field is wrong.
     """
     required = [key for key in _DEMAND if key not in ("power_w", "counters", "intensity")]
-    demand = checked(document, _DEMAND, required=required, where=("share", "demand"))
+    where = ("share", "demand")
+    demand = checked(_known(document, _DEMAND), _DEMAND, required=required, where=where)
     points = [
         _check_numbers(point, "curve", ((0.0, 100.0), (0.0, 1e15))) for point in demand["curve"]
     ]

@@ -1,5 +1,6 @@
 """The choice of the state directory, on which all launchers of this machine agree."""
 
+import errno
 import os
 
 from gpulaunch.errors import FailedError, UsageError
@@ -124,3 +125,18 @@ def _find_mount(directory: str) -> _Mount:
     except (OSError, ValueError, IndexError):
         return _Mount("", "", "")
     return best
+
+
+def directory_failed(directory: str, what: str, problem: OSError) -> FailedError:
+    """Return an error for the user about a failed system call in a state directory.
+
+    Args:
+        directory: the state directory.
+        what: what cannot be done.
+        problem: the error of the call.
+    """
+    reason = os.strerror(problem.errno or 0).lower()
+    hint = None
+    if problem.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
+        hint = "choose a local file system such as tmpfs with GPULAUNCH_STATE_DIR"
+    return FailedError(f"{directory}: {what}: {reason}", hint)

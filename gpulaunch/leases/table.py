@@ -4,36 +4,32 @@ The host-wide lock is flock on the directory itself (host_lock.py); a record liv
 own lock is held (record_file.py). docs/decisions/allocation-table.md gives the reasons.
 """
 
-import errno
 import os
-import signal
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from gpulaunch.errors import FailedError
-from gpulaunch.leases.host_lock import lock_holder, lock_in_time, unlock
+from gpulaunch.leases.host_lock import HostLock, open_directory
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import (
     LEASE_PREFIX,
     Draft,
     FoundRecord,
+    UnreadableError,
+    id_in,
     parse_record,
     parse_unlocked,
     read_record,
     record_name,
+    remove_bell,
     remove_dead,
     ticket_number,
 )
-from gpulaunch.leases.state_directory import preferred_directory, state_directory
+from gpulaunch.leases.state_directory import directory_failed, state_directory
 from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.machine.table_key import TableKey, same_table
-from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import user_name
 from gpulaunch.records import Record, replace
-
-LOCK_TIMEOUT_S = 10.0
-
-_ALL_SIGNALS = signal.valid_signals()
 
 
 class Snapshot(Record):
@@ -83,11 +79,14 @@ class Table:
     ) -> None:
         self._ended_containers = ended_containers
         # Read once: a Python program may change it while it has a lease.
-        self._chosen = os.environ.get("GPULAUNCH_STATE_DIR")
-        self._preferred = preferred_directory(self._chosen)
-        self.directory = state_directory(self._chosen, described=described, private=private)
+        chosen = os.environ.get("GPULAUNCH_STATE_DIR")
+        self.directory = state_directory(chosen, described=described, private=private)
         self.warn = warn
+        self._lock = HostLock(self.directory, chosen, self._warn_once)
         self._ended: set[str] = set()
+        self._dead: set[str] = set()
+        self._after: tuple[str, set[str]] = "", set()
+        self._told: set[str] = set()
         self._check_owner()
 
     def draft(self, lease_id: str | None = None) -> Draft:
@@ -104,23 +103,20 @@ class Table:
         except OSError as problem:
             raise self.failed("cannot write a record", problem) from None
 
-    def peek(self, before: int | None = None) -> Snapshot:
+    def peek(self, before: Ticket | None = None) -> Snapshot:
         """Return all live records of all machines without the lock, so they may change at once.
 
         If no process holds a lease any more, its engine is asked whether a container does.
 
         Args:
-            before: number below which tickets are read; None for all tickets.
+            before: ticket; only those that come before it are read. None for all tickets.
 
         Raises:
             FailedError: a live record cannot be read, so it is unknown which GPUs are free.
         """
+        fd = open_directory(self.directory)
         try:
-            fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
-        except OSError as problem:
-            raise self.failed("cannot open the state directory", problem) from None
-        try:
-            seen = _read_records(fd, self.directory, before, self._ended, clear_dead=False)
+            seen = self.read_records(fd, before)
         finally:
             os.close(fd)
         if not seen.unlocked:
@@ -139,72 +135,57 @@ class Table:
         return over
 
     @contextmanager
-    def locked(self) -> "Iterator[LockedTable]":
+    def locked(self, patience_s: float | None = None) -> "Iterator[LockedTable]":
         """Hold the host-wide lock, to read and write records only, for milliseconds.
 
         Signals are blocked meanwhile, so that none ends or stops this process under the lock.
 
-        Raises:
-            FailedError: the lock is not free within LOCK_TIMEOUT_S; the message names its holder.
-        """
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
-        try:
-            fd = self._lock()
-            try:
-                yield LockedTable(fd, self, self._ended)
-            finally:
-                unlock(fd)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-    def _lock(self) -> int:
-        while True:
-            try:
-                fd = out_of_the_way(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY))
-            except OSError as problem:
-                raise self.failed("cannot open the state directory", problem) from None
-            if not lock_in_time(fd, LOCK_TIMEOUT_S):
-                holder = lock_holder(self.directory)
-                held = f"the host-wide lock is held for {LOCK_TIMEOUT_S:g} s by {holder}"
-                raise FailedError(f"{self.directory}: {held}")
-            try:
-                if self._is_still_here(fd):
-                    self._check_still_preferred()
-                    return fd
-            except BaseException:
-                unlock(fd)
-                raise
-            unlock(fd)
-
-    def _is_still_here(self, fd: int) -> bool:
-        """Return whether the directory is still the one that was opened, and not a replacement."""
-        try:
-            return os.path.samestat(os.fstat(fd), os.stat(self.directory))
-        except FileNotFoundError:
-            return False
-
-    def _check_still_preferred(self) -> None:
-        """Check that `gpulaunch setup` has not made another state directory meanwhile.
+        Args:
+            patience_s: seconds to wait for the lock; None for as long as any launch does.
 
         Raises:
-            FailedError: it has.
+            FailedError: the lock is not free in time; or a signal came that this process holds
+                back.
+            TimedOutError: the patience is over.
         """
-        preferred = preferred_directory(self._chosen)
-        if preferred != self._preferred:
-            moved = f"the state directory moved from {self._preferred} to {preferred}"
-            raise FailedError(f"{moved} during this launch", "run the command again")
+        with self._lock.held(patience_s) as fd:
+            yield LockedTable(fd, self)
 
     def own_leases(self) -> list[Lease]:
         """Return this user's live leases of all machines; damaged records are left out."""
-        leases = []
-        for name in os.listdir(self.directory):
-            if name.startswith(LEASE_PREFIX):
+        return [record for record in self.own_records() if isinstance(record, Lease)]
+
+    def own_records(self) -> list[Lease | Ticket]:
+        """Return this user's live records of all machines; damaged ones are left out."""
+        records = []
+        for name in self.names():
+            if name.startswith(LEASE_PREFIX) or ticket_number(name):
                 with suppress(FailedError):
                     found = self.find(name)
                     if found and found.locked and found.user_id == os.geteuid():
-                        record = parse_record(found, self.directory)
-                        leases += [record] if isinstance(record, Lease) else []
-        return leases
+                        records.append(parse_record(found, self.directory))
+        return records
+
+    def file_of(self, lease_id: str) -> str:
+        """Return the name of a record's file, dead or alive; empty if there is none."""
+        names = (name for name in self.names() if id_in(name) == lease_id)
+        return next(
+            (one for one in names if one.startswith(LEASE_PREFIX) or ticket_number(one)), ""
+        )
+
+    def names(self, fd: int | None = None) -> list[str]:
+        """Return the names of all files in the directory.
+
+        Args:
+            fd: descriptor of the directory, or None.
+
+        Raises:
+            FailedError: it cannot be listed.
+        """
+        try:
+            return os.listdir(self.directory if fd is None else fd)
+        except OSError as problem:
+            raise self.failed("cannot list the state directory", problem) from None
 
     def find(self, name: str) -> FoundRecord | None:
         """Return a record, dead or alive, by its file's name; None if it is gone.
@@ -212,19 +193,108 @@ class Table:
         Raises:
             FailedError: the file cannot be read.
         """
-        fd = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        fd = open_directory(self.directory)
         try:
             return read_record(fd, self.directory, name)
         finally:
             os.close(fd)
 
+    def later(self, ticket: Ticket, wanted: Callable[[str], bool]) -> Iterator[Ticket]:
+        """Yield the live tickets after another, in their order; damaged ones are left out.
+
+        Args:
+            ticket: the other one.
+            wanted: function of an id that returns whether that ticket is to be read at all.
+        """
+        fd = open_directory(self.directory)
+        try:
+            names = [name for name in self.names(fd) if ticket_number(name)]
+            places = []
+            for name in names:
+                with suppress(OSError):
+                    changed_ns = os.stat(name, dir_fd=fd).st_ctime_ns
+                    places.append((changed_ns, ticket_number(name), id_in(name), name))
+            for *place, name in sorted(places):
+                if tuple(place) > ticket.place and wanted(id_in(name)):
+                    with suppress(FailedError):
+                        found = read_record(fd, self.directory, name)
+                        record = self.live_record(found) if found else None
+                        if isinstance(record, Ticket):
+                            yield record
+        finally:
+            os.close(fd)
+
     def failed(self, what: str, problem: OSError) -> FailedError:
         """Return an error for the user about a failed system call in this directory."""
-        reason = os.strerror(problem.errno or 0).lower()
-        hint = None
-        if problem.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-            hint = "choose a local file system such as tmpfs with GPULAUNCH_STATE_DIR"
-        return FailedError(f"{self.directory}: {what}: {reason}", hint)
+        return directory_failed(self.directory, what, problem)
+
+    def read_records(self, directory_fd: int, before: Ticket | None) -> Snapshot:
+        """Return all live records of all machines, and remove dead ones of this user.
+
+        Root removes those of all users. LockedTable.read and peek() say more.
+        """
+        leases: list[Lease] = []
+        tickets: list[Ticket] = []
+        unlocked: set[str] = set()
+        for name in self.names(directory_fd):
+            if name in self._dead or not self._is_wanted(name, directory_fd, before):
+                continue
+            try:
+                found = read_record(directory_fd, self.directory, name)
+            except UnreadableError as problem:
+                # It is no lease of a gpulaunch's, and must not shut everybody out.
+                self._warn_once(problem.message)
+                continue
+            if found is None:
+                continue
+            record = self.live_record(found)
+            if isinstance(record, Lease):
+                leases.append(record)
+                unlocked |= set() if found.locked else {record.id}
+            elif record:
+                tickets.append(record)
+            else:
+                self._dead.add(name)  # what is unlocked is never locked again
+                remove_dead(found, directory_fd)
+        leases.sort(
+            key=lambda lease: (lease.clock_s, lease.started_at, len(lease.ancestors), lease.id)
+        )
+        tickets.sort(key=lambda ticket: ticket.place)
+        if before:
+            tickets = [ticket for ticket in tickets if ticket.place < before.place]
+        return Snapshot(leases, tickets, frozenset(unlocked))
+
+    def _is_wanted(self, name: str, directory_fd: int, before: Ticket | None) -> bool:
+        """Return whether a file is a lease, or a ticket that may come before another."""
+        if ticket_number(name) == 0:
+            return name.startswith(LEASE_PREFIX)
+        if before is None:
+            return True
+        if self._after[0] != before.id:
+            self._after = before.id, set()
+        if name in self._after[1]:
+            return False
+        with suppress(OSError):
+            if os.stat(name, dir_fd=directory_fd).st_ctime_ns <= before.linked_ns:
+                return True
+        self._after[1].add(name)  # for good: the change time of a file can only become later
+        return False
+
+    def live_record(self, found: FoundRecord) -> Lease | Ticket | None:
+        """Return a record if it is locked, or a lease whose containers may still live; else None.
+
+        Raises:
+            FailedError: a live record is not understood.
+        """
+        if found.locked:
+            return parse_record(found, self.directory)
+        lease = parse_unlocked(found)
+        return None if lease is None or lease.id in self._ended else lease
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            self.warn(message)
 
     def path_of(self, record: Lease | Ticket) -> str:
         """Return the path of a record's file."""
@@ -246,34 +316,35 @@ class Table:
 class LockedTable:
     """The table while the host-wide lock is held."""
 
-    def __init__(self, fd: int, table: Table, ended: Collection[str]) -> None:
+    def __init__(self, fd: int, table: Table) -> None:
         self._fd = fd
         self._table = table
-        self._ended = ended
 
-    def read(self, before: int | None = None) -> Snapshot:
-        """Return all live records of all machines, and remove dead ones of this user.
+    def read(self, before: Ticket | None = None) -> Snapshot:
+        """Return all live records of all machines.
 
-        Root removes those of all users. No engine is asked under the lock, for which all launchers
-        wait: a lease counts as alive unless peek() found that its containers have ended.
+        No engine is asked under the lock, for which all launchers wait: a lease counts as alive
+        unless peek() found that its containers have ended.
 
         Args:
-            before: number below which tickets are read; None for all tickets.
+            before: ticket; only those that come before it are read. None for all tickets.
 
         Raises:
             FailedError: a live record cannot be read, so it is unknown which GPUs are free.
         """
-        return _read_records(self._fd, self._table.directory, before, self._ended, clear_dead=True)
+        return self._table.read_records(self._fd, before)
 
     def sweep(self, name: str) -> None:
         """Remove a record if it is dead."""
         found = read_record(self._fd, self._table.directory, name)
-        if found and _live_record(found, self._table.directory, self._ended) is None:
+        if found and self._table.live_record(found) is None:
             remove_dead(found, self._fd)
 
     def next_number(self) -> int:
         """Return the number of a ticket that comes after all live ones: 1 + the largest."""
-        plausible = (name for name in os.listdir(self._fd) if 0 < ticket_number(name) < MAX_NUMBER)
+        plausible = (
+            name for name in self._table.names(self._fd) if 0 < ticket_number(name) < MAX_NUMBER
+        )
         names = sorted(plausible, key=ticket_number, reverse=True)
         for name in names:
             found = read_record(self._fd, self._table.directory, name)
@@ -300,6 +371,7 @@ class LockedTable:
         Raises:
             FailedError: its file cannot be removed.
         """
+        remove_bell(record_name(record), self._fd)
         try:
             os.unlink(record_name(record), dir_fd=self._fd)
         except FileNotFoundError:
@@ -321,46 +393,3 @@ def release(table: Table, draft: Draft, record: Lease | Ticket) -> None:
         table.warn(problem.message)
     finally:
         draft.close()
-
-
-def _read_records(
-    directory_fd: int,
-    directory: str,
-    before: int | None,
-    ended: Collection[str],
-    *,
-    clear_dead: bool,
-) -> Snapshot:
-    leases: list[Lease] = []
-    tickets: list[Ticket] = []
-    unlocked: set[str] = set()
-    for name in os.listdir(directory_fd):
-        number = ticket_number(name)
-        if not name.startswith(LEASE_PREFIX) and (
-            number == 0 or (before is not None and number >= before)
-        ):
-            continue
-        found = read_record(directory_fd, directory, name)
-        if found is None:
-            continue
-        record = _live_record(found, directory, ended)
-        if isinstance(record, Lease):
-            leases.append(record)
-            unlocked |= set() if found.locked else {record.id}
-        elif record:
-            tickets.append(record)
-        elif clear_dead:
-            remove_dead(found, directory_fd)
-    leases.sort(key=lambda lease: (lease.clock_s, lease.started_at, len(lease.ancestors), lease.id))
-    tickets.sort(key=lambda ticket: ticket.number)
-    return Snapshot(leases, tickets, frozenset(unlocked))
-
-
-def _live_record(
-    found: FoundRecord, directory: str, ended: Collection[str]
-) -> Lease | Ticket | None:
-    """Return a record if it is locked, or is a lease whose containers may still live; else None."""
-    if found.locked:
-        return parse_record(found, directory)
-    lease = parse_unlocked(found)
-    return None if lease is None or lease.id in ended else lease

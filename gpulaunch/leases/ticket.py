@@ -1,16 +1,17 @@
 """The Ticket record: a place in the queue, and its document."""
 # pure: decides on plain values
 
-from gpulaunch.files.fields import FieldTable, checked
+from gpulaunch.files.fields import FieldTable, ListOf
 from gpulaunch.leases.record_fields import (
+    PROCESS,
+    TABLE_KEY,
     VERSION,
     check_id,
-    check_time,
     process_of,
-    read_table_key,
+    read_fields,
     shortened,
-    texts_of,
-    without_none,
+    table_key_of,
+    time_of,
 )
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
@@ -26,22 +27,28 @@ class Ticket(Record):
 
     Attributes:
         id: id of the lease that it will become.
-        number: its place in the queue; smaller numbers come first.
+        number: number given under the host-wide lock, which orders tickets of one instant.
         user_id: owner of the record's file; it is not in the record itself.
         table: key of the described machine; None for this machine's own GPUs.
         within: id of the lease that the GPUs are to be taken from, or None.
         uuids: UUIDs of the GPUs that would do.
         gpus: number of GPUs that are needed.
-        passable_until_s: time, in seconds since boot, until which a smaller request may pass while
-            this one cannot start, and any request if this one is choosy.
+        passable_until_s: time, in seconds since boot, until which others may pass if this one is
+            choosy.
         launcher: the gpulaunch process.
-        command: command of the job, as given; undecodable bytes are surrogates.
+        command: what is published of the job's command; undecodable bytes are surrogates.
         profile: name of its profile, or None.
         name: name that the user gave the job, or None.
         since: when it joined the queue, ISO 8601, UTC.
         boot_id: boot id of the kernel that the process runs under.
         choosy: whether it may wait although enough GPUs are free, because together they do not meet
             its wishes.
+        ends_within_s: seconds within which its job will have ended for certain once it has started,
+            or None.
+        in_order: whether it passes nobody, and nobody may pass it.
+        may_join: whether it may share GPUs that are in use.
+        linked_ns: change time of the record's file, in nanoseconds since 1970: when it got its
+            name. It is not in the record itself, whose owner could choose it.
     """
 
     id: str
@@ -59,57 +66,83 @@ class Ticket(Record):
     since: str
     boot_id: str
     choosy: bool = False
+    ends_within_s: float | None = None
+    in_order: bool = False
+    may_join: bool = False
+    linked_ns: int = 0
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """What orders the queue: the kernel's time of joining it; the number if that is equal."""
+        return self.linked_ns, self.number, self.id
 
     def to_document(self) -> dict[str, Any]:
         """Return the document of the record's file."""
         document = as_dict(self)
-        del document["user_id"]
+        del document["user_id"], document["linked_ns"]
         document["table"] = as_list(self.table) if self.table else None
         document["launcher"] = as_list(self.launcher)
         document["command"] = shortened(self.command)
+        for key in ("ends_within_s", "in_order", "may_join"):
+            if not document[key]:  # the first reader knows no such keys
+                del document[key]
         return document | {"version": VERSION}
 
 
-_TICKET: FieldTable = {
-    "version": (VERSION, VERSION),
+_NEEDED: FieldTable = {
+    "version": (1, VERSION),
     "id": str,
     "number": (1, MAX_NUMBER),
-    "uuids": list,
+    "uuids": ListOf(str),
     "gpus": (1, 1 << 31),
+}
+_NEEDED_IF_GIVEN: FieldTable = {"table": TABLE_KEY, "within": str}
+_OTHERS: FieldTable = {
     "passable_until_s": (0.0, float(1 << 53)),
-    "launcher": list,
-    "command": list,
+    "launcher": PROCESS,
+    "command": ListOf(str),
     "since": str,
     "boot_id": str,
+    "profile": str,
+    "name": str,
+    "choosy": bool,
+    "ends_within_s": (0.0, float(1 << 53)),
+    "in_order": bool,
+    "may_join": bool,
 }
-_OPTIONAL = {"table": list, "within": str, "profile": str, "name": str, "choosy": bool}
 
 
-def parse_ticket(document: object, user_id: int) -> Ticket:
-    """Return the ticket of a document of Ticket.to_document.
+def parse_ticket(document: object, user_id: int, linked_ns: int = 0) -> Ticket:
+    """Return the ticket of a document of Ticket.to_document, of this version or another.
+
+    Args:
+        document: content of the record.
+        user_id: owner of its file.
+        linked_ns: change time of its file, in nanoseconds since 1970.
 
     Raises:
-        FieldError: it is no such document, or one of another version.
+        FieldError: it is no such document, or needs a later version.
     """
-    ticket = checked(
-        without_none(document, _OPTIONAL), {**_TICKET, **_OPTIONAL}, required=tuple(_TICKET)
-    )
+    ticket = read_fields(document, _NEEDED, _NEEDED_IF_GIVEN, _OTHERS)
     check_id(ticket["id"])
-    check_time(ticket, "since")
     return Ticket(
         id=ticket["id"],
         number=ticket["number"],
         user_id=user_id,
-        table=read_table_key(ticket),
+        table=table_key_of(ticket),
         within=ticket.get("within"),
-        uuids=texts_of(ticket, "uuids"),
+        uuids=tuple(ticket["uuids"]),
         gpus=ticket["gpus"],
-        passable_until_s=ticket["passable_until_s"],
+        passable_until_s=ticket.get("passable_until_s", 0.0),
         launcher=process_of(ticket, "launcher"),
-        command=texts_of(ticket, "command"),
+        command=tuple(ticket.get("command", ())),
         profile=ticket.get("profile"),
         name=ticket.get("name"),
-        since=ticket["since"],
-        boot_id=ticket["boot_id"],
+        since=time_of(ticket, "since"),
+        boot_id=ticket.get("boot_id", ""),
         choosy=ticket.get("choosy", False),
+        ends_within_s=ticket.get("ends_within_s"),
+        in_order=ticket.get("in_order", False),
+        may_join=ticket.get("may_join", False),
+        linked_ns=linked_ns,
     )

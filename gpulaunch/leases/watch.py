@@ -1,30 +1,37 @@
-"""A watch for the end of records and processes, by kernel events where there are any."""
+"""A watch for the end of records, by kernel events where there are any."""
 
+import _thread
 import os
-import select
+import signal
 import time
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
-from gpulaunch.leases.record_file import is_alive
+from gpulaunch.leases.record_file import LEASE_PREFIX, is_alive
 from gpulaunch.process import libc
 from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
 
 _ENDED = libc.IN_ATTRIB | libc.IN_CLOSE_WRITE | libc.IN_DELETE_SELF
 """Events at the end of a record: its name is removed, or its last writer has closed it."""
 
 _SETTLE_S = 1.0
 _LONGEST_PROBE_S = 0.064
-_WITHOUT_EVENTS_S = 1.0
+WITHOUT_EVENTS_S = 1.0
+"""Time between two looks where there are no events."""
 
 
 class Watch:
-    """A watch that sleeps until one of the records that it follows ends.
+    """A watch for the end of one of the records that it follows, and of leases that begin later.
 
-    To miss no end, follow first, then read the table, then sleep.
+    To miss no end, follow first, then read the table, then sleep until `fd` polls as readable.
 
     Args:
         directory: directory of the records.
         warn: called with a warning if there are no events.
+
+    Attributes:
+        fd: descriptor that polls as readable after an event; None if there are no events.
     """
 
     def __init__(self, directory: str, warn: Callable[[str], None]) -> None:
@@ -33,11 +40,13 @@ class Watch:
         # inotify's watch numbers by file name; they are never removed, which would cost 10 ms.
         self._watches: dict[str, int] = {}
         self._followed: frozenset[str] = frozenset()
-        self._fd: int | None = None
+        self._of_directory = 0
+        self.fd: int | None = None
         try:
-            self._fd = out_of_the_way(libc.inotify())
+            self.fd = out_of_the_way(libc.inotify())
+            self._of_directory = libc.watch_file(self.fd, directory, libc.IN_CREATE)
         except OSError as problem:
-            self._warn_without_events(problem)
+            self._stop_with(problem)
 
     def follow(self, names: Collection[str]) -> bool:
         """Follow these records and no others.
@@ -49,77 +58,75 @@ class Watch:
             Whether one of them is new, and may have ended before, so that the caller has to read
             the table again before it sleeps.
         """
-        if self._fd is None:
+        if self.fd is None:
             return False
         new = frozenset(names) - self._followed
         self._followed = frozenset(names)
-        for name in new.difference(self._watches):
-            try:
-                self._watches[name] = libc.watch_file(
-                    self._fd, os.path.join(self._directory, name), _ENDED
-                )
-            except FileNotFoundError:
-                pass
-            except OSError as problem:
-                self.close()
-                self._warn_without_events(problem)
-                break
+        self._add(new)
         return bool(new)
 
-    def sleep(self, timeout_s: float, pids: Iterable[int] = ()) -> bool:
-        """Sleep until a followed record or one of the processes ends, or the time is up.
-
-        Args:
-            timeout_s: seconds of the longest sleep.
-            pids: processes of any user; those not visible here are ignored.
-
-        Returns:
-            Whether one of them has ended, as far as events show.
-        """
-        poll = select.poll()
-        if self._fd is None:
-            timeout_s = min(timeout_s, _WITHOUT_EVENTS_S)
-        else:
-            poll.register(self._fd, select.POLLIN)
-        process_fds = [fd for pid in pids if (fd := _open_process(pid)) is not None]
-        for fd in process_fds:
-            poll.register(fd, select.POLLIN)
+    def _add(self, names: Iterable[str]) -> None:
         try:
-            happened = poll.poll(max(0.0, timeout_s) * 1000)
-        finally:
-            for fd in process_fds:
-                os.close(fd)
-        if self._fd is None:
-            return bool(happened)
-        watches = libc.watches_with_events(self._fd)
-        ended = [name for name in self._followed if self._watches.get(name) in watches]
-        self._wait_until_dead(ended)
-        return bool(ended) or any(fd != self._fd for fd, _ in happened)
+            for name in names:
+                if name not in self._watches and self.fd is not None:
+                    with suppress(FileNotFoundError):
+                        self._watches[name] = libc.watch_file(self.fd, self._path(name), _ENDED)
+        except OSError as problem:
+            self._stop_with(problem)
 
-    def _wait_until_dead(self, names: Iterable[str]) -> None:
-        """Wait until records are dead: their event comes up to 2 ms before the kernel unlocks."""
-        paths = [os.path.join(self._directory, name) for name in names]
-        deadline = time.monotonic() + _SETTLE_S
-        pause_s = 0.001
-        while any(map(is_alive, paths)) and time.monotonic() < deadline:
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PROBE_S)
+    def has_seen_an_end(self) -> bool:
+        """Return whether a followed record has ended, once `fd` is readable; it is dead then."""
+        if self.fd is None:
+            return False
+        events = libc.file_events(self.fd)
+        closed = {watch for watch, event, _ in events if event & libc.IN_CLOSE_WRITE}
+        changed = {watch for watch, _, _ in events}
+        paths = [self._path(name) for name in self._followed if self._watches.get(name) in closed]
+        wait_until_dead(paths)
+        paths += [self._path(name) for name in self._followed if self._watches.get(name) in changed]
+        begun = {name for watch, _, name in events if watch == self._of_directory}
+        begun = {name for name in begun if name.startswith(LEASE_PREFIX)}
+        self._followed |= begun
+        self._add(begun)
+        return not all(map(is_alive, [*paths, *map(self._path, begun)]))
 
-    def _warn_without_events(self, problem: OSError) -> None:
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def _stop_with(self, problem: OSError) -> None:
+        self.close()
         reason = os.strerror(problem.errno or 0).lower()
         self._warn(
-            f"no file events (inotify: {reason}), so looking every {_WITHOUT_EVENTS_S:g} s instead"
+            f"no file events (inotify: {reason}), so looking every {WITHOUT_EVENTS_S:g} s instead"
         )
 
     def close(self) -> None:
         """Stop following records."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        fd, self.fd = self.fd, None
+        if fd is None:
+            return
+        # The kernel takes 15 ms to end an inotify instance, for which no job should wait. No signal
+        # for this process, such as that for the end of the job, must reach the thread.
+        blocked = change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
+        try:
+            _thread.start_new_thread(os.close, (fd,))
+        except RuntimeError:  # no more threads
+            os.close(fd)
+        finally:
+            change_mask(signal.SIG_SETMASK, blocked)
+
+    def close_copy(self) -> None:
+        """Close a forked child's copy, which ends nothing."""
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
 
 
-def _open_process(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None
+def wait_until_dead(paths: Iterable[str]) -> None:
+    """Wait, up to a second, until records are dead: events come up to 2 ms before that."""
+    paths = list(paths)
+    deadline = time.monotonic() + _SETTLE_S
+    pause_s = 0.001
+    while any(map(is_alive, paths)) and time.monotonic() < deadline:
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PROBE_S)

@@ -138,7 +138,8 @@ def load_text_machine(path: str, called: str | None = None) -> Topology:
 
 
 def _read_text_machine(path: str, text: str, called: str | None = None) -> dict[str, Any]:
-    from gpulaunch.machine.smi_text import TextError, parse_topology_text, text_document
+    from gpulaunch.machine.smi_machine import text_document
+    from gpulaunch.machine.smi_text import TextError, parse_topology_text
 
     file = os.path.basename(path)
     name = (

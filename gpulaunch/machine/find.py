@@ -124,12 +124,12 @@ def _read_anew(name: str, warn: Callable[[str], None]) -> "Build":
 
 
 def look_again(machine: Machine) -> Machine:
-    """Return the machine with its outside use read anew.
+    """Return the machine with the use of its GPUs as its driver sees it now.
 
     Use that was seen before the table was read may have ended since.
     """
     if machine.key:
-        return machine
+        return replace(machine, outside=())
     driver = load_driver(machine.topology.driver)
     return replace(machine, outside=driver.read_use(machine.topology.gpus, machine.ignored))
 

@@ -5,15 +5,11 @@ was written in this boot for the GPUs that the driver lists now, and is younger 
 NVLink that has gone down since is noticed then.
 """
 
-import errno
-import json
 import os
-import stat
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
-from gpulaunch.files import slow_lock
+from gpulaunch.files import own_cache, slow_lock
 from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Link
@@ -24,13 +20,13 @@ from gpulaunch.typing import Any
 
 MAX_AGE_S = 900.0
 LOCK_TIMEOUT_S = 10.0
-_MAX_BYTES = 16 << 20
+_NAME = "gpulaunch.topology.json"
 
 
 def load(driver: str, fingerprint: str) -> Topology | None:
     """Return the topology cached under the driver's fingerprint; None if none may be used."""
     try:
-        document = json.loads(_read_file())
+        document = own_cache.load(_NAME, MAX_AGE_S)
         return (
             _from_document(document["topology"])
             if document["key"] == _cache_key(driver, fingerprint)
@@ -40,42 +36,16 @@ def load(driver: str, fingerprint: str) -> Topology | None:
         return None
 
 
-def _read_file() -> bytes:
-    """Read the file if it belongs to this user alone and is young enough; else return b""."""
-    fd = os.open(_cache_path(), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        status = os.fstat(fd)
-        mine = (
-            stat.S_ISREG(status.st_mode)
-            and status.st_uid == os.geteuid()
-            and not status.st_mode & 0o022
-        )
-        young = 0 <= time.time() - status.st_mtime < MAX_AGE_S
-        return os.read(fd, _MAX_BYTES) if mine and young else b""
-    finally:
-        os.close(fd)
-
-
 def store(fingerprint: str, topology: Topology) -> None:
     """Store a topology; if that fails, the machine is read again the next time."""
-    document = {"key": _cache_key(topology.driver, fingerprint), "topology": _to_document(topology)}
-    with suppress(OSError):
-        draft = f"{_cache_path()}.{os.getpid()}"
-        try:
-            fd = os.open(
-                draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
-            with open(fd, "w") as file:
-                json.dump(document, file, separators=(",", ":"))
-            os.replace(draft, _cache_path())
-        except OSError:
-            os.unlink(draft)
+    key = _cache_key(topology.driver, fingerprint)
+    own_cache.store(_NAME, {"key": key, "topology": _to_document(topology)})
 
 
 def forget() -> None:
     """Delete the cache, so that the machine is read again the next time."""
     with suppress(OSError):
-        os.unlink(_cache_path())
+        os.unlink(own_cache.path_of(_NAME))
 
 
 @contextmanager
@@ -86,36 +56,8 @@ def one_at_a_time() -> Iterator[None]:
     """
     with ExitStack() as stack:
         with suppress(OSError):
-            stack.enter_context(slow_lock.held(f"{_cache_path()}.lock", LOCK_TIMEOUT_S))
+            stack.enter_context(slow_lock.held(f"{own_cache.path_of(_NAME)}.lock", LOCK_TIMEOUT_S))
         yield
-
-
-def _cache_path() -> str:
-    """Return the cache's path: in the user's own tmpfs directory, or in one that is made.
-
-    Raises:
-        OSError: there is none, or another user owns what should be the user's.
-    """
-    own = os.environ.get("XDG_RUNTIME_DIR", "")
-    if not os.path.isabs(own) or not _is_mine(own):
-        own = f"/dev/shm/gpulaunch.{os.geteuid()}"  # noqa: S108  its owner is checked
-        with suppress(FileExistsError):
-            os.mkdir(own, 0o700)
-        if not _is_mine(own):
-            raise PermissionError(errno.EPERM, "not this user's own", own)
-    return os.path.join(own, "gpulaunch.topology.json")
-
-
-def _is_mine(directory: str) -> bool:
-    """Return whether this is a directory in which only this user can make files."""
-    with suppress(OSError):
-        status = os.lstat(directory)
-        return (
-            stat.S_ISDIR(status.st_mode)
-            and status.st_uid == os.geteuid()
-            and not status.st_mode & 0o022
-        )
-    return False
 
 
 def _cache_key(driver: str, fingerprint: str) -> list[Any]:

@@ -16,6 +16,7 @@ from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.ending import descendants, end_all, family
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.libc import end_with_parent
+from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
 from gpulaunch.typing import Self
 
 _LOOP = """\
@@ -156,6 +157,8 @@ class Background:
 
 def _drain(fd: int) -> None:
     """Read and drop a pipe's output, so that its writer never blocks on a full pipe."""
+    # A thread that does not block SIGCHLD takes it from the one that waits for a job.
+    change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
     with suppress(OSError):
         while os.read(fd, _CHUNK):
             pass

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from gpulaunch.api import allocate
-from gpulaunch.decide.decide import leased_uuids
+from gpulaunch.api.allocate import allocate
+from gpulaunch.decide.decide import leased_until_s
 from gpulaunch.decide.request import admit_visible
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.launch.surroundings import read_shown
@@ -69,7 +69,8 @@ def measure(
             f"{len(scope)}"
         )
     benchmark = find_benchmark()
-    taken = leased_uuids(machine, shown.table.peek().of(None).leases, shown.within)
+    leases = shown.table.peek().of(None).leases
+    taken = set(leased_until_s(machine, leases, shown.within))
     if shown.within is None:
         taken |= {use.uuid for use in shown.machine.outside}
     idle = [gpu for gpu in scope if gpu.uuid not in taken]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from gpulaunch.decide.decide import Grant, Situation, Wait, leased_uuids, used_outside
+from gpulaunch.decide.decide import Grant, Situation, Wait, leased_until_s, used_outside
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.decide.request import Unfit
@@ -33,8 +33,8 @@ class Site(Record):
     def free(self) -> list[Gpu]:
         """All GPUs that are neither leased nor in use outside gpulaunch."""
         topology = self.situation.topology
-        leased = leased_uuids(topology, self.situation.leases, self.situation.within)
-        taken = leased | set(used_outside(self.situation, leased))
+        leased = leased_until_s(topology, self.situation.leases, self.situation.within)
+        taken = leased.keys() | used_outside(self.situation, leased)
         return [gpu for gpu in topology.gpus if gpu.uuid not in taken]
 
 

@@ -89,7 +89,7 @@ def _refuse_unmeasurable(launch: Launch) -> None:
     refuse_described(launch)
     if launch.container:
         command = launch.container.command
-        if command.says("-d", "--detach") or command.makes_only or command.starts:
+        if command.starts or not command.is_attached:
             shown = " ".join(command.argv[:2])
             raise UsageError(
                 f"'{shown}' does not stay until its container ends, so nothing can be measured",

@@ -1,11 +1,17 @@
 """A process that stays when this one goes."""
 
+import errno
 import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
 
 from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.libc import adopt_orphans, overwrite_memory, set_process_name
+from gpulaunch.process.system import program_of, stat_fields
+
+COMPANION = "gpulaunch-lease"
+"""Name of companions in ps and /proc/PID/comm, which tells them from what they look after."""
 
 DISMISSED = b"."
 
@@ -13,45 +19,112 @@ _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 
 
 class Companion:
-    """A child process in a session of its own that acts on a word from this process, or on its end.
+    """A process in a session of its own that acts on a word from this process, or on its end.
 
     No terminal, no pipe and no signal for this process's group reaches it. It keeps one descriptor
-    open and closes all others.
+    open and closes all others. It is nobody's child and has next to no environment, because CI
+    runners find what a cancelled job has left by these two, and kill it.
 
     Args:
-        act: called in the child with the word: one byte, or none if this process died without one.
+        act: called in it with the word; it is empty if this process died without one.
         keep: the descriptor to keep open.
 
-    Attributes:
-        pid: of the child.
+    Raises:
+        OSError: no process can be made.
     """
 
     def __init__(self, act: Callable[[bytes], None], keep: int) -> None:
         read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                _stand_apart(read_end, keep)
-                act(os.read(read_end, 1))
-            finally:
-                os._exit(0)
-        os.close(read_end)
+
+        def run() -> None:
+            _stand_apart(read_end, keep)
+            act(_read_all(read_end))
+
+        try:
+            _fork_orphan(run)
+        except OSError:
+            os.close(self._word)
+            raise
+        finally:
+            os.close(read_end)
 
     def tell(self, word: bytes) -> bool:
         """Send the one word it waits for; return False if it has ended already."""
         heard = False
         with suppress(BrokenPipeError):
-            heard = os.write(self._word, word) == 1
+            heard = os.write(self._word, word) == len(word)
         os.close(self._word)
         return heard
 
 
+def is_companion(pid: int) -> bool:
+    """Return whether a process is a companion, by its name."""
+    return program_of(pid) == COMPANION
+
+
+def forget_environment() -> None:
+    """Erase this process's environment in /proc, where CI runners look for their jobs' variables.
+
+    gpulaunch's own variables stay there. What os.environ says does not change, and programs that
+    are started from here get that.
+    """
+    fields = stat_fields(os.getpid())
+    begin, end = map(int, fields[47:49] or (0, 0))  # env_start and env_end, see proc(5)
+    if not 0 < begin < end:
+        return
+    overwrite_memory(begin, end - begin, _own_variables)
+    # The C library's variables point to that memory; this gives it copies.
+    for name, value in os.environb.items():
+        os.putenv(name, value)
+
+
+def _own_variables(block: bytes) -> bytes:
+    """Return an environment block with zeros for all that is not gpulaunch's."""
+    return b"\0".join(
+        one if one.startswith(b"GPULAUNCH_") else bytes(len(one)) for one in block.split(b"\0")
+    )
+
+
+def _fork_orphan(run: Callable[[], None]) -> None:
+    """Fork a process whose parent has ended, and let it run a function and end.
+
+    Raises:
+        OSError: no process can be made.
+    """
+    adopts = adopt_orphans(on=False)  # else it would be this process's child again
+    try:
+        pid = os.fork()
+        if pid == 0:
+            status = errno.EAGAIN
+            try:
+                if os.fork() == 0:
+                    run()
+                status = 0
+            finally:
+                os._exit(status)
+        with suppress(ChildProcessError):  # where this process ignores SIGCHLD
+            status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            if status > 0:  # one that was killed is no worse than a companion that was
+                raise OSError(status, os.strerror(status))
+    finally:
+        adopt_orphans(on=adopts)
+
+
+def _read_all(fd: int) -> bytes:
+    parts = []
+    while part := os.read(fd, 1 << 16):
+        parts.append(part)
+    return b"".join(parts)
+
+
 def _stand_apart(*keep: int) -> None:
     os.setsid()
-    for fd in map(int, os.listdir("/proc/self/fd")):
+    set_process_name(COMPANION)
+    forget_environment()
+    # The latest first: the job waits for the end of its pipe, and an inotify instance takes 15 ms.
+    for fd in sorted(map(int, os.listdir("/proc/self/fd")), reverse=True):
         if fd not in keep:
-            with suppress(OSError):  # what listed them is closed by now
-                os.close(fd)
+            os.closerange(fd, fd + 1)  # no error for what listed them, which is closed by now
     for _ in range(3):  # stdin, stdout and stderr
         os.open(os.devnull, os.O_RDWR)
     os.chdir("/")

@@ -10,8 +10,9 @@ FIRST = 100
 def out_of_the_way(fd: int) -> int:
     """Move an open file to a number of at least FIRST, closed on exec, and return that."""
     try:
-        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST)
-    except OSError:  # a limit on open files (ulimit -n) below FIRST: then above the standard three
-        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    os.close(fd)
-    return moved
+        try:
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FIRST)
+        except OSError:  # a limit on open files (ulimit -n) below FIRST: then above the standard
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)

@@ -171,6 +171,15 @@ def wait_for_one(pids: Iterable[int], timeout_s: float) -> None:
             os.close(fd)
 
 
+def wait_for_all(pids: Iterable[int], timeout_s: float) -> None:
+    """Return when all of the processes have ended, or the time is up."""
+    deadline = time.monotonic() + timeout_s
+    left = {pid for pid in pids if stat_fields(pid)[:1] not in ([], ["Z"])}
+    while left and (left_s := deadline - time.monotonic()) > 0:
+        wait_for_one(left, left_s)
+        left = {pid for pid in left if stat_fields(pid)[:1] not in ([], ["Z"])}
+
+
 def _send(pid: int, number: int) -> None:
     with suppress(OSError):
         os.kill(pid, number)

@@ -65,10 +65,14 @@ def execute(command: Sequence[str], variables: dict[bytes, bytes]) -> int:
         with contextlib.suppress(OSError):
             _exec_script(command, variables)
     nowhere_in_path = code == errno.ENOTDIR and "/" not in command[0]
-    with contextlib.suppress(OSError):  # stderr may be closed
-        name = printable(command[0]) or "''"
-        os.write(2, os.fsencode(f"gpulaunch: error: {name}: {os.strerror(code).lower()}\n"))
+    complain(f"{printable(command[0]) or repr('')}: {os.strerror(code).lower()}")
     return NOT_FOUND if code == errno.ENOENT or nowhere_in_path else CANNOT_EXECUTE
+
+
+def complain(text: str) -> None:
+    """Print an error to stderr, which may be closed."""
+    with contextlib.suppress(OSError):
+        os.write(2, os.fsencode(f"gpulaunch: error: {text}\n"))
 
 
 def _exec_script(command: Sequence[str], variables: dict[bytes, bytes]) -> None:

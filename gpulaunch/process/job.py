@@ -13,9 +13,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from gpulaunch.errors import FAILED
+from gpulaunch.errors import FAILED, call_failed
 from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.execute import PYTHON_IGNORES, clean_environment, execute
+from gpulaunch.process.execute import PYTHON_IGNORES, clean_environment, complain, execute
 from gpulaunch.process.libc import adopt_orphans, end_with_parent
 from gpulaunch.process.system import identify, stat_fields
 from gpulaunch.records import Record
@@ -114,23 +114,32 @@ class Job:
 
     Attributes:
         interrupted: INT, QUIT, TERM or HUP has come.
+        asked_to_end_s: when the last of them but HUP came, on the monotonic clock, or None.
+        first_term_s: when the first TERM came, on the same clock, or None.
         stopped_s: seconds for which it and this process were stopped, as by Ctrl-Z.
     """
 
     def __init__(self, keep: int | None, *, tied: bool = False) -> None:
         self.interrupted = False
+        self.asked_to_end_s: float | None = None
+        self.first_term_s: float | None = None
         self.stopped_s = 0.0
         tie = end_with_parent(os.getpid()) if tied else None
         self._entry = _hold_signals()
-        adopt_orphans()
-        read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
-        self.pid = os.fork()
+        try:
+            adopt_orphans()
+            read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
+            self.pid = os.fork()
+        except OSError as problem:
+            raise call_failed("cannot make a process for the job", problem) from None
         if self.pid == 0:
             try:
                 os.close(self._word)
                 if tie:
                     tie()
                 _become(self._entry, keep, read_end)
+            except OSError as problem:
+                complain(call_failed("cannot become the job", problem).message)
             finally:
                 os._exit(FAILED)
         os.close(read_end)
@@ -159,11 +168,13 @@ class Job:
             [started.command, dict(started.environment), sorted(started.cpus)]
         ).encode()
         try:
-            while word:
-                word = word[os.write(self._word, word) :]
-        except BrokenPipeError:  # it was killed meanwhile, which wait() will tell
-            pass
-        os.close(self._word)
+            with contextlib.suppress(BrokenPipeError):  # it was killed, which wait() will tell
+                while word:
+                    word = word[os.write(self._word, word) :]
+            os.close(self._word)
+        except OSError as problem:
+            os.kill(self.pid, signal.SIGKILL)  # a job that never starts keeps no lease
+            raise call_failed("cannot tell the job its command, by a pipe", problem) from None
         if last:
             _let_go()
 
@@ -171,23 +182,23 @@ class Job:
         """Give signals back to this process after the job has ended."""
         _let_signals_go(self._entry)
 
-    def wait(self, limit_s: float | None = None) -> int | None:
+    def wait(self, limit_s: float | None = None, after_term_s: float | None = None) -> int | None:
         """Pass signals on until the job ends.
 
         Args:
             limit_s: the longest wait, or None for no limit.
+            after_term_s: the longest wait after the first TERM, or None for no limit.
 
         Returns:
-            Its wait status, as os.waitpid gives it; None if it runs longer than the limit.
+            Its wait status, as os.waitpid gives it; None if it runs longer than one of the limits.
         """
-        deadline = None if limit_s is None else time.monotonic() + limit_s
+        deadline = float("inf") if limit_s is None else time.monotonic() + limit_s
         while True:
             status = self._reap()
             if status is not None:
                 return status
-            if deadline is None:
-                self._react(signal.sigwaitinfo(self._entry.managed))
-                continue
+            if after_term_s is not None and self.first_term_s is not None:
+                deadline = min(deadline, self.first_term_s + after_term_s)
             left_s = deadline - time.monotonic()
             info = signal.sigtimedwait(self._entry.managed, min(max(0.0, left_s), _DAY_S))
             if info:
@@ -238,13 +249,19 @@ class Job:
 
     def _react(self, info: signal.struct_siginfo) -> None:
         sent_by_process = info.si_code <= _SI_USER
-        self.interrupted |= info.si_signo in _ENDING
+        if info.si_signo in _ENDING:
+            self.interrupted = True
+            # What has been started to survive a hang-up, as by nohup, is not asked to end by one.
+            if info.si_signo != signal.SIGHUP:
+                self.asked_to_end_s = time.monotonic()
+            if info.si_signo == signal.SIGTERM and self.first_term_s is None:
+                self.first_term_s = self.asked_to_end_s
         if info.si_signo == signal.SIGCONT:
             self._continue()
         elif info.si_signo == signal.SIGCHLD and not sent_by_process:
             pass
-        elif info.si_signo == signal.SIGPIPE and info.si_pid == os.getpid():
-            pass  # our own, from writing a message that nobody reads
+        elif info.si_signo in PYTHON_IGNORES and info.si_pid == os.getpid():
+            pass  # our own, from writing a message that nobody reads, or beyond the limit of a file
         elif sent_by_process or info.si_signo not in _TERMINAL_SIGNALS:
             os.kill(self.pid, info.si_signo)
 

@@ -13,24 +13,43 @@ from collections.abc import Callable
 # inotify.h
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
+IN_CREATE = 0x100
 IN_DELETE_SELF = 0x400
 
 # prctl.h
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 _EVENT = "iIII"  # struct inotify_event: wd, mask, cookie, len; then len bytes of name
 _LONGEST_READ = 1 << 16
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def adopt_orphans() -> None:
-    """Make descendants whose parent ends children of this process instead of init's.
+def adopt_orphans(*, on: bool = True) -> bool:
+    """Make descendants whose parent ends children of this process instead of init's, or stop that.
+
+    Returns:
+        Whether this process did so before.
 
     Raises:
         OSError: the kernel is older than 3.4.
     """
-    _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0))
+    before = ctypes.c_int()
+    _checked(_libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0))
+    _checked(_libc.prctl(_PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0))
+    return bool(before.value)
+
+
+def overwrite_memory(address: int, size: int, change: Callable[[bytes], bytes]) -> None:
+    """Replace a part of this process's memory by what a function makes of it, of the same size."""
+    ctypes.memmove(address, change(ctypes.string_at(address, size)), size)
+
+
+def set_process_name(name: str) -> None:
+    """Give this process a name in ps and /proc/PID/comm, of 15 characters at most."""
+    _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def end_with_parent(parent: int) -> Callable[[], None]:
@@ -66,19 +85,23 @@ def watch_file(fd: int, path: str, events: int) -> int:
     return _checked(_libc.inotify_add_watch(fd, os.fsencode(path), events))
 
 
-def watches_with_events(fd: int) -> set[int]:
-    """Return the watches that have had events since the last call."""
-    watches: set[int] = set()
+def file_events(fd: int) -> list[tuple[int, int, str]]:
+    """Return the events since the last call: the number of the watch, the event, and a name.
+
+    Events of a directory carry the name of the file in it; others have an empty one.
+    """
+    events: list[tuple[int, int, str]] = []
     while True:
         try:
             data = os.read(fd, _LONGEST_READ)
         except BlockingIOError:
-            return watches
+            return events
         at = 0
         while at < len(data):
-            watch, _, _, name_bytes = struct.unpack_from(_EVENT, data, at)
-            watches.add(watch)
+            watch, event, _, name_bytes = struct.unpack_from(_EVENT, data, at)
             at += struct.calcsize(_EVENT) + name_bytes
+            name = os.fsdecode(data[at - name_bytes : at].rstrip(b"\0"))
+            events.append((watch, event, name))
 
 
 def _checked(result: int) -> int:

@@ -4,7 +4,11 @@ import os
 import pwd
 import time
 
+from gpulaunch.errors import printable
 from gpulaunch.process.identity import Process
+
+_LONGEST_COMMAND = 50
+"""Characters of a command in a message."""
 
 
 def user_name(user_id: int) -> str:
@@ -13,6 +17,11 @@ def user_name(user_id: int) -> str:
         return pwd.getpwuid(user_id).pw_name
     except KeyError:
         return f"uid {user_id}"
+
+
+def who_may(user_id: int) -> str:
+    """Return who may do something to what a user owns, such as "alice or root"."""
+    return f"{user_name(user_id)} or root" if user_id else "root"
 
 
 def group_id(user_id: int) -> int:
@@ -65,6 +74,21 @@ def arguments_of(pid: int) -> list[str]:
             return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
     except OSError:
         return []
+
+
+def command_text(pid: int) -> str:
+    """Return a process's command as text for a message, on one line and not too long."""
+    import shlex  # late: few messages name a process
+
+    command = shlex.join(arguments_of(pid)) or program_of(pid)
+    if len(command) > _LONGEST_COMMAND:
+        command = f"{command[: _LONGEST_COMMAND - 1]}…"
+    return printable(command)
+
+
+def is_cancelled_by_kill() -> bool:
+    """Return whether this is a CI job, whose runner cancels with SIGKILL."""
+    return os.environ.get("CI", "").lower() in ("1", "true")
 
 
 def boot_id() -> str:
@@ -130,6 +154,17 @@ def is_same(pid: int, process: Process) -> bool:
     except OSError:
         return False
     return pids[-1:] == [str(process.pid)]
+
+
+def parents() -> dict[int, int]:
+    """Return the parent of each process that is visible here."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            fields = stat_fields(int(name))
+            if len(fields) > 1 and fields[0] not in "ZX":
+                found[int(name)] = int(fields[1])
+    return found
 
 
 def stat_fields(pid: int) -> list[str]:

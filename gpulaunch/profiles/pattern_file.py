@@ -9,6 +9,9 @@ from gpulaunch.profiles.pattern import PATTERNS, Pattern, given_pattern, graph_p
 GRAPH_ENDINGS = (".txt", ".edges", ".edgelist", ".csv", ".tsv", ".graphml")
 """Endings of graph files; anything that contains a slash is a file, too."""
 
+MOST_BYTES = 4 << 20
+"""Largest graph file; a complete graph of 576 ranks takes 3 MiB."""
+
 _MOST_DIGITS = 9  # of a rank
 _MOST_SHOWN = 40  # characters of a line
 
@@ -36,7 +39,9 @@ def load_pattern(text: str) -> Pattern:
         file = f"./{text}" if os.path.isfile(text) else "a file"
         names = ", ".join(PATTERNS).replace("_", "-")
         raise UsageError(f"unknown pattern {quoted(text)}", f"known are {names}, or give {file}")
-    return _read_graph(text, os.path.basename(text), read_text(text).removeprefix("\ufeff"))
+    return _read_graph(
+        text, os.path.basename(text), read_text(text, MOST_BYTES).removeprefix("\ufeff")
+    )
 
 
 def _read_graph(path: str, name: str, content: str) -> Pattern:

@@ -77,11 +77,6 @@ class Membership:
         self._group = ShareGroup(table, share.group, share.pipe_directory or "")
         self._companion = self._group.companion(record.fd)
 
-    @property
-    def pid(self) -> int:
-        """Pid of the process that leaves the group if this one is killed."""
-        return self._companion.pid
-
     def dismiss(self) -> None:
         """Give up a membership whose job was not started.
 

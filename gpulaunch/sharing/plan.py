@@ -5,7 +5,7 @@ All times and energies are predictions, by the models of prediction.py.
 # pure: decides on plain values
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from heapq import heappop, heappush
 from math import fsum, isqrt
 
@@ -410,22 +410,3 @@ def _worth(gain: Gain, objective: Objective) -> float:
     if objective.name == "energy":
         return round(gain.energy_efficiency or 1.0, 9)
     return round(gain.log_product(objective.throughput_weight, objective.energy_weight), 9)
-
-
-def find_circle(after: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return names that wait for each other, the first one again at the end; empty without any.
-
-    Args:
-        after: name -> the names that it waits for, all of them keys.
-
-    Example:
-        >>> find_circle({"a": ["b"], "b": ["a"], "c": ["a"]})
-        ['a', 'b', 'a']
-    """
-    open_ = {name: set(others) for name, others in after.items()}
-    while settled := {name for name, others in open_.items() if not others & open_.keys()}:
-        open_ = {name: others for name, others in open_.items() if name not in settled}
-    path = sorted(open_)[:1]
-    while path and path[-1] not in path[:-1]:
-        path.append(min(open_[path[-1]] & open_.keys()))
-    return path[path.index(path[-1]) :] if path else []

@@ -15,7 +15,7 @@ from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import capacity_by
 from gpulaunch.sharing.interference import judge
-from gpulaunch.sharing.plan import PlannedJob, PlanSite, find_circle
+from gpulaunch.sharing.plan import PlannedJob, PlanSite
 from gpulaunch.sharing.prediction import idle_power
 from gpulaunch.typing import Any
 
@@ -228,9 +228,28 @@ def _check_names(jobs: Sequence[PlannedJob]) -> None:
         unknown = next((name for name in job.after if name not in places), None)
         if unknown is not None:
             raise FieldError(("job", place, "after"), f"after: there is no job {quoted(unknown)}")
-    round_ = find_circle({job.name: job.after for job in jobs})
-    if round_:
-        waits = " after ".join(map(printable, round_))
+    circle = find_circle({job.name: job.after for job in jobs})
+    if circle:
+        waits = " after ".join(map(printable, circle))
         raise FieldError(
-            ("job", places[round_[0]], "after"), f"after: these wait for each other: {waits}"
+            ("job", places[circle[0]], "after"), f"after: these wait for each other: {waits}"
         )
+
+
+def find_circle(after: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return names that wait for each other, the first one again at the end; empty without any.
+
+    Args:
+        after: name -> the names that it waits for, all of them keys.
+
+    Example:
+        >>> find_circle({"a": ["b"], "b": ["a"], "c": ["a"]})
+        ['a', 'b', 'a']
+    """
+    open_ = {name: set(others) for name, others in after.items()}
+    while settled := {name for name, others in open_.items() if not others & open_.keys()}:
+        open_ = {name: others for name, others in open_.items() if name not in settled}
+    path = sorted(open_)[:1]
+    while path and path[-1] not in path[:-1]:
+        path.append(min(open_[path[-1]] & open_.keys()))
+    return path[path.index(path[-1]) :] if path else []

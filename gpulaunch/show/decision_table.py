@@ -9,6 +9,7 @@ from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
+from gpulaunch.leases.who_has_what import name_job
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.show.terminal import Group, Table, Text, cut, figure, make_table
 from gpulaunch.typing import TYPE_CHECKING
@@ -91,8 +92,7 @@ def _describe_verdict(option: "ShareOption") -> Text:
         verdict.append(f"; {note}", "yellow")
     for lease in option.residents:
         percentage = f", {lease.share.sm_percentage} % of the SMs" if lease.share else ""
-        job = lease.name or lease.profile or lease.command[0]
-        verdict.append(f"\nbeside {printable(job)} ({lease.id}){percentage}", "dim")
+        verdict.append(f"\nbeside {name_job(lease)} ({lease.id}){percentage}", "dim")
     return verdict
 
 

@@ -24,7 +24,7 @@ def _run_document(replay: Replay) -> Document:
         "topology": replay.topology,
         "machines": rules.machines,
         "seed": replay.seed,
-        "queue": "backfill" if rules.passable_s else "fifo",
+        "queue": rules.queue,
         "bandwidth_model": rules.model,
         "measured_by": rules.yardstick,
         "time_models": list(rules.time_models) or ["fixed"],

@@ -1,19 +1,18 @@
-"""The allocation table as a document, and what a waiting launch is told."""
+"""The allocation table as a document."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
 
 from gpulaunch.containers.life import Standing
 from gpulaunch.errors import printable
-from gpulaunch.files.duration import format_duration
+from gpulaunch.leases.holders import LeftOver
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
-from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.show import Document
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gpulaunch.containers.in_use import RunningContainer
     from gpulaunch.machine.driver import OutsideUse
 
 
@@ -23,9 +22,10 @@ def status_document(
     outside: "Sequence[OutsideUse]",
     user_name: Callable[[int], str],
     tickets: Sequence[Ticket] = (),
-    left_over: Mapping[str, Sequence[int]] | None = None,
+    left_over: Mapping[str, LeftOver] | None = None,
     stopped: Collection[str] = (),
     standings: Mapping[str, Standing] | None = None,
+    containers: "Sequence[RunningContainer]" = (),
 ) -> Document:
     """Return the document that `gpulaunch status --json` prints: one machine's whole table.
 
@@ -35,9 +35,11 @@ def status_document(
         outside: GPUs in use; a lease explains the use of those under it.
         user_name: returns the login name of a user id.
         tickets: live tickets, in the order of the queue.
-        left_over: pids that still hold a lease whose launcher and job have ended, by lease id.
-        stopped: ids of tickets whose launcher is stopped, so that others pass it.
+        left_over: what still holds a lease whose launcher and job have ended, by lease id.
+        stopped: ids of tickets whose launcher is stopped, so that others pass it, and of leases
+            whose job is stopped.
         standings: known states of the leases' containers, by lease id.
+        containers: running containers that were given GPUs, with a lease or without.
     """
     used = {use.uuid: use.who for use in outside}
     gpus = []
@@ -69,8 +71,9 @@ def status_document(
                 topology,
                 lease,
                 user_name(lease.user_id),
-                (left_over or {}).get(lease.id),
+                _left_over_document(lease, (left_over or {}).get(lease.id), outside),
                 (standings or {}).get(lease.id),
+                stopped=lease.id in stopped,
             )
             for lease in leases
         ],
@@ -80,6 +83,29 @@ def status_document(
             )
             for position, ticket in enumerate(tickets, 1)
         ],
+        "containers": [
+            _container_document(topology, container, leases)
+            for container in containers
+            if not any(container.is_of(lease) for lease in leases)
+        ],
+    }
+
+
+def _container_document(
+    topology: Topology, container: "RunningContainer", leases: Sequence[Lease]
+) -> Document:
+    """Return the document of a running container that has no live lease."""
+    gpus = [gpu for gpu in topology.gpus if gpu.uuid in container.uuids]
+    return {
+        "id": container.id,
+        "name": container.name,
+        "engine": container.program,
+        "gpus": [gpu.index for gpu in gpus],
+        "gpu_names": [gpu.name for gpu in gpus],
+        "sees_all": container.traits.sees_all,
+        "made_under": container.traits.lease_id,
+        "is_here": container.is_here,
+        "leases": [lease.id for lease in container.leases_beside(leases)],
     }
 
 
@@ -104,8 +130,10 @@ def _lease_document(
     topology: Topology,
     lease: Lease,
     user: str,
-    left_over: Sequence[int] | None,
+    left_over: Document,
     standing: Standing | None,
+    *,
+    stopped: bool,
 ) -> Document:
     container = standing.keeper if standing else None
     index_of = {gpu.uuid: gpu.index for gpu in topology.gpus}
@@ -124,6 +152,8 @@ def _lease_document(
         "profile": lease.profile,
         "command": [printable(argument) for argument in lease.command],
         "started_at": lease.started_at,
+        "time_limit_s": lease.time_limit_s,
+        "stopped": stopped,
         "container": container.id if container else None,
         "container_name": container.name if container else None,
         "container_state": container.state if container else None,
@@ -131,56 +161,20 @@ def _lease_document(
         "name": lease.name,
         "parent": lease.ancestors[0] if lease.ancestors else None,
         "assumed": list(lease.assumed),
-        "left_over_pids": None if left_over is None else list(left_over),
+        **left_over,
     }
 
 
-def waiting_lines(
-    topology: Topology,
-    leases: Sequence[Lease],
-    tickets: Sequence[Ticket],
-    user_name: Callable[[int], str],
-    now: datetime,
-) -> list[str]:
-    """Return what a waiting launch waits for.
-
-    Examples: "alice has GPUs 0,2-3 (vgg16 for 5 min)", "earlier in the queue: bob for 8 GPUs".
-
-    Args:
-        topology: the machine.
-        leases: live leases on it; those inside others are not counted twice.
-        tickets: earlier tickets.
-        user_name: returns the login name of a user id.
-        now: an aware time, up to which durations are counted.
-    """
-    lines = []
-    for user_id in sorted({lease.user_id for lease in leases}):
-        own = [lease for lease in leases if lease.user_id == user_id and not lease.ancestors]
-        uuids = {uuid for lease in own for uuid in lease.uuids}
-        jobs = ", ".join(f"{_name_job(lease)} for {age(lease.started_at, now)}" for lease in own)
-        if own:
-            gpus = gpus_named(gpu for gpu in topology.gpus if gpu.uuid in uuids)
-            lines.append(f"{user_name(user_id)} has {gpus} ({jobs})")
-    if tickets:
-        earlier = ", ".join(
-            f"{user_name(ticket.user_id)} for {gpus_text(ticket.gpus)}" for ticket in tickets
-        )
-        lines.append(f"earlier in the queue: {earlier}")
-    return lines
-
-
-def _name_job(lease: Lease) -> str:
-    # Another user wrote the record, so the command may be empty.
-    program = lease.command[0].rpartition("/")[2] if lease.command else "?"
-    return printable(lease.name or lease.profile or program)
-
-
-def age(since: str, now: datetime) -> str:
-    """Return how long ago a record's time was, or "?" if its text is no valid time.
-
-    Another user wrote the record, so the date may be the 31st of February.
-    """
-    try:
-        return format_duration(int((now - datetime.fromisoformat(since)).total_seconds()))
-    except ValueError:
-        return "?"
+def _left_over_document(
+    lease: Lease, left_over: LeftOver | None, outside: "Sequence[OutsideUse]"
+) -> Document:
+    """Return the keys about left-over processes; whether they use GPUs is known on real ones."""
+    used: bool | None = None
+    if left_over and lease.table is None:
+        uses = [use for use in outside if use.uuid in lease.uuids]
+        used = None if any(use.lost for use in uses) else bool(uses)
+    return {
+        "left_over_pids": left_over.pids if left_over else None,
+        "left_over_since": left_over.since if left_over else None,
+        "left_over_uses_gpus": used,
+    }

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from gpulaunch.errors import printable
+from gpulaunch.files.duration import format_duration
 from gpulaunch.files.size import format_size
+from gpulaunch.leases.who_has_what import age
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.show import Document
-from gpulaunch.show.status import age
 from gpulaunch.show.terminal import Group, Table, Text, cut, make_table
 
 
@@ -32,12 +33,7 @@ def status_table(document: Document, now: datetime) -> Group:
             table.add_row(held, *([_share_cell(lease)] if shares else []), *others)
         lines += [table, Text()]
         lines += [
-            Text(
-                f"lease {lease['id']} is held by a left-over process of a job that has ended (pid "
-                f"{', '.join(map(str, lease['left_over_pids']))}): 'gpulaunch free {lease['id']}' "
-                "ends it",
-                "yellow",
-            )
+            Text(_left_over_note(lease, now), "yellow")
             for lease in document["leases"]
             if lease["left_over_pids"]
         ]
@@ -64,10 +60,28 @@ def status_table(document: Document, now: datetime) -> Group:
         for gpu in gpus
         if gpu["state"] == "outside"
     ]
+    lines += [
+        Text(note, "red" if container["leases"] else "yellow")
+        for container in document["containers"]
+        if (note := _running_container_note(container))
+    ]
     lines.append(Text(f"free: {_format_names(free) or 'none'}", "green" if free else "yellow"))
     title = f"{document['topology']}: {len(free)} of {len(gpus)} GPUs free"
     models = {gpu["model"] for gpu in gpus}
     return Group(Text(f"{title} ({', '.join(map(printable, sorted(models)))})", "bold"), *lines)
+
+
+def _left_over_note(lease: Document, now: datetime) -> str:
+    """Return which processes hold a lease after its job, for how long, and to what use."""
+    about = [f"pid {', '.join(map(str, lease['left_over_pids']))}"]
+    if lease["left_over_since"]:
+        about.append(f"for {age(lease['left_over_since'], now)}")
+    if lease["left_over_uses_gpus"] is not None:
+        about.append("using its GPUs" if lease["left_over_uses_gpus"] else "without using its GPUs")
+    return (
+        f"lease {lease['id']} is held by a left-over process of a job that has ended "
+        f"({', '.join(about)}): 'gpulaunch free {lease['id']}' ends it"
+    )
 
 
 def _container_note(lease: Document) -> str:
@@ -90,6 +104,24 @@ def _container_note(lease: Document) -> str:
     return f"{note}is {printable(lease['container_state'])}"
 
 
+def _running_container_note(container: Document) -> str:
+    """Return what is to be known of a running container without a lease, beside its GPUs' lines."""
+    name, program = container["name"], container["engine"]
+    title = f"container {name} ({program})"
+    if container["sees_all"]:
+        return f"{title} sees all GPUs"
+    gpus = f"GPU{'' if len(container['gpus']) == 1 else 's'} {','.join(container['gpu_names'])}"
+    if container["leases"]:
+        held = ", ".join(container["leases"])
+        return f"{title} has {gpus} beside lease {held}: '{program} stop {name}' ends it"
+    if container["made_under"] and not container["is_here"]:
+        return (
+            f"{title} has {gpus} without a lease: '{program} stop {name}', then "
+            f"'gpulaunch {program} start {name}'"
+        )
+    return ""
+
+
 def _format_names(gpus: Sequence[Document]) -> str:
     """Return the names of GPUs: ranges of whole GPUs, then MIG instances."""
     whole = frozenset(gpu["index"] for gpu in gpus if gpu["name"] == str(gpu["index"]))
@@ -109,7 +141,10 @@ def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
     gpus = ",".join("?" if name is None else name for name in lease["gpu_names"])
     inside = f"in {lease['parent']}: " if lease["parent"] else ""
     inside += f"container {lease['container_name']}: " if lease["container_name"] else ""
+    inside = f"stopped: {inside}" if lease["stopped"] else inside
     since = age(lease["started_at"], now)
+    if lease["time_limit_s"] is not None:
+        since += f" of {format_duration(lease['time_limit_s'])}"
     return [
         gpus,
         printable(lease["user"]),

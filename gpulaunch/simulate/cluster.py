@@ -20,7 +20,7 @@ from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 from gpulaunch.simulate.simulated_job import SimulatedJob
-from gpulaunch.simulate.simulated_leases import lease_of, signature
+from gpulaunch.simulate.simulated_leases import is_timed, lease_of, signature
 from gpulaunch.simulate.yardstick import Yardstick
 
 State = frozenset[object] | tuple[object, ...]
@@ -31,16 +31,19 @@ It is how many there are of each kind, or the leases in the order of their begin
 
 
 class Ahead:
-    """Earlier requests that wait.
+    """Earlier requests that wait, at one time.
 
     Attributes:
         tickets: tickets in their order.
-        summary: the facts about them that decisions depend on.
+        summary: the facts about them that decisions without time limits depend on.
+        found: decisions that depend on the time and on the order of the tickets, by their number,
+            the kind of the request and the state of the machine.
     """
 
     def __init__(self) -> None:
         self.tickets: list[Ticket] = []
         self.summary: frozenset[tuple[object, ...]] = frozenset()
+        self.found: dict[object, _KnownDecisions] = {}
 
     def add(self, ticket: Ticket, clock_s: float) -> None:
         """Add one more ticket at the end."""
@@ -113,6 +116,11 @@ class Cluster:
         count: number of machines.
         requests: requests of all jobs that will come.
         remembered: earlier decisions on such machines.
+
+    Attributes:
+        nodes: the machines.
+        sharing: whether a job shares GPUs.
+        timed: whether decisions depend on the time.
     """
 
     def __init__(
@@ -125,6 +133,7 @@ class Cluster:
         self._names = any(request.wishes.apart_from for request in requests)
         self._signature = signature(requests)
         self.sharing = any(request.sharing for request in requests)
+        self.timed = any(map(is_timed, requests))
         self._uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
         gpus = len(topology.gpus)
         # Heaps of machines by number of free GPUs and by state; a heap may still contain machines
@@ -176,9 +185,7 @@ class Cluster:
                 number = self._lowest(alike, state)
                 if number is None:
                     continue
-                found = self._find_in_state(
-                    job, (kind, ahead.summary, state), number, ahead, clock_s
-                )
+                found = self._find_in_state(job, kind, state, number, ahead, clock_s)
                 if found and (best is None or (found.worth, -number) > (best[0], -best[1])):
                     best = found.worth, number, found
         return best and (best[1], best[2])
@@ -202,11 +209,19 @@ class Cluster:
         return heap[0]
 
     def _find_in_state(
-        self, job: SimulatedJob, key: object, number: int, ahead: Ahead, clock_s: float
+        self,
+        job: SimulatedJob,
+        kind: int,
+        state: State,
+        number: int,
+        ahead: Ahead,
+        clock_s: float,
     ) -> Found | None:
-        memory = self._remembered.found.get(key)
-        if memory is None:
-            memory = self._remembered.found[key] = _KnownDecisions()
+        if self.timed:
+            memory = ahead.found.setdefault((kind, len(ahead.tickets), state), _KnownDecisions())
+        else:
+            key = (kind, ahead.summary, state)
+            memory = self._remembered.found.setdefault(key, _KnownDecisions())
         patient = POLICIES[job.request.policy].waits_for_utility
         least = job.request.utility.least if patient else 0.0
         known, found = memory.look_up(least)

@@ -49,8 +49,7 @@ class Rules(Record):
         policy: name of the placement policy.
         model: name of the bandwidth model that it uses.
         machines: number of machines.
-        passable_s: how long smaller jobs may pass one that waits (backfill), in seconds; 0: first
-            in, first out.
+        queue: "backfill", in which jobs pass others that they do not delay, or "fifo".
         time_models: names of models in time_model; () for fixed times.
         lasting: whether a job stays as slow as its worst neighbours made it; else it speeds up
             again.
@@ -63,7 +62,7 @@ class Rules(Record):
     policy: str
     model: str
     machines: int = 1
-    passable_s: float = 0.0
+    queue: str = "backfill"
     time_models: tuple[str, ...] = ()
     lasting: bool = False
     tick_s: float = 0.0
@@ -192,7 +191,12 @@ class _Simulation:
             return replace(
                 job,
                 arrival_s=arrival_s,
-                request=replace(job.request, policy=rules.policy, bandwidth_model=rules.model),
+                request=replace(
+                    job.request,
+                    policy=rules.policy,
+                    bandwidth_model=rules.model,
+                    in_order=rules.queue == "fifo",
+                ),
             )
 
         self._jobs = [ruled(job) for job in jobs]
@@ -265,9 +269,7 @@ class _Simulation:
                     ends.append(about)
             elif isinstance(about, SimulatedJob):
                 kind = self._kind[about.id]
-                self._queue.append(
-                    (about, ticket_of(about, self._admitted[kind], self._rules.passable_s))
-                )
+                self._queue.append((about, ticket_of(about, self._admitted[kind])))
         if self._rules.tick_s:
             self._start_some(now)
             self._end(ends, now)
@@ -320,7 +322,7 @@ class _Simulation:
             left.append((job, ticket))
             ahead.add(ticket, now)
             bars_all = ticket.passable_until_s <= now and len(ticket.uuids) == self._gpus
-            if bars_all or not (most or sharing):
+            if (bars_all and not self._cluster.timed) or not (most or sharing):
                 left.extend(rest)
         self._queue = left
 
@@ -330,7 +332,7 @@ class _Simulation:
             if job.request.utility.least
             else None
         )
-        lease = replace(found.lease, id=f"job{job.id}", name=job.request.name)
+        lease = replace(found.lease, id=f"job{job.id}", name=job.request.name, clock_s=now)
         one = _Running(job, machine, found.gpus, lease, now, utility, self._started)
         self._started += 1
         self._cluster.start(machine, lease)

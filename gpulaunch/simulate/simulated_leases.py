@@ -41,26 +41,28 @@ def lease_of(job: SimulatedJob, grant: Grant, uuids: tuple[str, ...]) -> Lease:
         host_gb_per_s=request.wishes.host_gb_per_s,
         apart_from=request.wishes.apart_from,
         share=share,
+        ends_within_s=request.ends_within_s,
     )
 
 
-def ticket_of(job: SimulatedJob, uuids: tuple[str, ...], passable_s: float) -> Ticket:
+def ticket_of(job: SimulatedJob, uuids: tuple[str, ...]) -> Ticket:
     """Return the ticket that the launcher would record for a job that joins the queue.
 
     Args:
         job: the job; its number in the queue is its place in the trace.
         uuids: UUIDs of the GPUs that the request admits.
-        passable_s: how long smaller requests may pass it, in seconds; 0 for never.
     """
-    passable_s = passable_s or (CHOOSY_S if job.request.is_choosy else 0.0)
+    choosy = job.request.is_choosy
     return replace(
         _TICKET,
         id=f"job{job.id}",
         number=job.id + 1,
         uuids=uuids,
         gpus=job.request.gpus or len(uuids),
-        passable_until_s=job.arrival_s + passable_s if passable_s else 0.0,
-        choosy=job.request.is_choosy,
+        passable_until_s=job.arrival_s + CHOOSY_S if choosy else 0.0,
+        choosy=choosy,
+        ends_within_s=job.request.ends_within_s,
+        in_order=job.request.in_order,
     )
 
 
@@ -71,10 +73,16 @@ class Signature(Record):
     rest: tuple[object, ...]
 
 
+def is_timed(request: Request) -> bool:
+    """Return whether decisions about a request may depend on the time."""
+    return request.ends_within_s is not None and not request.in_order
+
+
 def signature(requests: Iterable[Request]) -> Callable[[Lease], Signature]:
     """Return a function that reads the signature of a lease, given the requests of a trace."""
-    names, profiles, hosts, shares = False, False, False, False
+    names, profiles, hosts, shares, timed = False, False, False, False, False
     for request in requests:
+        timed |= is_timed(request)
         apart = bool(request.wishes.apart_from)
         names |= apart
         profiles |= apart or bool(request.utility.slowdowns)
@@ -87,6 +95,7 @@ def signature(requests: Iterable[Request]) -> Callable[[Lease], Signature]:
             lease.profile if profiles else None,
             lease.host_gb_per_s if hosts else 0.0,
             repr(lease.share) if shares else None,
+            lease.ends_s if timed else 0.0,
         )
         return Signature(lease.uuids if shares else tuple(sorted(lease.uuids)), rest)
 

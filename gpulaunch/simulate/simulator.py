@@ -14,7 +14,7 @@ from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.files.data_files import shipped_directory
 from gpulaunch.files.document import read_document
 from gpulaunch.files.write import document_text
-from gpulaunch.launch.settings import one_of
+from gpulaunch.launch.settings import QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.profiles.pattern_file import load_pattern
@@ -123,7 +123,7 @@ class Simulator:
         policy: str = DEFAULT_POLICY,
         *,
         machines: int = 1,
-        backfill_limit_s: float = 0.0,
+        queue: str = "backfill",
         time_models: Iterable[str] = ("bandwidth",),
         bandwidth_model: str | None = None,
         measure_by: str = "cut",
@@ -136,8 +136,7 @@ class Simulator:
             trace: the jobs.
             policy: policy that chooses GPUs; docs/placement.md lists the policies.
             machines: number of machines, all like this one.
-            backfill_limit_s: how long smaller jobs may pass one that cannot start; 0: first in,
-                first out.
+            queue: "backfill", in which jobs pass others that they do not delay, or "fifo".
             time_models: models that make jobs take longer than they say: any of "bandwidth",
                 "interference" and "sharing".
             bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
@@ -160,7 +159,7 @@ class Simulator:
             name,
             _choose_bandwidth_model(bandwidth_model, name),
             machines,
-            passable_s=backfill_limit_s,
+            queue=one_of(QUEUES, "queue")(queue),
             time_models=tuple(map(one_of(MODELS[1:], "time model"), time_models)),
             lasting=lasting,
             tick_s=tick_s,

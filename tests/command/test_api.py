@@ -1,5 +1,6 @@
 """`gpulaunch.allocate`: GPUs for a Python program, from the command's table and by its rules."""
 
+import asyncio
 import json
 import os
 import signal
@@ -7,14 +8,13 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import DGX, SHOW, VGG, Launcher, held
+from conftest import DGX, SHOW, VGG, Launcher, held, until
 
 import gpulaunch
 
@@ -58,14 +58,6 @@ def table(launcher: Launcher) -> dict:
 
 def leases(launcher: Launcher) -> list[dict]:
     return table(launcher)["leases"]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Return when the condition holds, for which there is no event."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def await_ticket(launcher: Launcher, count: int = 1) -> None:
@@ -203,11 +195,11 @@ def test_a_program_started_after_apply(launcher: Launcher) -> None:
     with program(launcher, script) as process:
         out, error = process.communicate(timeout=30)
         assert out == "0,2,3\n0,3\n0\n"
-        assert [line for line in error.splitlines() if "error" in line] == [
-            "gpulaunch: error: 3 GPUs requested: 2 of 3 are free, 1 is leased",
-            error.splitlines()[2],
-        ]
-        assert "4 GPUs requested: lease " in error.splitlines()[2]
+        busy, who, hint, never = error.splitlines()
+        assert busy == "gpulaunch: error: 3 GPUs requested: 2 of 3 are free, 1 is leased"
+        assert " has GPU 0 (python" in who, "what it has itself is not in the way"
+        assert hint.startswith("gpulaunch: hint: add --wait")
+        assert "4 GPUs requested: lease " in never
 
 
 # Children
@@ -265,7 +257,7 @@ def test_a_forked_child_that_stays_holds_on(launcher: Launcher) -> None:
         process.kill()
         process.wait()
         (lease,) = leases(launcher)
-        assert lease["left_over_pids"] == [child]
+        assert (lease["left_over_pids"], lease["left_over_since"]) == ([child], None)
         assert launcher.run("free", *DGX, lease["id"]).returncode == 0
         assert launcher.records() == []
 
@@ -277,7 +269,7 @@ def test_errors_are_exported_with_their_exit_status(launcher: Launcher) -> None:
     """Each failure is a GpulaunchError with the command's exit status."""
     with gpulaunch.allocate(7, topology=DGX1):
         with pytest.raises(
-            gpulaunch.WouldWaitError, match=r"^2 GPUs requested: 1 of 8 is free, 7 are leased$"
+            gpulaunch.WouldWaitError, match=r"^2 GPUs requested: 1 of 8 is free, 7 are leased\n"
         ) as busy:
             gpulaunch.allocate(2, topology=DGX1)
         with pytest.raises(
@@ -295,6 +287,8 @@ def test_errors_are_exported_with_their_exit_status(launcher: Launcher) -> None:
         gpulaunch.allocate(topology=DGX1)
     assert [caught.value.exit_status for caught in (busy, late, never, failed)] == [75, 124, 2, 125]
     assert busy.value.hint == "give wait=True to queue"
+    (who,) = busy.value.__notes__
+    assert " has GPUs 0-6 (" in who
     assert all(
         isinstance(caught.value, gpulaunch.GpulaunchError) for caught in (busy, late, never, failed)
     )
@@ -570,6 +564,135 @@ def test_threads_get_distinct_gpus(launcher: Launcher) -> None:
     assert launcher.records() == []
 
 
+# asyncio
+
+
+def test_asyncio_goes_on_while_a_lease_is_waited_for(launcher: Launcher) -> None:
+    """A task that waits for GPUs blocks no other, and gets what another task has freed."""
+
+    async def other() -> tuple[int, ...]:
+        async with gpulaunch.aallocate(8, topology=DGX1) as first:
+            waiter = asyncio.create_task(waits())
+            await asyncio.to_thread(await_ticket, launcher)
+        assert not waiter.done()
+        return (*first.gpus, *await waiter)
+
+    async def waits() -> tuple[int, ...]:
+        async with gpulaunch.aallocate(2, topology=DGX1, wait=True) as lease:
+            assert len(launcher.records()) == 1
+            return lease.gpus
+
+    assert asyncio.run(other()) == (*range(8), 0, 3)
+    assert launcher.records() == []
+
+
+def test_a_cancelled_wait_has_left_the_queue(launcher: Launcher) -> None:
+    """Whoever awaits a cancelled wait finds its ticket gone, and gets what is free then."""
+
+    async def cancels() -> None:
+        lease = await gpulaunch.aallocate(1, topology=DGX1)
+        for _ in range(20):
+            waiter = asyncio.create_task(waits())
+            await asyncio.to_thread(await_ticket, launcher)
+            waiter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiter
+            assert launcher.records() == [f"gpulaunch.lease.{lease.id}"]
+        lease.release()
+
+    async def waits() -> None:
+        await gpulaunch.aallocate(8, topology=DGX1, wait=True)
+
+    asyncio.run(cancels())
+    assert launcher.records() == []
+
+
+def test_a_cancellation_is_not_kept_waiting_by_the_lock(launcher: Launcher) -> None:
+    """While somebody else has the host-wide lock, a cancelled wait ends after a second."""
+
+    async def cancels() -> None:
+        waiter = asyncio.create_task(waits())
+        await asyncio.to_thread(until, lambda: waits_for_the_lock(os.getpid()))
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(waiter, 8)
+
+    async def waits() -> None:
+        await gpulaunch.aallocate(1, topology=DGX1, wait=True)
+
+    with held_lock(os.open(launcher.state, os.O_RDONLY)) as let_go:
+        asyncio.run(cancels())
+        let_go()
+        until(lambda: launcher.run(*DGX, "-n", "8", "--", "true").returncode == 0)
+        until(lambda: launcher.records() == [])
+
+
+# Notebooks
+
+
+def test_a_cell_that_is_run_twice(launcher: Launcher) -> None:
+    """A cell that replaces its lease holds the new one alone, and a ResourceWarning says so."""
+    cell = compile(f"lease = gpulaunch.allocate(1, topology='{DGX1}')", "cell", "exec")
+    notebook: dict[str, object] = {"gpulaunch": gpulaunch}
+    exec(cell, notebook)
+    with pytest.warns(ResourceWarning, match="unclosed file <_io.FileIO name='lease "):
+        exec(cell, notebook)
+    lease = notebook["lease"]
+    assert isinstance(lease, gpulaunch.HeldLease)
+    assert [found["id"] for found in leases(launcher)] == [lease.id]
+    lease.release()
+    exec(cell, notebook)
+    assert [found["gpus"] for found in leases(launcher)] == [[0]]
+    lease = notebook["lease"]
+    assert isinstance(lease, gpulaunch.HeldLease)
+    lease.release()
+    assert launcher.records() == []
+
+
+# multiprocessing
+
+
+@pytest.mark.parametrize(
+    ("method", "holds"), [("fork", True), ("spawn", False), ("forkserver", False)]
+)
+def test_children_of_multiprocessing(launcher: Launcher, method: str, holds: bool) -> None:
+    """A forked worker holds the GPUs after its parent was killed; any other does not."""
+    script = f"""
+        import multiprocessing
+        lease = allocated()
+        worker = multiprocessing.get_context("{method}").Process(target=signal.pause)
+        worker.start()
+        print(worker.pid, flush=True)
+        sys.stdin.readline()
+    """
+    with program(launcher, script) as process:
+        worker = int(process.stdout.readline())
+        assert len(leases(launcher)) == 1
+        process.kill()
+        process.wait()
+        assert bool(leases(launcher)) == holds
+        with suppress(ProcessLookupError):  # it may have noticed
+            os.kill(worker, signal.SIGKILL)
+        until(lambda: leases(launcher) == [])
+
+
+def test_a_program_that_is_given_the_descriptor_holds_on(launcher: Launcher) -> None:
+    """A program that was started with the lease's descriptor holds the GPUs, too."""
+    script = """
+        lease = allocated()
+        child = subprocess.Popen(["sleep", "60"], pass_fds=[lease.fileno()])
+        print(child.pid, flush=True)
+        sys.stdin.readline()
+    """
+    with program(launcher, script) as process:
+        child = int(process.stdout.readline())
+        process.kill()
+        process.wait()
+        assert [lease["left_over_pids"] for lease in leases(launcher)] == [[child]]
+        os.kill(child, signal.SIGKILL)
+        until(lambda: leases(launcher) == [])
+
+
 # What it costs
 
 
@@ -600,3 +723,43 @@ def test_the_import_stays_light(launcher: Launcher) -> None:
         "tomllib",
     }
     assert ("gpulaunch" in imported, imported & heavy) == (True, set())
+
+
+def test_fork_of_a_waiter_is_not_in_the_queue(launcher: Launcher) -> None:
+    """A child that was forked while a thread waited bars nobody once its parent is killed."""
+    script = """
+        import threading
+        waiter = threading.Thread(target=allocated, kwargs={"wait": True}, daemon=True)
+        waiter.start()
+        sys.stdin.readline()
+        if os.fork() == 0:
+            print("forked", flush=True)
+            signal.pause()
+        signal.pause()
+    """
+    with held(launcher, *DGX, "-n", "8"), program(launcher, script) as process:
+        until(lambda: len(table(launcher)["queue"]) == 1)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "forked\n"
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+        process.kill()
+        process.wait()
+        assert table(launcher)["queue"] == []
+        os.kill(int(children), signal.SIGKILL)
+
+
+def test_a_program_promises_no_time_limit(launcher: Launcher) -> None:
+    """A time limit in a file or the environment is for jobs: nothing ends a program at it."""
+    script = (
+        "import gpulaunch, json, os\n"
+        "os.chdir(os.environ['GPULAUNCH_STATE_DIR'])\n"
+        "with gpulaunch.allocate(1, topology='dgx1-v100') as lease:\n"
+        "    record = json.load(open(f'gpulaunch.lease.{lease.id}'))\n"
+        "    print([key for key in record if 'limit' in key or 'ends' in key])\n"
+    )
+    environment = launcher.environment | {"GPULAUNCH_TIME_LIMIT": "1m"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -114,13 +114,16 @@ def test_driver_is_read_once(made_up: Launcher) -> None:
     assert Path(made_up.environment["MADE_UP_READINGS"]).read_text() == "read\n"
 
 
+OF_OTHERS = ("state directory", "containers", "Docker Engine", "GPUs in containers", "Podman")
+
+
 def test_doctor(made_up: Launcher) -> None:
     """The doctor shows GPUs, version and findings of the driver, and nothing about NVML or MPS."""
     document = json.loads(made_up.run("doctor", "--json").stdout)
     of_driver = [
         (finding["subject"], finding["state"], finding["text"])
         for finding in document["findings"]
-        if finding["subject"] not in ("state directory", "Docker Engine", "GPUs in containers")
+        if finding["subject"] not in OF_OTHERS
     ]
     assert of_driver == [
         ("GPUs", "ok", "made-up-host: 2 GPUs (Made-up One), by imagination"),

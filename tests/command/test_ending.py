@@ -1,18 +1,20 @@
-"""What a job leaves behind is ended before its GPUs are free, and nothing else is ended."""
+"""With --leftovers end, what a job leaves is ended before its GPUs are free, and nothing else."""
 
 import json
 import os
+import pwd
 import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import DGX, SHOW, VGG, Launcher, held, wait_for_end
+from conftest import DGX, SHOW, VGG, Launcher, children, held, until, wait_for_end
+
+from gpulaunch.process.companion import is_companion
 
 pytest_plugins = ("fake_nvml",)
 
@@ -24,7 +26,7 @@ PYTHON = (sys.executable, "-SIc")
 @pytest.fixture(autouse=True)
 def _short_grace(launcher: Launcher) -> None:
     """Keep the grace short; tests in which it must not run out set a longer one."""
-    launcher.environment["GPULAUNCH_GRACE"] = "0.2"
+    launcher.environment |= {"GPULAUNCH_GRACE": "0.2", "GPULAUNCH_LEFTOVERS": "end"}
 
 
 def state(pid: int) -> str:
@@ -38,14 +40,6 @@ def state(pid: int) -> str:
 
 def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if state(pid)]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Return when the condition holds, for which there is no event."""
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @contextmanager
@@ -69,6 +63,10 @@ def started(
                 with suppress(ProcessLookupError):
                     signal.pidfd_send_signal(identity, signal.SIGKILL)
                 os.close(identity)
+
+
+def _without_companions(pids: str) -> list[int]:
+    return [pid for pid in map(int, pids.split()) if not is_companion(pid)]
 
 
 def processes_with(variable: str) -> set[int]:
@@ -185,15 +183,16 @@ def test_what_a_job_leaves_is_ended_before_the_release(
             assert "waiting as number 1" in waiter.stderr.readline()
             assert alive(left) == left, sentence
             process.stdin.close()  # the job reads the end of its input, and ends
-            assert (process.wait(30), process.stderr.read()) == (7, ""), sentence
+            said = process.stderr.read()
+            assert (process.wait(30), said.count("\n")) == (7, 1), sentence
+            assert said.startswith("gpulaunch: warning: the job has ended, and "), sentence
             *found, last = waiter.stdout.read().splitlines()
             assert [
                 line for line in found if line.rpartition(")")[2].split()[0] not in "ZX"
             ] == [], sentence
             assert (last, waiter.wait(30)) == ("looked", 0)
-        assert processes_of(launcher) == set(), (
-            sentence
-        )  # nor is there anybody whom they have forked since
+        # Nor is there anybody whom they have forked since.
+        assert {pid for pid in processes_of(launcher) if not is_companion(pid)} == set(), sentence
     assert launcher.records() == []
 
 
@@ -272,7 +271,7 @@ def test_zombies_are_put_away_while_the_job_runs(launcher: Launcher) -> None:
         assert set(adopted_by) == {process.pid}
         job_pid = table(launcher)["leases"][0]["job_pid"]
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        until(lambda: children.read_text().split() == [str(job_pid)])
+        until(lambda: _without_companions(children.read_text()) == [job_pid])
         process.stdin.close()
         assert process.wait(30) == 0
 
@@ -304,33 +303,31 @@ def stranger() -> Iterator[int]:
         process.kill()
 
 
-@pytest.mark.parametrize("ci", ["false", "true"])
 def test_only_what_is_at_work_on_the_gpus_is_ended(
-    launcher: Launcher, dgx1_v100, stranger: int, ci: str
+    launcher: Launcher, dgx1_v100, stranger: int
 ) -> None:
-    """On real GPUs a straggler is ended if NVML lists it on them; others, such as tmux, go on.
+    """After TERM to the launcher a left-over ends if NVML lists it on the GPUs; others keep them.
 
-    They hold the record's descriptor all the same. A process that is none of the job's is never
-    touched, and in CI the guard, dismissed, ends nobody.
+    Others may be an ssh-agent or a tmux server. A process that is none of the job's is never
+    touched.
     """
-    launcher.environment["CI"] = ci
-    daemons = "for i in 1 2 3; do setsid -f sh -c 'echo $$; exec sleep 60'; done; read line; exit 7"
+    launcher.environment["GPULAUNCH_LEFTOVERS"] = "keep"
+    daemons = "for i in 1 2 3; do setsid -f sh -c 'echo $$; exec sleep 60'; done; read line"
     with started(launcher, "--only", "0", "--", "sh", "-c", daemons, pids=3) as (
         process,
         (at_work, idle, elsewhere),
     ):
-        (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
-        guards = processes_of(launcher) - {process.pid, lease["job_pid"], at_work, idle, elsewhere}
-        assert len(guards) == (ci == "true")
         dgx1_v100.add(
             *(f"process 0 {pid} 300" for pid in (at_work, stranger)), f"process 5 {elsewhere} 300"
         )
-        process.stdin.close()
-        assert process.wait(30) == 7
-        for guard in guards:
-            wait_for_end(guard)
+        process.terminate()
+        assert process.wait(30) == 143
         assert alive([at_work, idle, elsewhere, stranger]) == [idle, elsewhere, stranger]
-        assert launcher.records() == []
+        (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+        assert lease["left_over_pids"] == sorted([idle, elsewhere])
+        os.kill(idle, signal.SIGKILL)
+        os.kill(elsewhere, signal.SIGKILL)
+        until(lambda: launcher.records() == [])
         dgx1_v100.drop("process ")
         assert launcher.run("-n", "8", "--", "true").returncode == 0
 
@@ -393,7 +390,7 @@ def test_a_job_that_ignores_term_is_killed(launcher: Launcher) -> None:
 
 def test_a_job_over_its_limit_may_tidy_up(launcher: Launcher) -> None:
     """A stopped job over its limit hears TERM and may end by itself: still 124, children too."""
-    launcher.environment["GPULAUNCH_GRACE"] = "10"
+    launcher.environment |= {"GPULAUNCH_GRACE": "10", "GPULAUNCH_LEFTOVERS": "keep"}
     with limited(launcher, "-", "TERM", *VGG, "--", *PYTHON, CHILD_AND_STOP) as process:
         child = int(process.stdout.readline())
         assert state(child)
@@ -496,38 +493,47 @@ def test_a_cancelled_ci_job_may_tidy_up(launcher: Launcher) -> None:
         assert process.stdout.read() == "caught\n"
 
 
-def is_open_to_read_only(pid: int, fd: int) -> bool:
-    (flags,) = re.findall(
-        r"^flags:\s*(\d+)", Path(f"/proc/{pid}/fdinfo/{fd}").read_text(), re.MULTILINE
-    )
-    return int(flags, 8) & os.O_ACCMODE == os.O_RDONLY
+@pytest.mark.parametrize("ci", ["true", ""])
+def test_a_job_that_ignores_term(launcher: Launcher, ci: str) -> None:
+    """With CI=true a job that ignores TERM is killed after the grace, in one line; else it runs."""
+    launcher.environment |= {"CI": ci, "GPULAUNCH_GRACE": "0.3"}
+    script = "trap '' TERM; echo $$; exec sleep 60"
+    with started(launcher, *VGG, "--", "sh", "-c", script) as (process, (job,)):
+        process.terminate()
+        if ci:
+            assert process.wait(30) == 128 + signal.SIGKILL
+            warning = "the job goes on 0.3 s after TERM: it is killed, as CI=true"
+            assert process.stderr.read() == f"gpulaunch: warning: {warning}\n"
+            assert launcher.records() == []
+        else:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(1)
+        assert bool(state(job)) == (not ci)
 
 
-@pytest.mark.parametrize(("value", "guards"), [("true", 1), ("1", 1), ("false", 0), ("", 0)])
-def test_the_guard_holds_nothing_and_goes(launcher: Launcher, value: str, guards: int) -> None:
-    """With CI=true a guard runs in its own session, blocks nothing, and ends with the launcher."""
-    launcher.environment["CI"] = value
+@pytest.mark.parametrize("ci", ["true", ""])
+def test_the_companion_holds_the_lease_alone_and_goes(launcher: Launcher, ci: str) -> None:
+    """The companion has a session of its own, only the record, no parent here, and no variables.
+
+    It ends with the job.
+    """
+    launcher.environment["CI"] = ci
     with held(launcher, *VGG) as job:
-        found = processes_of(launcher) - {job.process.pid, job.job_pid}
-        assert len(found) == guards
-        for guard in found:
-            # it goes to / when it has let go of the rest
-            until(lambda: os.readlink(f"/proc/{guard}/cwd") == "/")  # noqa: B023
-            files = {
-                os.readlink(entry.path): int(entry.name)
-                for entry in os.scandir(f"/proc/{guard}/fd")
-            }
-            held_open = [
-                fd
-                for path, fd in files.items()
-                if path != "/dev/null" and not path.startswith("pipe:")
-            ]
-            assert [fd for fd in held_open if not is_open_to_read_only(guard, fd)] == []
-            assert len(held_open) <= 1  # the record, which it keeps from being mistaken for another
-            assert os.getsid(guard) not in (os.getsid(job.process.pid), os.getsid(0))
+        (companion,) = processes_of(launcher) - {job.process.pid, job.job_pid}
+        assert is_companion(companion)
+        # it goes to / when it has let go of the rest
+        until(lambda: os.readlink(f"/proc/{companion}/cwd") == "/")
+        fds = [Path(entry.path) for entry in os.scandir(f"/proc/{companion}/fd")]
+        files = [fd.stat() for fd in fds if os.readlink(fd) != "/dev/null" and not fd.is_fifo()]
+        record = (launcher.state / launcher.records()[0]).stat()
+        assert [file.st_ino for file in files] == [record.st_ino]
+        assert os.getsid(companion) not in (os.getsid(job.process.pid), os.getsid(0))
+        # a CI runner kills what has its variables, and the children of that
+        variables = Path(f"/proc/{companion}/environ").read_bytes().split(b"\0")
+        assert [one for one in variables if one and not one.startswith(b"GPULAUNCH_")] == []
+        assert companion not in children(job.process.pid)
         assert job.end() == 7
-        for guard in found:
-            wait_for_end(guard)
+        wait_for_end(companion)
     assert processes_of(launcher) == set()
 
 
@@ -541,25 +547,24 @@ sys.stdin.readline()
 """
 
 
-def test_the_guard_ends_no_later_lease(launcher: Launcher) -> None:
-    """The guard of a killed launcher ends no later launch that gets its record's inode number.
+def test_a_cancelled_lease_lasts_until_all_has_ended(launcher: Launcher) -> None:
+    """With CI=true the GPUs of a killed launcher are free when the last of its job has ended.
 
-    ext4 gives a number out again at once.
+    The child here has closed the record and ignores TERM, so that it lives through the grace.
     """
     launcher.environment |= {"CI": "true", "GPULAUNCH_GRACE": "2"}
     with started(launcher, *VGG, "--", sys.executable, "-Ic", LOSES_THE_RECORD) as (
         process,
         (child,),
     ):
-        job = table(launcher)["leases"][0]["job_pid"]
+        (lease,) = table(launcher)["leases"]
         process.kill()
-        wait_for_end(
-            job
-        )  # the guard has ended it; the child ignores TERM, and has closed the record
-        assert table(launcher)["leases"] == []  # which clears the dead record away
-        with held(launcher, *ALL) as later:
-            wait_for_end(child)
-            assert later.end() == 7
+        wait_for_end(lease["job_pid"])
+        assert [one["id"] for one in table(launcher)["leases"]] == [lease["id"]]
+        look = ("--", "sh", "-c", LOOK, "sh", str(child))
+        *found, last = launcher.run(*ALL, "--wait", *look).stdout.splitlines()
+        assert [line for line in found if line.rpartition(")")[2].split()[0] not in "ZX"] == []
+        assert last == "looked"
 
 
 def test_the_guard_keeps_no_reader_waiting(launcher: Launcher) -> None:
@@ -606,6 +611,7 @@ LEAVES_A_HOLDER = "setsid -f sh -c 'echo $$; exec sleep 60'; echo $$; read line"
 @contextmanager
 def left_over(launcher: Launcher) -> Iterator[tuple[dict, int]]:
     """Yield a lease that only a daemon holds, its launcher and job killed, and the daemon's pid."""
+    launcher.environment["GPULAUNCH_LEFTOVERS"] = "keep"
     with started(launcher, *VGG, "--", "sh", "-c", LEAVES_A_HOLDER, pids=2) as (process, pids):
         job = table(launcher)["leases"][0]["job_pid"]
         (daemon,) = set(pids) - {job}
@@ -622,11 +628,8 @@ def test_a_left_over_holder_is_shown_and_freed(launcher: Launcher) -> None:
     with left_over(launcher) as (lease, daemon):
         assert (lease["gpus"], lease["left_over_pids"]) == ([0, 2, 3], [daemon])
         shown = " ".join(launcher.run("status", *DGX).stdout.split())
-        want = (
-            f"lease {lease['id']} is held by a left-over process of a job that has ended (pid "
-            f"{daemon})"
-        )
-        assert want in shown
+        want = f"lease {lease['id']} is held by a left-over process of a job that has ended"
+        assert re.search(rf"{want} \(pid {daemon}, for \d+ s\)", shown)
         assert launcher.run(*ALL, *SHOW).returncode == 75
         assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
         done = free(launcher, lease["id"])
@@ -751,6 +754,64 @@ def test_free_spares_nested_leases(launcher: Launcher) -> None:
         assert (alive([inner_job]), launcher.records()) == ([], [])
 
 
+def test_free_by_name_and_by_the_beginning_of_an_id(launcher: Launcher) -> None:
+    """A lease or ticket is found by a job's name, and by 4 or more characters of its id."""
+    with held(launcher, *VGG, "--name", "one job") as job:
+        (lease,) = table(launcher)["leases"]
+        waiter = launcher.start(*DGX, "-n", "8", "--wait", "--name", "waiter", "--", "true")
+        waiter.stderr.readline()
+        (ticket,) = table(launcher)["queue"]
+        few = free(launcher, lease["id"][:3])
+        assert (few.returncode, few.stdout) == (2, "")
+        done = free(launcher, "waiter", lease["id"][:4])
+        left = f"{ticket['id']} has left the queue\n"
+        assert (done.returncode, done.stdout, done.stderr) == (0, left + ended(lease), "")
+        assert (job.process.wait(30), waiter.wait(30)) == (143, -signal.SIGTERM)
+        waiter.communicate()
+
+
+def test_free_of_one_of_several(launcher: Launcher) -> None:
+    """A name that several jobs have is refused with their ids, and none of them ends."""
+    with held(launcher, *DGX, "--name", "job") as first, held(launcher, *DGX, "--name", "job"):
+        one, two = (lease["id"] for lease in table(launcher)["leases"])
+        done = free(launcher, "job")
+        me = pwd.getpwuid(os.geteuid()).pw_name
+        assert (done.returncode, done.stdout, done.stderr.splitlines()) == (
+            2,
+            "",
+            [
+                f"gpulaunch: error: 'job' may be any of {one} ({me}), {two} ({me})",
+                "gpulaunch: hint: give more of its id",
+            ],
+        )
+        assert first.end() == 7
+
+
+def test_free_of_all_own(launcher: Launcher) -> None:
+    """--mine leaves the queue and ends all leases on this machine, also those inside others."""
+    script = "exec 3<&0; gpulaunch -n 1 -- sh -c 'echo $$; read line' <&3 & wait"
+    with (
+        held(launcher, "--topology", "pcie-4gpu-workstation") as elsewhere,
+        started(launcher, *VGG, "--", "sh", "-c", script) as (outer, (inner,)),
+        held(launcher, *DGX) as alone,
+    ):
+        leases = table(launcher)["leases"]
+        waiter = launcher.start(*DGX, "-n", "all", "--wait", "--", "true")
+        waiter.stderr.readline()
+        (ticket,) = table(launcher)["queue"]
+        done = free(launcher, "--mine")
+        left = f"{ticket['id']} has left the queue\n"
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == left + ended(*leases)
+        ends = [process.wait(30) for process in (outer, alone.process, waiter)]
+        assert ends == [143, 143, -signal.SIGTERM]
+        waiter.communicate()
+        assert alive([inner]) == []
+        again = free(launcher, "--mine")
+        assert (again.returncode, again.stdout) == (0, "nothing on dgx1-v100 is yours\n")
+        assert elsewhere.end() == 7
+
+
 def test_free_of_several(launcher: Launcher) -> None:
     """Several ids are freed one after the other, each once; others' leases go on."""
     with (
@@ -773,7 +834,7 @@ def test_free_of_several(launcher: Launcher) -> None:
         (["0123456789ab"], "no live lease '0123456789ab' on dgx1-v100"),
         (["../../etc"], "no live lease '../../etc' on dgx1-v100"),
         ([""], "no live lease '' on dgx1-v100"),
-        ([], "the following arguments are required: id"),
+        ([], "give ids or names of jobs, or --mine"),
     ],
 )
 def test_free_of_nothing(launcher: Launcher, ids: list[str], error: str) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import pwd
+import re
 import signal
 import stat
 import subprocess
@@ -67,12 +69,9 @@ def test_the_jobs_status_is_the_launchers(launcher: Launcher) -> None:
 
 
 def test_kill_9_of_launcher_and_job_gives_the_gpus_back(launcher: Launcher) -> None:
-    """After kill -9 of launcher and job the next launch gets their GPUs and clears the record."""
+    """After kill -9 of all its processes the next launch gets the GPUs and clears the record."""
     with held(launcher, *VGG) as job:
-        os.kill(job.process.pid, signal.SIGKILL)
-        os.kill(job.job_pid, signal.SIGKILL)
-        job.process.wait()
-        wait_for_end(job.job_pid)
+        job.kill_all()
         assert len(launcher.records()) == 1
         assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
         assert launcher.records() == []
@@ -132,6 +131,31 @@ def test_status_marks_what_was_assumed(launcher: Launcher) -> None:
     with held(launcher, *DGX, "-n", "2"):
         assert status(launcher)["leases"][0]["assumed"] == ["pattern", "bandwidth_sensitive"]
         assert "assumed" in launcher.run("status", *DGX).stdout
+
+
+@pytest.mark.parametrize(
+    ("publish", "want"),
+    [
+        (None, ["sh", "-c", 'read line; exec cat "$RECORDS"/*', "--password", "***"]),
+        ("program", ["sh"]),
+        ("nothing", []),
+    ],
+)
+def test_what_is_published(launcher: Launcher, publish: str | None, want: list[str]) -> None:
+    """Lease and ticket have the command without its secrets, or less of it if that is set."""
+    launcher.environment |= {"RECORDS": str(launcher.state)}
+    launcher.environment |= {"GPULAUNCH_PUBLISH": publish} if publish else {}
+    with held(launcher, *DGX, "-n", "all") as holder:
+        job = ("sh", "-c", 'read line; exec cat "$RECORDS"/*', "--password", "hunter2")
+        waiter = launcher.start(*DGX, "-n", "8", "--wait", "--", *job, stdin=subprocess.PIPE)
+        waiter.stderr.readline()
+        (ticket,) = launcher.state.glob("gpulaunch.ticket.*")
+        assert json.loads(ticket.read_bytes())["command"] == want
+        assert status(launcher)["queue"][0]["command"] == want
+        assert launcher.run("status", *DGX).returncode == 0
+        holder.end()
+    lease, _ = waiter.communicate("\n", timeout=30)
+    assert json.loads(lease)["command"] == want
 
 
 def test_a_record_is_a_private_fact_in_public(launcher: Launcher) -> None:
@@ -262,6 +286,25 @@ def test_settings_come_in_order(launcher: Launcher) -> None:
     assert count("-p", "mine", "-n", "5", GPULAUNCH_GPUS="3") == 5
     document = json.loads(launcher.run(*DGX, "--dry-run", "--json", "--", "x").stdout)
     assert document["policy"] == "greedy"
+
+
+@pytest.mark.parametrize(
+    ("program", "prefix"),
+    [("apptainer", "APPTAINERENV_"), ("singularity", "SINGULARITYENV_"), ("aptly", None)],
+)
+def test_containers_without_the_hosts_environment(
+    launcher: Launcher, tmp_path: Path, program: str, prefix: str | None
+) -> None:
+    """With --cleanenv apptainer and singularity pass on only the variables with their prefix."""
+    path = tmp_path / program
+    path.write_text("#!/bin/sh\nenv\n")
+    path.chmod(0o755)
+    done = launcher.run(*DGX, "-n", "2", "--", str(path), "exec", "--nv", "--cleanenv", "a.sif")
+    found = dict(line.split("=", 1) for line in done.stdout.splitlines())
+    names = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+    want = {f"{prefix}{name}": found[name] for name in (*names, "GPULAUNCH_LEASE") if prefix}
+    assert {name: value for name, value in found.items() if "ENV_" in name} == want
+    assert found["CUDA_VISIBLE_DEVICES"] == "0,3"
 
 
 def test_a_dry_run_prints_the_decision_and_takes_nothing(launcher: Launcher) -> None:
@@ -523,12 +566,12 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], int, str]] = [
         2,
         "--json needs --dry-run, since stdout belongs to the job",
     ),
-    ("podman", (*DGX, "podman", "run", "x"), 2, "launching with podman is not built yet"),
+    ("nerdctl", (*DGX, "nerdctl", "run", "x"), 2, "launching with nerdctl is not built yet"),
     (
-        "podman after --",
-        (*DGX, "--", "/usr/bin/podman", "run", "x"),
+        "nerdctl after --",
+        (*DGX, "--", "/usr/bin/nerdctl", "run", "x"),
         2,
-        "launching with podman is not built yet",
+        "launching with nerdctl is not built yet",
     ),
     (
         "no such program",
@@ -733,6 +776,18 @@ def test_a_stderr_that_cannot_be_written_stops_no_job(
     assert (done.stdout, done.returncode) == ("ran\n", 0)
 
 
+def test_a_file_size_limit_stops_no_job(launcher: Launcher) -> None:
+    """A message beyond the limit on the size of files is lost; a record beyond it is an error."""
+    line = (
+        "head -c 1024 /dev/zero >full; ulimit -f 1; gpulaunch --topology dgx1-v100 -v -- echo ran"
+    )
+    done = in_bash(launcher, f"cd {launcher.state.parent}; {line} 2>>full")
+    assert (done.stdout, done.returncode) == ("ran\n", 0)
+    done = in_bash(launcher, "ulimit -f 0; gpulaunch --topology dgx1-v100 -- echo ran")
+    error = f"gpulaunch: error: {launcher.state}: cannot write a record: file too large\n"
+    assert (done.stdout, done.stderr, done.returncode) == ("", error, 125)
+
+
 @pytest.mark.parametrize(
     "arguments",
     ["--help", "--version", "--topology dgx1-v100 --dry-run --json -- x", "status --help"],
@@ -740,7 +795,8 @@ def test_a_stderr_that_cannot_be_written_stops_no_job(
 def test_a_stdout_that_cannot_be_written_is_one_line(launcher: Launcher, arguments: str) -> None:
     """A full disk under stdout is one error line and 125; a reader that has gone is no error."""
     full = in_bash(launcher, f"gpulaunch {arguments} >/dev/full")
-    assert (full.stderr, full.returncode) == ("gpulaunch: error: no space left on device\n", 125)
+    error = "gpulaunch: error: cannot write to stdout: no space left on device\n"
+    assert (full.stderr, full.returncode) == (error, 125)
     assert in_bash(launcher, f"gpulaunch {arguments} | true").stderr == ""
 
 
@@ -773,13 +829,16 @@ def test_one_broken_profile_hides_no_other(launcher: Launcher) -> None:
     assert done.stderr == f"gpulaunch: warning: {directory}/broken.toml:1: invalid value\n"
 
 
-def test_the_hint_of_a_wait_can_be_typed(launcher: Launcher) -> None:
-    """A launch that has to wait names a command that shows who has the GPUs."""
-    with held(launcher, *DGX, "-n", "8"):
-        hint = launcher.run(*DGX, "--", "true").stderr.splitlines()[1]
-        assert hint == (
-            "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status --topology dgx1-v100'"
-        )
+def test_a_refusal_says_who_has_the_gpus(launcher: Launcher) -> None:
+    """A launch that would have to wait says who has which GPUs, unless -q, and what to type."""
+    user = pwd.getpwuid(os.getuid()).pw_name
+    error = "gpulaunch: error: 1 GPU requested: 0 of 8 are free, 8 are leased"
+    hint = "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status --topology dgx1-v100'"
+    with held(launcher, *DGX, "-n", "8", "--name", "big"):
+        first, second, third = launcher.run(*DGX, *SHOW).stderr.splitlines()
+        assert (first, third) == (error, hint)
+        assert re.fullmatch(rf"gpulaunch: info: {user} has GPUs 0-7 \(big for \d+ s\)", second)
+        assert launcher.run(*DGX, "-q", *SHOW).stderr.splitlines() == [error, hint]
 
 
 def test_ctrl_c_while_starting_is_no_traceback(launcher: Launcher) -> None:
@@ -810,6 +869,24 @@ def test_a_job_that_is_stopped_and_woken_alone(launcher: Launcher) -> None:
     assert launcher.records() == []
 
 
+def test_machine_without_an_engine_loads_none(launcher: Launcher) -> None:
+    """Where no container engine answers, a launch loads nothing that could ask one."""
+    code = (
+        "import sys; from gpulaunch.cli.main import run; from gpulaunch.containers import engines;"
+        "engines.SOCKETS = {'docker': ('NO_HOST', ('/nowhere',), engines._connect_to_docker)};"
+        "run(sys.argv[1:]); print([m for m in sys.modules if m in ('_socket', "
+        "'gpulaunch.containers.in_use', 'gpulaunch.containers.docker.client')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *VGG, "--dry-run", "-q", "--", "true"],
+        env=launcher.environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_import_is_cheap() -> None:
     """Patterns and their file readers import without networkx, dataclasses or an XML parser."""
     code = (
@@ -829,3 +906,19 @@ def test_import_is_cheap() -> None:
         [sys.executable, "-c", code, *heavy], capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_status_tells_what_is_stopped_and_for_how_long(launcher: Launcher) -> None:
+    """`status` marks a job that Ctrl-Z has stopped, and shows how long a job may run."""
+    with held(launcher, *VGG, "--time-limit", "2h") as job:
+        for stopped, number in ((True, signal.SIGSTOP), (False, signal.SIGCONT)):
+            os.kill(job.job_pid, number)
+            found = [] if stopped else [{"stopped": True}]
+            while [lease["stopped"] for lease in found] != [stopped]:
+                found = json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
+            assert found[0]["time_limit_s"] == 7200.0
+            shown = launcher.run("status", *DGX).stdout
+            assert (" stopped: sh -c" in shown, " of 2 h " in shown) == (stopped, True)
+    with held(launcher, *VGG):
+        (name,) = launcher.records()
+        assert "time_limit_s" not in json.loads((launcher.state / name).read_text())

@@ -160,6 +160,14 @@ def test_explained_in_the_terminal(launcher: Launcher) -> None:
     assert lines[at + 8].startswith("best for all together would be 100 % each: ")
 
 
+def test_explained_beside_a_job_without_a_name(launcher: Launcher) -> None:
+    """--explain calls a job "?" that publishes neither a name nor its program."""
+    launcher.environment |= {"GPULAUNCH_PUBLISH": "nothing"}
+    with held(launcher, *BOX, *LIGHT):
+        done = launcher.run(*BOX, *LIGHT, "--explain", "--dry-run", "--", "train")
+    assert re.search(r" beside \? \([0-9a-f]{12}\), 100 % of the SMs", done.stdout)
+
+
 @pytest.mark.parametrize(
     ("sentence", "options", "want"),
     [

@@ -147,7 +147,7 @@ def test_table(launcher: Launcher, tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == "2 jobs (1 bandwidth-sensitive) on dgx1-v100, fifo"
+    assert lines[0] == "2 jobs (1 bandwidth-sensitive) on dgx1-v100, backfill"
     assert [line.split()[0] for line in lines if line.startswith(("greedy", "preserve-paper"))] == [
         "greedy",
         "preserve-paper",
@@ -247,17 +247,10 @@ def test_mistakes_in_a_job_file(
         (("--jobs", "/nowhere"), "/nowhere: no such file or directory"),
         ((), "no jobs given"),
         (
-            ("--jobs", "JOBS", "--backfill-limit", "1h"),
-            "--backfill-limit has no effect without --queue backfill",
-        ),
-        (
             ("--jobs", "JOBS", "--time-model", "fixed,bandwidth"),
             "--time-model: fixed is none of the others",
         ),
-        (
-            ("--jobs", "JOBS", "--backfill-limit", "soon"),
-            "--backfill-limit: 'soon' is no length of time",
-        ),
+        (("--jobs", "JOBS", "--queue", "lifo"), "--queue: invalid choice: 'lifo'"),
     ],
 )
 def test_mistakes_on_the_command_line(

@@ -3,18 +3,24 @@
 import fcntl
 import json
 import os
+import pwd
 import random
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
-from conftest import SHOW, VGG, Launcher, held
+from conftest import DGX, SHOW, VGG, Launcher, held
 
-from gpulaunch.errors import FailedError
+from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.launch.open_table import open_table
+from gpulaunch.leases import host_lock
 from gpulaunch.leases import record_file as records
-from gpulaunch.leases import table as tables
 
 
 def put(launcher: Launcher, name: str, content: bytes, *, live: bool) -> int:
@@ -65,11 +71,6 @@ UNREADABLE = [
         lambda good: json.dumps({k: v for k, v in good.items() if k != "uuids"}).encode(),
     ),
     ("with a wrong type", lambda good: json.dumps(good | {"uuids": [1]}).encode()),
-    ("with an unknown key", lambda good: json.dumps(good | {"shared": True}).encode()),
-    (
-        "with a time that is none",
-        lambda good: json.dumps(good | {"started_at": "yesterday"}).encode(),
-    ),
     ("with an id that is none", lambda good: json.dumps(good | {"id": "\x1b[31m"}).encode()),
     ("of another id", lambda good: json.dumps(good | {"id": "x"}).encode()),
 ]
@@ -100,6 +101,24 @@ def test_things_that_are_no_records_are_ignored(launcher: Launcher) -> None:
     (launcher.state / "gpulaunch.lease.directory").mkdir()
     (launcher.state / "something else").write_text("mine")
     assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+
+
+def test_a_hard_link_is_no_record(launcher: Launcher, tmp_path: Path) -> None:
+    """A file of somebody else that is linked under a record's name blames nobody for a lease."""
+    log = tmp_path / "log"
+    log.write_text(json.dumps(record(launcher) | {"id": "bbbbbbbbbbbb"}))
+    name = "gpulaunch.lease.bbbbbbbbbbbb"
+    os.link(log, launcher.state / name)
+    with log.open("r+") as writer:
+        fcntl.fcntl(
+            writer,
+            fcntl.F_OFD_SETLK,
+            records.struct.pack(records._FLOCK, fcntl.F_WRLCK, 0, 0, 0, 0),
+        )
+        assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
+        assert launcher.run("free", "bbbbbbbbbbbb").returncode == 2
+        log.unlink()  # now it has one link, and is a record
+        assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
 
 
 def test_a_record_holds_its_gpus_whoever_made_it(launcher: Launcher) -> None:
@@ -147,27 +166,90 @@ def test_tables_of_different_machines_are_apart(launcher: Launcher, tmp_path: Pa
         )
 
 
+HOLDER = (
+    "import fcntl,os,sys; fcntl.flock(os.open(sys.argv[1], 0), int(sys.argv[2])); "
+    "print('locked', flush=True); sys.stdin.read()"
+)
+
+
+@contextmanager
+def host_lock_held(launcher: Launcher, how: int = fcntl.LOCK_EX) -> Iterator[subprocess.Popen]:
+    """Have another process hold the host-wide lock for the block, or until its stdin is closed."""
+    command = [sys.executable, "-c", HOLDER, str(launcher.state), str(int(how))]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as holder:
+        assert holder.stdout.readline() == "locked\n"
+        try:
+            yield holder
+        finally:
+            holder.send_signal(signal.SIGCONT)
+            holder.stdin.close()
+
+
 def test_the_host_lock_names_its_holder(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A launch that does not get the host-wide lock in time ends with 125 and its holder's pid."""
-    monkeypatch.setattr(tables, "LOCK_TIMEOUT_S", 0.05)
+    """A launch that does not get the host-wide lock in time names who has it, and if that sleeps.
+
+    A shared lock on a descriptor that can only be read is as good for that.
+    """
+    monkeypatch.setattr(host_lock, "LOCK_TIMEOUT_S", 0.05)
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
-    script = (
-        "import fcntl,os,sys; fcntl.flock(os.open(sys.argv[1], 0), 2); print('locked', "
-        "flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", script, str(launcher.state)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        holder.stdout.readline()
-        with pytest.raises(FailedError) as caught, open_table(described=True, warn=print).locked():
+    with host_lock_held(launcher, fcntl.LOCK_SH) as holder:
+        for stopped in ("", ", which is stopped"):
+            with pytest.raises(FailedError) as caught:  # noqa: SIM117
+                with open_table(described=True, warn=print).locked():
+                    pass
+            want = f"held for 0.05 s by pid {holder.pid} of {pwd.getpwuid(os.getuid()).pw_name} ("
+            assert want in caught.value.message
+            assert caught.value.message.endswith(f"…){stopped}")
+            holder.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
+
+
+def test_what_needs_no_lock(launcher: Launcher) -> None:
+    """`status`, --dry-run and `doctor` work while somebody holds the host-wide lock."""
+    with host_lock_held(launcher):
+        assert launcher.run("status", *DGX).returncode == 0
+        assert launcher.run(*VGG, "--dry-run", "--", "true").returncode == 0
+        assert launcher.run("doctor").returncode in (0, 1)
+
+
+def test_waiting_outlasts_the_host_lock(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch with --wait says whom it waits for, and goes on as soon as the lock is free."""
+    monkeypatch.setattr(host_lock, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
+    warned: list[str] = []
+    with host_lock_held(launcher) as holder:
+
+        def warn(message: str) -> None:
+            warned.append(message)
+            holder.stdin.close()
+
+        with open_table(described=True, warn=warn).locked(30.0) as locked:
+            assert locked.read().leases == []
+    (line,) = warned
+    assert f"is held for 0.05 s by pid {holder.pid} of " in line
+    assert line.endswith(", and is waited for")
+    with host_lock_held(launcher), pytest.raises(TimedOutError):  # noqa: SIM117
+        with open_table(described=True, warn=print).locked(0.01):
             pass
-        assert caught.value.message.endswith(
-            f"the host-wide lock is held for 0.05 s by pid {holder.pid}"
-        )
-        holder.communicate("")
+
+
+@pytest.mark.parametrize("options", [(), ("--wait",)])
+def test_ctrl_c_while_the_host_lock_is_held(launcher: Launcher, options: tuple[str, ...]) -> None:
+    """INT and TERM end a launch that waits for the host-wide lock at once, and leave nothing."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with host_lock_held(launcher), launcher.start(*VGG, *options, "--", "true") as waiter:
+            deadline = time.monotonic() + 10
+            while f"-> FLOCK  ADVISORY  WRITE {waiter.pid} " not in Path("/proc/locks").read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+            waiter.send_signal(number)
+            assert waiter.wait(timeout=5) in (-number, 128 + number)
+        assert launcher.records() == []
 
 
 def test_the_host_lock_follows_the_directory(
@@ -176,16 +258,16 @@ def test_the_host_lock_follows_the_directory(
     """A state directory that is replaced while we lock it is locked anew, so all lock the same."""
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
     table = open_table(described=True, warn=print)
-    real = tables.lock_in_time
+    real = host_lock.lock_in_time
     replaced = []
 
-    def replace_then_lock(descriptor: int, timeout_s: float) -> bool:
+    def replace_then_lock(descriptor: int, *others: Any) -> bool:
         if not replaced:
             replaced.append(launcher.state.rename(launcher.state.with_name("old")))
             launcher.state.mkdir()
-        return real(descriptor, timeout_s)
+        return real(descriptor, *others)
 
-    monkeypatch.setattr(tables, "lock_in_time", replace_then_lock)
+    monkeypatch.setattr(host_lock, "lock_in_time", replace_then_lock)
     with table.locked() as locked:
         assert os.path.samestat(os.fstat(locked._fd), launcher.state.stat())
 

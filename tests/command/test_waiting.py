@@ -9,9 +9,10 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +142,10 @@ def told_by_kernel(pid: int, pattern: str) -> list[str]:
     return found
 
 
-def watched_files(pid: int) -> set[int]:
-    """Return the inodes of the files whose events a process waits for."""
-    return {int(inode, 16) for inode in told_by_kernel(pid, r"inotify wd:\S+ ino:(\S+)")}
+def watched_files(launcher: Launcher, pid: int) -> set[int]:
+    """Return the inodes of the records whose events a process waits for."""
+    watched = {int(inode, 16) for inode in told_by_kernel(pid, r"inotify wd:\S+ ino:(\S+)")}
+    return watched - inodes(launcher, ".")
 
 
 def watched_processes(pid: int) -> set[int]:
@@ -171,7 +173,7 @@ def opened(path: Path) -> int:
 def next_open(fd: int, timeout_s: float = 30) -> bool:
     """Return whether it is opened before the time is up."""
     ready = select.select([fd], [], [], timeout_s)[0]
-    libc.watches_with_events(fd)
+    libc.file_events(fd)
     return bool(ready)
 
 
@@ -218,7 +220,9 @@ def test_waiting_for_gpus(launcher: Launcher, wait) -> None:
         assert big.end() == 7
         assert waiter.gpus() == "0,1,2,3,4,5,6,7"
         assert tickets(launcher) == []
-        assert waiter.end() == (7, "")
+        status_, last = waiter.end()
+        started = rf"gpulaunch: info: started after {AGE} on GPUs 0,1,2,3,4,5,6,7 of dgx1-v100\n"
+        assert (status_, bool(re.fullmatch(started, last))) == (7, True)
     assert launcher.records() == []
 
 
@@ -401,7 +405,7 @@ def test_first_in_first_out(launcher: Launcher, wait) -> None:
         for count, waiter in ((8, first), (8, second), (1, third)):
             assert len(waiter.gpus().split(",")) == count
             assert len(status(launcher)["leases"]) == 1
-            assert waiter.end() == (7, "")
+            assert waiter.end()[0] == 7
     assert launcher.records() == []
 
 
@@ -430,7 +434,8 @@ def test_who_wants_other_gpus_is_not_in_the_way(launcher: Launcher, wait) -> Non
     with held(launcher, *DGX, "-n", "2", "--only", "0,1"):
         wait(*DGX, "-n", "1", "--only", "0,1", "--wait")
         assert launcher.run(*DGX, "-n", "2", "--only", "2,3", *SHOW).stdout == "2,3\n"
-        assert launcher.run(*DGX, "-n", "2", "--only", "1,2,3", *SHOW).returncode == 75
+        assert launcher.run(*DGX, "-n", "2", "--only", "1,2,3", *SHOW).stdout == "2,3\n"
+        assert launcher.run(*DGX, "-n", "3", "--only", "1,2,3", *SHOW).returncode == 75
 
 
 def test_status_shows_the_queue(launcher: Launcher, wait) -> None:
@@ -537,14 +542,13 @@ def test_free_of_a_ticket(launcher: Launcher, wait) -> None:
 
 
 def test_the_death_of_the_holder_wakes_the_waiter(launcher: Launcher, wait) -> None:
-    """SIGKILL of a holder's launcher and job, which release nothing, wakes the waiter by event."""
+    """SIGKILL of all processes of a lease, which release nothing, wakes the waiter by event."""
     with held(launcher, *ALL) as job:
         looks = opened(launcher.state)
         waiter = wait(*ALL, "--wait")
         until_it_sleeps_for_2_s(looks)
         began = time.monotonic()
-        os.kill(job.process.pid, signal.SIGKILL)
-        os.kill(job.job_pid, signal.SIGKILL)
+        job.kill_all()
         waiter.gpus()
         assert time.monotonic() - began < 1.5
         assert [lease["pid"] for lease in status(launcher)["leases"]] == [waiter.pid]
@@ -555,23 +559,90 @@ def test_the_death_of_the_holder_wakes_the_waiter(launcher: Launcher, wait) -> N
 
 
 def test_only_the_head_follows_the_leases(launcher: Launcher, wait) -> None:
-    """A release wakes only the head of the queue; others follow the ticket before their own."""
+    """A release wakes only the head of the queue; the others need no inotify instance."""
     with held(launcher, *DGX, "-n", "6"), held(launcher, *DGX, "-n", "2"):
         leases = inodes(launcher, *launcher.records())
         waiters = [wait(*DGX, "-n", "7", "--wait") for _ in range(5)]
-        queue = [inodes(launcher, name) for name in tickets(launcher)]
 
         def followed() -> list[set[int]]:
-            return [watched_files(waiter.pid) for waiter in waiters]
+            return [watched_files(launcher, waiter.pid) for waiter in waiters]
 
-        eventually(followed, [leases, *queue[:4]])
+        eventually(followed, [leases, *[set()] * 4])
+        assert [told_by_kernel(waiter.pid, "inotify") for waiter in waiters[1:]] == [[]] * 4
         waiters[0].process.kill()
         waiters[0].process.wait()
-        del waiters[
-            0
-        ]  # the queue moves up: the second follows the leases now, and the others nothing new
-        eventually(lambda: [files & leases for files in followed()], [leases, set(), set(), set()])
-        assert followed()[1:] == queue[1:4]
+        del waiters[0]  # the queue moves up: the second follows the leases now
+        eventually(followed, [leases, *[set()] * 3])
+
+
+def test_each_is_told_when_it_is_first(launcher: Launcher, wait) -> None:
+    """Who becomes the first in the queue is told so by the one before it, however that ends."""
+    with held(launcher, *ALL) as job:
+        first, second, third = [wait(*ALL, "--wait") for _ in range(3)]
+        first.process.kill()
+        told = rf"gpulaunch: info: first in the queue after {AGE}: {BUSY}"
+        assert re.fullmatch(told, second.line())
+        job.end()
+        assert second.gpus() == "0,1,2,3,4,5,6,7"
+        assert re.fullmatch(told, third.line())
+        second.end()
+        assert third.gpus() == "0,1,2,3,4,5,6,7"
+
+
+def test_events_alone_serve_the_queue(launcher: Launcher) -> None:
+    """Whoever waits is woken by the end of the one before it, killed or served, with no timer."""
+    names = "FIRST_LOOK_S", "LOOK_EVERY_S", "WITHOUT_EVENTS_S"
+    patch = "; ".join(f"place_in_queue.{name} = 1e6" for name in names)
+    patch = f"from gpulaunch.launch import place_in_queue; {patch}"
+    script = 'echo "$CUDA_VISIBLE_DEVICES"; exec sleep 60'
+    command = [sys.executable, "-c", f"{patch}\nfrom gpulaunch.__main__ import main; main()"]
+    command += [*ALL, "--wait", "-q", "--", "sh", "-c", script]
+    with held(launcher, *ALL) as job, ExitStack() as stack:
+        waiters = []
+        for count in range(1, 6):
+            waiters.append(stack.enter_context(waiting_process(launcher, command)))
+            eventually(lambda: len(tickets(launcher)), count)
+        waiters[1].kill()  # in the middle
+        waiters[2].send_signal(signal.SIGINT)
+        waiters[2].wait()
+        job.end()
+        for waiter in (waiters[0], waiters[3], waiters[4]):
+            assert waiter.stdout.readline() == "0,1,2,3,4,5,6,7\n"
+            waiter.terminate()
+
+
+def test_a_log_is_told_once_a_minute(launcher: Launcher) -> None:
+    """Where stderr is no terminal, a line tells every minute, or here millisecond, of the wait."""
+    patch = "from gpulaunch.launch import place_in_queue; place_in_queue.MINUTE_S = 0.001"
+    command = [sys.executable, "-c", f"{patch}\nfrom gpulaunch.__main__ import main; main()"]
+    with held(launcher, *ALL), waiting_process(launcher, [*command, *ALL, "--wait", *SHOW]) as one:
+        lines = [one.stderr.readline() for _ in range(4)]
+        told = rf"gpulaunch: info: waiting for {AGE} as number 1 in the queue\n"
+        assert [bool(re.fullmatch(told, line)) for line in lines] == [False, False, True, True]
+
+
+@contextmanager
+def waiting_process(launcher: Launcher, command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a command for the length of the block, and kill it then."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, env=launcher.environment, text=True, **pipes) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_bell_that_somebody_else_made_changes_nothing(launcher: Launcher, wait) -> None:
+    """Without its bell, or with a file in its place, a ticket's end is seen within seconds."""
+    with held(launcher, *ALL) as job:
+        first, second = [wait(*ALL, "--wait") for _ in range(2)]
+        for bell in launcher.state.glob("gpulaunch.bell.*"):
+            bell.unlink()
+            bell.write_bytes(b"no bell")
+        third = wait(*ALL, "--wait")
+        for ending, waiter in ((job, first), (first, second), (second, third)):
+            ending.end()
+            assert waiter.gpus() == "0,1,2,3,4,5,6,7"
 
 
 def test_who_waits_leaves_the_host_lock_alone(launcher: Launcher, wait) -> None:
@@ -579,7 +650,7 @@ def test_who_waits_leaves_the_host_lock_alone(launcher: Launcher, wait) -> None:
     with held(launcher, *DGX, "-n", "6"), held(launcher, *DGX, "-n", "2"):
         leases = launcher.records()
         head, *_ = [wait(*ALL, "--wait") for _ in range(3)]
-        eventually(lambda: watched_files(head.pid), inodes(launcher, *leases))
+        eventually(lambda: watched_files(launcher, head.pid), inodes(launcher, *leases))
         lock = os.open(launcher.state, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_EX)
         looks = opened(launcher.state)
@@ -611,13 +682,10 @@ def without_file_events(launcher: Launcher, limit: str) -> Iterator[subprocess.P
     ):
         pytest.skip("needs a user namespace with limits of its own")
     script = f'echo 0 >/proc/sys/user/{limit} && exec gpulaunch "$@"'
-    command = [*alone, "sh", "-c", script, "sh", *ALL, "--wait", *SHOW]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=launcher.environment, text=True, **pipes) as waiter:
-        try:
-            yield waiter
-        finally:
-            waiter.kill()
+    with waiting_process(
+        launcher, [*alone, "sh", "-c", script, "sh", *ALL, "--wait", *SHOW]
+    ) as one:
+        yield one
 
 
 @pytest.mark.parametrize(
@@ -627,22 +695,19 @@ def without_file_events(launcher: Launcher, limit: str) -> Iterator[subprocess.P
         ("max_inotify_watches", "no space left on device"),
     ],
 )
-def test_without_file_events(launcher: Launcher, wait, limit: str, reason: str) -> None:
-    """Out of inotify instances or watches a waiter says so once, and gets its GPUs in turn."""
-    with held(launcher, *ALL) as job:
-        first = wait(*ALL, "--wait")
-        with without_file_events(launcher, limit) as waiter:
-            lines = {waiter.stderr.readline() for _ in range(4)}
-            warning = (
-                f"gpulaunch: warning: no file events (inotify: {reason}), so looking every 1 s "
-                "instead\n"
-            )
-            assert lines > {warning, number(2, BUSY) + "\n"}
-            job.end()
-            first.gpus()
-            first.end()
-            output, rest = waiter.communicate(timeout=30)
-            assert (output, rest, waiter.returncode) == ("0,1,2,3,4,5,6,7\n", "", 0)
+def test_without_file_events(launcher: Launcher, limit: str, reason: str) -> None:
+    """Out of inotify instances or watches the first in the queue says so, and gets its GPUs."""
+    with held(launcher, *ALL) as job, without_file_events(launcher, limit) as waiter:
+        lines = [waiter.stderr.readline() for _ in range(3)]
+        warning = (
+            f"gpulaunch: warning: no file events (inotify: {reason}), so looking every 1 s "
+            "instead\n"
+        )
+        assert [lines[0], lines[2]] == [number(1, BUSY) + "\n", warning]
+        job.end()
+        output, rest = waiter.communicate(timeout=30)
+        assert (output, waiter.returncode) == ("0,1,2,3,4,5,6,7\n", 0)
+        assert rest.startswith("gpulaunch: info: started after ")
 
 
 def test_without_file_events_a_waiter_looks_every_second(launcher: Launcher) -> None:
@@ -678,88 +743,74 @@ def test_a_stopped_waiter_lets_others_pass(launcher: Launcher, wait) -> None:
 # ----------------------------------------------------------------------------------------- backfill
 
 
-BACKFILL = {"GPULAUNCH_QUEUE": "backfill"}
+HOUR, MINUTE = ("--time-limit", "1h"), ("--time-limit", "1m")
 
 
-def test_a_smaller_request_passes(launcher: Launcher, wait) -> None:
-    """With queue = "backfill" smaller requests pass a waiter that cannot start, waiting or not."""
-    config = launcher.state.parent / "config" / "gpulaunch" / "config.toml"
-    config.parent.mkdir(parents=True)
-    with held(launcher, *DGX, "-n", "4") as job:
-        config.write_text('queue = "backfill"\nbackfill_limit = "1h"\n')
+def test_a_request_that_delays_nobody_passes(launcher: Launcher, wait) -> None:
+    """What ends before the head of the queue can start passes it, waiting or not; else nobody."""
+    with held(launcher, *DGX, "-n", "4", *HOUR) as job:
         big = wait(*ALL, "--wait")
-        config.write_text("")  # what counts is what the earlier ticket says
-        assert len(launcher.run(*DGX, "-n", "4", *SHOW).stdout.split(",")) == 4
-        other = wait(*DGX, "-n", "5", "--wait")  # cannot start either, and says fifo
-        done = launcher.run(*DGX, "-n", "1", *SHOW)
-        reason = "1 GPU requested: 4 of 8 are free, but 2 earlier requests for 13 GPUs wait"
-        assert (done.returncode, done.stderr.splitlines()[0]) == (75, f"gpulaunch: error: {reason}")
-        other.process.kill()
-        other.process.wait()
-        with held(launcher, *DGX, "-n", "4"):
-            late = wait(*DGX, "-n", "3", "--wait")
+        assert len(launcher.run(*DGX, "-n", "4", *MINUTE, *SHOW).stdout.split(",")) == 4
+        reason = "1 GPU requested: 4 of 8 are free, but an earlier request for 8 GPUs waits"
+        for options in ((), ("--time-limit", "2h"), (*MINUTE, "--queue", "fifo")):
+            done = launcher.run(*DGX, "-n", "1", *options, *SHOW)
+            assert done.returncode == 75
+            assert done.stderr.splitlines()[0] == f"gpulaunch: error: {reason}"
+        with held(launcher, *DGX, "-n", "4", *MINUTE) as small:
+            late = wait(*DGX, "-n", "3", *MINUTE, "--wait")
             assert late.said == number(2, "3 GPUs requested: 0 of 8 are free, 8 are leased")
-            job.end()
+            later = wait(*DGX, "-n", "1", *MINUTE, "--wait")
+            small.end()  # the head wakes, and wakes the one, whose end wakes the other
             assert len(late.gpus().split(",")) == 3
+            assert len(later.gpus().split(",")) == 1
         late.end()
+        later.end()
+        job.end()
         assert big.gpus() == "0,1,2,3,4,5,6,7"
 
 
-@pytest.mark.parametrize(
-    ("sentence", "variables"),
-    [
-        ("its limit has passed", BACKFILL | {"GPULAUNCH_BACKFILL_LIMIT": "0.001"}),
-        (
-            "it waits first in, first out",
-            {"GPULAUNCH_BACKFILL_LIMIT": "1h", "GPULAUNCH_QUEUE": "fifo"},
-        ),
-        ("which is the default", {"GPULAUNCH_BACKFILL_LIMIT": "1h"}),
-    ],
-)
-def test_a_request_that_may_not_be_passed(
-    launcher: Launcher, wait, sentence: str, variables: dict[str, str]
-) -> None:
-    """A waiter whose ticket does not, or no longer, allow it is not passed."""
-    with held(launcher, *DGX, "-n", "4"):
-        wait(*ALL, "--wait", variables=variables)
-        done = launcher.run(*DGX, "-n", "1", *SHOW, env=launcher.environment | BACKFILL)
-        reason = "1 GPU requested: 4 of 8 are free, but an earlier request for 8 GPUs waits"
-        assert (done.returncode, done.stderr.splitlines()[0]) == (
-            75,
-            f"gpulaunch: error: {reason}",
-        ), sentence
+def test_gpus_that_no_earlier_request_wants(launcher: Launcher, wait) -> None:
+    """They are for whoever comes next, without a time limit, too."""
+    with held(launcher, *DGX, "-n", "6"), held(launcher, *DGX, "-n", "2") as job:
+        big = wait(*DGX, "-n", "4", "--only", "0-3", "--wait")
+        free = [gpu for gpu in job.gpus.split(",") if int(gpu) > 3]
+        assert free
+        waiters = [wait(*DGX, "-n", "1", "--wait") for _ in range(3)]
+        job.end()
+        served = [waiter.gpus() for waiter in waiters[: len(free)]]
+        assert sorted(served) == sorted(free)
+        assert [ticket["pid"] for ticket in status(launcher)["queue"]] == [
+            waiter.pid for waiter in (big, *waiters[len(free) :])
+        ]
 
 
-def test_backfill_without_a_limit_of_its_own(launcher: Launcher, wait) -> None:
-    """Without backfill_limit a waiter may be passed for half an hour."""
-    with held(launcher, *DGX, "-n", "4"):
-        before_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-        wait(*ALL, "--wait", variables=BACKFILL)
-        document = json.loads((launcher.state / tickets(launcher)[0]).read_text())
-        assert 1800 <= document["passable_until_s"] - before_s < 1830
+def test_who_leaves_the_queue_leaves_its_gpus_to_all(launcher: Launcher, wait) -> None:
+    """They are taken within seconds by who sleeps behind a ticket that wants other ones."""
+    low, high = ("--only", "0-3"), ("--only", "4-7")
+    with held(launcher, *DGX, "-n", "2", "--only", "0,1"), held(launcher, *DGX, "-n", "4", *high):
+        waiters = []
+        for options in (("-n", "4", *low), ("-n", "4", *high), ("-n", "2")):
+            waiters.append(wait(*DGX, *options, "--wait", users=None))
+            eventually(lambda: len(tickets(launcher)), len(waiters))
+        waiters[0].process.kill()
+        assert waiters[2].gpus() == "2,3"
+        assert [ticket["pid"] for ticket in status(launcher)["queue"]] == [waiters[1].pid]
 
 
-@pytest.mark.parametrize(
-    ("variable", "text", "problem"),
-    [
-        ("GPULAUNCH_QUEUE", "random", "unknown queue 'random'"),
-        (
-            "GPULAUNCH_BACKFILL_LIMIT",
-            "never",
-            "'never' is no length of time such as 90s, 10m or 1h30m",
-        ),
-    ],
-)
-def test_a_wrong_setting(launcher: Launcher, variable: str, text: str, problem: str) -> None:
+def test_who_keeps_the_order_is_not_passed(launcher: Launcher, wait) -> None:
+    """With --queue fifo, or such a setting, nobody passes a waiter."""
+    with held(launcher, *DGX, "-n", "4", *HOUR):
+        for options, variables in (("--queue", "fifo"), {}), ((), {"GPULAUNCH_QUEUE": "fifo"}):
+            waiter = wait(*ALL, "--wait", *options, variables=variables)
+            assert launcher.run(*DGX, "-n", "1", *MINUTE, *SHOW).returncode == 75
+            waiter.clear_away()
+
+
+def test_a_wrong_setting(launcher: Launcher) -> None:
     """A setting of the queue that is none is one line and 2."""
-    environment = launcher.environment | BACKFILL | {variable: text}
-    done = launcher.run(*DGX, "--wait", *SHOW, env=environment)
-    line = done.stderr.splitlines()[0]
-    assert (done.returncode, done.stdout, line) == (
-        2,
-        "",
-        f"gpulaunch: error: {variable}={text}: {problem}",
-    )
+    done = launcher.run(*DGX, "--queue", "random", *SHOW)
+    want = "gpulaunch: error: --queue: unknown queue 'random'"
+    assert (done.returncode, done.stdout, done.stderr.splitlines()[0]) == (2, "", want)
 
 
 # ----------------------------------------------------------------------------------- inside a lease
@@ -847,7 +898,7 @@ def test_use_outside_is_waited_for(launcher: Launcher, dgx1_v100, wait, stranger
     stranger.kill()
     assert waiter.gpus() == "0,1,2,3,4,5,6,7"
     assert time.monotonic() - began < 1.5
-    assert waiter.end() == (7, "")
+    assert waiter.end()[0] == 7
     os.close(looks)
 
 
@@ -880,7 +931,9 @@ def test_outside_use_is_asked_only_where_it_matters(
         dgx1_v100.add(f"process 3 {stranger.pid} 300")
         waiter = wait("-n", "all", "--wait")
         assert waiter.said == number(1, BUSY)
-        eventually(lambda: watched_files(waiter.pid), inodes(launcher, launcher.records()[0]))
+        eventually(
+            lambda: watched_files(launcher, waiter.pid), inodes(launcher, launcher.records()[0])
+        )
         asked, looks = opened(launcher.state.parent / "nvml.txt"), opened(launcher.state)
         next_look(looks)  # at the table, now and then
         next_look(looks)

@@ -86,7 +86,7 @@ def test_a_disk_that_fills_up_while_a_launch_waits(tmp_path: Path, lease: dict) 
         holder = put(launcher, LEASE, json.dumps(lease).encode(), live=True)
         with start(launcher, *VGG, *WAIT, *SHOW) as waiter:
             queue_up(waiter, 1)
-            os.link(launcher.state / LEASE, launcher.state / "kept")  # else its page is free again
+            kept = os.open(launcher.state / LEASE, os.O_RDONLY)  # else its page is free again
             with suppress(OSError), open(launcher.state / "filler", "wb", buffering=0) as filler:
                 while filler.write(b"x" * 4096):
                     pass
@@ -95,6 +95,7 @@ def test_a_disk_that_fills_up_while_a_launch_waits(tmp_path: Path, lease: dict) 
             assert (status, stdout) == (125, "")
             assert stderr.splitlines()[-1] == f"gpulaunch: error: {launcher.state}: {NO_SPACE}"
             assert launcher.records() == []
+            os.close(kept)
         os.unlink(launcher.state / "filler")
         assert all_free(launcher) == ALL_FREE
 

@@ -6,6 +6,7 @@ of. No GPU is needed.
 """
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, held
+from conftest import DGX, Launcher, held, holders, wait_for_end
 from engine import IMAGE, Engine, write_cdi_spec
 from test_transparency import Terminal
 
@@ -167,9 +168,10 @@ def variables(output: str) -> dict[str, str]:
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """Return what gpulaunch says of an error: one line, perhaps with a hint."""
-    error, *hints = done.stderr.splitlines()
+    """Return what gpulaunch says of an error: one line, perhaps who has the GPUs, and a hint."""
+    error, *others = done.stderr.splitlines()
     assert error.startswith("gpulaunch: error: "), done.stderr
+    hints = [line for line in others if not line.startswith("gpulaunch: info: ")]
     assert all(hint.startswith("gpulaunch: hint: ") for hint in hints), done.stderr
     assert len(hints) <= 1, done.stderr
     return error.removeprefix("gpulaunch: error: ")
@@ -563,8 +565,9 @@ def test_gpus(
         ({"NVIDIA_VISIBLE_DEVICES": "3"}, (), [0]),
         ({"GPULAUNCH_GPUS": "2"}, (), [0, 3]),
         ({"GPULAUNCH_GPUS": "2"}, ("--gpus", "1"), [0]),
+        ({"GPULAUNCH_ALL_GPUS": "2"}, ("--gpus", "3"), [0, 2, 3]),
+        ({"GPULAUNCH_ALL_GPUS": "2"}, (), [0]),
         ({"CUDA_VISIBLE_DEVICES": "2,3"}, (), [2]),
-        ({"CUDA_VISIBLE_DEVICES": "2,3"}, ("--gpus", "all"), [2, 3]),
     ],
     ids=words_of,
 )
@@ -589,7 +592,6 @@ def test_gpus_of_environment(
         ((), ("--gpus", "device=0,2"), "more than one count or device list"),
         ((), ("--gpus", "some"), "'some' is neither a number of GPUs nor 'all'"),
         ((), ("--gpus", "colour=green"), "unknown key 'colour'"),
-        ((), ("--gpus", "driver=amd,count=1"), "only NVIDIA GPUs are leased"),
         ((), ("--gpus", "9"), "9 GPUs requested"),
         (("-n", "9"), (), "9 GPUs requested"),
         ((), ("--gpus", "device=9"), "9"),
@@ -609,6 +611,76 @@ def test_impossible(
     assert (done.returncode, done.stdout) == (2, "")
     assert words in complaint(done)
     assert host.nothing_has_run()
+
+
+@pytest.mark.parametrize(
+    ("environment", "flag", "gpus"),
+    [
+        ({"GPULAUNCH_GPUS": "2"}, "--gpus=all", [0, 3]),
+        ({"GPULAUNCH_ALL_GPUS": "2"}, "--gpus=all", [0, 3]),
+        ({"GPULAUNCH_ALL_GPUS": "2", "GPULAUNCH_GPUS": "3"}, "--gpus=-1", [0, 2, 3]),
+        ({"CUDA_VISIBLE_DEVICES": "2,3"}, "--gpus=all", [2, 3]),
+    ],
+    ids=words_of,
+)
+def test_fewer_than_all(
+    host: Host, environment: dict[str, str], flag: str, gpus: list[int]
+) -> None:
+    """The environment says how many `all` are; one line tells how many there could be."""
+    host.environment.update(environment)
+    done = host.run("docker", "run", "--rm", flag, IMAGE, *SHOW)
+    assert (done.returncode, host.seen(done.stdout)) == (0, gpus)
+    text = flag.replace("=", " ", 1)
+    assert done.stderr == f"gpulaunch: info: {text}: here {len(gpus)} of 8 GPUs\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "flags"),
+    [
+        ("docker", ("--gpus", "all")),
+        ("docker", ("--device", "nvidia.com/gpu=all")),
+        ("docker", ("--runtime", "nvidia")),
+        ("docker", ("--runtime", "nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=all")),
+        ("nvidia-docker", ()),
+    ],
+    ids=words_of,
+)
+def test_one_meaning_of_all(host: Host, program: str, flags: tuple[str, ...]) -> None:
+    """However all GPUs are asked for: all, unless an option or setting says how many."""
+    host.engine.import_image("cuda:1", ["ENV NVIDIA_VISIBLE_DEVICES=all"])
+    command = (program, "run", "--rm", *flags, "cuda:1")
+    assert host.inside(*command) == list(range(8))
+    for options, count in ((("-n", "2"), 2), (("--only", "1-3"), 3)):
+        done = host.run(*options, *command, *SHOW)
+        assert done.returncode == 0
+        assert len(host.seen(done.stdout)) == count
+        assert done.stderr.endswith(f": here {count} of 8 GPUs\n")
+    host.environment["GPULAUNCH_ALL_GPUS"] = "1"
+    done = host.run(*command, *SHOW)
+    assert (done.returncode, host.seen(done.stdout)) == (0, [0])
+    assert done.stderr.endswith(": here 1 of 8 GPUs\n")
+
+
+def test_not_all_are_free(host: Host) -> None:
+    """Where `all` are not free, the hint names what would be fewer."""
+    with held(host.launcher, *host.options, "-n", "1"):
+        done = host.run("docker", "run", "--rm", "--gpus", "all", IMAGE, "true")
+        assert done.returncode == 75
+        assert done.stderr.splitlines()[-1] == (
+            "gpulaunch: hint: add --wait to queue, or -n 1 for one GPU; "
+            "the setting all_gpus says what 'all' means"
+        )
+
+
+@pytest.mark.parametrize(
+    "flags", [("--device", "/dev/kfd"), ("--device", "amd.com/gpu=0")], ids=words_of
+)
+def test_gpus_of_another_maker(host: Host, flags: tuple[str, ...]) -> None:
+    """They are docker's business: the line is passed on as it is, and nothing is leased."""
+    line = ("run", "--rm", *flags, IMAGE, *SHOW)
+    done, plain = host.run("docker", *line), host.plain(*line)
+    assert (done.returncode, done.stderr) == (plain.returncode, plain.stderr)
+    assert host.launcher.records() == []
 
 
 def test_hint_on_quotes(host: Host) -> None:
@@ -741,15 +813,21 @@ def test_wait_timeout(host: Host) -> None:
     assert host.nothing_has_run()
 
 
-def test_sudo_docker(host: Host, tmp_path: Path) -> None:
-    """A docker command that another program runs gets no GPUs, and a warning."""
-    sudo = tmp_path / "sudo"
-    sudo.write_text('#!/bin/sh\nshift; exec "$@"\n')
-    sudo.chmod(0o755)
-    done = host.run("--", str(sudo), "-E", "docker", "run", "--rm", IMAGE, *SHOW)
-    warning = "gpulaunch: warning: sudo docker: its containers do not get this lease's GPUs"
-    warning += ": write 'sudo gpulaunch docker ...'\n"
-    assert (done.returncode, done.stderr, host.seen(done.stdout)) == (0, warning, [])
+def test_sudo_docker(host: Host) -> None:
+    """`sudo docker run` is refused before a GPU is taken, with or without --."""
+    for words in (("--", "sudo", "-E"), ("sudo",)):
+        done = host.run(*words, "docker", "run", "--rm", IMAGE, *SHOW)
+        assert (done.returncode, done.stdout) == (2, "")
+        error = "'sudo docker run': its container would not get the GPUs of this launch"
+        assert complaint(done).removeprefix("gpulaunch: error: ") == error
+        assert "write 'sudo gpulaunch docker run ...'" in done.stderr.splitlines()[1]
+    assert host.nothing_has_run()
+
+
+def test_a_path_of_docker(host: Host) -> None:
+    """Docker is known by the last part of its path, as after --."""
+    path = shutil.which("docker", path=host.environment["PATH"])
+    assert host.inside(path, "run", "--rm", "--gpus", "2", IMAGE) == [0, 3]
 
 
 def test_create_has_no_time_limit(host: Host) -> None:
@@ -769,8 +847,9 @@ def test_create_has_no_time_limit(host: Host) -> None:
     [
         (("--privileged",), "--privileged shows the container every GPU of this host"),
         (("--device", "/dev/null:/dev/nvidia3"), None),
+        (("--device", "/dev/nvidia3"), None),
         (
-            ("--device", "/dev/nvidia3"),
+            ("--device", "/dev/nvidia3", "--gpus", "device=1"),
             "--device /dev/nvidia3 adds a GPU that this launch does not lease",
         ),
         (
@@ -890,7 +969,7 @@ def test_forced_way(real_host: Host, way: str) -> None:
     for flags, gpus in (
         (("--gpus", "2"), [0, 3]),
         (("--gpus", "device=5"), [5]),
-        (("--runtime=nvidia",), [0]),
+        (("--runtime=nvidia",), list(range(8))),
     ):
         done = host.run("docker", "run", "--rm", *flags, "cuda:1", *SHOW)
         assert (done.returncode, done.stderr) == (0, "")
@@ -906,6 +985,21 @@ def test_forced_way(real_host: Host, way: str) -> None:
     assert len(host.engine.hook_calls()) == (3 if way == "gpus" else 0)
 
 
+def test_it_comes_back_with_its_engine(real_host: Host) -> None:
+    """A container with a restart policy runs again after its engine was restarted."""
+    host = real_host
+    container = host.detached(
+        "docker", "run", "-d", "--restart", "always", "--gpus", "2", IMAGE, "sleep", "60"
+    )
+    host.engine.restart()
+    assert host.state(container) == "running"
+    assert host.lease()["container"] == container
+    host.environment["GPULAUNCH_CONTAINER_GPUS"] = "cdi"
+    done = host.run("docker", "run", "-d", "--restart", "on-failure:2", IMAGE, "true")
+    warning = "gpulaunch: warning: --restart on-failure:2: Docker Engine "
+    assert done.stderr.startswith(warning) == (not cdi_returns(host)), done.stderr
+
+
 @pytest.mark.parametrize("way", ["runtime", "gpus"])
 def test_capabilities(real_host: Host, way: str) -> None:
     """The driver's capabilities that --gpus asks for are in force by both ways that have them."""
@@ -915,6 +1009,12 @@ def test_capabilities(real_host: Host, way: str) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert variables(done.stdout)["NVIDIA_DRIVER_CAPABILITIES"] == "compute,utility"
+
+
+def cdi_returns(host: Host) -> bool:
+    """Return whether the engine starts containers with CDI devices again (moby 49989)."""
+    numbers = host.do("version", "--format", "{{.Server.Version}}").split(".")
+    return tuple(map(int, numbers[:2])) >= (28, 2)
 
 
 def way_of(host: Host, *flags: str) -> str:
@@ -932,6 +1032,12 @@ def test_chosen_way(real_host: Host) -> None:
     write_cdi_spec(host.engine.cdi, DESCRIBED)
     assert way_of(host) == "--runtime"
     assert way_of(host, "--runtime=nvidia") == "-e"
+    write_cdi_spec(host.engine.cdi, TOLD_BY_NVML)
+    assert way_of(host) == "--device"
+    returning = "--device" if cdi_returns(host) else "--runtime"
+    for policy, way in (("no", "--device"), ("always", returning), ("on-failure:3", returning)):
+        assert way_of(host, f"--restart={policy}") == way
+    write_cdi_spec(host.engine.cdi, DESCRIBED)
     host.environment["PATH"] += f":{host.engine.path[0]}"
     assert way_of(host, "--runtime=runc") == "--gpus"
     host.engine.restart(runtimes=None)
@@ -1330,9 +1436,27 @@ def test_double_dash_inside(host: Host) -> None:
     assert (done.returncode, done.stdout) == (0, "-- a -- -n\n")
 
 
+def test_link(host: Host, tmp_path: Path) -> None:
+    """A link called nvidia-docker is `gpulaunch nvidia-docker`."""
+    link = tmp_path / "nvidia-docker"
+    link.symlink_to(host.launcher.script)
+    host.engine.import_image("cuda:1", ["ENV NVIDIA_VISIBLE_DEVICES=all"])
+    environment = host.environment | {"GPULAUNCH_TOPOLOGY": "dgx1-v100"}
+    for variables_of_it, gpus in (({}, list(range(8))), ({"NV_GPU": "2 4"}, [2, 4])):
+        done = subprocess.run(
+            [link, "run", "--rm", "cuda:1", *SHOW],
+            env=environment | variables_of_it,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert host.seen(done.stdout) == gpus
+
+
 def test_alias(host: Host) -> None:
     """As an alias gpulaunch replaces nvidia-docker."""
-    alias = "shopt -s expand_aliases\nalias nvidia-docker='gpulaunch docker'\n"
+    alias = "shopt -s expand_aliases\nalias nvidia-docker='gpulaunch nvidia-docker'\n"
     script = f"{alias}NV_GPU=2,4 nvidia-docker run --rm {IMAGE} {SHOW[0]} {SHOW[1]} '{SHOW[2]}'\n"
     environment = host.environment | {"GPULAUNCH_TOPOLOGY": "dgx1-v100"}
     done = subprocess.run(
@@ -1345,10 +1469,9 @@ def test_alias(host: Host) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("podman", "run", IMAGE), "podman"),
-        (("--", "podman", "run", IMAGE), "podman"),
-        (("docker", "compose", "up"), "docker compose up"),
-        (("docker", "compose", "-f", "x.yaml", "run", "x"), "docker compose run"),
+        (("nerdctl", "run", IMAGE), "nerdctl"),
+        (("--", "nerdctl", "run", IMAGE), "nerdctl"),
+        (("docker", "compose", "watch"), "docker compose watch"),
         (("docker", "-H", "tcp://192.0.2.1:2375", "run", IMAGE), "-H tcp://192.0.2.1:2375"),
         (("docker", "--host=ssh://user@192.0.2.1", "run", IMAGE), "ssh://user@192.0.2.1"),
         (("docker", "-H", "tcp://192.0.2.1:2375", "start", "x"), "tcp://192.0.2.1:2375"),
@@ -1451,6 +1574,46 @@ def test_time_limit_in_the_background(host: Host) -> None:
     assert host.lease()["container"] == container
     host.await_free(8)
     assert time.monotonic() - began > 1
+    assert host.state(container) == "exited"
+
+
+def limited_without_companion(host: Host, limit: str) -> tuple[str, str]:
+    """Start a container with a time limit, and kill its companion; ids of lease and container."""
+    container = host.detached(
+        "--time-limit", limit, "docker", "run", "-d", "--gpus", "2", "--init", *LONG
+    )
+    (companion,) = holders(host.launcher.state / host.launcher.records()[0])
+    os.kill(companion, signal.SIGKILL)
+    wait_for_end(companion)
+    return host.lease()["id"], container
+
+
+def test_time_limit_without_companion(host: Host) -> None:
+    """A launch ends a container that is over its limit though its companion is gone; no look does.
+
+    Before the limit it is left alone.
+    """
+    lease, container = limited_without_companion(host, "2s")
+    over = time.monotonic() + 2
+    done = host.run("-n", "1", "--", "true")
+    assert (done.returncode, done.stderr) == (0, "")
+    until(lambda: time.monotonic() > over, "the time limit")
+    assert [one["id"] for one in host.leases()] == [lease]
+    assert host.launcher.run("doctor", *DGX).returncode in (0, 1)
+    assert host.run("-n", "all", "--dry-run", "--", "true").returncode == 75
+    assert host.state(container) == "running"
+    done = host.run("-n", "all", "--", "true")
+    warning = f"ended lease {lease}: its container outlived the time limit of 2 s"
+    assert (done.returncode, done.stderr) == (0, f"gpulaunch: warning: {warning}\n")
+    assert host.state(container) == "exited"
+    assert host.launcher.records() == []
+
+
+def test_the_queue_sees_a_time_limit_without_companion(host: Host) -> None:
+    """A launch that waits ends such a container when its time is over, and gets its GPUs."""
+    _, container = limited_without_companion(host, "2s")
+    done = host.run("--wait", "--wait-timeout", "30s", "-n", "all", "--", "true")
+    assert done.returncode == 0, done.stderr
     assert host.state(container) == "exited"
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
 
 import pytest
-from conftest import DGX, SCRIPT, Launcher, holders, some_of, wait_for_end
+from conftest import DGX, SCRIPT, Launcher, companion_of, holders, some_of, wait_for_end
 from engine import IMAGE, Engine
 
 from gpulaunch.containers.docker.client import DockerClient
@@ -32,6 +32,7 @@ from gpulaunch.containers.standings import (
 )
 
 AT_STEP = Path(__file__).parents[1] / "jobs" / "at_step"
+MACHINES = Path(__file__).parents[2] / "profiles" / "machines"
 RUN = (*DGX, "-q", "docker", "run", "--gpus", "2", "--name", "job", "--init")
 FOREVER = (IMAGE, "sleep", "1000")  # ends by TERM, since --init gives it a parent that is no shell
 ALL = (*DGX, "-n", "all", "--", "true")
@@ -82,16 +83,29 @@ class Containers(Launcher):
         ).stdout.strip()
 
 
+class Apart(Containers):
+    """Containers on a DGX-1 of their own, so that they are in no other test's way."""
+
+    def __init__(self, home: Path, engine: Engine) -> None:
+        super().__init__(home, engine)
+        text = (MACHINES / "dgx1-v100.toml").read_text()
+        self._machine = home / "machine.toml"
+        self._machine.write_text(text.replace('"dgx1-v100"', json.dumps(home.name), 1))
+
+    def there(self, *arguments: str) -> tuple[str, ...]:
+        """Return arguments with that machine in place of the usual one."""
+        return tuple(str(self._machine) if word == DGX[1] else word for word in arguments)
+
+    def run(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
+        return super().run(*self.there(*arguments), **options)
+
+
 def await_true(question, what: str) -> None:
     """Ask again and again what no event tells a test."""
     deadline = time.monotonic() + PATIENCE_S
     while not question():
         assert time.monotonic() < deadline, f"not in {PATIENCE_S:g} s: {what}"
         time.sleep(0.01)
-
-
-def children(pid: int) -> set[int]:
-    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 def watcher_of(launcher: Containers) -> int:
@@ -126,7 +140,7 @@ class Attached:
         assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
         self.lease = launcher.lease()
         self.docker = self.lease["job_pid"]
-        (self.watcher,) = children(self.process.pid) - {self.docker}
+        self.watcher = companion_of(launcher, self.process.pid)
 
     def pid(self, who: str) -> int:
         return {"gpulaunch": self.process.pid, "docker": self.docker, "watcher": self.watcher}[who]
@@ -134,7 +148,6 @@ class Attached:
     def kill(self, *who: str) -> None:
         for pid in map(self.pid, who):
             os.kill(pid, signal.SIGKILL)
-        for pid in map(self.pid, who):
             wait_for_end(pid)
 
     def close(self) -> int:
@@ -143,7 +156,8 @@ class Attached:
         return self.process.returncode
 
 
-WHO = ("gpulaunch", "docker", "watcher")
+# The watcher before docker: at docker's end the launcher may hand the lease to it, and go.
+WHO = ("gpulaunch", "watcher", "docker")
 SUBSETS = list(chain.from_iterable(combinations(WHO, n) for n in (1, 2, 3)))
 
 
@@ -280,13 +294,13 @@ class Played:
 
     def __init__(self, home: Path, engine: Engine, action: str, subject: str) -> None:
         home.mkdir()
-        launcher = Containers(home, engine)
+        launcher = Apart(home, engine)
         name = ("--name", home.name)
         command = (
             AT_STEP,
             action,
             subject,
-            *DGX,
+            *launcher.there(*DGX),
             "-q",
             "docker",
             "run",
@@ -512,7 +526,7 @@ def test_container_that_never_starts(
     done = launcher.run(*options, *detached, *arguments)
     assert (done.returncode, launcher.records()) == (status, [])
     assert launcher.can_take_all() == FREE
-    assert not marked(launcher)
+    await_true(lambda: not marked(launcher), "the companion of the last launch has gone")
 
 
 def marked(launcher: Containers) -> list[int]:

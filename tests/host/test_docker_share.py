@@ -19,11 +19,16 @@ from socketserver import ThreadingUnixStreamServer
 import pytest
 from conftest import DGX, Launcher, wait_for_end
 from engine import IMAGE, Engine
-from fake_mps import CLIENT, CONTROL, SERVER, FakeMps, interpreter
+from fake_mps import CLIENT, CONTROL, SERVER, FakeMps, RealMps, interpreter
 from test_docker import DESCRIBED, TOLD_BY_NVML, Host, complaint, until, variables
 
+from gpulaunch.containers.command import read_command
 from gpulaunch.containers.docker.client import DockerClient
+from gpulaunch.containers.docker.flags import DOCKER as DOCKER_GRAMMAR
 from gpulaunch.containers.life import Container
+from gpulaunch.containers.mps_client import mps_flags
+from gpulaunch.leases.share import Client, Objective, Share
+from gpulaunch.profiles.demand import Demand
 
 pytest_plugins = ("fake_nvml", "fake_mps")
 
@@ -137,6 +142,25 @@ def test_what_the_container_finds(host: Host) -> None:
     }
     assert host.labels("job")["io.gpulaunch.share"] == "40"
     assert host.launcher.records() == []
+
+
+def test_the_real_daemon_answers_in_the_container(host: Host, real_mps: RealMps) -> None:
+    """With what a container is given, NVIDIA's control program in it reaches the real daemon.
+
+    The launch itself is left out: without a GPU no real server becomes active.
+    """
+    real_mps.start()
+    paths = ("/usr", "/bin", "/lib", "/lib64", real_mps.bin)
+    mounts = [word for path in paths for word in ("-v", f"{path}:{path}:ro")]
+    ask = f"echo get_default_active_thread_percentage | {real_mps.bin / CONTROL}"
+    client = Client(Demand("job", 10.0, 5.0, 1 << 30), Objective(), {})
+    share = Share(("GPU-0",), 40, False, client, str(real_mps.pipe()))
+    command = read_command(["docker", "run", IMAGE], DOCKER_GRAMMAR)
+    given = ("run", "--rm", *mounts, *mps_flags(command, share), IMAGE, "sh", "-c")
+    assert host.do(*given, ask) == "100.0"
+    assert host.do(*given, "stat -c %m /dev/shm") == "/dev/shm"
+    in_vain = host.plain("run", "--rm", *mounts, IMAGE, "sh", "-c", ask)
+    assert "Cannot find MPS control daemon process" in in_vain.stdout + in_vain.stderr
 
 
 def test_the_users_numbers_stay(host: Host) -> None:
@@ -481,7 +505,7 @@ class OddEngine(ThreadingUnixStreamServer):
 
     Args:
         path: of its socket.
-        answers: status and content by the last word of the path; status 0 is no answer before the
+        answers: status and content by the path or its last word; status 0 is no answer before the
             end.
     """
 
@@ -506,7 +530,8 @@ class _Odd(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         word = self.path.rpartition("/")[2]
         self.server.asked.append(word)
-        status, content = self.server.answers.get(word, (404, {"message": "no such thing"}))
+        unknown = self.server.answers.get(word, (404, {"message": "no such thing"}))
+        status, content = self.server.answers.get(self.path, unknown)
         if not status:
             self.server.over.wait()
             return
@@ -579,7 +604,9 @@ def test_engine_that_maps_users(
 ) -> None:
     """What the engine says of its security decides, too, and nothing is held."""
     info = {"ID": "E", "ServerVersion": "26.1.5", "SecurityOptions": options}
-    with odd_engine(tmp_path / "s", {"info": (200, info), "json": (200, {"Config": {"User": ""}})}):
+    image = {"Config": {"User": ""}}
+    answers = {"info": (200, info), "json": (200, image), "/containers/json": (200, [])}
+    with odd_engine(tmp_path / "s", answers):
         launcher.environment["DOCKER_HOST"] = f"unix://{tmp_path / 's'}"
         done = launcher.run(*DGX, *DOCKER, IMAGE, "true")
     message = {

@@ -651,7 +651,8 @@ def test_what_a_job_leaves_behind_is_ended_safely(
 ) -> None:
     """A client that a job leaves is taken off MPS before it is killed; the daemon is no such."""
     script = "mps_client --deaf --stays </dev/null & echo $!; read line"
-    job = launcher.start(*LIGHT, "--", "sh", "-c", script, stdin=subprocess.PIPE)
+    ending = (*LIGHT, "--leftovers", "end", "-q")
+    job = launcher.start(*ending, "--", "sh", "-c", script, stdin=subprocess.PIPE)
     pid = int(job.stdout.readline())
     fake_mps.wait_for("attached", pid=pid)
     fake_mps.tell_nvml(dgx1_v100)

@@ -18,9 +18,9 @@ for iteration in range(1, 10_000):
     print("done", iteration, flush=True)
 """
 
-SATURATING = "0.4 / min(share, 20)"
+SATURATING = "0.8 / min(share, 20)"
 
-LINEAR = "0.8 / share"
+LINEAR = "1.6 / share"
 
 
 def swept(
@@ -40,7 +40,7 @@ def test_a_curve_that_saturates(launcher: Launcher, fake_mps: FakeMps, tmp_path:
     document = swept(launcher, tmp_path / "job.toml", SATURATING)
     curve = document["sm_curve"]
     assert (curve["sm_percentage"], curve["unit"]) == ([10, 20, 50, 100], "iterations/s")
-    assert curve["throughput"] == [pytest.approx(rate, rel=0.2) for rate in (25, 50, 50, 50)]
+    assert curve["throughput"] == [pytest.approx(rate, rel=0.2) for rate in (12.5, 25, 25, 25)]
     assert 17 <= curve["knee_percentage"] <= 50
     assert document["classification"]["intensity"] == "memory"
     asked = [
@@ -55,7 +55,7 @@ def test_a_curve_that_saturates(launcher: Launcher, fake_mps: FakeMps, tmp_path:
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")
 def test_a_curve_that_grows(launcher: Launcher, tmp_path: Path) -> None:
     """A job as fast as its share of the SMs is compute-intensive, and needs nearly all of them."""
-    document = swept(launcher, tmp_path / "job.toml", LINEAR)
+    document = swept(launcher, tmp_path / "job.toml", LINEAR, "20,40,70,100")
     assert document["classification"]["intensity"] == "compute"
     assert document["sm_curve"]["knee_percentage"] >= 85
 

@@ -390,11 +390,11 @@ from contextlib import suppress
 from gpulaunch.__main__ import main
 from gpulaunch.decide import decide
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases import table
+from gpulaunch.leases import host_lock, table
 
 broken, place = sys.argv[1:3]
 del sys.argv[1:3]
-flock, publish = table.lock_in_time, table.LockedTable.publish
+flock, publish = host_lock.lock_in_time, table.LockedTable.publish
 places = {"before the lock", "between look and write"}
 
 def meet(where):
@@ -404,20 +404,20 @@ def meet(where):
             meeting.connect(place)
             meeting.recv(1)
 
-def meet_and_flock(fd, timeout_s):
+def meet_and_flock(fd, *others):
     if broken == "the lock":
         return True
     meet("before the lock")
-    return flock(fd, timeout_s)
+    return flock(fd, *others)
 
 def meet_and_publish(self, draft, record):
     if isinstance(record, Lease):
         meet("between look and write")
     publish(self, draft, record)
 
-table.lock_in_time, table.LockedTable.publish = meet_and_flock, meet_and_publish
+host_lock.lock_in_time, table.LockedTable.publish = meet_and_flock, meet_and_publish
 if broken == "the order":
-    decide.barring = lambda *_, **__: None
+    decide.barring = lambda *_: []
 main()
 """
 

@@ -1,4 +1,6 @@
-"""Tests with more seeds, more cases, larger inputs, or every step: python -m pytest -m long.
+"""Tests with more seeds, more cases, larger inputs, or every step, only on request.
+
+    python -m pytest -m long -o faulthandler_timeout=0
 
 Each calls its short form, which says what is proved.
 """
@@ -6,15 +8,18 @@ Each calls its short form, which says what is proved.
 from collections.abc import Iterator
 from pathlib import Path
 
+import ctrl_c
 import pytest
 import test_bake_off
 import test_batch
 import test_crashes
 import test_crowd
+import test_ctrl_c
 import test_docker_faults
 import test_docker_hostile
 import test_large_inputs
 import test_machines
+import test_many_leases
 import test_mps
 import test_needs
 import test_nodes
@@ -136,11 +141,11 @@ def test_backfill_starves_nobody() -> None:
 
 
 @pytest.mark.parametrize("policy", test_simulate.POLICIES)
-@pytest.mark.parametrize("passable_s", [0.0, 40.0])
+@pytest.mark.parametrize("queue", ["fifo", "backfill"])
 @pytest.mark.parametrize("seed", range(3))
-def test_it_decides_as_the_launcher_would(policy: str, passable_s: float, seed: int) -> None:
+def test_it_decides_as_the_launcher_would(policy: str, queue: str, seed: int) -> None:
     """Three traces of 40 jobs instead of one of 20."""
-    test_simulate.test_it_decides_as_the_launcher_would(policy, passable_s, seed, 40)
+    test_simulate.test_it_decides_as_the_launcher_would(policy, queue, seed, 40)
 
 
 @pytest.mark.parametrize("policy", ["topo_aware", "topo_aware_p", "preserve"])
@@ -205,6 +210,11 @@ def test_many_rows() -> None:
 def test_killed_at_every_step_of_a_launch(tmp_path: Path) -> None:
     """At each step instead of every fifth."""
     test_crashes.test_killed_at_every_step_of_a_launch(tmp_path, 1)
+
+
+def test_each_call_may_fail(tmp_path: Path) -> None:
+    """Each call instead of every fifth."""
+    test_crashes.test_each_call_may_fail(tmp_path, 1)
 
 
 def test_killed_at_every_step_of_waiting(tmp_path: Path, lease: dict) -> None:  # noqa: F811
@@ -291,6 +301,33 @@ def test_no_policy_serves_sensitive_jobs_better_than_the_default(machine: str) -
 def test_a_crowd_with_random_deaths(launcher: Launcher, tmp_path: Path) -> None:
     """200 launches instead of 100."""
     test_crowd.test_a_crowd_with_random_deaths(launcher, tmp_path, 200)
+
+
+# Many leases
+
+
+def test_leases_through_the_api() -> None:
+    """100,000 leases instead of 2,000."""
+    test_many_leases.test_leases_through_the_api(100_000)
+
+
+def test_launches_by_the_command_line() -> None:
+    """10,000 launches instead of 150."""
+    test_many_leases.test_launches_by_the_command_line(10_000)
+
+
+def test_served_in_order(launcher: Launcher, tmp_path: Path) -> None:
+    """100 jobs in the queue instead of 20."""
+    test_many_leases.test_served_in_order(launcher, tmp_path, 100)
+
+
+# Interrupts
+
+
+@pytest.mark.parametrize("threads", ctrl_c.THREADS)
+def test_nothing_is_left_of_an_interrupt(threads: int) -> None:
+    """20,000 interrupts instead of 300."""
+    test_ctrl_c.test_nothing_is_left_of_an_interrupt(threads, 20_000)
 
 
 # An engine that lies

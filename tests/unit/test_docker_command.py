@@ -5,18 +5,22 @@ command/test_docker_client.py holds the same tables against the installed client
 
 import random
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import command_lines
 import pytest
+from values import box
 
 from gpulaunch.containers import container_launch
 from gpulaunch.containers.command import ContainerCommand, read_command
 from gpulaunch.containers.docker.answers import parse_container
 from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.docker.flags import DOCKER
-from gpulaunch.containers.docker.gpu_flags import allowed_ways, asked_gpus
-from gpulaunch.containers.engine import Asked
+from gpulaunch.containers.docker.gpu_flags import allowed_ways, asked_by_image, asked_gpus
+from gpulaunch.containers.docker.ways import offer_of
+from gpulaunch.containers.engine import Asked, Image, Info
 from gpulaunch.containers.life import Container, Standing
 from gpulaunch.containers.mps_client import SharingConditions, check_sharing
 from gpulaunch.containers.ways import NO_WAY, WAYS, Offer
@@ -25,6 +29,8 @@ from gpulaunch.leases.share import Client as MpsClient
 from gpulaunch.leases.share import Objective, Share
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.profiles.demand import Demand
+
+PUBLIC = command_lines.for_clients("docker", "nvidia-docker")
 
 
 def named(rows: Iterable[tuple]) -> list:
@@ -213,6 +219,23 @@ def test_a_global_flag_is_found_before_the_subcommand_only(line: str, want: str 
     assert got == want
 
 
+def test_public_lines_are_read() -> None:
+    """The flags of public command lines are known, and the image is found wherever there is one."""
+    got = [line.line for line in PUBLIC if not read_command(line.words, DOCKER).launches]
+    assert got == ["nvidia-docker run -it --rm -v nvcr.io/nvidia/vllm:25.08-py3"]
+
+
+def test_public_lines_differ() -> None:
+    """No two public command lines differ in their images alone."""
+    read_lines = [(line, read_command(line.words, DOCKER)) for line in PUBLIC]
+    ways = Counter(
+        (line.line.partition(" ")[0], *line.environment.items(), *line.words[: read.flags_end])
+        for line, read in read_lines
+    )
+    got = [way for way, count in ways.items() if count > 1]
+    assert got == []
+
+
 # ---------------------------------------------------------------------------------- what is refused
 
 
@@ -233,25 +256,32 @@ def test_an_unknown_flag_is_safe_to_print() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "word"),
+    ("line", "word", "operands"),
     named(
         [
-            ("up", "compose up", "up"),
-            ("up with flags", "compose up -d --build web", "up"),
-            ("after a file", "compose -f a.yml --file=b.yml up", "up"),
-            ("a project called ps", "compose -p ps run web", "run"),
-            ("after global flags", "-D -H x compose --verbose start", "start"),
-            ("restart", "compose restart", "restart"),
-            ("create", "compose --dry-run create", "create"),
-            ("scale", "compose scale web=2", "scale"),
-            ("watch", "compose watch", "watch"),
+            ("up", "compose up", "up", ""),
+            ("up with flags", "compose up -d --build web", "up", "web"),
+            ("flags after services", "compose up web -d db -t 3", "up", "web db"),
+            ("after a file", "compose -f a.yml --file=b.yml up", "up", ""),
+            ("a project called ps", "compose -p ps run -w /x web up -d", "run", "web up -d"),
+            ("after global flags", "-D -H x compose --verbose start", "start", ""),
+            ("restart", "compose restart -t 3 web", "restart", "web"),
+            ("create", "compose create --scale a=2", "create", ""),
         ]
     ),
 )
-def test_compose_starts_nothing_without_leases(line: str, word: str) -> None:
-    """Whatever of docker compose starts containers is refused."""
+def test_compose_commands_that_start_containers(line: str, word: str, operands: str) -> None:
+    """What docker compose starts containers with is read with its services."""
+    command = read(line)
+    got = (command.composes, command.subcommand, command.operands)
+    assert got == (True, ("compose", word), tuple(operands.split()))
+
+
+@pytest.mark.parametrize("word", ["scale", "watch"])
+def test_compose_starts_nothing_without_leases(word: str) -> None:
+    """What starts containers and is not built is refused."""
     with pytest.raises(UsageError) as refused:
-        read(line)
+        read(["compose", word, "web=2"])
     assert (
         refused.value.message
         == f"'docker compose {word}' is not built yet: no leases for its containers"
@@ -267,14 +297,17 @@ def test_compose_starts_nothing_without_leases(line: str, word: str) -> None:
             ("down", "compose -f a.yml down --volumes"),
             ("a service called up", "compose logs up"),
             ("alone", "compose"),
+            ("help of up", "compose up --help"),
+            ("a trial", "compose --dry-run create"),
+            ("a trial by up's own flag", "compose up web --dry-run"),
         ]
     ),
 )
 def test_what_else_compose_does_is_dockers_own(line: str) -> None:
     """Docker compose passes as long as it starts nothing."""
     command = read(line)
-    got = (command.argv[1:], command.launches, command.starts)
-    assert got == (tuple(shlex.split(line)), False, False)
+    got = (command.argv[1:], command.launches, command.starts, command.composes)
+    assert got == (tuple(shlex.split(line)), False, False, False)
 
 
 # ---------------------------------------------------------------------------------- generated lines
@@ -623,6 +656,40 @@ ASKED = [
         {},
         Asked("--gpus device=1", devices=("1",)),
     ),
+    (
+        "CDI names of NVIDIA's runtime in the variable",
+        "-e NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=0,runtime.nvidia.com/gpu=1",
+        {},
+        Asked(
+            "NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=0,runtime.nvidia.com/gpu=1",
+            devices=("0", "1"),
+        ),
+    ),
+    (
+        "all of NVIDIA's runtime in the variable",
+        "-e NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=all",
+        {},
+        Asked("NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=all", number="all"),
+    ),
+    *(
+        (f"GPUs of another maker: {flags}", flags, {}, Asked(flags, of_other_maker=True))
+        for flags in (
+            "--device /dev/kfd",
+            "--device /dev/dri",
+            "--device /dev/dri/renderD128:/dev/dri/renderD128",
+            "--device /dev/neuron0",
+            "--device amd.com/gpu=all",
+            "--gpus driver=amd",
+            "--gpus driver=amd,device=0",
+        )
+    ),
+    ("graphics of an NVIDIA GPU", "--runtime nvidia --device /dev/dri", {}, None),
+    (
+        "an NVIDIA GPU and another",
+        "--device /dev/dri --gpus 1",
+        {},
+        Asked("--gpus 1", number="1"),
+    ),
     ("a name that looks like a flag", "--name --gpus=2", {}, None),
     ("a variable that looks like a flag", "-e --gpus=2 -l --device=nvidia.com/gpu=0", {}, None),
 ]
@@ -635,6 +702,46 @@ def test_docker_flags_ask_for_gpus(
     """Each of docker's ways to ask for GPUs is read; of several, the one docker heeds counts."""
     got = asked_gpus(read(f"run {flags} img --gpus 7 -e NVIDIA_VISIBLE_DEVICES=7"), environment)
     assert got == want
+
+
+@pytest.mark.parametrize(
+    ("line", "variables", "want"),
+    [
+        ("docker run img", {"NVIDIA_VISIBLE_DEVICES": "all"}, None),
+        ("docker run --runtime runc img", {"NVIDIA_VISIBLE_DEVICES": "all"}, None),
+        (
+            "docker run --runtime nvidia img",
+            {"NVIDIA_VISIBLE_DEVICES": "all"},
+            Asked("NVIDIA_VISIBLE_DEVICES=all of the image", number="all"),
+        ),
+        (
+            "nvidia-docker run img",
+            {"NVIDIA_VISIBLE_DEVICES": "all"},
+            Asked("NVIDIA_VISIBLE_DEVICES=all of the image", number="all"),
+        ),
+        ("nvidia-docker run --runtime runc img", {"NVIDIA_VISIBLE_DEVICES": "all"}, None),
+        ("nvidia-docker run img", {}, None),
+        ("nvidia-docker run img", None, Asked("nvidia-docker", number="all")),
+        ("nvidia-docker run img", {"CUDA_VERSION": "8.0"}, Asked("nvidia-docker", number="all")),
+        ("nvidia-docker run img", {"CUDA_VERSION": "12", "NVIDIA_REQUIRE_CUDA": "cuda>=12"}, None),
+        (
+            "nvidia-docker run img",
+            {"NVIDIA_VISIBLE_DEVICES": "0,1"},
+            Asked("NVIDIA_VISIBLE_DEVICES=0,1 of the image", devices=("0", "1")),
+        ),
+        (
+            "nvidia-docker run img",
+            {"NVIDIA_VISIBLE_DEVICES": "none"},
+            Asked("NVIDIA_VISIBLE_DEVICES=none of the image", nothing=True),
+        ),
+    ],
+)
+def test_an_image_asks_for_gpus_as_under_nvidias_runtime(
+    line: str, variables: Mapping[str, str] | None, want: Asked | None
+) -> None:
+    """An image counts only where NVIDIA's runtime reads it; one not here counts as saying all."""
+    image = None if variables is None else Image("", {}, variables)
+    assert asked_by_image(read_command(line.split(), DOCKER), image) == want
 
 
 @pytest.mark.parametrize(
@@ -662,16 +769,6 @@ def test_docker_flags_ask_for_gpus(
                 "--gpus -2: '-2' is neither a number of GPUs nor 'all'",
             ),
             ("another digit", "--gpus ²", "--gpus ²: '²' is neither a number of GPUs nor 'all'"),
-            (
-                "another vendor",
-                "--gpus driver=amd",
-                "--gpus driver=amd: driver 'amd': only NVIDIA GPUs are leased",
-            ),
-            (
-                "another vendor, with devices",
-                "--gpus driver=amd,device=0",
-                "--gpus driver=amd,device=0: driver 'amd': only NVIDIA GPUs are leased",
-            ),
             (
                 "two --gpus",
                 "--gpus 1 --gpus device=1",
@@ -991,6 +1088,37 @@ def test_the_preferred_way_is_first(offer: Offer, want: list[str]) -> None:
     """CDI before the runtime before --gpus, and CDI only if it knows every GPU."""
     got = offer.ways(["GPU-0", "GPU-1"])
     assert got == want
+
+
+@pytest.mark.parametrize(
+    ("cdi_returns", "restarts", "want"),
+    [
+        (True, True, ["cdi", "runtime", "gpus"]),
+        (False, False, ["cdi", "runtime", "gpus"]),
+        (False, True, ["runtime", "gpus", "cdi"]),
+    ],
+)
+def test_cdi_is_last_where_it_does_not_return(
+    cdi_returns: bool, restarts: bool, want: list[str]
+) -> None:
+    """A restart policy matters only on engines that cannot start CDI devices again."""
+    offer = Offer(frozenset({"GPU-0"}), runtime=True, gpus=True, cdi_returns=cdi_returns)
+    assert offer.ways(["GPU-0"], restarts=restarts) == want
+
+
+@pytest.mark.parametrize(
+    ("version", "want"),
+    [
+        ("26.1.5+dfsg1", False),
+        ("28.1.1", False),
+        ("28.2.0-rc.1", True),
+        ("29.0", True),
+        ("?", False),
+    ],
+)
+def test_versions_that_start_cdi_devices_again(version: str, want: bool) -> None:
+    """Docker starts containers with CDI devices again since 28.2."""
+    assert offer_of(Info("id", version), box()).cdi_returns == want
 
 
 # ----------------------------------------------------------------------------- GPUs that are shared

@@ -5,14 +5,15 @@ from collections.abc import Callable
 from itertools import combinations
 
 import pytest
+from values import request
 
-from gpulaunch.decide.decide import Grant, Situation, decide
+from gpulaunch.decide.decide import Grant, Refuse, Situation, decide
 from gpulaunch.decide.explain import explain
 from gpulaunch.decide.placement import candidates, mapping, search
 from gpulaunch.decide.placement.place import Placement, place
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
-from gpulaunch.decide.request import Request
+from gpulaunch.decide.request import Request, Wishes
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
@@ -115,6 +116,16 @@ def test_nothing_is_found_that_cannot_be() -> None:
     assert (
         placed(machine(40, 1), 8, needs=Needs(required=frozenset({3, 33}), within=HALVES)) is None
     )
+
+
+def test_a_refusal_says_that_not_all_was_tried() -> None:
+    """What no set that was tried has is refused as that, and not as what no set has."""
+    untried = "; there are too many sets to try them all"
+    for gpus in (8, 2):
+        asked = request(gpus, wishes=Wishes(least_gb_per_s=1e6))
+        decision = decide(asked, Situation(machine(40, 1)))
+        assert isinstance(decision, Refuse)
+        assert decision.reason.endswith(untried) == (gpus == 8)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -22,6 +22,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace
 
 DGX1, MINSKY, CLUSTER, PCIE8 = (
@@ -479,6 +480,35 @@ def test_least_utility_that_never_comes() -> None:
         Refuse,
         "2 GPUs requested with a utility of 0.5: the best found on the idle machine, 0,2, has 0.18",
     )
+
+
+TORUS = load_described_machine("torus-2d-16")[0]
+
+
+def test_least_utility_that_bipartition_misses() -> None:
+    """What bipartition does not find is found by trying all, before a job waits or is refused."""
+
+    def chain_among(only: str, least: float) -> tuple[object, ...]:
+        constraint = admit_only(TORUS, only.split(","), f"--only {only}")
+        request = replace(patient(least, 3), pattern=PATTERNS["chain"], constraints=(constraint,))
+        return answer(request, TORUS)
+
+    assert chain_among("2,4,7,11", 1.0) == (Grant, [4, 7, 11])
+    assert chain_among("1,3,6,10,15", 0.5) == (Grant, [1, 3, 15])
+    best = "the best found on the idle machine, 1,3,15, has 0.76"
+    want = f"3 GPUs requested with a utility of 0.9: {best}"
+    assert chain_among("1,3,6,10,15", 0.9) == (Refuse, want)
+
+
+def test_a_refusal_says_that_not_all_was_tried() -> None:
+    """A refusal after a search that left something untried says so, and no other does."""
+    untried = "; there are too many placements to try them all"
+    many = replace(patient(1.0, 4), wishes=Wishes(required=admit_only(TORUS, ["0", "10"], "")))
+    decision, reason = answer(many, TORUS)
+    assert (decision, str(reason).endswith(untried)) == (Refuse, True)
+    few = replace(many, constraints=(admit_only(TORUS, ["0", "1", "2", "9", "10"], "--only x"),))
+    decision, reason = answer(few, TORUS)
+    assert (decision, untried in str(reason)) == (Refuse, False)
 
 
 def test_least_utility_of_required_gpus() -> None:

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
-from gpulaunch.files.document import MAX_FILE_BYTES
 from gpulaunch.profiles.pattern import MAX_RANKS, PATTERNS, Edge, Pattern, dimensions, graph_pattern
-from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS, load_pattern
+from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS, MOST_BYTES, load_pattern
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -473,7 +472,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
     """A file that is missing, a directory, not UTF-8 or too large is refused with its path."""
     (tmp_path / "binary.edges").write_bytes(b"0 1\n\xff")
     with (tmp_path / "large.edges").open("wb") as file:
-        file.truncate(MAX_FILE_BYTES + 1)
+        file.truncate(MOST_BYTES + 1)
     want = {
         "none.edges": ": no such file or directory",
         ".": ": is a directory",

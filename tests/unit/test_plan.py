@@ -24,9 +24,9 @@ from gpulaunch.sharing.plan import (
     PlanSite,
     Workflow,
     compare_configurations,
-    find_circle,
     make_plan,
 )
+from gpulaunch.sharing.plan_file import find_circle
 from gpulaunch.sharing.prediction import Solo, run_together
 from gpulaunch.show.plan import plan_document
 

@@ -66,13 +66,15 @@ def test_what_is_not_public_is_found(tmp_path: Path) -> None:
 
 
 def test_backfill(simulator: gpulaunch.Simulator) -> None:
-    """With a limit for backfill a small job passes one that cannot start; without, it waits."""
+    """A job with a time limit passes those that it does not delay; in order it waits."""
     jobs = [{"gpus": gpus, "arrival_s": gpus, "duration_s": 50.0} for gpus in (5, 6, 7)]
-    small = {"gpus": 1, "arrival_s": 9.0, "duration_s": 50.0}
+    small = {"gpus": 1, "arrival_s": 9.0, "duration_s": 50.0, "time_limit": "1m"}
     trace = simulator.read_trace({"job": [*jobs, small]})
-    in_order = [job.id for job in simulator.replay(trace).jobs]
-    passing = [job.id for job in simulator.replay(trace, backfill_limit_s=100.0).jobs]
+    in_order = [job.id for job in simulator.replay(trace, queue="fifo").jobs]
+    passing = [job.id for job in simulator.replay(trace).jobs]
     assert (in_order, passing) == ([0, 1, 2, 3], [0, 3, 1, 2])
+    with pytest.raises(gpulaunch.UsageError, match="unknown queue 'lifo'"):
+        simulator.replay(trace, queue="lifo")
 
 
 def test_scores_of_the_paper(simulator: gpulaunch.Simulator) -> None:

@@ -44,14 +44,53 @@ def test_a_few_jobs() -> None:
 
 
 def test_backfill() -> None:
-    """With backfill a smaller job passes one that cannot start, until that one's limit."""
-    jobs = [job(0, 5, 0, 10), job(1, 4, 1, 5), job(2, 3, 2, 4), job(3, 3, 7, 2)]
-    assert log(checked(DGX, jobs, replace(BASELINE, passable_s=5.5))) == [
-        (0, (0, 1, 2, 3, 4), 0, 10),
-        (2, (5, 6, 7), 2, 6),
-        (1, (0, 1, 2, 3), 10, 15),
-        (3, (4, 5, 6), 10, 12),
+    """A job passes another if its time limit ends before that one can start, by all limits."""
+    jobs = [
+        limited(10, job(0, 5, 0, 10)),
+        job(1, 4, 1, 5),
+        limited(8, job(2, 3, 2, 4)),
+        limited(4, job(3, 3, 7, 2)),
     ]
+    in_order = [
+        (0, (0, 1, 2, 3, 4), 0, 10),
+        (1, (0, 1, 2, 3), 10, 15),
+        (2, (4, 5, 6), 10, 14),
+        (3, (4, 5, 6), 14, 16),
+    ]
+    assert log(checked(DGX, jobs, replace(BASELINE, queue="fifo"))) == in_order
+    passing = [in_order[0], (2, (5, 6, 7), 2, 6), in_order[1], (3, (4, 5, 6), 10, 12)]
+    assert log(checked(DGX, jobs, BASELINE)) == passing
+
+
+def test_backfill_depends_on_the_time() -> None:
+    """The same job in the same state may pass another now, and not later."""
+    head = job(1, 8, 1, 5)
+    jobs = [limited(10, job(0, 5, 0, 10)), head]
+    jobs += [limited(3, job(number, 1, arrival_s, 1)) for number, arrival_s in ((2, 2), (3, 8))]
+    assert [stay[:1] + stay[2:] for stay in log(checked(DGX, jobs, BASELINE))] == [
+        (0, 0, 10),
+        (2, 2, 3),
+        (1, 10, 15),
+        (3, 15, 16),
+    ]
+
+
+def test_backfill_depends_on_the_limits_on_each_machine() -> None:
+    """Two machines with the same free GPUs differ in when a job that waits could start there."""
+    jobs = [limited(100, job(0, 5, 0, 90)), limited(5, job(1, 5, 0, 5)), job(2, 8, 1, 5)]
+    jobs += [limited(10, job(number, 3, 2, 9)) for number in (3, 4)]
+    stays = checked(DGX, jobs, replace(BASELINE, machines=2))
+    assert [(stay.job.id, stay.machine, stay.started_s) for stay in stays] == [
+        (0, 0, 0),
+        (1, 1, 0),
+        (3, 0, 2),
+        (2, 1, 5),
+        (4, 1, 10),
+    ]
+
+
+def limited(seconds: float, one: SimulatedJob) -> SimulatedJob:
+    return replace(one, request=replace(one.request, ends_within_s=float(seconds)))
 
 
 def test_who_ends_makes_room_for_who_comes_at_the_same_time() -> None:
@@ -69,21 +108,28 @@ def test_tick() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("passable_s", [0.0, 40.0])
+@pytest.mark.parametrize("queue", ["fifo", "backfill"])
 @pytest.mark.parametrize(("seed", "count"), [(0, 20)])
-def test_it_decides_as_the_launcher_would(
-    policy: str, passable_s: float, seed: int, count: int
-) -> None:
+def test_it_decides_as_the_launcher_would(policy: str, queue: str, seed: int, count: int) -> None:
     """Each start is what decide() grants, asked anew for each waiting job at each event."""
     jobs = jobs_of(loaded_mix(seed, count, 8, 0.9, 0.5))
-    rules = Rules(policy, "cut", passable_s=passable_s)
+    jobs = [limited(1.5 * one.duration_s, one) if one.id % 3 else one for one in jobs]
+    rules = Rules(policy, "cut", queue=queue)
     assert log(checked(DGX, jobs, rules)) == plainly(DGX, jobs, rules)
 
 
 def plainly(topology, jobs: list[SimulatedJob], rules: Rules) -> list[tuple]:
     """Simulate with nothing but a list of events and decide()."""
     jobs = [
-        replace(j, request=replace(j.request, policy=rules.policy, bandwidth_model=rules.model))
+        replace(
+            j,
+            request=replace(
+                j.request,
+                policy=rules.policy,
+                bandwidth_model=rules.model,
+                in_order=rules.queue == "fifo",
+            ),
+        )
         for j in jobs
     ]
     uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
@@ -99,9 +145,7 @@ def plainly(topology, jobs: list[SimulatedJob], rules: Rules) -> list[tuple]:
             queue.append(
                 (
                     one,
-                    ticket_of(
-                        replace(one, arrival_s=round(one.arrival_s, 9)), admitted, rules.passable_s
-                    ),
+                    ticket_of(replace(one, arrival_s=round(one.arrival_s, 9)), admitted),
                 )
             )
         ahead, left = [], []
@@ -111,7 +155,8 @@ def plainly(topology, jobs: list[SimulatedJob], rules: Rules) -> list[tuple]:
             if isinstance(decision, Grant):
                 gpus = decision.placement.gpus
                 end = round(now + one.duration_s, 9)
-                running[one.id] = end, lease_of(one, decision, tuple(uuid[gpu] for gpu in gpus))
+                held = lease_of(one, decision, tuple(uuid[gpu] for gpu in gpus))
+                running[one.id] = end, replace(held, clock_s=now)
                 started.append((one.id, gpus, now, end))
             else:
                 left.append((one, ticket))
@@ -137,7 +182,7 @@ def test_it_waits_for_utility_as_the_launcher_would(policy: str, seed: int, coun
         )
         for one in generated(seed=seed, count=count)
     ]
-    rules = Rules(policy, "cut", passable_s=seed % 2 * 50.0)
+    rules = Rules(policy, "cut")
     assert log(checked(MINSKY, jobs, rules)) == plainly(MINSKY, jobs, rules)
 
 
@@ -196,7 +241,6 @@ def test_conservation(policy: str, count: int) -> None:
             time_models=times,
             lasting=lasting,
             tick_s=tick_s,
-            passable_s=60.0,
         )
         checked(MINSKY, generated(seed=machines, count=count), rules)
 

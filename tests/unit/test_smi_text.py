@@ -15,12 +15,12 @@ from gpulaunch.files.write import document_text
 from gpulaunch.machine.catalog import load_described_machine, machine_names, read_description
 from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.machine.read_description import described_topology
+from gpulaunch.machine.smi_machine import text_document
 from gpulaunch.machine.smi_text import (
     SmiMatrix,
     TextError,
     looks_like_topology_text,
     parse_topology_text,
-    text_document,
 )
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import as_list, replace

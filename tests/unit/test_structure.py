@@ -43,6 +43,7 @@ PURE_MARK = "# pure: decides on plain values\n"
 DOORS = {
     "argparse": {"cli/arguments.py"},
     "ctypes": {"process/libc.py", "machine/nvidia/roster.py", "measure/synthetic_load.py"},
+    "docker": {"containers/docker/sdk.py"},
     "filelock": {"files/slow_lock.py"},
     "matplotlib": {"show/canvas.py"},
     "networkx": {"machine/graph.py"},

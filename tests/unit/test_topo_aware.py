@@ -71,7 +71,8 @@ class Machine(NamedTuple):
         free = self.gpus if free is None else free
         open_ = Counter(self.socket_of[gpu] for gpu in free)
         edges = all_to_all(len(gpus)) if edges is None else edges
-        return placement_costs(edges, gpus, self.distance, self.socket_of, self.total, open_, {})
+        tree = (self.distance, self.socket_of, self.total, open_)
+        return placement_costs(edges, len(gpus), *tree, {})(gpus)
 
 
 def all_to_all(ranks: int) -> list[tuple[int, int, float]]:
@@ -599,10 +600,8 @@ def test_costs_of_a_placement():
     assert MINSKY.costs([0, 2]) == Costs(1.0, 0.0, 0.5)
     assert MINSKY.costs([0, 1], [0, 1, 3]) == Costs(0.0, 0.0, 0.0)
     free = {0: 2, 1: 2}
-    noisy = placement_costs(
-        [], [0, 2], MINSKY.distance, MINSKY.socket_of, MINSKY.total, free, {0: 0.5}
-    )
-    assert noisy == Costs(0.0, 0.25, 0.5)
+    noisy = placement_costs([], 2, MINSKY.distance, MINSKY.socket_of, MINSKY.total, free, {0: 0.5})
+    assert noisy([0, 2]) == Costs(0.0, 0.25, 0.5)
 
 
 def test_many_nodes():

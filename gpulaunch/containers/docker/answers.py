@@ -5,14 +5,19 @@ program of another user may listen at the engine's socket.
 """
 # pure: decides on plain values
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from gpulaunch.containers.engine import Info
+from gpulaunch.containers.asked import without_kinds
+from gpulaunch.containers.engine import Image, Info
 from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
 from gpulaunch.containers.life import Container
+from gpulaunch.containers.ways import VISIBLE
 from gpulaunch.typing import Any
 
+_COMPOSE = "com.docker.compose"
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})
+_MOST_GPUS = 1024
+_LARGEST_PID = 1 << 22
 
 
 def parse_container(document: Mapping[str, Any]) -> Container:
@@ -22,6 +27,7 @@ def parse_container(document: Mapping[str, Any]) -> Container:
         raise ValueError(state["Status"])
     labels = parse_labels(document["Config"])
     policy = document["HostConfig"].get("RestartPolicy") or {}
+    given = _given_gpus(document["HostConfig"], document["Config"].get("Env") or ())
     return Container(
         id=checked_text(document["Id"]),
         name=document["Name"].removeprefix("/"),
@@ -33,7 +39,76 @@ def parse_container(document: Mapping[str, Any]) -> Container:
         uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
         created_at=str(document.get("Created", "")),
         shares=SHARE_LABEL in labels,
+        given=() if "all" in given else given,
+        sees_all="all" in given,
+        pid=_checked_pid(state.get("Pid")),
+        service=_service(labels),
     )
+
+
+def _service(labels: Mapping[str, str]) -> str:
+    """Return the service of compose that a container belongs to; see Container.service."""
+    if labels.get(f"{_COMPOSE}.oneoff") != "False":
+        return ""
+    return f"{labels.get(f'{_COMPOSE}.project')}/{labels.get(f'{_COMPOSE}.service')}"
+
+
+def parse_image(document: Mapping[str, Any]) -> Image:
+    """Read the answer of GET /images/NAME/json."""
+    config = document["Config"]
+    assignments = [str(text).partition("=") for text in config.get("Env") or ()]
+    return Image(
+        user=str(config.get("User") or ""),
+        labels=parse_labels(config),
+        variables={name: value for name, _, value in assignments},
+    )
+
+
+def parse_running(answer: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Read the answer of GET /containers/json: the names of containers by their ids."""
+    names = {}
+    for entry in answer:
+        # Links give a container further names, such as /other/alias.
+        own = [name for name in entry.get("Names") or () if name.count("/") == 1]
+        names[checked_text(entry["Id"])] = own[0].removeprefix("/") if own else entry["Id"][:12]
+    return names
+
+
+def _given_gpus(host: Mapping[str, Any], environment: Iterable[str]) -> tuple[str, ...]:
+    """Return the GPUs that --gpus, --device or the variable of NVIDIA's runtime gave a container.
+
+    Source: moby daemon/devices_nvidia_linux.go, where a count of N stands for the GPUs 0 to N-1,
+    and docs/reference/commandline/container_run.md of docker/cli.
+
+    Args:
+        host: its HostConfig.
+        environment: its variables, as NAME=VALUE.
+    """
+    names: list[str] = []
+    for request in host.get("DeviceRequests") or ():
+        driver = request.get("Driver") or ""
+        capabilities = {word for some in request.get("Capabilities") or () for word in some}
+        if driver == "cdi" or driver.startswith("nvidia") or (not driver and "gpu" in capabilities):
+            count = request.get("Count") or 0
+            names += request.get("DeviceIDs") or ()
+            names += ["all"] if count < 0 else map(str, range(min(count, _MOST_GPUS)))
+    names = _gpu_names(",".join(names))
+    if not names and str(host.get("Runtime")).startswith("nvidia"):
+        for variable in environment:  # the last one counts
+            name, _, value = variable.partition("=")
+            names = _gpu_names(value) if name == VISIBLE else names
+    return tuple(dict.fromkeys(names))
+
+
+def _gpu_names(devices: str) -> list[str]:
+    """Return the names of GPUs in a list with commas, without those of other kinds of devices."""
+    nothing = ("", "none", "void")
+    return [name for name in without_kinds(devices) if "=" not in name and name not in nothing]
+
+
+def _checked_pid(value: object) -> int:
+    """Return a number that can be a pid; 0 for any other value."""
+    return value if isinstance(value, int) and 0 < value <= _LARGEST_PID else 0
 
 
 def parse_labels(config: Mapping[str, Any]) -> dict[str, str]:

@@ -8,19 +8,29 @@ launch (docs/decisions/docker.md).
 import json
 import os
 import time
+
+# `import socket` makes enums of all its constants: half of what asking an engine costs a launch.
+from _socket import AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM, socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from socket import AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM, socket
+from contextlib import closing, suppress
 
 from gpulaunch.containers.docker import TITLE
 from gpulaunch.containers.docker.answers import (
     checked_text,
     parse_container,
+    parse_image,
     parse_info,
-    parse_labels,
     parse_pids,
+    parse_running,
 )
-from gpulaunch.containers.engine import ANSWER_S, ForbiddenError, Info, NoAnswerError
+from gpulaunch.containers.engine import (
+    ANSWER_S,
+    ForbiddenError,
+    Image,
+    Info,
+    LateError,
+    NoAnswerError,
+)
 from gpulaunch.containers.labels import LEASE_LABEL
 from gpulaunch.containers.life import Container
 from gpulaunch.errors import FailedError, printable
@@ -35,10 +45,6 @@ _DECISIVE = ["create", "destroy", "die", "kill", "start", "stop", "update"]
 """Events after which a container may have begun or ceased to hold its GPUs."""
 
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@")
-
-
-class _LateError(NoAnswerError):
-    """The engine has not answered in time."""
 
 
 class _NotFoundError(FailedError):
@@ -75,7 +81,7 @@ class DockerClient:
 
     def within(self, seconds: float) -> "DockerClient":
         """Return a client of the same engine with a limit for all its answers together."""
-        return DockerClient(self.address, altogether_s=seconds)
+        return DockerClient(self.address, min(seconds, self._answer_s), seconds)
 
     def info(self) -> Info:
         """Return the engine's description of itself.
@@ -94,18 +100,11 @@ class DockerClient:
         connection = self._request("GET", "/info", None)
         return lambda: self._parse(self._read(connection, self._time_left_s()), parse_info)
 
-    def image_labels(self, image: str) -> dict[str, str]:
-        """Return the labels of an image; {} if it is not here, or its name is wrong."""
-        return self._read_image(image, parse_labels) or {}
-
-    def image_user(self, image: str) -> str | None:
-        """Return the user of an image's containers, "" for root; None if unknown."""
-        return self._read_image(image, lambda config: str(config.get("User") or ""))
-
-    def _read_image(self, image: str, parse: Callable[[Any], T]) -> T | None:
+    def image(self, name: str) -> Image | None:
+        """Return what an image says; None if it is not here, or its name is wrong."""
         try:
-            content = self._send("GET", f"/images/{_percent_encode(image)}/json")
-            return self._parse(content, lambda answer: parse(answer["Config"]))
+            content = self._send("GET", f"/images/{_percent_encode(name)}/json")
+            return self._parse(content, parse_image)
         except NoAnswerError:
             raise
         except FailedError:
@@ -125,17 +124,13 @@ class DockerClient:
             )
         except _NotFoundError:
             return None
-        if found.lease_id and self.image_labels(found.image_id).get(LEASE_LABEL) == found.lease_id:
+        image = self.image(found.image_id) if found.lease_id else None
+        if image and image.labels.get(LEASE_LABEL) == found.lease_id:
             return replace(found, lease_id=None, uuids=(), shares=False)
         return found
 
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
-        """Return the containers of a lease, in whatever state they are.
-
-        Args:
-            lease_id: id of the lease that they were made under.
-            container_id: id of the one container that is older than the lease, or None.
-        """
+        """Return the containers of a lease; see EngineClient.containers_of."""
         if container_id is not None:
             known = self.container(container_id)
             return [known] if known else []
@@ -151,6 +146,10 @@ class DockerClient:
         """Return all containers that were made under a lease of any user."""
         return [container for container in self._find_labelled(LEASE_LABEL) if container.lease_id]
 
+    def running(self) -> dict[str, str]:
+        """Return the names of all running containers, also paused ones, by their ids."""
+        return self._parse(self._send("GET", "/containers/json"), parse_running)
+
     def _find_labelled(self, label: str) -> list[Container]:
         query = _percent_encode(json.dumps({"label": [label]}))
         content = self._send("GET", f"/containers/json?all=1&filters={query}")
@@ -160,14 +159,7 @@ class DockerClient:
     def events(
         self, lease_id: str, container_id: str | None, since_s: float, until_s: float | None = None
     ) -> "DockerEvents":
-        """Open a stream of the events of a lease's containers.
-
-        Args:
-            lease_id: id of the lease that they were made under.
-            container_id: id of the one container that is older than the lease, or None.
-            since_s: time of the first event wanted, in seconds since 1970.
-            until_s: time of the last event wanted, in seconds since 1970; None for no end.
-        """
+        """Open a stream of the events of a lease's containers; see EngineClient.events."""
         of = (
             {"label": [f"{LEASE_LABEL}={lease_id}"]}
             if container_id is None
@@ -193,19 +185,7 @@ class DockerClient:
         grace_s: float,
         before_kill: Callable[[set[int]], object] | None = None,
     ) -> None:
-        """Stop a container with TERM, and after the grace with KILL, so that it does not come back.
-
-        A container that has never run is removed; if it is being started at this moment, it is
-        stopped.
-
-        Args:
-            container: the container.
-            grace_s: seconds for it to end by itself.
-            before_kill: called once with the processes that outlive the grace.
-
-        Raises:
-            FailedError: the engine refuses.
-        """
+        """Stop a container so that it does not come back; see EngineClient.end."""
         with suppress(_NotFoundError):
             if container.state == "created":
                 with suppress(_ConflictError):
@@ -230,7 +210,7 @@ class DockerClient:
         """Stop a container without KILL, and return whether it ends within the grace."""
         try:
             self._send("POST", f"/containers/{container.id}/stop?t=-1", answer_s=grace_s)
-        except _LateError:
+        except LateError:
             return False
         return True
 
@@ -270,7 +250,7 @@ class DockerClient:
     def _read(self, connection: socket, answer_s: float) -> bytes:
         deadline = time.monotonic() + answer_s
         answer = bytearray()
-        with connection:
+        with closing(connection):
             try:
                 while True:
                     connection.settimeout(max(0.001, deadline - time.monotonic()))
@@ -289,7 +269,7 @@ class DockerClient:
     def _check_status(self, head: bytes, body: bytes) -> None:
         lines = head.decode("latin-1").split("\r\n")
         if any(line.lower().startswith("server: libpod/") for line in lines):
-            raise FailedError(f"{self.address} is podman's: launching with podman is not built yet")
+            raise FailedError(f"{self.address} is podman's", "write podman: gpulaunch podman ...")
         status = (lines[0].split(" ")[1:2] or [""])[0]
         if status in ("301", "404"):  # 301 for names such as ../x
             raise _NotFoundError(f"the Docker Engine at {self.address} does not know that")
@@ -312,9 +292,11 @@ class DockerClient:
     def _no_answer_error(self, problem: OSError) -> NoAnswerError:
         reason = os.strerror(problem.errno).lower() if problem.errno else str(problem)
         reason = (
-            f"no answer in {self._answer_s:g} s" if isinstance(problem, TimeoutError) else reason
+            f"no answer in {round(self._answer_s, 1):g} s"
+            if isinstance(problem, TimeoutError)
+            else reason
         )
-        kinds = {PermissionError: ForbiddenError, TimeoutError: _LateError}
+        kinds = {PermissionError: ForbiddenError, TimeoutError: LateError}
         kind = next(
             (kind for cause, kind in kinds.items() if isinstance(problem, cause)), NoAnswerError
         )
@@ -328,6 +310,8 @@ class DockerEvents:
         connection: connection that carries it; the request has been sent.
         socket_path: path of the engine's socket.
     """
+
+    patience_s = float("inf")
 
     def __init__(self, connection: socket, socket_path: str) -> None:
         self._connection = connection

@@ -17,8 +17,12 @@ class Docker:
 
     title = TITLE
     grammar = flags.DOCKER
+    id_prefix = ""
+    containers_descend = False
+    cannot_share = None
     address_variable = ADDRESS_VARIABLE
     asked_gpus = staticmethod(gpu_flags.asked_gpus)
+    asked_by_image = staticmethod(gpu_flags.asked_by_image)
     is_gpu_flag = staticmethod(gpu_flags.is_gpu_flag)
     flags_for = staticmethod(gpu_flags.flags_for)
     allowed_ways = staticmethod(gpu_flags.allowed_ways)

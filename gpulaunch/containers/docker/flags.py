@@ -53,4 +53,27 @@ DOCKER = Grammar(
             --project-name
         """,
     ),
+    compose_up_flags=FlagTable.of(
+        switches="""
+            --abort-on-container-exit --abort-on-container-failure --always-recreate-deps
+            --attach-dependencies --build -d --detach --dry-run --force-recreate -h --help --menu
+            --no-build --no-color --no-deps --no-log-prefix --no-recreate --no-start --quiet-build
+            --quiet-pull --remove-orphans -V --renew-anon-volumes --timestamps --wait -w --watch -y
+            --yes
+        """,
+        valued="""
+            --attach --exit-code-from --no-attach --pull --scale -t --timeout --wait-timeout
+        """,
+    ),
+    compose_run_flags=FlagTable.of(
+        switches="""
+            --build -d --detach --dry-run -h --help -i --interactive -T --no-TTY --no-tty --no-deps
+            -q --quiet --quiet-build --quiet-pull --remove-orphans --rm -P --service-ports
+            --use-aliases
+        """,
+        valued="""
+            --cap-add --cap-drop --entrypoint -e --env --env-from-file -l --label --name -p
+            --publish --pull -u --user -v --volume -w --workdir
+        """,
+    ),
 )

@@ -3,13 +3,24 @@
 
 from collections.abc import Mapping, Sequence
 
+from gpulaunch.containers.asked import (
+    asked_by_files,
+    asked_by_names,
+    asked_by_variable,
+    asked_of_other_maker,
+    is_gpu_device,
+    without_kinds,
+)
 from gpulaunch.containers.command import ContainerCommand, Flag
-from gpulaunch.containers.engine import Asked
-from gpulaunch.containers.ways import VISIBLE, WAYS, cdi_prefixes
+from gpulaunch.containers.engine import Asked, Image
+from gpulaunch.containers.ways import VISIBLE, WAYS
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import replace
+
+_NVIDIA_RUNTIMES = frozenset({"nvidia", "nvidia-container-runtime"})
+"""Names under which NVIDIA's container runtime is registered."""
 
 _DRIVER_CAPABILITIES = frozenset(
     {"compute", "compat32", "graphics", "utility", "video", "display", "ngx", "all"}
@@ -19,7 +30,9 @@ _DRIVER_CAPABILITIES = frozenset(
 def asked_gpus(command: ContainerCommand, environment: Mapping[str, str]) -> Asked | None:
     """Return the GPUs that docker's flags ask for; None if they say nothing.
 
-    The flags are --gpus, --device, -e NVIDIA_VISIBLE_DEVICES, and nvidia-docker's NV_GPU.
+    The flags are --gpus, --device, -e NVIDIA_VISIBLE_DEVICES, and nvidia-docker's NV_GPU, or else
+    --device /dev/nvidia0. Only if none of them asks for an NVIDIA GPU, those for GPUs of other
+    makers count.
 
     Args:
         command: a docker run or docker create command.
@@ -29,7 +42,7 @@ def asked_gpus(command: ContainerCommand, environment: Mapping[str, str]) -> Ask
         UsageError: the flags contradict each other, or docker would not understand them.
     """
     lists = command.values("--gpus")
-    devices = [value for value in command.values("--device") if _is_gpu_device(value)]
+    devices = [value for value in command.values("--device") if is_gpu_device(value)]
     if len(lists) + bool(devices) > 1:
         given = [f"--gpus {value}" for value in lists] + [f"--device {value}" for value in devices]
         raise UsageError(f"{' and '.join(given)} both ask for GPUs: say it once")
@@ -40,46 +53,45 @@ def asked_gpus(command: ContainerCommand, environment: Mapping[str, str]) -> Ask
         names = [value.partition("=")[2] for value in devices]
         if any(not name or "," in name for name in names):
             raise UsageError(f"{text}: one GPU for each --device, by index or UUID, or all")
-        return _asked_by_names(names, text)
-    visible = _container_variable(command, environment, VISIBLE)
-    if visible is not None:
-        return _asked_by_names(_without_kinds(visible), f"{VISIBLE}={visible}")
+        return asked_by_names(names, text)
+    by_variable = asked_by_variable(command, environment)
+    if by_variable:
+        return by_variable
     names = environment.get("NV_GPU", "").replace(",", " ").split()
-    return _asked_by_names(names, f"NV_GPU={environment['NV_GPU']}") if names else None
+    if names:
+        return asked_by_names(names, f"NV_GPU={environment['NV_GPU']}")
+    by_files = asked_by_files(command)
+    if by_files or _nvidia_runtime(command):
+        return by_files
+    return asked_of_other_maker(command)
 
 
-def _is_gpu_device(device: str) -> bool:
-    """Return whether a value of --device is a GPU's CDI name; nvidia's runtime has its own kind."""
-    return device.removeprefix("runtime.").startswith(cdi_prefixes())
+def asked_by_image(command: ContainerCommand, image: Image | None) -> Asked | None:
+    """Return the GPUs that a container without flags about GPUs gets by its image; None for none.
+
+    NVIDIA's runtime reads NVIDIA_VISIBLE_DEVICES in the image, and gives those of before it was
+    introduced all. An image that is not here counts as one that says all, as those made for GPUs
+    do. Source: nvidia-container-toolkit, internal/config/image.
+    """
+    by = _nvidia_runtime(command)
+    if by is None:
+        return None
+    said = image.variables.get(VISIBLE) if image else "all"
+    if image and said is None and "CUDA_VERSION" in image.variables:
+        said = None if "NVIDIA_REQUIRE_CUDA" in image.variables else "all"
+    if said is None:
+        return None
+    if image and VISIBLE in image.variables:
+        by = f"{VISIBLE}={said} of the image"
+    return asked_by_names(without_kinds(said), by)
 
 
-def _without_kinds(devices: str) -> list[str]:
-    """Return device names from a list with commas, without CDI kinds before them."""
-    names = []
-    for device in devices.split(","):
-        prefix = next(filter(device.startswith, cdi_prefixes()), "")
-        names.append(device.removeprefix(prefix))
-    return names
-
-
-def _container_variable(
-    command: ContainerCommand, environment: Mapping[str, str], name: str
-) -> str | None:
-    """Return the value that -e sets or copies from this environment; the last one counts."""
-    found = None
-    for assignment in command.values("-e", "--env"):
-        key, equals, value = assignment.partition("=")
-        if key == name:
-            found = value if equals else environment.get(name)
-    return found
-
-
-def _asked_by_names(names: Sequence[str], text: str) -> Asked:
-    if list(names) in (["none"], ["void"], [""]):
-        return Asked(text, nothing=True)
-    if "all" in names:
-        return Asked(text, number="all")
-    return Asked(text, devices=tuple(dict.fromkeys(names)))
+def _nvidia_runtime(command: ContainerCommand) -> str | None:
+    """Return the flag or program that chooses NVIDIA's container runtime, or None."""
+    runtimes = command.values("--runtime")
+    if not runtimes:
+        return command.alias  # nvidia-docker adds it
+    return f"--runtime {runtimes[-1]}" if runtimes[-1] in _NVIDIA_RUNTIMES else None
 
 
 def _suggest_quotes(fields: Sequence[str]) -> str | None:
@@ -120,15 +132,15 @@ def _read_gpus_flag(value: str) -> Asked:
         if key in keyed or {key, *keyed} >= {"count", "device"}:
             raise UsageError(f"{text}: more than one count or device list", _suggest_quotes(fields))
         keyed[key] = content
-    if not keyed.get("driver", "").startswith("nvidia") and keyed.get("driver"):
-        raise UsageError(f"{text}: driver {quoted(keyed['driver'])}: only NVIDIA GPUs are leased")
+    if not keyed.get("driver", "nvidia").startswith(("nvidia", "cdi")) and keyed["driver"]:
+        return Asked(text, of_other_maker=True)
     others = tuple(
         field
         for field in fields
         if field.partition("=")[0] in ("driver", "capabilities", "options")
     )
     if "device" in keyed:
-        return replace(_asked_by_names(_without_kinds(keyed["device"]), text), fields=others)
+        return replace(asked_by_names(without_kinds(keyed["device"]), text), fields=others)
     count = keyed.get("count", "1")
     if count in ("all", "-1"):
         return Asked(text, number="all", fields=others)
@@ -147,7 +159,7 @@ def allowed_ways(command: ContainerCommand) -> set[str]:
 
 def is_gpu_flag(flag: Flag) -> bool:
     """Return whether a flag gives GPUs to a container, so that a launch removes it."""
-    return flag.name == "--gpus" or (flag.name == "--device" and _is_gpu_device(flag.value or ""))
+    return flag.name == "--gpus" or (flag.name == "--device" and is_gpu_device(flag.value or ""))
 
 
 def flags_for(
@@ -157,16 +169,9 @@ def flags_for(
     asked: Asked | None,
     driver: str,
 ) -> list[str]:
-    """Return the flags with which a container sees these GPUs and no others.
+    """Return the flags with which a container sees these GPUs; see ContainerEngine.flags_for.
 
     They come after the user's own, since of two assignments to one variable docker takes the last.
-
-    Args:
-        command: a docker run or docker create command.
-        gpus: GPUs in rank order; empty for a container without GPUs.
-        way: one of WAYS, or NO_WAY.
-        asked: request for GPUs in docker's flags.
-        driver: name of the GPUs' driver in the registry.
     """
     uuids = [gpu.uuid for gpu in gpus]
     if gpus and way == "gpus":

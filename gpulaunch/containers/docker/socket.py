@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from gpulaunch.containers.command import ContainerCommand
-from gpulaunch.containers.docker import ADDRESS_VARIABLE
+from gpulaunch.containers.docker import ADDRESS_VARIABLE, DEFAULT_SOCKET, ROOTLESS_SOCKET
 from gpulaunch.containers.docker.client import DockerClient
 from gpulaunch.containers.engine import EngineClient
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, printable
-
-DEFAULT_SOCKET = "/var/run/docker.sock"
 
 
 def client_of(command: ContainerCommand, environment: Mapping[str, str]) -> DockerClient:
@@ -95,7 +93,7 @@ def known_clients(user_id: int) -> list[EngineClient]:
     They are the one that docker would talk to here, the host's, and the user's own. An engine that
     is named in a record is never asked: requests in this user's name would go there.
     """
-    sockets = [DEFAULT_SOCKET, f"/run/user/{user_id}/docker.sock"]
+    sockets = [DEFAULT_SOCKET, ROOTLESS_SOCKET.format(user_id=user_id)]
     # The engine may be on another machine, or docker may not know the context.
     with suppress(GpulaunchError, OSError):
         sockets.insert(0, _find_socket(ContainerCommand("docker", ("docker",)), os.environ))

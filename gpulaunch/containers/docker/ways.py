@@ -2,6 +2,7 @@
 
 import os
 
+from gpulaunch.containers.cdi import find_cdi_devices
 from gpulaunch.containers.engine import Info
 from gpulaunch.containers.ways import Offer
 from gpulaunch.machine.drivers import DRIVERS
@@ -9,7 +10,9 @@ from gpulaunch.machine.topology import Topology
 
 _HOOK = "nvidia-container-runtime-hook"
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_MOST_CHARACTERS = 16 << 20
+
+_CDI_RETURNS = (28, 2)
+"""The first version that starts containers with CDI devices again (moby 49989)."""
 
 
 def offer_of(info: Info, topology: Topology) -> Offer:
@@ -22,7 +25,7 @@ def offer_of(info: Info, topology: Topology) -> Offer:
     entry = DRIVERS[topology.driver]
     names = {gpu.uuid for gpu in topology.gpus}
     if info.cdi_devices is None:
-        known = _find_named(info.cdi_directories, entry.cdi_kind, names)
+        known = find_cdi_devices(info.cdi_directories, entry.cdi_kind, names)
     else:
         known = {uuid for uuid in names if f"{entry.cdi_kind}={uuid}" in info.cdi_devices}
     path = f"{os.environ.get('PATH', '')}:{_USUAL_PATH}"
@@ -31,26 +34,11 @@ def offer_of(info: Info, topology: Topology) -> Offer:
         frozenset(known),
         runtime="runtime" in entry.container_ways and "nvidia" in info.runtimes,
         gpus="gpus" in entry.container_ways and hook,
+        cdi_returns=_version(info) >= _CDI_RETURNS,
     )
 
 
-def _find_named(directories: tuple[str, ...], kind: str, uuids: set[str]) -> set[str]:
-    """Return the UUIDs that CDI specifications name, for engines that do not list them."""
-    found: set[str] = set()
-    for directory in directories:
-        try:
-            names = os.listdir(directory)
-        except OSError:
-            continue
-        for name in names:
-            path = os.path.join(directory, name)
-            if not name.endswith((".json", ".yaml")) or not os.path.isfile(path):
-                continue
-            try:
-                with open(path, errors="replace") as file:
-                    text = file.read(_MOST_CHARACTERS)
-            except OSError:
-                continue
-            if kind in text:
-                found |= {uuid for uuid in uuids if uuid in text}
-    return found
+def _version(info: Info) -> tuple[int, ...]:
+    """Return the first two numbers of an engine's version; () for one without."""
+    first_two = info.version.split(".")[:2]
+    return tuple(map(int, first_two)) if all(map(str.isdecimal, first_two)) else ()

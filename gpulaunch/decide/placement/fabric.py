@@ -1,6 +1,7 @@
 """The links of a topology laid out for placement: by position instead of index, by kind."""
 # pure: decides on plain values
 
+from collections.abc import Sequence
 from functools import cached_property
 from operator import attrgetter
 
@@ -33,6 +34,16 @@ class Kind(Record):
     count: int
     direct: bool
     name: str
+
+
+_latest: "list[Fabric]" = []
+
+
+def fabric_of(topology: Topology) -> "Fabric":
+    """Return the fabric of a topology; the latest is kept, since a launch may decide often."""
+    if not _latest or _latest[0].topology is not topology:
+        _latest[:] = [Fabric(topology)]
+    return _latest[0]
 
 
 _all_but_ends = attrgetter(*field_names(Link)[2:])
@@ -110,6 +121,30 @@ class Fabric:
         Source: topo-aware-sc17 4.1.2.
         """
         return length(self.tree, self.gpus[a], self.gpus[b])
+
+    def nearest(self, gpus: Sequence[int], count: int, kept: Sequence[int]) -> list[int]:
+        """Return GPUs close to each other: those to keep, then always the one best linked to all.
+
+        It is quick and not optimal; decide() says when that is wanted.
+
+        Args:
+            gpus: GPUs to choose from, by index.
+            count: number of GPUs to return, at most as many as there are.
+            kept: GPUs to begin with, as far as they can be chosen.
+        """
+        found = [gpu for gpu in kept if gpu in gpus][:count]
+        others = [gpu for gpu in gpus if gpu not in found]
+        weights = dict.fromkeys(others, 0)
+        added = list(found)
+        while len(found) < count:
+            for one in added:
+                kinds = self.kind[self.position[one]]
+                for gpu in weights:
+                    weights[gpu] += self.kinds[kinds[self.position[gpu]]].weight
+            added = [max(weights, key=lambda gpu: (weights[gpu], -gpu))]
+            found += added
+            del weights[added[0]]
+        return found
 
     @cached_property
     def measured(self) -> dict[tuple[str, ...], float]:

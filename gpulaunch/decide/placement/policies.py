@@ -7,8 +7,9 @@ others choose one set by an algorithm of their own, which then comes before all 
 # pure: decides on plain values
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, combinations, permutations
+from math import perm
 
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.placement.scores import ScoreName
@@ -107,24 +108,45 @@ def topo_aware_p(problem: PlacementProblem) -> Order:
     """Choose as topo_aware, but for the job where the system's best is of too little use to it.
 
     decide() puts off what is still of too little use (topo-aware-sc17 Algorithm 1). Without the set
-    that is best for the job, a job might wait for ever for what is there.
+    that is best for the job, a job might wait for ever for what is there; so where bipartition does
+    not find it, all are tried if they are not too many.
     """
+    tried = []
+    for order in _orders_for_the_job(problem):
+        tried.append(order)
+        if _use_of_chosen(problem, order) >= problem.utility.least:
+            break
+    return max(tried, key=lambda order: _use_of_chosen(problem, order))
+
+
+def _orders_for_the_job(problem: PlacementProblem) -> Iterator[Order]:
+    """Yield the order for the system, and then those that are ever more for the job alone."""
     weights = problem.utility.weights
-    order = _bipartition(problem, weights)
-    if order.chosen_set is None or order.utility is None:
-        return order
-    utility = order.utility(order.chosen_set)
-    if utility >= problem.utility.least:
-        return order
-    own = Weights(
-        weights.communication + weights.fragmentation / 2,
-        weights.interference + weights.fragmentation / 2,
-        0,
+    half = weights.fragmentation / 2
+    yield _bipartition(problem, weights)
+    yield _bipartition(
+        problem, Weights(weights.communication + half, weights.interference + half, 0)
     )
-    other = _bipartition(problem, own)
-    if other.chosen_set and order.utility(other.chosen_set) > utility:
-        return other
-    return order
+    if not too_many_to_try(problem):
+        sets = chain.from_iterable(combinations(group, problem.count) for group in problem.groups)
+        allowed = filter(problem.allows, sets)
+        yield _order_by_use(problem, chain.from_iterable(map(permutations, allowed)))
+
+
+def _use_of_chosen(problem: PlacementProblem, order: Order) -> float:
+    """Return the utility to the job of what a policy chose; -1 if that is not what it needs."""
+    if order.chosen_set is None or not order.utility or not problem.allows(order.chosen_set):
+        return -1.0
+    return order.utility(order.chosen_set)
+
+
+MOST_TRIED = 1_000
+"""Placements beyond which they are not all tried; 3 of 10 GPUs have 720."""
+
+
+def too_many_to_try(problem: PlacementProblem) -> bool:
+    """Return whether sets, each in any order of ranks, are too many for topo_aware_p to try all."""
+    return sum(perm(len(group), problem.count) for group in problem.groups) > MOST_TRIED
 
 
 def _bipartition(problem: PlacementProblem, weights: Weights) -> Order:
@@ -133,15 +155,17 @@ def _bipartition(problem: PlacementProblem, weights: Weights) -> Order:
 
     slowdown, begun = problem.utility.slowdown, problem.utility.begun
     edges = problem.pattern.edges(problem.count)
-
-    def useful(gpus: tuple[int, ...]) -> float:
-        return utility_of(problem, gpus)
-
     sets = []
     for group in problem.groups:
         tree = _tree_around(problem, group)
         sets.append(place_tasks(edges, problem.count, group, *tree, slowdown, weights, begun))
-    best = max(sets, key=useful, default=None)
+    return _order_by_use(problem, sets)
+
+
+def _order_by_use(problem: PlacementProblem, placements: Iterable[tuple[int, ...]]) -> Order:
+    """Return the order whose chosen set is the most useful of some, or the first of equals."""
+    useful = _use_to_job(problem)
+    best = max(placements, key=useful, default=None)
     return Order(("effective_bandwidth", "fragmentation"), best, in_rank_order=True, utility=useful)
 
 
@@ -154,12 +178,26 @@ def utility_of(problem: PlacementProblem, gpus: tuple[int, ...]) -> float:
 
     Source: topo-aware-sc17 Eq. 2.
     """
+    return _use_to_job(problem)(gpus)
+
+
+def _use_to_job(problem: PlacementProblem) -> Callable[[tuple[int, ...]], float]:
+    """Return what tells how useful GPUs are, as utility_of; costly once, and then cheap."""
     from gpulaunch.decide.placement.topo_aware import placement_costs
-    from gpulaunch.decide.placement.utility import job_utility
+    from gpulaunch.decide.placement.utility import Costs, job_utility
 
     edges = problem.pattern.edges(problem.count)
-    costs = placement_costs(edges, gpus, *_tree_around(problem, gpus), problem.utility.slowdown)
-    return job_utility(costs, problem.utility.weights)
+    node = {gpu.index: gpu.node for gpu in problem.topology.gpus}
+    costs: dict[frozenset[int], Callable[[Sequence[int]], Costs]] = {}
+
+    def useful(gpus: tuple[int, ...]) -> float:
+        nodes = frozenset(node[gpu] for gpu in gpus)
+        if nodes not in costs:
+            tree = _tree_around(problem, gpus)
+            costs[nodes] = placement_costs(edges, len(gpus), *tree, problem.utility.slowdown)
+        return job_utility(costs[nodes](gpus), problem.utility.weights)
+
+    return useful
 
 
 def _tree_around(

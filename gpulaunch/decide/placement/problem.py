@@ -11,7 +11,7 @@ from gpulaunch.decide.placement.candidates import (
     is_allowed,
     mask_of,
 )
-from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement.fabric import UNIT, Fabric, fabric_of
 from gpulaunch.decide.placement.scores import ScoreName, Scorer
 from gpulaunch.decide.placement.search import Ranked, climb, ranked
 from gpulaunch.decide.placement.utility import Weights
@@ -105,7 +105,7 @@ class PlacementProblem:
     @cached_property
     def fabric(self) -> Fabric:
         """The machine's links."""
-        return Fabric(self.topology)
+        return fabric_of(self.topology)
 
     def format_ranks(self, gpus: Sequence[int]) -> str:
         """Return GPUs by index as people name them, in their order: "3,0,1"."""

@@ -107,15 +107,15 @@ def place_tasks(
 
 def placement_costs(
     edges: Edges,
-    gpus: Sequence[int],
+    ranks: int,
     distance: Callable[[int, int], int],
     socket_of: Mapping[int, int],
     total_by_socket: Mapping[int, int],
     free_by_socket: Mapping[int, int],
     slowdown: Mapping[int, float],
     worst: float = WORST_SLOWDOWN,
-) -> Costs:
-    """Return the costs of a placement, for job_utility() and utility().
+) -> Callable[[Sequence[int]], Costs]:
+    """Return what gives the costs of a placement in rank order, for job_utility() and utility().
 
     Communication is the mean distance over the job's edges by their weights, which is Eq. 3 if all
     talk to all alike. It is set between the least and the largest mean distance of as many GPUs of
@@ -124,7 +124,7 @@ def placement_costs(
 
     Args:
         edges: edges of the job, as in place_tasks.
-        gpus: the placement, in rank order.
+        ranks: number of GPUs.
         distance: returns the distance of two GPUs.
         socket_of: socket of every GPU of the machine.
         total_by_socket: number of all GPUs of each socket.
@@ -135,7 +135,7 @@ def placement_costs(
     """
     job = _JobOnMachine(
         edges,
-        len(gpus),
+        ranks,
         distance,
         socket_of,
         total_by_socket,
@@ -144,7 +144,7 @@ def placement_costs(
         Weights(),
         worst,
     )
-    return job.costs(*job.talk_of(gpus), gpus)
+    return lambda gpus: job.costs(*job.talk_of(gpus), gpus)
 
 
 def _check_job(edges: Edges, ranks: int, free: Sequence[int]) -> None:

@@ -63,6 +63,10 @@ def keeper_for(launch: Launch, table: Table, record: Draft, share: "Share | None
         from gpulaunch.launch.keepers.shared import SharedKeeper  # late: few launches share
 
         return SharedKeeper(launch, table, record, share)
+    if launch.compose:
+        from gpulaunch.launch.keepers.compose import ComposeKeeper  # late: few are compose's
+
+        return ComposeKeeper(launch, launch.compose, table, record)
     if launch.container:
         from gpulaunch.launch.keepers.container import ContainerKeeper  # late: few are docker's
 

@@ -1,32 +1,33 @@
 """ContainerKeeper: a lease that lives as long as the docker command and its containers."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.containers.companion import ContainerCompanion
 from gpulaunch.containers.container_launch import HOST_VARIABLES, ContainerLaunch, started_command
 from gpulaunch.errors import FailedError
-from gpulaunch.launch.keepers.process import ProcessKeeper, is_cancelled_by_kill
+from gpulaunch.launch.keepers.process import ProcessKeeper
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.make_records import ends_with_launcher
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.process.companion import Companion
 from gpulaunch.process.job import Started
+from gpulaunch.process.system import is_cancelled_by_kill
 
 
 class ContainerKeeper(ProcessKeeper):
     """The docker command as a child of this process, and the companion of its containers.
 
-    A container is a child of its engine, not of the docker command, and may outlive it.
+    A container may outlive the command: it is its engine's child, or, where there is no daemon, an
+    orphan that this process adopts.
 
     Args:
         launch: the launch to run, with its container.
         table: the allocation table.
         record: draft of the lease's record.
         before_kill: called once with processes that outlive the grace, before they are killed.
-        spared: pids of companions that are no left-overs of the job.
     """
 
     def __init__(
@@ -35,11 +36,11 @@ class ContainerKeeper(ProcessKeeper):
         table: Table,
         record: Draft,
         before_kill: Callable[[set[int]], object] | None = None,
-        spared: Collection[int] = (),
     ) -> None:
         container = launch.container
         assert container is not None  # noqa: S101  for the type checker
         self._container: ContainerLaunch = container
+        self._ends_with_client = ends_with_launcher(container)
         self._companion_of_containers = ContainerCompanion(
             container,
             table,
@@ -49,13 +50,7 @@ class ContainerKeeper(ProcessKeeper):
             grace_s=launch.grace_s,
             before_kill=before_kill,
         )
-        super().__init__(
-            launch, table, record, before_kill, {*spared, self._companion_of_containers.pid}
-        )
-
-    def _new_companion(self) -> Companion | None:
-        """Return None: the containers' companion ends them if this process is killed."""
-        return None
+        super().__init__(launch, table, record, before_kill)
 
     def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
         """Start the docker command with the GPUs of its lease, in rank order."""
@@ -73,18 +68,40 @@ class ContainerKeeper(ProcessKeeper):
         """Return the processes in the containers."""
         return self._companion_of_containers.pids()
 
-    def end(self) -> int:
+    def _end(self, grace_s: float) -> int:
         """End the containers through their engine, and the docker command; return its status."""
+        self._end_containers(grace_s)
+        return super()._end(grace_s)
+
+    def _end_containers(self, grace_s: float) -> bool:
+        """End the containers; return whether there was one, or perhaps still is."""
         try:
-            self._companion_of_containers.end(self._job.process)
+            return self._companion_of_containers.end(self._job.process, grace_s)
         except FailedError as problem:
             self._table.warn(problem.message)
-        return super().end()
+            return True
+
+    def _left_overs(self, lease: Lease) -> set[int]:
+        """Return what the command left, which is never a container."""
+        if self._container.engine.containers_descend:
+            return set()
+        return super()._left_overs(lease)
 
     def _hand_back(self, lease: Lease) -> bool:
-        if self._companion_of_containers.has_nothing_to_do():
+        ended = self._companion_of_containers.has_nothing_to_do()
+        # A runner may have killed the client before this process.
+        is_left = (
+            not ended and self._ends_with_client and self._end_containers(self._launch.grace_s)
+        )
+        if is_left:
+            program = self._container.command.program
+            self._table.warn(
+                f"{program} has ended before its container: that ends, too, as CI=true"
+            )
+            ended = self._companion_of_containers.has_nothing_to_do()
+        if ended:
             return super()._hand_back(lease)
-        self._companion_of_containers.take_over()
+        self._companion_of_containers.take_over(ends=is_left)
         self._record.close()
         return False
 

@@ -1,27 +1,29 @@
 """ProcessKeeper: a lease that lives as long as a process and what it leaves behind."""
 
 import os
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Sequence
 
+from gpulaunch.errors import FailedError, call_failed
+from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.launch import Launch
-from gpulaunch.leases.environment import LEASE_VARIABLE, job_environment
-from gpulaunch.leases.holders import holders_of, start_companion
+from gpulaunch.launch.left_overs import SETTLE_S, LeaseCompanion, without_mps
+from gpulaunch.leases.environment import job_environment
+from gpulaunch.leases.holders import nested_processes
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
 from gpulaunch.machine.find import find_at_work
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.process.companion import DISMISSED, Companion
-from gpulaunch.process.ending import descendants, end_all, family
+from gpulaunch.process.companion import is_companion
+from gpulaunch.process.ending import descendants, end_all, family, wait_for_all
 from gpulaunch.process.identity import Process
 from gpulaunch.process.job import Job, Started, cpus_near
-from gpulaunch.process.system import state_of
+from gpulaunch.process.system import command_text, is_cancelled_by_kill
 from gpulaunch.sharing.mps_directories import inherited_variables
 
-
-def is_cancelled_by_kill() -> bool:
-    """Return whether this is a CI job, whose runner cancels with SIGKILL."""
-    return os.environ.get("CI", "").lower() in ("1", "true")
+LOOK_EVERY_S = 60.0
+"""Time between two looks whether the lease's record is still there."""
 
 
 class ProcessKeeper:
@@ -32,7 +34,6 @@ class ProcessKeeper:
         table: the allocation table.
         record: draft of the lease's record, whose lock the job inherits.
         before_kill: called once with processes that outlive the grace, before they are killed.
-        spared: pids of companions that are no left-overs of the job.
     """
 
     def __init__(
@@ -41,24 +42,16 @@ class ProcessKeeper:
         table: Table,
         record: Draft,
         before_kill: Callable[[set[int]], object] | None = None,
-        spared: Collection[int] = (),
     ) -> None:
         self._launch = launch
         self._table = table
         self._record = record
         self._before_kill = before_kill
-        self._spared = set(spared)
-        self._companion = self._new_companion()
-        if self._companion:
-            self._spared.add(self._companion.pid)
+        self._companion: LeaseCompanion | None = None
+        self._over_limit = False
+        self._after_term_s = launch.grace_s if is_cancelled_by_kill() else None
+        self._is_removed = False
         self._job = Job(keep=record.fd)
-
-    def _new_companion(self) -> Companion | None:
-        """Start the companion that ends the job if this process is killed; only under CI."""
-        if not is_cancelled_by_kill():
-            return None
-        variable = f"{LEASE_VARIABLE}={self._record.id}"
-        return start_companion(self._record.fd, variable, self._launch.grace_s, self._before_kill)
 
     @property
     def process(self) -> Process:
@@ -75,14 +68,30 @@ class ProcessKeeper:
         self._job.dismiss()
         self._dismiss_companions()
 
+    @property
+    def _ends_left_overs(self) -> bool:
+        """Whether what the job leaves is ended in any case."""
+        return self._launch.leftovers == "end" or self._companion is None
+
     def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
         """Start the job on the GPUs of its lease, in rank order."""
+        self._companion = LeaseCompanion(
+            self._table,
+            self._record,
+            lease,
+            ends=self._launch.leftovers == "end",
+            guards=self._launch.leftovers == "end" and is_cancelled_by_kill(),
+            grace_s=self._launch.grace_s,
+            idle_s=None if self._launch.machine.key else self._launch.leftover_timeout_s,
+            before_kill=self._before_kill,
+        )
         environment = job_environment(
             gpus,
             driver=self._launch.machine.topology.driver,
             by_uuid=self._launch.by_uuid,
             lease_id=lease.id,
             share=lease.share,
+            program=self._launch.command[0],
         )
         variables = {**inherited_variables(), **environment}
         self._job.start(Started(self._launch.command, variables, self._cpus(gpus)))
@@ -95,8 +104,35 @@ class ProcessKeeper:
         return cpus_near(gpus[0].cpuset)
 
     def wait(self, limit_s: float | None) -> int | None:
-        """Wait for the job; return its wait status, or None if it runs longer than the limit."""
-        return self._job.wait(limit_s)
+        """Wait for the job; return its wait status, or None if it runs longer than the limit.
+
+        Warn if somebody, who must be root or this user, removes the lease's record meanwhile. In CI
+        a job that goes on after a TERM to this process is killed when the grace is over.
+        """
+        deadline = float("inf") if limit_s is None else time.monotonic() + limit_s
+        while True:
+            left_s = deadline - time.monotonic()
+            status = self._job.wait(min(left_s, LOOK_EVERY_S), self._after_term_s)
+            if status is None and self._has_outlived_term():
+                grace = format_duration(self._launch.grace_s)
+                self._table.warn(f"the job goes on {grace} after TERM: it is killed, as CI=true")
+                return self._end(0.0)
+            if status is not None or left_s <= LOOK_EVERY_S:
+                return status
+            self._look_for_record()
+
+    def _has_outlived_term(self) -> bool:
+        grace_s, since_s = self._after_term_s, self._job.first_term_s
+        if grace_s is None or since_s is None:
+            return False
+        return time.monotonic() - since_s >= grace_s
+
+    def _look_for_record(self) -> None:
+        """Warn once if the record has no name any more."""
+        if not self._is_removed and os.fstat(self._record.fd).st_nlink == 0:
+            self._is_removed = True
+            removed = f"lease {self._record.id} was removed by someone else"
+            self._table.warn(f"{removed}: its GPUs may be given to others")
 
     def pids(self) -> set[int]:
         """Return the processes of the job."""
@@ -104,64 +140,121 @@ class ProcessKeeper:
 
     def end(self) -> int:
         """End the job: TERM, and KILL after the grace. Return its wait status."""
+        return self._end(self._launch.grace_s)
+
+    def _end(self, grace_s: float) -> int:
+        """End the job as end() does, with another grace, in seconds."""
+        self._over_limit = True
 
         def before_kill() -> None:
             if self._before_kill:
                 self._before_kill(family())
 
-        return self._job.end(self._launch.grace_s, before_kill)
+        return self._job.end(grace_s, before_kill)
 
     def release(self, lease: Lease) -> bool:
-        """End what the job left on its GPUs and release the lease.
+        """Release the lease, unless something that the job left running keeps it.
+
+        What the job left is ended only if somebody asked for that: by --leftovers end, by a signal
+        to this process, or by a time limit. All else goes on, and a companion keeps the lease.
 
         Returns:
-            False if left-overs survive KILL and keep the lease.
+            False if the lease is kept.
         """
-        if self._end_left_overs(lease):
-            self._table.warn(
-                f"lease {lease.id} stays: some of what the job left behind survives KILL"
-            )
+        try:
+            return self._release(lease)
+        except (OSError, FailedError) as problem:  # the job's exit status matters more
+            if isinstance(problem, OSError):
+                problem = call_failed(f"cannot release lease {lease.id}", problem)
+            self._table.warn(problem.message)
             self._record.close()
-            self._dismiss_companions()
             return False
-        return self._hand_back(lease)
+
+    def _release(self, lease: Lease) -> bool:
+        left = self._left_overs(lease)
+        if left:
+            wait_for_all(left, SETTLE_S)  # they may be about to end
+            left = self._left_overs(lease)
+        if left and (self._ends_left_overs or self._is_asked_to_end()):
+            if self._launch.leftovers == "end":
+                self._table.warn(f"the job has ended, and {_named(left)} with it")
+            survivors = self._end_left_overs(lease)
+            left = self._left_overs(lease)
+            if survivors:
+                self._table.warn(
+                    f"lease {lease.id} stays: some of what the job left behind survives KILL"
+                )
+        if not left:
+            return self._hand_back(lease)
+        self._keep(lease, left)
+        self._record.close()
+        return False
+
+    def _keep(self, lease: Lease, left: set[int]) -> None:
+        """Leave the lease to what the job left running, and say so."""
+        if not self._companion:
+            self._dismiss_companions()
+            return
+        self._companion.keep(left)
+        names = {gpu.uuid: gpu.name for gpu in self._launch.machine.topology.gpus}
+        gpus = ",".join(names.get(uuid, uuid) for uuid in lease.uuids)
+        one = len(left) == 1
+        self._table.warn(
+            f"the job has ended, but {_named(left)} {'goes' if one else 'go'} on and "
+            f"{'keeps' if one else 'keep'} GPU{'s' if len(lease.uuids) > 1 else ''} {gpus}: "
+            f"'gpulaunch free {lease.id}' ends {'it' if one else 'them'}"
+        )
 
     def _hand_back(self, lease: Lease) -> bool:
-        release(self._table, self._record, lease)
+        if self._is_removed:
+            self._record.close()
+        else:
+            release(self._table, self._record, lease)
         self._dismiss_companions()
         return True
 
     def _dismiss_companions(self) -> None:
         if self._companion:
-            self._companion.tell(DISMISSED)
+            self._companion.dismiss()
+
+    def _is_asked_to_end(self) -> bool:
+        """Return whether the job ended by its limit, or within its grace after a signal to us."""
+        asked_s = self._job.asked_to_end_s
+        return self._over_limit or (
+            asked_s is not None and time.monotonic() - asked_s <= self._launch.grace_s + SETTLE_S
+        )
+
+    def _left_overs(self, lease: Lease) -> set[int]:
+        """Return the processes that the job left.
+
+        Nested launches have leases of their own, which outlive this one: they are spared.
+        """
+        if not descendants():
+            return set()
+        found = descendants(nested_processes(self._table, lease.id))
+        return without_mps({pid for pid in found if not is_companion(pid)})
 
     def _end_left_overs(self, lease: Lease) -> set[int]:
-        """End the left-overs of the job that use its GPUs; return those that cannot be ended.
+        """End what the job left, or what of it uses its GPUs; return what cannot be ended.
 
-        On a described machine, where nothing tells what uses a GPU, all of them are ended. Nested
-        launches have leases of their own, which outlive this one: they are spared.
+        What --leftovers end means is all of it, and what a signal or a time limit means is what is
+        at work: an ssh-agent or a tmux server goes on. On a described machine, where nothing tells
+        what uses a GPU, it is all.
         """
-        if not descendants(self._spared):
-            return set()
-        spared = set(self._spared)
-        for other in self._table.own_leases():
-            if lease.id not in other.ancestors:
-                continue
-            spared |= {process.pid for process in (other.launcher, other.job) if state_of(process)}
-            if other.engine is not None:  # a container's lease may be held by its companion alone
-                spared |= holders_of(self._table.path_of(other))
 
-        def left_overs() -> set[int]:
-            found = _without_mps(descendants(spared))
+        def find() -> set[int]:
+            found = self._left_overs(lease)
+            if self._launch.leftovers == "end":
+                return found
             return find_at_work(self._launch.machine, lease.uuids, found)
 
-        return end_all(left_overs, self._launch.grace_s, self._job.ignored, self._before_kill)
+        return end_all(find, self._launch.grace_s, self._job.ignored, self._before_kill)
 
 
-def _without_mps(pids: set[int]) -> set[int]:
-    """Leave out MPS daemons and servers: they belong to all jobs of their share group."""
-    if not pids:
-        return pids
-    from gpulaunch.sharing.share_group import serves_a_group  # late: few jobs leave anything
-
-    return {pid for pid in pids if not serves_a_group(pid)}
+def _named(pids: set[int]) -> str:
+    """Return processes as text for a message: how many, and the first with its command."""
+    first = min(pids)
+    command = command_text(first)
+    if len(pids) == 1:
+        return f"pid {first} ({command})"
+    return f"{len(pids)} of its processes, the first of them pid {first} ({command}),"

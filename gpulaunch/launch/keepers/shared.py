@@ -33,7 +33,7 @@ class SharedKeeper:
             from gpulaunch.launch.keepers.container import ContainerKeeper  # late: few are docker's
 
             keeper = ContainerKeeper
-        self._job = keeper(launch, table, record, self._take_off_mps, {self._membership.pid})
+        self._job = keeper(launch, table, record, self._take_off_mps)
 
     def _take_off_mps(self, pids: set[int]) -> None:
         """Detach processes from their MPS server before SIGKILL, which would take it down."""

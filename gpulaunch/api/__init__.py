@@ -1,0 +1,1 @@
+"""The Python interface; the package itself has its names."""

@@ -1,0 +1,276 @@
+"""The Python interface: GPUs for the calling process, by the rules and the table of launches."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import suppress
+from types import TracebackType
+
+from gpulaunch.api.held_lease import HeldLease, ThisProcess
+from gpulaunch.decide.decide import Wait
+from gpulaunch.errors import UsageError
+from gpulaunch.files.fields import unknown
+from gpulaunch.launch.acquire import Acquired, acquire
+from gpulaunch.launch.assess import would_wait
+from gpulaunch.launch.callbacks import Callbacks
+from gpulaunch.launch.given import Given
+from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.launch.read_launch import read_launch
+from gpulaunch.launch.settings import SETTINGS, Settings
+from gpulaunch.leases.table import Snapshot
+from gpulaunch.process.apart import Attempt
+from gpulaunch.profiles.pattern import graph_pattern
+from gpulaunch.records import replace
+from gpulaunch.typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from gpulaunch.api.lease_of_container import ContainerFor
+    from gpulaunch.machine.graph import Graph
+
+_log = logging.getLogger("gpulaunch")
+
+
+def allocate(
+    gpus: int | str | None = None,
+    *,
+    profile: str | None = None,
+    policy: str | None = None,
+    pattern: "str | os.PathLike[str] | Graph | None" = None,
+    sensitive: bool | None = None,
+    memory: int | str | None = None,
+    only: int | str | Iterable[int | str] | None = None,
+    exclude: int | str | Iterable[int | str] | None = None,
+    share: bool | None = None,
+    topology: str | None = None,
+    name: str | None = None,
+    wait: bool | None = None,
+    wait_timeout: float | str | None = None,
+    **settings: object,
+) -> HeldLease:
+    """Take a lease of GPUs for this process, by the rules and settings of a launch.
+
+    It may be called in any thread. An exception that interrupts it, such as KeyboardInterrupt,
+    leaves no lease and no place in the queue behind.
+
+    Args:
+        gpus: number of GPUs, or "all"; None for that of the profile or the settings, else 1.
+        profile: name or file of the job's profile.
+        policy: policy such as "preserve" or "topo-aware"; docs/placement.md lists them.
+        pattern: communication pattern: a name such as "ring" or "all-to-all", a file, or a networkx
+            graph of the ranks with `weight` at its edges.
+        sensitive: whether faster links make the job faster.
+        memory: least memory of each GPU, in bytes or as text such as "16GiB".
+        only: indices or UUIDs of the GPUs to choose among.
+        exclude: indices or UUIDs of GPUs that must not be chosen.
+        share: whether to share GPUs through CUDA MPS with other jobs of this user, where the
+            interference rule allows it.
+        topology: name or file of a described machine to use in place of this one.
+        name: name of the lease in `gpulaunch status`.
+        wait: whether to queue for GPUs that are busy.
+        wait_timeout: longest time to queue, in seconds or as text such as "10m".
+        settings: any other setting of a launch by its name in docs/settings.md, such as
+            nvlink=True or min_bandwidth=40.
+
+    Returns:
+        The lease, to be used in a `with` statement.
+
+    Raises:
+        WouldWaitError: the GPUs are busy, and waiting was not asked for.
+        TimedOutError: the GPUs were busy until wait_timeout.
+        UsageError: the request can never be granted.
+        FailedError: the machine or the table cannot be read.
+        TypeError: there is no such setting.
+
+    Example:
+        >>> with gpulaunch.allocate(2, topology="dgx1-v100") as lease:
+        ...     lease.gpus
+        (0, 3)
+    """
+    attempt = attempt_to_allocate(locals())
+    try:
+        attempt.start()
+        return attempt.wait()
+    except BaseException:
+        attempt.give_up()
+        raise
+
+
+_UNDO_S = 1.0
+"""Longest time that a cancellation waits for the queue to be left; the host-wide lock may be held.
+"""
+
+
+class AsyncAllocation:
+    """A lease that is being waited for by asyncio: for `async with` and `await`."""
+
+    def __init__(self, asked: Mapping[str, object]) -> None:
+        self._asked = asked
+        self._lease: HeldLease | None = None
+
+    def __await__(self) -> Generator[Any, None, HeldLease]:
+        """Wait for the lease; a cancellation leaves nothing behind."""
+        return self._allocate().__await__()
+
+    async def _allocate(self) -> HeldLease:
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        over = asyncio.Event()
+
+        def tell() -> None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits
+                loop.call_soon_threadsafe(over.set)
+
+        attempt = attempt_to_allocate(self._asked, tell)
+        attempt.start()
+        try:
+            await over.wait()
+        except BaseException as problem:
+            attempt.give_up()
+            if isinstance(problem, asyncio.CancelledError):
+                with suppress(TimeoutError):  # else whoever tries again meets its own ticket
+                    await asyncio.wait_for(over.wait(), _UNDO_S)
+            raise
+        return attempt.result()
+
+    async def __aenter__(self) -> HeldLease:
+        """Wait for the lease."""
+        self._lease = await self._allocate()
+        return self._lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Free the GPUs, also after an exception."""
+        if self._lease:
+            self._lease.release()
+
+
+def aallocate(gpus: int | str | None = None, **settings: object) -> AsyncAllocation:
+    """Take a lease of GPUs as `allocate` does, without blocking the event loop of asyncio.
+
+    Args:
+        gpus: number of GPUs, or "all"; None for that of the profile or the settings, else 1.
+        settings: the other arguments of allocate.
+
+    Returns:
+        What to use in `async with`, or to await for the lease itself.
+
+    Example:
+        >>> async def train():
+        ...     async with gpulaunch.aallocate(2, topology="dgx1-v100") as lease:
+        ...         return lease.gpus
+    """
+    return AsyncAllocation({"gpus": gpus, **settings})
+
+
+_NOT_OF_PROGRAMS = frozenset({"bind_cpu", "time_limit", "grace", "record", "container_gpus"})
+"""Settings about the process that a launch starts."""
+
+
+def attempt_to_allocate(
+    asked: Mapping[str, object],
+    over: Callable[[], object] = lambda: None,
+    container: "ContainerFor | None" = None,
+) -> Attempt[HeldLease]:
+    """Return an attempt to allocate what was asked for, which has not been started yet.
+
+    Args:
+        asked: arguments of allocate, by name.
+        over: called in the attempt's thread at its end.
+        container: for what the GPUs are, if for a container.
+
+    Raises:
+        TypeError: there is no such setting.
+    """
+    wanted = {**asked, **cast("Mapping[str, object]", asked.get("settings", {}))}
+    wanted.pop("settings", None)
+    name, pattern = wanted.pop("name", None), wanted.get("pattern")
+    graph = None
+    if pattern is not None and not isinstance(pattern, str | os.PathLike):
+        graph = cast("Graph", wanted.pop("pattern"))
+    known = {"sensitive", *SETTINGS} - _NOT_OF_PROGRAMS
+    for key in wanted:
+        if key not in known:
+            raise TypeError(f"allocate() has no argument or setting {unknown(key, known)}")
+    given = {
+        "bandwidth_sensitive" if key == "sensitive" else key: Given(key, _to_text(value))
+        for key, value in wanted.items()
+        if value is not None and value not in ([], (), set())
+    }
+    own_name = None if name is None else str(name)
+    return Attempt(
+        lambda given_up: _allocate(given, own_name, graph, given_up, container),
+        HeldLease.release,
+        over,
+    )
+
+
+def _allocate(
+    given: Mapping[str, Given],
+    name: str | None,
+    graph: "Graph | None",
+    given_up: int,
+    container: "ContainerFor | None",
+) -> HeldLease:
+    """Take the lease; see allocate.
+
+    Args:
+        given: settings of the call.
+        name: name of the lease.
+        graph: communication pattern as a graph, or None.
+        given_up: descriptor that is readable once nobody wants the lease any more.
+        container: see attempt_to_allocate.
+    """
+    settings = Settings(given, os.environ)
+    launch = read_launch(
+        settings,
+        container.command.argv if container else sys.orig_argv,
+        name=name,
+        warn=_log.warning,
+        label=container.label if container else None,
+        pattern=None if graph is None else graph_pattern(graph, "graph"),
+    )
+    if container:
+        launch = replace(launch, container=container.launch(launch.machine, settings))
+    # Nothing ends a program that runs too long, so its lease promises nothing.
+    endless = replace(launch.request, ends_within_s=None)
+    launch = replace(launch, time_limit_s=None, request=endless)
+    if launch.mps:
+        launch = replace(launch, mps=replace(launch.mps, may_fork=False))
+    table = open_table_of(launch, _log.warning)
+    callbacks = Callbacks(_log.warning, _log_waiting, _log_first, _log_minute, given_up)
+    held = acquire(launch, table, callbacks, lambda *_: ThisProcess())
+    if isinstance(held, Acquired):
+        if held.grant.exclusive_reason:
+            _log.warning("not shared: %s", held.grant.exclusive_reason)
+        return (container.hold if container else HeldLease)(launch, table, held)
+    if isinstance(held, Wait):
+        raise would_wait(launch, table, held.reason, "give wait=True to queue")
+    raise UsageError(held.reason)
+
+
+def _log_waiting(reason: str, seen: Snapshot) -> None:
+    _log.info("waiting as number %d in the queue: %s", len(seen.tickets) + 1, reason)
+
+
+def _log_first(reason: str, waited_s: float) -> None:
+    _log.info("first in the queue after %d s: %s", waited_s, reason)
+
+
+def _log_minute(waited_s: float, number: Callable[[], int]) -> None:
+    if _log.isEnabledFor(logging.INFO):
+        _log.info("waiting for %d s as number %d in the queue", waited_s, number())
+
+
+def _to_text(value: object) -> str:
+    """Return a value as text of the command line."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return ",".join(map(str, value))
+    return f"{value:f}" if isinstance(value, float) else str(value)

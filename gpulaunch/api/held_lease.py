@@ -1,0 +1,184 @@
+"""GPUs that a program holds."""
+
+import os
+from types import TracebackType
+
+from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL
+from gpulaunch.errors import FailedError
+from gpulaunch.launch.acquire import Acquired
+from gpulaunch.launch.assess import granted_gpus
+from gpulaunch.launch.launch import Launch
+from gpulaunch.leases.environment import job_environment
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.table import Table, release
+from gpulaunch.process.apart import run_apart
+from gpulaunch.process.system import this_process
+from gpulaunch.sharing.mps_directories import inherited_variables
+from gpulaunch.typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from gpulaunch.containers.docker.sdk import DeviceRequest, DockerClient
+    from gpulaunch.launch.group_companion import GroupCompanion
+
+
+class HeldLease:
+    """GPUs that this process holds until it releases them or ends, however it ends.
+
+    Attributes:
+        id: id of the lease, as `gpulaunch status` shows it.
+        gpus: indices of the GPUs, in rank order.
+        uuids: UUIDs of the GPUs, in rank order.
+        env: environment variables that tell a job its GPUs.
+        reason: why these GPUs were chosen.
+        sm_percentage: its share of their SMs, 1-100, if it shares them; None if they are its own.
+    """
+
+    def __init__(self, launch: Launch, table: Table, held: Acquired["ThisProcess"]) -> None:
+        gpus = granted_gpus(launch, held.grant)
+        self.id = held.lease.id
+        self.gpus = tuple(gpu.index for gpu in gpus)
+        self.uuids = held.lease.uuids
+        self.env = job_environment(
+            gpus,
+            driver=launch.machine.topology.driver,
+            by_uuid=launch.by_uuid,
+            lease_id=self.id,
+            share=held.lease.share,
+        )
+        self.reason = held.grant.reason
+        self.sm_percentage = held.lease.share.sm_percentage if held.lease.share else None
+        self._table = table
+        self._machine = launch.machine
+        self._held: Acquired[ThisProcess] | None = held
+        self._owner = os.getpid()
+        self._replaced: dict[str, str | None] = {}
+        self._companion = _start_companion(held)
+
+    def apply(self) -> None:
+        """Set the variables of `env` in this process's environment until the release.
+
+        CUDA reads them when it starts: call this before anything that starts it, such as torch.cuda
+        or jax.
+
+        Raises:
+            FailedError: the lease has been released.
+        """
+        if self._held is None:
+            raise FailedError(f"lease {self.id} has been released")
+        variables: dict[str, str | None] = {**inherited_variables(), **self.env}
+        for name, value in variables.items():
+            self._replaced.setdefault(name, os.environ.get(name))
+            _set_variable(name, value)
+
+    def release(self) -> None:
+        """Free the GPUs; a second call does nothing.
+
+        In a forked child it only closes the child's copy of the lease, which stays the parent's. An
+        exception that interrupts it, such as KeyboardInterrupt, does not stop the release.
+        """
+        if self._held is None:
+            return
+        for name, value in self._replaced.items():
+            # A variable that has changed since is another lease's by now.
+            if os.environ.get(name) == self.env.get(name):
+                _set_variable(name, value)
+        run_apart(self._release)
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is None:
+            return
+        if os.getpid() == self._owner and not self._is_kept():
+            release(self._table, held.record, held.lease)
+            if self._companion:
+                self._leave_group(held.lease, self._companion)
+        else:
+            held.record.close()
+
+    def _is_kept(self) -> bool:
+        """Return whether something that its record names keeps the lease after the release."""
+        return False
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels that tell gpulaunch which GPUs a container has."""
+        return {LEASE_LABEL: self.id, GPUS_LABEL: ",".join(self.uuids)}
+
+    def device_requests(self, client: "DockerClient") -> "list[DeviceRequest]":
+        """Return what gives a container of the Docker SDK for Python these GPUs and no others.
+
+        Args:
+            client: client of the engine, such as docker.from_env().
+
+        Returns:
+            The argument device_requests of client.containers.run().
+
+        Raises:
+            FailedError: the engine does not answer, or has no way to give GPUs to containers.
+        """
+        from gpulaunch.api.device_requests import device_requests  # late: it imports the SDK
+
+        return device_requests(client, self._machine, self.uuids)
+
+    def _leave_group(self, lease: Lease, companion: "GroupCompanion") -> None:
+        from gpulaunch.sharing.share_group import group_of  # late: few programs share
+
+        group = group_of(self._table, lease)
+        if group:
+            group.leave()
+        companion.dismiss()
+
+    def fileno(self) -> int:
+        """Return the lease's descriptor; a child process that inherits it holds the GPUs, too.
+
+        With subprocess, pass it in pass_fds.
+
+        Raises:
+            FailedError: the lease has been released.
+        """
+        if self._held is None:
+            raise FailedError(f"lease {self.id} has been released")
+        return self._held.record.fd
+
+    def __enter__(self) -> Self:
+        """Return the lease itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Free the GPUs, also after an exception."""
+        self.release()
+
+    def __repr__(self) -> str:
+        """Return a text such as <lease c3d9528f5152: GPUs 0,3>."""
+        return f"<lease {self.id}: GPUs {','.join(map(str, self.gpus))}>"
+
+
+def _set_variable(name: str, value: str | None) -> None:
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value
+
+
+def _start_companion(held: Acquired["ThisProcess"]) -> "GroupCompanion | None":
+    """Start a companion that leaves the share group if this process is killed; None if none."""
+    share = held.lease.share
+    if share is None or share.pipe_directory is None:
+        return None
+    from gpulaunch.launch.group_companion import GroupCompanion  # late: few programs share
+
+    return GroupCompanion(held.lease, held.record.fd)
+
+
+class ThisProcess:
+    """The holder of a lease that this process itself holds."""
+
+    def __init__(self) -> None:
+        self.process = this_process()
+
+    def dismiss(self) -> None:
+        """Do nothing: no process was started."""

@@ -1,0 +1,114 @@
+"""The answers of podman as plain values.
+
+Each function raises ValueError, KeyError, TypeError or AttributeError for any other answer.
+"""
+# pure: decides on plain values
+
+from collections.abc import Mapping
+
+from gpulaunch.containers.command import read_command
+from gpulaunch.containers.docker.answers import checked_text, parse_labels
+from gpulaunch.containers.engine import Info
+from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
+from gpulaunch.containers.life import Container
+from gpulaunch.containers.podman import ID_PREFIX
+from gpulaunch.containers.podman.flags import PODMAN
+from gpulaunch.errors import UsageError
+from gpulaunch.records import Record
+from gpulaunch.typing import Any
+
+_STATES = {
+    "configured": "created",
+    "created": "created",
+    "initialized": "created",
+    "running": "running",
+    "stopping": "running",
+    "paused": "paused",
+    "stopped": "exited",
+    "exited": "exited",
+    "removing": "removing",
+}
+_ACTIONS = {"remove": "destroy", "restart": "stop", "start": "start"}
+"""Podman's events that decide, in docker's words: what docker calls stop, a start may follow."""
+
+_CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
+_FIRST_WITH_CDI = (4, 1)
+
+
+class Inspected(Record):
+    """A container with the processes that podman says it has.
+
+    Attributes:
+        container: the container.
+        pids: its first process and its monitor, conmon; both may have ended.
+        ended_at: when it last ended, ISO 8601.
+    """
+
+    container: Container
+    pids: frozenset[int]
+    ended_at: str
+
+
+def parse_inspected(document: Mapping[str, Any]) -> Inspected:
+    """Read one container in the answer of podman container inspect."""
+    state = document["State"]
+    labels = parse_labels(document["Config"])
+    status = _STATES.get(state["Status"], "running")  # unknown, as after a crash: its pids tell
+    policy = document["HostConfig"].get("RestartPolicy") or {}
+    container = Container(
+        id=checked_text(document["Id"]),
+        name=str(document["Name"]),
+        state=status,
+        has_failed=status == "created" and _is_made_by_run(document["Config"]),
+        restarts=_restarts(policy, state, document.get("RestartCount", 0)),
+        image_id=str(document["Image"]),
+        lease_id=labels.get(LEASE_LABEL),
+        uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
+        created_at=str(document.get("Created", "")),
+        shares=SHARE_LABEL in labels,
+    )
+    pids = (int(state.get(name) or 0) for name in ("Pid", "ConmonPid"))
+    ended_at = checked_text(state["FinishedAt"])
+    return Inspected(container, frozenset(pid for pid in pids if pid > 0), ended_at)
+
+
+def _is_made_by_run(config: Mapping[str, Any]) -> bool:
+    """Return whether podman run made the container, so that nothing starts it once that is over."""
+    words = config.get("CreateCommand") or ()
+    try:
+        return bool(words) and read_command(words, PODMAN).subcommand[-1:] == ("run",)
+    except UsageError:
+        return False
+
+
+def _restarts(policy: Mapping[str, Any], state: Mapping[str, Any], restarted: int) -> bool:
+    """Return whether podman starts a container again when it ends as it did."""
+    if policy.get("Name") != "on-failure":
+        return policy.get("Name") in ("always", "unless-stopped")
+    has_ended_well = state["Status"] in ("stopped", "exited") and state.get("ExitCode") == 0
+    return not has_ended_well and not restarted >= (policy.get("MaximumRetryCount") or 0) > 0
+
+
+def parse_info(answer: Mapping[str, Any], user_id: int) -> Info:
+    """Read the answer of podman info.
+
+    Args:
+        answer: the whole answer.
+        user_id: id of the user who asked, whose store it is.
+    """
+    version = checked_text(answer["version"]["Version"])
+    numbers = tuple(int(number) for number in version.split(".")[:2])
+    root = answer["store"]["graphRoot"]
+    if not isinstance(root, str) or not root.startswith("/"):
+        raise ValueError(root)
+    return Info(
+        id=f"{ID_PREFIX}{user_id}:{root}",
+        version=version,
+        cdi_directories=_CDI_DIRECTORIES if numbers >= _FIRST_WITH_CDI else (),
+        security=("rootless",) if answer["host"]["security"]["rootless"] else (),
+    )
+
+
+def parse_action(event: Mapping[str, Any]) -> str | None:
+    """Return an event of podman events in docker's words; None if it decides nothing."""
+    return _ACTIONS.get(event["Status"])

@@ -1,0 +1,361 @@
+"""A client of this user's Podman, which has no daemon: the program itself is asked.
+
+Containers are children of conmon, not of podman, and end with their processes. So their ends come
+from pidfds, and podman is asked what they mean (docs/decisions/podman.md).
+"""
+
+import json
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from gpulaunch.containers.docker.answers import checked_text, parse_image
+from gpulaunch.containers.engine import ANSWER_S, ForbiddenError, Image, Info, NoAnswerError
+from gpulaunch.containers.labels import LEASE_LABEL
+from gpulaunch.containers.life import Container
+from gpulaunch.containers.podman import TITLE
+from gpulaunch.containers.podman.answers import (
+    Inspected,
+    parse_action,
+    parse_info,
+    parse_inspected,
+)
+from gpulaunch.errors import FailedError, printable
+from gpulaunch.process.system import stat_fields, user_name
+from gpulaunch.records import replace
+from gpulaunch.typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
+T = TypeVar("T")
+
+_RESTART_S = 4.0
+"""Seconds after a container's end within which its restart policy starts it again, if ever."""
+
+_PATIENCE_S = {"exited": 1.0, "created": 5.0}
+"""Seconds between two looks at a container without a process that tells of a change, by state."""
+
+_LOOK_S = 0.5
+
+
+class _NoSuchContainerError(FailedError):
+    """Podman does not know what it was asked about."""
+
+
+class PodmanClient:
+    """The podman program, asked about the containers of one store.
+
+    Args:
+        program: the program and its flags that say which store.
+        user_id: id of the user whose store it is; only they can ask.
+        altogether_s: longest wait for all answers together, in seconds, or None for no limit.
+    """
+
+    def __init__(
+        self, program: Sequence[str], user_id: int, altogether_s: float | None = None
+    ) -> None:
+        self.title = TITLE
+        self.address = " ".join(program)
+        self.seen: list[Inspected] = []  # by the last containers_of, for its events
+        self._program = tuple(program)
+        self._user_id = user_id
+        self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
+
+    def exists(self) -> bool:
+        """Return whether the program is there."""
+        from shutil import which  # late: for doctor only
+
+        return which(self._program[0]) is not None
+
+    def within(self, seconds: float) -> "PodmanClient":
+        """Return a client of the same store with a limit for all its answers together."""
+        return PodmanClient(self._program, self._user_id, seconds)
+
+    def info(self) -> Info:
+        """Return podman's description of itself.
+
+        Raises:
+            NoAnswerError: podman does not answer.
+            FailedError: the answer is not podman's.
+        """
+        return self.info_later()()
+
+    def info_later(self) -> Callable[[], Info]:
+        """Start podman info, which takes a third of a second, and return what reads its answer."""
+        asked = self._start("info", "--format", "json")
+        return lambda: self._parse(
+            self._read(asked, self._time_left_s()), lambda answer: parse_info(answer, self._user_id)
+        )
+
+    def image(self, name: str) -> Image | None:
+        """Return what an image says; None if it is not here, or its name is wrong."""
+        if not name:  # of a container that was made by --rootfs
+            return None
+        try:
+            content = self._ask("image", "inspect", "--format", "json", "--", name)
+            return self._parse(content, lambda answer: parse_image(answer[0]))
+        except NoAnswerError:
+            raise
+        except FailedError:
+            return None
+
+    def container(self, name: str) -> Container | None:
+        """Return a container by name or id, or None; labels from its image are left out."""
+        found = self._inspect(name)
+        return found.container if found else None
+
+    def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
+        """Return the containers of a lease; see EngineClient.containers_of."""
+        if container_id is not None:
+            known = self._inspect(container_id)
+            found = [known] if known else []
+        else:
+            labelled = self._find_labelled(f"{LEASE_LABEL}={lease_id}")
+            mine = [one for one in labelled if one.container.lease_id == lease_id]
+            # Others are containers of images that are gone.
+            found = sorted(mine, key=lambda one: one.container.created_at)[:1]
+        self.seen = found
+        return [one.container for one in found]
+
+    def launched(self) -> list[Container]:
+        """Return all containers of this store that were made under a lease."""
+        found = (one.container for one in self._find_labelled(LEASE_LABEL))
+        return [container for container in found if container.lease_id]
+
+    def running(self) -> dict[str, str]:
+        """Return the names of this store's running containers by their ids."""
+        content = self._ask("ps", "--no-trunc", "--format", "json")
+        return self._parse(
+            content, lambda answer: {checked_text(one["Id"]): one["Names"][0] for one in answer}
+        )
+
+    def _find_labelled(self, label: str) -> list[Inspected]:
+        content = self._ask(
+            "ps", "--all", "--no-trunc", "--format", "json", "--filter", f"label={label}"
+        )
+        ids = self._parse(content, lambda answer: [checked_text(entry["Id"]) for entry in answer])
+        return [found for found in map(self._inspect, ids) if found]
+
+    def _inspect(self, name: str) -> Inspected | None:
+        if not name:
+            return None
+        try:
+            content = self._ask("container", "inspect", "--format", "json", "--", name)
+        except _NoSuchContainerError:
+            return None
+        found = self._parse(content, lambda answer: parse_inspected(answer[0]))
+        container = found.container
+        if container.state == "exited" and container.restarts:
+            # A policy acts at once or, as after podman stop, never.
+            ended_s = self._parse_time(found.ended_at)
+            container = replace(container, restarts=time.time() - ended_s < _RESTART_S)
+        alive = frozenset(filter(_is_alive, found.pids))
+        if container.state in ("running", "paused") and not alive:
+            # Its conmon was killed, and nobody told podman of the container's end.
+            container = replace(container, state="dead")
+        lease_id = container.lease_id
+        image = self.image(container.image_id) if lease_id else None
+        if image and image.labels.get(LEASE_LABEL) == lease_id:
+            container = replace(container, lease_id=None, uuids=(), shares=False)
+        return replace(found, container=container, pids=alive)
+
+    def events(
+        self,
+        lease_id: str,
+        container_id: str | None,
+        since_s: float,
+        until_s: float | None = None,  # noqa: ARG002  what came later does no harm
+    ) -> "PodmanEvents":
+        """Return the events of a lease's containers; see EngineClient.events."""
+        of = (
+            f"label={LEASE_LABEL}={lease_id}"
+            if container_id is None
+            else f"container={container_id}"
+        )
+        return PodmanEvents(self, of, since_s)
+
+    def actions(self, of: str, since_s: float) -> dict[bytes, str] | None:
+        """Return decisive events in docker's words, by podman's line for each.
+
+        Args:
+            of: value of podman's --filter.
+            since_s: time of the first event wanted, in seconds since 1970.
+
+        Returns:
+            None if podman keeps no events, or does not show them to this user.
+        """
+        since = datetime.fromtimestamp(since_s, UTC).isoformat().replace("+00:00", "Z")
+        words = ("--stream=false", "--format", "json", "--since", since, "--filter", of)
+        try:
+            lines = self._ask("events", *words).splitlines()
+        except NoAnswerError:
+            raise
+        except FailedError:
+            return None
+        found = {line: self._parse(line, parse_action) for line in lines if line.strip()}
+        return {line: action for line, action in found.items() if action}
+
+    def pids(self, container: Container) -> set[int]:
+        """Return the pids of the processes in a container, as the host counts them."""
+        try:
+            rows = self._ask("top", container.id, "hpid").split()[1:]
+        except NoAnswerError:
+            raise
+        except FailedError:  # it is not running
+            return set()
+        return {int(row) for row in rows if row.isdigit()}
+
+    def end(
+        self,
+        container: Container,
+        grace_s: float,
+        before_kill: Callable[[set[int]], object] | None = None,  # noqa: ARG002  for MPS alone
+    ) -> None:
+        """Stop a container so that it does not come back; see EngineClient.end."""
+        with suppress(_NoSuchContainerError):
+            if container.state == "created":
+                with suppress(FailedError):  # it is being started
+                    self._ask("rm", container.id)
+                    return
+            if container.state == "paused":
+                self._ask("unpause", container.id)
+            grace = str(round(grace_s))
+            # No restart policy acts after podman stop.
+            self._ask("stop", "--time", grace, container.id, answer_s=grace_s + ANSWER_S)
+            deadline = time.monotonic() + _RESTART_S + 1
+            while (now := self.container(container.id)) and now.holds:
+                if time.monotonic() > deadline:
+                    raise FailedError(f"{TITLE} has stopped {container.name}, but it goes on")
+                time.sleep(_LOOK_S)
+
+    def _ask(self, *words: str, answer_s: float | None = None) -> bytes:
+        """Run podman with these words, and return what it prints."""
+        return self._read(
+            self._start(*words), self._time_left_s() if answer_s is None else answer_s
+        )
+
+    def _time_left_s(self) -> float:
+        left_s = ANSWER_S if self._until_s is None else self._until_s - time.monotonic()
+        return max(0.001, min(left_s, ANSWER_S))
+
+    def _start(self, *words: str) -> "Popen[bytes]":
+        import subprocess  # late: few launches need it, and it costs 10 ms
+
+        if self._user_id != os.geteuid():
+            owner = user_name(self._user_id)
+            raise ForbiddenError(f"only {owner} can ask {TITLE} about containers of {owner}")
+        try:
+            return subprocess.Popen(  # noqa: S603
+                [*self._program, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # no key at the terminal ends it
+            )
+        except OSError as problem:
+            reason = (problem.strerror or str(problem)).lower()
+            raise NoAnswerError(f"cannot start {self._program[0]}: {reason}") from None
+
+    def _read(self, asked: "Popen[bytes]", answer_s: float) -> bytes:
+        from subprocess import TimeoutExpired
+
+        with asked:
+            try:
+                answer, complaint = asked.communicate(timeout=answer_s)
+            except TimeoutExpired:
+                asked.kill()
+                raise NoAnswerError(f"no answer from {self.address} in {answer_s:g} s") from None
+        if asked.returncode == 0:
+            return answer
+        text = complaint.decode(errors="replace").strip()
+        if "no such container" in text or "no such object" in text:
+            raise _NoSuchContainerError(f"{TITLE} does not know that container")
+        last = text.rpartition("\n")[2].removeprefix("Error: ")
+        raise FailedError(f"{self.address} failed: {printable(last) or 'no reason given'}")
+
+    def _parse_time(self, text: str) -> float:
+        """Return a time in seconds since 1970."""
+        try:
+            return datetime.fromisoformat(text).timestamp()
+        except (ValueError, OverflowError):
+            raise self._wrong_answer_error() from None
+
+    def _parse(self, content: bytes, parse: Callable[[Any], T]) -> T:
+        try:
+            return parse(json.loads(content))
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
+            raise self._wrong_answer_error() from None
+
+    def _wrong_answer_error(self) -> FailedError:
+        return FailedError(f"{self.address} gives an answer that is not podman's")
+
+
+class PodmanEvents:
+    """The ends of the processes that a client has seen last, and what podman says happened.
+
+    Args:
+        client: the client, which sees the containers.
+        of: the containers, as a value of podman's --filter.
+        since_s: time of the first event wanted, in seconds since 1970.
+    """
+
+    def __init__(self, client: PodmanClient, of: str, since_s: float) -> None:
+        self._client = client
+        self._of = of
+        self._since_s = since_s
+        self._known: dict[bytes, str] = {}
+        self._ends = select.epoll()
+        self._pidfds: list[int] = []
+
+    @property
+    def patience_s(self) -> float:
+        """Longest time in seconds until somebody should look, since no process may tell of it."""
+        silent = (
+            one.container for one in self._client.seen if one.container.holds and not one.pids
+        )
+        return min((_PATIENCE_S.get(one.state, 1.0) for one in silent), default=float("inf"))
+
+    def fileno(self) -> int:
+        """Return a descriptor to poll: it is readable when one of the processes has ended."""
+        self._forget_processes()
+        for pid in frozenset().union(*(one.pids for one in self._client.seen)):
+            with suppress(OSError):  # it has ended since, or no descriptor is left
+                pidfd = os.pidfd_open(pid)
+                self._pidfds.append(pidfd)
+                self._ends.register(pidfd, select.EPOLLIN)
+        return self._ends.fileno()
+
+    def actions(self, _wait_s: float) -> list[str] | None:
+        """Return the actions since the last call, in docker's words.
+
+        Where podman keeps no events, each end may be that of a restart, which docker calls stop.
+        """
+        found = self._client.actions(self._of, self._since_s)
+        if found is None:
+            return ["stop"] if self._ends.poll(0) else []
+        new = [action for line, action in found.items() if line not in self._known]
+        self._known = found
+        return new
+
+    def all(self) -> list[str]:
+        """Return every action so far."""
+        found = self._client.actions(self._of, self._since_s)
+        return ["stop"] if found is None else [*found.values()]
+
+    def close(self) -> None:
+        """Forget the processes."""
+        self._forget_processes()
+        self._ends.close()
+
+    def _forget_processes(self) -> None:
+        for pidfd in self._pidfds:
+            os.close(pidfd)  # which takes it out of the epoll, too
+        self._pidfds = []
+
+
+def _is_alive(pid: int) -> bool:
+    return stat_fields(pid)[:1] not in ([], ["Z"], ["X"])

@@ -1,0 +1,107 @@
+"""The reasons of decisions as text."""
+# pure: decides on plain values
+
+from collections.abc import Sequence
+
+from gpulaunch.decide.placement.place import Placement
+from gpulaunch.decide.placement.problem import PlacementProblem
+from gpulaunch.decide.request import Request
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.ticket import Ticket
+from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.topology import Topology
+
+
+def too_many_text(
+    request: Request, topology: Topology, scope: int, admitted: int, within: Lease | None
+) -> str:
+    """Return why a request for more GPUs than there are can never start.
+
+    Args:
+        request: what is asked.
+        topology: the machine.
+        scope: number of GPUs in reach.
+        admitted: number of those that satisfy the request's constraints.
+        within: the lease that the launch runs inside of, or None.
+    """
+    asked = f"{'every GPU' if request.gpus is None else gpus_text(request.gpus)} requested"
+    if request.pattern.ranks:
+        asked = f"pattern {request.pattern.name} has {request.pattern.ranks} ranks"
+    place_name = f"lease {within.id}" if within else topology.name
+    if admitted == scope:
+        return f"{asked}: {place_name} has {scope}"
+    some = f"{asked}: {admitted} of {place_name}'s {scope}"
+    options = ", ".join(constraint.text for constraint in request.constraints)
+    if not options:
+        return f"{some} are whole GPUs, the others MIG instances"
+    return f"{some} satisfy {options}"
+
+
+def _free_text(free: int, admitted: int, *, narrowed: bool) -> str:
+    of_all = f"{free} of {admitted}{' admitted' if narrowed else ''}"
+    return f"{of_all} {'is' if free == 1 else 'are'} free"
+
+
+def queued_text(
+    count: int, free: int, admitted: int, rivals: Sequence[Ticket], *, narrowed: bool
+) -> str:
+    """Return why a request waits although enough GPUs are free.
+
+    Args:
+        count: number of GPUs that are needed.
+        free: number of those that would do and are free.
+        admitted: number of those that would do.
+        rivals: earlier requests that compete.
+        narrowed: whether constraints exclude some GPUs in reach.
+    """
+    earlier = "an earlier request" if len(rivals) == 1 else f"{len(rivals)} earlier requests"
+    wanted = gpus_text(sum(ticket.gpus for ticket in rivals))
+    verb = "waits" if len(rivals) == 1 else "wait"
+    found = _free_text(free, admitted, narrowed=narrowed)
+    return f"{gpus_text(count)} requested: {found}, but {earlier} for {wanted} {verb}"
+
+
+def too_few_text(
+    count: int, free: int, admitted: int, users: Sequence[str], kept: int, *, narrowed: bool
+) -> str:
+    """Return why too few GPUs can be had.
+
+    Args:
+        count: number of GPUs that are needed.
+        free: number of those that would do and can be had.
+        admitted: number of those that would do.
+        users: who uses GPUs outside gpulaunch, once for each GPU.
+        kept: number of free GPUs beside a job that the request stays apart from.
+        narrowed: whether constraints exclude some GPUs in reach.
+    """
+    leased = admitted - free - len(users) - kept
+    found = _free_text(free, admitted, narrowed=narrowed)
+    parts = [found.replace(" free", " to be had") if kept else found]
+    if leased:
+        parts.append(f"{leased} {'is' if leased == 1 else 'are'} leased")
+    if users:
+        verb = "is" if len(users) == 1 else "are"
+        names = "; ".join(dict.fromkeys(users))
+        parts.append(f"{len(users)} {verb} in use outside gpulaunch ({names})")
+    if kept:
+        parts.append(f"{kept} {'is' if kept == 1 else 'are'} next to a job to stay apart from")
+    return f"{gpus_text(count)} requested: {', '.join(parts)}"
+
+
+def best_text(placement: Placement, policy: str, problem: PlacementProblem) -> str:
+    """Return why these GPUs were chosen."""
+    of_all = f"{placement.candidates} candidates"
+    if placement.candidates == 1:
+        return "the only choice"
+    if placement.chosen_by_policy:
+        useful = "" if placement.utility is None else f", utility {placement.utility:.2f}"
+        return f"what policy {policy.replace('_', '-')} makes of {of_all}{useful}"
+    if not placement.by:
+        return f"lowest indices of {of_all}"
+    value = getattr(placement.scores, placement.by[0])
+    if value is None:
+        return f"as good as any of {of_all}"
+    word = placement.by[0].replace("_", " ")
+    if problem.too_many:
+        return f"a good {word}, of {of_all} too many to compare: {value:.4g} GB/s"
+    return f"best {word} of {of_all}: {value:.4g} GB/s"

@@ -1,0 +1,88 @@
+"""Small caches in memory (tmpfs), in a directory that is this user's own.
+
+No other user can forge such a file, and it does not outlive a boot.
+"""
+
+import errno
+import json
+import os
+import stat
+import time
+from contextlib import suppress
+
+from gpulaunch.typing import Any
+
+_MAX_BYTES = 16 << 20
+
+
+def load(name: str, max_age_s: float | None = None) -> dict[str, Any]:
+    """Return the document of a cache.
+
+    Args:
+        name: name of its file.
+        max_age_s: largest age in seconds, or None for any.
+
+    Raises:
+        OSError: there is none.
+        ValueError: it is too old, or another user may write to it.
+        TypeError: it is no document.
+    """
+    fd = os.open(path_of(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(fd)
+        mine = (
+            stat.S_ISREG(status.st_mode)
+            and status.st_uid == os.geteuid()
+            and not status.st_mode & 0o022
+        )
+        young = max_age_s is None or 0 <= time.time() - status.st_mtime < max_age_s
+        document = json.loads(os.read(fd, _MAX_BYTES) if mine and young else b"")
+        if not isinstance(document, dict):
+            raise TypeError(name)
+        return document
+    finally:
+        os.close(fd)
+
+
+def store(name: str, document: dict[str, Any]) -> None:
+    """Write a cache; if that fails, what it should hold is found out again the next time."""
+    with suppress(OSError):
+        path = path_of(name)
+        draft = f"{path}.{os.getpid()}"
+        try:
+            fd = os.open(
+                draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
+            with open(fd, "w") as file:
+                json.dump(document, file, separators=(",", ":"))
+            os.replace(draft, path)
+        except OSError:
+            os.unlink(draft)
+
+
+def path_of(name: str) -> str:
+    """Return the path of a cache: in the user's own tmpfs directory, or in one that is made.
+
+    Raises:
+        OSError: there is none, or another user owns what should be the user's.
+    """
+    own = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not os.path.isabs(own) or not _is_mine(own):
+        own = f"/dev/shm/gpulaunch.{os.geteuid()}"  # noqa: S108  its owner is checked
+        with suppress(FileExistsError):
+            os.mkdir(own, 0o700)
+        if not _is_mine(own):
+            raise PermissionError(errno.EPERM, "not this user's own", own)
+    return os.path.join(own, name)
+
+
+def _is_mine(directory: str) -> bool:
+    """Return whether this is a directory in which only this user can make files."""
+    with suppress(OSError):
+        status = os.lstat(directory)
+        return (
+            stat.S_ISDIR(status.st_mode)
+            and status.st_uid == os.geteuid()
+            and not status.st_mode & 0o022
+        )
+    return False

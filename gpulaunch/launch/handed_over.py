@@ -1,0 +1,143 @@
+"""Commands that hand their work to a program outside the lease, and what to type instead."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+from gpulaunch.containers.command import read_command
+from gpulaunch.containers.engines import ENGINES
+from gpulaunch.errors import UsageError
+
+_SUDO = frozenset({"sudo", "doas"})
+_RESET = "starts the command without CUDA_VISIBLE_DEVICES"
+_KEEP_ENVIRONMENT = ("-E", "--preserve-env")
+_OTHERS_SESSION = frozenset({"-r", "-R", "-RR", "-x", "-X", "-dr", "-dR", "-dRR"})
+"""Options with which screen uses a session that runs already."""
+
+
+def explain_hand_over(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """Return why a job will not run inside its lease, and what to type instead; None if it will.
+
+    Only the command itself is looked at, not what a script starts.
+
+    Args:
+        command: argv of the job.
+        environment: environment of this process.
+    """
+    program = os.path.basename(command[0])
+    explain = _PROGRAMS.get(program)
+    reason = explain(command, environment) if explain else None
+    return f"{program} {reason}" if reason else None
+
+
+def refuse_sudo(command: Sequence[str]) -> None:
+    """Refuse `sudo docker run`, whose container would not get the GPUs of this lease.
+
+    Raises:
+        UsageError: the command makes or starts containers through sudo or doas.
+    """
+    program = os.path.basename(command[0])
+    if program not in _SUDO:
+        return
+    for at, word in enumerate(command[1:], 1):
+        engine = os.path.basename(word)
+        if engine not in ENGINES:
+            continue
+        meant = read_command(command[at:], ENGINES[engine]().grammar)
+        if meant.launches or meant.starts:
+            verb = " ".join((engine, *meant.subcommand))
+            raise UsageError(
+                f"'{program} {verb}': its container would not get the GPUs of this launch",
+                f"write '{program} gpulaunch {verb} ...', or '{verb} ...' as a member of the group "
+                "docker",
+            )
+        return
+
+
+def _explain_sudo(command: Sequence[str], _: Mapping[str, str]) -> str | None:
+    if any(word.startswith(_KEEP_ENVIRONMENT) for word in command[1:]):
+        return None
+    program = os.path.basename(command[0])
+    return f"{_RESET}, so it sees all GPUs: write '{program} gpulaunch ... -- COMMAND'"
+
+
+def _explain_systemd_run(command: Sequence[str], _: Mapping[str, str]) -> str | None:
+    if "--scope" in command:
+        return None
+    return (
+        "has systemd start the command, outside this lease: write "
+        "'systemd-run ... gpulaunch ... -- COMMAND', or add --scope"
+    )
+
+
+def _explain_at(_command: Sequence[str], _environment: Mapping[str, str]) -> str:
+    return (
+        "has a daemon start the command later, outside this lease: "
+        "give it the line 'gpulaunch --wait ... -- COMMAND'"
+    )
+
+
+def _explain_ssh(_command: Sequence[str], _environment: Mapping[str, str]) -> str:
+    return (
+        "runs the command on another machine, outside this lease: "
+        "write 'ssh HOST gpulaunch ... -- COMMAND'"
+    )
+
+
+def _explain_screen(command: Sequence[str], _: Mapping[str, str]) -> str | None:
+    if _OTHERS_SESSION.isdisjoint(command):
+        return None
+    return (
+        "uses a session that runs already, outside this lease: "
+        "start 'gpulaunch ... -- COMMAND' in it"
+    )
+
+
+def _explain_tmux(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    path = _tmux_socket(command, environment)
+    if not _is_served(path):
+        return None  # it starts a server, which belongs to the job
+    return (
+        f"hands the command to its server at {path}, which runs already, outside this lease: "
+        "write 'tmux ... \"gpulaunch ... -- COMMAND\"'"
+    )
+
+
+def _tmux_socket(command: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return the path of the socket that tmux uses, as its manual says: -S, -L, $TMUX, default."""
+    name = "default"
+    for word, following in pairwise([*command[1:], ""]):
+        if word.startswith("-S"):
+            return word[2:] or following
+        if word.startswith("-L"):
+            name = word[2:] or following
+            break
+        if not word.startswith("-"):
+            break
+    inside = environment.get("TMUX", "").partition(",")[0]
+    if inside and name == "default":
+        return inside
+    return f"{environment.get('TMUX_TMPDIR') or '/tmp'}/tmux-{os.getuid()}/{name}"  # noqa: S108
+
+
+def _is_served(path: str) -> bool:
+    """Return whether a program listens at a socket."""
+    import socket  # late: few jobs are tmux
+
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(path)
+        except OSError:
+            return False
+    return True
+
+
+_PROGRAMS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], str | None]] = {
+    **dict.fromkeys(_SUDO, _explain_sudo),
+    "systemd-run": _explain_systemd_run,
+    "at": _explain_at,
+    "batch": _explain_at,
+    "screen": _explain_screen,
+    "ssh": _explain_ssh,
+    "tmux": _explain_tmux,
+}

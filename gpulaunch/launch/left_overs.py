@@ -1,0 +1,205 @@
+"""The companion that keeps a lease for what its job left running."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+
+from gpulaunch.errors import FailedError
+from gpulaunch.leases.holders import members, nested_processes
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.record_file import Draft
+from gpulaunch.leases.table import Table, release
+from gpulaunch.process.companion import DISMISSED, Companion
+from gpulaunch.process.ending import end_all, wait_for_all, wait_for_one
+from gpulaunch.process.identity import Process
+from gpulaunch.process.system import identify, seconds_since_boot, stat_fields, state_of
+from gpulaunch.records import as_list
+
+_LOOK_EVERY_S = 60.0
+"""Time between two looks for what left-over processes have started meanwhile."""
+
+SETTLE_S = 0.3
+"""Time that processes of a job have to end by themselves once its main process has ended."""
+
+_NO_REASON_TO_GO = (OSError, FailedError, MemoryError)  # no descriptors left, for one
+_ASK_S = 30.0
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_ASK = (
+    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "from gpulaunch.machine.find import find_machine; "
+    "used = {use.uuid for use in find_machine(None, lambda _: None).outside}; "
+    "print(not used.isdisjoint(sys.argv[2:]))"
+)
+
+
+def without_mps(pids: set[int]) -> set[int]:
+    """Leave out MPS daemons and servers: they belong to all jobs of their share group."""
+    if not pids:
+        return pids
+    from gpulaunch.sharing.share_group import serves_a_group  # late: few jobs leave anything
+
+    return {pid for pid in pids if not serves_a_group(pid)}
+
+
+class LeaseCompanion:
+    """A process that keeps a lease for what its job left running.
+
+    It has a session of its own and sleeps while the launcher lives. If the launcher is killed it
+    takes over by itself: what the job has started may have closed the record, as Python's
+    subprocess does, and would lose its GPUs with the job's main process. It ends what is there at
+    the lease's time limit.
+
+    Args:
+        table: the allocation table, which has the lease.
+        record: record of the lease.
+        lease: the lease.
+        ends: whether to end what the job left, with --leftovers end, if the launcher is killed.
+        guards: whether to end the job itself then, too.
+        grace_s: seconds between TERM and KILL.
+        idle_s: seconds without any use of its GPUs after which processes outside this session no
+            longer keep the lease, such as an empty tmux; None where that cannot be told.
+        before_kill: called once with processes that outlive the grace, before they are killed.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        record: Draft,
+        lease: Lease,
+        *,
+        ends: bool,
+        guards: bool,
+        grace_s: float,
+        idle_s: float | None,
+        before_kill: Callable[[set[int]], object] | None = None,
+    ) -> None:
+        self._idle_s, self._session = idle_s, os.getsid(0)
+        self._idle_since_s: float | None = None
+        self._table, self._record, self._lease = table, record, lease
+        self._ends, self._guards = ends, guards
+        self._grace_s, self._before_kill = grace_s, before_kill
+        self._companion = Companion(self._act, record.fd)
+
+    def dismiss(self) -> None:
+        """End the process: the lease is over."""
+        self._companion.tell(DISMISSED)
+
+    def keep(self, pids: Iterable[int]) -> None:
+        """Let it keep the lease until these processes, and what they start, have ended.
+
+        If it has been killed meanwhile, another one is started for it.
+        """
+        word = json.dumps([as_list(identify(pid)) for pid in pids]).encode()
+        if not self._companion.tell(word):
+            Companion(self._act, self._record.fd).tell(word)
+
+    def _act(self, word: bytes) -> None:
+        if word == DISMISSED:
+            return
+        known = [Process(*one) for one in json.loads(word)] if word else [self._lease.job]
+        if not word and not self._guards:
+            self._outlive_job(known)
+        with suppress(OSError):  # since when it is kept, for `status`; nothing depends on it
+            os.utime(self._record.fd)
+        if not word and self._ends:
+            with suppress(*_NO_REASON_TO_GO):
+                if not self._guards:
+                    wait_for_all(self._find(known), SETTLE_S)
+                end_all(lambda: self._find(known), self._grace_s, before_kill=self._before_kill)
+        while self._is_kept_by(known):
+            pass
+        release(self._table, self._record, self._lease)
+
+    def _outlive_job(self, known: list[Process]) -> None:
+        """Wait for the end of a job whose launcher was killed.
+
+        Args:
+            known: as for _is_kept_by.
+        """
+        while state_of(self._lease.job):
+            try:
+                self._look(known)
+                self._end_if_overdue(known)
+                wait_for_one([self._lease.job.pid], self._pause_s())
+            except _NO_REASON_TO_GO:
+                time.sleep(1.0)
+
+    def _is_kept_by(self, known: list[Process]) -> bool:
+        """Wait for a change of what keeps the lease, a while at most; return whether anything does.
+
+        Args:
+            known: processes that belong to the lease; those that they have started are added.
+        """
+        try:
+            self._end_if_overdue(known)
+            found = self._look(known)
+            pause_s = self._pause_s()
+            if self._idle_s is not None and found:
+                pause_s = min(pause_s, max(1.0, self._idle_s))
+                if self._are_idle(found, self._idle_s):
+                    return False
+            wait_for_all(found, pause_s)
+        except _NO_REASON_TO_GO:
+            time.sleep(1.0)
+            # Without its record, as if the whole directory was removed, there is nothing to keep.
+            return os.fstat(self._record.fd).st_nlink > 0
+        return bool(found)
+
+    def _left_s(self) -> float:
+        """Return the seconds left until the lease's time limit; infinity without one."""
+        limit_s = self._lease.time_limit_s
+        if limit_s is None:
+            return float("inf")
+        return self._lease.clock_s + limit_s - seconds_since_boot()
+
+    def _pause_s(self) -> float:
+        left_s = self._left_s()
+        return min(left_s, _LOOK_EVERY_S) if left_s > 0 else _LOOK_EVERY_S
+
+    def _end_if_overdue(self, known: Collection[Process]) -> None:
+        if self._left_s() <= 0:
+            end_all(lambda: self._find(known), self._grace_s, before_kill=self._before_kill)
+
+    def _are_idle(self, found: set[int], idle_s: float) -> bool:
+        """Return whether none of the processes keeps the lease any more; they go on unharmed.
+
+        It is one for all: where a process works whose pid is not visible here, as in a container,
+        nobody can tell which one.
+        """
+        session = [str(self._session)]
+        in_session = any(stat_fields(pid)[3:4] == session for pid in found)
+        if in_session or self._gpus_are_in_use():
+            self._idle_since_s = None
+            return False
+        if self._idle_since_s is None:
+            self._idle_since_s = time.monotonic()
+        return time.monotonic() - self._idle_since_s >= idle_s
+
+    def _gpus_are_in_use(self) -> bool:
+        """Return whether anything uses one of the lease's GPUs, or that cannot be told.
+
+        Another program asks: the driver's library is open in the launcher, from which this process
+        was forked, and it must not be used in both.
+        """
+        import subprocess  # late: few jobs leave anything
+
+        asking = [sys.executable, "-c", _ASK, _PACKAGE, *self._lease.uuids]
+        try:
+            done = subprocess.run(asking, capture_output=True, check=True, timeout=_ASK_S)  # noqa: S603
+            return done.stdout.strip() != b"False"
+        except (OSError, subprocess.SubprocessError):
+            return True
+
+    def _look(self, known: list[Process]) -> set[int]:
+        """Return the lease's processes, and add them to the known ones."""
+        found = self._find(known)
+        known += [identify(pid) for pid in found.difference(one.pid for one in known)]
+        return found
+
+    def _find(self, known: Collection[Process]) -> set[int]:
+        alive = {process.pid for process in known if state_of(process)}
+        found = members(self._record.fd, self._lease.id, alive)
+        return without_mps(found - nested_processes(self._table, self._lease.id))

@@ -1,0 +1,94 @@
+"""The records of a launch: its lease, and its ticket while it waits."""
+
+import os
+
+from gpulaunch.decide.decide import Grant, admitted_gpus
+from gpulaunch.launch.assess import granted_gpus
+from gpulaunch.launch.launch import Launch
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.publish import published
+from gpulaunch.leases.queue import CHOOSY_S
+from gpulaunch.leases.ticket import Ticket
+from gpulaunch.process.identity import Process
+from gpulaunch.process.system import (
+    boot_id,
+    is_cancelled_by_kill,
+    now,
+    seconds_since_boot,
+    this_process,
+)
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # few launches are a container engine's
+    from gpulaunch.containers.container_launch import ContainerLaunch
+
+
+def make_lease(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease:
+    """Return the lease of a launch that this process makes.
+
+    Args:
+        launch: the launch.
+        grant: its GPUs.
+        lease_id: id of the lease.
+        job: the process that it names as the job.
+    """
+    return Lease(
+        id=lease_id,
+        user_id=os.geteuid(),
+        table=launch.machine.key,
+        uuids=tuple(gpu.uuid for gpu in granted_gpus(launch, grant)),
+        launcher=this_process(),
+        job=job,
+        command=published(launch.command, launch.publish),
+        profile=launch.request.profile,
+        assumed=launch.request.assumed,
+        name=launch.name,
+        started_at=now(),
+        ancestors=(launch.within.id, *launch.within.ancestors) if launch.within else (),
+        boot_id=boot_id(),
+        engine=launch.container.engine_id if launch.container else None,
+        container=launch.container.container_id if launch.container else None,
+        host_gb_per_s=launch.request.wishes.host_gb_per_s,
+        apart_from=launch.request.wishes.apart_from,
+        clock_s=seconds_since_boot(),
+        time_limit_s=launch.time_limit_s,
+        ends_within_s=launch.request.ends_within_s,
+        ends_with_launcher=ends_with_launcher(launch.container),
+    )
+
+
+def ends_with_launcher(container: "ContainerLaunch | None") -> bool:
+    """Return whether a container has to end with its launcher: in CI, unless it was detached."""
+    return container is not None and container.command.is_attached and is_cancelled_by_kill()
+
+
+def make_ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:
+    """Return the ticket of a launch that this process makes.
+
+    Args:
+        launch: the launch.
+        ticket_id: id of the ticket.
+        number: its number.
+    """
+    admitted = admitted_gpus(launch.request, launch.machine.topology, launch.within)
+    choosy = launch.request.is_choosy
+    return Ticket(
+        id=ticket_id,
+        number=number,
+        user_id=os.geteuid(),
+        table=launch.machine.key,
+        within=launch.within.id if launch.within else None,
+        uuids=tuple(gpu.uuid for gpu in admitted),
+        gpus=launch.request.gpus or len(admitted),
+        passable_until_s=seconds_since_boot() + CHOOSY_S if choosy else 0.0,
+        launcher=this_process(),
+        command=published(launch.command, launch.publish),
+        profile=launch.request.profile,
+        name=launch.name,
+        since=now(),
+        boot_id=boot_id(),
+        choosy=choosy,
+        ends_within_s=launch.request.ends_within_s,
+        in_order=launch.request.in_order,
+        may_join=launch.request.sharing is not None,
+    )

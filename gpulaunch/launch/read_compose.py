@@ -1,0 +1,348 @@
+"""The launch that a docker compose command asks for: a lease for each service with GPUs."""
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from gpulaunch.containers.command import ContainerCommand
+from gpulaunch.containers.container_launch import HOST_VARIABLES, ContainerLaunch, PlainCommand
+from gpulaunch.containers.docker.compose import (
+    ComposeLaunch,
+    Project,
+    ServiceLaunch,
+    concerned_services,
+    config_line,
+    containers_of_service,
+    enabled_line,
+    generated_line,
+    parse_project,
+    profiles_matter,
+    run_command,
+    with_lease,
+)
+from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient, Info
+from gpulaunch.containers.life import Container
+from gpulaunch.decide.request import admit_only
+from gpulaunch.errors import UsageError, call_failed, printable
+from gpulaunch.launch.choose_way import choose_way
+from gpulaunch.launch.given import Given
+from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.read_container import (
+    asked_by_flags,
+    asked_by_image,
+    has_lease,
+    option_text,
+    warn_of_options,
+)
+from gpulaunch.launch.read_launch import read_launch
+from gpulaunch.launch.settings import Settings
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.topology import Topology
+from gpulaunch.process.execute import clean_environment
+from gpulaunch.records import Record, replace
+
+_FILES = ("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml")
+_NOT_OF_COMPOSE = ("share", "record", "record_to")
+
+
+class _Wanted(Record):
+    """A service that asks for GPUs.
+
+    Attributes:
+        name: name of the service.
+        command: the docker run command that would do the same.
+        asked: its request.
+        kept: its container, if that has a live lease with what it asks for.
+    """
+
+    name: str
+    command: ContainerCommand
+    asked: Asked
+    kept: Container | None
+
+
+def read_compose_launch(
+    given: Mapping[str, Given],
+    engine: ContainerEngine,
+    command: ContainerCommand,
+    *,
+    name: str | None,
+    warn: Callable[[str], None],
+) -> Launch | PlainCommand:
+    """Read and check everything that a docker compose command needs; take nothing yet.
+
+    Args:
+        given: gpulaunch's own options.
+        engine: engine of the command.
+        command: the client's command line, read.
+        name: name that the user gave the job, or None.
+        warn: called with each warning.
+
+    Returns:
+        The launch; or the command to run without a new lease, because no service needs GPUs or
+        each has a lease.
+
+    Raises:
+        UsageError: something asked for does not exist or is impossible, or the engine is not on
+            this machine.
+        FailedError: the engine or the machine does not answer.
+        SystemExit: the project is wrong, which docker has told.
+    """
+    told = _run(config_line(command))
+    project = parse_project(told.stdout)
+    names = concerned_services(project, command, _enabled(project, command))
+    client = engine.client_of(command, os.environ)
+    found = _find_wanted(engine, client, project, names)
+    found = [one for one in found if containers_of_service(project, command, one.name)]
+    if not found:
+        return PlainCommand(command.argv)
+    given = _without_sharing(given, command)
+    info = client.info()
+    wanted = _find_kept(given, found, project, command, client, info, warn)
+    if command.subcommand[-1] in ("start", "restart"):
+        return _read_start(command, wanted)
+    _pass_on(told.stderr)  # docker finds nothing to say of the generated project
+    launch = read_launch(
+        _merge_requests(given, wanted), command.without_secrets(), name=name, warn=warn
+    )
+    if launch.within and launch.within.share:
+        raise UsageError(f"{command.title} does not share, but lease {launch.within.id} is shared")
+    services, project = _services(given, engine, client, info, launch, wanted, project, warn)
+    directory = _directory(command)
+    if not services:
+        return PlainCommand(
+            generated_line(command, project, directory, written(project)), HOST_VARIABLES
+        )
+    if command.makes_only:
+        launch = replace(
+            launch, time_limit_s=None, request=replace(launch.request, ends_within_s=None)
+        )
+    compose = ComposeLaunch(project, command, directory, tuple(services))
+    return replace(launch, compose=compose, recorded_in=None)
+
+
+def _services(
+    given: Mapping[str, Given],
+    engine: ContainerEngine,
+    client: EngineClient,
+    info: Info,
+    launch: Launch,
+    wanted: Sequence[_Wanted],
+    project: Project,
+    warn: Callable[[str], None],
+) -> tuple[list[ServiceLaunch], Project]:
+    """Return the services that need leases, and the project with the GPUs of the others."""
+    settings, topology = Settings(given, os.environ), launch.machine.topology
+    offer = engine.offer_of(info, topology)
+    services: list[ServiceLaunch] = []
+    for at, one in enumerate(wanted):
+        warn_of_options({} if at else given, one.command, one.asked, warn)
+        way = choose_way(engine, offer, info, launch.machine, settings, one.command)
+        container = ContainerLaunch(
+            engine, client, one.command, one.asked, way, info.id, None, topology.driver
+        )
+        text = f"service {one.name}'s {one.asked.text}"
+        devices = one.asked.devices
+        required = admit_only(topology, devices, text) if devices else None
+        service = ServiceLaunch(one.name, container, _count(given, one.asked), required)
+        if one.kept:
+            gpus = _gpus_of(one.kept, service, topology)
+            project = with_lease(project, service, gpus, one.kept.lease_id or "")
+        else:
+            services.append(service)
+    _refuse_common(services)
+    return services, project
+
+
+def _gpus_of(container: Container, service: ServiceLaunch, topology: Topology) -> list[Gpu]:
+    """Return the GPUs of a container that keeps its lease."""
+    required = service.required
+    if required and required.uuids != frozenset(container.uuids):
+        raise UsageError(
+            f"{required.text}: its container has other GPUs",
+            f"'docker compose rm --stop {service.name}' frees them",
+        )
+    by_uuid = {gpu.uuid: gpu for gpu in topology.gpus}
+    return [by_uuid[uuid] for uuid in container.uuids]
+
+
+def written(project: Project) -> str:
+    """Return the path of a file in memory with a project, for the program that this one becomes."""
+    import json
+
+    fd = os.memfd_create("compose", 0)
+    with os.fdopen(os.dup(fd), "w") as file:
+        json.dump(project, file)
+    return f"/proc/self/fd/{fd}"
+
+
+def _run(line: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """Run docker compose config, which may read the project from our standard input.
+
+    Raises:
+        SystemExit: the project is wrong, which docker has told.
+    """
+    environment = clean_environment()
+    for variable in HOST_VARIABLES:
+        environment.pop(os.fsencode(variable), None)
+    try:
+        done = subprocess.run(  # noqa: S603
+            line,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="surrogateescape",
+            check=False,
+        )
+    except OSError as problem:
+        raise call_failed(line[0], problem) from None
+    if done.returncode:
+        _pass_on(done.stderr)
+        raise SystemExit(done.returncode)
+    return done
+
+
+def _pass_on(text: str) -> None:
+    with suppress(OSError):
+        os.write(2, text.encode(errors="surrogateescape"))
+
+
+def _enabled(project: Project, command: ContainerCommand) -> list[str]:
+    if not profiles_matter(project, command):
+        return list(project["services"])
+    return _run(enabled_line(command)).stdout.split()
+
+
+def _directory(command: ContainerCommand) -> str:
+    """Return the directory of the project, as compose finds it."""
+    said = {flag.name: flag.value for flag in reversed(command.compose_flags) if flag.value}
+    if "--project-directory" in said:
+        return os.path.abspath(said["--project-directory"])
+    file = said.get("-f") or said.get("--file") or os.environ.get("COMPOSE_FILE")
+    if file:
+        separator = os.environ.get("COMPOSE_PATH_SEPARATOR") or os.pathsep
+        return os.path.dirname(os.path.abspath(file.split(separator)[0]))
+    here = directory = os.getcwd()
+    while not any(os.path.exists(os.path.join(directory, name)) for name in _FILES):
+        if directory == os.path.dirname(directory):
+            return here
+        directory = os.path.dirname(directory)
+    return directory
+
+
+def _find_wanted(
+    engine: ContainerEngine,
+    client: EngineClient,
+    project: Project,
+    names: Sequence[str],
+) -> list[_Wanted]:
+    """Return the services that ask for GPUs of this machine's driver."""
+    found = []
+    for name in names:
+        command = run_command(project, name)
+        try:
+            asked = asked_by_flags({}, engine, command)
+            if asked is None and (command.values("--runtime")):
+                asked = asked_by_image({}, engine, command, client.image(command.operands[0]))
+        except UsageError as problem:
+            raise UsageError(f"service {name}: {problem.message}", problem.hint) from None
+        if asked and not asked.nothing and not asked.of_other_maker:
+            found.append(_Wanted(name, command, asked, None))
+    return found
+
+
+def _find_kept(
+    given: Mapping[str, Given],
+    wanted: Sequence[_Wanted],
+    project: Project,
+    command: ContainerCommand,
+    client: EngineClient,
+    info: Info,
+    warn: Callable[[str], None],
+) -> list[_Wanted]:
+    """Return the services, with the containers that have what they ask for."""
+    table = open_table(described=True, warn=warn)
+    launched = {container.service: container for container in client.launched()}
+    found = []
+    for one in wanted:
+        count = containers_of_service(project, command, one.name)
+        if count > 1:
+            raise UsageError(
+                f"service {one.name}: its {count} containers would have the GPUs of one lease",
+                "write a service for each, or leave out gpulaunch",
+            )
+        container = launched.get(f"{project['name']}/{one.name}")
+        one_off = command.subcommand[-1] == "run" and command.operands[0] == one.name
+        fits = container and _count(given, one.asked) in (None, len(container.uuids))
+        keeps = container and fits and not one_off and has_lease(container, client, info, table)
+        found.append(replace(one, kept=container) if keeps else one)
+    return found
+
+
+def _read_start(command: ContainerCommand, wanted: Sequence[_Wanted]) -> PlainCommand:
+    without = [one.name for one in wanted if one.kept is None]
+    if without:
+        raise UsageError(
+            f"{command.title}: {', '.join(without)}: no lease, so the GPUs may be somebody else's",
+            "'gpulaunch docker compose up -d' leases some",
+        )
+    return PlainCommand(command.argv)
+
+
+def _without_sharing(given: Mapping[str, Given], command: ContainerCommand) -> Mapping[str, Given]:
+    for name in _NOT_OF_COMPOSE:
+        if name in given and given[name].text != "false":
+            raise UsageError(
+                f"{given[name].option}: not for {command.title}",
+                f"'gpulaunch {given[name].option} docker run' does it for one container",
+            )
+    return {**given, "share": Given(command.title, "false")}
+
+
+def _meaning_of_all(given: Mapping[str, Given]) -> int | str | None:
+    settings = Settings(given, os.environ)
+    meant: int | str | None = settings.get("gpus").value or settings.get("all_gpus").value
+    return meant
+
+
+def _count(given: Mapping[str, Given], asked: Asked) -> int | None:
+    """Return how many GPUs a service is to get; None for all."""
+    if asked.devices:
+        return len(asked.devices)
+    if asked.number != "all":
+        return int(asked.number or 1)
+    meant = _meaning_of_all(given)
+    return None if meant in (None, "all") else int(meant or 1)
+
+
+def _merge_requests(given: Mapping[str, Given], wanted: Sequence[_Wanted]) -> Settings:
+    """Return the settings of a launch with the GPUs of all services that need a lease."""
+    if "gpus" in given and not any(one.asked.number == "all" for one in wanted):
+        raise UsageError(f"{option_text(given)}: no service asks for all GPUs, so it says nothing")
+    new = [one for one in wanted if one.kept is None]
+    counts = [_count(given, one.asked) for one in new]
+    if None in counts and len(counts) > 1:
+        greedy = next(one for one in new if _count(given, one.asked) is None)
+        raise UsageError(
+            f"service {greedy.name} asks for all GPUs, and others for more",
+            "-n N or the setting all_gpus says how many 'all' means",
+        )
+    total = "all" if None in counts else str(sum(count or 0 for count in counts) or 1)
+    merged = {**given, "gpus": Given("the services' GPUs:", total)}
+    devices = [device for one in new for device in one.asked.devices]
+    if devices:
+        before = [given["require"].text] if "require" in given else []
+        merged["require"] = Given("the services' GPUs:", ",".join([*before, *devices]))
+    return Settings(merged, os.environ)
+
+
+def _refuse_common(services: Sequence[ServiceLaunch]) -> None:
+    for at, one in enumerate(services):
+        for other in services[at + 1 :]:
+            if one.required and other.required and one.required.uuids & other.required.uuids:
+                raise UsageError(
+                    f"services {printable(one.name)} and {printable(other.name)} name the same "
+                    "GPU: each gets GPUs of its own"
+                )

@@ -1,0 +1,67 @@
+"""Lines for people whose launch cannot start: users that have GPUs, and earlier requests."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from gpulaunch.errors import printable
+from gpulaunch.files.duration import format_duration
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.table import Snapshot
+from gpulaunch.machine.gpu_names import gpus_named, gpus_text
+from gpulaunch.machine.topology import Topology
+from gpulaunch.process.system import user_name
+
+_MOST = 5
+"""The most users, jobs of a user, and earlier requests that are told one by one."""
+
+
+def who_has_what(topology: Topology, seen: Snapshot, within: Lease | None) -> list[str]:
+    """Return what is in the way of a launch.
+
+    Examples: "alice has GPUs 0,2-3 (vgg16 for 5 min)", "earlier in the queue: bob for 8 GPUs".
+
+    Args:
+        topology: the machine.
+        seen: live records of the machine, with earlier tickets only.
+        within: the lease that the launch runs inside of, or None. Only leases directly inside it
+            are told of, since those inside others have GPUs of these.
+    """
+    parent = (within.id,) if within else ()
+    leases = [lease for lease in seen.leases if lease.ancestors[:1] == parent]
+    now = datetime.now(UTC)
+    lines = []
+    for user_id in sorted({lease.user_id for lease in leases}):
+        own = [lease for lease in leases if lease.user_id == user_id]
+        uuids = {uuid for lease in own for uuid in lease.uuids}
+        gpus = gpus_named(gpu for gpu in topology.gpus if gpu.uuid in uuids)
+        jobs = [f"{name_job(lease)} for {age(lease.started_at, now)}" for lease in own]
+        lines.append(f"{user_name(user_id)} has {gpus} ({', '.join(_some(jobs))})")
+    lines = _some(lines, " users")
+    if seen.tickets:
+        waiting = [
+            f"{user_name(ticket.user_id)} for {gpus_text(ticket.gpus)}" for ticket in seen.tickets
+        ]
+        lines.append(f"earlier in the queue: {', '.join(_some(waiting))}")
+    return lines
+
+
+def _some(texts: Sequence[str], of: str = "") -> list[str]:
+    left_out = len(texts) - _MOST
+    return [*texts[:_MOST], f"and {left_out} more{of}"] if left_out > 0 else list(texts)
+
+
+def name_job(lease: Lease) -> str:
+    """Return the name of a lease's job, else its profile or program; "?" if none is published."""
+    program = lease.command[0].rpartition("/")[2] if lease.command else "?"
+    return printable(lease.name or lease.profile or program)
+
+
+def age(since: str, now: datetime) -> str:
+    """Return how long ago a record's time was, or "?" if its text is no valid time.
+
+    Another user wrote the record, so the date may be the 31st of February.
+    """
+    try:
+        return format_duration(int((now - datetime.fromisoformat(since)).total_seconds()))
+    except ValueError:
+        return "?"

@@ -1,0 +1,302 @@
+"""A lease follows the work: what a job leaves running keeps its GPUs, and is not ended."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from conftest import DGX, SHOW, VGG, Launcher, companion_of, held, until, wait_for_end
+from fake_nvml import FakeNvml
+from test_ending import ALL, STRAGGLERS, alive, free, started, table
+
+from gpulaunch.leases.holders import members
+from gpulaunch.leases.lease import parse_lease
+from gpulaunch.records import replace
+
+pytest_plugins = ("fake_nvml",)
+
+HOLD = "echo $$; exec sleep 60"
+
+
+@pytest.fixture(autouse=True)
+def _short_grace(launcher: Launcher) -> None:
+    launcher.environment["GPULAUNCH_GRACE"] = "0.2"
+
+
+@contextmanager
+def left(launcher: Launcher, script: str, pids: int) -> Iterator[tuple[list[int], str]]:
+    """Run a job to its end that leaves processes; give their pids, and what gpulaunch said."""
+    with started(launcher, *VGG, "--", "sh", "-c", f"{script}\nread line; exit 7", pids=pids) as (
+        process,
+        found,
+    ):
+        process.stdin.close()
+        assert process.wait(30) == 7
+        yield found, process.stderr.readline()  # what is left has stderr open, too
+
+
+@pytest.mark.parametrize(
+    ("sentence", "pids", "script"), STRAGGLERS, ids=[row[0] for row in STRAGGLERS]
+)
+def test_what_a_job_leaves_keeps_its_gpus(
+    launcher: Launcher, sentence: str, pids: int, script: str
+) -> None:
+    """What a job leaves goes on and keeps the lease, in one line; its end frees the GPUs."""
+    with left(launcher, script, pids) as (found, said):
+        assert alive(found) == found, sentence
+        (lease,) = table(launcher)["leases"]
+        assert set(found) <= set(lease["left_over_pids"]), sentence
+        assert said.startswith("gpulaunch: warning: the job has ended, but "), sentence
+        ends = "ends it\n" if len(lease["left_over_pids"]) == 1 else "ends them\n"
+        assert said.endswith(f"GPUs 0,2,3: 'gpulaunch free {lease['id']}' {ends}"), sentence
+        assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
+        with launcher.start(*ALL, "--wait", *SHOW) as waiter:
+            assert "waiting as number 1" in waiter.stderr.readline()
+            for pid in found:
+                os.kill(pid, signal.SIGKILL)
+            assert waiter.communicate(timeout=30)[0] == "0,1,2,3,4,5,6,7\n"
+    assert launcher.records() == []
+
+
+def test_free_ends_what_a_job_left(launcher: Launcher) -> None:
+    """`free` ends left-overs that have neither the record open nor a session of the job's."""
+    with left(launcher, STRAGGLERS[2][2], 1) as (found, _):
+        (lease,) = table(launcher)["leases"]
+        assert free(launcher, lease["id"]).returncode == 0
+        assert (alive(found), launcher.records()) == ([], [])
+
+
+def test_nothing_is_said_of_what_ends_with_the_job(launcher: Launcher) -> None:
+    """Processes that end a moment after the job neither keep the lease nor make a line."""
+    done = launcher.run(*VGG, "--", "sh", "-c", "sleep 0.1 & exit 7")
+    assert (done.returncode, done.stderr, launcher.records()) == (7, "", [])
+
+
+SUPERVISOR = """
+import subprocess, sys
+workers = [
+    subprocess.Popen([sys.executable, "-Sc", "import sys; sys.stdin.read()"],
+    stdin=sys.stdin, start_new_session=True) for _ in range(2)
+]
+print(*(worker.pid for worker in workers), sep="\\n", flush=True)
+workers[0].wait()
+"""
+
+
+@pytest.mark.parametrize("whole_group", [False, True], ids=["launcher", "process group"])
+def test_killed_launcher_loses_no_lease(launcher: Launcher, whole_group: bool) -> None:
+    """Workers of a supervisor that closes descriptors keep their GPUs after SIGKILL."""
+    job = (sys.executable, "-Sc", SUPERVISOR)
+    with started(launcher, *ALL, "--", *job, pids=2) as (process, workers):
+        (lease,) = table(launcher)["leases"]
+        if whole_group:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+            os.kill(lease["job_pid"], signal.SIGKILL)
+        assert process.wait(30) == -signal.SIGKILL
+        assert alive(workers) == workers
+        assert launcher.run(*DGX, "-n", "1", *SHOW).returncode == 75
+        assert table(launcher)["leases"][0]["left_over_pids"] == sorted(workers)
+        process.stdin.close()
+        until(lambda: launcher.records() == [])
+
+
+def test_end_means_end_after_a_killed_launcher(launcher: Launcher) -> None:
+    """With --leftovers end a killed launcher's job goes on, and what it leaves ends with it."""
+    launcher.environment["GPULAUNCH_LEFTOVERS"] = "end"
+    job = (sys.executable, "-Sc", SUPERVISOR)
+    with started(launcher, *ALL, "--", *job, pids=2) as (process, workers):
+        (lease,) = table(launcher)["leases"]
+        process.kill()
+        assert process.wait(30) == -signal.SIGKILL
+        assert launcher.run(*DGX, "-n", "1", *SHOW).returncode == 75
+        assert alive([lease["job_pid"], *workers]) == [lease["job_pid"], *workers]
+        os.kill(lease["job_pid"], signal.SIGKILL)
+        until(lambda: launcher.records() == [])
+        assert alive(workers) == []
+
+
+def test_left_overs_end_under_ci_unless_kept(launcher: Launcher) -> None:
+    """With CI=true what a job leaves is ended, in one line; --leftovers keep goes on."""
+    launcher.environment["CI"] = "true"
+    with left(launcher, "sleep 60 & echo $!", 1) as (found, said):
+        end = f"the job has ended, and pid {found[0]} (sleep 60) with it"
+        assert said == f"gpulaunch: warning: {end}\n"
+        assert (alive(found), launcher.records()) == ([], [])
+    launcher.environment["GPULAUNCH_LEFTOVERS"] = "keep"
+    with left(launcher, "sleep 60 & echo $!", 1) as (found, _):
+        assert alive(found) == found
+        assert len(launcher.records()) == 1
+
+
+def test_terminated_launcher_ends_what_the_job_left(launcher: Launcher) -> None:
+    """TERM to the launcher asks for the end of all that its job has started."""
+    script = "sleep 60 & echo $!; read line"
+    with started(launcher, *VGG, "--", "sh", "-c", script) as (process, found):
+        process.terminate()
+        assert (process.wait(30), process.stderr.read()) == (143, "")
+        assert (alive(found), launcher.records()) == ([], [])
+
+
+def test_nested_launch_keeps_only_its_own_gpus(launcher: Launcher) -> None:
+    """A launch inside a job outlives it with its own GPUs; the others are free."""
+    script = "gpulaunch -n 1 -- sh -c 'echo $$; exec sleep 60' & read line"
+    with started(launcher, *VGG, "--", "sh", "-c", script) as (process, _):
+        process.stdin.close()
+        assert process.wait(30) == 1
+        (lease,) = json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
+        assert (lease["gpus"], lease["left_over_pids"]) == ([0], None)
+
+
+def test_time_limit_counts_for_what_is_left(launcher: Launcher) -> None:
+    """At the time limit left-overs are ended, and a job whose launcher was killed, too."""
+    script = "sleep 60 & echo $!; exit 7"
+    with started(launcher, *VGG, "--time-limit", "1", "--", "sh", "-c", script) as (process, found):
+        assert process.wait(30) == 7
+        wait_for_end(found[0])
+        until(lambda: launcher.records() == [])
+    with started(launcher, *VGG, "--time-limit", "1", "--", "sh", "-c", HOLD) as (process, found):
+        process.kill()
+        wait_for_end(found[0])
+        until(lambda: launcher.records() == [])
+
+
+def test_companion_goes_with_the_state_directory(launcher: Launcher) -> None:
+    """Where the directory has been removed, no companion looks for left-overs for ever."""
+    with started(launcher, *VGG, "--", "sh", "-c", HOLD) as (process, found):
+        companion = companion_of(launcher, process.pid)
+        process.kill()
+        shutil.rmtree(launcher.state)
+        os.kill(found[0], signal.SIGKILL)
+        wait_for_end(companion)
+        launcher.state.mkdir()
+
+
+def test_killed_companion_is_replaced(launcher: Launcher) -> None:
+    """A companion that is killed costs nothing: at the job's end another one keeps the lease."""
+    script = "sleep 60 & echo $!; read line; exit 7"
+    with started(launcher, *VGG, "--", "sh", "-c", script) as (process, found):
+        companion = companion_of(launcher, process.pid)
+        os.kill(companion, signal.SIGKILL)
+        process.stdin.close()
+        assert process.wait(30) == 7
+        assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
+        os.kill(found[0], signal.SIGKILL)
+        until(lambda: launcher.records() == [])
+
+
+def test_idle_daemon_keeps_no_gpus_for_ever(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
+    """On real GPUs a daemon that has not used them for leftover_timeout frees them, unharmed."""
+    launcher.environment["GPULAUNCH_LEFTOVER_TIMEOUT"] = "0.5"
+    daemons = "for i in 1 2; do setsid -f sh -c 'echo $$; exec sleep 60'; done; read line; exit 7"
+    with started(launcher, "--only", "0", "--", "sh", "-c", daemons, pids=2) as (process, found):
+        at_work, idle = found
+        dgx1_v100.add(f"process 0 {at_work} 300")
+        process.stdin.close()
+        assert process.wait(30) == 7
+        done = launcher.run("--only", "0", "--wait", "--wait-timeout", "2.5", "--", "true")
+        assert (done.returncode, len(launcher.records())) == (124, 1)
+        dgx1_v100.drop("process ")
+        assert launcher.run("--only", "0", "--wait", "--", "true", timeout=20).returncode == 0
+        assert alive([at_work, idle]) == [at_work, idle]
+
+
+def test_status_says_since_when_and_to_what_use(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
+    """`status` says since when left-overs hold a lease, and whether its GPUs are in use."""
+    script = "setsid -f sh -c 'echo $$; exec sleep 60'; read line"
+    with started(launcher, "--only", "0", "--", "sh", "-c", script) as (process, (daemon,)):
+        (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+        assert (lease["left_over_since"], lease["left_over_uses_gpus"]) == (None, None)
+        record = launcher.state / launcher.records()[0]
+        os.utime(record, (0, 0))  # as of a job that has run for long
+        process.stdin.close()
+        assert process.wait(30) == 1
+        until(lambda: record.stat().st_mtime > 0)
+        for use, words in ((True, "using its GPUs"), (False, "without using its GPUs")):
+            if use:
+                dgx1_v100.add(f"process 0 {daemon} 300")
+            (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+            since = datetime.fromisoformat(lease["left_over_since"]).timestamp()
+            assert (abs(time.time() - since) < 60, lease["left_over_uses_gpus"]) == (True, use)
+            shown = " ".join(launcher.run("status").stdout.split())
+            assert re.search(rf"\(pid {daemon}, for \d+ s, {words}\)", shown)
+            dgx1_v100.drop("process ")
+
+
+def test_status_copes_with_any_date(launcher: Launcher) -> None:
+    """A record that its owner dates to no year that there is does not stop `status`."""
+    with TemporaryDirectory(dir="/dev/shm") as state:  # a tmpfs bounds no dates
+        launcher.state = Path(state)
+        launcher.environment["GPULAUNCH_STATE_DIR"] = state
+        with left(launcher, "sleep 60 & echo $!", 1):
+            os.utime(Path(state) / launcher.records()[0], (0, 1 << 62))
+            (lease,) = table(launcher)["leases"]
+            assert lease["left_over_since"] is None
+        until(lambda: launcher.records() == [])
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_job_in_the_background_of_its_session_counts_while_idle(launcher: Launcher) -> None:
+    """What goes on in the job's session keeps its GPUs, also while it does not use them."""
+    launcher.environment["GPULAUNCH_LEFTOVER_TIMEOUT"] = "0.2"
+    script = "sleep 60 & echo $!; read line"
+    with started(launcher, "--only", "0", "--", "sh", "-c", script) as (process, _):
+        process.stdin.close()
+        assert process.wait(30) == 1
+        done = launcher.run("--only", "0", "--wait", "--wait-timeout", "1.5", "--", "true")
+        assert done.returncode == 124
+
+
+def test_free_gives_what_a_job_left_time_to_tidy_up(launcher: Launcher, tmp_path: Path) -> None:
+    """`free` sends TERM to all that belongs to a lease, and KILL only after the grace."""
+    launcher.environment["GPULAUNCH_GRACE"] = "20"
+    tidy = f"trap 'sleep 0.5; echo tidy > {tmp_path}/log; exit 0' TERM"
+    tidy += "; echo \\$\\$; while :; do sleep 0.05; done"
+    script = f'sh -c "{tidy}" & wait'
+    with started(launcher, *VGG, "--", "sh", "-c", script) as (process, found):
+        (lease,) = table(launcher)["leases"]
+        done = launcher.run("free", *DGX, lease["id"])
+        assert done.returncode == 0, done.stderr
+        assert process.wait(30) == 143
+        assert ((tmp_path / "log").read_text(), alive(found)) == ("tidy\n", [])
+    assert launcher.records() == []
+
+
+def test_record_of_a_container_stays_small(launcher: Launcher) -> None:
+    """The record of a container's lease is cut to what is read of it once nobody holds it."""
+    with held(launcher, *VGG):
+        (name,) = launcher.records()
+        lease = parse_lease(json.loads((launcher.state / name).read_text()), os.getuid())
+    long = replace(lease, command=("docker", "run", *["-e", "NAME=\x1bvalue"] * 2000))
+    assert len(json.dumps(long.to_document())) > 16384
+    document = replace(long, engine="NXUF").to_document()
+    assert len(json.dumps(document)) <= 4096
+    assert document["command"][:2] == ["docker", "run"]
+
+
+def test_descendants_belong_to_a_lease(launcher: Launcher) -> None:
+    """A process without the record, the id or the session counts if its parent does."""
+    spawn = "import os; os.posix_spawnp('sleep', ['sleep', '60'], {}, setsid=True)"
+    with held(launcher, *VGG):
+        (name,) = launcher.records()
+        fd = os.open(launcher.state / name, os.O_RDONLY)
+    command = [sys.executable, "-SIc", f"{spawn}; print(1, flush=True); input()"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env={"PATH": os.environ["PATH"]}, **pipes) as parent:
+        assert parent.stdout.readline() == b"1\n"
+        child = int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text())
+        assert members(fd, "nosuch", [parent.pid]) == {parent.pid, child}
+        os.kill(child, signal.SIGKILL)
+        parent.communicate(b"\n")
+    os.close(fd)

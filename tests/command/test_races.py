@@ -1,0 +1,56 @@
+"""Launches that want GPUs at the same moment: a lost race sends nobody away while GPUs are free."""
+
+import subprocess
+import sys
+
+import pytest
+from conftest import Launcher
+
+CROWDS = [("nvl72", 1, 20), ("nvl72", 8, 9), ("minsky-cluster", 2, 8), ("dgx1-v100", 1, 8)]
+
+
+@pytest.mark.parametrize(("machine", "gpus", "launches"), CROWDS)
+def test_all_that_fit_start_at_once(
+    launcher: Launcher, machine: str, gpus: int, launches: int
+) -> None:
+    """Launches that fit together all get their GPUs, none twice, though all choose the same."""
+    script = 'echo "$CUDA_VISIBLE_DEVICES"; read line'
+    pipes = {"stdin": subprocess.PIPE}
+    crowd = [
+        launcher.start("--topology", machine, "-n", str(gpus), "--", "sh", "-c", script, **pipes)
+        for _ in range(launches)
+    ]
+    taken = [one.stdout.readline().strip() for one in crowd]
+    said = [one.communicate("\n", timeout=60)[1] for one in crowd]
+    assert [one.returncode for one in crowd] == [0] * launches, said
+    indices = [index for line in taken for index in line.split(",")]
+    assert len(indices) == len(set(indices)) == gpus * launches
+
+
+WORKER = """
+import logging, sys, gpulaunch
+waited = []
+class Waiting(logging.Handler):
+    def emit(self, record):
+        waited.append(record.getMessage())
+log = logging.getLogger("gpulaunch")
+log.addHandler(Waiting())
+log.setLevel(logging.INFO)
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(25):
+    gpulaunch.allocate(1, topology="dgx1-v100", wait=True).release()
+print(waited)
+"""
+
+
+def test_workers_that_fit_never_queue(launcher: Launcher) -> None:
+    """Eight workers that want one of eight GPUs each never find all of them in use."""
+    command = [sys.executable, "-c", WORKER]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    workers = [subprocess.Popen(command, env=launcher.environment, **pipes) for _ in range(8)]
+    assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 8
+    for worker in workers:
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+    assert [worker.communicate(timeout=60)[0] for worker in workers] == ["[]\n"] * 8

@@ -1,0 +1,252 @@
+"""CI jobs that are cancelled leave neither a lease nor a container, whatever the runner sends.
+
+Each runner's signals are repeated in its order, with shorter waits; docs/decisions/cancelled-ci.md
+says where they were read.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+from conftest import DGX, Launcher, companion_of, holders, wait_for_end
+from engine import IMAGE, Engine
+from test_docker import DESCRIBED, Host, until
+
+from gpulaunch.process.ending import marked
+from gpulaunch.process.system import parents, stat_fields
+
+GRACE_S = 0.5
+COOKIES = ("RUNNER_TRACKING_ID", "JENKINS_NODE_COOKIE", "BUILD_ID", "CI_JOB_ID")
+
+# The last command is not the step's own process, as bash would make it: more may come after it.
+STEP = "{}; echo the step goes on"
+LOCAL = "gpulaunch {dgx} -n 2 -- {{}}".format(dgx=" ".join(DGX))
+DOCKER = "gpulaunch {dgx} docker run --rm --gpus 2 {{}}".format(dgx=" ".join(DGX))
+IN_IMAGE = f"{IMAGE} sh -c 'echo ready; exec sleep 1000'"
+JOBS = {
+    "local": LOCAL.format("sh -c 'echo ready; exec sleep 1000'"),
+    "local, deaf to INT and TERM": LOCAL.format(
+        """sh -c 'trap "" INT TERM; echo ready; exec sleep 1000'"""
+    ),
+    "local, with a child in a session of its own": LOCAL.format(
+        "sh -c 'setsid sleep 1000 & echo ready; exec sleep 1000'"
+    ),
+    "docker run": DOCKER.format(IN_IMAGE),  # PID 1 of a container is deaf to TERM
+    "docker run --init": DOCKER.format(f"--init {IN_IMAGE}"),
+    "docker run -d": DOCKER.format(f"-d {IN_IMAGE} >&2") + "; echo ready; sleep 1000",
+}
+
+
+class Step:
+    """A runner's shell with a step in it, in a process group of its own.
+
+    Attributes:
+        shell: the shell.
+        environment: the runner's variables.
+    """
+
+    def __init__(self, host: Host, script: str) -> None:
+        self.environment = {name: f"{name} of {host.launcher.state}" for name in COOKIES}
+        self.shell = subprocess.Popen(
+            ["bash", "-c", STEP.format(script)],
+            env={**host.environment, **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.shell.stdout.readline() == "ready\n", self.shell.stderr.read()
+
+    def signal_group(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.shell.pid, number)
+
+    def ends_within(self, seconds: float) -> bool:
+        """Return whether the shell ends in time."""
+        with suppress(subprocess.TimeoutExpired):
+            self.shell.wait(seconds)
+        return self.shell.returncode is not None
+
+    def processes(self, *cookies: str) -> list[int]:
+        """Return the processes with all of these variables, as a runner lists them."""
+        found = [marked(f"{name}={self.environment[name]}") for name in cookies]
+        return sorted(set.intersection(*found))
+
+
+def gitlab_terminates(step: Step) -> None:
+    """GitLab's shell executor: TERM to the group. KILL comes ten minutes later."""
+    step.signal_group(signal.SIGTERM)
+
+
+def gitlab_kills(step: Step) -> None:
+    """GitLab's shell executor, after ten minutes: KILL to the group."""
+    step.signal_group(signal.SIGKILL)
+
+
+def github(step: Step) -> None:
+    """GitHub: INT, TERM, KILL to the step's process alone, then KILL to all with its variable."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        if not step.ends_within(0):
+            step.shell.send_signal(number)
+            step.ends_within(0.2)  # 7.5 s, 2.5 s
+    for pid in step.processes("RUNNER_TRACKING_ID"):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def jenkins(step: Step) -> None:
+    """Jenkins: TERM to all with its cookies, each after its descendants; at last KILL."""
+    parent_of = parents()
+    found = step.processes("JENKINS_NODE_COOKIE", "BUILD_ID")
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in found:
+            end_recursively(pid, number, parent_of, time.monotonic() + 0.2)  # 5 s
+
+
+def end_recursively(
+    pid: int, number: signal.Signals, parent_of: dict[int, int], deadline: float
+) -> None:
+    """Signal a process after its descendants, waiting for each until the deadline of all."""
+    for child in [child for child, parent in parent_of.items() if parent == pid]:
+        end_recursively(child, number, parent_of, deadline)
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+        while stat_fields(pid)[:1] not in ([], ["Z"]) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def buildkite(step: Step) -> None:
+    """Buildkite: TERM to the group, and KILL to the group 10 s later."""
+    step.signal_group(signal.SIGTERM)
+    step.ends_within(0.2)  # 10 s
+    step.signal_group(signal.SIGKILL)
+
+
+RUNNERS = (gitlab_terminates, gitlab_kills, github, jenkins, buildkite)
+
+
+@pytest.fixture
+def host(launcher: Launcher, docker: Engine) -> Iterator[Host]:
+    """Yield a described DGX-1 as CI sees it; its GPUs must be free once the containers are gone."""
+    host = Host(launcher, docker, DESCRIBED, DGX)
+    launcher.environment |= {"CI": "true", "GPULAUNCH_GRACE": str(GRACE_S)}
+    yield host
+    if launcher.records():
+        docker.remove_all()
+        until(lambda: host.leases() == [], "the end of the lease")  # a look, if nobody watches
+
+
+@contextmanager
+def running(host: Host, script: str) -> Iterator[Step]:
+    """Yield a step whose job is ready, and end afterwards what is left of it."""
+    step = Step(host, script)
+    try:
+        yield step
+    finally:
+        for pid in step.processes("BUILD_ID"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        step.shell.communicate(timeout=30)
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("runner", RUNNERS, ids=lambda runner: runner.__name__)
+def test_cancelled(host: Host, runner: Callable[[Step], None], job: str) -> None:
+    """A cancelled CI job leaves no lease, no container and no process, but what it detached."""
+    with running(host, JOBS[job]) as step:
+        (lease,) = host.leases()
+        runner(step)
+        if job == "docker run -d":
+            until(lambda: step.processes("BUILD_ID") == [], "the end of the step")
+            assert host.do("ps", "--quiet", "--no-trunc") == host.lease()["container"]
+            return
+        host.await_free()
+        # docker removes it (--rm) a moment after its end, which frees the GPUs
+        until(lambda: host.do("ps", "--all", "--quiet") == "", "the end of the container")
+        until(
+            lambda: not marked(f"GPULAUNCH_LEASE={lease['id']}") and not step.processes("BUILD_ID"),
+            "the end of the job's processes",
+        )
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_only_the_shell_is_killed(host: Host, job: str) -> None:
+    """A job whose shell alone is killed runs on, as without gpulaunch, and keeps its GPUs."""
+    with running(host, JOBS[job]) as step:
+        (lease,) = host.leases()
+        step.shell.kill()
+        step.shell.wait()
+        assert host.leases() == [lease]
+        done = host.launcher.run("free", lease["id"])
+        assert (done.returncode, done.stderr) == (0, "")
+        until(host.nothing_has_run, "the end of the container")
+
+
+@pytest.mark.parametrize("ci", ["true", ""])
+def test_everybody_is_killed(host: Host, ci: str) -> None:
+    """What a cancelled CI job left, its companion killed, too, is ended by the next launch alone.
+
+    Where CI is not set, nothing is.
+    """
+    host.environment["CI"] = ci
+    with running(host, JOBS["docker run"]) as step:
+        lease = host.lease()
+        launcher, client = lease["pid"], lease["job_pid"]
+        for pid in (companion_of(host.launcher, launcher), launcher, client):
+            os.kill(pid, signal.SIGKILL)
+            wait_for_end(pid)
+        step.signal_group(signal.SIGKILL)
+        assert [one["id"] for one in host.leases()] == [lease["id"]]
+        done = host.run("-n", "1", "--dry-run", "--", "true")
+        assert (done.returncode, host.lease()["id"]) == (0, lease["id"])
+        done = host.run("-n", "1", "--", "true")
+        warning = f"ended lease {lease['id']}: its CI job is gone, and its container was left"
+        assert (done.returncode, done.stderr) == (
+            0,
+            f"gpulaunch: warning: {warning}\n" if ci else "",
+        )
+        if ci:
+            until(host.nothing_has_run, "the end of the container")
+        else:
+            assert host.lease()["id"] == lease["id"]
+
+
+def test_what_was_detached_goes_on(host: Host) -> None:
+    """With CI=true, too, a container of docker run -d goes on without its companion."""
+    with running(host, JOBS["docker run -d"]):
+        (companion,) = holders(host.launcher.state / host.launcher.records()[0])
+        os.kill(companion, signal.SIGKILL)
+        wait_for_end(companion)
+        done = host.run("-n", "1", "--", "true")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert host.lease()["container"] == host.do("ps", "--quiet", "--no-trunc")
+
+
+def test_told_of_kill(host: Host) -> None:
+    """One line tells of a job that is killed because it ignored TERM; its status is KILL's."""
+    for job in ("local, deaf to INT and TERM", "docker run"):
+        command = JOBS[job].removeprefix("gpulaunch ")
+        with host.launcher.start(*shlex.split(command)) as process:
+            assert process.stdout.readline() == "ready\n"
+            process.terminate()
+            warning = "the job goes on 0.5 s after TERM: it is killed, as CI=true"
+            assert process.stderr.read() == f"gpulaunch: warning: {warning}\n"
+            assert process.wait(30) == 128 + signal.SIGKILL
+        assert host.launcher.records() == []
+
+
+def test_a_killed_client_takes_its_container_along(host: Host) -> None:
+    """Where docker itself is killed, the launcher ends the container, and says so."""
+    with host.launcher.start(*shlex.split(JOBS["docker run --init"])[1:]) as process:
+        assert process.stdout.readline() == "ready\n"
+        os.kill(host.lease()["job_pid"], signal.SIGKILL)
+        assert process.wait(30) == 128 + signal.SIGKILL
+        warning = "docker has ended before its container: that ends, too, as CI=true"
+        assert process.stderr.read() == f"gpulaunch: warning: {warning}\n"
+    assert host.launcher.records() == []
+    until(host.nothing_has_run, "the end of the container")

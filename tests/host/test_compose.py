@@ -1,0 +1,499 @@
+"""`gpulaunch docker compose ...` with a real Docker Engine and a real docker compose.
+
+Each service that asks for GPUs gets a lease of its own, which follows its container.
+"""
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import DGX, Launcher
+from engine import IMAGE, Engine, link_compose
+from test_docker import DESCRIBED, Host, complaint, until
+
+SLEEP = ["sleep", "1000"]
+
+
+def reserved(**request: object) -> dict[str, object]:
+    """Return the part of a service that reserves GPUs."""
+    devices = [{"driver": "nvidia", "capabilities": ["gpu"], **request}]
+    return {"deploy": {"resources": {"reservations": {"devices": devices}}}}
+
+
+def service(**more: object) -> dict[str, object]:
+    """Return a service that runs until it is stopped, at once."""
+    whole = {"image": IMAGE, "command": SLEEP, "network_mode": "none", "stop_grace_period": "0s"}
+    return {**whole, **more}
+
+
+MIXED = {
+    "one": service(**reserved(count=1)),
+    "two": service(**reserved(count=2)),
+    "db": service(),
+}
+
+
+class Project:
+    """A project of docker compose in a directory of its own."""
+
+    def __init__(self, host: Host, directory: Path, services: dict[str, object]) -> None:
+        self.host, self.directory, self.name = host, directory, directory.name
+        directory.mkdir()
+        self.write(services)
+
+    def write(self, services: dict[str, object]) -> None:
+        """Change the project."""
+        (self.directory / "compose.yaml").write_text(json.dumps({"services": services}))
+
+    def run(
+        self, *arguments: str, options: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        """Run docker compose through gpulaunch to its end."""
+        return self.host.run(*options, "docker", "compose", *arguments, cwd=self.directory)
+
+    def start(self, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+        """Start docker compose through gpulaunch."""
+        line = (*options, "docker", "compose", *arguments)
+        return self.host.start(*line, cwd=self.directory)
+
+    @contextmanager
+    def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Yield docker compose through gpulaunch; if it still runs afterwards, end it."""
+        with self.start(*arguments) as launch:
+            try:
+                yield launch
+            finally:
+                if launch.poll() is None:
+                    launch.terminate()
+                    self.host.engine.remove_all()
+
+    def plain(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run docker compose without gpulaunch to its end."""
+        return self.host.plain("compose", *arguments, cwd=self.directory)
+
+    def up(self, *arguments: str) -> None:
+        """Bring the project up in the background, which must succeed."""
+        done = self.run("up", "-d", *arguments)
+        assert done.returncode == 0, done.stderr
+
+    def container(self, name: str) -> str:
+        """Return the name of a service's container."""
+        return f"{self.name}-{name}-1"
+
+    def inspect(self, name: str) -> dict:
+        """Return what the engine says of a service's container."""
+        return json.loads(self.host.do("inspect", self.container(name)))[0]
+
+    def states(self) -> dict[str, str]:
+        """Return what the containers of the services do."""
+        rows = self.host.do(
+            *("ps", "--all", "--filter", f"label=com.docker.compose.project={self.name}"),
+            *("--format", '{{.Label "com.docker.compose.service"}} {{.State}}'),
+        )
+        return dict(row.split() for row in rows.splitlines())
+
+    def gpus(self, name: str) -> list[int]:
+        """Return the GPUs that a service's container sees."""
+        show = "tr '\\0' '\\n' < /proc/1/environ | grep FAKE_GPU; ls /dev | grep nvidia; true"
+        return self.host.seen(self.host.do("exec", self.container(name), "sh", "-c", show))
+
+    def leased(self) -> dict[str, list[int]]:
+        """Return the GPUs of the leases by their names."""
+        return {lease["name"]: lease["gpus"] for lease in self.host.leases()}
+
+
+@pytest.fixture
+def host(launcher: Launcher, docker: Engine) -> Iterator[Host]:
+    """Yield a described DGX-1 with docker compose; its GPUs must be free in the end."""
+    host = Host(launcher, docker, DESCRIBED, DGX)
+    link_compose(Path(host.environment["DOCKER_CONFIG"]))
+    if host.plain("compose", "version").returncode:
+        pytest.skip("not installed: docker compose")
+    yield host
+    docker.remove_all()
+    host.await_free()
+
+
+@pytest.fixture
+def project(host: Host, tmp_path: Path) -> Project:
+    """Return a project with a service for one GPU, one for two, and one without."""
+    return Project(host, tmp_path / "mixed", MIXED)
+
+
+def test_each_service_gets_a_lease(project: Project) -> None:
+    """Services with GPUs get as many as they ask for, and see those of their leases alone."""
+    project.up()
+    leased = project.leased()
+    assert {name: len(gpus) for name, gpus in leased.items()} == {"mixed/one": 1, "mixed/two": 2}
+    assert project.gpus("one") == sorted(leased["mixed/one"])
+    assert project.gpus("two") == sorted(leased["mixed/two"])
+    assert not set(project.gpus("one")) & set(project.gpus("two"))
+    assert project.gpus("db") == []
+
+
+def test_a_killed_service_frees_its_lease_alone(project: Project) -> None:
+    """When one service is killed, the others keep their leases."""
+    project.up()
+    project.host.do("kill", project.container("one"))
+    until(lambda: list(project.leased()) == ["mixed/two"], "the end of one lease")
+
+
+@pytest.mark.parametrize("launched", [True, False], ids=["with gpulaunch", "without"])
+def test_down_frees_all(project: Project, *, launched: bool) -> None:
+    """Docker compose down frees every lease, with and without gpulaunch."""
+    project.up()
+    done = project.run("down") if launched else project.plain("down")
+    assert done.returncode == 0, done.stderr
+    project.host.await_free()
+
+
+def test_everything_else_stays(project: Project) -> None:
+    """What gpulaunch's containers are made with differs from plain compose's in GPUs alone."""
+    directory = project.directory
+    (directory / "context").mkdir()
+    (directory / "one.env").write_text("FROM_FILE=$$x\n")
+    (directory / "secret").write_text("s")
+    rich = service(
+        **reserved(count=1),
+        env_file="one.env",
+        environment=["DOLLAR=a$$b", "ALL_OF=${HOME}", "CUDA_VISIBLE_DEVICES", "EMPTY="],
+        command=["sh", "-c", "echo $$HOME; sleep 1000"],
+        volumes=["./context:/context:ro", "named:/named"],
+        secrets=["secret"],
+        labels={"my.label": "${USER-nobody} $$"},
+        devices=["/dev/null:/dev/mine"],
+        depends_on=["db"],
+        healthcheck={"test": ["CMD", "true"]},
+        tmpfs="/run",
+    )
+    document = {
+        "services": {**MIXED, "one": rich},
+        "volumes": {"named": {}},
+        "secrets": {"secret": {"file": "./secret"}},
+    }
+    (directory / "compose.yaml").write_text(json.dumps(document))
+    assert project.plain("create").returncode == 0
+    before = {name: project.inspect(name) for name in MIXED}
+    assert project.plain("down").returncode == 0
+    done = project.run("create")
+    assert done.returncode == 0, done.stderr
+    for name in MIXED:
+        assert without_gpus(project.inspect(name)) == without_gpus(before[name]), name
+
+
+def without_gpus(container: dict) -> dict:
+    """Return what a container is made with, without its GPUs and what compose computes of them."""
+    config, host = container["Config"], container["HostConfig"]
+    own = ("io.gpulaunch.", "com.docker.compose.config-hash", "com.docker.compose.project.config")
+    labels = {key: text for key, text in config["Labels"].items() if not key.startswith(own)}
+    ours = ("NVIDIA_VISIBLE_DEVICES=", "GPULAUNCH_LEASE=")
+    variables = sorted(text for text in config["Env"] if not text.startswith(ours))
+    return {
+        "Config": {**config, "Labels": labels, "Env": variables, "Hostname": None},
+        "HostConfig": {
+            **host,
+            "DeviceRequests": None,
+            "Mounts": sorted(map(str, host.get("Mounts", []))),
+        },
+        "Mounts": sorted(mount["Destination"] for mount in container["Mounts"]),
+    }
+
+
+def test_up_again_keeps_what_runs(project: Project) -> None:
+    """A second up takes no GPUs for containers that are up, nor makes them anew."""
+    project.up()
+    leased, ids = project.leased(), {name: project.inspect(name)["Id"] for name in MIXED}
+    project.up()
+    assert project.leased() == leased
+    assert {name: project.inspect(name)["Id"] for name in MIXED} == ids
+
+
+def test_up_again_replaces_what_has_ended(project: Project) -> None:
+    """A second up gives new GPUs to a service that has ended, and leaves the others alone."""
+    project.up()
+    two = project.inspect("two")["Id"]
+    project.host.do("kill", project.container("one"))
+    until(lambda: list(project.leased()) == ["mixed/two"], "the end of one lease")
+    project.up()
+    assert project.gpus("one") == project.leased()["mixed/one"]
+    assert project.inspect("two")["Id"] == two
+
+
+def test_run_gets_a_lease_for_as_long_as_it_runs(project: Project) -> None:
+    """Docker compose run gets a lease of its own, which has ended when the command returns."""
+    for _ in range(2):
+        done = project.run("run", "--rm", "two", "sh", "-c", "ls /dev | grep -c nvidia")
+        assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+        assert project.leased() == {}
+
+
+def test_too_few_free_gpus_start_nothing(project: Project) -> None:
+    """With too few free GPUs nothing is started and nothing leased, and the status is 75."""
+    with project.host.start("-n", "6", "--", "cat", stdin=subprocess.PIPE) as job:
+        until(lambda: bool(project.host.leases()), "the lease of another job")
+        done = project.run("up", "-d")
+        assert done.returncode == 75
+        assert project.host.do("ps", "--all", "--quiet") == ""
+        assert len(project.host.leases()) == 1
+        job.stdin.close()
+
+
+def test_two_projects_that_wait_both_finish(host: Host, tmp_path: Path) -> None:
+    """Of two projects that want more than half each, one waits for all and none for a part."""
+    services = {
+        name: service(**reserved(count=3), command=["sleep", "1"]) for name in ("left", "right")
+    }
+    projects = [Project(host, tmp_path / name, services) for name in ("first", "second")]
+    launches = [project.start("up", options=("--wait",)) for project in projects]
+    for launch in launches:
+        _, told = launch.communicate(timeout=60)
+        assert launch.returncode == 0, told
+
+
+def test_an_interrupt_ends_the_foreground(project: Project) -> None:
+    """INT to a foreground up stops the containers and frees all."""
+    with project.started("up") as launch:
+        until(lambda: "running" in project.states().get("two", ""), "the containers")
+        until(lambda: "running" in project.states().get("one", ""), "the containers")
+        launch.send_signal(signal.SIGINT)
+        launch.communicate(timeout=60)
+    assert set(project.states().values()) == {"exited"}
+    project.host.await_free()
+
+
+def test_up_at_once_after_an_interrupt_finds_the_same_gpus_free(host: Host, tmp_path: Path) -> None:
+    """Up again right after an interrupt waits for the leases that are about to end."""
+    project = Project(host, tmp_path / "whole", {"all": service(**reserved(count="all"))})
+    with project.started("up") as launch:
+        until(lambda: project.states().get("all") == "running", "the container")
+        launch.send_signal(signal.SIGINT)
+        launch.communicate(timeout=60)
+    project.up()
+    assert project.gpus("all") == list(range(8))
+
+
+def test_a_service_that_ends_frees_its_lease_beside_the_foreground(project: Project) -> None:
+    """While up is attached to others, a service that ends frees its lease."""
+    with project.started("up") as launch:
+        until(lambda: project.states().get("one") == "running", "the container")
+        project.host.do("kill", project.container("one"))
+        until(lambda: list(project.leased()) == ["mixed/two"], "the end of one lease")
+        launch.send_signal(signal.SIGINT)
+        launch.communicate(timeout=60)
+
+
+def test_a_killed_launcher_leaves_no_lease_without_container(project: Project) -> None:
+    """Killed while docker compose makes containers, gpulaunch leaves leases to companions."""
+    with project.started("up", "-d") as launch:
+        until(lambda: len(project.leased()) == 2, "the leases")
+        launch.kill()
+        launch.communicate(timeout=60)
+    until(lambda: len(project.states()) == len(MIXED), "the containers")
+    until(lambda: set(project.states().values()) == {"running"}, "the containers")
+    assert set(project.leased()) == {"mixed/one", "mixed/two"}
+    assert project.plain("down").returncode == 0
+    project.host.await_free()
+
+
+def test_a_wrong_file_is_composes_to_tell(project: Project) -> None:
+    """What is wrong with a project is told by compose alone, once, with its status."""
+    project.write({"one": {"image": 3}})
+    for words in (["up", "-d"], ["run", "one"]):
+        bare, launched = project.plain(*words), project.run(*words)
+        assert (launched.returncode, launched.stderr) == (bare.returncode, bare.stderr)
+
+
+def test_a_changed_service_keeps_its_lease(project: Project) -> None:
+    """A service whose container is made anew, though its GPUs stay the same, keeps its lease."""
+    project.up()
+    leased, before = project.leased(), project.inspect("two")["Id"]
+    project.write({**MIXED, "two": service(**reserved(count=2), environment=["NEW=1"])})
+    project.up()
+    assert project.inspect("two")["Id"] != before
+    until(lambda: project.inspect("two")["State"]["Running"], "the container")
+    assert project.leased() == leased
+    assert project.gpus("two") == sorted(leased["mixed/two"])
+
+
+def test_more_gpus_need_another_lease(project: Project) -> None:
+    """A service that asks for more GPUs than it has gets another lease, and the old one ends."""
+    project.up()
+    project.write({**MIXED, "one": service(**reserved(count=3))})
+    project.up()
+    until(lambda: len(project.host.leases()) == 2, "the end of the old lease")
+    assert len(project.gpus("one")) == 3
+
+
+@pytest.mark.parametrize(
+    ("request_of", "options", "gpus"),
+    [
+        (reserved(device_ids=["3", "GPU-dgx1-v100-5"]), (), [3, 5]),
+        ({"devices": ["nvidia.com/gpu=4"]}, (), [4]),
+        (reserved(driver="cdi", device_ids=["nvidia.com/gpu=6"]), (), [6]),
+        ({"runtime": "nvidia", "environment": ["NVIDIA_VISIBLE_DEVICES=2"]}, (), [2]),
+        (reserved(count="all"), (), list(range(8))),
+        (reserved(count="all"), ("--only", "4,5", "-n", "2"), [4, 5]),
+        ({"environment": ["NVIDIA_VISIBLE_DEVICES=none"], "runtime": "nvidia"}, (), []),
+    ],
+)
+def test_what_a_service_may_say(
+    host: Host,
+    tmp_path: Path,
+    request_of: dict[str, object],
+    options: tuple[str, ...],
+    gpus: list[int],
+) -> None:
+    """A service's request means the same as in docker run."""
+    project = Project(host, tmp_path / "asks", {"one": service(**request_of)})
+    done = project.run("up", "-d", options=options)
+    assert done.returncode == 0, done.stderr
+    assert [lease["gpus"] for lease in host.leases()] == ([gpus] if gpus else [])
+    assert project.gpus("one") == gpus
+
+
+@pytest.mark.parametrize("way", ["cdi", "runtime", "gpus"])
+def test_ways_in(project: Project, way: str) -> None:
+    """The setting container_gpus forces how GPUs get into a service's container."""
+    project.host.environment["GPULAUNCH_CONTAINER_GPUS"] = way
+    done = project.run("create", "two")
+    assert done.returncode == 0, done.stderr
+    host, config = (project.inspect("two")[key] for key in ("HostConfig", "Config"))
+    (lease,) = project.host.leases()
+    uuids = [DESCRIBED[gpu] for gpu in lease["gpus"]]
+    requests = [(one["Driver"], one["DeviceIDs"]) for one in host["DeviceRequests"] or ()]
+    visible = [text for text in config["Env"] if text.startswith("NVIDIA_VISIBLE_DEVICES=")]
+    want = {
+        "cdi": ([("cdi", [f"nvidia.com/gpu={uuid}" for uuid in uuids])], "void", "runc"),
+        "gpus": ([("nvidia", uuids)], "void", "runc"),
+        "runtime": ([], ",".join(uuids), "nvidia"),
+    }
+    requested, value, runtime = want[way]
+    assert (requests, host["Runtime"]) == (requested, runtime)
+    assert visible == ([] if way == "gpus" else [f"NVIDIA_VISIBLE_DEVICES={value}"])
+
+
+@pytest.mark.parametrize(
+    ("services", "line", "words"),
+    [
+        (MIXED, ("--share", "docker", "compose", "up"), "--share"),
+        (MIXED, ("docker", "-H", "tcp://192.0.2.1:2375", "compose", "up"), "tcp://192.0.2.1:2375"),
+        (MIXED, ("docker", "compose", "start"), "docker compose start: one, two"),
+        (MIXED, ("-n", "2", "docker", "compose", "up"), "no service asks for all"),
+        (MIXED, ("docker", "compose", "up", "--scale", "one=2"), "its 2 containers"),
+        ({"a": MIXED["one"], "b": service(**reserved())}, ("docker", "compose", "up"), "service b"),
+        (
+            dict.fromkeys("ab", service(**reserved(device_ids=["1"]))),
+            ("docker", "compose", "up"),
+            "services a and b name the same GPU",
+        ),
+    ],
+)
+def test_refused(
+    host: Host, tmp_path: Path, services: dict[str, object], line: tuple[str, ...], words: str
+) -> None:
+    """What cannot be leased is refused in one line, and nothing is made."""
+    project = Project(host, tmp_path / "refused", services)
+    done = host.run(*line, cwd=project.directory)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in complaint(done)
+    assert host.nothing_has_run()
+
+
+def test_start_and_restart_of_what_has_a_lease(project: Project) -> None:
+    """Docker compose start and restart pass where every service has a lease, as after create."""
+    assert project.run("create").returncode == 0
+    leased = project.leased()
+    for word in ("start", "restart"):
+        done = project.run(word)
+        assert done.returncode == 0, done.stderr
+        assert project.leased() == leased
+    assert project.gpus("two") == sorted(leased["mixed/two"])
+
+
+def test_profiles_and_dependencies(host: Host, tmp_path: Path) -> None:
+    """Only services that docker compose would start get leases, and those that they need."""
+    services = {
+        "web": service(depends_on=["model"]),
+        "model": service(**reserved(count=1)),
+        "train": service(**reserved(count=2), profiles=["train"]),
+        "alone": service(**reserved(count=1)),
+    }
+    project = Project(host, tmp_path / "parts", services)
+    project.up("web")
+    assert set(project.leased()) == {"parts/model"}
+    project.up()
+    assert set(project.leased()) == {"parts/model", "parts/alone"}
+    done = project.run("--profile", "train", "up", "-d")
+    assert done.returncode == 0, done.stderr
+    assert set(project.leased()) == {"parts/model", "parts/alone", "parts/train"}
+    assert len(project.states()) == 4
+
+
+def test_a_time_limit_ends_the_containers(project: Project) -> None:
+    """A time limit stops the containers, also after up -d, and frees their GPUs."""
+    done = project.run("up", "-d", options=("--time-limit", "3s"))
+    assert done.returncode == 0, done.stderr
+    project.host.await_free()
+    assert project.states() == {"one": "exited", "two": "exited", "db": "running"}
+
+
+def test_a_dry_run_takes_nothing(project: Project) -> None:
+    """A dry run tells the GPUs of all services together, and makes nothing."""
+    done = project.run("up", "-d", options=("--dry-run", "--json"))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["decision"], len(told["gpus"])) == ("grant", 3)
+    assert project.host.nothing_has_run()
+
+
+def test_a_project_from_standard_input(project: Project) -> None:
+    """Docker compose -f - gets the project that gpulaunch has read from its standard input."""
+    text = (project.directory / "compose.yaml").read_text()
+    line = ("docker", "compose", "-p", "mixed", "-f", "-", "up", "-d")
+    done = project.host.run(*line, cwd=project.directory, input=text)
+    assert done.returncode == 0, done.stderr
+    assert set(project.leased()) == {"mixed/one", "mixed/two"}
+
+
+def test_a_project_without_gpus_is_dockers_own(host: Host, tmp_path: Path) -> None:
+    """A project without GPUs is docker's alone, with its own files as the labels say."""
+    project = Project(host, tmp_path / "plain", {"db": service(), "gone": MIXED["one"]})
+    project.up("db")
+    label = "com.docker.compose.project.config_files"
+    labels = project.inspect("db")["Config"]["Labels"]
+    assert labels[label] == str(project.directory / "compose.yaml")
+    assert host.leases() == []
+
+
+def test_an_up_that_fails_leaves_no_lease(host: Host, tmp_path: Path) -> None:
+    """Where docker compose fails before it makes a container, the leases end with it."""
+    services = {"one": service(**reserved(count=1), image="missing:1")}
+    project = Project(host, tmp_path / "fails", services)
+    words = ("up", "-d", "--pull", "never")
+    bare, launched = project.plain(*words), project.run(*words)
+    assert (launched.returncode, launched.stderr) == (bare.returncode, bare.stderr)
+    assert host.leases() == []
+
+
+def test_in_ci_a_killed_launcher_ends_its_containers(project: Project) -> None:
+    """Where CI=true, the containers of services with GPUs end with a launcher that is killed."""
+    project.host.environment["CI"] = "true"
+    with project.started("up") as launch:
+        until(lambda: list(project.states().values()) == ["running"] * 3, "the containers")
+        launch.kill()
+        launch.communicate(timeout=60)
+    project.host.await_free()
+    assert "running" not in (project.states()["one"], project.states()["two"])
+
+
+def test_an_up_in_ci_leaves_its_leases_to_the_containers(project: Project) -> None:
+    """Where CI=true, too, leases stay with the containers after up -d."""
+    project.host.environment["CI"] = "true"
+    project.up()
+    assert set(project.leased()) == {"mixed/one", "mixed/two"}
+    assert project.run("down").returncode == 0
+    project.host.await_free()

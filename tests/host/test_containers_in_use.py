@@ -1,0 +1,304 @@
+"""Running containers keep their GPUs, whoever started them, as far as they were given them alone.
+
+The engine is real, and the machine is one that a stand-in for NVML tells of, or a described one. No
+process of these containers uses a GPU, so NVML sees nothing of them.
+"""
+
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from conftest import DGX, Launcher, held, holders, wait_for_end
+from conftest import complaint as told
+from engine import IMAGE, Engine, write_cdi_spec
+from test_docker import DESCRIBED, LONG, Host, complaint, host, real_host, until
+from test_docker_faults import Containers, own
+from test_docker_nested import Inside
+from test_users import User, accounts, alice, root
+
+__all__ = ["accounts", "alice", "host", "own", "real_host", "root"]
+
+pytest_plugins = ("fake_nvml",)
+
+ALL_ASKED = "8 GPUs requested"
+NO_LEASE = "no live lease 'server'"
+OUTSIDE = "in use outside gpulaunch (container server (docker))"
+FOREVER = ("-d", "--init", "--name", "server")
+TRUE = ("--", "true")
+
+
+def free_gpus(launcher: Launcher, *options: str) -> list[int]:
+    """Return the GPUs that status calls free."""
+    return [gpu["index"] for gpu in status(launcher, *options)["gpus"] if gpu["free"]]
+
+
+def status(launcher: Launcher, *options: str) -> dict:
+    """Return the document of status."""
+    done = launcher.run("status", *options, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def lines(launcher: Launcher, *options: str) -> list[str]:
+    """Return the lines of status that name the container called server."""
+    done = launcher.run("status", *options, env={**launcher.environment, "COLUMNS": "200"})
+    assert (done.returncode, done.stderr) == (0, "")
+    return [line.strip() for line in done.stdout.splitlines() if "container server" in line]
+
+
+def findings(launcher: Launcher, *options: str) -> list[tuple[str, str]]:
+    """Return what doctor finds about containers, with its hints."""
+    found = json.loads(launcher.run("doctor", *options, "--json").stdout)["findings"]
+    return [(one["text"], one["hint"]) for one in found if one["subject"] == "containers"]
+
+
+def used(*gpus: int) -> list[str]:
+    """Return what status says of GPUs that the container called server has."""
+    return [f"GPU {gpu} is in use outside gpulaunch: container server (docker)" for gpu in gpus]
+
+
+# -------------------------------------------------------------------------- containers of docker's
+
+
+@pytest.mark.parametrize(
+    ("flags", "gpus"),
+    [
+        pytest.param(("--gpus", "2"), [0, 1], id="a count, which docker counts from 0"),
+        pytest.param(("--gpus", '"device=1,5"'), [1, 5], id="indices"),
+        pytest.param(("--gpus", '"device=GPU-v100-3"'), [3], id="a UUID"),
+        pytest.param(("--device", "nvidia.com/gpu=6"), [6], id="a CDI name with an index"),
+        pytest.param(
+            ("--device", "nvidia.com/gpu=GPU-v100-2", "--device", "nvidia.com/gpu=4"),
+            [2, 4],
+            id="CDI names",
+        ),
+        pytest.param(
+            ("--runtime", "nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=7,GPU-v100-0"),
+            [0, 7],
+            id="the variable of NVIDIA's runtime",
+        ),
+        pytest.param(("-e", "NVIDIA_VISIBLE_DEVICES=7"), [], id="that variable under another one"),
+        pytest.param((), [], id="nothing"),
+    ],
+)
+def test_gpus_that_docker_gave(real_host: Host, flags: tuple[str, ...], gpus: list[int]) -> None:
+    """GPUs that a plain docker run names or counts are given to no launch while it runs."""
+    launcher = real_host.launcher
+    real_host.do("run", *FOREVER, *flags, *LONG)
+    others = [gpu for gpu in range(8) if gpu not in gpus]
+    assert free_gpus(launcher) == others
+    assert lines(launcher) == used(*gpus)
+    with held(launcher, "-n", str(len(others))) as job:
+        assert sorted(map(int, job.gpus.split(","))) == others
+        assert lines(launcher) == used(*gpus)
+    done = launcher.run("-n", "all", *TRUE)
+    if gpus:
+        verb = "is" if len(gpus) == 1 else "are"
+        assert (done.returncode, complaint(done)) == (
+            75,
+            f"{ALL_ASKED}: {len(others)} of 8 are free, {len(gpus)} {verb} {OUTSIDE}",
+        )
+        real_host.do("rm", "--force", "server")
+        done = launcher.run("-n", "all", *TRUE)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--gpus", "all"),
+        ("--device", "nvidia.com/gpu=all"),
+        ("--runtime", "nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=all"),
+    ],
+    ids=" ".join,
+)
+def test_container_that_sees_all_gpus(real_host: Host, flags: tuple[str, ...]) -> None:
+    """A container with all GPUs, such as a monitor's, stops nobody, and status shows it."""
+    launcher = real_host.launcher
+    real_host.do("run", *FOREVER, *flags, *LONG)
+    assert launcher.run("-n", "all", *TRUE).returncode == 0
+    assert lines(launcher) == ["container server (docker) sees all GPUs"]
+    assert (free_gpus(launcher), findings(launcher)) == (list(range(8)), [])
+
+
+def test_numbers_of_real_gpus(host: Host) -> None:
+    """On a described machine a container has the GPUs whose UUIDs it names, and none by number."""
+    numbers = ("--device", "nvidia.com/gpu=1", "--gpus", "2")
+    host.do("run", *FOREVER, *numbers, "--device", f"nvidia.com/gpu={DESCRIBED[5]}", *LONG)
+    assert free_gpus(host.launcher, *DGX) == [0, 1, 2, 3, 4, 6, 7]
+
+
+def test_renamed_paused_and_ended(real_host: Host) -> None:
+    """A container is inspected once; a new name is told all the same, and a pause is no end."""
+    launcher = real_host.launcher
+    real_host.do("run", *FOREVER[:-1], "other", "--network", "none", "--gpus", "1", *LONG)
+    assert free_gpus(launcher) == [1, 2, 3, 4, 5, 6, 7]
+    cache = Path(launcher.environment["XDG_RUNTIME_DIR"], "gpulaunch.containers.json")
+    written = cache.stat()
+    real_host.do("rename", "other", "server")
+    real_host.do("pause", "server")
+    assert lines(launcher) == used(0)
+    assert os.path.samestat(cache.stat(), written)
+    real_host.do("rm", "--force", "server")
+    assert free_gpus(launcher) == list(range(8))
+
+
+def test_waiter_starts_when_a_container_ends(real_host: Host) -> None:
+    """A launch that waits for a container's GPUs starts within seconds of its end."""
+    launcher = real_host.launcher
+    real_host.do("run", *FOREVER, "--gpus", "2", *LONG)
+    waiter = launcher.start("-n", "all", "--wait", *TRUE)
+    assert "waiting as number 1" in waiter.stderr.readline()
+    time.sleep(4.5)  # without an event it looks after 3.75 and 7.75 s
+    began = time.monotonic()
+    real_host.do("kill", "server")
+    waiter.communicate(timeout=30)
+    assert (waiter.returncode, time.monotonic() - began < 2) == (0, True)
+
+
+def test_container_in_which_launches_run(host: Host) -> None:
+    """A container with GPUs that may ask the engine, as a CI job's, can launch on all of them."""
+    inside = Inside(host.launcher)
+    socket_path = host.engine.socket
+    options = [*inside.options, *inside.table, "-v", f"{socket_path}:{socket_path}"]
+    gpus = [word for uuid in DESCRIBED for word in ("--device", f"nvidia.com/gpu={uuid}")]
+    launch = [*inside.program, *DGX, "-n", "all", *TRUE]
+    script = f"{' '.join(launch)} && {' '.join(inside.program)} status {' '.join(DGX)} --json"
+    words = ["--rm", *options, "-e", f"DOCKER_HOST={host.engine.host}", *gpus, IMAGE]
+    done = host.plain("run", *words, "sh", "-c", script)
+    assert (done.returncode, done.stderr) == (0, "")
+    (container,) = json.loads(done.stdout)["containers"]
+    assert (container["gpus"], container["is_here"]) == (list(range(8)), True)
+
+
+# ------------------------------------------------------------------------------- gpulaunch's own
+
+
+def forget_leases(launcher: Containers) -> None:
+    """Wipe the state directory as a reboot does, and end whoever looks after a lease."""
+    for name in launcher.records():
+        path = launcher.state / name
+        pids = holders(path)
+        path.unlink()
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            wait_for_end(pid)
+
+
+def test_reboot(own: Containers) -> None:
+    """After a reboot the GPUs of a container that comes back by its policy are not given again."""
+    options = ("--restart", "always", "--stop-timeout", "1", "--name", "server")
+    done = own.run(*DGX, "-q", "docker", "run", "-d", "--gpus", "2", *options, *LONG)
+    assert (done.returncode, done.stderr) == (0, "")
+    own.engine.stop()
+    forget_leases(own)
+    assert own.leases() == []
+    own.engine.start()
+    running = ("inspect", "--format", "{{.State.Running}}", "server")
+    until(lambda: own.engine.docker(*running).stdout == "true\n", "its start by the engine")
+    for words in (("-n", "all", *TRUE), ("docker", "run", "--gpus", "8", IMAGE, "true")):
+        done = own.run(*DGX, *words)
+        assert (done.returncode, complaint(done)) == (
+            75,
+            f"{ALL_ASKED}: 6 of 8 are free, 2 are {OUTSIDE}",
+        )
+    *gpus, note = lines(own, *DGX)
+    remedy = "'docker stop server', then 'gpulaunch docker start server'"
+    said = f"container server (docker) has GPUs 0,3 without a lease: {remedy}"
+    assert (gpus, note) == (used(0, 3), said)
+    assert own.run(*DGX, "-n", "6", *TRUE).returncode == 0
+    assert own.run(*DGX, "-q", "docker", "start", "server").returncode == 0
+    assert (own.lease()["gpus"], lines(own, *DGX)[1:]) == ([0, 3], [])
+    own.engine.docker("rm", "--force", "server")
+    own.await_free()
+    assert own.can_take_all() == (0, "")
+
+
+def test_lease_counts_once(host: Host) -> None:
+    """A container under its lease is shown as that, and its GPUs are leased, not in use outside."""
+    host.detached("docker", "run", "-d", "--gpus", "2", "--name", "server", *LONG)
+    document = status(host.launcher, *DGX)
+    states = [gpu["state"] for gpu in document["gpus"] if not gpu["free"]]
+    assert (states, document["containers"]) == (["leased", "leased"], [])
+    assert "2 are leased" in complaint(host.run("-n", "all", *TRUE))
+
+
+def test_docker_start_over_a_lease(host: Host) -> None:
+    """A docker start by hand on GPUs that are leased since is told by status and doctor."""
+    container = host.detached(
+        "docker", "run", "-d", "--init", "--gpus", "2", "--name", "server", *LONG
+    )
+    host.do("kill", "server")
+    host.await_free()
+    with held(host.launcher, *DGX, "--only", "3,4", "-n", "2"):
+        assert (lines(host.launcher, *DGX), findings(host.launcher, *DGX)) == ([], [])
+        host.do("start", "server")
+        lease = host.lease()["id"]
+        beside = f"container server (docker) has GPUs 0,3 beside lease {lease}"
+        assert lines(host.launcher, *DGX) == [*used(0), f"{beside}: 'docker stop server' ends it"]
+        assert (f"{beside} (root)", "'docker stop server'") in findings(host.launcher, *DGX)
+        (shown,) = status(host.launcher, *DGX)["containers"]
+        assert (shown["id"], shown["gpus"], shown["leases"]) == (container, [0, 3], [lease])
+    assert free_gpus(host.launcher, *DGX) == [1, 2, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("by", ["its name", "its former lease"])
+def test_free_says_what_to_do(host: Host, by: str) -> None:
+    """Free ends no container by its name, nor one without a lease, and says what does."""
+    host.detached("docker", "run", "-d", "--init", "--gpus", "2", "--name", "server", *LONG)
+    lease = host.lease()["id"]
+    done = host.launcher.run("free", "server")
+    hint = f"container server (docker) has lease {lease}: 'gpulaunch free {lease}'"
+    assert (done.returncode, done.stderr) == (2, told(f"{NO_LEASE} on this host", hint))
+    host.do("kill", "server")
+    host.await_free()
+    host.do("start", "server")
+    text = "server" if by == "its name" else lease
+    done = host.launcher.run("free", text)
+    said = f"no live lease {text!r} on this host"
+    hint = "container server (docker) runs without a lease: 'docker stop server' ends it"
+    assert (done.returncode, done.stderr) == (2, told(said, hint))
+
+
+# ------------------------------------------------------------------------------ who cannot be asked
+
+
+def test_who_may_not_ask(alice: User, root: Launcher, docker: Engine) -> None:
+    """A user barred from the engine launches as if there were none, and root sees the container."""
+    docker.socket.chmod(0o660)
+    write_cdi_spec(docker.cdi, DESCRIBED)
+    for launcher in (root, alice):
+        launcher.environment["DOCKER_HOST"] = docker.host
+    done = docker.docker("run", *FOREVER, "--device", f"nvidia.com/gpu={DESCRIBED[0]}", *LONG)
+    assert done.returncode == 0, done.stderr
+    assert root.run(*DGX, "-n", "all", *TRUE).returncode == 75
+    done = alice.run(*DGX, "-n", "all", *TRUE)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def hanging(launcher: Launcher, tmp_path: Path) -> Iterator[Launcher]:
+    """Yield a launcher whose engine takes connections and never answers."""
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(tmp_path / "s"))
+        listener.listen(64)
+        launcher.environment["DOCKER_HOST"] = f"unix://{tmp_path / 's'}"
+        yield launcher
+
+
+def test_engine_that_hangs(hanging: Launcher) -> None:
+    """An engine that hangs costs a launch two seconds, once, and one line says so."""
+    began = time.monotonic()
+    done = hanging.run(*DGX, "-n", "all", *TRUE)
+    took_s = time.monotonic() - began
+    address = hanging.environment["DOCKER_HOST"].removeprefix("unix://")
+    late = f"cannot reach the Docker Engine at {address}: no answer in 2 s"
+    limits = "GPUs of containers count only where they are seen in use"
+    assert (done.returncode, done.stderr) == (0, f"gpulaunch: warning: {late}: {limits}\n")
+    assert 2 < took_s < 4

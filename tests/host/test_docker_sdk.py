@@ -1,0 +1,224 @@
+"""Containers from Python by the Docker SDK, and the SDK as an oracle for our own small client."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+import pytest
+from conftest import DGX
+from engine import IMAGE
+from test_docker import SHOW, Host
+
+import gpulaunch
+from gpulaunch.containers.docker import sdk
+from gpulaunch.containers.docker.client import DockerClient
+from gpulaunch.containers.labels import LEASE_LABEL
+
+pytest_plugins = ("fake_nvml", "test_docker")
+
+ON_DGX = {"topology": "dgx1-v100"}
+
+
+@pytest.fixture
+def client(host: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[docker.DockerClient]:
+    """Yield a client of the SDK; the program's environment is that of the launcher."""
+    for name in ("DOCKER_HOST", "GPULAUNCH_STATE_DIR", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR"):
+        monkeypatch.setenv(name, host.environment[name])
+    client = docker.from_env()
+    yield client
+    client.close()
+
+
+def test_a_container_with_gpus_of_its_own(host: Host, client: docker.DockerClient) -> None:
+    """Its output is that of the SDK's run(), with GPUs and our variable, and then they are free."""
+    output = gpulaunch.run_container(
+        client, IMAGE, list(SHOW), gpus=2, settings=ON_DGX, environment={"MINE": "1"}, remove=True
+    )
+    assert host.seen(output.decode()) == [0, 3]
+    assert host.launcher.records() == []
+
+
+@pytest.mark.parametrize("environment", [{"MINE": "1"}, ["MINE=1"], None], ids=str)
+@pytest.mark.parametrize("labels", [{"mine": "1"}, ["mine"], None], ids=str)
+def test_the_lease_follows_the_container(
+    host: Host, client: docker.DockerClient, environment: object, labels: object
+) -> None:
+    """A detached container keeps its GPUs after the call, and frees them by its end."""
+    container = gpulaunch.run_container(
+        client,
+        IMAGE,
+        ["sleep", "60"],
+        gpus=2,
+        settings={**ON_DGX, "name": "serving"},
+        detach=True,
+        environment=environment,
+        labels=labels,
+    )
+    lease = host.lease()
+    assert (lease["gpus"], lease["container"]) == ([0, 3], container.id)
+    assert (lease["name"], lease["command"]) == ("serving", ["docker", "run", IMAGE])
+    assert container.labels[LEASE_LABEL] == lease["id"]
+    assert ("mine" in container.labels) == bool(labels)
+    assert ("MINE=1" in container.attrs["Config"]["Env"]) == bool(environment)
+    done = host.run("-n", "7", "--", "true")
+    assert done.returncode == 75
+    container.remove(force=True)
+    assert host.run("-n", "8", "--", "true").returncode == 0
+
+
+def test_the_program_ends_and_the_container_does_not(host: Host) -> None:
+    """A detached container keeps its lease after the program that started it was killed."""
+    program = f"""
+import docker, gpulaunch, os, signal
+gpulaunch.run_container(docker.from_env(), {IMAGE!r}, ["sleep", "60"], gpus=3, detach=True,
+                        settings={ON_DGX!r})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program], env=host.environment, check=False)
+    assert done.returncode == -9
+    assert len(host.lease()["gpus"]) == 3
+    host.engine.remove_all()
+    assert host.leases() == []
+    assert host.run("-n", "8", "--", "true").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("image", "command", "error"),
+    [
+        (IMAGE, ["no-such-program"], docker.errors.APIError),
+        (IMAGE, ["sh", "-c", "exit 7"], docker.errors.ContainerError),
+        ("Not An Image", ["true"], docker.errors.APIError),
+    ],
+)
+def test_what_fails_leaves_no_lease(
+    host: Host, client: docker.DockerClient, image: str, command: list[str], error: type
+) -> None:
+    """An exception of the SDK passes through, and the GPUs are free."""
+    with pytest.raises(error):
+        gpulaunch.run_container(client, image, command, gpus=8, settings=ON_DGX)
+    assert host.launcher.records() == []
+    assert host.run("-n", "8", "--", "true").returncode == 0
+
+
+def test_mistakes(host: Host, client: docker.DockerClient) -> None:
+    """Two ways to give GPUs, unknown settings and busy GPUs are refused before anything runs."""
+    request = docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])
+    with pytest.raises(gpulaunch.UsageError, match="device_requests: run_container"):
+        gpulaunch.run_container(client, IMAGE, gpus=1, device_requests=[request])
+    with pytest.raises(TypeError, match="colour"):
+        gpulaunch.run_container(client, IMAGE, settings={"colour": "green"})
+    with (
+        gpulaunch.allocate(8, **ON_DGX),
+        pytest.raises(gpulaunch.WouldWaitError, match="0 of 8 are free"),
+    ):
+        gpulaunch.run_container(client, IMAGE, gpus=1, settings=ON_DGX)
+    assert host.nothing_has_run()
+
+
+def test_an_engine_elsewhere(host: Host, client: docker.DockerClient, monkeypatch) -> None:
+    """An engine that is at none of this machine's sockets is refused: so may its GPUs be."""
+    monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2375")
+    with pytest.raises(gpulaunch.UsageError, match="none of this machine's sockets"):
+        gpulaunch.run_container(client, IMAGE, gpus=1, settings=ON_DGX)
+    assert host.nothing_has_run()
+
+
+def test_requests_and_labels_for_ones_own_call(host: Host, client: docker.DockerClient) -> None:
+    """A lease gives the SDK's own run() its GPUs, and labels that tell which they are."""
+    with gpulaunch.allocate(2, **ON_DGX) as lease:
+        output = client.containers.run(
+            IMAGE,
+            list(SHOW),
+            device_requests=lease.device_requests(client),
+            labels=lease.labels(),
+            remove=True,
+        )
+        assert host.seen(output.decode()) == [0, 3]
+        assert lease.labels() == {
+            "io.gpulaunch.lease": lease.id,
+            "io.gpulaunch.gpus": "GPU-dgx1-v100-0,GPU-dgx1-v100-3",
+        }
+
+
+@pytest.mark.parametrize("way", ["cdi", "runtime", "gpus"])
+def test_each_way(real_host: Host, way: str) -> None:
+    """By whichever way GPUs get into containers, the SDK's get them by it."""
+    program = f"""
+import docker, gpulaunch
+print(gpulaunch.run_container(docker.from_env(), {IMAGE!r}, {list(SHOW)!r}, gpus=2).decode())
+"""
+    real_host.environment["GPULAUNCH_CONTAINER_GPUS"] = way
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=real_host.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    nodes = {line for line in done.stdout.splitlines() if line.startswith("nvidia")}
+    assert nodes == {"nvidia0", "nvidia3"}
+
+
+# --------------------------------------------------------------------------------------- the oracle
+
+
+def test_our_client_reads_what_the_sdk_reads(host: Host, client: docker.DockerClient) -> None:
+    """Description, image, container and processes are the same by both clients."""
+    own = DockerClient(host.environment["DOCKER_HOST"].removeprefix("unix://"))
+    assert own.info() == sdk.info_of(client)
+    host.engine.import_image("said:1", ["ENV A=1", "USER 7", "LABEL x=y"])
+    image, config = own.image("said:1"), client.images.get("said:1").attrs["Config"]
+    assert (image.user, dict(image.labels)) == (config["User"], config["Labels"])
+    assert [f"{name}={value}" for name, value in image.variables.items()] == config["Env"]
+    host.detached("docker", "run", "-d", "--name", "box", "--restart", "always", IMAGE, "top")
+    found, known = own.container("box"), client.containers.get("box")
+    assert (found.id, f"/{found.name}", found.state) == (known.id, known.attrs["Name"], "running")
+    assert (found.lease_id, found.image_id) == (known.labels[LEASE_LABEL], known.attrs["Image"])
+    assert found.restarts
+    assert own.containers_of(found.lease_id) == own.launched() == [found]
+    titles, rows = known.top()["Titles"], known.top()["Processes"]
+    assert own.pids(found) == {int(row[titles.index("PID")]) for row in rows}
+
+
+def test_our_client_hears_what_the_sdk_hears(host: Host, client: docker.DockerClient) -> None:
+    """The events of a lease's containers are the same, in the same order, by both clients."""
+    began_s = int(time.time())
+    host.detached("docker", "run", "-d", "--name", "box", IMAGE, "sleep", "60")
+    lease_id = host.lease()["id"]
+    for words in (("restart", "-t", "0"), ("kill",), ("rm",)):
+        host.do("container", *words, "box")
+    own = DockerClient(host.environment["DOCKER_HOST"].removeprefix("unix://"))
+    until_s = int(time.time()) + 1
+    heard = own.events(lease_id, None, began_s, until_s).all()
+    told = client.events(
+        since=began_s, until=until_s, filters={"label": f"{LEASE_LABEL}={lease_id}"}, decode=True
+    )
+    decisive = ("create", "destroy", "die", "kill", "start", "stop", "update")
+    assert heard == [event["Action"] for event in told if event["Action"] in decisive]
+    assert heard[0] == "create"
+    assert heard[-1] == "destroy"
+
+
+def test_no_launch_imports_the_sdk(host: Host, tmp_path: Path) -> None:
+    """Neither a launch of a container nor one of a process pays for it."""
+    trace = tmp_path / "modules"
+    program = f"""
+import atexit, os, sys
+real = os._exit
+def leave(status):
+    open({str(trace)!r}, "w").write(" ".join(sys.modules))
+    real(status)
+os._exit = leave
+sys.argv = ["gpulaunch", *sys.argv[1:]]
+from gpulaunch.__main__ import main
+main()
+"""
+    words = [sys.executable, "-c", program, *DGX, "docker", "run", "--rm", IMAGE, "true"]
+    subprocess.run(words, env=host.environment, check=True, capture_output=True)
+    assert "docker" not in trace.read_text().split()
+    assert json.loads(host.run("status", "--json").stdout)["leases"] == []

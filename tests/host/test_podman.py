@@ -1,0 +1,467 @@
+"""`gpulaunch podman ...` with a real Podman, root's and a user's: podman alone, but with GPUs.
+
+What a container got is looked at from inside: a CDI specification knows the GPUs of the described
+machine that gpulaunch chooses from. No GPU is needed.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import DGX, Launcher, children, complaint, until, wait_for_end
+from engine import BUSYBOX, IMAGE
+from podman import CDI, Store, describe_gpus, why_not
+from test_users import Accounts, User, accounts, alice, bob, root  # noqa: F401  fixtures
+
+from gpulaunch.leases.holders import holders_of
+from gpulaunch.process.companion import is_companion
+from gpulaunch.process.system import program_of
+
+UUIDS = tuple(f"GPU-dgx1-v100-{index}" for index in range(8))
+SHOW = ("sh", "-c", "env | grep FAKE_GPU | sort; ls /dev | grep nvidia")
+LONG = (IMAGE, "sleep", "1000")
+READY = (IMAGE, "sh", "-c", "echo ready; exec sleep 1000")
+SHARED = ("--share", "--sm", "30", "--memory-bandwidth", "20", "--memory", "2G")
+PATIENCE_S = 15
+
+
+class Host:
+    """A user with GPUs, a store of podman that knows them, and gpulaunch.
+
+    Attributes:
+        launcher: gpulaunch, as this user runs it.
+        store: the user's store.
+        do: function that runs podman without gpulaunch, and returns what it prints.
+    """
+
+    def __init__(self, launcher: Launcher, store: Store) -> None:
+        self.launcher, self.store, self.do = launcher, store, store.do
+        launcher.environment |= store.environment
+        launcher.environment["PATH"] += ":/usr/sbin"  # of runc
+
+    def run(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
+        """Run gpulaunch to its end."""
+        return self.launcher.run(*DGX, *arguments, **options)
+
+    def detached(self, *arguments: str) -> str:
+        """Make a container by gpulaunch that outlives it; its id."""
+        done = self.run(*arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.strip()
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Run a container in the foreground, named x, for the length of the block."""
+        with self.launcher.start(*DGX, "podman", "run", "--name", "x", *arguments) as process:
+            assert process.stdout.readline() == "ready\n"
+            yield process
+
+    def leases(self) -> list[dict]:
+        """Return the live leases, as status tells of them."""
+        done = self.launcher.run("status", *DGX, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        return json.loads(done.stdout)["leases"]
+
+    def lease(self) -> dict:
+        """Return the only lease."""
+        (lease,) = self.leases()
+        return lease
+
+    def await_free(self) -> None:
+        """Return when no record is left, without asking podman here."""
+        until(lambda: self.launcher.records() == [])
+
+    def companion(self) -> int:
+        """Return the pid of the only companion of this table."""
+        (path,) = self.launcher.state.glob("gpulaunch.lease.*")
+        # Another is a child of it for a moment, on its way to become podman.
+        return min(filter(is_companion, holders_of(str(path))))
+
+
+def kill(pid: int) -> None:
+    """Kill a process, and wait until it has ended."""
+    os.kill(pid, signal.SIGKILL)
+    wait_for_end(pid)
+
+
+def client_of(launcher: int) -> int:
+    """Return the child of a launcher that is podman's client; its conmon is another."""
+    (pid,) = (pid for pid in children(launcher) if program_of(pid) == "podman")
+    return pid
+
+
+@pytest.fixture(scope="module")
+def gpus() -> Iterator[None]:
+    """Describe the GPUs of the described machine to podman."""
+    reason = why_not()
+    if reason:
+        pytest.skip(reason)
+    describe_gpus(UUIDS)
+    yield
+    CDI.unlink()
+
+
+@pytest.fixture(scope="module")
+def root_store(gpus: None) -> Iterator[Store]:  # noqa: ARG001  it must be there
+    """Make a store of root's."""
+    store = Store({})
+    yield store
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def alice_store(gpus: None, accounts: Accounts) -> Iterator[Store]:  # noqa: ARG001,F811
+    """Make a store of alice's, whose podman is rootless."""
+    import pwd
+
+    entry = pwd.getpwnam(accounts.names[0])
+    store = Store({"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": [], "umask": 0o022})
+    yield store
+    store.close()
+
+
+def remove_all(store: Store, launcher: Launcher) -> None:
+    """Remove all containers, and return when no companion follows one any more."""
+    store.remove_all()
+    for path in launcher.state.glob("gpulaunch.lease.*"):
+        if path.stat().st_uid != store.identity.get("user", 0):
+            continue
+        until(
+            lambda path=path: not path.exists() or not any(map(is_companion, holders_of(str(path))))
+        )
+
+
+@pytest.fixture
+def rootful(root: Launcher, root_store: Store) -> Iterator[Host]:  # noqa: F811
+    """Yield root's podman."""
+    yield Host(root, root_store)
+    root_store.configure(events="file")
+    remove_all(root_store, root)
+
+
+@pytest.fixture
+def rootless(alice: User, alice_store: Store) -> Iterator[Host]:  # noqa: F811
+    """Yield alice's podman."""
+    yield Host(alice, alice_store)
+    remove_all(alice_store, alice)
+
+
+@pytest.fixture(params=["rootful", "rootless"])
+def host(request: pytest.FixtureRequest) -> Host:
+    """Yield root's podman, then a user's."""
+    return request.getfixturevalue(request.param)
+
+
+# ------------------------------------------------------------------------------------ like podman
+
+
+FLAGS = (
+    *("-e", "A=1", "--env", "B", "-v", "/tmp:/host:ro", "--label", "a=b", "--network=none", "-it"),
+    *("--workdir", "/tmp", "--entrypoint", "sh", "--restart", "on-failure:3", "--device=/dev/null"),
+    *("--tmpfs", "/scratch", "--shm-size", "8m", "--hostname", "h", "--cap-drop", "all"),
+)
+
+
+def differences(left: object, right: object, path: str = "") -> dict[str, tuple[object, object]]:
+    """Return what differs in two JSON documents, by its path."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        found = {}
+        for key in left.keys() | right.keys():
+            found |= differences(left.get(key), right.get(key), f"{path}.{key}")
+        return found
+    return {} if left == right else {path: (left, right)}
+
+
+def test_only_gpus_labels_and_lease_are_added(host: Host) -> None:
+    """What podman makes of a command line differs by GPUs, our labels and GPULAUNCH_LEASE alone."""
+    host.do("create", "--name", "x1", *FLAGS, IMAGE, "-c", "true")
+    done = host.run("-n", "2", "podman", "create", "--name", "x2", *FLAGS, IMAGE, "-c", "true")
+    assert (done.returncode, done.stderr) == (0, "")
+    plain, ours = host.store.inspect("x1"), host.store.inspect("x2")
+    for document in (plain, ours):  # names of files have the container's id
+        for key in ("Id", "Name", "Created", "StaticDir", "ConmonPidFile", "PidFile"):
+            document.pop(key)
+        document["HostConfig"]["LogConfig"].pop("Path")
+    lease = host.lease()
+    uuids = ",".join(UUIDS[index] for index in lease["gpus"])
+    added = ["NVIDIA_VISIBLE_DEVICES=void", f"GPULAUNCH_LEASE={lease['id']}"]
+    command = plain["Config"].pop("CreateCommand")
+    expected = [command[0], "create", "--name", "x2", *FLAGS]
+    for uuid in uuids.split(","):
+        expected += ["--device", f"nvidia.com/gpu={uuid}"]
+    expected += ["-e", added[0], "--label", f"io.gpulaunch.gpus={uuids}"]
+    expected += ["--label", f"io.gpulaunch.lease={lease['id']}", "-e", added[1]]
+    assert ours["Config"].pop("CreateCommand") == [*expected, IMAGE, "-c", "true"]
+    assert set(ours["Config"].pop("Env")) - set(plain["Config"].pop("Env")) == set(added)
+    assert differences(plain, ours) == {
+        ".Config.Labels.io.gpulaunch.gpus": (None, uuids),
+        ".Config.Labels.io.gpulaunch.lease": (None, lease["id"]),
+    }
+
+
+def test_the_container_sees_its_gpus_alone(host: Host) -> None:
+    """Its GPUs are in the container, and no others; they are free when it has ended."""
+    done = host.run("-n", "2", "podman", "run", "--rm", IMAGE, *SHOW)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split() == [
+        *("FAKE_GPU_0=GPU-dgx1-v100-0", "FAKE_GPU_3=GPU-dgx1-v100-3", "nvidia0", "nvidia3")
+    ]
+    assert host.launcher.records() == []
+
+
+def test_exit_status_and_output_are_podmans(host: Host) -> None:
+    """What podman says and how it ends arrive unchanged."""
+    done = host.run("podman", "run", "--rm", IMAGE, "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+
+
+def test_gpus_by_index(rootful: Host) -> None:
+    """--gpus names GPUs, as podman's does, and --gpus 2 is the GPU with that index."""
+    done = rootful.run("podman", "run", "--rm", "--gpus", "2,5", IMAGE, *SHOW)
+    assert done.stdout.split()[-2:] == ["nvidia2", "nvidia5"]
+    done = rootful.run("podman", "run", "--rm", "--gpus=2", IMAGE, *SHOW)
+    assert done.stdout.split() == ["FAKE_GPU_2=GPU-dgx1-v100-2", "nvidia2"]
+
+
+def test_a_root_file_system_instead_of_an_image(rootful: Host, tmp_path: Path) -> None:
+    """--rootfs takes a directory where an image would stand."""
+    (tmp_path / "bin").mkdir()
+    shutil.copy(BUSYBOX, tmp_path / "bin" / "ls")
+    done = rootful.run("podman", "run", "--rm", "--rootfs", str(tmp_path), "/bin/ls", "/dev")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nvidia0" in done.stdout.split()
+
+
+# --------------------------------------------------------------------- as long as the container
+
+
+def test_a_container_in_the_background_keeps_its_lease(host: Host) -> None:
+    """After -d the lease is the container's, and podman stop ends both."""
+    container = host.detached("podman", "run", "-d", *LONG)
+    lease = host.lease()
+    assert (lease["container"], lease["container_state"]) == (container, "running")
+    host.do("stop", "--time", "0", container)
+    host.await_free()
+
+
+@pytest.mark.parametrize("ended_by", ["rm --force --time 0", "kill", "rm at its own end"])
+def test_however_a_container_ends(rootful: Host, ended_by: str) -> None:
+    """A container's end frees its GPUs, whoever brings it about."""
+    container = rootful.detached("podman", "run", "-d", "--rm", *LONG)
+    if ended_by == "rm at its own end":
+        os.kill(rootful.store.pids(container)[0], signal.SIGKILL)
+    else:
+        rootful.do(*ended_by.split(), container)
+    rootful.await_free()
+
+
+def test_a_killed_launcher_takes_no_lease_along(host: Host) -> None:
+    """The container and its lease go on without launcher and client, and end with each other."""
+    with host.running(*READY) as process:
+        client = client_of(process.pid)
+        kill(process.pid)
+        kill(client)
+        process.wait()
+    lease = host.lease()
+    assert (lease["container_name"], lease["container_state"]) == ("x", "running")
+    host.do("stop", "--time", "0", "x")
+    host.await_free()
+
+
+def test_a_killed_client_takes_no_lease_along(host: Host) -> None:
+    """The launcher ends with the client, and leaves the container its lease."""
+    with host.running(*READY) as process:
+        kill(client_of(process.pid))
+        assert process.wait(PATIENCE_S) == 137
+    assert host.lease()["container_state"] == "running"
+    host.do("rm", "--force", "--time", "0", "x")
+    host.await_free()
+
+
+def test_a_killed_conmon_takes_no_lease_along(host: Host) -> None:
+    """Without its monitor a container goes on, and its lease ends with its processes."""
+    container = host.detached("podman", "run", "-d", *LONG)
+    pid, conmon = host.store.pids(container)
+    kill(conmon)
+    assert host.lease()["container"] == container
+    companion = host.companion()
+    kill(pid)
+    wait_for_end(companion)
+    assert host.launcher.records() == []
+
+
+def test_who_looks_asks_podman_if_the_companion_was_killed(host: Host) -> None:
+    """A lease that nobody watches any more stays as long as podman says, and no longer."""
+    container = host.detached("podman", "create", *LONG)
+    kill(host.companion())
+    lease = host.lease()
+    assert (lease["container"], lease["container_state"]) == (container, "created")
+    host.do("start", container)
+    assert host.lease()["container_state"] == "running"
+    host.do("stop", "--time", "0", container)
+    assert host.leases() == []
+
+
+def test_conmon_shows_everybody_that_a_container_runs(rootful: Host, rootless: Host) -> None:
+    """Without companion a container's lease is alive for users who may not ask, until it ends."""
+    container = rootless.detached("podman", "run", "-d", *LONG)
+    kill(rootless.companion())
+    seen = rootful.lease()
+    assert (seen["gpus"], seen["container_problem"]) == (rootless.lease()["gpus"], None)
+    rootless.do("kill", container)
+    assert rootless.leases() == []
+
+
+def test_podman_stop_ends_the_lease_whatever_the_policy(host: Host) -> None:
+    """A restart policy does not act after podman stop, so it keeps no GPUs."""
+    container = host.detached("podman", "run", "-d", "--restart", "always", *LONG)
+    host.do("stop", "--time", "0", container)
+    host.await_free()
+    assert host.store.inspect(container)["State"]["Status"] == "exited"
+
+
+def test_a_failing_start_keeps_no_gpus(host: Host) -> None:
+    """A container that podman run could not start frees its GPUs, although it is there."""
+    done = host.run("podman", "run", "--name", "x", IMAGE, "/no-such-program")
+    assert done.returncode == 127
+    assert host.store.inspect("x")["State"]["Status"] == "created"
+    assert host.launcher.records() == []
+
+
+@pytest.mark.parametrize("events", ["file", "none"])
+def test_podman_restart_keeps_the_lease(rootful: Host, events: str) -> None:
+    """Podman restart keeps the lease, with gpulaunch or without, even where no events are kept."""
+    rootful.store.configure(events=events)
+    container = rootful.detached("podman", "run", "-d", *LONG)
+    lease = rootful.lease()
+    companion = rootful.companion()
+    for _ in range(3):
+        rootful.do("restart", "--time", "0", container)
+    done = rootful.run("podman", "restart", "-t0", container)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{container}\n", "")
+    assert (rootful.lease(), rootful.companion()) == (lease, companion)
+    rootful.do("stop", "--time", "0", container)
+    rootful.await_free()
+
+
+def test_a_restart_policy_keeps_the_lease(host: Host) -> None:
+    """A container that its policy starts again keeps its GPUs until it has ended for good."""
+    container = host.detached(
+        *("podman", "run", "-d", "--restart", "on-failure:2", IMAGE),
+        *("sh", "-c", "echo >>/runs; test $(wc -l </runs) = 3 && exec sleep 1000; exit 3"),
+    )
+    until(lambda: host.store.inspect(container)["RestartCount"] == 2)
+    assert host.lease()["container_state"] == "running"
+    host.do("kill", container)
+    host.await_free()
+    assert host.store.inspect(container)["State"]["ExitCode"] == 137
+
+
+def test_pause(rootful: Host) -> None:
+    """A paused container keeps its GPUs; a user needs cgroups of their own to pause one."""
+    container = rootful.detached("podman", "run", "-d", *LONG)
+    rootful.do("pause", container)
+    assert rootful.lease()["container_state"] == "paused"
+    rootful.do("unpause", container)
+    assert rootful.lease()["container_state"] == "running"
+
+
+@pytest.mark.parametrize("flags", [(), ("--restart", "always")], ids=["once", "always"])
+def test_free_ends_a_container(host: Host, flags: tuple[str, ...]) -> None:
+    """`gpulaunch free` ends a container so that no policy starts it again."""
+    container = host.detached("podman", "run", "-d", *flags, *LONG)
+    done = host.launcher.run("free", host.lease()["id"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert host.launcher.records() == []
+    assert host.store.inspect(container)["State"]["Status"] == "exited"
+
+
+def test_free_removes_a_container_that_never_ran(host: Host) -> None:
+    """`gpulaunch free` removes a container that was only made."""
+    host.detached("podman", "create", "--name", "x", *LONG)
+    done = host.launcher.run("free", host.lease()["id"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert host.do("ps", "--all", "--quiet") == ""
+    assert host.launcher.records() == []
+
+
+def test_start_again(host: Host) -> None:
+    """A container that has ended starts again on its GPUs, under a new lease."""
+    script = "test -e /again && exec sleep 1000; touch /again"
+    assert (
+        host.run(
+            "--only", "6", "podman", "run", "--name", "x", IMAGE, "sh", "-c", script
+        ).returncode
+        == 0
+    )
+    assert host.launcher.records() == []
+    done = host.run("podman", "start", "x")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "")
+    lease = host.lease()
+    assert (lease["gpus"], lease["container_name"], lease["container_state"]) == (
+        [6],
+        "x",
+        "running",
+    )
+    host.do("kill", "x")
+    host.await_free()
+
+
+def test_the_time_limit_ends_a_container(rootful: Host) -> None:
+    """--time-limit ends a container in the background, too."""
+    container = rootful.detached("--time-limit", "1s", "podman", "run", "-d", *LONG)
+    rootful.await_free()
+    assert rootful.store.inspect(container)["State"]["Status"] == "exited"
+
+
+# ------------------------------------------------------------------------------- users and engines
+
+
+def test_only_its_owner_can_ask_about_a_container(rootful: Host, rootless: Host) -> None:
+    """Root sees that a user's lease stays, and why; the user ends it."""
+    rootless.detached("podman", "create", "--name", "x", *LONG)
+    lease = rootless.lease()
+    kill(rootless.companion())
+    seen = rootful.lease()
+    name = rootless.launcher.name
+    assert seen["id"] == lease["id"]
+    assert seen["container_problem"] == f"only {name} can ask Podman about containers of {name}"
+    done = rootful.launcher.run("free", lease["id"])
+    assert done.returncode == 125
+    rootless.do("rm", "x")
+    assert rootless.leases() == []
+
+
+def test_two_users_get_different_gpus(rootful: Host, rootless: Host) -> None:
+    """Containers of two users' stores take their GPUs from one table."""
+    rootful.detached("-n", "4", "podman", "run", "-d", *LONG)
+    rootless.detached("-n", "4", "podman", "run", "-d", *LONG)
+    first, second = rootful.leases()
+    assert sorted(first["gpus"] + second["gpus"]) == [*range(8)]
+    assert rootful.run("podman", "run", *LONG).returncode == 75
+
+
+def test_doctor_shows_podman_and_its_way(rootful: Host) -> None:
+    """`gpulaunch doctor` names podman, and how GPUs get into its containers."""
+    done = rootful.launcher.run("doctor", *DGX)
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    version = rootful.do("version", "--format", "{{.Version}}")
+    at = lines.index(f"ok Podman {version} at podman")
+    assert lines[at + 1] == "ok GPUs in containers by CDI devices nvidia.com/gpu=UUID"
+
+
+def test_sharing_is_refused(rootful: Host) -> None:
+    """--share is refused in one line; sharing by a setting is ignored."""
+    done = rootful.run(*SHARED, "podman", "run", *LONG)
+    assert (done.returncode, done.stderr) == (
+        2,
+        complaint("podman's containers do not share GPUs yet", "launch it without --share"),
+    )
+    rootful.launcher.environment["GPULAUNCH_SHARE"] = "true"
+    assert rootful.run("podman", "run", "--rm", IMAGE, "true").returncode == 0

@@ -1,0 +1,213 @@
+"""Ctrl-C into a Python program that takes and releases leases, and what it leaves behind.
+
+Run: python tests/slow/ctrl_c.py [--interrupts N] [--threads N,...] [--python PATH]
+
+A child takes and releases one GPU after the other, with so many threads beside it that sleep. It
+asks for an interrupt, which comes at a random moment within a few leases; once it has left the loop
+and garbage is collected it looks at its own process from outside of gpulaunch: whether the lock of
+the state directory can be had, no other signals are blocked than before, no record is alive, and no
+more descriptors are open. What is wrong is counted and put right, and it asks for the next one.
+Another interpreter (--python) needs no package but this checkout. The exit status is 1 if anything
+was wrong.
+"""
+
+import argparse
+import fcntl
+import gc
+import json
+import os
+import random
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+THREADS = (0, 1, 4)
+INTERRUPTS = 300
+"""The short form."""
+
+WRONG = ("lock held", "signals blocked", "leases without owner", "descriptors open")
+"""What may be wrong after an interrupt."""
+
+NOTED = ("other ends", "interrupts lost")
+"""What Python itself may make of one: another exception, or a message that nobody catches."""
+
+LONGEST_PAUSE_S = 0.005
+"""Until an interrupt. A lease takes 1 or 2 ms."""
+
+GRACE_S = 1.0
+"""Time for a thread or process at work for the child to finish what was interrupted."""
+
+LOST_S = 10.0
+"""Time after which an interrupt has had no effect, and another one is sent."""
+
+LOST_AT_MOST = 5
+
+_FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
+
+
+class Interrupted:
+    """The child: a process that is interrupted, and looks at what is left of that.
+
+    Args:
+        state: its state directory.
+    """
+
+    def __init__(self, state: str) -> None:
+        self._state = state
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        self._open = descriptors()
+        self.counts: Counter[str] = Counter()
+
+    def look(self) -> None:
+        """Count what is wrong, and put it right."""
+        gc.collect()
+        deadline = time.monotonic() + GRACE_S
+        while True:
+            wrong = self._wrong()
+            if not wrong or time.monotonic() > deadline:
+                break
+            time.sleep(0.001)  # nothing tells when somebody else is done
+        self.counts.update(wrong)
+        if wrong:
+            left = []
+            for fd in descriptors() - self._open:
+                with suppress(OSError):
+                    left.append(os.readlink(f"/proc/self/fd/{fd}"))
+                    os.close(fd)
+            print(", ".join(wrong), "with", left, file=sys.stderr)
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+    def _wrong(self) -> list[str]:
+        wrong = []
+        fd = os.open(self._state, os.O_RDONLY)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            wrong.append("lock held")
+        finally:
+            os.close(fd)
+        if signal.pthread_sigmask(signal.SIG_BLOCK, []) != self._mask:
+            wrong.append("signals blocked")
+        if any(self._is_alive(name) for name in os.listdir(self._state)):
+            wrong.append("leases without owner")
+        if len(descriptors()) > len(self._open):
+            wrong.append("descriptors open")
+        return wrong
+
+    def _is_alive(self, name: str) -> bool:
+        question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        with suppress(FileNotFoundError), open(os.path.join(self._state, name)) as file:
+            answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, question)
+            return struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK
+        return False
+
+
+def descriptors() -> set[int]:
+    """Return the descriptors that this process has open, without that of the listing itself."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            os.fstat(int(name))
+            found.add(int(name))
+    return found
+
+
+def be_interrupted(interrupts: int, threads: int, asking: int) -> None:
+    """Be the child: ask for interrupts by writing to a descriptor, and print what was wrong."""
+    import gpulaunch
+
+    def lease() -> None:
+        gpulaunch.allocate(1, topology="dgx1-v100").release()
+
+    for _ in range(threads):
+        threading.Thread(target=time.sleep, args=(1e6,), daemon=True).start()
+    for _ in range(3):  # what is imported or opened once for all
+        lease()
+    gc.collect()
+    gc.freeze()  # later collections are quick
+    child = Interrupted(os.environ["GPULAUNCH_STATE_DIR"])
+    for _ in range(interrupts):
+        try:
+            os.write(asking, b"?")
+            while True:
+                lease()
+        except KeyboardInterrupt:
+            pass
+        except BaseException as problem:  # noqa: BLE001  an interrupt in disguise
+            child.counts[NOTED[0]] += 1
+            print(f"{type(problem).__name__}: {problem}", file=sys.stderr)
+        child.look()
+    print(json.dumps(child.counts))
+
+
+def interrupt(interrupts: int, threads: int, python: str = sys.executable) -> dict[str, int]:
+    """Run a child, interrupt it so many times, and return how often what was wrong.
+
+    Raises:
+        RuntimeError: the child has failed or takes no interrupt any more.
+    """
+    chance = random.Random(interrupts)
+    asking, answer = os.pipe()
+    lost = 0
+    with tempfile.TemporaryDirectory() as state:
+        arguments = ("--child", str(answer), f"--interrupts={interrupts}", f"--threads={threads}")
+        child = subprocess.Popen(
+            [python, __file__, *arguments],
+            env=os.environ | {"GPULAUNCH_STATE_DIR": state, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=(answer,),
+        )
+        os.close(answer)
+        with child, open(asking, "rb", buffering=0) as questions:
+            while True:
+                if not select.select([questions], [], [], LOST_S)[0]:
+                    lost += 1
+                    if lost > LOST_AT_MOST:
+                        child.kill()
+                        raise RuntimeError(f"{lost} interrupts had no effect: the child is stuck")
+                elif not questions.read(1):
+                    break
+                time.sleep(chance.random() * LONGEST_PAUSE_S)  # this is the random moment
+                child.send_signal(signal.SIGINT)
+            out, _ = child.communicate()
+    if child.returncode:
+        raise RuntimeError(f"the child ended with {child.returncode}")
+    counts = json.loads(out)
+    return {what: counts.get(what, 0) for what in (*WRONG, *NOTED)} | {NOTED[1]: lost}
+
+
+def main() -> None:
+    """Print the table, or be the child."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--interrupts", type=int, default=INTERRUPTS)
+    parser.add_argument("--threads", default=",".join(map(str, THREADS)), metavar="N,...")
+    parser.add_argument("--python", default=sys.executable, metavar="PATH")
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    threads = [int(word) for word in options.threads.split(",")]
+    if options.child is not None:
+        be_interrupted(options.interrupts, threads[0], options.child)
+        return
+    title = f"of {options.interrupts} interrupts"
+    print(title, *WRONG, *NOTED, sep="  ", flush=True)
+    wrong = False
+    for number in threads:
+        counts = interrupt(options.interrupts, number, options.python)
+        row = [f"{count:{len(what)}}" for what, count in counts.items()]
+        print(f"{f'{number} more threads':{len(title)}}", *row, sep="  ", flush=True)
+        wrong |= any(counts[what] for what in WRONG)
+    sys.exit(wrong)
+
+
+if __name__ == "__main__":
+    main()

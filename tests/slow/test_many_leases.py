@@ -1,0 +1,114 @@
+"""Leases by the thousand with random kills, watched from outside (many_leases.py), and the queue.
+
+The long forms take 100,000 leases and 10,000 launches. To run longer:
+python tests/slow/many_leases.py --leases 1000000 --launches 100000.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import gpu_flocks
+import many_leases
+import pytest
+from conftest import DGX, Launcher, held
+
+QUEUED = 20
+NOTHING = {"overlaps": 0, "lost": 0, "wrong": 0}
+
+
+def watched(leases: int, launches: int) -> dict[str, dict[str, int]]:
+    """Return what the program counts."""
+    counts = [f"--leases={leases}", f"--launches={launches}"]
+    done = subprocess.run(
+        [sys.executable, many_leases.__file__, "--json", *counts],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, (done.returncode, done.stderr)  # -14: a round hung
+    print(done.stdout, done.stderr, sep="\n")  # shown if the test fails
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("count", [2_000])
+def test_leases_through_the_api(count: int) -> None:
+    """While processes take and release leases and SIGKILL hits some of them, in the queue, on the
+    way and as owners, no GPU has two owners, and afterwards none is lost.
+    """
+    (row,) = watched(count, 0).values()
+    assert {name: row[name] for name in ("overlaps", "lost", "wrong")} == NOTHING
+    assert row["leases"] >= count
+    assert row["kills"] > count / 20
+    assert row["kills of owners"] > count / 200
+
+
+@pytest.mark.parametrize("count", [150])
+def test_launches_by_the_command_line(count: int) -> None:
+    """While launches begin and end and SIGKILL hits launchers, jobs and whole process groups, early
+    and late, no GPU has two owners, and afterwards none is lost.
+    """
+    (row,) = watched(0, count).values()
+    assert {name: row[name] for name in ("overlaps", "lost", "wrong")} == NOTHING
+    assert row["leases"] > count / 2
+    assert row["kills"] > count / 4
+    assert row["kills of owners"] > count / 10
+
+
+@pytest.mark.parametrize("count", [QUEUED])
+def test_served_in_order(launcher: Launcher, tmp_path: Path, count: int) -> None:
+    """Whole-machine jobs that joined the queue one after the other run in that order, but for those
+    whose launchers are killed in the queue, which do not run.
+    """
+    log = tmp_path / "log"
+    waiting: list[subprocess.Popen[str]] = []
+    with held(launcher, *DGX, "-n", "all"):
+        for number in range(count):
+            script = ("--", "sh", "-c", f"echo {number} >> {log}")
+            waiting.append(launcher.start(*DGX, "-n", "all", "--wait", *script))
+            while len(queue(launcher)) <= number:
+                assert waiting[-1].poll() is None, waiting[-1].stderr.read()
+        assert queue(launcher) == [process.pid for process in waiting]
+        for process in waiting[::5]:
+            process.kill()
+            process.wait()
+    statuses = []
+    for process in waiting:
+        with process:
+            process.communicate()
+        statuses.append(process.returncode)
+    assert statuses == [0 if number % 5 else -signal.SIGKILL for number in range(count)]
+    assert log.read_text().split() == [str(number) for number in range(count) if number % 5]
+
+
+def queue(launcher: Launcher) -> list[int]:
+    """Return the pids of the launchers that wait, in the queue's order."""
+    return [
+        one["pid"] for one in json.loads(launcher.run("status", *DGX, "--json").stdout)["queue"]
+    ]
+
+
+def owner(tmp_path: Path) -> subprocess.Popen[str]:
+    """Start a job that believes to have GPU 3, and return it when it has its flock."""
+    job = subprocess.Popen(
+        [sys.executable, "-SI", gpu_flocks.__file__, str(tmp_path), "60"],
+        env={"CUDA_VISIBLE_DEVICES": "3"},
+        text=True,
+        stdout=subprocess.PIPE,
+    )
+    assert job.stdout.readline() == f"{job.pid}\n"
+    return job
+
+
+def test_an_overlap_is_seen(tmp_path: Path) -> None:
+    """The flocks tell who takes a GPU while another owner lives, and nobody else."""
+    mine = gpu_flocks.Flocks(str(tmp_path))
+    with owner(tmp_path) as other:
+        mine.take((2, 3))
+        other.kill()
+    mine.let_go()
+    mine.take((2, 3))
+    assert (tmp_path / "overlaps").read_text() == f"GPU 3: pid {os.getpid()}\n"

@@ -1,0 +1,105 @@
+"""Commands that hand their work to a program outside the lease, and those that do not."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.errors import UsageError
+from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
+
+TYPED = [
+    ("sudo python train.py", "write 'sudo gpulaunch ... -- COMMAND'"),
+    ("/usr/bin/sudo -u bob train", "write 'sudo gpulaunch ... -- COMMAND'"),
+    ("doas train", "write 'doas gpulaunch ... -- COMMAND'"),
+    ("sudo docker ps", "write 'sudo gpulaunch ... -- COMMAND'"),
+    ("systemd-run --user train", "write 'systemd-run ... gpulaunch ... -- COMMAND'"),
+    ("at now", "give it the line 'gpulaunch --wait ... -- COMMAND'"),
+    ("ssh host train", "write 'ssh HOST gpulaunch ... -- COMMAND'"),
+    ("screen -S a -X screen train", "start 'gpulaunch ... -- COMMAND' in it"),
+]
+
+
+@pytest.mark.parametrize(("line", "want"), TYPED)
+def test_command_that_leaves_the_lease(line: str, want: str) -> None:
+    """What to type instead is said for each program that has another one do the work."""
+    command = line.split()
+    told = explain_hand_over(command, {})
+    assert told is not None
+    assert told.startswith(os.path.basename(command[0]) + " ")
+    assert want in told
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("sudo -n docker run image", "sudo docker run"),
+        (
+            "/usr/bin/sudo -u bob /usr/bin/docker container create image",
+            "sudo docker container create",
+        ),
+        ("doas docker --context default start box", "doas docker start"),
+        ("sudo nvidia-docker run image", "sudo nvidia-docker run"),
+    ],
+)
+def test_docker_through_sudo_is_refused(line: str, want: str) -> None:
+    """The line that works is named, before any GPU is taken."""
+    with pytest.raises(UsageError) as problem:
+        refuse_sudo(line.split())
+    program, _, verb = want.partition(" ")
+    assert problem.value.message == (
+        f"'{want}': its container would not get the GPUs of this launch"
+    )
+    assert problem.value.hint == (
+        f"write '{program} gpulaunch {verb} ...', or '{verb} ...' as a member of the group docker"
+    )
+
+
+@pytest.mark.parametrize(
+    "line", ["sudo docker ps", "sudo train", "docker run image", "sudo docker run --help"]
+)
+def test_sudo_that_makes_no_container_is_not_refused(line: str) -> None:
+    """What makes no container may be typed."""
+    refuse_sudo(line.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python train.py",
+        "sh -c sudo",
+        "sudo -E train",
+        "sudo --preserve-env=CUDA_VISIBLE_DEVICES train",
+        "systemd-run --user --scope train",
+        "screen -dmS name train",
+        "tmux -L no-such-server new train",
+        "tmux -S /nonexistent/socket new train",
+    ],
+)
+def test_command_that_stays_in_the_lease(line: str) -> None:
+    """Nothing is said of a command whose work descends from it."""
+    assert explain_hand_over(line.split(), {"TMUX_TMPDIR": "/nonexistent"}) is None
+
+
+def test_tmux_with_a_server(tmp_path: Path) -> None:
+    """A tmux whose server listens hands the command to that, wherever its socket is named."""
+    directory = tmp_path / f"tmux-{os.getuid()}"
+    directory.mkdir()
+    path = str(directory / "old")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(path)
+        server.listen()
+        for command, environment in (
+            (["tmux", "-S", path, "new", "-d", "train"], {}),
+            (["tmux", f"-S{path}", "new"], {}),
+            (["tmux", "-L", "old", "new", "train"], {"TMUX_TMPDIR": str(tmp_path)}),
+            (["tmux", "-2", "-Lold", "new"], {"TMUX_TMPDIR": str(tmp_path)}),
+            (["tmux", "new-window", "train"], {"TMUX": f"{path},123,0"}),
+        ):
+            told = explain_hand_over(command, environment)
+            assert told == (
+                f"tmux hands the command to its server at {path}, which runs already, outside this "
+                "lease: write 'tmux ... \"gpulaunch ... -- COMMAND\"'"
+            )
+    assert explain_hand_over(["tmux", "-S", path, "new", "train"], {}) is None

@@ -1,0 +1,204 @@
+"""Running containers: which GPUs docker gave them, which of them count, and how often one asks."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from socket import AF_UNIX, socket
+from typing import Any
+
+import pytest
+from made_up_engine import BOX, Boxes
+from values import lease
+
+from gpulaunch.containers import in_use
+from gpulaunch.containers.docker.answers import parse_container, parse_running
+from gpulaunch.containers.engine import ForbiddenError, LateError, NoAnswerError
+from gpulaunch.containers.engines import clients_at_hand
+from gpulaunch.containers.in_use import RunningContainer, running_containers, uses_of
+from gpulaunch.containers.life import Container
+from gpulaunch.errors import FailedError
+from gpulaunch.machine.driver import OutsideUse
+from gpulaunch.machine.find import find_machine
+from gpulaunch.records import replace
+
+DGX1 = find_machine("dgx1-v100", print).topology
+UUIDS = [gpu.uuid for gpu in DGX1.gpus]
+WEB = replace(BOX, id="e" * 64, name="web", lease_id=None, uuids=(), given=("1", UUIDS[4]), pid=7)
+MONITOR = replace(WEB, id="f" * 64, name="monitor", given=(), sees_all=True)
+GPU = [["gpu"]]
+
+
+def request(**fields: object) -> dict[str, object]:
+    """Make a device request of docker's, as its API shows it."""
+    return {"Driver": "", "Count": 0, "DeviceIDs": None, "Capabilities": GPU, **fields}
+
+
+def cdi(*names: str) -> dict[str, object]:
+    """Make the device request of --device with CDI names."""
+    return request(Driver="cdi", DeviceIDs=list(names), Capabilities=None)
+
+
+NVIDIA = {"Runtime": "nvidia", "Env": ["A=b", "NVIDIA_VISIBLE_DEVICES=3,GPU-1"]}
+
+
+@pytest.mark.parametrize(
+    ("requests", "others", "want"),
+    [
+        pytest.param([], {}, "", id="none"),
+        pytest.param([request(Count=3)], {}, "0,1,2", id="a count"),
+        pytest.param([request(Count=-1)], {}, "all", id="all"),
+        pytest.param([request(DeviceIDs=["0", "GPU-1"])], {}, "0,GPU-1", id="devices"),
+        pytest.param([request(DeviceIDs=["all"])], {}, "all", id="all as a device"),
+        pytest.param([cdi("nvidia.com/gpu=0", "nvidia.com/gpu=GPU-1")], {}, "0,GPU-1", id="CDI"),
+        pytest.param([cdi("runtime.nvidia.com/gpu=2")], {}, "2", id="CDI's other kind"),
+        pytest.param([cdi("nvidia.com/gpu=all")], {}, "all", id="all by CDI"),
+        pytest.param([cdi("amd.com/gpu=0")], {}, "", id="another maker's"),
+        pytest.param([request(Count=1, Capabilities=[["tpu"]])], {}, "", id="no GPU"),
+        pytest.param([request(Driver="nvidia", Count=1)], {}, "0", id="a count of a driver's"),
+        pytest.param([], NVIDIA, "3,GPU-1", id="the variable"),
+        pytest.param([], NVIDIA | {"Runtime": "runc"}, "", id="the variable in vain"),
+        pytest.param([], NVIDIA | {"Env": ["NVIDIA_VISIBLE_DEVICES=void"]}, "", id="void"),
+        pytest.param([], NVIDIA | {"Env": ["NVIDIA_VISIBLE_DEVICES=all"]}, "all", id="all so"),
+        pytest.param([cdi("nvidia.com/gpu=5")], NVIDIA, "5", id="a flag before the variable"),
+        pytest.param([cdi("vendor.com/net=eth0")], NVIDIA, "3,GPU-1", id="beside another device"),
+    ],
+)
+def test_gpus_given(requests: list[dict[str, object]], others: dict[str, Any], want: str) -> None:
+    """Docker's flags name GPUs one by one, count them from 0, or show all."""
+    document = {
+        "Id": "c",
+        "Name": "/c",
+        "Image": "i",
+        "State": {"Status": "running", "Pid": 7},
+        "HostConfig": {"DeviceRequests": requests, "Runtime": others.get("Runtime", "runc")},
+        "Config": {"Env": others.get("Env")},
+    }
+    got = parse_container(document)
+    assert (",".join(got.given), got.sees_all) == (("", True) if want == "all" else (want, False))
+    assert got.pid == 7
+
+
+def test_name_among_links() -> None:
+    """A container's own name is told, not the one that another container has for it."""
+    listed = [{"Id": "a" * 64, "Names": ["/web/db", "/db"]}, {"Id": "b" * 64, "Names": None}]
+    assert parse_running(listed) == {"a" * 64: "db", "b" * 64: "b" * 12}
+
+
+class Asked(Boxes):
+    """An engine that counts the questions."""
+
+    def __init__(self, *boxes: Container, problem: FailedError | None = None) -> None:
+        super().__init__(list(boxes))
+        self.problem, self.questions = problem, []
+
+    def running(self) -> dict[str, str]:
+        self.questions.append("running")
+        if self.problem:
+            raise self.problem
+        return super().running()
+
+    def container(self, name: str) -> Container | None:
+        self.questions.append(name[:1])
+        return super().container(name)
+
+
+@pytest.fixture(autouse=True)
+def _new_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let each test meet engines for the first time, and write its cache where nobody else does."""
+    (tmp_path / "runtime").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    yield
+    in_use._not_before_s.clear()
+
+
+def found(*clients: Boxes, numbered: bool = True) -> tuple[RunningContainer, ...]:
+    """Return the containers of engines, which answer."""
+    containers, problems = running_containers(
+        [("boxer", client) for client in clients], DGX1, numbered=numbered
+    )
+    assert problems == []
+    return containers
+
+
+def test_which_gpus_count() -> None:
+    """GPUs given one by one count, by number only on this machine; a label comes before flags."""
+    made = replace(BOX, uuids=(UUIDS[2],), given=("5",), sees_all=True)
+    engine = Asked(WEB, MONITOR, made, replace(WEB, id="9" * 64, given=("99", "GPU-else")))
+    web, monitor, own = found(engine)
+    assert (web.uuids, monitor.uuids, own.uuids) == ((UUIDS[1], UUIDS[4]), (), (UUIDS[2],))
+    assert [one.traits.sees_all for one in (web, monitor, own)] == [False, True, False]
+    assert uses_of([web, monitor]) == (
+        OutsideUse(UUIDS[1], "container web (boxer)", (7,)),
+        OutsideUse(UUIDS[4], "container web (boxer)", (7,)),
+    )
+    assert uses_of([replace(web, is_here=True)]) == ()
+    assert [one.uuids for one in found(engine, numbered=False)] == [(UUIDS[4],), (), (UUIDS[2],)]
+
+
+def test_each_is_inspected_once() -> None:
+    """What an engine has told of a container is kept for the next launch, until it has ended."""
+    first, second = Asked(WEB), Asked(WEB, MONITOR)
+    assert found(first) == found(second)[:1] == found(Asked(WEB))
+    assert (first.questions, second.questions) == (["running", "e"], ["running", "f"])
+    found(Asked(BOX))
+    again = Asked(WEB)
+    found(again)
+    assert again.questions == ["running", "e"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", f'{{"{WEB.id}": 5}}', f'{{"{WEB.id}": [1, 2]}}'])
+def test_unknown_cache(tmp_path: Path, text: str) -> None:
+    """A cache that is damaged, or of another version, costs one inspection."""
+    (tmp_path / "runtime" / "gpulaunch.containers.json").write_text(text)
+    assert [one.name for one in found(Asked(WEB))] == ["web"]
+
+
+def test_engine_that_is_late() -> None:
+    """An engine that has not answered in time is not asked again soon, and the others are."""
+    late = Asked(problem=LateError("late"))
+    late.address = "box:2"
+    for want in (["late"], []):
+        engines = [("boxer", late), ("boxer", Asked(WEB))]
+        containers, problems = running_containers(engines, DGX1, numbered=True)
+        assert ([one.name for one in containers], problems) == (["web"], want)
+    assert late.questions == ["running"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "want"),
+    [
+        (NoAnswerError("gone"), []),
+        (ForbiddenError("not you"), []),
+        (FailedError("it failed"), ["it failed"]),
+    ],
+)
+def test_engine_without_an_answer(problem: FailedError, want: list[str]) -> None:
+    """No word of an engine that does not run, or is not this user's; others tell what failed."""
+    got = running_containers([("boxer", Asked(problem=problem))], DGX1, numbered=True)
+    assert got == ((), want)
+
+
+def test_beside_leases() -> None:
+    """A container is beside the leases of its GPUs, unless it has a lease or launches run in it."""
+    (web,) = found(Asked(WEB))
+    theirs, other = lease("theirs", 4, 5), lease("other", 6)
+    theirs = replace(theirs, uuids=(UUIDS[4],))
+    assert web.leases_beside([theirs, other]) == [theirs]
+    assert replace(web, is_here=True).leases_beside([theirs]) == []
+    assert web.leases_beside([theirs, replace(other, container=web.id)]) == []
+    assert replace(web, traits=replace(web.traits, lease_id="theirs")).leases_beside([theirs]) == []
+
+
+def test_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine is asked at the socket that its variable names, once, and if it is there."""
+    monkeypatch.setattr("gpulaunch.containers.engines.SOCKETS", {"boxer": ("BOX", (), Boxes)})
+    assert clients_at_hand() == []
+    monkeypatch.setenv("BOX", "tcp://there:1")
+    assert clients_at_hand() == []
+    path = str(tmp_path / "s")
+    monkeypatch.setenv("BOX", f"unix://{path}")
+    assert clients_at_hand() == []
+    with socket(AF_UNIX) as listener:
+        listener.bind(path)
+        row = {"boxer": ("BOX", (path, f"{tmp_path}/./s"), lambda address: address)}
+        monkeypatch.setattr("gpulaunch.containers.engines.SOCKETS", row)
+        assert clients_at_hand() == [("boxer", path)]
