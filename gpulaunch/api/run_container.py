@@ -97,6 +97,8 @@ def _container_for(client: DockerClient, image: str, options: Mapping[str, Any])
             "set DOCKER_HOST to the socket of an engine on this machine",
         )
     argv = ["docker", "run"]
+    if options.get("detach"):
+        argv.append("--detach")
     if options.get("runtime"):
         argv += ["--runtime", str(options["runtime"])]
     policy = (options.get("restart_policy") or {}).get("Name")

@@ -23,6 +23,7 @@ from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.system import is_cancelled_by_kill
 from gpulaunch.records import Record, replace
 from gpulaunch.typing import Any
 
@@ -142,8 +143,7 @@ def run(
         WouldWaitError: a running job has since changed in the file.
         FailedError: running jobs of a killed batch cannot be taken over.
     """
-    guarded = os.environ.get("CI", "").lower() in ("1", "true")
-    with Launches(guarded=guarded) as launches:
+    with Launches(guarded=is_cancelled_by_kill()) as launches:
         return _Batch(tasks, results, launches, ways, listener).run()
 
 

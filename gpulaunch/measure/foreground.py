@@ -17,6 +17,7 @@ from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.ending import descendants, end_all, family, marked_by
 from gpulaunch.process.job import Job, Started
+from gpulaunch.process.system import is_cancelled_by_kill
 from gpulaunch.records import Record
 
 LOOK_S = 0.2
@@ -91,7 +92,7 @@ def run_launch(
     spared = family()  # processes that this process started before
     listeners = [_OutputCopier(fd, part.progress) for fd in (1, 2) if _is_open(fd)] if part else []
     try:
-        job = Job(keep=None, tied="CI" in os.environ)
+        job = Job(keep=None, tied=is_cancelled_by_kill())
     finally:
         for listener in listeners:
             listener.restore()

@@ -42,12 +42,22 @@ def test_a_container_with_gpus_of_its_own(host: Host, client: docker.DockerClien
     assert host.launcher.records() == []
 
 
-@pytest.mark.parametrize("environment", [{"MINE": "1"}, ["MINE=1"], None], ids=str)
-@pytest.mark.parametrize("labels", [{"mine": "1"}, ["mine"], None], ids=str)
+@pytest.mark.parametrize("ci", ["true", ""])
+@pytest.mark.parametrize(
+    ("environment", "labels"),
+    [({"MINE": "1"}, ["mine"]), (["MINE=1"], {"mine": "1"}), (None, None)],
+    ids=str,
+)
 def test_the_lease_follows_the_container(
-    host: Host, client: docker.DockerClient, environment: object, labels: object
+    host: Host,
+    client: docker.DockerClient,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: object,
+    labels: object,
+    ci: str,
 ) -> None:
-    """A detached container keeps its GPUs after the call, and frees them by its end."""
+    """A detached container keeps its GPUs after the call, also in CI, and frees them by its end."""
+    monkeypatch.setenv("CI", ci)
     container = gpulaunch.run_container(
         client,
         IMAGE,
@@ -60,7 +70,7 @@ def test_the_lease_follows_the_container(
     )
     lease = host.lease()
     assert (lease["gpus"], lease["container"]) == ([0, 3], container.id)
-    assert (lease["name"], lease["command"]) == ("serving", ["docker", "run", IMAGE])
+    assert (lease["name"], lease["command"]) == ("serving", ["docker", "run", "--detach", IMAGE])
     assert container.labels[LEASE_LABEL] == lease["id"]
     assert ("mine" in container.labels) == bool(labels)
     assert ("MINE=1" in container.attrs["Config"]["Env"]) == bool(environment)
