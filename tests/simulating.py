@@ -8,8 +8,8 @@ import gpulaunch
 from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
-from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.event_loop import Moment, Rules, Stay, simulate
+from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.simulated_job import SimulatedJob
 
 
@@ -65,21 +65,21 @@ class Conservation:
 
     def __call__(self, moment: Moment) -> None:
         self.moments += 1
-        gpus = {gpu.uuid for gpu in moment.cluster.topology.gpus}
+        gpus = {gpu.uuid for gpu in moment.machines.topology.gpus}
         running = 0
-        for node in moment.cluster.nodes:
-            held = Counter(uuid for lease in node.leases.values() for uuid in lease.uuids)
-            groups = [lease.share.group for lease in node.leases.values() if lease.share]
+        for one in moment.machines.all:
+            held = Counter(uuid for lease in one.leases.values() for uuid in lease.uuids)
+            groups = [lease.share.group for lease in one.leases.values() if lease.share]
             twice = {uuid for uuid, count in held.items() if count > 1}
             assert all(any(uuid in group for group in groups) for uuid in twice), (
                 "a GPU is held twice"
             )
             assert all(
-                lease.share for lease in node.leases.values() if twice.intersection(lease.uuids)
+                lease.share for lease in one.leases.values() if twice.intersection(lease.uuids)
             )
             assert held.keys() <= gpus
-            assert node.free + len(held) == len(gpus), "free and used GPUs are not all"
-            running += len(node.leases)
+            assert one.free + len(held) == len(gpus), "free and used GPUs are not all"
+            running += len(one.leases)
         assert running == moment.running
         assert moment.time_s > self._last.time_s
         assert moment.ended >= self._last.ended

@@ -12,7 +12,7 @@ from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
-from gpulaunch.simulate.cluster import Ahead, Cluster, Found, Remembered
+from gpulaunch.simulate.machines import Ahead, Found, Remembered, SimulatedMachines
 from gpulaunch.simulate.simulated_job import SimulatedJob
 from gpulaunch.simulate.simulated_leases import ticket_of
 from gpulaunch.simulate.time_model import TimeModel
@@ -100,14 +100,14 @@ class Moment(Record):
         waiting: number of waiting jobs.
         running: number of running jobs.
         ended: number of ended jobs.
-        cluster: machines with their leases.
+        machines: machines with their leases.
     """
 
     time_s: float
     waiting: int
     running: int
     ended: int
-    cluster: Cluster
+    machines: SimulatedMachines
 
 
 class _Running:
@@ -201,11 +201,11 @@ class _Simulation:
 
         self._jobs = [ruled(job) for job in jobs]
         self._rules, self._watch = rules, watch
-        self._cluster = Cluster(
+        self._machines = SimulatedMachines(
             topology, rules.machines, (job.request for job in self._jobs), remembered
         )
         self._times = TimeModel(rules.time_models, remembered.yardstick(rules.yardstick))
-        self._kind = [self._cluster.kind_of(job.request) for job in self._jobs]
+        self._kind = [self._machines.kind_of(job.request) for job in self._jobs]
         self._admitted: dict[int, tuple[str, ...]] = {}
         self._queue: list[tuple[SimulatedJob, Ticket]] = []
         self._running: dict[int, dict[str, _Running]] = {}
@@ -227,11 +227,11 @@ class _Simulation:
     def _check_conservation(self) -> None:
         """Check that every job has ended once, and that all GPUs are free again."""
         ended = sorted(stay.job.id for stay in self._done)
-        free = sum(node.free for node in self._cluster.nodes)
+        free = sum(machine.free for machine in self._machines.all)
         # _refuse_impossible has found that all of them can run.
         assert not self._queue, "jobs wait, and nothing will happen any more"  # noqa: S101
         assert ended == sorted(job.id for job in self._jobs), ended  # noqa: S101
-        assert free == self._gpus * len(self._cluster.nodes), free  # noqa: S101
+        assert free == self._gpus * len(self._machines.all), free  # noqa: S101
 
     def _refuse_impossible(self) -> None:
         """Refuse jobs that would wait for ever.
@@ -243,11 +243,11 @@ class _Simulation:
         for job, kind in zip(self._jobs, self._kind, strict=True):
             same.setdefault(kind, []).append(job)
         for kind, jobs in same.items():
-            self._admitted[kind] = self._cluster.admitted(jobs[0].request)
+            self._admitted[kind] = self._machines.admitted(jobs[0].request)
             hardest = max(jobs, key=lambda job: job.request.utility.least)
-            if self._cluster.refusal(hardest.request):
+            if self._machines.refusal(hardest.request):
                 for job in jobs:
-                    if reason := self._cluster.refusal(job.request):
+                    if reason := self._machines.refusal(job.request):
                         raise ImpossibleJobError(job, reason)
 
     def _add_event(self, time_s: float, about: SimulatedJob | _Running | None) -> int:
@@ -284,14 +284,14 @@ class _Simulation:
                 len(self._queue),
                 self._started - len(self._done),
                 len(self._done),
-                self._cluster,
+                self._machines,
             )
         )
 
     def _end(self, ends: Sequence[_Running], now: float) -> None:
         for one in ends:
             one.event = _NONE  # also of one whose end was put off by a new neighbour in this step
-            self._cluster.end(one.machine, one.lease)
+            self._machines.end(one.machine, one.lease)
             del self._running[one.machine][one.lease.id]
             self._done.append(
                 Stay(one.job, one.machine, one.gpus, one.started_s, now, one.utility, one.place)
@@ -305,37 +305,37 @@ class _Simulation:
         A job of the same kind as one that was sent back may not pass it; but where GPUs are shared,
         it may join others.
         """
-        sharing = self._cluster.sharing
+        sharing = self._machines.sharing
         ahead, left = Ahead(), []
         sent_back: set[int] = set()  # kinds
-        most = self._cluster.most_free()
+        most = self._machines.most_free()
         rest = iter(self._queue)
         for job, ticket in rest:
             kind = self._kind[job.id]
             if sharing or (ticket.gpus <= most and kind not in sent_back):
-                found = self._cluster.find(job, kind, ahead, now)
+                found = self._machines.find(job, kind, ahead, now)
                 if found:
                     self._begin(job, *found, now)
-                    most = self._cluster.most_free()
+                    most = self._machines.most_free()
                     continue
                 sent_back.add(kind)
             left.append((job, ticket))
             ahead.add(ticket, now)
             bars_all = ticket.passable_until_s <= now and len(ticket.uuids) == self._gpus
-            if (bars_all and not self._cluster.timed) or not (most or sharing):
+            if (bars_all and not self._machines.timed) or not (most or sharing):
                 left.extend(rest)
         self._queue = left
 
     def _begin(self, job: SimulatedJob, machine: int, found: Found, now: float) -> None:
         utility = (
-            self._cluster.utility(job, self._kind[job.id], machine, found)
+            self._machines.utility(job, self._kind[job.id], machine, found)
             if job.request.utility.least
             else None
         )
         lease = replace(found.lease, id=f"job{job.id}", name=job.request.name, clock_s=now)
         one = _Running(job, machine, found.gpus, lease, now, utility, self._started)
         self._started += 1
-        self._cluster.start(machine, lease)
+        self._machines.start(machine, lease)
         self._running.setdefault(machine, {})[lease.id] = one
         if self._times.depends_on_company:
             self._update_slowdowns(machine, now)
@@ -351,7 +351,7 @@ class _Simulation:
         """Set the speed of a job from now on, and replace its expected end."""
         company = [
             lease
-            for lease in self._cluster.nodes[one.machine].leases.values()
+            for lease in self._machines.all[one.machine].leases.values()
             if lease is not one.lease
         ]
         slowdown = self._times.slowdown(one.job, one.gpus, one.lease, company)

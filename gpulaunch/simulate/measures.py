@@ -7,8 +7,8 @@ from statistics import quantiles
 
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
-from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.event_loop import Rules, Stay
+from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.yardstick import Yardstick
 
 _HOUR_S = 3600.0

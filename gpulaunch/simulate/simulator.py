@@ -19,9 +19,9 @@ from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.profiles.pattern_file import load_pattern
 from gpulaunch.records import replace
-from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.event_loop import Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
+from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import Replay, measure
 from gpulaunch.simulate.read_simulation import Trace, TraceReader, read_trace, trace_of
 from gpulaunch.simulate.time_model import MODELS

@@ -23,9 +23,9 @@ from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.machine.find import find_machine
 from gpulaunch.profiles.pattern import PATTERNS
-from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.event_loop import Rules, simulate
 from gpulaunch.simulate.generate import loaded_mix
+from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import measure, quartiles
 from gpulaunch.simulate.simulated_job import SimulatedJob
 

@@ -17,9 +17,9 @@ from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import capacity_by
 from gpulaunch.sharing.interference import Bounds
-from gpulaunch.simulate.cluster import Remembered
 from gpulaunch.simulate.event_loop import Moment, Rules, simulate
 from gpulaunch.simulate.generate import loaded_mix, poisson_batches, uniform_mix
+from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import measure, quartiles
 from gpulaunch.simulate.simulated_job import SimulatedJob
 from gpulaunch.simulate.simulated_leases import lease_of, ticket_of
@@ -250,8 +250,8 @@ def test_the_checker_sees_a_gpu_that_is_held_twice() -> None:
     conservation = Conservation(2)
 
     def doubled(moment: Moment) -> None:
-        for lease in list(moment.cluster.nodes[0].leases.values()):
-            moment.cluster.nodes[0].leases["again"] = lease
+        for lease in list(moment.machines.all[0].leases.values()):
+            moment.machines.all[0].leases["again"] = lease
         conservation(moment)
 
     with pytest.raises(AssertionError, match="held twice"):

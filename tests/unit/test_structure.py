@@ -25,6 +25,7 @@ ROOMS = [  # from the floor up: a file imports from its own room and from those 
     "leases",
     "sharing",
     "decide",
+    "cluster",
     "containers",
     "launch",
     "api",

@@ -93,7 +93,7 @@ class Remembered:
         return self._yardsticks.setdefault(model, Yardstick(self._topology, model))
 
 
-class Node:
+class SimulatedMachine:
     """One machine.
 
     Attributes:
@@ -108,7 +108,7 @@ class Node:
         self.state: State = ()
 
 
-class Cluster:
+class SimulatedMachines:
     """Identical machines.
 
     Args:
@@ -118,7 +118,7 @@ class Cluster:
         remembered: earlier decisions on such machines.
 
     Attributes:
-        nodes: the machines.
+        all: the machines, by number.
         sharing: whether a job shares GPUs.
         timed: whether decisions depend on the time.
     """
@@ -127,7 +127,7 @@ class Cluster:
         self, topology: Topology, count: int, requests: Iterable[Request], remembered: Remembered
     ) -> None:
         self.topology = topology
-        self.nodes = [Node(len(topology.gpus)) for _ in range(count)]
+        self.all = [SimulatedMachine(len(topology.gpus)) for _ in range(count)]
         requests = list(requests)
         self._ordered = any(POLICIES[request.policy].goes_by_utility for request in requests)
         self._names = any(request.wishes.apart_from for request in requests)
@@ -201,7 +201,7 @@ class Cluster:
     def _lowest(self, alike: dict[State, list[int]], state: State) -> int | None:
         """Return the first machine in a state, or None."""
         heap = alike[state]
-        while heap and self.nodes[heap[0]].state != state:
+        while heap and self.all[heap[0]].state != state:
             heappop(heap)
         if not heap:
             del alike[state]
@@ -226,7 +226,7 @@ class Cluster:
         least = job.request.utility.least if patient else 0.0
         known, found = memory.look_up(least)
         if not known:
-            leases = list(self.nodes[number].leases.values())
+            leases = list(self.all[number].leases.values())
             decision = decide(
                 job.request, Situation(self.topology, leases, ahead=ahead.tickets, clock_s=clock_s)
             )
@@ -243,11 +243,11 @@ class Cluster:
         """Return the utility of GPUs to a job that is about to start there, under any policy."""
         if found.utility is not None:
             return found.utility
-        node = self.nodes[number]
-        key = kind, node.state, found.gpus
+        machine = self.all[number]
+        key = kind, machine.state, found.gpus
         utilities = self._remembered.utilities
         if key not in utilities:
-            leases = list(node.leases.values())
+            leases = list(machine.leases.values())
             free = [
                 gpu
                 for gpu in self.topology.gpus
@@ -294,28 +294,28 @@ class Cluster:
 
     def start(self, number: int, lease: Lease) -> None:
         """Give a job its GPUs on a machine."""
-        node = self.nodes[number]
-        for other in node.leases.values():
+        machine = self.all[number]
+        for other in machine.leases.values():
             together = lease.share and other.share and lease.share.group == other.share.group
             assert together or set(lease.uuids).isdisjoint(other.uuids), (lease, other)  # noqa: S101  decide() guarantees this
-        node.leases[lease.id] = lease
+        machine.leases[lease.id] = lease
         self._update_state(number)
 
     def end(self, number: int, lease: Lease) -> None:
         """Free the GPUs of a job on a machine."""
-        del self.nodes[number].leases[lease.id]
+        del self.all[number].leases[lease.id]
         self._update_state(number)
 
     def _update_state(self, number: int) -> None:
-        node = self.nodes[number]
-        held = {uuid for lease in node.leases.values() for uuid in lease.uuids}
-        node.free = len(self.topology.gpus) - len(held)
-        signatures = map(self._signature, node.leases.values())
-        if self._ordered or not node.leases:
-            node.state = tuple(signatures)
+        machine = self.all[number]
+        held = {uuid for lease in machine.leases.values() for uuid in lease.uuids}
+        machine.free = len(self.topology.gpus) - len(held)
+        signatures = map(self._signature, machine.leases.values())
+        if self._ordered or not machine.leases:
+            machine.state = tuple(signatures)
         else:
-            node.state = frozenset(Counter(signatures).items())
-        heappush(self._by_free[node.free].setdefault(node.state, []), number)
+            machine.state = frozenset(Counter(signatures).items())
+        heappush(self._by_free[machine.free].setdefault(machine.state, []), number)
 
 
 class _KnownDecisions:
