@@ -18,6 +18,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import slurm as slurm_cluster
 from engine import Engine, EngineError, why_not, write_cdi_spec
 
 from gpulaunch.process.companion import is_companion
@@ -333,3 +334,17 @@ def docker(engine: Engine) -> Iterator[Engine]:
     engine.forget_hook_calls()
     if engine.cdi.read_text() != specification:
         write_cdi_spec(engine.cdi)
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[slurm_cluster.Slurm]:
+    """Start one Slurm of two nodes for all tests."""
+    reason = slurm_cluster.why_not()
+    if reason:
+        pytest.skip(reason)
+    cluster = slurm_cluster.Slurm()
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.close()

@@ -1,0 +1,250 @@
+"""A real Slurm for tests: a controller and two nodes on this machine, with stand-in GPUs.
+
+The devices are /dev/null by other names. Keys, ports and files are the cluster's own, so that
+several can run beside each other, and close() leaves nothing.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+NODES = ("n1", "n2")
+GPUS = 8
+CPUS = 16
+"""Declared of each node, whatever this machine has."""
+
+TABLES = "GPULAUNCH_TEST_TABLES"
+"""Variable of a job with the folder in which each node has an allocation table of its own."""
+
+PATIENCE_S = 30
+SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "sinfo", "squeue")
+
+_SLURM_CONF = """\
+ClusterName=tests
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser=root
+SlurmdUser=root
+AuthInfo=socket={directory}/munge.socket
+SlurmctldPort={ports[0]}
+StateSaveLocation={directory}/state
+SlurmdSpoolDir={directory}/spool-%n
+SlurmctldPidFile={directory}/slurmctld.pid
+SlurmdPidFile={directory}/%n.pid
+SlurmctldLogFile={directory}/slurmctld.log
+SlurmdLogFile={directory}/%n.log
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/affinity
+TaskProlog={directory}/task-prolog
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
+ReturnToService=2
+KillWait=2
+OverTimeLimit=0
+MpiDefault=none
+MailProg=/bin/true
+GresTypes=gpu,mps,shard
+TopologyPlugin=topology/tree
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+_NODE = (
+    "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} Sockets=2"
+    " CoresPerSocket={half} ThreadsPerCore=1 RealMemory=1000"
+    " Gres=gpu:h100:{gpus},mps:{mps},shard:{shards} State=UNKNOWN"
+)
+# mps and shard with a File= of their own end slurmd 22.05 when both are there.
+_GRES_CONF = """\
+AutoDetect=off
+NodeName={names} Name=gpu Type=h100 File={directory}/gpu[0-3] Cores=0-7
+NodeName={names} Name=gpu Type=h100 File={directory}/gpu[4-7] Cores=8-15
+NodeName={names} Name=mps Count={mps}
+NodeName={names} Name=shard Count={shards}
+"""
+_TOPOLOGY_CONF = "SwitchName=s1 Nodes=n1\nSwitchName=s2 Nodes=n2\nSwitchName=top Switches=s[1-2]\n"
+_CGROUP_CONF = "CgroupAutomount=no\nConstrainDevices=no\n"
+_TASK_PROLOG = f"""\
+#!/bin/sh
+[ -z "${TABLES}" ] || echo "export GPULAUNCH_STATE_DIR=${TABLES}/$SLURMD_NODENAME"
+"""
+
+
+def why_not() -> str | None:
+    """Return what this machine lacks for Slurm; None if nothing."""
+    if os.geteuid() != 0:
+        return "needs root to start Slurm"
+    missing = [program for program in PROGRAMS if not shutil.which(program, path=SEARCHED)]
+    return f"not installed: {', '.join(missing)}" if missing else None
+
+
+class SlurmError(Exception):
+    """Slurm did not start, or did not do what a test needs to stand on."""
+
+
+class Slurm:
+    """A controller and the nodes n1 and n2, each with GPUS GPUs and CPUS CPUs, in two switches.
+
+    Attributes:
+        directory: everything of the cluster.
+        environment: of srun and the others.
+        daemons: the running daemons by name.
+    """
+
+    def __init__(self) -> None:
+        # A socket's address has at most 108 bytes; jobs of other users read the configuration.
+        self.directory = Path(tempfile.mkdtemp(prefix="gps-", dir="/tmp"))
+        self.directory.chmod(0o755)
+        self.environment = {"PATH": SEARCHED, "SLURM_CONF": str(self.directory / "slurm.conf")}
+        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Start the daemons; return when the nodes are idle."""
+        self._write_files()
+        files = [
+            f"--{name}={self.directory}/{file}"
+            for name, file in (
+                ("key-file", "munge.key"),
+                ("socket", "munge.socket"),
+                ("pid-file", "munged.pid"),
+                ("log-file", "munged.log"),
+                ("seed-file", "munge.seed"),
+            )
+        ]
+        self._start("munged", "munged", "--foreground", "--force", *files)
+        self._await((self.directory / "munge.socket").exists)
+        self._start("slurmctld", "slurmctld", "-D")
+        for node in NODES:
+            self._start(node, "slurmd", "-D", "-N", node)
+        self._await(lambda: self._idle_nodes() == len(NODES))
+
+    def run(
+        self, *command: str, environment: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of Slurm, such as srun, to its end; output as text."""
+        options = {"capture_output": True, "text": True, "timeout": 60, **options}
+        return subprocess.run(
+            command, env={**(environment or {}), **self.environment}, check=False, **options
+        )
+
+    def start_job(
+        self, *command: str, environment: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[str]:
+        """Start a program of Slurm and return at once; output as text."""
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+        return subprocess.Popen(command, env={**(environment or {}), **self.environment}, **options)
+
+    def await_idle(self) -> None:
+        """Return when no job is left and the nodes are idle."""
+        self._await(lambda: self.jobs() == [] and self._idle_nodes() == len(NODES))
+
+    def jobs(self) -> list[str]:
+        """Return the ids of all jobs that are not over."""
+        return self.run("squeue", "-h", "-o", "%i").stdout.split()
+
+    def close(self) -> None:
+        """Cancel all jobs, end the daemons and remove everything."""
+        with ExitStack() as stack:
+            stack.callback(shutil.rmtree, self.directory, ignore_errors=True)
+            stack.callback(self._stop)
+            with suppress(SlurmError, subprocess.TimeoutExpired):
+                if jobs := self.jobs():
+                    self.run("scancel", "--full", "--signal=KILL", *jobs)
+                    self.run("scancel", *jobs)
+                    self.await_idle()
+
+    def _stop(self) -> None:
+        """End the daemons, those first that need the others."""
+        for daemon in reversed(self.daemons.values()):
+            daemon.terminate()
+            try:
+                daemon.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(daemon.pid, signal.SIGKILL)
+                daemon.wait()
+        self.daemons.clear()
+
+    def _write_files(self) -> None:
+        """Write the configuration, a key and the devices."""
+        host = socket.gethostname().partition(".")[0]
+        values = {
+            "directory": self.directory,
+            "host": host,
+            "names": ",".join(NODES),
+            "gpus": GPUS,
+            "mps": GPUS * 100,
+            "shards": GPUS * 4,
+            "cpus": CPUS,
+            "half": CPUS // 2,
+        }
+        ports = _free_ports(1 + len(NODES))
+        nodes = [
+            _NODE.format(name=name, port=port, **values)
+            for name, port in zip(NODES, ports[1:], strict=True)
+        ]
+        for name, text in (
+            ("slurm.conf", _SLURM_CONF.format(ports=ports, nodes="\n".join(nodes), **values)),
+            ("gres.conf", _GRES_CONF.format(**values)),
+            ("topology.conf", _TOPOLOGY_CONF),
+            ("cgroup.conf", _CGROUP_CONF),
+            ("task-prolog", _TASK_PROLOG),
+        ):
+            (self.directory / name).write_text(text)
+        (self.directory / "task-prolog").chmod(0o755)
+        key = self.directory / "munge.key"
+        key.touch(mode=0o400)
+        key.write_bytes(os.urandom(128))
+        (self.directory / "state").mkdir()
+        for index in range(GPUS):  # Slurm hands out nothing that is no device
+            os.mknod(self.directory / f"gpu{index}", 0o20666, os.makedev(1, 3))
+
+    def _start(self, name: str, *command: str) -> None:
+        """Start a daemon in the foreground, in a session of its own."""
+        with (self.directory / f"{name}.out").open("ab") as output:
+            self.daemons[name] = subprocess.Popen(
+                command,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _idle_nodes(self) -> int:
+        """Return how many nodes are idle."""
+        return int(self.run("sinfo", "-h", "-t", "idle", "-o", "%D").stdout.strip() or 0)
+
+    def _await(self, condition: Any) -> None:
+        """Return when the condition holds; raise SlurmError with the daemons' words if not."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            ended = [name for name, daemon in self.daemons.items() if daemon.poll() is not None]
+            if ended or time.monotonic() > deadline:
+                logs = [
+                    line
+                    for path in sorted(self.directory.glob("*.log"))
+                    for line in path.read_text(errors="replace").splitlines()
+                    if "error" in line or "fatal" in line
+                ]
+                raise SlurmError("\n".join([f"Slurm did not get ready ({ended})", *logs[-8:]]))
+            time.sleep(0.05)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Return ports that nobody has at this moment."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
