@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from gpulaunch.files import own_cache, slow_lock
-from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.topology_rows import to_rows, topology_of_rows
 from gpulaunch.process.system import boot_id
-from gpulaunch.records import as_dict, as_list, field_names
+from gpulaunch.records import field_names
 from gpulaunch.typing import Any
 
 MAX_AGE_S = 900.0
@@ -28,7 +28,7 @@ def load(driver: str, fingerprint: str) -> Topology | None:
     try:
         document = own_cache.load(_NAME, MAX_AGE_S)
         return (
-            _from_document(document["topology"])
+            topology_of_rows(document["topology"])
             if document["key"] == _cache_key(driver, fingerprint)
             else None
         )
@@ -39,7 +39,7 @@ def load(driver: str, fingerprint: str) -> Topology | None:
 def store(fingerprint: str, topology: Topology) -> None:
     """Store a topology; if that fails, the machine is read again the next time."""
     key = _cache_key(topology.driver, fingerprint)
-    own_cache.store(_NAME, {"key": key, "topology": _to_document(topology)})
+    own_cache.store(_NAME, {"key": key, "topology": to_rows(topology)})
 
 
 def forget() -> None:
@@ -68,31 +68,3 @@ def _cache_key(driver: str, fingerprint: str) -> list[Any]:
     here = [boot_id(), os.uname().nodename, sorted(os.sched_getaffinity(0))]
     form = [*field_names(Gpu), *field_names(Link), *field_names(Mig)]
     return [form, here, driver, fingerprint]
-
-
-def _to_document(topology: Topology) -> list[Any]:
-    gpus = [_gpu_to_row(gpu) for gpu in topology.gpus]
-    links = [as_list(link) for link in topology.links]
-    return [topology.name, gpus, links, topology.source, topology.driver]
-
-
-def _from_document(document: list[Any]) -> Topology:
-    name, gpus, links, source, driver = document
-    return Topology(
-        name,
-        tuple(_gpu_from_row(row) for row in gpus),
-        tuple(Link(*row) for row in links),
-        source,
-        driver=driver,
-    )
-
-
-def _gpu_to_row(gpu: Gpu) -> list[Any]:
-    mig = as_list(gpu.mig) if gpu.mig else None
-    return list((as_dict(gpu) | {"cpuset": format_cpuset(gpu.cpuset), "mig": mig}).values())
-
-
-def _gpu_from_row(row: list[Any]) -> Gpu:
-    fields = dict(zip(field_names(Gpu), row, strict=True))
-    mig = Mig(*fields["mig"]) if fields["mig"] else None
-    return Gpu(**fields | {"cpuset": parse_cpuset(fields["cpuset"]), "mig": mig})

@@ -1,0 +1,69 @@
+"""A cluster as a tree of lines, and as a document."""
+# pure: decides on plain values
+
+from collections import Counter
+from collections.abc import Iterator
+
+from gpulaunch.cluster.cluster import Cluster, Node
+from gpulaunch.errors import printable
+from gpulaunch.typing import Any
+
+
+def cluster_lines(cluster: Cluster) -> list[str]:
+    """Return the switches and nodes of a cluster, indented as `tree` does, and what nodes have."""
+    gpus = sum(len(node.topology.gpus) for node in cluster.nodes)
+    slots = sum(node.slots for node in cluster.nodes)
+    head = f"{printable(cluster.name)}: {len(cluster.nodes)} nodes, {gpus} GPUs, {slots} ranks"
+    return [head, *_lines_below(cluster, 0, "")]
+
+
+def _lines_below(cluster: Cluster, vertex: int, margin: str) -> Iterator[str]:
+    network = cluster.network
+    at_leaf = dict(zip(network.leaves, cluster.nodes, strict=True))
+    children = network.children()[vertex] if vertex or len(network.parents) > 1 else [0]
+    for number, child in enumerate(children):
+        last = number == len(children) - 1
+        node = at_leaf.get(child)
+        name = printable(network.names[child])
+        text = f"{name}  {_node_text(node)}" if node else name
+        if network.gb_per_s[child]:
+            text += f"  {network.gb_per_s[child]:g} GB/s"
+        yield f"{margin}{'└── ' if last else '├── '}{text}"
+        if child:
+            yield from _lines_below(cluster, child, margin + ("    " if last else "│   "))
+
+
+def _node_text(node: Node) -> str:
+    models = Counter(gpu.model for gpu in node.topology.gpus)
+    gpus = ", ".join(f"{count} x {printable(model)}" for model, count in models.items())
+    cores = sum(map(len, node.sockets))
+    return f"{gpus or 'no GPU'}; {cores} cores in {len(node.sockets)} sockets"
+
+
+def cluster_document(cluster: Cluster) -> dict[str, Any]:
+    """Return the document of `gpulaunch cluster show --json`."""
+    network = cluster.network
+    return {
+        "name": cluster.name,
+        "source": cluster.source,
+        "nodes": [
+            {
+                "name": node.name,
+                "gpus": [
+                    {"index": gpu.index, "uuid": gpu.uuid, "model": gpu.model}
+                    for gpu in node.topology.gpus
+                ],
+                "sockets": [list(cores) for cores in node.sockets],
+                "ranks": node.slots,
+            }
+            for node in cluster.nodes
+        ],
+        "network": [
+            {
+                "name": network.names[vertex],
+                "parent": network.names[parent] if parent >= 0 else None,
+                "bandwidth_gb_per_s": network.gb_per_s[vertex] or None,
+            }
+            for vertex, parent in enumerate(network.parents)
+        ],
+    }
