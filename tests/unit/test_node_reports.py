@@ -1,0 +1,49 @@
+"""Reports of nodes: whole after a way on which lines of many tasks mix."""
+
+import random
+
+import pytest
+from values import machine
+
+from gpulaunch.cluster.cluster import Node
+from gpulaunch.cluster.node_report import NodeReport, read_reports, report_lines
+from gpulaunch.errors import FailedError
+from gpulaunch.records import replace
+
+REPORTS = [
+    NodeReport(task, Node(f"n{task}", replace(machine(name), digest=None), sockets), address)
+    for task, (name, sockets, address) in enumerate(
+        [
+            ("dgx1-v100", ((0, 1), (40, 41)), ("core", "leaf1")),
+            ("nvl72", ((*range(72),),), ()),
+            ("power8-minsky", (), ("core", "leaf 2")),
+        ]
+    )
+]
+
+
+def test_reports_survive_mixed_lines() -> None:
+    """Lines of several tasks in any order, between others, give the reports by task."""
+    lines = [line for report in REPORTS for line in report_lines(report)]
+    noise = ["", "slurmstepd: a warning", "gpulaunch-node is a word", "gpulaunch-node a b c d"]
+    lines += noise
+    random.Random(1).shuffle(lines)
+    assert read_reports("\n".join(lines)) == REPORTS
+
+
+def test_lines_are_short() -> None:
+    """No line has more characters than tasks' output keeps together, also of 2,556 links."""
+    assert max(len(line) for report in REPORTS for line in report_lines(report)) < 1000
+
+
+@pytest.mark.parametrize("damage", ["lost", "other"])
+def test_an_incomplete_report_is_refused(damage: str) -> None:
+    """A report without one of its lines, or of other content, names the node and a likely cause."""
+    lines = report_lines(REPORTS[1])
+    if damage == "lost":
+        del lines[1]
+    else:
+        lines = ["gpulaunch-node 1 0 1 QUJD"]
+    with pytest.raises(FailedError, match="the report of node 1 cannot be read") as caught:
+        read_reports("\n".join(lines))
+    assert caught.value.hint == "is the same version of gpulaunch installed on all nodes?"
