@@ -6,7 +6,7 @@ from types import TracebackType
 from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.acquire import Acquired
-from gpulaunch.launch.assess import granted_gpus
+from gpulaunch.launch.assess import granted_gpus, visible_gpus
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
@@ -39,7 +39,7 @@ class HeldLease:
         self.gpus = tuple(gpu.index for gpu in gpus)
         self.uuids = held.lease.uuids
         self.env = job_environment(
-            gpus,
+            visible_gpus(launch, held.grant),
             driver=launch.machine.topology.driver,
             by_uuid=launch.by_uuid,
             lease_id=self.id,

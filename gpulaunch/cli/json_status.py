@@ -44,7 +44,7 @@ class JsonStatus:
         lease = acquired.lease
         self._started = {
             "lease": lease.id,
-            "gpus": list(acquired.grant.placement.gpus),
+            "gpus": list(acquired.grant.gpus),
             "uuids": list(lease.uuids),
             "job_pid": lease.job.pid,
             "started_at": iso(time.time()),

@@ -11,7 +11,7 @@ from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.launch.acquire import Acquired
-from gpulaunch.launch.assess import granted_gpus, preview, would_wait
+from gpulaunch.launch.assess import granted_gpus, preview, visible_gpus, would_wait
 from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
@@ -200,7 +200,7 @@ def _say_less_than_all(launch: Launch, acquired: Acquired[Keeper]) -> None:
 
 
 def _gpus_of(launch: Launch, acquired: Acquired[Keeper]) -> str:
-    gpus = acquired.grant.problem.format_ranks(acquired.grant.placement.gpus)
+    gpus = acquired.grant.problem.format_ranks(acquired.grant.gpus)
     return f"GPUs {gpus} of {launch.machine.topology.name}"
 
 
@@ -229,7 +229,8 @@ def _print_decision(
 
     gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
     share = _preview_share(launch, decision, situation)
-    environment, argv = _preview_job(launch, gpus, share)
+    seen = visible_gpus(launch, decision) if isinstance(decision, Grant) else []
+    environment, argv = _preview_job(launch, gpus, seen, share)
     document = decision_document(launch.request, decision, gpus, environment, argv, share)
     if as_json:
         if explained:
@@ -254,7 +255,7 @@ def _preview_share(launch: Launch, decision: Decision, situation: Situation) -> 
 
 
 def _preview_job(
-    launch: Launch, gpus: list[Gpu], share: "Share | None"
+    launch: Launch, gpus: list[Gpu], seen: Sequence[Gpu], share: "Share | None"
 ) -> tuple[dict[str, str], Sequence[str]]:
     """Return the job's variables and argv; a container's variables are in its command line."""
     if launch.container:
@@ -264,7 +265,7 @@ def _preview_job(
     if not gpus or launch.compose:
         return {}, launch.command
     environment = job_environment(
-        gpus,
+        seen,
         driver=launch.machine.topology.driver,
         by_uuid=launch.by_uuid,
         lease_id=None,

@@ -184,6 +184,21 @@ OPTIONS = (
     ),
     Option(("--bind-cpu",), "bind_cpu", None, "run on the CPUs next to the GPUs (default)"),
     Option(("--no-bind-cpu",), "bind_cpu", None, "leave the CPUs alone", "false"),
+    Option(
+        ("--visible",),
+        "visible",
+        "WHAT",
+        "of a step with a launch for each rank: all GPUs, the own first (default), own, or ranks",
+    ),
+    Option(
+        ("--rank-map",), "rank_map", "FILE", "take this rank's core and GPU from a map of all ranks"
+    ),
+    Option(
+        ("--ignore-engine",),
+        "ignore_engine",
+        None,
+        "go past what Slurm or another cluster engine granted",
+    ),
     Option(("--uuid",), "uuid", None, "write UUIDs into CUDA_VISIBLE_DEVICES"),
     Option(
         ("--topology",),

@@ -4,7 +4,7 @@
 from collections.abc import Collection, Sequence
 
 from gpulaunch.decide.choose import choose, pose_problem
-from gpulaunch.decide.needs import gpus_to_avoid
+from gpulaunch.decide.needs import gpus_to_avoid, leased_until_s
 from gpulaunch.decide.placement.fabric import fabric_of
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES
@@ -22,6 +22,7 @@ from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.decide.share_options import ShareOption, ShareSituation
+    from gpulaunch.leases.engine_job import EngineJob
     from gpulaunch.machine.driver import OutsideUse
 
 
@@ -65,6 +66,8 @@ class Grant(Record):
         share_option: the share group that they are, or become; None if the job has them to itself.
         exclusive_reason: why a job that would share has them to itself; None if it shares, or would
             not.
+        own: indices of those that the launch's rank has, if the placement is that of all ranks of a
+            step; None if the launch has them all.
     """
 
     reason: str
@@ -72,6 +75,12 @@ class Grant(Record):
     problem: PlacementProblem
     share_option: "ShareOption | None" = None
     exclusive_reason: str | None = None
+    own: tuple[int, ...] | None = None
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """Indices of the GPUs that the launch has, in rank order."""
+        return self.placement.gpus if self.own is None else self.own
 
 
 class Wait(Record):
@@ -122,6 +131,14 @@ def decide(request: Request, situation: Situation) -> Decision:
         request: what is asked.
         situation: what it meets.
     """
+    within, job = situation.within, request.engine_job
+    if job and job.is_divided and not (within and within.is_of(job)):
+        return _decide_for_rank(request, job, situation)
+    return _decide_alone(request, situation)
+
+
+def _decide_alone(request: Request, situation: Situation) -> Decision:
+    """Decide about a request for all of a job's GPUs on this machine."""
     topology, within = situation.topology, situation.within
     admitted = admitted_gpus(request, topology, within)
     scope = [gpu for gpu in topology.gpus if within is None or gpu.uuid in within.uuids]
@@ -150,6 +167,74 @@ def decide(request: Request, situation: Situation) -> Decision:
     return decision
 
 
+def _decide_for_rank(request: Request, job: "EngineJob", situation: Situation) -> Decision:
+    """Decide for one of several ranks that divide GPUs: as the first of them did, if it has begun.
+
+    Args:
+        request: that of all ranks.
+        job: their step.
+        situation: what it meets.
+    """
+    from gpulaunch.decide.ranks import count_for_all, group_of, own_part  # late: few launches
+
+    topology = situation.topology
+    admitted = admitted_gpus(request, topology, situation.within)
+    count = count_for_all(request, job, admitted)
+    if isinstance(count, Unfit):
+        return Refuse(count.reason)
+    begun = group_of(job, situation.leases, count)
+    if isinstance(begun, Unfit):
+        return Refuse(begun.reason)
+    group = begun or job.group
+    if group:
+        must_be_free = own_part(job, group) if begun else group
+        found = _grant_group(request, situation, admitted, group, must_be_free)
+    else:
+        found = _decide_alone(replace(request, gpus=count), situation)
+    if not isinstance(found, Grant):
+        return found
+    number = "?" if job.rank is None else job.rank
+    reason = f"rank {number} of {job.title}, of {job.ranks} on this node: {found.reason}"
+    return replace(found, own=tuple(own_part(job, found.placement.gpus)), reason=reason)
+
+
+def _grant_group(
+    request: Request,
+    situation: Situation,
+    admitted: Sequence[Gpu],
+    group: Sequence[str],
+    must_be_free: Sequence[str],
+) -> Decision:
+    """Grant the GPUs of a step's ranks that are known already, in their order.
+
+    Args:
+        request: that of all ranks.
+        situation: what it meets.
+        admitted: GPUs that the request admits.
+        group: UUIDs of the ranks' GPUs.
+        must_be_free: those of them that nobody else may have.
+    """
+    by_uuid = {gpu.uuid: gpu for gpu in admitted}
+    gpus = [by_uuid[uuid] for uuid in group if uuid in by_uuid]
+    if len(gpus) < len(group):
+        return Refuse(
+            f"{gpus_text(len(group))} are set for these ranks: {len(gpus)} of them are admitted"
+        )
+    topology = situation.topology
+    state = _state_of(request, situation, gpus)
+    busy = [uuid for uuid in must_be_free if uuid in state.busy_until_s]
+    if busy:
+        users = [state.used[uuid] for uuid in busy if uuid in state.used]
+        count = len(must_be_free)
+        return Wait(too_few_text(count, count - len(busy), count, users, 0, narrowed=True))
+    problem = pose_problem(request, topology, gpus, gpus, len(gpus), situation.neighbours)
+    found = choose(request, problem)
+    if isinstance(found, Unfit):
+        return Wait(found.reason)
+    placement = replace(found, gpus=tuple(gpu.index for gpu in gpus))
+    return Grant("as is set for its ranks", placement, problem)
+
+
 class _State(Record):
     """The GPUs in reach at the moment.
 
@@ -169,8 +254,10 @@ class _State(Record):
 
 
 def _state_of(request: Request, situation: Situation, scope: Sequence[Gpu]) -> _State:
-    leased = leased_until_s(situation.topology, situation.leases, situation.within)
-    used = used_outside(situation, leased)
+    job = request.engine_job
+    leased = leased_until_s(situation.topology, situation.leases, situation.within, job)
+    # What an engine shares is in use by others of its jobs, whether or not they have a lease.
+    used = {} if job and job.shared else used_outside(situation, leased)
     apart = gpus_to_avoid(request, situation.topology, situation.neighbours)
     busy_until_s = leased | dict.fromkeys(used, ENDLESS)
     free = [gpu for gpu in scope if gpu.uuid not in busy_until_s]
@@ -331,30 +418,6 @@ def _refuse_if_hopeless(
     problem = pose_problem(request, topology, topology.gpus, admitted, count, ())
     found = choose(request, problem, topology.name)
     return Refuse(found.reason) if isinstance(found, Unfit) else None
-
-
-def leased_until_s(
-    topology: Topology, leases: Sequence[Lease], within: Lease | None = None
-) -> dict[str, float]:
-    """Return when the GPUs that others hold are free at the latest, by UUID; see Lease.ends_s.
-
-    A card that was leased before it was split into MIG instances is held with all of these.
-
-    Args:
-        topology: the machine.
-        leases: all live leases.
-        within: the lease that this launch runs inside of; then others are those inside it.
-    """
-    own = (within.id, *within.ancestors) if within else ()
-    until_s: dict[str, float] = {}
-    for lease in leases:
-        if lease.id not in own and (within is None or lease.user_id in within.insiders):
-            for uuid in lease.uuids:
-                until_s[uuid] = max(until_s.get(uuid, 0.0), lease.ends_s)
-    for gpu in topology.gpus:
-        if gpu.mig and gpu.mig.card_uuid in until_s:
-            until_s[gpu.uuid] = max(until_s.get(gpu.uuid, 0.0), until_s[gpu.mig.card_uuid])
-    return until_s
 
 
 def used_outside(situation: Situation, leased: Collection[str]) -> dict[str, str]:

@@ -11,10 +11,9 @@ from gpulaunch.decide.decide import (
     admitted_gpus,
     assess_share_groups,
     decide,
-    leased_until_s,
     used_outside,
 )
-from gpulaunch.decide.needs import gpus_to_avoid, leases_to_avoid
+from gpulaunch.decide.needs import gpus_to_avoid, leased_until_s, leases_to_avoid
 from gpulaunch.decide.placement.fabric import UNIT
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import POLICIES
@@ -159,8 +158,10 @@ def list_excluded(
         user_name: returns the login name of a user id.
     """
     topology, within = situation.topology, situation.within
-    leased = leased_until_s(topology, situation.leases, within)
-    holder = {uuid: lease for lease in situation.leases for uuid in lease.uuids}
+    leased = leased_until_s(topology, situation.leases, within, request.engine_job)
+    holder = {
+        uuid: lease for lease in situation.leases for uuid in lease.held_from(request.engine_job)
+    }
     used = used_outside(situation, leased)
     apart = gpus_to_avoid(request, topology, situation.neighbours)
     admitted = {gpu.uuid for gpu in admitted_gpus(request, topology, within)}

@@ -1,4 +1,4 @@
-"""The wishes of a request on a machine in use: groups, bounds, and jobs to avoid."""
+"""The wishes of a request on a machine in use: groups, bounds, what is leased or to be avoided."""
 # pure: decides on plain values
 
 from collections.abc import Sequence
@@ -11,6 +11,10 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.sharing.slowdown import mean_slowdown
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # few launches are a cluster engine's
+    from gpulaunch.leases.engine_job import EngineJob
 
 _ROUNDING = 1e-9
 """Three times a third must fit."""
@@ -125,6 +129,35 @@ def _host_bandwidth_taken(leases: Sequence[Lease]) -> float:
         family = [lease, *(inner for inner in leases if lease.id in inner.ancestors)]
         total += max(member.host_gb_per_s for member in family)
     return total
+
+
+def leased_until_s(
+    topology: Topology,
+    leases: Sequence[Lease],
+    within: Lease | None = None,
+    job: "EngineJob | None" = None,
+) -> dict[str, float]:
+    """Return when the GPUs that others hold are free at the latest, by UUID; see Lease.ends_s.
+
+    A card that was leased before it was split into MIG instances is held with all of these.
+
+    Args:
+        topology: the machine.
+        leases: all live leases.
+        within: the lease that this launch runs inside of; then others are those inside it.
+        job: the job of a cluster engine that this launch is part of; None for that of `within`.
+    """
+    own = (within.id, *within.ancestors) if within else ()
+    job = job or (within.engine_job if within else None)
+    until_s: dict[str, float] = {}
+    for lease in leases:
+        if lease.id not in own and (within is None or lease.user_id in within.insiders):
+            for uuid in lease.held_from(job):
+                until_s[uuid] = max(until_s.get(uuid, 0.0), lease.ends_s)
+    for gpu in topology.gpus:
+        if gpu.mig and gpu.mig.card_uuid in until_s:
+            until_s[gpu.uuid] = max(until_s.get(gpu.uuid, 0.0), until_s[gpu.mig.card_uuid])
+    return until_s
 
 
 def gpus_to_avoid(request: Request, topology: Topology, leases: Sequence[Lease]) -> set[str]:

@@ -9,12 +9,13 @@ from gpulaunch.errors import UsageError, quoted
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.topology import Topology, counts_as_cuda
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.leases.engine_job import EngineJob
     from gpulaunch.leases.share import Client
     from gpulaunch.profiles.demand import Demand
     from gpulaunch.sharing.capacity import Capacity
@@ -128,6 +129,8 @@ class Request(Record):
         ends_within_s: seconds within which the job has ended for certain once it has started: its
             time limit, and the time to end it; None without a limit.
         in_order: whether it passes nobody in the queue, and nobody may pass it.
+        engine_job: the job of a cluster engine that it is part of, or None. If its ranks divide
+            GPUs among themselves, this is the request of all of them.
     """
 
     gpus: int | None
@@ -145,6 +148,7 @@ class Request(Record):
     exclusive_reason: str | None = None
     ends_within_s: float | None = None
     in_order: bool = False
+    engine_job: "EngineJob | None" = None
 
     @property
     def is_choosy(self) -> bool:
@@ -276,12 +280,20 @@ def admit_visible(topology: Topology, value: str) -> Constraint:
     """Return the constraint of a CUDA_VISIBLE_DEVICES, or another driver's variable, that is set.
 
     CUDA reads the list up to the first entry that names no GPU, such as -1, and hides that one and
-    the rest.
+    the rest. It counts the GPUs that it can use, so a number is a place among these, where others
+    are out of its reach.
     """
+    by_place = [gpu.uuid for gpu in topology.gpus]
+    counted = not counts_as_cuda(topology) and not any(gpu.mig for gpu in topology.gpus)
     uuids = []
-    for name in value.split(","):
+    for name in map(str.strip, value.split(",")):
+        if counted and name.isdecimal() and len(name) < _MAX_DIGITS:
+            if int(name) >= len(by_place):
+                break
+            uuids.append(by_place[int(name)])
+            continue
         try:
-            uuids += [gpu.uuid for gpu in _find_gpus(topology, name.strip(), "")]
+            uuids += [gpu.uuid for gpu in _find_gpus(topology, name, "")]
         except UsageError:
             break
     variable = DRIVERS[topology.driver].visible_variable

@@ -5,7 +5,7 @@ lock, and changes since then are checked under it.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 from gpulaunch.decide.decide import Grant, Refuse, Situation, Wait
@@ -391,12 +391,27 @@ def _is_still_valid(launch: Launch, grant: Grant, before: Snapshot, now_seen: Sn
     """
     granted = {gpu.uuid for gpu in granted_gpus(launch, grant)}
     new_leases = [lease for lease in now_seen.leases if lease not in before.leases]
+    job = launch.request.engine_job
     return (
-        all(granted.isdisjoint(lease.uuids) for lease in new_leases)
+        all(granted.isdisjoint(lease.held_from(job)) for lease in new_leases)
+        and not _another_rank_was_first(launch, grant, new_leases)
         and not (new_leases and launch.request.is_choosy)  # new neighbours may change its score
         and all(ticket in before.tickets for ticket in now_seen.tickets)
         and (launch.within in now_seen.leases) == (launch.within in before.leases)
     )
+
+
+def _another_rank_was_first(launch: Launch, grant: Grant, new_leases: Sequence[Lease]) -> bool:
+    """Return whether a rank of the same step has chosen other GPUs for all ranks meanwhile."""
+    job = launch.request.engine_job
+    if job is None or grant.own is None:
+        return False
+    by_uuid = {gpu.uuid: gpu.index for gpu in launch.machine.topology.gpus}
+    groups = [
+        lease.engine_job.group for lease in new_leases if lease.is_of(job) and lease.engine_job
+    ]
+    chosen = grant.placement.gpus
+    return any(tuple(by_uuid.get(uuid, -1) for uuid in group) != chosen for group in groups)
 
 
 def _discard(record: Draft, holder: Holder | None) -> None:

@@ -8,6 +8,7 @@ from gpulaunch.errors import WouldWaitError
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.outside_use import see_again
+from gpulaunch.leases.environment import in_sight
 from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.gpu import Gpu
@@ -139,7 +140,15 @@ def would_wait(launch: Launch, table: Table, reason: str, hint: str) -> WouldWai
     return problem
 
 
+def visible_gpus(launch: Launch, grant: Grant) -> Sequence[Gpu]:
+    """Return the GPUs that the job of a grant sees, in the order in which it counts them."""
+    own = granted_gpus(launch, grant)
+    if grant.own is None:
+        return own
+    return in_sight(own, granted_gpus(launch, replace(grant, own=None)), launch.visible)
+
+
 def granted_gpus(launch: Launch, grant: Grant) -> list[Gpu]:
     """Return the GPUs of a grant, in rank order."""
     by_index = {gpu.index: gpu for gpu in launch.machine.topology.gpus}
-    return [by_index[index] for index in grant.placement.gpus]
+    return [by_index[index] for index in grant.gpus]

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
-from gpulaunch.decide.decide import leased_until_s, used_outside
+from gpulaunch.decide.decide import used_outside
+from gpulaunch.decide.needs import leased_until_s
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.assess import Assessment, read_snapshot
 from gpulaunch.launch.callbacks import Callbacks

@@ -50,6 +50,9 @@ class Launch(Record):
         mps: place of this user's MPS daemons; None on a described machine.
         recorded_in: file of the profile that learns from the job, or None.
         hurried: whether any free GPUs will do: others were faster several times.
+        visible: what the job sees of the GPUs of its step, if its ranks divide them: one of
+            settings.VISIBLE.
+        core: number of the CPU to run on, by a map of ranks; None for no such.
     """
 
     command: tuple[str, ...]
@@ -71,3 +74,5 @@ class Launch(Record):
     mps: MpsPlace | None = None
     recorded_in: str | None = None
     hurried: bool = False
+    visible: str = "all"
+    core: int | None = None

@@ -17,10 +17,12 @@ from gpulaunch.process.system import (
     seconds_since_boot,
     this_process,
 )
+from gpulaunch.records import replace
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches are a container engine's
     from gpulaunch.containers.container_launch import ContainerLaunch
+    from gpulaunch.leases.engine_job import EngineJob
 
 
 def make_lease(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lease:
@@ -54,7 +56,17 @@ def make_lease(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lea
         time_limit_s=launch.time_limit_s,
         ends_within_s=launch.request.ends_within_s,
         ends_with_launcher=ends_with_launcher(launch.container),
+        engine_job=_engine_job_of(launch, grant),
     )
+
+
+def _engine_job_of(launch: Launch, grant: Grant) -> "EngineJob | None":
+    """Return the engine's job of a lease, with the GPUs of all of its ranks if they divide them."""
+    job = launch.request.engine_job
+    if job is None or grant.own is None:
+        return job and replace(job, group=())
+    by_index = {gpu.index: gpu.uuid for gpu in launch.machine.topology.gpus}
+    return replace(job, group=tuple(by_index[index] for index in grant.placement.gpus))
 
 
 def ends_with_launcher(container: "ContainerLaunch | None") -> bool:

@@ -58,6 +58,7 @@ def read_launch(
         )
     profile = _read_profile(settings, label)
     around = _with_measurements(settings, read_surroundings(settings, warn))
+    around = _with_engine(settings, around)
     return Launch(
         command=tuple(command),
         request=read_request(
@@ -77,7 +78,33 @@ def read_launch(
         leftovers=settings.get("leftovers").value or ("end" if is_cancelled_by_kill() else "keep"),
         mps=_read_mps_place(settings, around.machine),
         recorded_in=_find_recorded_profile(settings, around.machine, name),
+        visible=settings.get("visible").value
+        or (around.engine.visible if around.engine else "all"),
+        core=around.engine.core if around.engine else None,
     )
+
+
+_SIGNS = (
+    "SLURM_JOB_ID",
+    "OMPI_COMM_WORLD_RANK",
+    "MPI_LOCALRANKID",
+    "TORCHELASTIC_RUN_ID",
+    "RAY_JOB_ID",
+    "FLUX_JOB_ID",
+    "GPULAUNCH_RANK_MAP",
+)
+"""Variables one of which a launch has that concerns a cluster engine, as cluster.engines says."""
+
+
+def _with_engine(settings: Settings, around: Surroundings) -> Surroundings:
+    """Return the surroundings with what the cluster engine around this process says of a launch."""
+    if not any(sign in os.environ for sign in _SIGNS) and settings.distance("rank_map"):
+        return around
+    from gpulaunch.launch.read_engine import read_engine  # late: few launches are inside one
+
+    engine = read_engine(settings, around.machine.topology, around.within)
+    visible = None if engine and engine.hides else around.visible
+    return replace(around, engine=engine, visible=visible)
 
 
 def read_request(
@@ -101,7 +128,12 @@ def read_request(
         warn: called with each warning.
         pattern: pattern that replaces that of the settings, if a program passes a graph.
     """
-    request = request_of(settings, profile, around.machine.topology, around.visible, name, pattern)
+    ranks = around.engine.ranks if around.engine else 1
+    request = request_of(
+        settings, profile, around.machine.topology, around.visible, name, pattern, ranks
+    )
+    if around.engine:
+        request = around.engine.applied_to(request, around.machine.topology)
     limit_s: float | None = settings.get("time_limit").value
     if limit_s is not None:
         # What the job leaves is ended after it, and each may have to be killed.
@@ -129,6 +161,10 @@ def _has_to_share(
                     f"{settings.get(name).origin} has no effect inside lease {around.within.id}, "
                     "which is shared"
                 )
+        return False
+    if around.engine and around.engine.job.shared:
+        if settings.distance("share") == 0 and settings.get("share").value:
+            warn(f"not shared by gpulaunch: {around.engine.job.title} shares the GPU already")
         return False
     if settings.get("share", profile.sharing.share).value:
         return True

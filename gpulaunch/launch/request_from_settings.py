@@ -19,6 +19,7 @@ def request_of(
     visible: str | None,
     name: str | None,
     graph: Pattern | None,
+    ranks: int = 1,
 ) -> requests.Request:
     """Return the complete request for GPUs of the job's own.
 
@@ -30,11 +31,15 @@ def request_of(
             the choice, or None.
         name: name that the user gave the job, or None.
         graph: pattern that replaces that of settings and profile, or None.
+        ranks: number of launches like this one, one for each rank, that divide the GPUs. The
+            request is for all, and the settings say what each gets.
 
     Raises:
         UsageError: the request can never be granted.
     """
-    gpus = settings.get("gpus", profile.gpus).value
+    gpus = settings.get("gpus", profile.gpus if ranks == 1 else None).value
+    if isinstance(gpus, int):
+        gpus *= ranks
     pattern = graph or _choose_pattern(settings, profile, gpus)
     sensitive = settings.get("bandwidth_sensitive", profile.communication.bandwidth_sensitive).value
     if pattern == PATTERNS["none"]:
@@ -45,7 +50,7 @@ def request_of(
         if value is None
     ]
     pattern = pattern or PATTERNS["all_to_all"]
-    count = (pattern.ranks or 1) if gpus is None else None if gpus == "all" else gpus
+    count = (pattern.ranks or ranks) if gpus is None else None if gpus == "all" else gpus
     if pattern.ranks and count is not None:
         pattern.edges(count)  # raises if the pattern is of another number of GPUs
     policy = settings.get("policy").value or DEFAULT_POLICY

@@ -29,6 +29,9 @@ _LEAST_MEMORY_BYTES = 1 << 20  # a smaller amount lacks its unit
 QUEUES = ("backfill", "fifo")
 """Orders of the queue."""
 
+VISIBLE = ("all", "own", "ranks")
+"""What a rank sees of its step's GPUs: all with its own first, its own, or all in rank order."""
+
 SYSTEM_CONFIG = "/etc/gpulaunch/config.toml"
 
 
@@ -223,6 +226,9 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "publish": one_of(PUBLISHED, "part of a command"),
     "record": _parse_switch,
     "container_gpus": one_of(WAYS, "way into a container"),
+    "ignore_engine": _parse_switch,
+    "rank_map": str,
+    "visible": one_of(VISIBLE, "part of a step's GPUs"),
 }
 """Parsers of the settings' texts, by name in a configuration file; in the environment the names are
 in capitals after GPULAUNCH_.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # many machines have no engine
     from collections.abc import Sequence
 
     from gpulaunch.containers.in_use import RunningContainer
+    from gpulaunch.launch.read_engine import EngineTerms
 
 
 class Surroundings(Record):
@@ -36,12 +37,14 @@ class Surroundings(Record):
         visible: value of CUDA_VISIBLE_DEVICES, or of the driver's variable like it, that restricts
             the launch; None if it does not.
         containers: running containers that were given GPUs of the machine, if use was read.
+        engine: what the cluster engine around a launch says of it; None outside of any.
     """
 
     machine: Machine
     within: Lease | None
     visible: str | None
     containers: "Sequence[RunningContainer]" = ()
+    engine: "EngineTerms | None" = None
 
 
 def shown_machine(

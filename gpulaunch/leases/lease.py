@@ -2,7 +2,7 @@
 # pure: decides on plain values
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from gpulaunch.errors import FieldError
@@ -26,6 +26,7 @@ from gpulaunch.records import Record, as_dict, as_list
 from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
+    from gpulaunch.leases.engine_job import EngineJob
     from gpulaunch.leases.share import Share
 
 
@@ -58,6 +59,7 @@ class Lease(Record):
         ends_within_s: seconds within which the job has ended for certain, or None.
         ends_with_launcher: whether its container is to be ended when nobody looks after it any
             more, as that of a cancelled CI job.
+        engine_job: the job of a cluster engine that it belongs to, or None.
     """
 
     id: str
@@ -82,6 +84,7 @@ class Lease(Record):
     time_limit_s: float | None = None
     ends_within_s: float | None = None
     ends_with_launcher: bool = False
+    engine_job: "EngineJob | None" = None
 
     @property
     def ends_s(self) -> float:
@@ -92,6 +95,33 @@ class Lease(Record):
     def insiders(self) -> tuple[int, int]:
         """The ids of users that can launch inside it: its owner, and root in containers."""
         return self.user_id, 0
+
+    def is_of(self, job: "EngineJob | None") -> bool:
+        """Return whether it belongs to this job or step of a cluster engine."""
+        own = self.engine_job
+        return (
+            own is not None
+            and job is not None
+            and (own.title, self.user_id) == (job.title, job.user_id)
+        )
+
+    def held_from(self, job: "EngineJob | None") -> Sequence[str]:
+        """Return the UUIDs of the GPUs that it keeps from a launch.
+
+        The first rank of a step takes the GPUs of all ranks on its node out of the reach of others.
+        Where a cluster engine says who uses a GPU together, nobody is kept from it.
+
+        Args:
+            job: the engine's job that the launch is part of, or None.
+        """
+        own = self.engine_job
+        if own is None:
+            return self.uuids
+        if job is not None and own.shared and job.shared:
+            return ()
+        if job is not None and self.is_of(job):
+            return () if own.bound and job.bound else self.uuids
+        return own.group or self.uuids
 
     def to_document(self) -> dict[str, Any]:
         """Return the document of the record's file."""
@@ -107,6 +137,12 @@ class Lease(Record):
             document["share"] = share_document(self.share)
         else:
             del document["share"]
+        if self.engine_job:
+            from gpulaunch.leases.engine_job import engine_job_document  # late, likewise
+
+            document["engine_job"] = engine_job_document(self.engine_job)
+        else:
+            del document["engine_job"]
         for key in ("time_limit_s", "ends_within_s", "ends_with_launcher"):
             if document[key] is None or document[key] is False:  # as read without the key
                 del document[key]
@@ -141,6 +177,7 @@ _OTHERS: FieldTable = {
     "time_limit_s": (0.0, float(1 << 53)),
     "ends_within_s": (0.0, float(1 << 53)),
     "ends_with_launcher": bool,
+    "engine_job": dict,
 }
 
 
@@ -176,7 +213,19 @@ def parse_lease(document: object, user_id: int) -> Lease:
         time_limit_s=lease.get("time_limit_s"),
         ends_within_s=lease.get("ends_within_s"),
         ends_with_launcher=lease.get("ends_with_launcher", False),
+        engine_job=_parse_engine_job(lease["engine_job"], user_id)
+        if "engine_job" in lease
+        else None,
     )
+
+
+def _parse_engine_job(document: Mapping[str, Any], user_id: int) -> "EngineJob | None":
+    """Return the engine's job of a lease; None if it is not understood."""
+    from gpulaunch.leases.engine_job import parse_engine_job  # late: few leases have one
+
+    with suppress(FieldError):
+        return parse_engine_job(document, user_id)
+    return None
 
 
 def _parse_share(document: object, uuids: Sequence[str]) -> "Share | None":

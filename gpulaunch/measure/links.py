@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from gpulaunch.api.allocate import allocate
-from gpulaunch.decide.decide import leased_until_s
+from gpulaunch.decide.needs import leased_until_s
 from gpulaunch.decide.request import admit_visible
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.launch.surroundings import read_shown

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from gpulaunch.decide.decide import Grant, Situation, Wait, leased_until_s, used_outside
+from gpulaunch.decide.decide import Grant, Situation, Wait, used_outside
+from gpulaunch.decide.needs import leased_until_s
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.decide.request import Unfit

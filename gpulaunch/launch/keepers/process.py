@@ -8,7 +8,7 @@ from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.left_overs import SETTLE_S, LeaseCompanion, without_mps
-from gpulaunch.leases.environment import job_environment
+from gpulaunch.leases.environment import in_sight, job_environment
 from gpulaunch.leases.holders import nested_processes
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
@@ -86,7 +86,7 @@ class ProcessKeeper:
             before_kill=self._before_kill,
         )
         environment = job_environment(
-            gpus,
+            self._visible(lease, gpus),
             driver=self._launch.machine.topology.driver,
             by_uuid=self._launch.by_uuid,
             lease_id=lease.id,
@@ -96,8 +96,20 @@ class ProcessKeeper:
         variables = {**inherited_variables(), **environment}
         self._job.start(Started(self._launch.command, variables, self._cpus(gpus)))
 
+    def _visible(self, lease: Lease, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
+        """Return the GPUs that the job sees: those of its lease, and of its step's other ranks."""
+        if lease.engine_job is None or not lease.engine_job.group:
+            return gpus
+        by_uuid = {gpu.uuid: gpu for gpu in self._launch.machine.topology.gpus}
+        group = [by_uuid[uuid] for uuid in lease.engine_job.group]
+        return in_sight(gpus, group, self._launch.visible)
+
     def _cpus(self, gpus: Sequence[Gpu]) -> frozenset[int]:
-        """Return the CPUs next to the GPUs if all share a NUMA node; empty for any."""
+        """Return the core of a map of ranks, else the CPUs next to the GPUs; empty for any."""
+        if self._launch.core is not None:
+            if self._launch.core in os.sched_getaffinity(0):
+                return frozenset({self._launch.core})
+            self._table.warn(f"core {self._launch.core} is not one of those that this rank may use")
         nodes = {(gpu.node, gpu.numa_node) for gpu in gpus}
         if not self._launch.bind_cpu or len(nodes) != 1 or gpus[0].numa_node is None:
             return frozenset()

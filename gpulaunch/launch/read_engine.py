@@ -1,0 +1,236 @@
+"""A launch's place in a cluster engine: what was granted to it there, and which rank it is."""
+
+import os
+import socket
+from collections.abc import Sequence
+
+from gpulaunch.cluster.engines import EnginePlace, read_place
+from gpulaunch.cluster.rank_map import MappedRank, parse_rank_map
+from gpulaunch.decide.request import Constraint, Request, admit_only, admit_visible
+from gpulaunch.errors import UsageError, printable
+from gpulaunch.files.document import read_text
+from gpulaunch.launch.settings import Setting, Settings
+from gpulaunch.leases.engine_job import EngineJob
+from gpulaunch.leases.environment import BATCH_VARIABLE
+from gpulaunch.leases.lease import Lease
+from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.topology import Topology
+from gpulaunch.records import Record, replace
+
+_MOST_MAP_BYTES = 16 << 20
+
+
+class EngineTerms(Record):
+    """What an engine says of a launch.
+
+    Attributes:
+        job: its job or step there.
+        constraints: the GPUs that were granted, and those that a map of ranks names.
+        visible: what the job sees of its step's GPUs, unless a setting says it.
+        core: CPU of the rank by a map; None for any.
+        hides: whether the constraints stand for what CUDA_VISIBLE_DEVICES says.
+        ranks: number of ranks on this node that divide the GPUs; 1 if none do.
+    """
+
+    job: EngineJob
+    constraints: tuple[Constraint, ...] = ()
+    visible: str = "all"
+    core: int | None = None
+    hides: bool = False
+    ranks: int = 1
+
+    def applied_to(self, request: Request, topology: Topology) -> Request:
+        """Return a launch's request with what the engine says of it.
+
+        Raises:
+            UsageError: the engine does not tell which GPU it gave.
+        """
+        constraints = (*request.constraints, *self.constraints)
+        if self.job.shared and not self.constraints:
+            _check_only_one(self.job, constraints, topology)
+        return replace(request, constraints=constraints, engine_job=self.job)
+
+
+def _check_only_one(job: EngineJob, constraints: Sequence[Constraint], topology: Topology) -> None:
+    """Refuse a share of a GPU that nobody names, where there are several."""
+    left = [gpu for gpu in topology.gpus if all(gpu.uuid in one.uuids for one in constraints)]
+    if len(left) != 1:
+        raise UsageError(
+            f"{job.title} has a share by MPS, and does not tell on which of {gpus_text(len(left))}",
+            "name it: --only GPU",
+        )
+
+
+def read_engine(settings: Settings, topology: Topology, within: Lease | None) -> EngineTerms | None:
+    """Return what the engines around this process say of a launch; None outside of any.
+
+    All that was granted becomes the default number of GPUs. Inside a lease of the same job the
+    launch is an ordinary one, of the GPUs of that lease.
+
+    Args:
+        settings: settings of the launch, which get that default.
+        topology: its machine.
+        within: the lease that it runs inside of, or None.
+
+    Raises:
+        UsageError: nothing was granted here, or a map of ranks does not fit.
+    """
+    if settings.get("ignore_engine").value:
+        return None
+    place = read_place(os.environ)
+    mapped = settings.get("rank_map")
+    if place is None:
+        if mapped.value:
+            raise UsageError(f"{mapped.origin}: no cluster engine tells this process its rank")
+        return None
+    job = _job_of(place)
+    if within is not None and within.is_of(job):
+        return EngineTerms(job)
+    constraints = [] if place.grant is None else _read_grant(place, topology)
+    if settings.get("share").value:  # then several ranks may have one GPU
+        job = replace(job, ranks=1)
+    elif place.grant is not None and settings.get("gpus").value is None:
+        _grant_is_default(settings, place)
+    terms = EngineTerms(
+        job,
+        tuple(constraints),
+        "ranks" if place.ranks_by == "torchrun" else "all",
+        hides=bool(constraints),
+        ranks=job.ranks if job.is_divided else 1,
+    )
+    return _with_rank_map(terms, place, mapped, settings, topology) if mapped.value else terms
+
+
+def _grant_is_default(settings: Settings, place: EnginePlace) -> None:
+    """Let a launch have all that was granted, unless it is one of a batch."""
+    if BATCH_VARIABLE not in os.environ:
+        settings.set_default("gpus", Setting("all", f"what {place.title} granted"))
+
+
+def _job_of(place: EnginePlace) -> EngineJob:
+    grant, rank = place.grant, place.rank
+    step = place.id
+    if rank and not rank.step:  # MPICH's mpiexec tells no id: all of its ranks have one parent
+        step += f"pid {_parent_of_session()}"
+    job = EngineJob(
+        engine=place.engine,
+        id=printable(step)[:200],
+        user_id=os.geteuid(),
+        shared=bool(grant and grant.shared),
+    )
+    if rank is None or rank.local_size == 1:
+        return job if rank is None else replace(job, rank=rank.number)
+    bound = bool(grant and grant.names and len(grant.names) < grant.all)
+    return replace(
+        job,
+        rank=rank.number,
+        local_rank=rank.local,
+        ranks=rank.local_size,
+        bound=bound or job.shared,
+    )
+
+
+def _parent_of_session() -> int:
+    """Return the pid of the process that started this session's first one; 0 if it is gone."""
+    try:
+        with open(f"/proc/{os.getsid(0)}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _read_grant(place: EnginePlace, topology: Topology) -> list[Constraint]:
+    """Return the GPUs that an engine granted on this node; empty if it does not tell which.
+
+    Raises:
+        UsageError: it granted none, none of this machine's, or those of other nodes.
+    """
+    grant = place.grant
+    title = place.title
+    if place.elsewhere:
+        raise UsageError(
+            f"{title} has its GPUs on {printable(place.elsewhere)}, and this is no task of it",
+            "write 'srun gpulaunch ...', or go past it with --ignore-engine",
+        )
+    if grant is None or grant.names is None:
+        return []
+    where = f" on {place.node}" if place.node else ""
+    if not grant.names:
+        raise UsageError(
+            f"{title} was granted no GPU{where}",
+            f"ask for GPUs: {place.ask}; --ignore-engine goes past that",
+        )
+    names = ",".join(grant.names)
+    found = admit_visible(topology, names)
+    if not found.uuids:
+        raise UsageError(
+            f"{title} was granted GPU {printable(names)}{where}, which is none of the "
+            f"{len(topology.gpus)} of {topology.name}"
+        )
+    return [Constraint(f"what {title} granted", found.uuids)]
+
+
+def _with_rank_map(
+    terms: EngineTerms,
+    place: EnginePlace,
+    mapped: Setting,
+    settings: Settings,
+    topology: Topology,
+) -> EngineTerms:
+    """Return the terms with the rank's GPU and core by a map.
+
+    Raises:
+        UsageError: the map does not fit the place of this process.
+    """
+    path = mapped.value
+    rows = parse_rank_map(read_text(path, _MOST_MAP_BYTES), path)
+    rank = place.rank
+    if rank is None:
+        raise UsageError(f"{mapped.origin}: {place.title} tells this process no rank")
+    count = settings.get("gpus")
+    if count.value not in (None, 1, "all"):
+        raise UsageError(f"{count.origin}: the map in {path} gives each rank one GPU")
+    row = next((row for row in rows if row.rank == rank.number), None)
+    if row is None:
+        raise UsageError(
+            f"{path}: rank {rank.number} of {place.title} is not among its {len(rows)}"
+        )
+    _check_node(row, place, path)
+    beside = [one for one in rows if one.node == row.node]
+    if len(beside) != rank.local_size or beside[rank.local] != row:
+        raise UsageError(
+            f"{path}: {len(beside)} ranks are on {row.node}, rank {row.rank} the "
+            f"{_ordinal(beside.index(row))} of them; {place.title} has {rank.local_size} there, "
+            f"this one the {_ordinal(rank.local)}"
+        )
+    gpus = [_gpu_of(one, terms, topology, path) for one in beside]
+    settings.set_default("gpus", Setting(1, path))
+    if len(beside) == 1:
+        own = Constraint(f"rank {row.rank} of {path}", frozenset(gpus))
+        return replace(terms, constraints=(*terms.constraints, own), core=row.core)
+    job = replace(terms.job, group=tuple(gpus), bound=False)
+    return replace(terms, job=job, core=row.core, ranks=len(gpus))
+
+
+def _ordinal(number: int) -> str:
+    return f"{number + 1}."
+
+
+def _check_node(row: MappedRank, place: EnginePlace, path: str) -> None:
+    """Refuse a row for another node than this one, by any of its names."""
+    host = socket.gethostname()
+    names = [name for name in (place.node, host) if name]
+    if row.node not in (*names, *(name.partition(".")[0] for name in names)):
+        raise UsageError(f"{path}: rank {row.rank} belongs on {row.node}, and runs on {names[0]}")
+
+
+def _gpu_of(row: MappedRank, terms: EngineTerms, topology: Topology, path: str) -> str:
+    """Return the UUID of a row's GPU, which must be one that was granted."""
+    text = f"{path}: rank {row.rank}"
+    (uuid,) = admit_only(topology, [str(row.gpu)], text).uuids
+    for constraint in terms.constraints:
+        if uuid not in constraint.uuids:
+            raise UsageError(
+                f"{text} is to have GPU {row.gpu} of {row.node}, not {constraint.text}"
+            )
+    return uuid

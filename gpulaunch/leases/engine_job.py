@@ -1,0 +1,84 @@
+"""The job of a cluster engine that a launch is part of, and its part of a lease's document."""
+# pure: decides on plain values
+
+from gpulaunch.files.fields import FieldTable, ListOf, checked
+from gpulaunch.records import Record
+from gpulaunch.typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MOST_RANKS = 1 << 31
+
+
+class EngineJob(Record):
+    """The job, or the step of a job, of a cluster engine that a launch is part of.
+
+    Attributes:
+        engine: name of the engine, such as "slurm".
+        id: id of the job or step there, such as "4711.0".
+        user_id: the user whose job it is; not in the document, as a lease's owner is not.
+        rank: number of the launch's rank in the step, or None.
+        local_rank: its number among the step's ranks on this node.
+        ranks: number of the step's ranks on this node.
+        group: UUIDs of the GPUs of all these ranks, in the order of local ranks; empty if the GPUs
+            are not divided among ranks.
+        shared: whether the engine gives the GPUs to several jobs at once.
+        bound: whether the engine has said which rank uses which GPU.
+    """
+
+    engine: str
+    id: str
+    user_id: int
+    rank: int | None = None
+    local_rank: int = 0
+    ranks: int = 1
+    group: tuple[str, ...] = ()
+    shared: bool = False
+    bound: bool = False
+
+    @property
+    def title(self) -> str:
+        """Engine and id, as in messages."""
+        return f"{self.engine} {self.id}"
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether the ranks of the step on this node divide GPUs among themselves."""
+        return self.ranks > 1 and not self.bound
+
+
+_FIELDS: FieldTable = {
+    "engine": str,
+    "id": str,
+    "rank": (0, _MOST_RANKS),
+    "local_rank": (0, _MOST_RANKS),
+    "ranks": (1, _MOST_RANKS),
+    "group": ListOf(str),
+    "shared": bool,
+    "bound": bool,
+}
+
+
+def engine_job_document(job: EngineJob) -> dict[str, Any]:
+    """Return the document of a lease's engine job."""
+    document: dict[str, Any] = {"engine": job.engine, "id": job.id}
+    if job.ranks > 1:
+        document |= {"rank": job.rank, "local_rank": job.local_rank, "ranks": job.ranks}
+    if job.group:
+        document["group"] = list(job.group)
+    for key in ("shared", "bound"):
+        if getattr(job, key):
+            document[key] = True
+    return document
+
+
+def parse_engine_job(document: "Mapping[str, Any]", user_id: int) -> EngineJob:
+    """Return the engine job of a document of engine_job_document; unknown keys are ignored.
+
+    Raises:
+        FieldError: it is no such document.
+    """
+    known = {key: document[key] for key in _FIELDS if document.get(key) is not None}
+    fields = dict(checked(known, _FIELDS, required=("engine", "id")))
+    return EngineJob(user_id=user_id, **fields | {"group": tuple(fields.get("group", ()))})
