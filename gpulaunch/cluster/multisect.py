@@ -4,7 +4,12 @@
 from collections.abc import Sequence
 
 from gpulaunch.cluster.bisection import TINY, Rows, bisect, splits
-from gpulaunch.cluster.branch import Branch
+from gpulaunch.cluster.branch import Branch, branches
+from gpulaunch.cluster.congestion import loads
+from gpulaunch.cluster.mapping import Mapping, MappingProblem
+from gpulaunch.cluster.phases import map_inside, nodes_in_use, rows_of
+from gpulaunch.cluster.rank_traffic import RankTraffic, together
+from gpulaunch.cluster.tree import Tree
 from gpulaunch.records import Record
 
 _STARTS = 8
@@ -184,3 +189,44 @@ def _split_anew(
     for rank, side in zip(members, best[1], strict=True):
         halves[side].append(rank)
     return best[0], *halves
+
+
+def to_nodes(
+    traffic: RankTraffic, network: Tree, sizes: Sequence[int], seed: int = 0
+) -> list[int]:
+    """Return the node of each rank, so that no link of the network is congested.
+
+    Slots that stay free count as ranks that are silent, so that the rest may lie as it likes.
+
+    Args:
+        traffic: what all ranks exchange.
+        network: its leaves are the nodes.
+        sizes: ranks that each node takes, 0 for one that is not used.
+        seed: moves the vertices at which bisections begin.
+    """
+    rows = [*rows_of(traffic), *[[]] * (sum(sizes) - traffic.ranks)]
+    found = spread(rows, range(len(rows)), branches(network, sizes), Effort(0.0, seed))
+    return [found[rank] for rank in range(traffic.ranks)]
+
+
+def multisect(problem: MappingProblem) -> Mapping:
+    """Map by recursive bisection down the trees, refined where links are congested.
+
+    Inside nodes, links that stay below the most congested one of the network get a simple
+    bisection.
+    """
+    both = together((problem.cpu, problem.gpu))
+    network = problem.cluster.network
+    nodes = to_nodes(both, network, nodes_in_use(problem), problem.seed)
+    carried = zip(loads(network, both, nodes), network.gb_per_s, strict=True)
+    floor = max([load / speed for load, speed in carried if speed], default=0.0)
+    effort = Effort(floor, problem.seed)
+
+    def inside(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
+        return spread(rows, members, branches(tree, [1] * len(tree.leaves)), effort)
+
+    def packed(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
+        silent = range(len(rows), len(rows) + len(tree.leaves) - len(members))
+        return inside([*rows, *[[]] * len(silent)], [*members, *silent], tree)
+
+    return map_inside(problem, nodes, inside, packed)
