@@ -13,11 +13,17 @@ class Node(Record):
         name: host name, as the cluster engine knows it.
         topology: its GPUs.
         sockets: ids of the cores of each socket, a socket without cores left out.
+        socket_gb_per_s: bandwidth between a socket and the rest of the node, per direction. The
+            default is assumed: one QPI link of 8 GT/s and 2 bytes.
+        core_gb_per_s: bandwidth at which a process on one core sends, and receives. The default is
+            assumed: what one core copies through shared memory.
     """
 
     name: str
     topology: Topology
     sockets: tuple[tuple[int, ...], ...]
+    socket_gb_per_s: float = 16.0
+    core_gb_per_s: float = 10.0
 
     @property
     def slots(self) -> int:
