@@ -17,6 +17,7 @@ class Node(Record):
             default is assumed: one QPI link of 8 GT/s and 2 bytes.
         core_gb_per_s: bandwidth at which a process on one core sends, and receives. The default is
             assumed: what one core copies through shared memory.
+        uplinks: links to the network, which share its traffic; a pair of GPUs uses one of them.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Node(Record):
     sockets: tuple[tuple[int, ...], ...]
     socket_gb_per_s: float = 16.0
     core_gb_per_s: float = 10.0
+    uplinks: int = 1
 
     @property
     def slots(self) -> int:
