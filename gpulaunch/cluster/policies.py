@@ -18,3 +18,6 @@ def _map_in_order(problem: MappingProblem) -> Mapping:
 
 MAPPING_POLICIES: dict[str, Callable[[MappingProblem], Mapping]] = {"default": _map_in_order}
 """Name -> function; there are at least as many slots as ranks."""
+
+IN_ORDER = "default"
+DEFAULT_MAPPING_POLICY = "default"
