@@ -1,6 +1,52 @@
-"""`gpulaunch cluster`."""
+"""`gpulaunch cluster WORD`: a file for each word, gpulaunch/cli/cluster_WORD.py with `main`."""
+
 import importlib
-def main(arguments, command=None):
+from collections.abc import Sequence
+
+from gpulaunch.cli.arguments import Parser
+from gpulaunch.errors import UsageError, quoted
+
+WORDS = {
+    "map": "which rank on which node, core and GPU of a described cluster",
+    "run": "run a command's ranks where such a map puts them, in an allocation",
+    "show": "the nodes, switches and GPUs of an allocation",
+    "node": "what this node of an allocation has, for run and show",
+}
+"""Word -> its description."""
+
+
+_RUN = "run"
+
+
+def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
+    """Run the word's own main.
+
+    Args:
+        arguments: the word and the arguments after it, before the --.
+        command: command after the --; None if there is no --.
+    """
+    known = ", ".join(WORDS)
+    if not arguments:
+        raise UsageError("no word given after cluster", f"known are {known}")
     word, *rest = arguments
+    if word in ("-h", "--help"):
+        _print_help()
+        return 0
+    if word not in WORDS:
+        raise UsageError(f"unknown word {quoted(word)} after cluster", f"known are {known}")
     module = importlib.import_module(f"gpulaunch.cli.cluster_{word}")
-    return module.main(rest) if command is None else module.main(rest, command)
+    if word == _RUN:
+        return int(module.main(rest, command))
+    if command is not None:
+        raise UsageError(f"cluster {word} runs no command, but -- is given")
+    return int(module.main(rest))
+
+
+def _print_help() -> None:
+    words = "\n".join(f"  {word:6} {summary}" for word, summary in WORDS.items())
+    Parser(
+        "gpulaunch cluster",
+        "Past one machine.",
+        "gpulaunch cluster WORD [OPTIONS]",
+        epilog=f"words, each with a --help of its own:\n{words}",
+    ).print_help()

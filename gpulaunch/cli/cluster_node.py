@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import warn
+from gpulaunch.cluster.engines import read_place
 from gpulaunch.cluster.node_report import report_lines
 from gpulaunch.cluster.this_node import report_this_node
-from gpulaunch.decide.request import select_gpus
-from gpulaunch.launch.surroundings import read_surroundings, shown_settings
-from gpulaunch.records import replace
+from gpulaunch.decide.request import admit_visible
+from gpulaunch.launch.surroundings import shown_machine
+from gpulaunch.machine.topology import part_of_machine
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -20,15 +21,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_topology(parser)
     options = parser.parse_args(arguments)
-    around = read_surroundings(shown_settings(options.topology), warn, use=False)
-    topology = around.machine.topology
-    if around.visible is not None:
-        names = around.visible.split(",") if around.visible else []
-        chosen = {gpu.index for gpu in select_gpus(topology, names, "CUDA_VISIBLE_DEVICES")}
-        topology = replace(
-            topology,
-            gpus=tuple(gpu for gpu in topology.gpus if gpu.index in chosen),
-            links=tuple(link for link in topology.links if {link.a, link.b} <= chosen),
-        )
-    print("\n".join(report_lines(report_this_node(topology, os.environ))))
+    topology = shown_machine(options.topology, warn).topology
+    place = read_place(os.environ)
+    if place and place.grant and place.grant.names is not None:
+        chosen = admit_visible(topology, ",".join(place.grant.names)).uuids
+        topology = part_of_machine(topology, chosen)
+    print("\n".join(report_lines(report_this_node(topology))))
     return 0

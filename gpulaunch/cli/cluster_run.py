@@ -1,37 +1,108 @@
 """`gpulaunch cluster run`: run a command's ranks where a mapping puts them, in an allocation."""
 
+import json
 import os
+import shlex
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from shutil import rmtree
 
-from gpulaunch.cli.arguments import Parser, add_topology
-from gpulaunch.cluster.allocation import (
-    Allocation,
-    ask_nodes,
-    environment_of,
-    find_allocation,
-    host_names,
+from gpulaunch.cli.arguments import Parser
+from gpulaunch.cli.cluster_allocation import add_allocation, find
+from gpulaunch.cli.cluster_problem import (
+    MAPPING_EPILOG,
+    add_mapping,
+    find_policy,
+    map_document,
+    pose,
 )
-from gpulaunch.cluster.cluster import Cluster
-from gpulaunch.errors import UsageError
-from gpulaunch.files.write import write_text
+from gpulaunch.cluster.allocation import environment_of
+from gpulaunch.cluster.policies import MAPPING_POLICIES
+from gpulaunch.errors import UsageError, call_failed, printable
+from gpulaunch.files.write import make_directory, write_text
 from gpulaunch.launch.children import own_command
 from gpulaunch.process.execute import execute
 
-_KEPT_S = 7 * 86400.0  # ranks read their map as they start
+_KEPT_S = 7 * 86400.0  # of a directory whose ranks have long read their map
 
 
-def add_allocation(parser: Parser) -> None:
-    """Add the options that say which allocation is meant."""
+def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
+    """Map the ranks of a command, and turn into the program that starts them.
+
+    Args:
+        arguments: arguments before the --.
+        command: the ranks' command; None if there is no --.
+    """
+    options = _parser().parse_args(arguments)
+    if not command:
+        raise UsageError("no command given", "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]")
+    policy = find_policy(options.policy)
+    found = find(options)
+    problem = pose(options, found.cluster)
+    mapping = MAPPING_POLICIES[policy](problem)
+    document = map_document(options, problem, policy, mapping)
+    directory = _make_directory(options.output)
+    map_path = os.path.join(directory, "map.json")
+    topology = ["--topology", options.topology] if options.topology is not None else []
+    launch = [*own_command(), *topology, "--rank-map", map_path, "--", *command]
+    hosts = [found.hosts[place.node] for place in mapping]
+    start = found.allocation.starter.on_ranks(launch, hosts, directory)
+    write_text(map_path, json.dumps(document, indent=2) + "\n")
+    for path, text in start.files.items():
+        write_text(path, text)
+    if options.dry_run:
+        settings = [f"{name}={shlex.quote(text)}" for name, text in start.variables.items()]
+        print(" ".join([*settings, shlex.join(start.argv)]))
+        return 0
+    variables = {
+        os.fsencode(name): os.fsencode(text) for name, text in environment_of(start).items()
+    }
+    return execute(start.argv, variables)
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        "gpulaunch cluster run",
+        "Run a command once for each rank, where a map puts the ranks so that their traffic loads "
+        "no link more than it must. It turns into srun or mpirun: exit status, signals and output "
+        "are theirs.",
+        "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]",
+        epilog=MAPPING_EPILOG,
+    )
+    add_mapping(parser)
+    add_allocation(parser)
     parser.add_argument(
-        "--hostfile", metavar="FILE", help="hosts for Open MPI, outside an allocation of Slurm"
+        "-o",
+        "--output",
+        metavar="DIR",
+        help="where to write the map, which all nodes have to read (default: in ~/.cache)",
     )
     parser.add_argument(
-        "--launcher",
-        metavar="COMMAND",
-        help="srun or mpirun with options for it, such as 'srun --mpi=pmix'",
+        "--dry-run", action="store_true", help="write the map, and print what would be run"
     )
-    add_topology(parser)
+    return parser
+
+
+def _make_directory(wanted: str | None) -> str:
+    """Return the directory of the map: the wanted one, or a new one in the user's cache."""
+    if wanted is not None:
+        make_directory(wanted)
+        return os.path.abspath(wanted)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    above = os.path.join(cache, "gpulaunch", "cluster")
+    try:
+        os.makedirs(above, exist_ok=True)
+        _forget_old(above)
+        return tempfile.mkdtemp(dir=above)
+    except OSError as problem:
+        raise call_failed(printable(above), problem) from None
+
+
+def _forget_old(above: str) -> None:
+    """Remove directories of maps that no rank will read any more."""
+    for entry in os.scandir(above):
+        with suppress(OSError):
+            if time.time() - entry.stat().st_mtime > _KEPT_S:
+                rmtree(entry.path)

@@ -1,12 +1,10 @@
 """`gpulaunch cluster show`: the nodes, switches and GPUs of an allocation."""
 
-import os
 from collections.abc import Sequence
 
-from gpulaunch.cli.arguments import Parser, add_json, add_topology
-from gpulaunch.cli.cluster_run import cluster_of
+from gpulaunch.cli.arguments import Parser, add_json
+from gpulaunch.cli.cluster_allocation import add_allocation, find
 from gpulaunch.cli.output import print_json
-from gpulaunch.cluster.allocation import find_allocation
 from gpulaunch.show.cluster import cluster_document, cluster_lines
 
 
@@ -16,8 +14,7 @@ def main(arguments: Sequence[str]) -> int:
     add_allocation(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
-    allocation = find_allocation(os.environ, options.launcher, options.hostfile)
-    cluster = cluster_of(allocation, options.topology)
+    cluster = find(options).cluster
     if options.json:
         print_json(cluster_document(cluster))
     else:

@@ -37,7 +37,12 @@ _ROWS = (
     Command("plan", "FILE", "which jobs of a queue to run together on a GPU"),
     Command("batch", "FILE", "run a file of jobs, one launch after the other"),
     Command("simulate", "", "replay a file of jobs on a described machine"),
-    Command("cluster", "WORD", "past one machine", runs_a_command=True),
+    Command(
+        "cluster",
+        "WORD",
+        "past one machine: which rank on which node, core and GPU",
+        runs_a_command=True,
+    ),
     Command("doctor", "", "what works here, and how GPUs get into containers"),
     Command("setup", "", "make /run/gpulaunch, the table's place (as root)"),
 )

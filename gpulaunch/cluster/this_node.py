@@ -1,33 +1,35 @@
 """The node that this process runs on, as its cluster engine knows it."""
 
 import os
-from collections.abc import Mapping
 
 from gpulaunch.cluster.cluster import Node
+from gpulaunch.cluster.engines import read_place
 from gpulaunch.cluster.node_report import NodeReport
+from gpulaunch.cluster.slurm_topology import split_address
 from gpulaunch.machine.topology import Topology
 
 _CPUS = "/sys/devices/system/cpu"
-_RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-# mpirun inside Slurm: SLURM_PROCID is that of its daemon, so it comes last.
 
 
-def report_this_node(topology: Topology, environment: Mapping[str, str]) -> NodeReport:
+def report_this_node(topology: Topology) -> NodeReport:
     """Return the report of this node.
 
     Args:
         topology: the GPUs that were granted here.
-        environment: variables of the task, by which the engine tells its number and its place.
     """
-    name = environment.get("SLURMD_NODENAME") or os.uname().nodename
-    ranks = map(environment.get, _RANKS)
-    task = next((int(rank) for rank in ranks if rank and rank.isdecimal()), 0)
-    levels = environment.get("SLURM_TOPOLOGY_ADDR_PATTERN", "").split(".")
-    address = environment.get("SLURM_TOPOLOGY_ADDR", "").split(".")
-    switches = [
-        name for level, name in zip(levels, address, strict=False) if level != "node" and name
-    ]
-    return NodeReport(task, Node(name, topology, _sockets()), tuple(switches))
+    place = read_place(os.environ)
+    name = (place and place.node) or os.uname().nodename
+    task = place.rank.number if place and place.rank else 0
+    return NodeReport(task, Node(name, topology, _sockets()), _address())
+
+
+def _address() -> tuple[str, ...]:
+    """Return the switches above this node, the topmost first; () if Slurm does not tell."""
+    names = ("SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN")
+    try:
+        return split_address(*(os.environ.get(name, "") for name in names))
+    except ValueError:
+        return ()
 
 
 def _sockets() -> tuple[tuple[int, ...], ...]:

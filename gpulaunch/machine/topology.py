@@ -1,6 +1,8 @@
 """The machine as a value: its GPUs and the best direct connection of every two of them."""
 # pure: decides on plain values
 
+from collections.abc import Collection
+
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Link
@@ -106,6 +108,14 @@ def machines(topology: Topology) -> dict[int, Topology]:
         if node_of[link.a] == node_of[link.b]:
             links[node_of[link.a]].append(link)
     return {n: replace(topology, gpus=tuple(gpus[n]), links=tuple(links[n])) for n in numbers}
+
+
+def part_of_machine(topology: Topology, uuids: Collection[str]) -> Topology:
+    """Return a machine with these GPUs alone, under their own indices."""
+    gpus = tuple(gpu for gpu in topology.gpus if gpu.uuid in uuids)
+    left = {gpu.index for gpu in gpus}
+    links = tuple(link for link in topology.links if {link.a, link.b} <= left)
+    return replace(topology, gpus=gpus, links=links)
 
 
 def counts_as_cuda(topology: Topology) -> bool:
