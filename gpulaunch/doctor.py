@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 
+from gpulaunch.cluster.engines import read_place
 from gpulaunch.containers.command import read_command
 from gpulaunch.containers.engine import QUESTION_S, ContainerEngine, Info
 from gpulaunch.containers.engines import all_engines
@@ -57,6 +58,7 @@ def diagnose(topology: str | None) -> list[Finding]:
         findings += [_for_another_engine(finding) for finding in found]
     if machine:
         findings += _run_check("containers", lambda _: _check_overlaps(settings, machine[0]))
+        findings += _run_check("cluster engine", lambda _: _check_cluster_engine(machine[0]))
     return findings
 
 
@@ -260,6 +262,30 @@ def _check_overlaps(settings: Settings, machine: Machine) -> list[Finding]:
             )
         )
     return findings
+
+
+def _check_cluster_engine(machine: Machine) -> list[Finding]:
+    """Check that a job of a cluster engine cannot reach other GPUs than its own."""
+    place = read_place(os.environ)
+    if place is None:
+        return []
+    subject, names = "cluster engine", place.grant.names if place.grant else None
+    if names is None:
+        return [Finding(subject, "ok", f"{place.title}, which names no GPUs as granted")]
+    granted, count = gpus_text(len(names)), len(machine.topology.gpus)
+    if len(names) >= count:
+        return [Finding(subject, "ok", f"{place.title}: {granted}, and no other is within reach")]
+    return [
+        Finding(
+            subject,
+            "warning",
+            f"{place.title}: {granted} granted, {count} within reach: nothing keeps a job off the "
+            "others but CUDA_VISIBLE_DEVICES",
+            "its administrator sets ConstrainDevices=yes in cgroup.conf"
+            if place.engine == "slurm"
+            else None,
+        )
+    ]
 
 
 def _ignore_warning(text: str) -> None:

@@ -132,6 +132,28 @@ def _is_served(path: str) -> bool:
     return True
 
 
+def _explain_mpirun(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    from gpulaunch.cluster.far_ranks import explain_mpirun  # late: few jobs are MPI's
+
+    return explain_mpirun(command, environment, [os.uname().nodename], _read_hostfile)
+
+
+def _read_hostfile(path: str) -> str:
+    """Return the text of a hostfile; empty if it cannot be read, which mpirun will tell."""
+    from gpulaunch.files.document import read_text
+
+    try:
+        return read_text(path)
+    except UsageError:
+        return ""
+
+
+def _explain_srun(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    from gpulaunch.cluster.far_ranks import explain_srun
+
+    return explain_srun(command, environment)
+
+
 _PROGRAMS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], str | None]] = {
     **dict.fromkeys(_SUDO, _explain_sudo),
     "systemd-run": _explain_systemd_run,
@@ -140,4 +162,6 @@ _PROGRAMS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], str | None]
     "screen": _explain_screen,
     "ssh": _explain_ssh,
     "tmux": _explain_tmux,
+    "srun": _explain_srun,
+    **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prterun"), _explain_mpirun),
 }

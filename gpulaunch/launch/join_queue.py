@@ -44,7 +44,10 @@ def join_queue(launch: Launch, table: Table, callbacks: Callbacks) -> PlaceInQue
     place = PlaceInQueue(
         table,
         write,
-        passes=request.ends_within_s is not None or request.is_choosy or bool(request.sharing),
+        passes=request.ends_within_s is not None
+        or request.is_choosy
+        or bool(request.sharing)
+        or bool(request.engine_job and request.engine_job.is_divided),
         timeout_s=launch.patience.timeout_s,
         warn=callbacks.warn,
         words=WordsOnWaiting(callbacks.first, minute),
@@ -87,7 +90,15 @@ def wake_next(
     scope = [gpu.uuid for gpu in topology.gpus if within is None or gpu.uuid in within.uuids]
     free = [uuid for uuid in scope if uuid not in busy_until_s]
     sharers = {lease.user_id for lease in situation.leases if lease.share}
-    if not free and not sharers:
+    begun = {
+        (lease.engine_job.title, lease.user_id)
+        for lease in situation.leases
+        if lease.engine_job and lease.engine_job.group
+    }
+    job = launch.request.engine_job
+    if taken and job and job.is_divided:
+        begun.add((job.title, job.user_id))
+    if not free and not sharers and not begun:
         return None
     clock_s = seconds_since_boot()
     ahead = queued(situation.ahead, within) + ([] if taken else [ticket])
@@ -97,7 +108,9 @@ def wake_next(
         return for_all or might_pass(table.directory, ticket_id)
 
     later = (one for one in table.later(ticket, is_wanted) if _is_rival(launch, one))
-    found = first_to_try(ahead, later, busy_until_s, clock_s, sharers=sharers, skipped=skipped)
+    found = first_to_try(
+        ahead, later, busy_until_s, clock_s, sharers=sharers, skipped=skipped, begun=begun
+    )
     if found is None:
         return None
     ring(table.directory, found.id, WAKE if after_event else LOOK)

@@ -83,7 +83,7 @@ def make_ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:
         number: its number.
     """
     admitted = admitted_gpus(launch.request, launch.machine.topology, launch.within)
-    choosy = launch.request.is_choosy
+    choosy, job = launch.request.is_choosy, launch.request.engine_job
     return Ticket(
         id=ticket_id,
         number=number,
@@ -103,4 +103,5 @@ def make_ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:
         ends_within_s=launch.request.ends_within_s,
         in_order=launch.request.in_order,
         may_join=launch.request.sharing is not None,
+        step=job.title if job and job.is_divided else "",
     )

@@ -116,6 +116,7 @@ def first_to_try(
     *,
     sharers: Collection[int] = (),
     skipped: Collection[str] = (),
+    begun: Collection[tuple[str, int]] = (),
 ) -> Ticket | None:
     """Return the first of some tickets that might start now, as far as others can tell.
 
@@ -126,13 +127,16 @@ def first_to_try(
         clock_s: seconds since boot.
         sharers: ids of the users whose jobs share GPUs, which others of theirs may join.
         skipped: ids of tickets that have been tried.
+        begun: title and user id of the steps of which a rank has started, and taken the GPUs of the
+            other ranks here, too.
     """
     order = _Order(busy_until_s, clock_s, sharers)
     for ticket in ahead:
         if not _lets_pass(ticket, Claim(), clock_s):
             order.add(ticket)
     for ticket in later:
-        if ticket.id not in skipped and order.might_start(ticket):
+        is_next = (ticket.step, ticket.user_id) in begun or order.might_start(ticket)
+        if ticket.id not in skipped and is_next:
             return ticket
         order.add(ticket)
     return None

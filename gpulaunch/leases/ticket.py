@@ -47,6 +47,8 @@ class Ticket(Record):
             or None.
         in_order: whether it passes nobody, and nobody may pass it.
         may_join: whether it may share GPUs that are in use.
+        step: title of its step of a cluster engine, if the step's ranks divide GPUs; the first rank
+            that starts takes those of all. Empty for others.
         linked_ns: change time of the record's file, in nanoseconds since 1970: when it got its
             name. It is not in the record itself, whose owner could choose it.
     """
@@ -69,6 +71,7 @@ class Ticket(Record):
     ends_within_s: float | None = None
     in_order: bool = False
     may_join: bool = False
+    step: str = ""
     linked_ns: int = 0
 
     @property
@@ -83,7 +86,7 @@ class Ticket(Record):
         document["table"] = as_list(self.table) if self.table else None
         document["launcher"] = as_list(self.launcher)
         document["command"] = shortened(self.command)
-        for key in ("ends_within_s", "in_order", "may_join"):
+        for key in ("ends_within_s", "in_order", "may_join", "step"):
             if not document[key]:  # the first reader knows no such keys
                 del document[key]
         return document | {"version": VERSION}
@@ -109,6 +112,7 @@ _OTHERS: FieldTable = {
     "ends_within_s": (0.0, float(1 << 53)),
     "in_order": bool,
     "may_join": bool,
+    "step": str,
 }
 
 
@@ -144,5 +148,6 @@ def parse_ticket(document: object, user_id: int, linked_ns: int = 0) -> Ticket:
         ends_within_s=ticket.get("ends_within_s"),
         in_order=ticket.get("in_order", False),
         may_join=ticket.get("may_join", False),
+        step=ticket.get("step", ""),
         linked_ns=linked_ns,
     )

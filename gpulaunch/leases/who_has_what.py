@@ -32,9 +32,12 @@ def who_has_what(topology: Topology, seen: Snapshot, within: Lease | None) -> li
     lines = []
     for user_id in sorted({lease.user_id for lease in leases}):
         own = [lease for lease in leases if lease.user_id == user_id]
-        uuids = {uuid for lease in own for uuid in lease.uuids}
+        uuids = {uuid for lease in own for uuid in lease.held_from(None)}
         gpus = gpus_named(gpu for gpu in topology.gpus if gpu.uuid in uuids)
-        jobs = [f"{name_job(lease)} for {age(lease.started_at, now)}" for lease in own]
+        jobs = [
+            f"{name_job(lease)}{_engine_text(lease)} for {age(lease.started_at, now)}"
+            for lease in _first_of_steps(own)
+        ]
         lines.append(f"{user_name(user_id)} has {gpus} ({', '.join(_some(jobs))})")
     lines = _some(lines, " users")
     if seen.tickets:
@@ -43,6 +46,27 @@ def who_has_what(topology: Topology, seen: Snapshot, within: Lease | None) -> li
         ]
         lines.append(f"earlier in the queue: {', '.join(_some(waiting))}")
     return lines
+
+
+def _first_of_steps(leases: Sequence[Lease]) -> list[Lease]:
+    """Return the leases, of those of a step's ranks only the first."""
+    steps: set[str] = set()
+    found = []
+    for lease in leases:
+        job = lease.engine_job
+        if job is None or job.ranks == 1 or job.title not in steps:
+            found.append(lease)
+        if job is not None:
+            steps.add(job.title)
+    return found
+
+
+def _engine_text(lease: Lease) -> str:
+    """Return which job of a cluster engine a lease belongs to."""
+    job = lease.engine_job
+    if job is None:
+        return ""
+    return f" of {printable(job.title)}" + (f", {job.ranks} ranks," if job.ranks > 1 else "")
 
 
 def _some(texts: Sequence[str], of: str = "") -> list[str]:

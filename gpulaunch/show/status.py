@@ -47,8 +47,10 @@ def status_document(
         # A card may have been split into MIG instances while it was leased.
         own = {gpu.uuid, gpu.mig.card_uuid} if gpu.mig else {gpu.uuid}
         holders = [lease for lease in leases if own.intersection(lease.uuids)]
+        # The other ranks of a step may not have begun, or have ended.
+        holders = holders or [lease for lease in leases if own.intersection(lease.held_from(None))]
         if holders:
-            state = "shared" if any(lease.share for lease in holders) else "leased"
+            state = "shared" if any(map(_shares, holders)) else "leased"
         else:
             state = "outside" if gpu.uuid in used else "free"
         gpus.append(
@@ -89,6 +91,11 @@ def status_document(
             if not any(container.is_of(lease) for lease in leases)
         ],
     }
+
+
+def _shares(lease: Lease) -> bool:
+    """Return whether others may have the same GPUs, by MPS or by a cluster engine."""
+    return lease.share is not None or (lease.engine_job is not None and lease.engine_job.shared)
 
 
 def _container_document(
@@ -161,7 +168,22 @@ def _lease_document(
         "name": lease.name,
         "parent": lease.ancestors[0] if lease.ancestors else None,
         "assumed": list(lease.assumed),
+        "engine_job": _engine_job_document(lease),
         **left_over,
+    }
+
+
+def _engine_job_document(lease: Lease) -> Document | None:
+    """Return the document of the job of a cluster engine that a lease belongs to."""
+    job = lease.engine_job
+    if job is None:
+        return None
+    return {
+        "engine": printable(job.engine),
+        "id": printable(job.id),
+        "rank": job.rank,
+        "ranks": job.ranks,
+        "shared": job.shared,
     }
 
 

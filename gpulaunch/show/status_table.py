@@ -28,7 +28,7 @@ def status_table(document: Document, now: datetime) -> Group:
         table = make_table(
             "GPUs", *shares, "user", "since", "lease", "profile", "command", right=("since",)
         )
-        for lease in document["leases"]:
+        for lease in _one_for_each_step(document["leases"]):
             held, *others = _lease_cells(lease, now)
             table.add_row(held, *([_share_cell(lease)] if shares else []), *others)
         lines += [table, Text()]
@@ -69,6 +69,53 @@ def status_table(document: Document, now: datetime) -> Group:
     title = f"{document['topology']}: {len(free)} of {len(gpus)} GPUs free"
     models = {gpu["model"] for gpu in gpus}
     return Group(Text(f"{title} ({', '.join(map(printable, sorted(models)))})", "bold"), *lines)
+
+
+def _one_for_each_step(leases: Sequence[Document]) -> list[Document]:
+    """Return the leases, with one in place of those of all ranks of a step.
+
+    It is that of the lowest rank, with the GPUs of all and since when the first one runs.
+    """
+    rows: list[Document] = []
+    places: dict[tuple[str, str, str], int] = {}
+    for lease in leases:
+        job = lease["engine_job"]
+        if job is None or job["ranks"] == 1 or lease["parent"]:
+            rows.append(lease)
+            continue
+        at = places.setdefault((job["engine"], job["id"], lease["user"]), len(rows))
+        if at == len(rows):
+            rows.append(lease | {"of_ranks": [lease]})
+        else:
+            rows[at] = _row_of_ranks([*rows[at]["of_ranks"], lease])
+    return rows
+
+
+def _row_of_ranks(ranks: Sequence[Document]) -> Document:
+    """Return one lease in place of those of some ranks."""
+    ordered = sorted(ranks, key=_rank_of)
+    names = [name for lease in ordered for name in lease["gpu_names"]]
+    return ordered[0] | {
+        "of_ranks": ordered,
+        "gpus": [gpu for lease in ordered for gpu in lease["gpus"]],
+        "gpu_names": list(dict.fromkeys(names)),
+        "started_at": min(lease["started_at"] for lease in ordered),
+    }
+
+
+def _rank_of(lease: Document) -> int:
+    return lease["engine_job"]["rank"] or 0
+
+
+def _job_note(lease: Document) -> str:
+    """Return the job of a cluster engine, and how many of its ranks a row stands for."""
+    job = lease["engine_job"]
+    if job is None:
+        return ""
+    title = f"{job['engine']} {job['id']}"
+    ranks = f", {len(lease['of_ranks'])} of {job['ranks']} ranks" if "of_ranks" in lease else ""
+    shared = ", shared by it" if job["shared"] else ""
+    return f"{title}{ranks}{shared}: "
 
 
 def _left_over_note(lease: Document, now: datetime) -> str:
@@ -140,6 +187,7 @@ def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
         profile = f"{profile} (assumed)" if profile else "assumed"
     gpus = ",".join("?" if name is None else name for name in lease["gpu_names"])
     inside = f"in {lease['parent']}: " if lease["parent"] else ""
+    inside += _job_note(lease)
     inside += f"container {lease['container_name']}: " if lease["container_name"] else ""
     inside = f"stopped: {inside}" if lease["stopped"] else inside
     since = age(lease["started_at"], now)

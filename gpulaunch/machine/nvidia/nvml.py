@@ -91,6 +91,10 @@ class LostGpuError(Exception):
     """A GPU does not answer any more; the text says which one and how it failed."""
 
 
+class HiddenGpuError(LostGpuError):
+    """A GPU that this process may not use, as a device cgroup of Slurm or a container says."""
+
+
 class Unanswered(Record):
     """A call without an answer.
 
@@ -385,7 +389,9 @@ def _get_handle(function: Callable[..., Any], key: object, index: int) -> Any:  
     try:
         return function(key)
     except pynvml.NVMLError as problem:
-        raise LostGpuError(f"GPU {index} is left out: {problem}") from None
+        hidden = problem.value == pynvml.NVML_ERROR_NO_PERMISSION
+        error = HiddenGpuError if hidden else LostGpuError
+        raise error(f"GPU {index} is left out: {problem}") from None
 
 
 def _call(function: Callable[..., Any]) -> Any:  # noqa: ANN401

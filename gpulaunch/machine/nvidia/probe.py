@@ -120,11 +120,13 @@ def probe() -> NvmlReading:
 def _read_each(
     indices: Iterable[int], read: Callable[[int], T], problems: list[str]
 ) -> dict[int, T]:
-    """Read each card; lost cards are left out and reported as problems."""
+    """Read each card; lost cards are left out and reported as problems, hidden ones in silence."""
     found = {}
     for index in indices:
         try:
             found[index] = read(index)
+        except nvml.HiddenGpuError:
+            continue
         except nvml.LostGpuError as problem:
             problems.append(str(problem))
     return found

@@ -12,6 +12,7 @@ from gpulaunch.typing import Any
 
 _LIBRARY = "libnvidia-ml.so.1"
 _NO_DRIVER = (9, 12)  # NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUND
+_NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
 _TEXT_BYTES = 96
 _MIG_ENABLED = 1
 
@@ -34,11 +35,11 @@ class Roster(Record):
 
     Attributes:
         driver: version of the driver.
-        cards: cards by index; all of them answer.
+        cards: cards by index, which all answer; None for one that this process may not use.
     """
 
     driver: str
-    cards: tuple[Listed, ...]
+    cards: tuple[Listed | None, ...]
 
 
 def is_present() -> bool:
@@ -83,9 +84,12 @@ def _read_string(function: Any, *arguments: object) -> str:  # noqa: ANN401
     return text.value.decode()
 
 
-def _list_card(library: ctypes.CDLL, index: int) -> Listed:
+def _list_card(library: ctypes.CDLL, index: int) -> Listed | None:
     card = ctypes.c_void_p()
-    _check(library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(card)))
+    problem = library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(card))
+    if problem == _NO_PERMISSION:
+        return None
+    _check(problem)
     uuid = _read_string(library.nvmlDeviceGetUUID, card)
     mode, pending = ctypes.c_uint(), ctypes.c_uint()
     unsupported = library.nvmlDeviceGetMigMode(card, ctypes.byref(mode), ctypes.byref(pending))
