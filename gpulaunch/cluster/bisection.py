@@ -14,7 +14,7 @@ _LARGE = 96
 _GOLDEN = 0.6180339887
 """Its multiples, without their integers, are as evenly spread as can be, however many there are."""
 
-_PATIENCE = 12
+_PATIENCE = 8
 """Exchanges without a gain after which a pass gives up."""
 
 TINY = 1e-9
@@ -65,8 +65,10 @@ def splits(rows: Rows, size: int, starts: int, shift: int = 0) -> Iterator[Split
         sides = [coarse.sides[number] for number in owner]
         yield Split(sides, _improve(rows, sides, _gains(rows, sides)))
         return
+    alone = [-sum([weight for _, weight in row]) for row in rows]
     for start in range(starts):
-        sides, gains = _grow(rows, size, int((start * _GOLDEN % 1) * n + shift) % n)
+        gains = alone[:]
+        sides = _grow(rows, size, int((start * _GOLDEN % 1) * n + shift) % n, gains)
         yield Split(sides, _improve(rows, sides, gains))
 
 
@@ -95,18 +97,22 @@ def _gains(rows: Rows, sides: list[int]) -> list[float]:
     ]
 
 
-def _grow(rows: Rows, size: int, start: int) -> tuple[list[int], list[float]]:
-    """Return parts grown around a vertex, and the gains."""
+def _grow(rows: Rows, size: int, start: int, gains: list[float]) -> list[int]:
+    """Return parts, part 0 grown around a vertex.
+
+    Args:
+        rows: the graph.
+        size: vertices of part 0.
+        start: the first of them.
+        gains: of moves from part 1, which has all vertices; afterwards, of moves from the new ones.
+    """
     sides = [1] * len(rows)
-    gains = [-sum([weight for _, weight in row]) for row in rows]
     front = {start}
-    outside = set(range(len(rows)))
-    while size:
+    for _ in range(size):
         if not front:  # what is connected is inside: begin anew
-            front = {max(outside, key=gains.__getitem__)}
+            front.add(max([v for v, side in enumerate(sides) if side], key=gains.__getitem__))
         vertex = max(front, key=gains.__getitem__)
-        front.discard(vertex)
-        outside.discard(vertex)
+        front.remove(vertex)
         sides[vertex] = 0
         gains[vertex] = -gains[vertex]
         for other, weight in rows[vertex]:
@@ -115,8 +121,7 @@ def _grow(rows: Rows, size: int, start: int) -> tuple[list[int], list[float]]:
                 front.add(other)
             else:
                 gains[other] -= 2 * weight
-        size -= 1
-    return sides, gains
+    return sides
 
 
 def _improve(rows: Rows, sides: list[int], gains: list[float]) -> float:

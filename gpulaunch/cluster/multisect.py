@@ -221,9 +221,12 @@ def multisect(problem: MappingProblem) -> Mapping:
     carried = zip(loads(network, both, nodes), network.gb_per_s, strict=True)
     floor = max([load / speed for load, speed in carried if speed], default=0.0)
     effort = Effort(floor, problem.seed)
+    known: dict[int, Branch] = {}  # by identity: alike nodes share their trees
 
     def inside(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
-        return spread(rows, members, branches(tree, [1] * len(tree.leaves)), effort)
+        if id(tree) not in known:
+            known[id(tree)] = branches(tree, [1] * len(tree.leaves))
+        return spread(rows, members, known[id(tree)], effort)
 
     def packed(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
         silent = range(len(rows), len(rows) + len(tree.leaves) - len(members))
