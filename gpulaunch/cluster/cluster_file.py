@@ -102,7 +102,9 @@ def described_cluster(
         tree = read_network(network["file"], gb_per_s)
     else:
         tree = network_tree(_read_switches(network["switches"], gb_per_s), gb_per_s)
-    sources = [document["source"], network["source"], *([ASSUMPTIONS] if "file" in network else [])]
+    sources = [document["source"]]
+    sources += [entry["source"] for entry in document["nodes"] if "source" in entry]
+    sources += [network["source"], *([ASSUMPTIONS] if "file" in network else [])]
     return Cluster(document["name"], "; ".join(sources), tuple(nodes), tree)
 
 

@@ -1,4 +1,4 @@
-"""A cluster as one topology, whose GPUs have the numbers of their nodes: what the simulator takes."""
+"""A cluster as one topology, whose GPUs have the numbers of their nodes, for the simulator."""
 # pure: decides on plain values
 
 from itertools import combinations
@@ -50,14 +50,14 @@ def flattened(cluster: Cluster) -> Topology:
             gb_per_s = between[one.node, other.node]
             wire = Wire(NETWORK_PATH, 0, gb_per_s, peer_to_peer=False)
             links[one.index, other.index] = connect(one, other, wire)
-    machine = cluster.nodes[0].topology
+    described = (cluster.network, [node.topology.digest for node in cluster.nodes])
     return Topology(
         cluster.name,
         tuple(gpus),
         tuple(links[pair] for pair in sorted(links)),
         cluster.source,
-        f"{crc32(repr((cluster.network, [node.topology.digest for node in cluster.nodes])).encode()):08x}",
-        driver=machine.driver,
+        f"{crc32(repr(described).encode()):08x}",
+        driver=cluster.nodes[0].topology.driver,
     )
 
 

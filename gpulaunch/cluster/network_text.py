@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from gpulaunch.cluster.network import Switch, network_tree
 from gpulaunch.cluster.slurm_topology import read_topology_conf
 from gpulaunch.cluster.slurm_yaml import read_topology_yaml
-from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.cluster.tree import Tree
+from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.document import read_text
 
 

@@ -40,7 +40,7 @@ def shape_traffic(name: str, ranks: int) -> RankTraffic | None:
     """
     shape, colon, weight = name.partition(":")
     shape = GRIDS.get(shape, (shape.replace("-", "_"), 0))[0]
-    axes = {pattern: count for pattern, count in GRIDS.values()}.get(shape, 0)
+    axes = dict(GRIDS.values()).get(shape, 0)
     if shape == COLUMNS and not colon:
         _refuse_many(name, ranks, dimensions(ranks, 3)[0])
         return RankTraffic(ranks, tuple(sorted(_columns(ranks))))

@@ -1,4 +1,4 @@
-"""The door to PyYAML: documents in YAML, with the line of each mistake. Only this file imports it."""
+"""The door to PyYAML: documents with the line of each mistake. Only this file imports it."""
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.typing import Any

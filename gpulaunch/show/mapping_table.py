@@ -17,7 +17,7 @@ def mapping_table(document: Document) -> Group:
     table = make_table("rank", "GPU", "core", "node", right=("rank", "GPU", "core"))
     for rank in ranks:
         table.add_row(str(rank["rank"]), str(rank["gpu"]), str(rank["core"]), cut(rank["node"]))
-    parts = [Text(title, "bold"), Text(patterns, "dim"), Text(), table]
+    parts: list[Text | Table] = [Text(title, "bold"), Text(patterns, "dim"), Text(), table]
     if "explain" in document:
         parts += [Text(), *_explanation(document["explain"], document["policy"])]
     return Group(*parts)
