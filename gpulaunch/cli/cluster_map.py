@@ -63,8 +63,8 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(
         "gpulaunch cluster map",
-        "Map a job's ranks to the nodes, cores and GPUs of a described cluster, so that its traffic "
-        "loads no link more than it must.",
+        "Map a job's ranks to the nodes, cores and GPUs of a described cluster, so that its "
+        "traffic loads no link more than it must.",
         epilog=MAPPING_EPILOG,
     )
     parser.add_argument(
