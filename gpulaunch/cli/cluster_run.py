@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from shutil import rmtree
 
-from gpulaunch.cli.arguments import Parser
+from gpulaunch.cli.arguments import BooleanOptionalAction, Parser
 from gpulaunch.cli.cluster_allocation import add_allocation, find
 from gpulaunch.cli.cluster_problem import (
     MAPPING_EPILOG,
@@ -19,11 +19,13 @@ from gpulaunch.cli.cluster_problem import (
     pose,
 )
 from gpulaunch.cluster.allocation import environment_of
+from gpulaunch.cluster.cluster import Cluster
 from gpulaunch.cluster.policies import MAPPING_POLICIES
 from gpulaunch.errors import UsageError, call_failed, printable
 from gpulaunch.files.write import make_directory, write_text
 from gpulaunch.launch.children import own_command
 from gpulaunch.process.execute import execute
+from gpulaunch.records import replace
 
 _KEPT_S = 7 * 86400.0  # of a directory whose ranks have long read their map
 
@@ -40,13 +42,18 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         raise UsageError("no command given", "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]")
     policy = find_policy(options.policy)
     found = find(options)
-    problem = pose(options, found.cluster)
+    cluster = found.cluster if options.bind_cpu else _with_cores(found.cluster)
+    problem = pose(options, cluster)
     mapping = MAPPING_POLICIES[policy](problem)
     document = map_document(options, problem, policy, mapping)
+    if not options.bind_cpu:
+        for row in document["ranks"]:
+            row["core"] = None
     directory = _make_directory(options.output)
     map_path = os.path.join(directory, "map.json")
     topology = ["--topology", options.topology] if options.topology is not None else []
-    launch = [*own_command(), *topology, "--rank-map", map_path, "--", *command]
+    bind = [] if options.bind_cpu else ["--no-bind-cpu"]
+    launch = [*own_command(), *topology, *bind, "--rank-map", map_path, "--", *command]
     hosts = [found.hosts[place.node] for place in mapping]
     start = found.allocation.starter.on_ranks(launch, hosts, directory)
     write_text(map_path, json.dumps(document, indent=2) + "\n")
@@ -80,9 +87,23 @@ def _parser() -> Parser:
         help="where to write the map, which all nodes have to read (default: in ~/.cache)",
     )
     parser.add_argument(
+        "--bind-cpu",
+        action=BooleanOptionalAction,
+        default=True,
+        help="a core for each rank; without, GPUs alone say how many ranks a node takes",
+    )
+    parser.add_argument(
         "--dry-run", action="store_true", help="write the map, and print what would be run"
     )
     return parser
+
+
+def _with_cores(cluster: Cluster) -> Cluster:
+    """Return a cluster that has a core for each GPU, where ranks are not bound to cores."""
+    nodes = [
+        replace(node, sockets=(tuple(range(len(node.topology.gpus))),)) for node in cluster.nodes
+    ]
+    return replace(cluster, nodes=tuple(nodes))
 
 
 def _make_directory(wanted: str | None) -> str:

@@ -13,7 +13,8 @@ def cluster_lines(cluster: Cluster) -> list[str]:
     """Return the switches and nodes of a cluster, indented as `tree` does, and what nodes have."""
     gpus = sum(len(node.topology.gpus) for node in cluster.nodes)
     slots = sum(node.slots for node in cluster.nodes)
-    head = f"{printable(cluster.name)}: {len(cluster.nodes)} nodes, {gpus} GPUs, {slots} ranks"
+    counts = (len(cluster.nodes), "node"), (gpus, "GPU"), (slots, "rank")
+    head = f"{printable(cluster.name)}: {', '.join(_counted(*count) for count in counts)}"
     return [head, *_lines_below(cluster, 0, "")]
 
 
@@ -25,9 +26,7 @@ def _lines_below(cluster: Cluster, vertex: int, margin: str) -> Iterator[str]:
         last = number == len(children) - 1
         node = at_leaf.get(child)
         name = printable(network.names[child])
-        text = f"{name}  {_node_text(node)}" if node else name
-        if network.gb_per_s[child]:
-            text += f"  {network.gb_per_s[child]:g} GB/s"
+        text = f"{name}: {_node_text(node)}" if node else name
         yield f"{margin}{'└── ' if last else '├── '}{text}"
         if child:
             yield from _lines_below(cluster, child, margin + ("    " if last else "│   "))
@@ -37,7 +36,13 @@ def _node_text(node: Node) -> str:
     models = Counter(gpu.model for gpu in node.topology.gpus)
     gpus = ", ".join(f"{count} x {printable(model)}" for model, count in models.items())
     cores = sum(map(len, node.sockets))
-    return f"{gpus or 'no GPU'}; {cores} cores in {len(node.sockets)} sockets"
+    return (
+        f"{gpus or 'no GPU'}; {_counted(cores, 'core')} in {_counted(len(node.sockets), 'socket')}"
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def cluster_document(cluster: Cluster) -> dict[str, Any]:
