@@ -1,0 +1,82 @@
+"""Ranks under real Open MPIs, 4.1 and 5, where a map of `gpulaunch cluster` puts them."""
+
+import shlex
+from pathlib import Path
+
+from conftest import DGX
+from mpi import HOSTS, PYPI
+from test_cluster_run import crossed, rank_program, ranks_of, wanted  # noqa: F401  fixtures
+from test_mpi import Site, site  # noqa: F401  a fixture
+
+# An all-reduce of the numbers from 1 on over all ranks, by mpi4py.
+ALL_REDUCE = """\
+from mpi4py import MPI
+print(MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank + 1), flush=True)
+"""
+
+CLUSTER = """\
+name = "hosts"
+description = "two hosts of a test"
+source = "made up"
+
+[[nodes]]
+names = "na,nb"
+machine = "dgx1-v100"
+cores = ["0-1"]
+uplinks = 1
+gb_per_s_per_uplink = 1.0
+source = "made up"
+"""
+
+
+def starter(site: Site) -> list[str]:
+    """Return the options that name the hosts and how to reach them."""
+    *program, _, hostfile = site.mpi.command()
+    return ["--launcher", shlex.join(program), "--hostfile", hostfile]
+
+
+def cluster(site: Site, *arguments: str) -> str:
+    """Run a command of `gpulaunch cluster` on the two hosts; return its output."""
+    site.launcher.environment |= site.mpi.environment
+    word, *rest = arguments
+    done = site.launcher.run("cluster", word, *starter(site), *DGX, *rest)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_ranks_run_where_the_map_says(
+    site: Site, tmp_path: Path, rank_program: list[str], crossed: str
+) -> None:
+    """Every rank has the host, the core and the GPU of its row, and no lease is left."""
+    output = cluster(site, "run", "--gpu-pattern", crossed, "-o", str(tmp_path), "--", *rank_program)
+    assert ranks_of(output) == wanted(tmp_path)
+    nodes = [node for _, node, _, _ in wanted(tmp_path)]
+    assert nodes[0] == nodes[2] != nodes[1] == nodes[3]
+    for host in HOSTS:
+        with site.on(host) as launcher:
+            assert launcher.records() == []
+
+
+def test_all_reduce(site: Site, tmp_path: Path) -> None:
+    """Ranks of real MPI programs find each other through the launches around them."""
+    program = tmp_path / "all_reduce.py"
+    program.write_text(ALL_REDUCE)
+    output = cluster(site, "run", "--gpu-pattern", "ring", "--", str(PYPI / "python"), str(program))
+    assert output.split() == ["10"] * 4
+
+
+def test_rankfiles_are_obeyed(
+    site: Site, tmp_path: Path, rank_program: list[str], crossed: str
+) -> None:
+    """A rankfile of `cluster map` puts each rank on the node of the map, without a launch."""
+    described = tmp_path / "hosts.toml"
+    described.write_text(CLUSTER)
+    kind = "rankfile" if site.mpi.version == "4.1" else "rankfile5"
+    options = ("--cluster", str(described), "--gpu-pattern", crossed, "-o", str(tmp_path))
+    done = site.launcher.run("cluster", "map", *options, "--format", kind)
+    assert (done.returncode, done.stdout) == (0, (tmp_path / kind).read_text())
+    rankfile = str(tmp_path / kind)
+    place = ("-rf", rankfile) if kind == "rankfile" else ("--map-by", f"rankfile:file={rankfile}")
+    ran = site.mpi.run("-np", "4", *place, *rank_program)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert [row[:2] for row in ranks_of(ran.stdout)] == [row[:2] for row in wanted(tmp_path)]
