@@ -63,8 +63,10 @@ _FIELDS: FieldTable = {
 def engine_job_document(job: EngineJob) -> dict[str, Any]:
     """Return the document of a lease's engine job."""
     document: dict[str, Any] = {"engine": job.engine, "id": job.id}
+    if job.rank is not None:
+        document["rank"] = job.rank
     if job.ranks > 1:
-        document |= {"rank": job.rank, "local_rank": job.local_rank, "ranks": job.ranks}
+        document |= {"local_rank": job.local_rank, "ranks": job.ranks}
     if job.group:
         document["group"] = list(job.group)
     for key in ("shared", "bound"):
