@@ -1,0 +1,235 @@
+"""The mapping policy `multisect`: ranks spread down a tree so that no link is congested."""
+# pure: decides on plain values
+
+from collections.abc import Sequence
+
+from gpulaunch.cluster.bisection import TINY, Rows, bisect, splits
+from gpulaunch.cluster.branch import Branch, branches
+from gpulaunch.cluster.congestion import loads
+from gpulaunch.cluster.mapping import Mapping, MappingProblem
+from gpulaunch.cluster.phases import map_inside, nodes_in_use, rows_of
+from gpulaunch.cluster.rank_traffic import RankTraffic, together
+from gpulaunch.cluster.tree import Tree
+from gpulaunch.records import Record
+
+_STARTS = 8
+"""Vertices at which a bisection begins, if it matters."""
+
+_PARTNERS = 3
+"""Parts with which the most congested one is split anew, before it is left as it is."""
+
+_UNEVEN = 1.05
+"""The largest congestion over the mean, from which parts are evened out."""
+
+
+class Effort(Record):
+    """How hard to try.
+
+    Attributes:
+        floor: congestion in traffic per GB/s below which nothing is gained.
+        shift: moves the vertices at which bisections begin.
+    """
+
+    floor: float = 0.0
+    shift: int = 0
+
+
+def spread(rows: Rows, members: Sequence[int], branch: Branch, effort: Effort) -> dict[int, int]:
+    """Return the leaf of each member: at every vertex of the tree they are divided below it.
+
+    They are divided by recursive bisection, so that little is cut, and then, where one part's link
+    is more congested than the others', split anew together with another part.
+
+    Args:
+        rows: neighbours of each rank, also those that are not members.
+        members: ranks, as many as the leaves take, or fewer: then each child gets its share.
+        branch: the tree.
+        effort: how hard to try.
+    """
+    if branch.leaf is not None:
+        return dict.fromkeys(members, branch.leaf)
+    leaves = [child.leaf for child in branch.children]
+    if None not in leaves and branch.is_uniform and branch.children[0].size == 1:
+        return dict(zip(members, (leaf for leaf in leaves if leaf is not None), strict=False))
+    found: dict[int, int] = {}
+    for child, part in zip(branch.children, _divide(rows, members, branch, effort), strict=True):
+        found |= spread(rows, part, child, effort)
+    return found
+
+
+def _divide(
+    rows: Rows, members: Sequence[int], branch: Branch, effort: Effort
+) -> list[list[int]]:
+    sizes = _shares([child.size for child in branch.children], len(members))
+    speeds = [child.gb_per_s for child in branch.children]
+    if effort.floor:
+        parts = _multisect(rows, members, sizes, 1, effort.shift)
+        loads, _ = _loads(rows, parts)
+        if max(_congestions(loads, speeds)) <= effort.floor + TINY:
+            return parts
+    parts = _multisect(rows, members, sizes, _STARTS, effort.shift)
+    _even_out(rows, parts, speeds, effort)
+    return parts
+
+
+def _shares(sizes: Sequence[int], count: int) -> list[int]:
+    """Return how many of `count` each gets, in proportion to sizes: the largest remainders more."""
+    total = sum(sizes)
+    shares = [count * size // total for size in sizes]
+    order = sorted(range(len(sizes)), key=lambda i: -(count * sizes[i] % total))
+    for i in order[: count - sum(shares)]:
+        shares[i] += 1
+    return shares
+
+
+def _multisect(
+    rows: Rows, members: Sequence[int], sizes: Sequence[int], starts: int, shift: int
+) -> list[list[int]]:
+    """Divide ranks into parts of given sizes by recursive bisection."""
+    if len(sizes) == 1:
+        return [list(members)]
+    middle, first = _middle(sizes)
+    if 0 < first < len(members):
+        sides = bisect(_local(rows, members), first, starts, shift).sides
+    else:
+        sides = [int(not first)] * len(members)
+    halves: tuple[list[int], list[int]] = ([], [])
+    for rank, side in zip(members, sides, strict=True):
+        halves[side].append(rank)
+    return [
+        *_multisect(rows, halves[0], sizes[:middle], starts, shift),
+        *_multisect(rows, halves[1], sizes[middle:], starts, shift),
+    ]
+
+
+def _middle(sizes: Sequence[int]) -> tuple[int, int]:
+    """Return where a list is cut into halves as even as can be, and the sum of the first."""
+    total, first = sum(sizes), 0
+    best = (total + 1, 1, sizes[0])
+    for number, size in enumerate(sizes[:-1], 1):
+        first += size
+        best = min(best, (abs(total - 2 * first), number, first))
+    return best[1:]
+
+
+def _local(rows: Rows, members: Sequence[int]) -> list[list[tuple[int, float]]]:
+    """Return the graph of some ranks alone, numbered in their order."""
+    index = {rank: i for i, rank in enumerate(members)}
+    return [
+        [(index[other], weight) for other, weight in rows[rank] if other in index]
+        for rank in members
+    ]
+
+
+def _loads(rows: Rows, parts: Sequence[Sequence[int]]) -> tuple[list[float], list[dict[int, float]]]:
+    """Return what leaves each part, and what it exchanges with each other one; -1 is the rest."""
+    owner = {rank: number for number, part in enumerate(parts) for rank in part}
+    between: list[dict[int, float]] = []
+    for number, part in enumerate(parts):
+        found: dict[int, float] = {}
+        for rank in part:
+            for other, weight in rows[rank]:
+                there = owner.get(other, -1)
+                if there != number:
+                    found[there] = found.get(there, 0.0) + weight
+        between.append(found)
+    return [sum(found.values()) for found in between], between
+
+
+def _congestions(loads: Sequence[float], speeds: Sequence[float]) -> list[float]:
+    return [load / speed for load, speed in zip(loads, speeds, strict=True)]
+
+
+def _even_out(
+    rows: Rows, parts: list[list[int]], speeds: Sequence[float], effort: Effort
+) -> None:
+    """Split the most congested part anew with another one, as long as that helps."""
+    while True:
+        loads, between = _loads(rows, parts)
+        congestions = _congestions(loads, speeds)
+        most = max(congestions)
+        mean = sum(congestions) / len(congestions)
+        if most <= max(effort.floor, _UNEVEN * mean) + TINY:
+            return
+        one = congestions.index(most)
+        partners = sorted(
+            (number for number in between[one] if number >= 0), key=lambda n: -between[one][n]
+        )
+        for other in partners[:_PARTNERS]:
+            halves = _split_anew(rows, (parts[one], parts[other]), (speeds[one], speeds[other]), effort.shift)
+            if halves[0] < most - TINY:
+                _, parts[one], parts[other] = halves
+                break
+        else:
+            return
+
+
+def _split_anew(
+    rows: Rows,
+    parts: tuple[list[int], list[int]],
+    speeds: tuple[float, float],
+    shift: int,
+) -> tuple[float, list[int], list[int]]:
+    """Return the largest congestion of two parts, and the parts that have it."""
+    members = parts[0] + parts[1]
+    local = _local(rows, members)
+    beyond = [
+        sum([weight for _, weight in rows[rank]]) - sum([weight for _, weight in row])
+        for rank, row in zip(members, local, strict=True)
+    ]
+    best = None
+    for split in splits(local, len(parts[0]), _STARTS, shift + 1):
+        second = sum([rest for rest, side in zip(beyond, split.sides, strict=True) if side])
+        first = sum(beyond) - second
+        congestion = max((split.cut + first) / speeds[0], (split.cut + second) / speeds[1])
+        if best is None or congestion < best[0] - TINY:
+            best = congestion, split.sides
+    assert best  # noqa: S101
+    halves: tuple[list[int], list[int]] = ([], [])
+    for rank, side in zip(members, best[1], strict=True):
+        halves[side].append(rank)
+    return best[0], *halves
+
+
+def to_nodes(
+    traffic: RankTraffic, network: Tree, sizes: Sequence[int], seed: int = 0
+) -> list[int]:
+    """Return the node of each rank, so that no link of the network is congested.
+
+    Slots that stay free count as ranks that are silent, so that the rest may lie as it likes.
+
+    Args:
+        traffic: what all ranks exchange.
+        network: its leaves are the nodes.
+        sizes: ranks that each node takes, 0 for one that is not used.
+        seed: moves the vertices at which bisections begin.
+    """
+    rows = [*rows_of(traffic), *[[]] * (sum(sizes) - traffic.ranks)]
+    found = spread(rows, range(len(rows)), branches(network, sizes), Effort(0.0, seed))
+    return [found[rank] for rank in range(traffic.ranks)]
+
+
+def multisect(problem: MappingProblem) -> Mapping:
+    """Map by recursive bisection down the trees, refined where links are congested.
+
+    Inside nodes, links that stay below the most congested one of the network get a simple
+    bisection.
+    """
+    both = together((problem.cpu, problem.gpu))
+    network = problem.cluster.network
+    nodes = to_nodes(both, network, nodes_in_use(problem), problem.seed)
+    carried = zip(loads(network, both, nodes), network.gb_per_s, strict=True)
+    floor = max([load / speed for load, speed in carried if speed], default=0.0)
+    effort = Effort(floor, problem.seed)
+    known: dict[int, Branch] = {}  # by identity: alike nodes share their trees
+
+    def inside(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
+        if id(tree) not in known:
+            known[id(tree)] = branches(tree, [1] * len(tree.leaves))
+        return spread(rows, members, known[id(tree)], effort)
+
+    def packed(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
+        silent = range(len(rows), len(rows) + len(tree.leaves) - len(members))
+        return inside([*rows, *[[]] * len(silent)], [*members, *silent], tree)
+
+    return map_inside(problem, nodes, inside, packed)
