@@ -12,7 +12,7 @@ from gpulaunch.cluster.cluster import Cluster, part_of
 from gpulaunch.cluster.hostlist import expand_hostlist
 from gpulaunch.cluster.judge import judge
 from gpulaunch.cluster.mapping import Mapping, MappingProblem
-from gpulaunch.cluster.policies import DEFAULT_MAPPING_POLICY, IN_ORDER, MAPPING_POLICIES
+from gpulaunch.cluster.policies import DEFAULT_MAPPING_POLICY, MAPPING_POLICIES
 from gpulaunch.cluster.rank_files import ENGINE_FILES, rank_map
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.write import make_directory, write_text
@@ -20,6 +20,7 @@ from gpulaunch.show import Document
 from gpulaunch.show.mapping import mapping_document
 
 _MAP_FILE = "map.json"
+_IN_ORDER = "default"  # the policy that others are held against
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -155,7 +156,7 @@ def _document(
     }
     document |= {"seed": problem.seed, "source": problem.cluster.source}
     if options.explain:
-        before = judge(problem, MAPPING_POLICIES[IN_ORDER](problem))
+        before = judge(problem, MAPPING_POLICIES[_IN_ORDER](problem))
         document["explain"] = mapping_document(before, judge(problem, mapping))
     return document
 
