@@ -18,7 +18,7 @@ from gpulaunch.cluster.cluster import Cluster, part_of
 from gpulaunch.cluster.hostlist import expand_hostlist
 from gpulaunch.cluster.judge import judge
 from gpulaunch.cluster.mapping import Mapping, MappingProblem
-from gpulaunch.cluster.policies import IN_ORDER, MAPPING_POLICIES
+from gpulaunch.cluster.policies import MAPPING_POLICIES
 from gpulaunch.cluster.rank_files import ENGINE_FILES
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.write import make_directory, write_text
@@ -26,6 +26,7 @@ from gpulaunch.show import Document
 from gpulaunch.show.mapping import mapping_document
 
 _MAP_FILE = "map.json"
+_IN_ORDER = "default"  # the policy that others are held against
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     mapping = MAPPING_POLICIES[policy](problem)
     document = map_document(options, problem, policy, mapping)
     if options.explain:
-        before = judge(problem, MAPPING_POLICIES[IN_ORDER](problem))
+        before = judge(problem, MAPPING_POLICIES[_IN_ORDER](problem))
         document["explain"] = mapping_document(before, judge(problem, mapping))
     # All texts are made before any file is: a mistake leaves nothing behind.
     texts = _files(cluster, mapping, document) if options.output else {}

@@ -101,7 +101,9 @@ def described_cluster(
     if "file" in network:
         tree = read_network(network["file"], gb_per_s)
     else:
-        tree = network_tree(_read_switches(network["switches"], gb_per_s), gb_per_s)
+        switches = _read_switches(network["switches"], gb_per_s)
+        tree = network_tree(switches, gb_per_s)
+        _refuse_silent(switches)
     sources = [document["source"]]
     sources += [entry["source"] for entry in document["nodes"] if "source" in entry]
     sources += [network["source"], *([ASSUMPTIONS] if "file" in network else [])]
@@ -177,13 +179,17 @@ def _read_switches(entries: Sequence[object], nodes: Mapping[str, float]) -> tup
             raise FieldError((*where, "nodes"), f"nodes: unknown node {quoted(unknown)}")
         up = table.get("gb_per_s_per_uplink", 0.0) * table.get("uplinks", 1)
         switches.append(Switch(table["name"], below[0], below[1], where, up))
+    return tuple(switches)
+
+
+def _refuse_silent(switches: Sequence[Switch]) -> None:
+    """Refuse a switch below another one whose links upward have no bandwidth."""
     children = {name for switch in switches for name in switch.switches}
     silent = next((one for one in switches if one.name in children and not one.gb_per_s), None)
     if silent:
         raise FieldError(
             silent.path, f"switch {quoted(silent.name)}: key 'gb_per_s_per_uplink' is missing"
         )
-    return tuple(switches)
 
 
 def _hosts(text: str, path: Path) -> tuple[str, ...]:

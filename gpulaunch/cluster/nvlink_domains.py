@@ -24,12 +24,12 @@ def nvlink_domain(text: str) -> str | None:
 
     Source: nvidia-smi(1), section "Fabric"; the fields are those of nvmlGpuFabricInfo_t.
     """
-    cluster = None
+    found: dict[str, list[str]] = {"ClusterUUID": [], "CliqueId": []}
     for name, value in _FABRIC.findall(text):
-        if name == "ClusterUUID":
-            cluster = None if value in _NO_DOMAIN else value
-        elif cluster:
-            return f"{cluster}.{value}"
+        found[name].append(value)
+    for cluster, clique in zip(found["ClusterUUID"], found["CliqueId"], strict=False):
+        if cluster not in _NO_DOMAIN:
+            return f"{cluster}.{clique}"
     return None
 
 

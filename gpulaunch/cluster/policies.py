@@ -77,6 +77,3 @@ MAPPING_POLICIES: dict[str, Callable[[MappingProblem], Mapping]] = {
     "default": _map_in_order,
 }
 """Name -> function; there are at least as many slots as ranks."""
-
-IN_ORDER = "default"
-DEFAULT_MAPPING_POLICY = "default"

@@ -48,7 +48,9 @@ def test_ranks_run_where_the_map_says(
     site: Site, tmp_path: Path, rank_program: list[str], crossed: str
 ) -> None:
     """Every rank has the host, the core and the GPU of its row, and no lease is left."""
-    output = cluster(site, "run", "--gpu-pattern", crossed, "-o", str(tmp_path), "--", *rank_program)
+    output = cluster(
+        site, "run", "--gpu-pattern", crossed, "-o", str(tmp_path), "--", *rank_program
+    )
     assert ranks_of(output) == wanted(tmp_path)
     nodes = [node for _, node, _, _ in wanted(tmp_path)]
     assert nodes[0] == nodes[2] != nodes[1] == nodes[3]
