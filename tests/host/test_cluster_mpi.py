@@ -3,10 +3,11 @@
 import shlex
 from pathlib import Path
 
-from conftest import DGX
-from mpi import HOSTS, PYPI
-from test_cluster_run import crossed, rank_program, ranks_of, wanted  # noqa: F401  fixtures
-from test_mpi import Site, site  # noqa: F401  a fixture
+import pytest
+from conftest import DGX, Launcher
+from mpi import HOSTS, PYPI, VERSIONS, why_not
+from ranks import crossed_matrix, rank_command, ranks_of, wanted
+from test_mpi import Site
 
 # An all-reduce of the numbers from 1 on over all ranks, by mpi4py.
 ALL_REDUCE = """\
@@ -29,6 +30,14 @@ source = "made up"
 """
 
 
+@pytest.fixture(params=VERSIONS)
+def site(request: pytest.FixtureRequest, launcher: Launcher, tmp_path: Path) -> Site:
+    """Return an Open MPI of each version with two hosts."""
+    if reason := why_not():
+        pytest.skip(reason)
+    return Site(request.param, launcher, tmp_path)
+
+
 def starter(site: Site) -> list[str]:
     """Return the options that name the hosts and how to reach them."""
     *program, _, hostfile = site.mpi.command()
@@ -44,12 +53,17 @@ def cluster(site: Site, *arguments: str) -> str:
     return done.stdout
 
 
-def test_ranks_run_where_the_map_says(
-    site: Site, tmp_path: Path, rank_program: list[str], crossed: str
-) -> None:
+def test_ranks_run_where_the_map_says(site: Site, tmp_path: Path) -> None:
     """Every rank has the host, the core and the GPU of its row, and no lease is left."""
     output = cluster(
-        site, "run", "--gpu-pattern", crossed, "-o", str(tmp_path), "--", *rank_program
+        site,
+        "run",
+        "--gpu-pattern",
+        crossed_matrix(tmp_path),
+        "-o",
+        str(tmp_path),
+        "--",
+        *rank_command(tmp_path),
     )
     assert ranks_of(output) == wanted(tmp_path)
     nodes = [node for _, node, _, _ in wanted(tmp_path)]
@@ -67,18 +81,23 @@ def test_all_reduce(site: Site, tmp_path: Path) -> None:
     assert output.split() == ["10"] * 4
 
 
-def test_rankfiles_are_obeyed(
-    site: Site, tmp_path: Path, rank_program: list[str], crossed: str
-) -> None:
+def test_rankfiles_are_obeyed(site: Site, tmp_path: Path) -> None:
     """A rankfile of `cluster map` puts each rank on the node of the map, without a launch."""
     described = tmp_path / "hosts.toml"
     described.write_text(CLUSTER)
     kind = "rankfile" if site.mpi.version == "4.1" else "rankfile5"
-    options = ("--cluster", str(described), "--gpu-pattern", crossed, "-o", str(tmp_path))
+    options = (
+        "--cluster",
+        str(described),
+        "--gpu-pattern",
+        crossed_matrix(tmp_path),
+        "-o",
+        str(tmp_path),
+    )
     done = site.launcher.run("cluster", "map", *options, "--format", kind)
     assert (done.returncode, done.stdout) == (0, (tmp_path / kind).read_text())
     rankfile = str(tmp_path / kind)
     place = ("-rf", rankfile) if kind == "rankfile" else ("--map-by", f"rankfile:file={rankfile}")
-    ran = site.mpi.run("-np", "4", *place, *rank_program)
+    ran = site.mpi.run("-np", "4", *place, *rank_command(tmp_path))
     assert (ran.returncode, ran.stderr) == (0, "")
     assert [row[:2] for row in ranks_of(ran.stdout)] == [row[:2] for row in wanted(tmp_path)]

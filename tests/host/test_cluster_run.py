@@ -2,54 +2,25 @@
 
 import json
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import DGX, Launcher, complaint, until
-from test_slurm import Site, site  # noqa: F401  a fixture
+from ranks import crossed_matrix, rank_command, ranks_of, wanted
+from slurm import Slurm
+from test_slurm import Site
 
 BOTH = ("salloc", "-Q", "-N2", "--gres=gpu:8", "--exclusive")
 
-# What a rank sees: its number, node, local rank, cores and GPUs.
-RANK = """\
-import json, os
-names = ["SLURM_PROCID", "SLURMD_NODENAME", "SLURM_LOCALID"]
-if "OMPI_COMM_WORLD_RANK" in os.environ:
-    names = ["OMPI_COMM_WORLD_RANK", "HOST", "OMPI_COMM_WORLD_LOCAL_RANK"]
-    os.environ["HOST"] = os.uname().nodename
-seen = [os.environ.get(name, "-1") for name in (*names, "CUDA_VISIBLE_DEVICES")]
-os.write(1, (json.dumps([*seen, sorted(os.sched_getaffinity(0))]) + "\\n").encode())
-"""
-
-
-def ranks_of(output: str) -> list[tuple[int, str, list[int], int]]:
-    """Return rank, node, cores and first GPU of each rank, in order."""
-    rows = [json.loads(line) for line in output.splitlines() if line.startswith("[")]
-    return sorted(
-        (int(rank), node, cores, int(gpus.split(",")[0])) for rank, node, _, gpus, cores in rows
-    )
-
-
-def wanted(directory: Path) -> list[tuple[int, str, list[int], int]]:
-    """Return what a map says, in the form of ranks_of()."""
-    rows = json.loads((directory / "map.json").read_text())["ranks"]
-    return [(row["rank"], row["node"], [row["core"]], row["gpu"]) for row in rows]
-
 
 @pytest.fixture
-def rank_program(tmp_path: Path) -> list[str]:
-    """Return the command of a rank that tells what it sees."""
-    program = tmp_path / "rank.py"
-    program.write_text(RANK)
-    return ["/usr/bin/python3", str(program)]
-
-
-@pytest.fixture
-def crossed(tmp_path: Path) -> str:
-    """Return the file of a matrix whose heavy pairs are ranks 0 and 2, and 1 and 3."""
-    path = tmp_path / "crossed.csv"
-    path.write_text("0,1,9,0\n1,0,0,9\n9,0,0,1\n0,9,1,0\n")
-    return str(path)
+def site(slurm: Slurm, launcher: Launcher) -> Iterator[Site]:
+    """Yield Slurm with nothing running in it, and empty tables."""
+    path = slurm.environment["PATH"]
+    slurm.await_idle()
+    yield Site(slurm, launcher)
+    slurm.environment["PATH"] = path
 
 
 def cluster(site: Site, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
@@ -58,12 +29,10 @@ def cluster(site: Site, *arguments: str, **options) -> subprocess.CompletedProce
     return site.slurm.run(*command, environment=site.environment, **options)
 
 
-def test_ranks_run_where_the_map_says(
-    site: Site, tmp_path: Path, rank_program: list[str], crossed: str
-) -> None:
+def test_ranks_run_where_the_map_says(site: Site, tmp_path: Path) -> None:
     """Every rank of a step has the node, the core and the GPU of its row, and no lease is left."""
-    options = (*DGX, "--gpu-pattern", crossed, "-o", str(tmp_path))
-    done = cluster(site, "run", *options, "--", *rank_program)
+    options = (*DGX, "--gpu-pattern", crossed_matrix(tmp_path), "-o", str(tmp_path))
+    done = cluster(site, "run", *options, "--", *rank_command(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert ranks_of(done.stdout) == wanted(tmp_path)
     nodes = [node for _, node, _, _ in wanted(tmp_path)]
@@ -71,10 +40,10 @@ def test_ranks_run_where_the_map_says(
     assert site.launcher.records() == []
 
 
-def test_more_ranks_than_cores(site: Site, tmp_path: Path, rank_program: list[str]) -> None:
+def test_more_ranks_than_cores(site: Site, tmp_path: Path) -> None:
     """Without binding, GPUs alone say how many ranks a node takes: all eight, each another one."""
     options = (*DGX, "--no-bind-cpu", "--gpu-pattern", "ring", "-o", str(tmp_path))
-    done = cluster(site, "run", *options, "--", *rank_program)
+    done = cluster(site, "run", *options, "--", *rank_command(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     seen = [(rank, node, gpu) for rank, node, _, gpu in ranks_of(done.stdout)]
     assert seen == [(rank, node, gpu) for rank, node, _, gpu in wanted(tmp_path)]
@@ -128,8 +97,10 @@ def test_nodes_are_asked_once(site: Site) -> None:
     [
         (
             ("run", *DGX, "--ranks", "17", "--no-bind-cpu", "--", "true"),
-            "17 ranks requested, each with a core and a GPU of its own: the 2 nodes of slurm JOB "
-            "have 16 GPUs and 16 cores, and take 16",
+            (
+                "17 ranks requested, each with a core and a GPU of its own: the 2 nodes of "
+                "slurm JOB have 16 GPUs and 16 cores, and take 16"
+            ),
             None,
         ),
         (("run", *DGX), "no command given", "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]"),
@@ -145,9 +116,7 @@ def test_nodes_are_asked_once(site: Site) -> None:
         ),
     ],
 )
-def test_mistakes(
-    site: Site, tmp_path: Path, arguments: tuple[str, ...], line: str, hint: str | None
-) -> None:
+def test_mistakes(site: Site, arguments: tuple[str, ...], line: str, hint: str | None) -> None:
     """What cannot be is refused in one line with the numbers, and no rank is started."""
     done = cluster(site, *arguments)
     job = done.stderr.partition("slurm ")[2].partition(" ")[0]
