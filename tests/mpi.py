@@ -19,7 +19,7 @@ _AGENT = """\
 #!/bin/bash
 while [[ $1 == -* ]]; do shift; done
 host=$1; shift
-exec unshare --uts env -i PATH="$PATH" HOME="$HOME" {passed} bash -c "hostname $host; $*"
+exec unshare --uts env -i {passed} bash -c "hostname $host; $*"
 """
 _AS_ROOT = {
     f"{engine}_ALLOW_RUN_AS_ROOT{confirm}": "1"
@@ -39,6 +39,12 @@ def why_not() -> str | None:
 class Mpi:
     """An Open MPI of one version with hosts na and nb of so many slots.
 
+    Args:
+        version: one of VERSIONS.
+        directory: an empty folder.
+        slots: of each host.
+        passed: variables on the hosts, where $host is their name.
+
     Attributes:
         version: one of VERSIONS.
         directory: folder of its files, among them the hostfile.
@@ -46,13 +52,15 @@ class Mpi:
         environment: of mpirun.
     """
 
-    def __init__(self, version: str, directory: Path, *, slots: int = 4) -> None:
+    def __init__(
+        self, version: str, directory: Path, *, passed: Mapping[str, str], slots: int = 4
+    ) -> None:
         self.version, self.directory = version, directory
         self.hostfile = directory / "hosts"
         self.hostfile.write_text("".join(f"{host} slots={slots}\n" for host in HOSTS))
-        passed = " ".join(f"{name}={value}" for name, value in _AS_ROOT.items())
+        words = (f'"{name}={value}"' for name, value in {**passed, **_AS_ROOT}.items())
         self._agent = directory / "agent"
-        self._agent.write_text(_AGENT.format(passed=passed))
+        self._agent.write_text(_AGENT.format(passed=" ".join(words)))
         self._agent.chmod(0o755)
         self.environment = {"PATH": os.environ["PATH"], "HOME": str(directory), **_AS_ROOT}
 

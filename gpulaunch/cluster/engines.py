@@ -17,6 +17,7 @@ from gpulaunch.records import Record
 Environment = Mapping[str, str]
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_MOST_DIGITS = 10
 _NONE = ("", "-1", "NoDevFiles")
 """Words in CUDA_VISIBLE_DEVICES for no GPU."""
 
@@ -144,7 +145,11 @@ def _id_of(
 def _number(environment: Environment, name: str) -> int | None:
     """Return a variable's number; None if it is missing or none."""
     text = environment.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+    return int(text) if _is_number(text) else None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS
 
 
 def _rank(
@@ -205,7 +210,7 @@ def _repeated(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         number, _, times = part.removesuffix(")").partition("(x")
-        if not number.isdecimal() or not (times or "1").isdecimal():
+        if not (_is_number(number) and _is_number(times or "1")):
             return []
         found += [int(number)] * min(int(times or "1"), _MOST_NODES)
     return found

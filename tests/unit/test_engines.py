@@ -1,0 +1,301 @@
+"""What cluster engines tell a process; the environments are captured, less what nobody reads."""
+
+import pytest
+
+from gpulaunch.cluster.engines import ENGINES, EnginePlace, GpuGrant, Rank, read_place
+from gpulaunch.cluster.rank_map import MappedRank, parse_rank_map
+from gpulaunch.errors import UsageError
+from gpulaunch.launch.read_launch import _SIGNS
+
+# Slurm 22.05.8: srun -N1 -n2 --gres=gpu:4, second task
+STEP = {
+    "CUDA_VISIBLE_DEVICES": "0,1,2,3",
+    "SLURMD_NODENAME": "n1",
+    "SLURM_GPUS_ON_NODE": "4",
+    "SLURM_JOB_ID": "4711",
+    "SLURM_JOB_NODELIST": "n1",
+    "SLURM_JOB_NUM_NODES": "1",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "0",
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_STEP_GPUS": "0,1,2,3",
+    "SLURM_STEP_ID": "0",
+    "SLURM_STEP_TASKS_PER_NODE": "2",
+    "SLURM_TOPOLOGY_ADDR": "top.s1.n1",
+}
+# the same: sbatch -N1 -n4 --gres=gpu:4
+BATCH = {
+    "CUDA_VISIBLE_DEVICES": "0,1,2,3",
+    "SLURMD_NODENAME": "n1",
+    "SLURM_GPUS_ON_NODE": "4",
+    "SLURM_JOB_GPUS": "0,1,2,3",
+    "SLURM_JOB_ID": "4712",
+    "SLURM_JOB_NUM_NODES": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "0",
+    "SLURM_TASKS_PER_NODE": "4",
+}
+SALLOC = {
+    "SLURM_JOB_ID": "4713",
+    "SLURM_JOB_NODELIST": "n[1-2]",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_NTASKS": "4",
+}
+# Open MPI 4.1.4 and 5.0.11: mpirun -np 4 on na and nb, the fourth rank
+OPEN_MPI_4 = {
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_MCA_orte_num_nodes": "2",
+    "PMIX_HOSTNAME": "nb",
+    "PMIX_NAMESPACE": "1508573185",
+    "PMIX_RANK": "3",
+}
+OPEN_MPI_5 = {
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_WORLD_LOCAL_SIZE": "2",
+    "PMIX_HOSTNAME": "nb",
+    "PMIX_NAMESPACE": "prterun-vm-13693@1",
+    "PMIX_RANK": "3",
+}
+# MPICH 5.0: mpiexec -n 2, second rank
+HYDRA = {
+    "HYDI_CONTROL_FD": "7",
+    "MPI_LOCALNRANKS": "2",
+    "MPI_LOCALRANKID": "1",
+    "PMI_FD": "11",
+    "PMI_HOSTNAME": "vm",
+    "PMI_RANK": "1",
+    "PMI_SIZE": "2",
+}
+# the names that PyTorch's local_elastic_agent.py sets; the values of torchrun --nproc-per-node 2
+TORCHRUN = {
+    "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "1",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+    "RANK": "1",
+    "TORCHELASTIC_RUN_ID": "none",
+    "WORLD_SIZE": "2",
+}
+# Ray 2.60: a task with num_gpus=2, and one without
+RAY = {"CUDA_VISIBLE_DEVICES": "0,1", "RAY_JOB_ID": "ffffffff", "RAY_RAYLET_PID": "25446"}
+# the names that flux-core's job shell sets, and its gpu-affinity
+FLUX = {
+    "CUDA_VISIBLE_DEVICES": "0,1",
+    "FLUX_JOB_ID": "f3ETxsR9H",
+    "FLUX_JOB_NNODES": "2",
+    "FLUX_JOB_SIZE": "4",
+    "FLUX_TASK_LOCAL_ID": "1",
+    "FLUX_TASK_RANK": "3",
+}
+FOUR = ("0", "1", "2", "3")
+
+
+def place(environment: dict[str, str]) -> EnginePlace:
+    """Return the place that there certainly is."""
+    found = read_place(environment)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("environment", "title", "rank", "node", "nodes"),
+    [
+        pytest.param(STEP, "slurm 4711.0", Rank("4711.0", 1, 1, 2), "n1", 1, id="srun"),
+        pytest.param(BATCH, "slurm 4712", None, "n1", 1, id="sbatch"),
+        pytest.param(
+            OPEN_MPI_4, "mpi 1508573185", Rank("1508573185", 3, 1, 2), "nb", 2, id="open mpi 4"
+        ),
+        pytest.param(
+            OPEN_MPI_5,
+            "mpi prterun-vm-13693@1",
+            Rank("prterun-vm-13693@1", 3, 1, 2),
+            "nb",
+            1,
+            id="open mpi 5",
+        ),
+        pytest.param(HYDRA, "mpi ", Rank("", 1, 1, 2), "vm", 1, id="mpich"),
+        pytest.param(
+            TORCHRUN,
+            "torchrun 127.0.0.1:29500",
+            Rank("127.0.0.1:29500", 1, 1, 2),
+            None,
+            1,
+            id="torchrun",
+        ),
+        pytest.param(
+            TORCHRUN | {"TORCHELASTIC_RUN_ID": "x"},
+            "torchrun x@127.0.0.1:29500",
+            Rank("x@127.0.0.1:29500", 1, 1, 2),
+            None,
+            1,
+            id="torchrun with an id",
+        ),
+        pytest.param(RAY, "ray ffffffff", None, None, 1, id="ray"),
+        pytest.param(FLUX, "flux f3ETxsR9H", Rank("f3ETxsR9H", 3, 1, 2), None, 2, id="flux"),
+        pytest.param(
+            BATCH | OPEN_MPI_4,
+            "slurm 4712/1508573185",
+            Rank("1508573185", 3, 1, 2),
+            "nb",
+            2,
+            id="mpirun in a batch script",
+        ),
+        pytest.param(
+            STEP | TORCHRUN,
+            "slurm 4711/127.0.0.1:29500",
+            Rank("127.0.0.1:29500", 1, 1, 2),
+            "n1",
+            1,
+            id="torchrun in a step",
+        ),
+    ],
+)
+def test_place(
+    environment: dict[str, str], title: str, rank: Rank | None, node: str | None, nodes: int
+) -> None:
+    """Each engine tells its job, the rank and the node; the ranks are those of the innermost."""
+    found = place(environment)
+    got = (found.title, found.rank, found.node, found.nodes)
+    assert got == (title, rank, node, nodes)
+
+
+@pytest.mark.parametrize(
+    ("environment", "grant"),
+    [
+        pytest.param(STEP, GpuGrant(FOUR, all=4), id="what CUDA_VISIBLE_DEVICES says"),
+        pytest.param(
+            STEP | {"CUDA_VISIBLE_DEVICES": ""}, GpuGrant(FOUR, all=4), id="of the step, if removed"
+        ),
+        pytest.param(
+            BATCH | {"CUDA_VISIBLE_DEVICES": "NoDevFiles", "SLURM_JOB_GPUS": "2"},
+            GpuGrant(("2",), all=4),
+            id="of the job, in a batch script",
+        ),
+        pytest.param(
+            STEP | {"CUDA_VISIBLE_DEVICES": "2,3", "SLURM_STEP_GPUS": "2,3"},
+            GpuGrant(("2", "3"), all=4),
+            id="some of the job's, for the task alone",
+        ),
+        pytest.param(
+            STEP | {"CUDA_VISIBLE_DEVICES": "0", "SLURM_STEP_GPUS": "5", "SLURM_GPUS_ON_NODE": "1"},
+            GpuGrant(("0",), all=1),
+            id="counted under device cgroups",
+        ),
+        pytest.param(SALLOC, GpuGrant(()), id="nothing"),
+        pytest.param(
+            SALLOC | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"},
+            GpuGrant(None, shared=True),
+            id="a share by MPS, nobody knows where",
+        ),
+        pytest.param(
+            STEP | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"},
+            GpuGrant(FOUR, all=4),
+            id="whole GPUs, and the user's own MPS",
+        ),
+        pytest.param(
+            STEP | {"SLURM_SHARDS_ON_NODE": "2"}, GpuGrant(FOUR, shared=True, all=4), id="shards"
+        ),
+        pytest.param(OPEN_MPI_5, None, id="mpirun has no GPUs to give"),
+        pytest.param(OPEN_MPI_5 | BATCH, GpuGrant(FOUR, all=4), id="Slurm around mpirun has"),
+        pytest.param(TORCHRUN, None, id="nor has torchrun"),
+        pytest.param(RAY, GpuGrant(("0", "1")), id="ray"),
+        pytest.param({"RAY_JOB_ID": "1"}, None, id="ray that does not say"),
+        pytest.param(FLUX | {"CUDA_VISIBLE_DEVICES": "-1"}, GpuGrant(()), id="flux, nothing"),
+    ],
+)
+def test_grant(environment: dict[str, str], grant: GpuGrant | None) -> None:
+    """Slurm, Ray and Flux tell which GPUs they granted here; the others grant none."""
+    assert place(environment).grant == grant
+
+
+@pytest.mark.parametrize(
+    ("text", "node", "size"),
+    [("4", 0, 4), ("7,1", 1, 1), ("2(x3),1", 2, 2), ("2(x3),1", 3, 1), ("2(x3)", 3, None)],
+)
+def test_sizes_of_slurm(text: str, node: int, size: int | None) -> None:
+    """The number of a step's tasks on a node is read from Slurm's list, also a repeated one."""
+    environment = STEP | {
+        "SLURM_STEP_TASKS_PER_NODE": text,
+        "SLURM_NODEID": str(node),
+        "SLURM_LOCALID": "0",
+    }
+    rank = place(environment).rank
+    assert (rank and rank.local_size) == size
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"SLURM_LOCALID": "x"},
+        {"SLURM_LOCALID": "2"},
+        {"SLURM_PROCID": ""},
+        {"SLURM_STEP_TASKS_PER_NODE": "(x"},
+        {"SLURM_STEP_TASKS_PER_NODE": "9" * 99},
+        {"SLURM_NODEID": "7"},
+    ],
+    ids=str,
+)
+def test_rank_that_is_none(broken: dict[str, str]) -> None:
+    """Numbers that are missing, wrong, or contradict each other tell no rank."""
+    assert place(STEP | broken).rank is None
+
+
+def test_outside_of_engines() -> None:
+    """A process has no place without an engine's sign, whatever else it has."""
+    assert read_place({"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": "0", "PMI_RANK": "1"}) is None
+
+
+def test_shell_of_salloc() -> None:
+    """A shell that salloc made is on none of the job's nodes; a task is on one."""
+    assert (place(SALLOC).elsewhere, place(STEP).elsewhere) == ("n[1-2]", "")
+
+
+def test_signs() -> None:
+    """A launch looks for the signs of all engines, and of a map of ranks, before it reads more."""
+    assert set(_SIGNS) == {engine.sign for engine in ENGINES} | {"GPULAUNCH_RANK_MAP"}
+
+
+def row(rank: int, node: str = "n1", gpu: int = 0, **more: object) -> str:
+    """Return a row of a map as JSON."""
+    pairs = {"rank": rank, "node": node, "gpu": gpu, **more}
+    return str(pairs).replace("'", '"')
+
+
+def test_rank_map() -> None:
+    """A map is read in the order of ranks, with keys that are unknown here left out."""
+    rows = f"{row(1, 'n2', 3, core=5, switch=7)}, {row(0)}"
+    got = parse_rank_map(f'{{"cluster": "c", "policy": "p", "ranks": [{rows}]}}', "map")
+    assert got == (MappedRank(0, "n1", None, 0), MappedRank(1, "n2", 5, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("[", "no map of ranks, which is JSON with a list 'ranks'"),
+        ("[]", "no map of ranks, which is JSON with a list 'ranks'"),
+        ('{"ranks": 5}', "no map of ranks, which is JSON with a list 'ranks'"),
+        ('{"ranks": [5]}', "no map of ranks, which is JSON with a list 'ranks'"),
+        ("[" * 99999, "no map of ranks, which is JSON with a list 'ranks'"),
+        ('{"ranks": [{"rank": 0}]}', "key 'node' is missing in row 0"),
+        (f'{{"ranks": [{row(-1)}]}}', "rank: -1 is not within 0 to 2147483648"),
+        (f'{{"ranks": [{row(0)}, {row(0, gpu=1)}]}}', "rank 0 stands there twice"),
+        (f'{{"ranks": [{row(0)}, {row(1)}]}}', "ranks 0 and 1 both have GPU 0 of n1"),
+    ],
+    ids=range(9),
+)
+def test_rank_map_that_is_none(text: str, line: str) -> None:
+    """A map that cannot be one is refused in one line with its file and what is wrong."""
+    with pytest.raises(UsageError) as caught:
+        parse_rank_map(text, "map")
+    assert caught.value.message == f"map: {line}"
