@@ -61,9 +61,7 @@ def network_tree(fans: list[int], gb_per_s: list[float]) -> Tree:
 
 def like_nodes(name: str, node: Node, network: Tree) -> Cluster:
     """Make a cluster of nodes that are all alike."""
-    nodes = tuple(
-        Node(f"n{i}", node.topology, node.sockets) for i in range(len(network.leaves))
-    )
+    nodes = tuple(Node(f"n{i}", node.topology, node.sockets) for i in range(len(network.leaves)))
     return Cluster(name, "magc-2016 VI; trees and bandwidths assumed", nodes, network)
 
 
@@ -90,7 +88,9 @@ def stencil(ranks: int, axes: int, first: float = 1.0) -> RankTraffic:
     stride = ranks // sizes[0]
     return RankTraffic(
         ranks,
-        tuple(sorted((a, b, first if b - a == stride else 1.0) for a, b in _grid_edges(ranks, axes))),
+        tuple(
+            sorted((a, b, first if b - a == stride else 1.0) for a, b in _grid_edges(ranks, axes))
+        ),
     )
 
 
@@ -124,9 +124,7 @@ def shuffled(traffic: RankTraffic, seed: int | None) -> RankTraffic:
     Random(seed).shuffle(order)
     return RankTraffic(
         traffic.ranks,
-        tuple(
-            sorted((*sorted((order[a], order[b])), weight) for a, b, weight in traffic.edges)
-        ),
+        tuple(sorted((*sorted((order[a], order[b])), weight) for a, b, weight in traffic.edges)),
     )
 
 

@@ -103,7 +103,9 @@ def _levels_below(level: Level, topology: Topology) -> list[Group]:
     if len(joined) == 1 or len(joined) == len(below):
         return below
     return [
-        part[0] if len(part) == 1 else ("NVLinks", frozenset().union(*(g[1] for g in part)), (*part,))
+        part[0]
+        if len(part) == 1
+        else ("NVLinks", frozenset().union(*(g[1] for g in part)), (*part,))
         for part in joined
     ]
 
