@@ -56,13 +56,14 @@ def map_by_scotch(ranks: int, edges: Sequence[Edge], tree: Tree, sizes: Sequence
         return [0] * ranks
     library.call("randomReset")
     graph, arrays = library.graph(ranks, edges)
-    arch, strategy = library.arch(tree, sizes), library.room("strat")
+    (arch, terminals), strategy = library.arch(tree, sizes), library.room("strat")
     found = library.numbers([0] * ranks)
     library.call("graphMap", graph, arch, strategy, found)
     for room, kind in ((strategy, "strat"), (arch, "arch"), (graph, "graph")):
         library.call(f"{kind}Exit", room)
     del arrays
-    return list(found)
+    positions = {terminal: position for position, terminal in enumerate(terminals)}
+    return [positions[terminal] for terminal in found]
 
 
 class _Library:
@@ -134,15 +135,21 @@ class _Library:
         )
         return graph, arrays
 
-    def arch(self, tree: Tree, sizes: Sequence[int]) -> "ctypes.Array[ctypes.c_char]":
-        """Describe a tree: level by level if all is alike, which is exact, else as a graph."""
+    def arch(
+        self, tree: Tree, sizes: Sequence[int]
+    ) -> "tuple[ctypes.Array[ctypes.c_char], Sequence[int]]":
+        """Describe a tree: level by level if all is alike, which is exact, else as a graph.
+
+        Returns:
+            The description, and Scotch's number for each leaf.
+        """
         arch = self.room("arch")
         levels = _levels(tree) if len(set(sizes)) == 1 else None
         if levels:
             fans = self.numbers([fan for fan, _ in levels])
             ways = self.numbers(_integers([way for _, way in levels]))
             self.call("archTleaf", arch, self.number(len(levels)), fans, ways)
-            return arch
+            return arch, range(len(tree.leaves))
         shares = dict(zip(tree.leaves, sizes, strict=True))
         edges = [
             (parent, vertex, 1.0 / tree.gb_per_s[vertex])
@@ -157,7 +164,7 @@ class _Library:
         self.call("stratExit", strategy)
         self.call("graphExit", graph)
         del arrays
-        return arch
+        return arch, tree.leaves
 
 
 @cache
