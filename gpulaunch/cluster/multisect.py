@@ -57,9 +57,7 @@ def spread(rows: Rows, members: Sequence[int], branch: Branch, effort: Effort) -
     return found
 
 
-def _divide(
-    rows: Rows, members: Sequence[int], branch: Branch, effort: Effort
-) -> list[list[int]]:
+def _divide(rows: Rows, members: Sequence[int], branch: Branch, effort: Effort) -> list[list[int]]:
     sizes = _shares([child.size for child in branch.children], len(members))
     speeds = [child.gb_per_s for child in branch.children]
     if effort.floor:
@@ -121,7 +119,9 @@ def _local(rows: Rows, members: Sequence[int]) -> list[list[tuple[int, float]]]:
     ]
 
 
-def _loads(rows: Rows, parts: Sequence[Sequence[int]]) -> tuple[list[float], list[dict[int, float]]]:
+def _loads(
+    rows: Rows, parts: Sequence[Sequence[int]]
+) -> tuple[list[float], list[dict[int, float]]]:
     """Return what leaves each part, and what it exchanges with each other one; -1 is the rest."""
     owner = {rank: number for number, part in enumerate(parts) for rank in part}
     between: list[dict[int, float]] = []
@@ -140,9 +140,7 @@ def _congestions(loads: Sequence[float], speeds: Sequence[float]) -> list[float]
     return [load / speed for load, speed in zip(loads, speeds, strict=True)]
 
 
-def _even_out(
-    rows: Rows, parts: list[list[int]], speeds: Sequence[float], effort: Effort
-) -> None:
+def _even_out(rows: Rows, parts: list[list[int]], speeds: Sequence[float], effort: Effort) -> None:
     """Split the most congested part anew with another one, as long as that helps."""
     while True:
         loads, between = _loads(rows, parts)
@@ -156,7 +154,9 @@ def _even_out(
             (number for number in between[one] if number >= 0), key=lambda n: -between[one][n]
         )
         for other in partners[:_PARTNERS]:
-            halves = _split_anew(rows, (parts[one], parts[other]), (speeds[one], speeds[other]), effort.shift)
+            halves = _split_anew(
+                rows, (parts[one], parts[other]), (speeds[one], speeds[other]), effort.shift
+            )
             if halves[0] < most - TINY:
                 _, parts[one], parts[other] = halves
                 break
@@ -191,9 +191,7 @@ def _split_anew(
     return best[0], *halves
 
 
-def to_nodes(
-    traffic: RankTraffic, network: Tree, sizes: Sequence[int], seed: int = 0
-) -> list[int]:
+def to_nodes(traffic: RankTraffic, network: Tree, sizes: Sequence[int], seed: int = 0) -> list[int]:
     """Return the node of each rank, so that no link of the network is congested.
 
     Slots that stay free count as ranks that are silent, so that the rest may lie as it likes.

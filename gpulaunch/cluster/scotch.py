@@ -29,7 +29,9 @@ def is_installed() -> bool:
     return _library() is not None
 
 
-def map_by_scotch(ranks: int, edges: Sequence[Edge], tree: Tree, capacities: Sequence[int]) -> list[int]:
+def map_by_scotch(
+    ranks: int, edges: Sequence[Edge], tree: Tree, capacities: Sequence[int]
+) -> list[int]:
     """Map ranks to the leaves of a tree with Scotch's default strategy, always alike.
 
     Args:
@@ -116,7 +118,12 @@ def _room(call: Call, kind: str) -> Any:
 
 
 def _build_graph(
-    call: Call, number: Any, graph: Any, ranks: int, edges: Sequence[Edge], capacities: Sequence[int] = ()
+    call: Call,
+    number: Any,
+    graph: Any,
+    ranks: int,
+    edges: Sequence[Edge],
+    capacities: Sequence[int] = (),
 ) -> None:
     rows: list[list[tuple[int, float]]] = [[] for _ in range(ranks)]
     for a, b, weight in edges:
