@@ -204,7 +204,7 @@ def test_a_part_of_a_cluster(launcher: Launcher) -> None:
     assert shown == "b7 slots=8\nb2 slots=8\n"
 
 
-def test_the_users_own_clusters(launcher: Launcher, tmp_path: Path) -> None:
+def test_the_users_own_clusters(launcher: Launcher) -> None:
     """A cluster file in the user's configuration is found by its name."""
     own = Path(launcher.environment["XDG_CONFIG_HOME"]) / "gpulaunch" / "clusters"
     own.mkdir(parents=True)
@@ -235,8 +235,10 @@ REFUSED = [
     (
         ("map", *A, "--ranks", "65"),
         (
-            "65 ranks requested, each with a core and a GPU of its own: the 4 nodes of magc-a have "
-            "64 GPUs and 96 cores, and take 64",
+            (
+                "65 ranks requested, each with a core and a GPU of its own: the 4 nodes of magc-a "
+                "have 64 GPUs and 96 cores, and take 64"
+            ),
             None,
         ),
     ),

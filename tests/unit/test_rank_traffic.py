@@ -175,7 +175,7 @@ def test_wrong_sizes(text: str, want: str) -> None:
 
 
 def test_a_matrix(tmp_path: Path) -> None:
-    """A matrix says what each rank sends to each; both directions add up, the diagonal is nothing."""
+    """A matrix says what each rank sends to each; directions add up, the diagonal is nothing."""
     path = tmp_path / "m.csv"
     path.write_text("# from / to\n9,1,0,0\n2.5,9,0,1e3\n\n0,0,9,0\n0,0,0,9\n")
     assert read_traffic_file(str(path), 4).edges == ((0, 1, 3.5), (1, 3, 1000.0))
