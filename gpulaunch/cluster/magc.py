@@ -1,4 +1,4 @@
-"""Algorithm 1 of MAGC: a greedy mapping that watches the congestion of each link (magc-2016 V-B)."""
+"""Algorithm 1 of MAGC: a greedy mapping by the congestion of links (magc-2016 V-B)."""
 # pure: decides on plain values
 
 from collections.abc import Sequence

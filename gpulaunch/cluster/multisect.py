@@ -15,6 +15,9 @@ from gpulaunch.records import Record
 _STARTS = 8
 """Vertices at which a bisection begins, if it matters."""
 
+_STARTS_ANEW = 16
+"""Likewise, if two parts are split anew."""
+
 _PARTNERS = 3
 """Parts with which the most congested one is split anew, before it is left as it is."""
 
@@ -150,25 +153,27 @@ def _even_out(rows: Rows, parts: list[list[int]], speeds: Sequence[float], effor
         if most <= max(effort.floor, _UNEVEN * mean) + TINY:
             return
         one = congestions.index(most)
-        partners = sorted(
-            (number for number in between[one] if number >= 0), key=lambda n: -between[one][n]
-        )
-        for other in partners[:_PARTNERS]:
-            halves = _split_anew(
-                rows, (parts[one], parts[other]), (speeds[one], speeds[other]), effort.shift
+        shared = sorted((-weight, other) for other, weight in between[one].items() if other >= 0)
+        trials = [
+            (
+                *_split_anew(
+                    rows, (parts[one], parts[other]), (speeds[one], speeds[other]), effort
+                ),
+                other,
             )
-            if halves[0] < most - TINY:
-                _, parts[one], parts[other] = halves
-                break
-        else:
+            for _, other in shared[:_PARTNERS]
+        ]
+        best = min(trials, key=lambda trial: trial[0], default=(most, [], [], -1))
+        if best[0] >= most - TINY:
             return
+        _, parts[one], parts[best[3]], _ = best
 
 
 def _split_anew(
     rows: Rows,
     parts: tuple[list[int], list[int]],
     speeds: tuple[float, float],
-    shift: int,
+    effort: Effort,
 ) -> tuple[float, list[int], list[int]]:
     """Return the largest congestion of two parts, and the parts that have it."""
     members = parts[0] + parts[1]
@@ -178,7 +183,7 @@ def _split_anew(
         for rank, row in zip(members, local, strict=True)
     ]
     best = None
-    for split in splits(local, len(parts[0]), _STARTS, shift + 1):
+    for split in splits(local, len(parts[0]), _STARTS_ANEW, effort.shift + 1):
         second = sum([rest for rest, side in zip(beyond, split.sides, strict=True) if side])
         first = sum(beyond) - second
         congestion = max((split.cut + first) / speeds[0], (split.cut + second) / speeds[1])
