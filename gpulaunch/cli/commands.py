@@ -37,6 +37,7 @@ _ROWS = (
     Command("plan", "FILE", "which jobs of a queue to run together on a GPU"),
     Command("batch", "FILE", "run a file of jobs, one launch after the other"),
     Command("simulate", "", "replay a file of jobs on a described machine"),
+    Command("cluster", "WORD", "past one machine: which rank on which node, core and GPU"),
     Command("doctor", "", "what works here, and how GPUs get into containers"),
     Command("setup", "", "make /run/gpulaunch, the table's place (as root)"),
 )

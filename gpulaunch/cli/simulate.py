@@ -10,7 +10,6 @@ from gpulaunch.cli.replay_report import prepare_report, write_report
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.settings import QUEUES, SETTINGS, one_of
-from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.find import Machine
 from gpulaunch.records import replace
 from gpulaunch.show.replay_document import replays_document
@@ -18,7 +17,7 @@ from gpulaunch.simulate.event_loop import ImpossibleJobError, Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.measures import Replay, measure
 from gpulaunch.simulate.read_simulation import read_trace
-from gpulaunch.simulate.simulator import SIMULATED_MODELS, generated_trace
+from gpulaunch.simulate.simulator import SIMULATED_MODELS, generated_trace, simulated_machine
 from gpulaunch.simulate.time_model import MODELS
 from gpulaunch.typing import Any
 
@@ -35,7 +34,9 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if options.jobs is None:
         raise UsageError("no jobs given", "--jobs FILE, or --generate to make some")
-    replays, page = _run_replays(options, shown_machine(options.topology, warn))
+    replays, page = _run_replays(
+        options, simulated_machine(options.topology, options.cluster, warn)
+    )
     document = replays_document(replays)
     if options.json:
         print_json(document)
@@ -64,6 +65,9 @@ def _parser() -> Parser:
         "Replay jobs on described machines, by the launcher's own decisions and queue.",
     )
     add_topology(parser)
+    parser.add_argument(
+        "--cluster", metavar="NAME|FILE", help="a described cluster instead, all nodes of it"
+    )
     parser.add_argument(
         "--jobs",
         metavar="FILE",

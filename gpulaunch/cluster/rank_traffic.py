@@ -1,7 +1,7 @@
 """What the ranks of a job send each other."""
 # pure: decides on plain values
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gpulaunch.profiles.pattern import Edge
 from gpulaunch.records import Record
@@ -36,3 +36,17 @@ def together(parts: Sequence[RankTraffic]) -> RankTraffic:
     ranks = {part.ranks for part in parts}
     assert len(ranks) == 1, ranks  # noqa: S101
     return RankTraffic(ranks.pop(), tuple((*pair, weights[pair]) for pair in sorted(weights)))
+
+
+def summed(ranks: int, edges: Iterable[Edge]) -> RankTraffic:
+    """Return the traffic of edges in any order and direction; those of one pair add up.
+
+    Args:
+        ranks: number of ranks.
+        edges: two different ranks, and what they exchange, above 0.
+    """
+    weights: dict[tuple[int, int], float] = {}
+    for one, other, weight in edges:
+        pair = (one, other) if one < other else (other, one)
+        weights[pair] = weights.get(pair, 0.0) + weight
+    return RankTraffic(ranks, tuple((*pair, weights[pair]) for pair in sorted(weights)))

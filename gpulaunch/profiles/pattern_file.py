@@ -4,7 +4,7 @@ import os
 
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import read_text
-from gpulaunch.profiles.pattern import PATTERNS, Pattern, given_pattern, graph_pattern
+from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern, given_pattern, graph_pattern
 
 GRAPH_ENDINGS = (".txt", ".edges", ".edgelist", ".csv", ".tsv", ".graphml")
 """Endings of graph files; anything that contains a slash is a file, too."""
@@ -53,7 +53,26 @@ def _read_graph(path: str, name: str, content: str) -> Pattern:
 
 
 def _read_edge_list(path: str, name: str, content: str) -> Pattern:
-    lines: dict[tuple[int, int], int] = {}  # line number of each directed edge, in file order
+    lines = read_edges(path, content)
+    try:
+        return given_pattern(name, [edge for _, edge in lines])
+    except FieldError as problem:
+        where = f"{path}:{lines[int(problem.path[0])][0]}" if problem.path else path
+        raise UsageError(f"{where}: {problem.message}") from None
+
+
+def read_edges(path: str, content: str) -> list[tuple[int, Edge]]:
+    """Return the directed edges of an edge list as they stand there, each with its line.
+
+    Args:
+        path: path of the file, for messages.
+        content: its text.
+
+    Raises:
+        UsageError: a line is no edge, or an edge stands twice. Ranks and weights are not checked
+            any further.
+    """
+    lines: dict[tuple[int, int], int] = {}
     edges = []
     for number, line in enumerate(content.split("\n"), 1):
         stated = line.partition("#")[0].strip()
@@ -67,12 +86,8 @@ def _read_edge_list(path: str, name: str, content: str) -> Pattern:
                     f"{path}:{number}: edge {a} {b} stands in line {lines[a, b]} already"
                 )
             lines[a, b] = number
-            edges.append((a, b, weight))
-    try:
-        return given_pattern(name, edges)
-    except FieldError as problem:
-        where = f"{path}:{list(lines.values())[int(problem.path[0])]}" if problem.path else path
-        raise UsageError(f"{where}: {problem.message}") from None
+            edges.append((number, (a, b, weight)))
+    return edges
 
 
 def _read_edge(line: str) -> tuple[int, int, float]:

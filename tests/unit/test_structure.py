@@ -54,6 +54,7 @@ DOORS = {
     "rich": {"show/terminal.py"},
     "tomlkit": {"files/write.py"},
     "torch": {"measure/torch_all_reduce.py"},
+    "yaml": {"files/yaml.py"},
 }
 SEEDED = {"simulate/generate.py"}  # draws from a seed that is passed in
 IMPURE = {"os", "time", "random", "subprocess", "socket", "signal", "fcntl", "sys", "datetime"}
