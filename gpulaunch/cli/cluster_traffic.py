@@ -45,10 +45,10 @@ def _read(text: str, ranks: int) -> RankTraffic:
     shape = shape_traffic(text, ranks)
     if shape is not None:
         return shape
-    if os.sep in text or text.lower().endswith(GRAPH_ENDINGS):
-        return read_traffic_file(text, ranks)
     if text.endswith(".toml"):
         return _of_profile(text, ranks)
+    if os.sep in text or text.lower().endswith(GRAPH_ENDINGS):
+        return read_traffic_file(text, ranks)
     names = [name.replace("_", "-") for name in SHAPES]
     nearest = get_close_matches(text, names, n=1)
     file = f"./{text}" if os.path.isfile(text) else "a file"

@@ -11,6 +11,9 @@ Rows = Sequence[Sequence[tuple[int, float]]]
 _LARGE = 96
 """Number of vertices beyond which pairs of them are bisected in place of single ones."""
 
+_ATTEMPTS = 2
+"""Ways to join vertices of a large graph that are tried."""
+
 _GOLDEN = 0.6180339887
 """Its multiples, without their integers, are as evenly spread as can be, however many there are."""
 
@@ -37,8 +40,9 @@ def splits(rows: Rows, size: int, starts: int, shift: int = 0) -> Iterator[Split
     """Yield ways to split a graph into `size` vertices and the rest, each a local optimum.
 
     A part is grown around a vertex, next the one that adds least to the cut, then improved by
-    passes that exchange vertices. Large graphs are halved first by joining neighbours two by two,
-    as long as sizes are even; of these only the best split is yielded.
+    passes that exchange vertices. Large graphs are first halved again and again by joining
+    neighbours two by two, as long as sizes are even; of each such halving only the best split is
+    yielded.
 
     Args:
         rows: the graph, without loops.
@@ -55,21 +59,33 @@ def splits(rows: Rows, size: int, starts: int, shift: int = 0) -> Iterator[Split
         reason joined vertices are always two.
     """
     n = len(rows)
-    if n > _LARGE and n % 2 == 0 and size % 2 == 0:
-        pairs = _pairs(rows)
-        owner = [0] * n
-        for number, pair in enumerate(pairs):
-            for vertex in pair:
-                owner[vertex] = number
-        coarse = bisect(_joined(rows, pairs, owner), size // 2, starts, shift)
-        sides = [coarse.sides[number] for number in owner]
-        yield Split(sides, _improve(rows, sides, _gains(rows, sides)))
+    if _can_halve(rows, size):
+        for attempt in range(_ATTEMPTS):
+            yield _split_halved(rows, size, starts, int(attempt * _GOLDEN * n) + shift)
         return
     alone = [-sum([weight for _, weight in row]) for row in rows]
     for start in range(starts):
         gains = alone[:]
         sides = _grow(rows, size, int((start * _GOLDEN % 1) * n + shift) % n, gains)
         yield Split(sides, _improve(rows, sides, gains))
+
+
+def _can_halve(rows: Rows, size: int) -> bool:
+    return len(rows) > _LARGE and len(rows) % 2 == 0 and size % 2 == 0
+
+
+def _split_halved(rows: Rows, size: int, starts: int, shift: int) -> Split:
+    """Split a graph in which every two neighbours are one vertex, then improve that."""
+    if not _can_halve(rows, size):
+        return bisect(rows, size, starts, shift)
+    pairs = _pairs(rows, shift)
+    owner = [0] * len(rows)
+    for number, pair in enumerate(pairs):
+        for vertex in pair:
+            owner[vertex] = number
+    coarse = _split_halved(_joined(rows, pairs, owner), size // 2, starts, shift)
+    sides = [coarse.sides[number] for number in owner]
+    return Split(sides, _improve(rows, sides, _gains(rows, sides)))
 
 
 def bisect(rows: Rows, size: int, starts: int, shift: int = 0) -> Split:
@@ -184,30 +200,51 @@ def _flip(rows: Rows, sides: list[int], gains: list[float], vertex: int) -> None
             gains[other] -= 2 * weight
 
 
-def _pairs(rows: Rows) -> list[tuple[int, int]]:
-    """Return all vertices two by two: neighbours by heavy edges, then those two edges apart."""
+def _pairs(rows: Rows, shift: int) -> list[tuple[int, int]]:
+    """Return all vertices two by two, neighbours by their heaviest edges.
+
+    They are visited breadth first, so that pairs lie side by side. Who is left without a neighbour
+    takes one of a neighbour's, or anybody.
+    """
     free = [True] * len(rows)
     pairs = []
     alone = []
-    for vertex, row in enumerate(rows):
+    for vertex in _breadth_first(rows, shift):
         if free[vertex]:
-            weight, other = max([(w, -o) for o, w in row if free[o]], default=(0.0, 1))
+            free[vertex] = False
+            weight, other = max([(w, -o) for o, w in rows[vertex] if free[o]], default=(0.0, 0))
             if weight:
-                free[vertex] = free[-other] = False
+                free[-other] = False
                 pairs.append((vertex, -other))
             else:
                 alone.append(vertex)
-    for vertex in alone:
-        if free[vertex]:
-            free[vertex] = False
-            near = [o for middle, _ in rows[vertex] for o, _ in rows[middle] if free[o]]
-            if near:
-                free[near[0]] = False
-                pairs.append((vertex, near[0]))
-            else:
-                free[vertex] = True
-    left = [vertex for vertex in alone if free[vertex]]
-    return [*pairs, *zip(left[::2], left[1::2], strict=True)]
+    waiting = dict.fromkeys(alone)
+    while waiting:
+        vertex = waiting.popitem()[0]
+        near = [o for middle, _ in rows[vertex] for o, _ in rows[middle] if o in waiting]
+        other = near[0] if near else next(iter(waiting))
+        del waiting[other]
+        pairs.append((vertex, other))
+    return pairs
+
+
+def _breadth_first(rows: Rows, shift: int) -> list[int]:
+    """Return all vertices, each after one of its neighbours if possible."""
+    n = len(rows)
+    order: list[int] = []
+    seen = [False] * n
+    for start in range(n):
+        first = (start + shift) % n
+        if not seen[first]:
+            seen[first] = True
+            part = [first]
+            for vertex in part:
+                for other, _ in rows[vertex]:
+                    if not seen[other]:
+                        seen[other] = True
+                        part.append(other)
+            order += part
+    return order
 
 
 def _joined(
@@ -218,8 +255,8 @@ def _joined(
     for number, pair in enumerate(pairs):
         weights: dict[int, float] = {}
         for vertex in pair:
-            for other, weight in rows[vertex]:
-                other = owner[other]
+            for neighbour, weight in rows[vertex]:
+                other = owner[neighbour]
                 if other != number:
                     weights[other] = weights.get(other, 0.0) + weight
         joined.append(list(weights.items()))

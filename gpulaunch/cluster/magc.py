@@ -1,4 +1,4 @@
-"""Algorithm 1 of MAGC: a greedy mapping that watches the congestion of each link (magc-2016 V-B)."""
+"""Algorithm 1 of MAGC: a greedy mapping by the congestion of links (magc-2016 V-B)."""
 # pure: decides on plain values
 
 from collections.abc import Sequence
@@ -30,7 +30,9 @@ def map_greedily(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, in
     mapped: dict[int, int] = {}
     load = _TreeLoad(tree)
     while len(mapped) < len(members):
-        new = max((q for q in members if q not in mapped), key=lambda q: (_delta(near[q], mapped), -q))
+        new = max(
+            (q for q in members if q not in mapped), key=lambda q: (_delta(near[q], mapped), -q)
+        )
         partners = [(mapped[r], weight) for r, weight in near[new] if r in mapped]
         leaf = min(load.free(), key=lambda leaf: (*load.cost(leaf, partners), leaf))
         load.add(leaf, partners)
@@ -60,7 +62,9 @@ class _TreeLoad:
         # Leaves of one parent are alike while they are free: only the first has to be tried.
         self.alike: dict[tuple[int, float], list[int]] = {}
         for position, vertex in enumerate(tree.leaves):
-            self.alike.setdefault((tree.parents[vertex], tree.gb_per_s[vertex]), []).append(position)
+            self.alike.setdefault((tree.parents[vertex], tree.gb_per_s[vertex]), []).append(
+                position
+            )
 
     def free(self) -> list[int]:
         """Return the first free leaf of each kind."""

@@ -15,6 +15,9 @@ from gpulaunch.records import Record
 _STARTS = 8
 """Vertices at which a bisection begins, if it matters."""
 
+_STARTS_ANEW = 16
+"""Likewise, if two parts are split anew."""
+
 _PARTNERS = 3
 """Parts with which the most congested one is split anew, before it is left as it is."""
 
@@ -57,9 +60,7 @@ def spread(rows: Rows, members: Sequence[int], branch: Branch, effort: Effort) -
     return found
 
 
-def _divide(
-    rows: Rows, members: Sequence[int], branch: Branch, effort: Effort
-) -> list[list[int]]:
+def _divide(rows: Rows, members: Sequence[int], branch: Branch, effort: Effort) -> list[list[int]]:
     sizes = _shares([child.size for child in branch.children], len(members))
     speeds = [child.gb_per_s for child in branch.children]
     if effort.floor:
@@ -121,7 +122,9 @@ def _local(rows: Rows, members: Sequence[int]) -> list[list[tuple[int, float]]]:
     ]
 
 
-def _loads(rows: Rows, parts: Sequence[Sequence[int]]) -> tuple[list[float], list[dict[int, float]]]:
+def _loads(
+    rows: Rows, parts: Sequence[Sequence[int]]
+) -> tuple[list[float], list[dict[int, float]]]:
     """Return what leaves each part, and what it exchanges with each other one; -1 is the rest."""
     owner = {rank: number for number, part in enumerate(parts) for rank in part}
     between: list[dict[int, float]] = []
@@ -140,9 +143,7 @@ def _congestions(loads: Sequence[float], speeds: Sequence[float]) -> list[float]
     return [load / speed for load, speed in zip(loads, speeds, strict=True)]
 
 
-def _even_out(
-    rows: Rows, parts: list[list[int]], speeds: Sequence[float], effort: Effort
-) -> None:
+def _even_out(rows: Rows, parts: list[list[int]], speeds: Sequence[float], effort: Effort) -> None:
     """Split the most congested part anew with another one, as long as that helps."""
     while True:
         loads, between = _loads(rows, parts)
@@ -152,23 +153,27 @@ def _even_out(
         if most <= max(effort.floor, _UNEVEN * mean) + TINY:
             return
         one = congestions.index(most)
-        partners = sorted(
-            (number for number in between[one] if number >= 0), key=lambda n: -between[one][n]
-        )
-        for other in partners[:_PARTNERS]:
-            halves = _split_anew(rows, (parts[one], parts[other]), (speeds[one], speeds[other]), effort.shift)
-            if halves[0] < most - TINY:
-                _, parts[one], parts[other] = halves
-                break
-        else:
+        shared = sorted((-weight, other) for other, weight in between[one].items() if other >= 0)
+        trials = [
+            (
+                *_split_anew(
+                    rows, (parts[one], parts[other]), (speeds[one], speeds[other]), effort
+                ),
+                other,
+            )
+            for _, other in shared[:_PARTNERS]
+        ]
+        best = min(trials, key=lambda trial: trial[0], default=(most, [], [], -1))
+        if best[0] >= most - TINY:
             return
+        _, parts[one], parts[best[3]], _ = best
 
 
 def _split_anew(
     rows: Rows,
     parts: tuple[list[int], list[int]],
     speeds: tuple[float, float],
-    shift: int,
+    effort: Effort,
 ) -> tuple[float, list[int], list[int]]:
     """Return the largest congestion of two parts, and the parts that have it."""
     members = parts[0] + parts[1]
@@ -178,7 +183,7 @@ def _split_anew(
         for rank, row in zip(members, local, strict=True)
     ]
     best = None
-    for split in splits(local, len(parts[0]), _STARTS, shift + 1):
+    for split in splits(local, len(parts[0]), _STARTS_ANEW, effort.shift + 1):
         second = sum([rest for rest, side in zip(beyond, split.sides, strict=True) if side])
         first = sum(beyond) - second
         congestion = max((split.cut + first) / speeds[0], (split.cut + second) / speeds[1])
@@ -191,9 +196,7 @@ def _split_anew(
     return best[0], *halves
 
 
-def to_nodes(
-    traffic: RankTraffic, network: Tree, sizes: Sequence[int], seed: int = 0
-) -> list[int]:
+def to_nodes(traffic: RankTraffic, network: Tree, sizes: Sequence[int], seed: int = 0) -> list[int]:
     """Return the node of each rank, so that no link of the network is congested.
 
     Slots that stay free count as ranks that are silent, so that the rest may lie as it likes.

@@ -41,8 +41,8 @@ def map_inside(
         to_gpus: given GPU traffic and the tree of GPUs.
     """
     members: dict[int, list[int]] = {}
-    for rank, node in enumerate(nodes):
-        members.setdefault(node, []).append(rank)
+    for rank, number in enumerate(nodes):
+        members.setdefault(number, []).append(rank)
     trees = inner_trees(problem.cluster)
     cpu, gpu = rows_of(problem.cpu), rows_of(problem.gpu)
     places: dict[int, Place] = {}

@@ -1,12 +1,12 @@
 """The door to Scotch, a library that maps graphs to trees (Pellegrini and Roman, HPCN 1996).
 
-PyPI's pyscotch carries the library; its Python part is not used, since it imports numpy and prints
-as it is imported. Else the system's is taken, such as Debian's libscotch.
+PyPI's pyscotch carries the library, which is taken without its Python part: that imports numpy and
+prints as it is imported. Else the system's is taken, such as Debian's libscotch-7.0.
 """
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
 
@@ -16,27 +16,27 @@ from gpulaunch.profiles.pattern import Edge
 from gpulaunch.typing import Any
 
 _LARGEST = 1000
-"""Integer that the largest weight of edges becomes, and the longest way in the tree."""
+"""Integer that the largest weight becomes: Scotch has no others."""
 
-_WHERE = (
-    ("libscotcherr-7.0.so", "libscotch-7.0.so"),  # Debian's
+_SYSTEM = (
+    ("libscotcherr-7.0.so", "libscotch-7.0.so"),  # Debian's names
     ("libscotcherr.so", "libscotch.so"),
 )
 
 
 def is_installed() -> bool:
     """Return whether Scotch can be loaded."""
-    return _library() is not None
+    return _load() is not None
 
 
-def map_by_scotch(ranks: int, edges: Sequence[Edge], tree: Tree, capacities: Sequence[int]) -> list[int]:
+def map_by_scotch(ranks: int, edges: Sequence[Edge], tree: Tree, sizes: Sequence[int]) -> list[int]:
     """Map ranks to the leaves of a tree with Scotch's default strategy, always alike.
 
     Args:
-        ranks: number of ranks, as many as the capacities sum up to, or fewer.
+        ranks: number of ranks, at most the sum of sizes.
         edges: what they exchange.
         tree: two leaves count as far from each other as 1 / bandwidth of all links between adds up.
-        capacities: how many ranks each leaf takes.
+        sizes: how many ranks each leaf takes, 1 or more.
 
     Returns:
         Position of the leaf of each rank. Scotch balances, but not exactly: a leaf may have more
@@ -46,165 +46,165 @@ def map_by_scotch(ranks: int, edges: Sequence[Edge], tree: Tree, capacities: Seq
         UsageError: Scotch is not installed.
         FailedError: Scotch failed.
     """
-    scotch = _library()
-    if scotch is None:
+    library = _load()
+    if library is None:
         raise UsageError(
             "Scotch not found: neither pyscotch nor the system's libscotch can be loaded",
             "pip install 'gpulaunch[scotch]'",
         )
     if len(tree.leaves) < 2 or ranks < 2:
         return [0] * ranks
-    call, number = scotch
-    arch, graph, strategy = (_room(call, kind) for kind in ("arch", "graph", "strat"))
-    call("randomReset")
-    _build_graph(call, number, graph, ranks, edges)
-    _build_arch(call, number, arch, tree, capacities)
-    call("stratInit", strategy)
-    parts = (number * ranks)()
-    call("graphMap", graph, arch, strategy, parts)
-    call("stratExit", strategy)
-    call("archExit", arch)
-    call("graphExit", graph)
-    return list(parts)
+    library.call("randomReset")
+    graph, arrays = library.graph(ranks, edges)
+    (arch, terminals), strategy = library.arch(tree, sizes), library.room("strat")
+    found = library.numbers([0] * ranks)
+    library.call("graphMap", graph, arch, strategy, found)
+    for room, kind in ((strategy, "strat"), (arch, "arch"), (graph, "graph")):
+        library.call(f"{kind}Exit", room)
+    del arrays
+    positions = {terminal: position for position, terminal in enumerate(terminals)}
+    return [positions[terminal] for terminal in found]
 
 
-Call = Callable[..., int]
+class _Library:
+    """Scotch, loaded.
 
+    Args:
+        loaded: the library.
+        suffix: what follows the names of its functions.
+    """
 
-@cache
-def _library() -> tuple[Call, Any] | None:
-    """Load Scotch; return a function that calls one of its own by name, and its integer type."""
-    for errors, library in _candidates():
-        try:
-            ctypes.CDLL(errors, mode=ctypes.RTLD_GLOBAL)
-            loaded = ctypes.CDLL(library)
-        except OSError:
-            continue
-        suffix = "" if hasattr(loaded, "SCOTCH_graphMap") else "_32"
-        if hasattr(loaded, f"SCOTCH_graphMap{suffix}"):
-            return _caller(loaded, suffix)
-    return None
+    def __init__(self, loaded: ctypes.CDLL, suffix: str) -> None:
+        self.loaded, self.suffix = loaded, suffix
+        self.number = ctypes.c_int64 if self.call("numSizeof") == 8 else ctypes.c_int32
 
-
-def _candidates() -> list[tuple[str, str]]:
-    found = find_spec("pyscotch")
-    folders = list(found.submodule_search_locations or ()) if found else []
-    carried = [
-        (os.path.join(folder, "_libs/lib32", errors), os.path.join(folder, "_libs/lib32", library))
-        for folder in folders
-        for errors, library in _WHERE[1:]
-    ]
-    return [*carried, *_WHERE]
-
-
-def _caller(loaded: ctypes.CDLL, suffix: str) -> tuple[Call, Any]:
-    def call(name: str, *arguments: object) -> int:
-        status: int = getattr(loaded, f"SCOTCH_{name}{suffix}")(*arguments)
+    def call(self, name: str, *arguments: object) -> int:
+        """Call a function by the name that comes after SCOTCH_."""
+        status: int = getattr(self.loaded, f"SCOTCH_{name}{self.suffix}")(*arguments)
         if status and not name.endswith(("Sizeof", "Exit", "Reset")):
             raise FailedError(f"Scotch: {name} returned {status}")
         return status
 
-    return call, ctypes.c_int64 if call("numSizeof") == 8 else ctypes.c_int32
+    def numbers(self, values: Sequence[int]) -> "ctypes.Array[Any]":
+        """Return an array of Scotch's integers; one more where it would have no length."""
+        return (self.number * max(1, len(values)))(*values)
 
+    def room(self, kind: str) -> "ctypes.Array[ctypes.c_char]":
+        """Return memory for one of Scotch's structures, initialised."""
+        room = ctypes.create_string_buffer(self.call(f"{kind}Sizeof"))
+        self.call(f"{kind}Init", room)
+        return room
 
-def _room(call: Call, kind: str) -> Any:
-    """Return memory for one of Scotch's structures, set up as it wants it."""
-    room = ctypes.create_string_buffer(call(f"{kind}Sizeof"))
-    if kind != "strat":
-        call(f"{kind}Init", room)
-    return room
+    def graph(
+        self, vertices: int, edges: Sequence[Edge], shares: Sequence[int] = ()
+    ) -> "tuple[ctypes.Array[ctypes.c_char], object]":
+        """Build a graph; return it with the arrays that have to live as long.
 
-
-def _build_graph(
-    call: Call, number: Any, graph: Any, ranks: int, edges: Sequence[Edge], capacities: Sequence[int] = ()
-) -> None:
-    rows: list[list[tuple[int, float]]] = [[] for _ in range(ranks)]
-    for a, b, weight in edges:
-        rows[a].append((b, weight))
-        rows[b].append((a, weight))
-    largest = max((weight for _, _, weight in edges), default=1.0)
-    starts = [0]
-    for row in rows:
-        starts.append(starts[-1] + len(row))
-    ends = [b for row in rows for b, _ in row]
-    weights = [max(1, round(weight / largest * _LARGEST)) for row in rows for _, weight in row]
-    loads = (number * ranks)(*capacities) if capacities else None
-    # Scotch keeps pointers to the arrays: they live as long as the structure that has them.
-    graph.arrays = (
-        (number * (ranks + 1))(*starts),
-        (number * max(1, len(ends)))(*ends),
-        (number * max(1, len(ends)))(*weights),
-        loads,
-    )
-    starts_, ends_, weights_, loads_ = graph.arrays
-    call(
-        "graphBuild",
-        graph,
-        number(0),
-        number(ranks),
-        starts_,
-        None,
-        loads_,
-        None,
-        number(len(ends)),
-        ends_,
-        weights_,
-    )
-
-
-def _build_arch(call: Call, number: Any, arch: Any, tree: Tree, capacities: Sequence[int]) -> None:
-    """Describe the tree: by levels if each is alike, which is exact, else as a graph."""
-    levels = _levels(tree) if len(set(capacities)) == 1 else None
-    longest = max(_climb(tree, leaf) for leaf in tree.leaves)
-    if levels:
-        sizes, ways = zip(*levels, strict=True)
-        count = len(levels)
-        call(
-            "archTleaf",
-            arch,
-            number(count),
-            (number * count)(*sizes),
-            (number * count)(*(max(1, round(way / longest * _LARGEST)) for way in ways)),
+        Args:
+            vertices: their number.
+            edges: two vertices and a weight.
+            shares: weights of the vertices, if they have any.
+        """
+        rows: list[list[tuple[int, float]]] = [[] for _ in range(vertices)]
+        for a, b, weight in edges:
+            rows[a].append((b, weight))
+            rows[b].append((a, weight))
+        starts = [0]
+        for row in rows:
+            starts.append(starts[-1] + len(row))
+        arrays = (
+            self.numbers(starts),
+            self.numbers([other for row in rows for other, _ in row]),
+            self.numbers(_integers([weight for row in rows for _, weight in row])),
+            self.numbers(shares) if shares else None,
         )
-        return
-    target, strategy = _room(call, "graph"), _room(call, "strat")
-    shares = [0] * len(tree.parents)
-    for leaf, capacity in zip(tree.leaves, capacities, strict=True):
-        shares[leaf] = capacity
-    ways = [
-        (parent, vertex, 1.0 / tree.gb_per_s[vertex])
-        for vertex, parent in enumerate(tree.parents)
-        if parent >= 0
+        begins, ends, weights, loads = arrays
+        graph, number = self.room("graph"), self.number
+        self.call(
+            "graphBuild",
+            graph,
+            number(0),
+            number(vertices),
+            begins,
+            None,
+            loads,
+            None,
+            number(starts[-1]),
+            ends,
+            weights,
+        )
+        return graph, arrays
+
+    def arch(
+        self, tree: Tree, sizes: Sequence[int]
+    ) -> "tuple[ctypes.Array[ctypes.c_char], Sequence[int]]":
+        """Describe a tree: level by level if all is alike, which is exact, else as a graph.
+
+        Returns:
+            The description, and Scotch's number for each leaf.
+        """
+        arch = self.room("arch")
+        levels = _levels(tree) if len(set(sizes)) == 1 else None
+        if levels:
+            fans = self.numbers([fan for fan, _ in levels])
+            ways = self.numbers(_integers([way for _, way in levels]))
+            self.call("archTleaf", arch, self.number(len(levels)), fans, ways)
+            return arch, range(len(tree.leaves))
+        shares = dict(zip(tree.leaves, sizes, strict=True))
+        edges = [
+            (parent, vertex, 1.0 / tree.gb_per_s[vertex])
+            for vertex, parent in enumerate(tree.parents)
+            if vertex
+        ]
+        count = len(tree.parents)
+        graph, arrays = self.graph(count, edges, [shares.get(v, 0) for v in range(count)])
+        strategy = self.room("strat")  # none that was used to map: it would crash
+        leaves = self.numbers(tree.leaves)
+        self.call("archBuild0", arch, graph, self.number(len(tree.leaves)), leaves, strategy)
+        self.call("stratExit", strategy)
+        self.call("graphExit", graph)
+        del arrays
+        return arch, tree.leaves
+
+
+@cache
+def _load() -> _Library | None:
+    found = find_spec("pyscotch")
+    folders = list(found.submodule_search_locations or ()) if found else []
+    carried = [os.path.join(folder, "_libs", "lib32") for folder in folders]
+    names = [
+        *((os.path.join(c, "libscotcherr.so"), os.path.join(c, "libscotch.so")) for c in carried),
+        *_SYSTEM,
     ]
-    _build_graph(call, number, target, len(tree.parents), ways, shares)
-    call("stratInit", strategy)  # one that was used for a mapping would not do
-    leaves = (number * len(tree.leaves))(*tree.leaves)
-    call("archBuild0", arch, target, number(len(tree.leaves)), leaves, strategy)
-    call("stratExit", strategy)
-    call("graphExit", target)
+    for errors, name in names:
+        try:
+            ctypes.CDLL(errors, mode=ctypes.RTLD_GLOBAL)
+            loaded = ctypes.CDLL(name)
+        except OSError:
+            continue
+        for suffix in ("", "_32"):
+            if hasattr(loaded, f"SCOTCH_graphMap{suffix}"):
+                return _Library(loaded, suffix)
+    return None
 
 
-def _climb(tree: Tree, vertex: int) -> float:
-    """Return how far a vertex is from the root."""
-    way = 0.0
-    while vertex:
-        way += 1.0 / tree.gb_per_s[vertex]
-        vertex = tree.parents[vertex]
-    return way
+def _integers(weights: Sequence[float]) -> list[int]:
+    largest = max(weights, default=1.0)
+    return [max(1, round(weight / largest * _LARGEST)) for weight in weights]
 
 
 def _levels(tree: Tree) -> list[tuple[int, float]] | None:
-    """Return fan-out and way up to it of each level from the top, or None if they differ."""
+    """Return fan-out of each level, from the top, and the way up to it; None if they differ."""
     children = tree.children()
-    level, levels = [0], list[tuple[int, float]]()
-    if list(tree.leaves) != sorted(tree.leaves):
-        return None
+    level, links = [0], list[tuple[int, float]]()
     while children[level[0]]:
         below = [child for vertex in level for child in children[vertex]]
-        fans = {len(children[vertex]) for vertex in level}
+        kinds = {len(children[vertex]) for vertex in level}
         speeds = {tree.gb_per_s[child] for child in below}
-        if len(fans) > 1 or len(speeds) > 1:
+        if len(kinds) > 1 or len(speeds) > 1:
             return None
-        levels.append((fans.pop(), _climb(tree, tree.leaves[0]) - _climb(tree, level[0])))
+        links.append((kinds.pop(), 1.0 / speeds.pop()))
         level = below
-    return levels if sorted(level) == list(tree.leaves) else None
+    if tuple(level) != tree.leaves:
+        return None
+    return [(fan, sum(way for _, way in links[number:])) for number, (fan, _) in enumerate(links)]

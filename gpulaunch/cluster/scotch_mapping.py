@@ -28,9 +28,7 @@ def scotch(problem: MappingProblem) -> Mapping:
     trees = [trees.gpu for trees in inner_trees(problem.cluster)]
     whole = grafted(problem.cluster.network, trees)
     slots = [
-        (node, position)
-        for node, tree in enumerate(trees)
-        for position in range(len(tree.leaves))
+        (node, position) for node, tree in enumerate(trees) for position in range(len(tree.leaves))
     ]
     found = _map(both, whole, [int(position < used[node]) for node, position in slots])
     gpus = dict(enumerate(slots[slot][1] for slot in found))

@@ -25,15 +25,13 @@ def mapping_table(document: Document) -> Group:
 
 def _explanation(explain: Document, policy: str) -> list[Text | Table]:
     default, chosen = explain["default"], explain["chosen"]
-    table = make_table(
-        "congestion", "traffic", "links", "at", right=("congestion", "traffic", "links")
-    )
+    table = make_table("congestion", "traffic", "links", right=("congestion", "traffic"))
     for before, after in zip(default["levels"], chosen["levels"], strict=True):
+        more = " and the like" if after["links"] > 1 else ""
         table.add_row(
             _change(before["maximum_congestion"], after["maximum_congestion"]),
             _change(before["traffic"], after["traffic"]),
-            str(after["links"]),
-            cut(f"{after['tree']}: {after['first_link']}" + (" ..." if after["links"] > 1 else "")),
+            cut(f"{after['links']} {after['tree']}: {after['first_link']}{more}"),
         )
     return [
         Text(f"ranks in order -> {policy}: the largest congestion of a link, all traffic", "bold"),
@@ -49,7 +47,8 @@ def _explanation(explain: Document, policy: str) -> list[Text | Table]:
 
 
 def _change(before: float, after: float) -> str:
-    return figure(before) if before == after else f"{figure(before)} -> {figure(after)}"
+    one, other = (f"{value:.3g}" if value < 1000 else f"{value:.0f}" for value in (before, after))
+    return one if one == other else f"{one}->{other}"
 
 
 def _worst(link: Document | None) -> str:

@@ -38,8 +38,6 @@ FACTS: dict[str, tuple[int, dict[int, int], float, list[int]]] = {
     "dgx1-p100": (8, {1: 16}, 20, [0, 0, 0, 0, 1, 1, 1, 1]),
     "dgx1-v100": (8, {1: 8, 2: 8}, 25, [0, 0, 0, 0, 1, 1, 1, 1]),
     "dgx2": (16, {6: 120}, 25, [0] * 8 + [1] * 8),
-    "k20-8gpu": (8, {}, 0, [0, 0, 0, 0, 1, 1, 1, 1]),
-    "k80-16gpu": (16, {}, 0, [0] * 8 + [1] * 8),
     "minsky-cluster": (20, {2: 10}, 20, [0, 0, 1, 1] * 5),
     "nvl72": (72, {18: 2556}, 50, [node for node in range(36) for _ in range(2)]),
     "pcie-4gpu-workstation": (4, {}, 0, [0, 0, 1, 1]),
@@ -51,7 +49,7 @@ FACTS: dict[str, tuple[int, dict[int, int], float, list[int]]] = {
 
 # NVLinks that a GPU of each compute capability has; the data sheets of P100, V100, A100, RTX A6000,
 # H100 and GB200
-NVLINKS = {"3.5": 0, "3.7": 0, "6.0": 4, "7.0": 6, "8.0": 12, "8.6": 4, "9.0": 18, "10.0": 18}
+NVLINKS = {"6.0": 4, "7.0": 6, "8.0": 12, "8.6": 4, "9.0": 18, "10.0": 18}
 
 # MAPA's published edges, read as they were meant, give four GPUs of this machine one NVLink more
 # than a V100 has

@@ -242,7 +242,7 @@ WRONG = [
     ("t.yaml", "- topology: a\n  tree:\n    switches: 3\n", "3: switches: a list is wanted"),
     (
         "t.yaml",
-        "- topology: a\n  tree:\n    switches:\n    - switch: s\n      nodes: n1\n    - nodes: n2\n",
+        "- topology: a\n  tree:\n    switches:\n    - switch: s\n      nodes: n\n    - nodes: m\n",
         "6: key 'switch' is missing",
     ),
     (
@@ -285,7 +285,7 @@ def test_without_switches_there_is_one() -> None:
 def test_a_node_may_have_dots_in_its_name() -> None:
     """The pattern says how many parts the switches are; the rest is the node."""
     assert split_address("top.s1.n1.example.org", "switch.switch.node") == ("top", "s1")
-    with pytest.raises(ValueError, match="^address 'n1' does not fit its pattern 'switch.node'$"):
+    with pytest.raises(ValueError, match=r"^address 'n1' does not fit its pattern 'switch\.node'$"):
         split_address("n1", "switch.node")
 
 

@@ -1,0 +1,316 @@
+"""`gpulaunch cluster map`: the installed command, its formats, and what it refuses."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from conftest import Launcher, complaint
+
+from gpulaunch.cluster.scotch import is_installed
+
+SMALL = """\
+name = "small"
+source = "made up"
+
+[[nodes]]
+names = "n[1-2]"
+machine = "dgx1-v100"
+cores = ["0-1", "10-11"]
+gb_per_s_per_uplink = 4.0
+
+[network]
+source = "made up"
+
+[[network.switches]]
+name = "top"
+nodes = "n[1-2]"
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    """Write a cluster of two nodes with four cores each; return its path."""
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    return str(path)
+
+
+def mapped(launcher: Launcher, *arguments: str) -> str:
+    """Return what a map prints on stdout."""
+    done = launcher.run("cluster", "map", *arguments)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+IN_ORDER = ("--policy", "default")
+
+
+def test_the_rank_map(launcher: Launcher, small: str) -> None:
+    """--json gives each rank's node, core and GPU; in order, nodes are filled one by one."""
+    document = json.loads(mapped(launcher, "--cluster", small, "--ranks", "5", *IN_ORDER, "--json"))
+    places = [
+        tuple(rank[key] for key in ("rank", "node", "core", "gpu")) for rank in document["ranks"]
+    ]
+    assert places == [
+        (0, "n1", 0, 0),
+        (1, "n1", 1, 1),
+        (2, "n1", 10, 2),
+        (3, "n1", 11, 3),
+        (4, "n2", 0, 0),
+    ]
+    assert (document["cluster"], document["policy"]) == ("small", "default")
+
+
+FORMATS = {
+    "rankfile": "rank 0=n1 slot=0:0|rank 1=n1 slot=0:1|rank 2=n1 slot=1:0|rank 3=n1 slot=1:1|"
+    "rank 4=n2 slot=0:0",
+    "rankfile5": "rank 0=n1 slot=0|rank 1=n1 slot=1|rank 2=n1 slot=2|rank 3=n1 slot=3|"
+    "rank 4=n2 slot=0",
+    "hostfile": "n1 slots=4|n2 slots=1",
+    "slurm": "n1|n1|n1|n1|n2",
+    "map-cpu": "n1 0,1,10,11|n2 0",
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_formats_of_engines(form: str, launcher: Launcher, small: str) -> None:
+    """Each format is what its engine reads."""
+    shown = mapped(launcher, "--cluster", small, "--ranks", "5", *IN_ORDER, "--format", form)
+    assert shown == FORMATS[form].replace("|", "\n") + "\n"
+
+
+def test_torchrun(launcher: Launcher, small: str) -> None:
+    """For torchrun, nodes come in the order of their ranks, each with its GPUs in that order."""
+    shown = mapped(launcher, "--cluster", small, *IN_ORDER, "--format", "torchrun")
+    assert shown == (
+        "node_rank=0 n1 CUDA_VISIBLE_DEVICES=0,1,2,3\nnode_rank=1 n2 CUDA_VISIBLE_DEVICES=0,1,2,3\n"
+    )
+
+
+def test_torchrun_cannot_have_every_map(launcher: Launcher, small: str) -> None:
+    """A map whose ranks are not consecutive on a node is refused for torchrun, and says why."""
+    done = launcher.run(
+        *("cluster", "map", "--cluster", small, *IN_ORDER, "--ranks", "6", "--format", "torchrun")
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == complaint(
+        "torchrun numbers ranks node by node, 4 on each: n2 has 4,5",
+        "start the ranks with srun or mpirun, or map with --policy default",
+    )
+
+
+PATTERNS = ("--cpu-pattern", "2d", "--gpu-pattern", "col")
+
+
+def test_each_policy_maps_every_rank(launcher: Launcher) -> None:
+    """By every policy, each rank of the paper's cluster has a core and a GPU of its own."""
+    listed = mapped(launcher, "--help")
+    policies = re.search(r"--policy P\s+(.*?) \(default", listed, re.DOTALL)[1]
+    for policy in re.sub(r"\s+", "", policies).split(","):
+        if "scotch" in policy and not is_installed():
+            continue
+        found = json.loads(
+            mapped(launcher, "--cluster", "magc-b", *PATTERNS, "--policy", policy, "--json")
+        )["ranks"]
+        assert [rank["rank"] for rank in found] == list(range(64))
+        assert set(Counter(rank["node"] for rank in found).values()) == {8}
+        assert len({(rank["node"], rank["core"]) for rank in found}) == 64
+        assert len({(rank["node"], rank["gpu"]) for rank in found}) == 64
+
+
+def test_explain(launcher: Launcher) -> None:
+    """--explain holds the map against ranks in order: the loads of every level, the worst link."""
+    document = json.loads(mapped(launcher, "--cluster", "magc-a", *PATTERNS, "--explain", "--json"))
+    default, chosen = document["explain"]["default"], document["explain"]["chosen"]
+    # Lines of col are 16 ranks apart: ranks in order send all of it over the network. A node in
+    # the middle has 2 of 8 rows of the 2d mesh, so 2 x 8 pairs outward, and 16 x 3 of col.
+    assert default["worst_link"] == {
+        "tree": "network",
+        "name": "a2",
+        "traffic": 64.0,
+        "gb_per_s": 4.0,
+        "congestion": 16.0,
+    }
+    assert chosen["maximum_congestion"] < default["maximum_congestion"]
+    assert chosen["between_nodes"] < default["between_nodes"] == 120.0
+    assert [level["tree"] for level in chosen["levels"]][:2] == ["network", "CPU"]
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_tables_fit(columns: int, launcher: Launcher) -> None:
+    """On a terminal of 40 or 80 columns the tables of ranks and loads fit."""
+    controller, terminal = pty.openpty()
+    environment = {**launcher.environment, "COLUMNS": str(columns), "TERM": "xterm"}
+    command = [launcher.script, "cluster", "map", "--cluster", "magc-a", *PATTERNS, "--explain"]
+    with subprocess.Popen(command, stdout=terminal, env=environment) as process:
+        os.close(terminal)
+        printed = b""
+        try:
+            while part := os.read(controller, 4096):
+                printed += part
+        except OSError:  # the terminal's other end is closed
+            pass
+        os.close(controller)
+    assert process.returncode == 0
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", printed.decode())
+    lines = shown.replace("\r", "").split("\n")
+    assert "64 ranks on 4 nodes of magc-a" in shown.replace("\r\n", " ")
+    assert max(map(len, lines)) <= columns
+
+
+def test_files_for_every_engine(launcher: Launcher, small: str, tmp_path: Path) -> None:
+    """-o writes the map for each engine; what torchrun cannot have is left out, with a warning."""
+    directory = tmp_path / "map"
+    command = ("cluster", "map", "--cluster", small, *IN_ORDER, "-o", str(directory))
+    done = launcher.run(*command)
+    assert (done.returncode, done.stderr) == (0, "")
+    names = ["hostfile", "map.json", "map_cpu", "rankfile", "rankfile5", "slurm_hosts", "torchrun"]
+    assert sorted(path.name for path in directory.iterdir()) == names
+    assert (directory / "hostfile").read_text() == "n1 slots=4\nn2 slots=4\n"
+    assert len(json.loads((directory / "map.json").read_text())["ranks"]) == 8
+    other = tmp_path / "other"
+    done = launcher.run(*command[:-1], str(other), "--ranks", "6")
+    assert done.returncode == 0
+    assert done.stderr == (
+        "gpulaunch: warning: no file torchrun: torchrun numbers ranks node by node, 4 on each: n2 "
+        "has 4,5\n"
+    )
+    assert not (other / "torchrun").exists()
+
+
+def test_picture(launcher: Launcher, tmp_path: Path) -> None:
+    """--svg draws every link that leads to a rank, with its load."""
+    path = tmp_path / "map.svg"
+    mapped(launcher, "--cluster", "magc-b", *PATTERNS, "--svg", str(path))
+    titles = [title.text for title in ET.parse(path).iter("{http://www.w3.org/2000/svg}title")]
+    kinds = Counter(re.search(r"\((network|GPU|CPU)\)", title)[1] for title in titles[1:])
+    assert titles[0] == "64 ranks on magc-b"
+    assert kinds["network"] == 8
+    assert sum(" GPU " in title for title in titles) == 64
+    assert sum(" core " in title for title in titles) == 64
+
+
+def test_a_part_of_a_cluster(launcher: Launcher) -> None:
+    """--nodes maps to these nodes alone, in their order."""
+    shown = mapped(
+        launcher, "--cluster", "magc-b", "--nodes", "b[7,2]", *IN_ORDER, "--format", "hostfile"
+    )
+    assert shown == "b7 slots=8\nb2 slots=8\n"
+
+
+def test_the_users_own_clusters(launcher: Launcher) -> None:
+    """A cluster file in the user's configuration is found by its name."""
+    own = Path(launcher.environment["XDG_CONFIG_HOME"]) / "gpulaunch" / "clusters"
+    own.mkdir(parents=True)
+    (own / "ours.toml").write_text(SMALL)
+    assert "8 ranks on 2 nodes of small" in mapped(launcher, "--cluster", "ours")
+
+
+def test_simulation_of_a_cluster(launcher: Launcher, small: str, tmp_path: Path) -> None:
+    """Simulate places jobs across the nodes of a cluster: one of 16 GPUs needs both."""
+    jobs = tmp_path / "jobs.toml"
+    jobs.write_text('[[job]]\nname = "all"\ngpus = 16\nduration_s = 10\n')
+    done = launcher.run("simulate", "--cluster", small, "--jobs", str(jobs), "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "small" in done.stdout
+    both = launcher.run(
+        "simulate", "--cluster", small, "--topology", "dgx1-v100", "--jobs", str(jobs)
+    )
+    assert (both.returncode, both.stderr) == (
+        2,
+        complaint("a topology and a cluster are given: one of them is simulated"),
+    )
+
+
+A = ("--cluster", "magc-a")
+REFUSED = [
+    ((), ("no word given after cluster", "known are map")),
+    (("mop",), ("unknown word 'mop' after cluster", "known are map")),
+    (
+        ("map", *A, "--ranks", "65"),
+        (
+            (
+                "65 ranks requested, each with a core and a GPU of its own: the 4 nodes of magc-a "
+                "have 64 GPUs and 96 cores, and take 64"
+            ),
+            None,
+        ),
+    ),
+    (("map", *A, "--ranks", "0"), ("--ranks: 0 requested, and 1 is the least", None)),
+    (
+        ("map", "--cluster", "nonesuch"),
+        ("unknown cluster 'nonesuch'", "known are magc-a, magc-b, superpod-h100, or give a file"),
+    ),
+    (
+        ("map", *A, "--nodes", "a[4-5]"),
+        ("cluster magc-a has no node 'a5': its 4 are a1 to a4", None),
+    ),
+    (
+        ("map", *A, "--nodes", "a[4-"),
+        ("--nodes: 'a[4-' is no list of hosts such as 'n[1-4,7],m0[01-12]'", None),
+    ),
+    (
+        ("map", *A, "--gpu-pattern", "strr"),
+        ("--gpu-pattern: unknown pattern 'strr'", "nearest is star"),
+    ),
+    (
+        ("map", *A, "--cpu-pattern", "tp=8,pp=3"),
+        ("--cpu-pattern: 'tp=8,pp=3': tp 8 x pp 3 is 24 ranks, and 64 are mapped", None),
+    ),
+    (
+        ("map", *A, "--json", "--format", "slurm"),
+        ("--json and --format slurm are given: one of them is enough", None),
+    ),
+    (
+        ("map", *A, "--explain", "--format", "slurm"),
+        ("--explain has no effect with --format slurm", None),
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "want"), REFUSED)
+def test_what_cannot_be_is_refused(
+    arguments: tuple[str, ...], want: tuple[str, str | None], launcher: Launcher, tmp_path: Path
+) -> None:
+    """A mistake is one line with the numbers, status 2, and nothing is written."""
+    directory = tmp_path / "out"
+    given = (*arguments, "-o", str(directory)) if arguments[:1] == ("map",) else arguments
+    done = launcher.run("cluster", *given)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", complaint(*want))
+    assert not directory.exists()
+
+
+def test_an_unknown_policy(launcher: Launcher) -> None:
+    """An unknown policy is refused with those that there are."""
+    done = launcher.run("cluster", "map", *A, "--policy", "nonesuch")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(complaint("unknown policy 'nonesuch'"))
+    assert "multisect" in done.stderr
+
+
+def test_a_wrong_matrix(launcher: Launcher, tmp_path: Path) -> None:
+    """A matrix with NaN is refused with its line, and the directory is not made."""
+    path = tmp_path / "m.txt"
+    path.write_text("0 1 1 1\n1 0 nan 1\n1 1 0 1\n1 1 1 0\n")
+    out = tmp_path / "out"
+    done = launcher.run(
+        *("cluster", "map", *A, "--ranks", "4", "--gpu-pattern", str(path), "-o", str(out))
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        complaint(f"--gpu-pattern: {path}:2: 'nan' is no traffic: a number from 0 to 1e18"),
+    )
+    assert not out.exists()
+
+
+def test_help(launcher: Launcher) -> None:
+    """Cluster --help lists its words, and each has a help of its own."""
+    assert "map" in launcher.run("cluster", "--help").stdout
+    assert "--cpu-pattern" in launcher.run("cluster", "map", "--help").stdout

@@ -1,0 +1,268 @@
+"""Traffic between ranks: named shapes, sizes of parallelism, files."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpulaunch.cli.cluster_traffic import read_traffic
+from gpulaunch.cluster.parallel_sizes import DEFAULT_VOLUMES, parallel_traffic
+from gpulaunch.cluster.rank_traffic import RankTraffic, summed, together
+from gpulaunch.cluster.traffic_file import read_traffic_file
+from gpulaunch.cluster.traffic_shapes import shape_traffic
+from gpulaunch.errors import UsageError
+from gpulaunch.profiles.pattern import PATTERNS
+
+
+def shape(name: str, ranks: int) -> RankTraffic:
+    found = shape_traffic(name, ranks)
+    assert found is not None
+    return found
+
+
+def refused(text: str, ranks: int) -> str:
+    """Return what is said about a pattern of the command line."""
+    with pytest.raises(UsageError) as caught:
+        read_traffic("--gpu-pattern", text, ranks)
+    assert caught.value.exit_status == 2
+    return caught.value.message.removeprefix("--gpu-pattern: ")
+
+
+# ------------------------------------------------------------------------------------------ shapes
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_every_pattern_of_one_machine(name: str) -> None:
+    """Each built-in pattern is a shape, with "-" or "_"."""
+    assert shape(name, 12).edges == PATTERNS[name].edges(12)
+    assert shape(name.replace("_", "-"), 12) == shape(name, 12)
+
+
+def test_meshes_of_the_paper() -> None:
+    """2d and 3d of 64 ranks are an 8 x 8 and a 4 x 4 x 4 mesh without wrap-around."""
+    assert shape("2d", 64).edges == PATTERNS["stencil_2d"].edges(64)
+    assert shape("3d", 64).edges == PATTERNS["stencil_3d"].edges(64)
+    assert (len(shape("2d", 64).edges), len(shape("3d", 64).edges)) == (2 * 8 * 7, 3 * 16 * 3)
+
+
+def test_weighted_meshes() -> None:
+    """2d:3 weighs the messages along the first dimension, the one with the largest stride."""
+    assert shape("2d:3", 6).edges == (  # 3 rows of 2
+        (0, 1, 1.0),
+        (0, 2, 3.0),
+        (1, 3, 3.0),
+        (2, 3, 1.0),
+        (2, 4, 3.0),
+        (3, 5, 3.0),
+        (4, 5, 1.0),
+    )
+    weights = [weight for _, _, weight in shape("3d:3", 64).edges]
+    assert (weights.count(3.0), weights.count(1.0)) == (48, 96)
+    assert next(edge for edge in shape("3d:3", 64).edges if edge[2] == 3.0) == (0, 16, 3.0)
+
+
+def test_columns() -> None:
+    """Col is an all-to-all within the lines along the first dimension of a 3D grid."""
+    edges = shape("col", 64).edges
+    assert len(edges) == 16 * 6
+    assert {(b - a) % 16 for a, b, _ in edges} == {0}
+    assert edges[:4] == ((0, 16, 1.0), (0, 32, 1.0), (0, 48, 1.0), (1, 17, 1.0))
+    assert list(edges) == sorted(edges)
+
+
+def test_4096_ranks() -> None:
+    """Patterns are not limited to 1,024 ranks."""
+    assert len(shape("3d", 4096).edges) == 3 * 256 * 15
+    assert len(shape("col", 4096).edges) == 256 * 120
+    rings, experts, chains, in_both = 2 * 4096, 4096 * 7 // 2, 4096 * 15 // 16, 4096 // 8 * 7
+    edges = parallel_traffic("tp=8,pp=16,dp=32,ep=8", 4096).edges
+    assert len(edges) == rings + experts + chains - in_both
+
+
+def test_wrong_shapes() -> None:
+    """A pattern that is none, or is too large, is refused in one line."""
+    assert refused("2e", 4) == "unknown pattern '2e'"
+    assert refused("ring:3", 4) == "unknown pattern 'ring:3'"
+    assert refused("col:3", 4) == "unknown pattern 'col:3'"
+    assert refused("2d:0", 4) == "pattern '2d:0': '0' is no weight above 0"
+    assert refused("2d:nan", 4) == "pattern '2d:nan': 'nan' is no weight above 0"
+    assert refused("all-to-all", 4096) == (
+        "pattern 'all-to-all' of 4096 ranks has 8386560 pairs: 4194304 at most"
+    )
+
+
+# -------------------------------------------------------------------------- sizes of parallelism
+
+
+def partners(traffic: RankTraffic, rank: int) -> dict[int, float]:
+    return traffic.neighbours()[rank]
+
+
+def test_order_of_ranks() -> None:
+    """Ranks are numbered as by Megatron: tp fastest, then dp, then pp."""
+    traffic = parallel_traffic("pp=2:1,tp=2:100,dp=2:10", 8)
+    assert traffic.edges == (
+        (0, 1, 200.0),
+        (0, 2, 20.0),
+        (0, 4, 1.0),
+        (1, 3, 20.0),
+        (1, 5, 1.0),
+        (2, 3, 200.0),
+        (2, 6, 1.0),
+        (3, 7, 1.0),
+        (4, 5, 200.0),
+        (4, 6, 20.0),
+        (5, 7, 20.0),
+        (6, 7, 200.0),
+    )
+
+
+def test_rings() -> None:
+    """tp, cp and dp are rings, in which each rank sends the volume to its successor."""
+    assert partners(parallel_traffic("tp=4:5", 4), 0) == {1: 5.0, 3: 5.0}
+    assert partners(parallel_traffic("tp=2:1,cp=3:7,dp=1", 6), 0) == {1: 2.0, 2: 7.0, 4: 7.0}
+
+
+def test_experts() -> None:
+    """Experts are an all-to-all among ranks of dp with the same tp and pp."""
+    traffic = parallel_traffic("tp=2:1,dp=4:1,ep=2:100", 8)
+    heavy = [(a, b) for a, b, weight in traffic.edges if weight > 100]
+    assert heavy == [(0, 2), (1, 3), (4, 6), (5, 7)]
+    alone = parallel_traffic("dp=4:1,ep=4:9", 4)
+    assert partners(alone, 0) == {1: 6.0 + 1.0, 2: 6.0, 3: 6.0 + 1.0}
+
+
+def test_missing_sizes() -> None:
+    """A missing dp is what is left of the ranks; missing volumes are the assumed ones."""
+    assert parallel_traffic("tp=4", 8) == parallel_traffic("tp=4,dp=2", 8)
+    assert partners(parallel_traffic("tp=4", 4), 1)[2] == DEFAULT_VOLUMES["tp"]
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 4), st.integers(1, 3), st.booleans())
+def test_each_kind_sends_its_volume(tp: int, cp: int, dp: int, pp: int, experts: bool) -> None:
+    """All traffic is what each rank sends for each kind, and a chain has one link less."""
+    ep = cp * dp if experts else 1
+    ranks = tp * cp * dp * pp
+    traffic = parallel_traffic(
+        f"tp={tp}:1,cp={cp}:10,dp={dp}:100,pp={pp}:1000,ep={ep}:10000", ranks
+    )
+    sizes = ((tp, 1), (cp, 10), (dp, 100), (ep, 10000))
+    want = sum(ranks * volume for size, volume in sizes if size > 1) + ranks // pp * (pp - 1) * 1000
+    assert sum(weight for _, _, weight in traffic.edges) == pytest.approx(want)
+    assert all(0 <= a < b < ranks for a, b, _ in traffic.edges)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("tp=8,pp=2", "'tp=8,pp=2': tp 8 x pp 2 is 16 ranks, and 24 are mapped"),
+        ("tp=8,dp=4", "'tp=8,dp=4': tp 8 x dp 4 is 32 ranks, and 24 are mapped"),
+        ("tp=8,xp=3", "'tp=8,xp=3': 'xp=3' is no size of parallelism"),
+        ("tp=0", "'tp=0': 'tp=0' is no size of parallelism"),
+        ("tp=8,tp=3", "'tp=8,tp=3': tp stands twice"),
+        ("tp=8:0,dp=3", "'tp=8:0,dp=3': '0' is no volume above 0"),
+        ("tp=8:e,dp=3", "'tp=8:e,dp=3': 'e' is no volume above 0"),
+        ("tp=8,ep=2", "'tp=8,ep=2': ep 2 does not divide cp x dp = 3"),
+    ],
+)
+def test_wrong_sizes(text: str, want: str) -> None:
+    """Sizes that do not make the ranks are refused with the numbers."""
+    assert refused(text, 24) == want
+
+
+# ------------------------------------------------------------------------------------------- files
+
+
+def test_a_matrix(tmp_path: Path) -> None:
+    """A matrix says what each rank sends to each; directions add up, the diagonal is nothing."""
+    path = tmp_path / "m.csv"
+    path.write_text("# from / to\n9,1,0,0\n2.5,9,0,1e3\n\n0,0,9,0\n0,0,0,9\n")
+    assert read_traffic_file(str(path), 4).edges == ((0, 1, 3.5), (1, 3, 1000.0))
+    path.write_text("0 1 0 0\n0 0 0 0\n0 0 0 0\n0 0 0 0\n")
+    assert read_traffic("--gpu-pattern", str(path), 4).edges == ((0, 1, 1.0),)
+
+
+def test_a_graph_need_not_be_connected(tmp_path: Path) -> None:
+    """An edge list or GraphML may leave ranks alone, and have more of them than one machine."""
+    path = tmp_path / "g.txt"
+    path.write_text("0 1 2\n1 0 3\n4000 7\n")
+    assert read_traffic_file(str(path), 4096).edges == ((0, 1, 5.0), (7, 4000, 1.0))
+    graph = tmp_path / "g.graphml"
+    graph.write_text(
+        '<graphml xmlns="http://graphml.graphdrawing.org/xmlns">'
+        '<key id="w" for="edge" attr.name="weight" attr.type="double"/>'
+        '<graph edgedefault="undirected"><node id="0"/><node id="1"/><node id="2"/>'
+        '<edge source="2" target="0"><data key="w">4</data></edge></graph></graphml>'
+    )
+    assert read_traffic_file(str(graph), 3).edges == ((0, 2, 4.0),)
+
+
+MISTAKES = [
+    ("0 1 2 3\n0 0 0\n", ":2: 3 figures: a matrix of 4 ranks has 4 rows and columns"),
+    ("0 1 2 3 4\n", ":1: 5 figures: a matrix of 4 ranks has 4 rows and columns"),
+    ("0 1 2 3\n" * 3, ": 3 rows: a matrix of 4 ranks has 4 rows and columns"),
+    ("0 1 2 3\n" * 5, ":5: more than 4 rows: a matrix of 4 ranks has 4 rows and columns"),
+    ("0 nan 2 3\n" * 4, ":1: 'nan' is no traffic: a number from 0 to 1e18"),
+    ("0 1 2 -3\n" * 4, ":1: '-3' is no traffic: a number from 0 to 1e18"),
+    ("0 1 2 inf\n" * 4, ":1: 'inf' is no traffic: a number from 0 to 1e18"),
+    ("0 1 2 x\n" * 4, ":1: 'x' is no traffic: a number from 0 to 1e18"),
+    ("0 1 nan\n", ":1: edge 0-1: nan is no traffic above 0, 1e18 at most"),
+    ("0 1\n2 1 -1\n", ":2: edge 2-1: -1 is no traffic above 0, 1e18 at most"),
+    ("0 4\n", ":1: rank 4: 4 ranks are 0 to 3"),
+    ("1 1\n", ":1: edge 1-1: it joins a rank to itself"),
+    ("0 1\n0 1\n", ":2: edge 0 1 stands in line 1 already"),
+    ("hello\n", ":1: 'hello' is no edge: two ranks and perhaps a weight, such as '0 1 2.5'"),
+]
+
+
+@pytest.mark.parametrize(("text", "want"), MISTAKES)
+def test_mistakes_have_their_line(text: str, want: str, tmp_path: Path) -> None:
+    """A matrix of the wrong size or with what is no traffic, or a wrong edge, is one line."""
+    path = tmp_path / "m.txt"
+    path.write_text(text)
+    assert refused(str(path), 4) == f"{path}{want}"
+
+
+def test_patterns_of_profiles(tmp_path: Path) -> None:
+    """A profile gives its measured graph, for its number of ranks, or else its pattern."""
+    path = tmp_path / "p.toml"
+    path.write_text('name = "p"\n[communication]\nsource = "made up"\npattern = "ring"\n')
+    assert read_traffic("--gpu-pattern", str(path), 8) == shape("ring", 8)
+    path.write_text(
+        'name = "p"\n[communication]\nsource = "made up"\npattern = "ring"\nedges = [[0, 1, 2.0]]\n'
+    )
+    assert read_traffic("--gpu-pattern", f"profile:{path}", 2).edges == ((0, 1, 2.0),)
+    assert refused(str(path), 4) == "profile p has 2 ranks, and 4 are mapped"
+    assert refused("profile:nonesuch", 4).startswith("unknown profile 'nonesuch'")
+
+
+def test_patterns_of_sources(tmp_path: Path) -> None:
+    """A program's source gives the pattern that a scan finds in it."""
+    path = tmp_path / "train.py"
+    path.write_text("import torch.distributed as dist\ndist.all_to_all_single(a, b)\n")
+    assert read_traffic("--gpu-pattern", f"scan:{path}", 6) == shape("all_to_all", 6)
+
+
+NCCL_LOG = """\
+h:1:1 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 4 cudaDev 0 busId 1000 - Init COMPLETE
+h:1:1 [0] NCCL INFO AllReduce: opCount 0 sendbuff 0x1 recvbuff 0x2 count 1000000 datatype 7 op 0 \
+root 0 comm 0x1 [nranks=4] stream 0x3
+"""
+
+
+def test_patterns_of_nccl_logs(tmp_path: Path) -> None:
+    """A log of NCCL gives the pattern of its calls."""
+    path = tmp_path / "nccl.log"
+    path.write_text(NCCL_LOG)
+    assert read_traffic("--gpu-pattern", f"nccl:{path}", 8) == shape("ring", 8)
+
+
+# -------------------------------------------------------------------------------------------- sums
+
+
+def test_sums() -> None:
+    """Edges of one pair add up, whatever their direction; so do several kinds of traffic."""
+    one = summed(3, [(2, 0, 1.0), (0, 2, 2.0), (1, 0, 4.0)])
+    assert one.edges == ((0, 1, 4.0), (0, 2, 3.0))
+    assert together((one, one)).edges == ((0, 1, 8.0), (0, 2, 6.0))
