@@ -10,12 +10,12 @@ WORDS = {
     "map": "which rank on which node, core and GPU of a described cluster",
     "run": "run a command's ranks where such a map puts them, in an allocation",
     "show": "the nodes, switches and GPUs of an allocation",
-    "node": "what this node of an allocation has, for run and show",
 }
 """Word -> its description."""
 
 
 _RUN = "run"
+_CALLED_BY_OTHERS = ("node",)  # by run and show, on each node of an allocation
 
 
 def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     if word in ("-h", "--help"):
         _print_help()
         return 0
-    if word not in WORDS:
+    if word not in (*WORDS, *_CALLED_BY_OTHERS):
         raise UsageError(f"unknown word {quoted(word)} after cluster", f"known are {known}")
     module = importlib.import_module(f"gpulaunch.cli.cluster_{word}")
     if word == _RUN:

@@ -119,7 +119,7 @@ def _answers(allocation: Allocation, asking: Sequence[str]) -> list[NodeReport]:
     start = allocation.starter.on_each_node(asking)
     program = os.path.basename(start.argv[0])
     try:
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603  the user's own starter
             start.argv,
             env=environment_of(start),
             stdin=subprocess.DEVNULL,
@@ -129,11 +129,12 @@ def _answers(allocation: Allocation, asking: Sequence[str]) -> list[NodeReport]:
     except OSError as problem:
         raise call_failed(printable(start.argv[0]), problem) from None
     reports = read_reports(done.stdout.decode(errors="replace"))
-    nodes = allocation.nodes or len(reports)
-    if done.returncode or len(reports) != nodes or not reports:
+    expected = allocation.nodes or len(reports)
+    if done.returncode or len(reports) != expected or not reports:
+        count = f"{len(reports)} of {allocation.nodes}" if allocation.nodes else len(reports)
         raise FailedError(
-            f"{len(reports)} of {allocation.nodes or 'the'} nodes of {allocation.name} have told "
-            f"what they have; {program} ended with status {done.returncode}",
+            f"{allocation.name}: {count} nodes have told what they have; {program} ended with "
+            f"status {done.returncode}",
             f"is gpulaunch on each of them? asked by: {shlex.join(start.argv)}",
         )
     names = [report.node.name for report in reports]

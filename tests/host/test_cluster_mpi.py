@@ -41,7 +41,8 @@ def site(request: pytest.FixtureRequest, launcher: Launcher, tmp_path: Path) -> 
 def starter(site: Site) -> list[str]:
     """Return the options that name the hosts and how to reach them."""
     *program, _, hostfile = site.mpi.command()
-    return ["--launcher", shlex.join(program), "--hostfile", hostfile]
+    launcher = shlex.join(program).replace(" --bind-to none", "")
+    return ["--launcher", launcher, "--hostfile", hostfile]
 
 
 def cluster(site: Site, *arguments: str) -> str:
