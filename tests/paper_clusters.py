@@ -1,4 +1,4 @@
-"""The 17 patterns and the two clusters of magc-2016 VI, ranks numbered anew, and larger clusters."""
+"""The 17 patterns and two clusters of magc-2016 VI, ranks numbered anew, and larger clusters."""
 
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -36,7 +36,9 @@ def shuffled(traffic: RankTraffic, seed: int | None) -> RankTraffic:
     return summed(traffic.ranks, edges)
 
 
-def problem(cluster: Cluster, pair: str, ranks: int = 64, seed: int | None = None) -> MappingProblem:
+def problem(
+    cluster: Cluster, pair: str, ranks: int = 64, seed: int | None = None
+) -> MappingProblem:
     """Make the problem of a pair of PAIRS."""
     cpu, gpu = (shape_traffic(shape, ranks) for shape in PAIRS[pair])
     assert cpu

@@ -63,11 +63,11 @@ def splits(rows: Rows, size: int, starts: int, shift: int = 0) -> Iterator[Split
         for attempt in range(_ATTEMPTS):
             yield _split_halved(rows, size, starts, int(attempt * _GOLDEN * n) + shift)
         return
-    alone = [-sum([weight for _, weight in row]) for row in rows]
+    alone = _alone(rows)
     for start in range(starts):
         gains = alone[:]
         sides = _grow(rows, size, int((start * _GOLDEN % 1) * n + shift) % n, gains)
-        yield Split(sides, _improve(rows, sides, gains))
+        yield _improved(rows, sides, gains, alone)
 
 
 def _can_halve(rows: Rows, size: int) -> bool:
@@ -85,7 +85,7 @@ def _split_halved(rows: Rows, size: int, starts: int, shift: int) -> Split:
             owner[vertex] = number
     coarse = _split_halved(_joined(rows, pairs, owner), size // 2, starts, shift)
     sides = [coarse.sides[number] for number in owner]
-    return Split(sides, _improve(rows, sides, _gains(rows, sides)))
+    return _improved(rows, sides, _gains(rows, sides), _alone(rows))
 
 
 def bisect(rows: Rows, size: int, starts: int, shift: int = 0) -> Split:
@@ -103,6 +103,11 @@ def bisect(rows: Rows, size: int, starts: int, shift: int = 0) -> Split:
             break
     assert best  # noqa: S101
     return best
+
+
+def _alone(rows: Rows) -> list[float]:
+    """Return how much less is cut, below 0, if a vertex leaves the side where all others are."""
+    return [-sum([weight for _, weight in row]) for row in rows]
 
 
 def _gains(rows: Rows, sides: list[int]) -> list[float]:
@@ -140,50 +145,49 @@ def _grow(rows: Rows, size: int, start: int, gains: list[float]) -> list[int]:
     return sides
 
 
-def _improve(rows: Rows, sides: list[int], gains: list[float]) -> float:
-    """Run passes until one gains nothing; return what is cut."""
-    while _run_pass(rows, sides, gains) > TINY:
+def _improved(rows: Rows, sides: list[int], gains: list[float], alone: list[float]) -> Split:
+    """Run passes until one gains nothing; the lists of sides and gains are changed."""
+    while _run_pass(rows, sides, gains, alone) > TINY:
         pass
-    return sum(
-        [
-            weight
-            for row, side in zip(rows, sides, strict=True)
-            if not side
-            for other, weight in row
-            if sides[other]
-        ]
-    )
+    cut = sum([(g - a) / 2 for g, a, side in zip(gains, alone, sides, strict=True) if not side])
+    return Split(sides, cut)
 
 
-def _run_pass(rows: Rows, sides: list[int], gains: list[float]) -> float:
+def _run_pass(rows: Rows, sides: list[int], gains: list[float], alone: list[float]) -> float:
     """Exchange vertices, the best of each side, each once; keep the best point on the way."""
-    free: tuple[set[int], set[int]] = (set(), set())
-    for vertex, row in enumerate(rows):
-        side = sides[vertex]
-        for other, _ in row:
-            if sides[other] != side:
-                free[side].add(vertex)
-                break
+    before = sides[:], gains[:]
+    free: tuple[set[int], set[int]] = (set(), set())  # of each side, those with an edge that is cut
+    for vertex, (gain, least) in enumerate(zip(gains, alone, strict=True)):
+        if gain > least + TINY:
+            free[sides[vertex]].add(vertex)
     moved: list[int] = []
     total = best = 0.0
     kept = 0
-    locked = set[int]()
+    locked = [False] * len(rows)
     while free[0] and free[1] and len(moved) - kept < 2 * _PATIENCE:
         for side in (0, 1):
-            if not free[side]:
+            here = free[side]
+            if not here:
                 break
-            vertex = max(free[side], key=gains.__getitem__)
-            free[side].discard(vertex)
-            locked.add(vertex)
+            vertex = max(here, key=gains.__getitem__)
+            here.remove(vertex)
+            locked[vertex] = True
             moved.append(vertex)
             total += gains[vertex]
-            _flip(rows, sides, gains, vertex)
-            free[side].update(
-                [other for other, _ in rows[vertex] if sides[other] == side and other not in locked]
-            )
+            gains[vertex] = -gains[vertex]
+            sides[vertex] = 1 - side
+            for other, weight in rows[vertex]:
+                if sides[other] == side:
+                    gains[other] += 2 * weight
+                    if not locked[other]:
+                        here.add(other)
+                else:
+                    gains[other] -= 2 * weight
         if total > best + TINY and len(moved) % 2 == 0:
             best, kept = total, len(moved)
-    for vertex in moved[kept:]:
+    if not kept:
+        sides[:], gains[:] = before
+    for vertex in moved[kept:] if kept else ():
         _flip(rows, sides, gains, vertex)
     return best
 

@@ -43,7 +43,12 @@ LARGEST_SHARE = 0.2
 PURE_MARK = "# pure: decides on plain values\n"
 DOORS = {
     "argparse": {"cli/arguments.py"},
-    "ctypes": {"process/libc.py", "machine/nvidia/roster.py", "measure/synthetic_load.py"},
+    "ctypes": {
+        "cluster/scotch.py",
+        "machine/nvidia/roster.py",
+        "measure/synthetic_load.py",
+        "process/libc.py",
+    },
     "docker": {"containers/docker/sdk.py"},
     "filelock": {"files/slow_lock.py"},
     "matplotlib": {"show/canvas.py"},

@@ -1,0 +1,194 @@
+"""How well the mapping policies map, and how long they take.
+
+64 ranks, the 17 pairs of patterns of magc-2016 VI, in order and with ranks numbered anew, on its
+two clusters; then 512 and 4096 ranks. Times are CPU times of the process, imports and the loading
+of Scotch left out. Prints the tables of docs/mapping.md; with --svg FILE it draws its picture.
+
+Run: python tests/bench/mapping.py [--quick] [--svg FILE]
+"""
+
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from paper_clusters import CLUSTERS, PAIRS, larger, problem
+
+from gpulaunch.cluster.catalog import load_cluster
+from gpulaunch.cluster.cluster import Cluster
+from gpulaunch.cluster.judge import judge
+from gpulaunch.cluster.mapping import MappingProblem
+from gpulaunch.cluster.policies import MAPPING_POLICIES
+from gpulaunch.cluster.scotch import is_installed
+
+QUICK = "--quick" in sys.argv[1:]
+SHUFFLES = 2 if QUICK else 20
+SCOTCH = ("magc_scotch", "scotch")
+SHOWN = ("default", "strategy_2", "strategy_1", "magc", *SCOTCH, "multisect", "auto")
+LARGE = {
+    512: ((8, 8), (16.0, 4.0)),
+    4096: ((8, 8, 8), (64.0, 16.0, 4.0)),
+}
+"""Ranks -> fan-out and bandwidth of each level of the network; nodes of 8 GPUs."""
+
+LARGE_PAIRS = ("2D-2D", "2D-3D", "3D-COL", "COL-2D weighted")
+
+
+class Result(NamedTuple):
+    """What a policy made of a problem."""
+
+    ms: float
+    congestion: float
+
+
+def policies() -> list[str]:
+    """Return the policies that can be run here."""
+    return [name for name in SHOWN if is_installed() or name not in SCOTCH]
+
+
+def run(name: str, case: MappingProblem) -> Result:
+    """Map once."""
+    began = time.process_time()
+    mapping = MAPPING_POLICIES[name](case)
+    ms = 1e3 * (time.process_time() - began)
+    return Result(ms, judge(case, mapping).maximum)
+
+
+def ratio(ours: float, theirs: float) -> float:
+    """Return how much more congested the worst link is."""
+    return ours / theirs if theirs else float(ours == 0) or float("inf")
+
+
+def cases(cluster: Cluster) -> Iterator[tuple[str, MappingProblem]]:
+    """Yield the problems of 64 ranks by the name of their pair."""
+    for pair in PAIRS:
+        for seed in (None, *range(SHUFFLES)):
+            yield pair, problem(cluster, pair, seed=seed)
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table in Markdown."""
+    print(f"\n| {' | '.join(head)} |\n|{'---|' * len(head)}")
+    for row in rows:
+        print(f"| {' | '.join(map(str, row))} |")
+
+
+def quality(name: str, results: Mapping[str, Sequence[Result]]) -> list[str]:
+    """Return the cells about one policy."""
+    own = results[name]
+    times = [result.ms for result in own]
+    relative = [
+        ratio(one.congestion, base.congestion)
+        for one, base in zip(own, results["default"], strict=True)
+    ]
+    cells = [
+        f"{statistics.median(times):.1f}",
+        f"{max(times):.1f}",
+        f"{statistics.mean(relative):.3f}",
+    ]
+    for other in SCOTCH:
+        if other in results:
+            ratios = [
+                ratio(one.congestion, their.congestion)
+                for one, their in zip(own, results[other], strict=True)
+            ]
+            share = sum(r <= 1 + 1e-9 for r in ratios) / len(ratios)
+            cells += [f"{100 * share:.1f} %", f"{max(ratios):.3f}"]
+    return cells
+
+
+def show_64(name: str) -> None:
+    """Print quality and time of all policies on a cluster of the paper."""
+    found: dict[str, list[Result]] = {policy: [] for policy in policies()}
+    for _, case in cases(load_cluster(name)):
+        for policy, results in found.items():
+            results.append(run(policy, case))
+    print(f"\n{name}, {len(found['default'])} problems of 64 ranks")
+    against = [text for other in SCOTCH if other in found for text in (f"<= {other}", "worst ratio")]
+    table(
+        ["policy", "ms, median", "ms, max", "congestion / default", *against],
+        ([policy.replace("_", "-"), *quality(policy, found)] for policy in found),
+    )
+
+
+def show_pairs(name: str) -> None:
+    """Print the worst congestion of each pair, ranks in order, relative to the default."""
+    cluster = load_cluster(name)
+    print(f"\n{name}, ranks in order: congestion of the worst link relative to default")
+    shown = [policy for policy in policies() if policy not in ("default", "auto")]
+    rows = []
+    for pair in PAIRS:
+        case = problem(cluster, pair)
+        base = run("default", case).congestion
+        rows.append([pair, *(f"{run(p, case).congestion / base:.3f}" for p in shown)])
+    table(["CPU-GPU", *(policy.replace("_", "-") for policy in shown)], rows)
+
+
+def show_large(ranks: int) -> None:
+    """Print time and congestion of many ranks, in order and numbered anew."""
+    fans, speeds = LARGE[ranks]
+    cluster = larger(fans, speeds)
+    shown = [policy for policy in policies() if policy in ("default", "multisect", "magc_scotch")]
+    print(f"\n{ranks} ranks on {len(cluster.nodes)} nodes of 8 GPUs, network {fans}")
+    rows = []
+    for pair in LARGE_PAIRS:
+        for seed in (None, 1):
+            case = problem(cluster, pair, ranks, seed)
+            results = [run(policy, case) for policy in shown]
+            cells = [f"{cell:.4g}" for result in results for cell in result]
+            rows.append([pair, "in order" if seed is None else "anew", *cells])
+    head = [text for policy in shown for text in (f"{policy.replace('_', '-')}, ms", "congestion")]
+    table(["CPU-GPU", "ranks", *head], rows)
+
+
+def draw(path: str) -> None:
+    """Draw the congestion of each pair on both clusters, ranks in order."""
+    from gpulaunch.show.canvas import WIDTH, load_matplotlib, new_figure, svg_text
+
+    load_matplotlib()
+    shown = ("strategy_1", "magc", "multisect")
+    colours = ("#f2a65a", "#7b9fd4", "#1d6f5f")
+    figure = new_figure(WIDTH, 560)
+    for number, name in enumerate(CLUSTERS):
+        axes = figure.add_subplot(2, 1, number + 1)
+        cluster = load_cluster(name)
+        for i, (policy, colour) in enumerate(zip(shown, colours, strict=True)):
+            heights = []
+            for pair in PAIRS:
+                case = problem(cluster, pair)
+                heights.append(run(policy, case).congestion / run("default", case).congestion)
+            places = [place + 0.27 * (i - 1) for place in range(len(PAIRS))]
+            axes.bar(places, heights, 0.25, color=colour, label=policy.replace("_", "-"))
+        axes.axhline(1.0, linewidth=1, color="#1f2933")
+        axes.set_xticks(range(len(PAIRS)), [p.replace(" weighted", "\nweighted") for p in PAIRS])
+        axes.tick_params(axis="x", labelsize=7.5)
+        axes.set_title(f"{name}: congestion of the worst link, default = 1")
+        axes.grid(axis="y")
+        if not number:
+            axes.legend(ncols=len(shown), loc="upper right")
+    Path(path).write_text(svg_text(figure))
+
+
+def main() -> None:
+    """Print all tables."""
+    if "--svg" in sys.argv:
+        draw(sys.argv[sys.argv.index("--svg") + 1])
+        return
+    print(f"Python {platform.python_version()} on {platform.machine()}")
+    for name in policies():
+        run(name, problem(load_cluster("magc-b"), "2D-2D"))  # loads what is imported late
+    for name in CLUSTERS:
+        show_64(name)
+    for name in CLUSTERS:
+        show_pairs(name)
+    for ranks in LARGE:
+        show_large(ranks)
+
+
+if __name__ == "__main__":
+    main()
