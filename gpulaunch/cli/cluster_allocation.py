@@ -1,18 +1,24 @@
 """The allocation that `gpulaunch cluster run` and `show` are about."""
 
 import os
+from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Namespace, Parser, add_topology
-from gpulaunch.cluster.allocation import Allocation, ask_nodes, find_allocation, host_names
+from gpulaunch.cli.output import warn
+from gpulaunch.cluster.allocation import NodeAllocation, ask_nodes, find_allocation, host_names
 from gpulaunch.cluster.cluster import Cluster
 from gpulaunch.cluster.network import ASSUMED_NODE_GB_PER_S, ASSUMPTIONS, network_tree
 from gpulaunch.cluster.network_text import tree_of_file
+from gpulaunch.cluster.node_report import NodeReport
+from gpulaunch.cluster.nvlink_domains import with_domains
 from gpulaunch.cluster.slurm_topology import switches_of_addresses
+from gpulaunch.cluster.tree import Tree
+from gpulaunch.errors import FieldError
 from gpulaunch.launch.children import own_command
 from gpulaunch.records import Record
 
 
-class Found(Record):
+class AskedAllocation(Record):
     """An allocation with what it has.
 
     Attributes:
@@ -21,7 +27,7 @@ class Found(Record):
         hosts: names of the nodes as its starter knows them, by number of the node.
     """
 
-    allocation: Allocation
+    allocation: NodeAllocation
     cluster: Cluster
     hosts: list[str]
 
@@ -42,7 +48,7 @@ def add_allocation(parser: Parser) -> None:
     add_topology(parser)
 
 
-def find(options: Namespace) -> Found:
+def find(options: Namespace) -> AskedAllocation:
     """Return the allocation of the options, asking its nodes what they have.
 
     Raises:
@@ -53,12 +59,24 @@ def find(options: Namespace) -> Found:
     topology = ["--topology", options.topology] if options.topology is not None else []
     reports = ask_nodes(allocation, [*own_command(), "cluster", "node", *topology])
     nodes = tuple(report.node for report in reports)
-    gb_per_s = {node.name: ASSUMED_NODE_GB_PER_S for node in nodes}
-    if options.network is not None:
-        network = tree_of_file(options.network, gb_per_s)
-    else:
-        addresses = {report.node.name: report.address for report in reports}
-        network = network_tree(switches_of_addresses(addresses), gb_per_s)
+    network = _network(options.network, reports)
     source = f"nodes: asked of them; network: {options.network or 'as Slurm tells'}; {ASSUMPTIONS}"
     cluster = Cluster(allocation.name, source, nodes, network)
-    return Found(allocation, cluster, host_names(allocation, reports))
+    return AskedAllocation(allocation, cluster, host_names(allocation, reports))
+
+
+def _network(path: str | None, reports: Sequence[NodeReport]) -> Tree:
+    """Return the network of a file, or as Slurm tells its tasks, with NVLink domains."""
+    gb_per_s = {report.node.name: ASSUMED_NODE_GB_PER_S for report in reports}
+    if path is not None:
+        return tree_of_file(path, gb_per_s)
+    switches = switches_of_addresses({report.node.name: report.address for report in reports})
+    domains = {report.node.name: report.domain for report in reports}
+    within_gb_per_s = sum(
+        gpu.nvswitch_links * gpu.nvlink_gb_per_s for gpu in reports[0].node.topology.gpus
+    )
+    try:
+        return network_tree(*with_domains(switches, gb_per_s, domains, within_gb_per_s))
+    except FieldError as problem:
+        warn(f"NVLink domains are left out: {problem.message}")
+        return network_tree(switches, gb_per_s)

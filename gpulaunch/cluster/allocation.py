@@ -17,7 +17,7 @@ from gpulaunch.records import Record
 _OPEN_MPI = ("mpirun", "mpiexec", "orterun", "prterun")
 
 
-class Allocation(Record):
+class NodeAllocation(Record):
     """Nodes that an engine has given to this user.
 
     Attributes:
@@ -35,7 +35,7 @@ class Allocation(Record):
 
 def find_allocation(
     environment: Mapping[str, str], launcher: str | None, hostfile: str | None
-) -> Allocation:
+) -> NodeAllocation:
     """Return the allocation that this process is in, or that a hostfile names.
 
     Args:
@@ -55,7 +55,7 @@ def find_allocation(
         if hostfile is not None and not os.path.isfile(hostfile):
             raise UsageError(f"--hostfile {printable(hostfile)}: there is no such file")
         name = f"slurm {job}" if hostfile is None else hostfile
-        return Allocation(name, Mpirun(program, hostfile), None, None)
+        return NodeAllocation(name, Mpirun(program, hostfile), None, None)
     if base != "srun":
         raise UsageError(
             f"--launcher: {quoted(base)} is neither srun nor Open MPI's mpirun",
@@ -76,7 +76,7 @@ def find_allocation(
         )
     nodes = int(environment.get("SLURM_JOB_NUM_NODES", "1"))
     again = environment.get("SLURM_RESTART_COUNT", "0")
-    return Allocation(
+    return NodeAllocation(
         f"slurm {job}", Srun(program, nodes), nodes, f"gpulaunch.nodes.{job}.{again}.json"
     )
 
@@ -91,7 +91,7 @@ def _words(launcher: str) -> list[str]:
     return words
 
 
-def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[NodeReport]:
+def ask_nodes(allocation: NodeAllocation, asking: Sequence[str]) -> list[NodeReport]:
     """Return what each node of an allocation has, by a task on each, once.
 
     Args:
@@ -115,7 +115,7 @@ def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[NodeReport]
     return reports
 
 
-def _answers(allocation: Allocation, asking: Sequence[str]) -> list[NodeReport]:
+def _answers(allocation: NodeAllocation, asking: Sequence[str]) -> list[NodeReport]:
     start = allocation.starter.on_each_node(asking)
     program = os.path.basename(start.argv[0])
     try:
@@ -149,7 +149,7 @@ def environment_of(start: Start) -> dict[str, str]:
     return inherited | dict(start.variables)
 
 
-def host_names(allocation: Allocation, reports: Sequence[NodeReport]) -> list[str]:
+def host_names(allocation: NodeAllocation, reports: Sequence[NodeReport]) -> list[str]:
     """Return the names of the nodes as the starter knows them, in the order of the reports.
 
     Raises:

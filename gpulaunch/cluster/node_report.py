@@ -26,11 +26,13 @@ class NodeReport(Record):
         task: number of the task that made it, which is that of the node in the allocation.
         node: the node, with the GPUs and cores that were granted there.
         address: names of the switches above it, the topmost first; () if unknown.
+        domain: NVLink domain that joins its GPUs with those of other nodes, or None.
     """
 
     task: int
     node: Node
-    address: tuple[str, ...]
+    address: tuple[str, ...] = ()
+    domain: str | None = None
 
 
 def report_document(report: NodeReport) -> dict[str, Any]:
@@ -42,6 +44,7 @@ def report_document(report: NodeReport) -> dict[str, Any]:
         "topology": to_rows(node.topology),
         "sockets": node.sockets,
         "address": report.address,
+        "domain": report.domain,
     }
 
 
@@ -53,7 +56,7 @@ def report_of(document: dict[str, Any]) -> NodeReport:
     """
     sockets = tuple(map(tuple, document["sockets"]))
     node = Node(document["name"], topology_of_rows(document["topology"]), sockets)
-    return NodeReport(document["task"], node, tuple(document["address"]))
+    return NodeReport(document["task"], node, tuple(document["address"]), document["domain"])
 
 
 def report_lines(report: NodeReport) -> list[str]:

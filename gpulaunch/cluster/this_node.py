@@ -1,14 +1,17 @@
 """The node that this process runs on, as its cluster engine knows it."""
 
 import os
+import subprocess
 
 from gpulaunch.cluster.cluster import Node
 from gpulaunch.cluster.engines import read_place
 from gpulaunch.cluster.node_report import NodeReport
+from gpulaunch.cluster.nvlink_domains import nvlink_domain
 from gpulaunch.cluster.slurm_topology import split_address
 from gpulaunch.machine.topology import Topology
 
 _CPUS = "/sys/devices/system/cpu"
+_SMI_S = 60.0
 
 
 def report_this_node(topology: Topology) -> NodeReport:
@@ -20,7 +23,23 @@ def report_this_node(topology: Topology) -> NodeReport:
     place = read_place(os.environ)
     name = (place and place.node) or os.uname().nodename
     task = place.rank.number if place and place.rank else 0
-    return NodeReport(task, Node(name, topology, _sockets()), _address())
+    return NodeReport(task, Node(name, topology, _sockets()), _address(), _domain(topology))
+
+
+def _domain(topology: Topology) -> str | None:
+    """Return the NVLink domain of GPUs on NVSwitches; None for others, and described ones."""
+    if topology.digest is not None or not any(gpu.nvswitch_links for gpu in topology.gpus):
+        return None
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "-q"],  # noqa: S607  as the user's own
+            capture_output=True,
+            timeout=_SMI_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return nvlink_domain(done.stdout.decode(errors="replace"))
 
 
 def _address() -> tuple[str, ...]:

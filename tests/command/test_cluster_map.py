@@ -233,8 +233,8 @@ def test_simulation_of_a_cluster(launcher: Launcher, small: str, tmp_path: Path)
 
 A = ("--cluster", "magc-a")
 REFUSED = [
-    ((), ("no word given after cluster", "known are map")),
-    (("mop",), ("unknown word 'mop' after cluster", "known are map")),
+    ((), ("no word given after cluster", "known are map, run, show")),
+    (("mop",), ("unknown word 'mop' after cluster", "known are map, run, show")),
     (
         ("map", *A, "--ranks", "65"),
         (

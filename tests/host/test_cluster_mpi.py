@@ -27,6 +27,13 @@ cores = ["0-1"]
 uplinks = 1
 gb_per_s_per_uplink = 1.0
 source = "made up"
+
+[network]
+source = "made up"
+
+[[network.switches]]
+name = "switch"
+nodes = "na,nb"
 """
 
 
@@ -50,7 +57,8 @@ def cluster(site: Site, *arguments: str) -> str:
     site.launcher.environment |= site.mpi.environment
     word, *rest = arguments
     done = site.launcher.run("cluster", word, *starter(site), *DGX, *rest)
-    assert (done.returncode, done.stderr) == (0, "")
+    complaints = [line for line in done.stderr.splitlines() if "gpulaunch" in line]
+    assert (done.returncode, complaints) == (0, [])  # Open MPI itself warns of a race at times
     return done.stdout
 
 
@@ -100,5 +108,5 @@ def test_rankfiles_are_obeyed(site: Site, tmp_path: Path) -> None:
     rankfile = str(tmp_path / kind)
     place = ("-rf", rankfile) if kind == "rankfile" else ("--map-by", f"rankfile:file={rankfile}")
     ran = site.mpi.run("-np", "4", *place, *rank_command(tmp_path))
-    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.returncode == 0, ran.stderr
     assert [row[:2] for row in ranks_of(ran.stdout)] == [row[:2] for row in wanted(tmp_path)]

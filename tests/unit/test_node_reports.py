@@ -11,7 +11,12 @@ from gpulaunch.errors import FailedError
 from gpulaunch.records import replace
 
 REPORTS = [
-    NodeReport(task, Node(f"n{task}", replace(machine(name), digest=None), sockets), address)
+    NodeReport(
+        task,
+        Node(f"n{task}", replace(machine(name), digest=None), sockets),
+        address,
+        domain=address[-1] if address else None,
+    )
     for task, (name, sockets, address) in enumerate(
         [
             ("dgx1-v100", ((0, 1), (40, 41)), ("core", "leaf1")),
