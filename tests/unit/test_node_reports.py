@@ -11,16 +11,11 @@ from gpulaunch.errors import FailedError
 from gpulaunch.records import replace
 
 REPORTS = [
-    NodeReport(
-        task,
-        Node(f"n{task}", replace(machine(name), digest=None), sockets),
-        address,
-        domain=address[-1] if address else None,
-    )
-    for task, (name, sockets, address) in enumerate(
+    NodeReport(task, Node(f"n{task}", replace(machine(name), digest=None), sockets), *place)
+    for task, (name, sockets, *place) in enumerate(
         [
             ("dgx1-v100", ((0, 1), (40, 41)), ("core", "leaf1")),
-            ("nvl72", ((*range(72),),), ()),
+            ("nvl72", ((*range(72),),), (), "a-domain"),
             ("power8-minsky", (), ("core", "leaf 2")),
         ]
     )
