@@ -5,7 +5,13 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Namespace, Parser, add_topology
 from gpulaunch.cli.output import warn
-from gpulaunch.cluster.allocation import NodeAllocation, ask_nodes, find_allocation, host_names
+from gpulaunch.cluster.allocation import (
+    NodeAllocation,
+    ask_nodes,
+    find_allocation,
+    host_names,
+    switches_told_by,
+)
 from gpulaunch.cluster.cluster import Cluster
 from gpulaunch.cluster.network import ASSUMED_NODE_GB_PER_S, ASSUMPTIONS, network_tree
 from gpulaunch.cluster.network_text import tree_of_file
@@ -59,18 +65,19 @@ def find(options: Namespace) -> AskedAllocation:
     topology = ["--topology", options.topology] if options.topology is not None else []
     reports = ask_nodes(allocation, [*own_command(), "cluster", "node", *topology])
     nodes = tuple(report.node for report in reports)
-    network = _network(options.network, reports)
+    network = _network(allocation, options.network, reports)
     source = f"nodes: asked of them; network: {options.network or 'as Slurm tells'}; {ASSUMPTIONS}"
     cluster = Cluster(allocation.name, source, nodes, network)
     return AskedAllocation(allocation, cluster, host_names(allocation, reports))
 
 
-def _network(path: str | None, reports: Sequence[NodeReport]) -> Tree:
+def _network(allocation: NodeAllocation, path: str | None, reports: Sequence[NodeReport]) -> Tree:
     """Return the network of a file, or as Slurm tells its tasks, with NVLink domains."""
     gb_per_s = {report.node.name: ASSUMED_NODE_GB_PER_S for report in reports}
     if path is not None:
         return tree_of_file(path, gb_per_s)
-    switches = switches_of_addresses({report.node.name: report.address for report in reports})
+    addresses = {report.node.name: report.address for report in reports}
+    switches = switches_of_addresses(addresses) or switches_told_by(allocation)
     domains = {report.node.name: report.domain for report in reports}
     within_gb_per_s = sum(
         gpu.nvswitch_links * gpu.nvlink_gb_per_s for gpu in reports[0].node.topology.gpus

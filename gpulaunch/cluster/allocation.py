@@ -5,15 +5,19 @@ import shlex
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from gpulaunch.cluster.network import Switch
+from gpulaunch.cluster.network_text import located
 from gpulaunch.cluster.node_report import NodeReport, read_reports, report_document, report_of
 from gpulaunch.cluster.open_mpi import Mpirun
 from gpulaunch.cluster.slurm import Srun
+from gpulaunch.cluster.slurm_topology import read_topology_conf
 from gpulaunch.cluster.starter import Start, Starter
-from gpulaunch.errors import FailedError, UsageError, call_failed, printable, quoted
+from gpulaunch.errors import FailedError, FieldError, UsageError, call_failed, printable, quoted
 from gpulaunch.files import own_cache
 from gpulaunch.files.document import read_text
 from gpulaunch.records import Record
 
+_SHOW_TOPOLOGY = ("scontrol", "show", "topology")
 _OPEN_MPI = ("mpirun", "mpiexec", "orterun", "prterun")
 
 
@@ -165,3 +169,27 @@ def host_names(allocation: NodeAllocation, reports: Sequence[NodeReport]) -> lis
             f"{printable(path)} names {len(hosts)} hosts, and {len(reports)} have answered"
         )
     return hosts
+
+
+def switches_told_by(allocation: NodeAllocation) -> tuple[Switch, ...]:
+    """Return the switches that Slurm's controller knows; () if there is none, or it knows none.
+
+    Tasks are told theirs by the plugin of trees alone.
+
+    Raises:
+        UsageError: its text is not understood.
+    """
+    if not isinstance(allocation.starter, Srun):
+        return ()
+    try:
+        done = subprocess.run(  # noqa: S603  no value of others is in it
+            _SHOW_TOPOLOGY, capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return ()
+    if done.returncode or not done.stdout.strip():
+        return ()
+    try:
+        return read_topology_conf(done.stdout)
+    except FieldError as problem:
+        raise located(shlex.join(_SHOW_TOPOLOGY), problem) from None

@@ -92,6 +92,16 @@ def test_nodes_are_asked_once(site: Site) -> None:
     assert lines[-1] == "step 1"
 
 
+def test_the_controller_knows_the_network(site: Site, tmp_path: Path) -> None:
+    """Where Slurm tells tasks no place in the network, its controller is asked for the switches."""
+    prolog = tmp_path / "prolog"
+    prolog.write_text("#!/bin/sh\necho unset SLURM_TOPOLOGY_ADDR\n")
+    prolog.chmod(0o755)
+    done = cluster(site, "show", *DGX, "--launcher", f"srun --task-prolog={prolog}")
+    names = [line.split()[-1] for line in done.stdout.splitlines() if ":" not in line]
+    assert (done.returncode, names) == (0, ["s1", "s2"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "line", "hint"),
     [
