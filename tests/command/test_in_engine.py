@@ -1,0 +1,269 @@
+"""Launches with the environment of a cluster engine around them, where the engine cannot be run.
+
+tests/host/test_slurm.py and tests/host/test_mpi.py have the engines themselves.
+"""
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from conftest import DGX, SHOW, Held, Launcher, complaint, held, until
+
+pytest_plugins = ("fake_nvml",)
+
+NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
+ANY = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+
+
+def slurm(rank: int = 0, ranks: int = 1, gpus: str = "", **more: str) -> dict[str, str]:
+    """Return the variables of a task of Slurm that was granted some GPUs."""
+    granted = {
+        "CUDA_VISIBLE_DEVICES": gpus,
+        "SLURM_STEP_GPUS": gpus,
+        "SLURM_GPUS_ON_NODE": str(len(gpus.split(","))),
+    }
+    return {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_ID": "0",
+        "SLURM_NODEID": "0",
+        "SLURMD_NODENAME": "n1",
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(rank),
+        "SLURM_STEP_TASKS_PER_NODE": str(ranks),
+        **(granted if gpus else {}),
+        **more,
+    }
+
+
+def torchrun(rank: int, ranks: int) -> dict[str, str]:
+    """Return the variables of a worker of torchrun, by PyTorch's local_elastic_agent.py."""
+    return {
+        "TORCHELASTIC_RUN_ID": "none",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+    }
+
+
+@contextmanager
+def inside(launcher: Launcher, environment: dict[str, str]) -> Iterator[Launcher]:
+    """Let launches have these variables for the length of the block."""
+    before = dict(launcher.environment)
+    launcher.environment |= environment
+    yield launcher
+    launcher.environment.clear()
+    launcher.environment |= before
+
+
+def held_ranks(
+    stack: ExitStack, launcher: Launcher, environments: list[dict[str, str]], *options: str
+) -> list[str]:
+    """Start a launch in each rank, the last one first; what each sees, in the order of ranks."""
+    shown = []
+    for environment in reversed(environments):
+        with inside(launcher, environment):
+            shown.append(stack.enter_context(held(launcher, *DGX, *options)).gpus)
+    return shown[::-1]
+
+
+def leases(launcher: Launcher) -> list[dict]:
+    return json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
+
+
+def test_workers_of_torchrun(launcher: Launcher) -> None:
+    """A launch for each worker of torchrun sees all GPUs so that LOCAL_RANK counts to its own."""
+    with ExitStack() as stack:
+        environments = [torchrun(rank, 4) for rank in range(4)]
+        seen = held_ranks(stack, launcher, environments, "-n", "1")
+        order = seen[0].split(",")
+        assert (seen, len(set(order))) == ([seen[0]] * 4, 4)
+        own = {lease["engine_job"]["rank"]: lease["gpus"] for lease in leases(launcher)}
+        assert own == {rank: [int(order[rank])] for rank in range(4)}
+        assert {lease["engine_job"]["id"] for lease in leases(launcher)} == {"127.0.0.1:29500"}
+
+
+def test_around_torchrun(launcher: Launcher) -> None:
+    """Around torchrun the launch is an ordinary one, in whose order LOCAL_RANK counts."""
+    run = launcher.run(*DGX, "-n", "4", *SHOW)
+    assert len(run.stdout.split(",")) == 4
+
+
+def test_ranks_of_mpich(launcher: Launcher, tmp_path: Path) -> None:
+    """Ranks of MPICH, whose mpiexec tells no id of the job, are known by their common parent."""
+    starter = tmp_path / "mpiexec"  # each rank in a session of its own, as hydra_pmi_proxy does
+    starter.write_text(
+        "for rank in 0 1 2 3; do\n"
+        ' MPI_LOCALRANKID=$rank MPI_LOCALNRANKS=4 PMI_RANK=$rank setsid -w "$@" &\n'
+        "done\nwait\n"
+    )
+    job = ("sh", "-c", "echo $MPI_LOCALRANKID $CUDA_VISIBLE_DEVICES; sleep 0.1")
+    launch = (launcher.script, *DGX, "-n", "1", "--visible", "own", "--", *job)
+    for wrapped in (launch, ("sh", "-c", '"$@"; true', "sh", *launch)):
+        command = ("sh", str(starter), *wrapped)
+        done = subprocess.run(
+            command, env=launcher.environment, capture_output=True, text=True, check=True
+        )
+        assert (sorted(done.stdout.split()[0::2]), done.stderr) == (["0", "1", "2", "3"], "")
+        assert len(set(done.stdout.split()[1::2])) == 4
+
+
+def test_ranks_that_wait(launcher: Launcher) -> None:
+    """When one rank of a step gets its GPUs, those that wait behind others start at once."""
+    waiting = ("--wait", "--wait-timeout", "30s", *DGX)
+    with ExitStack() as stack:
+        first = Held(launcher, *DGX, "-n", "8")
+        jobs = []
+        script = ("--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; read line")
+
+        def start(environment: dict[str, str], *options: str) -> subprocess.Popen[str]:
+            """Start a launch that waits; it is in the queue when this returns."""
+            with inside(launcher, environment):
+                job = launcher.start(*waiting, *options, *script, stdin=subprocess.PIPE)
+            stack.enter_context(job)
+            assert job.stderr.readline().startswith("gpulaunch: info: waiting as number")
+            return job
+
+        jobs.append(start(slurm(0, 2, "0,1"), "-n", "1"))
+        other = start({}, "--only", "0,1")
+        jobs.append(start(slurm(1, 2, "0,1"), "-n", "1"))
+        first.end()
+        assert [job.stdout.readline() for job in jobs] == ["0,1\n", "1,0\n"]
+        for job in jobs:
+            job.communicate("\n")
+        assert other.stdout.readline() in ("0\n", "1\n")
+        other.communicate("\n")
+
+
+def test_launch_inside_a_rank(launcher: Launcher) -> None:
+    """A launch inside a rank's job is an ordinary nested one: one GPU, of the rank's own."""
+    inner = f"gpulaunch {' '.join(DGX)} -- {' '.join(SHOW[1:3])} 'echo $CUDA_VISIBLE_DEVICES'"
+    with inside(launcher, slurm(1, 2, "0,1,2,3")):
+        run = launcher.run(*DGX, "--", "sh", "-c", f"echo $CUDA_VISIBLE_DEVICES; {inner}")
+    outer, nested = run.stdout.splitlines()
+    assert (outer, nested, run.stderr) == ("2,3,0,1", "2", "")
+
+
+def test_jobs_of_a_batch(launcher: Launcher, tmp_path: Path) -> None:
+    """The jobs of a batch inside an engine divide its grant among themselves, one GPU each."""
+    job = """[[job]]\ncommand = ["sh", "-c", 'echo $CUDA_VISIBLE_DEVICES']\n"""
+    (tmp_path / "jobs.toml").write_text(job * 2)
+    with inside(launcher, slurm(gpus="4,5")):
+        run = launcher.run("batch", *DGX, "jobs.toml", "-q", cwd=tmp_path)
+    assert (run.returncode, set(run.stdout.split()) <= {"4", "5"}) == (0, True)
+
+
+def test_profile_of_a_job(launcher: Launcher) -> None:
+    """A profile's number of GPUs counts more than the grant; so does a setting."""
+    with inside(launcher, slurm(gpus="0,1,2,3,4")):
+        assert len(launcher.run(*DGX, "-p", "vgg16", *SHOW).stdout.split(",")) == 5
+        run = launcher.run(*DGX, "--set", "gpus=3", *SHOW)
+        assert len(run.stdout.split(",")) == 3
+    with inside(launcher, slurm(gpus="0,1,2,3,4", GPULAUNCH_GPUS="2")):
+        assert len(launcher.run(*DGX, *SHOW).stdout.split(",")) == 2
+
+
+def test_ignore_engine(launcher: Launcher) -> None:
+    """--ignore-engine makes a launch in an engine an ordinary one, which names no job."""
+    with inside(launcher, slurm()):
+        assert launcher.run(*DGX, "--ignore-engine", *SHOW).stdout == "0\n"
+    with inside(launcher, slurm(GPULAUNCH_IGNORE_ENGINE="1")), held(launcher, *DGX):
+        assert [lease["engine_job"] for lease in leases(launcher)] == [None]
+
+
+def test_gpu_that_is_not_there(launcher: Launcher) -> None:
+    """A grant of GPUs that this machine does not have is refused with both."""
+    with inside(launcher, slurm(gpus="9")):
+        run = launcher.run(*DGX, "--", "true")
+    want = "slurm 7.0 was granted GPU 9 on n1, which is none of the 8 of dgx1-v100"
+    assert (run.returncode, run.stderr) == (2, complaint(want))
+
+
+def test_shards_and_share(launcher: Launcher) -> None:
+    """A share that the engine gave is not taken once more: --share says so, and does nothing."""
+    with inside(launcher, slurm(gpus="0", SLURM_SHARDS_ON_NODE="2")):
+        run = launcher.run(*DGX, "--share", "--sm", "30", "--memory-bandwidth", "20", *SHOW)
+    want = "gpulaunch: warning: not shared by gpulaunch: slurm 7.0 shares the GPU already\n"
+    assert (run.returncode, run.stdout, run.stderr) == (0, "0\n", want)
+
+
+def test_dry_run_of_a_rank(launcher: Launcher) -> None:
+    """A dry run of a rank tells its own GPUs, and what the job would see."""
+    with inside(launcher, slurm(1, 2, "4,5")):
+        run = launcher.run(*DGX, "--dry-run", "--json", "--", "true")
+    document = json.loads(run.stdout)
+    assert [gpu["index"] for gpu in document["gpus"]] == [5]
+    assert document["env"]["CUDA_VISIBLE_DEVICES"] == "5,4"
+    assert document["reason"] == "rank 1 of slurm 7.0, of 2 on this node: the only choice"
+
+
+def test_two_settings_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
+    """A map of ranks needs a rank, and one GPU for each: else it is refused in one line."""
+    path = tmp_path / "map"
+    rows = [{"rank": rank, "node": "n1", "gpu": rank} for rank in range(2)]
+    path.write_text(json.dumps({"ranks": rows}))
+    mapped = (*DGX, "--rank-map", str(path))
+
+    def refused(environment: dict[str, str], *options: str) -> str:
+        with inside(launcher, environment):
+            run = launcher.run(*mapped, *options, "--", "true")
+        assert run.returncode == 2
+        return run.stderr
+
+    option = f"--rank-map {path}"
+    assert refused({}) == complaint(f"{option}: no cluster engine tells this process its rank")
+    batch = {name: text for name, text in slurm(gpus="0").items() if "STEP" not in name}
+    assert refused(batch) == complaint(f"{option}: slurm 7 tells this process no rank")
+    two = slurm(0, 2, "0,1")
+    assert refused(two, "-n", "2") == complaint(f"-n 2: the map in {path} gives each rank one GPU")
+    assert refused(slurm(2, 3, "0,1,2")) == complaint(
+        f"{path}: rank 2 of slurm 7.0 is not among its 2"
+    )
+    assert refused(slurm(0, 3, "0,1,2")) == complaint(
+        f"{path}: 2 ranks are on n1, rank 0 the 1. of them; slurm 7.0 has 3 there, this one the 1."
+    )
+    with inside(launcher, {**two, "GPULAUNCH_RANK_MAP": str(path)}):
+        assert launcher.run(*DGX, *SHOW).stdout == "0,1\n"
+
+
+def test_device_cgroup(launcher: Launcher, dgx1_v100) -> None:
+    """Where a device cgroup hides GPUs, CUDA_VISIBLE_DEVICES counts the others, by their UUIDs."""
+    for hidden in (0, 2, 3, 4, 5, 6):
+        dgx1_v100.answer("nvmlDeviceGetHandleByIndex_v2", NO_PERMISSION, gpu=hidden)
+    for environment in (slurm(gpus="0,1", SLURM_STEP_GPUS="1,7"), {"CUDA_VISIBLE_DEVICES": "0,1"}):
+        with inside(launcher, environment):
+            run = launcher.run("-n", "all", "--", *ANY)
+        assert (run.returncode, run.stderr) == (0, "")
+        assert sorted(run.stdout.strip().split(",")) == ["GPU-v100-1", "GPU-v100-7"]
+    with inside(launcher, {"CUDA_VISIBLE_DEVICES": "1"}):
+        assert launcher.run("--", *ANY).stdout == "GPU-v100-7\n"
+    with inside(launcher, slurm(gpus="0,1", SLURM_STEP_GPUS="1,7")):
+        found = json.loads(launcher.run("doctor", "--json").stdout)["findings"]
+        states = {row["subject"]: row["state"] for row in found}
+        text = next(row["text"] for row in found if row["subject"] == "cluster engine")
+    assert (states["GPUs"], states["cluster engine"]) == ("ok", "ok")
+    assert text == "slurm 7.0: 2 GPUs, and no other is within reach"
+
+
+def test_views_of_two_cgroups(launcher: Launcher, dgx1_v100) -> None:
+    """Two jobs that see other GPUs of one machine share its table, and each has its own GPU."""
+    function = "nvmlDeviceGetHandleByIndex_v2"
+    for hidden in range(1, 8):
+        dgx1_v100.answer(function, NO_PERMISSION, gpu=hidden)
+    with inside(launcher, slurm(gpus="0", SLURM_JOB_ID="1")), held(launcher, "--uuid") as first:
+        dgx1_v100.drop(f"error {function}")
+        for hidden in (0, *range(2, 8)):
+            dgx1_v100.answer(function, NO_PERMISSION, gpu=hidden)
+        launcher.environment["SLURM_JOB_ID"] = "2"
+        with held(launcher, "--uuid") as second:
+            dgx1_v100.drop(f"error {function}")
+            assert (first.gpus, second.gpus) == ("GPU-v100-0", "GPU-v100-1")
+            status = json.loads(launcher.run("status", "--json").stdout)
+    assert [gpu["state"] for gpu in status["gpus"]][:3] == ["leased", "leased", "free"]
+    until(lambda: launcher.records() == [])
+    assert os.listdir(launcher.state) == []
