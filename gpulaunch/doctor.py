@@ -249,13 +249,12 @@ def _check_overlaps(settings: Settings, machine: Machine) -> list[Finding]:
         beside = container.leases_beside(leases)
         if not beside:
             continue
-        gpus = gpus_named(gpu for gpu in machine.topology.gpus if gpu.uuid in container.uuids)
         holders = ", ".join(f"{lease.id} ({user_name(lease.user_id)})" for lease in beside)
         findings.append(
             Finding(
                 "containers",
                 "problem" if container.traits.lease_id else "warning",
-                f"{container.title} has {gpus} beside lease {holders}",
+                container.beside(machine.topology, holders),
                 f"'{container.program} stop {container.name}'",
             )
         )
