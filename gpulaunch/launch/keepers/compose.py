@@ -17,6 +17,7 @@ from gpulaunch.errors import FailedError
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.callbacks import Callbacks
+from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch, Patience
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft, is_alive
@@ -42,7 +43,7 @@ class _ServiceHolder:
         self.companion.dismiss()
 
 
-class ComposeKeeper:
+class ComposeKeeper(Keeper):
     """The docker command as a child of this process, and a companion for each service's lease.
 
     The lease that it is made for holds the GPUs of all services until each service has a lease of
@@ -66,19 +67,9 @@ class ComposeKeeper:
         self._file = os.memfd_create("compose")
         self._job = Job(keep=self._file)
 
-    @property
-    def process(self) -> Process:
-        """The docker command's process."""
-        return self._job.process
-
-    @property
-    def stopped_s(self) -> float:
-        """Seconds for which the command and this process were stopped, as by Ctrl-Z."""
-        return self._job.stopped_s
-
     def dismiss(self) -> None:
         """End the child without starting docker."""
-        self._job.dismiss()
+        super().dismiss()
         os.close(self._file)
 
     def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:  # noqa: ARG002  each service's are chosen again
