@@ -9,6 +9,7 @@ from gpulaunch.containers.engines import all_engines
 from gpulaunch.containers.ways import NO_WAY, Offer, describe_way
 from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.launch.abandoned import reason_to_end
 from gpulaunch.launch.choose_way import choose_way
 from gpulaunch.launch.outside_use import read_containers
 from gpulaunch.launch.read_sharing import what_can_be_shared
@@ -57,6 +58,7 @@ def diagnose(topology: str | None) -> list[Finding]:
         findings += [_for_another_engine(finding) for finding in found]
     if machine:
         findings += _run_check("containers", lambda _: _check_overlaps(settings, machine[0]))
+        findings += _run_check("containers", lambda _: _check_abandoned(settings, machine[0]))
     return findings
 
 
@@ -258,6 +260,26 @@ def _check_overlaps(settings: Settings, machine: Machine) -> list[Finding]:
                 f"'{container.program} stop {container.name}'",
             )
         )
+    return findings
+
+
+def _check_abandoned(settings: Settings, machine: Machine) -> list[Finding]:
+    """Find leases of containers that no process watches any more."""
+    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
+    seen = table.peek().of(machine.key)
+    findings = []
+    for lease in seen.leases:
+        if lease.id in seen.unlocked:
+            reason = reason_to_end(lease)
+            why = reason or "its launcher and companion are gone, and its container goes on"
+            findings.append(
+                Finding(
+                    "containers",
+                    "problem" if reason else "warning",
+                    f"lease {lease.id} ({user_name(lease.user_id)}): {why}",
+                    f"'gpulaunch free {lease.id}' ends it",
+                )
+            )
     return findings
 
 

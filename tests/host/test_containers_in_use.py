@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, held, holders, wait_for_end
+from conftest import DGX, Launcher, companion_of, held, holders, wait_for_end
 from conftest import complaint as told
 from engine import IMAGE, Engine, write_cdi_spec
 from test_docker import DESCRIBED, LONG, Host, complaint, host, real_host, until
@@ -264,6 +264,32 @@ def test_container_of_a_job_is_not_told(host: Host) -> None:
     script = f"{host.launcher.script} docker run -d --init --gpus 1 {' '.join(LONG)} && sleep 1.1"
     done = host.run("-n", "2", "--", "sh", "-c", script)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("ci", "text"),
+    [
+        ("false", "its launcher and companion are gone, and its container goes on"),
+        ("true", "its CI job is gone, and its container was left"),
+    ],
+)
+def test_doctor_tells_of_a_container_that_nobody_watches(host: Host, ci: str, text: str) -> None:
+    """Doctor says of a container without launcher and companion that it is, and how to end it."""
+    host.environment["CI"] = ci
+    script = "echo ready; exec sleep 1000"
+    with host.start("docker", "run", "--init", IMAGE, "sh", "-c", script) as process:
+        assert process.stdout.readline() == "ready\n"
+        lease = host.lease()["id"]
+        (path,) = host.launcher.state.glob("gpulaunch.lease.*")
+        companion = companion_of(host.launcher, process.pid)
+        for pid in (companion, *holders(path) - {companion, process.pid}, process.pid):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: not holders(path), "the end of all who hold the lease")
+    assert findings(host.launcher, *DGX) == [
+        (f"lease {lease} (root): {text}", f"'gpulaunch free {lease}' ends it")
+    ]
+    done = host.launcher.run("free", lease)
+    assert (done.returncode, findings(host.launcher, *DGX)) == (0, [])
 
 
 @pytest.mark.parametrize("by", ["its name", "its former lease"])
