@@ -10,6 +10,7 @@ from gpulaunch.containers.engines import all_engines
 from gpulaunch.containers.ways import NO_WAY, Offer, describe_way
 from gpulaunch.decide.request import Unfit
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.launch.abandoned import reason_to_end
 from gpulaunch.launch.choose_way import choose_way
 from gpulaunch.launch.outside_use import read_containers
 from gpulaunch.launch.read_sharing import what_can_be_shared
@@ -59,6 +60,7 @@ def diagnose(topology: str | None) -> list[Finding]:
     if machine:
         findings += _run_check("containers", lambda _: _check_overlaps(settings, machine[0]))
         findings += _run_check("cluster engine", lambda _: _check_cluster_engine(machine[0]))
+        findings += _run_check("containers", lambda _: _check_abandoned(settings, machine[0]))
     return findings
 
 
@@ -251,13 +253,12 @@ def _check_overlaps(settings: Settings, machine: Machine) -> list[Finding]:
         beside = container.leases_beside(leases)
         if not beside:
             continue
-        gpus = gpus_named(gpu for gpu in machine.topology.gpus if gpu.uuid in container.uuids)
         holders = ", ".join(f"{lease.id} ({user_name(lease.user_id)})" for lease in beside)
         findings.append(
             Finding(
                 "containers",
                 "problem" if container.traits.lease_id else "warning",
-                f"{container.title} has {gpus} beside lease {holders}",
+                container.beside(machine.topology, holders),
                 f"'{container.program} stop {container.name}'",
             )
         )
@@ -286,6 +287,26 @@ def _check_cluster_engine(machine: Machine) -> list[Finding]:
             else None,
         )
     ]
+
+
+def _check_abandoned(settings: Settings, machine: Machine) -> list[Finding]:
+    """Find leases of containers that no process watches any more."""
+    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
+    seen = table.peek().of(machine.key)
+    findings = []
+    for lease in seen.leases:
+        if lease.id in seen.unlocked:
+            reason = reason_to_end(lease)
+            why = reason or "its launcher and companion are gone, and its container goes on"
+            findings.append(
+                Finding(
+                    "containers",
+                    "problem" if reason else "warning",
+                    f"lease {lease.id} ({user_name(lease.user_id)}): {why}",
+                    f"'gpulaunch free {lease.id}' ends it",
+                )
+            )
+    return findings
 
 
 def _ignore_warning(text: str) -> None:

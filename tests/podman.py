@@ -1,5 +1,6 @@
 """A real Podman for tests, whose store and settings are apart from all others of this machine."""
 
+import itertools
 import json
 import os
 import shutil
@@ -9,12 +10,15 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine import BUSYBOX, GPUS, IMAGE, PATIENCE_S, root_file_system, write_cdi_spec
 
 CDI = Path("/etc/cdi/gpulaunch-tests.json")
 """The one place where every version of podman looks for specifications."""
+
+_KIND = "nvidia.com/gpu="
+_OUR_VARIABLES = ("NVIDIA_VISIBLE_DEVICES=", "GPULAUNCH_LEASE=")
 
 # What works in a virtual machine or container without systemd, too.
 _CONTAINERS_CONF = """\
@@ -27,6 +31,8 @@ cgroup_manager = "cgroupfs"
 events_logger = "{events}"
 lock_type = "file"
 tmp_dir = "{directory}/tmp"
+[engine.runtimes]
+nvidia = ["/usr/sbin/runc"]
 """
 _STORAGE_CONF = """\
 [storage]
@@ -76,7 +82,8 @@ class Store:
         if identity:
             for path in (self.directory, *self.directory.iterdir()):
                 os.chown(path, identity["user"], identity["group"])
-        self.do("import", "--change", "ENV PATH=/bin", "-", IMAGE, input=root_file_system())
+        changes = ("--change", "ENV PATH=/bin", "--change", 'CMD ["sh"]')
+        self.do("import", *changes, "-", IMAGE, input=root_file_system())
 
     def configure(self, *, events: str) -> None:
         """Set where podman keeps events: file or none."""
@@ -125,6 +132,44 @@ class Store:
             self.run("system", "migrate")  # ends the process that keeps the user's namespace
         with suppress(FileNotFoundError):
             shutil.rmtree(self.directory)
+
+
+class MadeWith(NamedTuple):
+    """What podman has made a container with.
+
+    Attributes:
+        gpus: names of its CDI devices of NVIDIA's kind.
+        visible: its NVIDIA_VISIBLE_DEVICES; None if it has none.
+        rest: all else, without names of its own and what gpulaunch adds.
+    """
+
+    gpus: list[str]
+    visible: str | None
+    rest: dict[str, Any]
+
+
+def made_with(store: Store, container: str) -> MadeWith:
+    """Return what podman has made a container with."""
+    document = store.inspect(container)
+    identity = document["Id"]
+    for key in ("Id", "Name", "Created", "StaticDir", "ConmonPidFile", "PidFile"):
+        document.pop(key)  # names of files have the container's id
+    config = document["Config"]
+    document["HostConfig"]["LogConfig"].pop("Path")
+    words = config.pop("CreateCommand")
+    names = [after for word, after in itertools.pairwise(words) if word == "--device"]
+    variables = config.pop("Env")
+    visible = [text for text in variables if text.startswith("NVIDIA_VISIBLE_DEVICES=")]
+    config["Env"] = sorted(text for text in variables if not text.startswith(_OUR_VARIABLES))
+    if identity.startswith(config["Hostname"]):
+        config.pop("Hostname")
+    labels = (config.pop("Labels") or {}).items()
+    config["Labels"] = {key: text for key, text in labels if not key.startswith("io.gpulaunch.")}
+    return MadeWith(
+        [name.removeprefix(_KIND) for name in names if name.startswith(_KIND)],
+        visible[-1].partition("=")[2] if visible else None,
+        document,
+    )
 
 
 def describe_gpus(uuids: Sequence[str] = GPUS) -> None:

@@ -13,8 +13,8 @@ class RecordingEngine:
 
     Attributes:
         host: the address that DOCKER_HOST wants.
-        answers: documents that it answers GET with, by the path without the API's version and
-            query; nothing else is there.
+        answers: documents that it answers with, by the path without the API's version and query;
+            nothing else is there, and nothing else is made.
         requests: paths and bodies, except of pings; tests may clear it.
     """
 
@@ -66,10 +66,10 @@ class _Handler(BaseHTTPRequestHandler):
         engine.requests.append((self.path, body))
         if path == "/images/create":  # docker run --pull always
             self._reply(200, b"")
-        elif self.command != "GET":
-            self._reply(500, b'{"message": "nothing is made here"}')
         elif path in engine.answers:
             self._reply(200, json.dumps(engine.answers[path]).encode())
+        elif self.command != "GET":
+            self._reply(500, b'{"message": "nothing is made here"}')
         else:
             self._reply(404, b'{"message": "nothing is here"}')
 

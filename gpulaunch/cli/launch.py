@@ -14,7 +14,6 @@ from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus, preview, visible_gpus, would_wait
 from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.given import Given
-from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
@@ -45,6 +44,8 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
         given: options by name.
         command: argv of the job.
     """
+    from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo  # late: not for docker
+
     refuse_sudo(command)
     warning = explain_hand_over(command, os.environ)
     if warning:

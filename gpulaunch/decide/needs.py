@@ -10,7 +10,6 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
-from gpulaunch.sharing.slowdown import mean_slowdown
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches are a cluster engine's
@@ -200,6 +199,8 @@ def expected_slowdown(
     if not slowdowns:
         return {}
     socket_of = {gpu.uuid: (gpu.node, gpu.numa_node) for gpu in topology.gpus}
+    from gpulaunch.sharing.slowdown import mean_slowdown  # late: few go by utility
+
     met: dict[tuple[int, int | None], list[tuple[float, float]]] = {}
     for lease in leases:
         for socket in {socket_of[uuid] for uuid in lease.uuids if uuid in socket_of}:

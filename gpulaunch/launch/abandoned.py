@@ -29,7 +29,7 @@ def end_abandoned(table: Table, snapshot: Snapshot, grace_s: float, tried: set[s
         (lease, reason)
         for lease in snapshot.leases
         if lease.id in snapshot.unlocked - tried and lease.user_id == os.geteuid()
-        if (reason := _reason_to_end(lease))
+        if (reason := reason_to_end(lease))
     ]
     for lease, reason in abandoned:
         tried.add(lease.id)
@@ -44,7 +44,7 @@ def end_abandoned(table: Table, snapshot: Snapshot, grace_s: float, tried: set[s
     return bool(abandoned)
 
 
-def _reason_to_end(lease: Lease) -> str:
+def reason_to_end(lease: Lease) -> str:
     """Return why a lease that no process holds has to end; empty if its container may go on."""
     if lease.ends_with_launcher:
         return "its CI job is gone, and its container was left"

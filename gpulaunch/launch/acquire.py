@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 from gpulaunch.decide.decide import Grant, Refuse, Situation, Wait
-from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES
 from gpulaunch.errors import FailedError, NotShareableError
 from gpulaunch.launch.assess import (
     Assessment,
@@ -35,13 +34,6 @@ from gpulaunch.typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 if TYPE_CHECKING:  # few launches share, or wait
     from gpulaunch.launch.place_in_queue import PlaceInQueue
     from gpulaunch.leases.share import Share
-
-MOST_LOST_RACES = 3
-"""After this many lost races a launch takes any free GPUs that will do."""
-
-MOST_LOST_RACES_TO_SHARERS = 50
-"""After this many lost races a launch that would share takes GPUs of its own. Another launch that
-comes first takes nothing from it, so a lost race says little."""
 
 
 class Holder(Protocol):
@@ -134,7 +126,9 @@ def acquire(
                 try:
                     acquired = _take(launch, table, assessment, place, prepare)
                 except NotShareableError as problem:
-                    launch = _share_no_longer(launch, str(problem), callbacks.warn)
+                    from gpulaunch.launch.ask_less import share_no_longer
+
+                    launch = share_no_longer(launch, str(problem), callbacks.warn)
                     acquired = None
                 if acquired is not None:
                     _wake_others(launch, table, assessment, place, acquired.lease)
@@ -177,22 +171,13 @@ def _end_abandoned(launch: Launch, table: Table, snapshot: Snapshot, tried: set[
     return end_abandoned(table, snapshot, launch.grace_s, tried)
 
 
-def _share_no_longer(launch: Launch, reason: str, warn: Callable[[str], None]) -> Launch:
-    """Return the launch as one that wants GPUs of its own, and say why."""
-    warn(f"not shared: {reason}")
-    return replace(launch, request=replace(launch.request, sharing=None))
-
-
 def _ask_less(launch: Launch, lost_races: int, warn: Callable[[str], None]) -> Launch:
     """Return what the launch asks for after this many lost races."""
-    request = launch.request
-    if request.sharing and lost_races == MOST_LOST_RACES_TO_SHARERS:
-        return _share_no_longer(launch, f"others were faster {lost_races} times", warn)
-    if lost_races != MOST_LOST_RACES:
+    if not lost_races:
         return launch
-    if request.is_choosy and not POLICIES[request.policy].waits_for_utility:
-        request = replace(request, policy=CHEAPEST_POLICY)
-    return replace(launch, request=request, hurried=True)
+    from gpulaunch.launch.ask_less import ask_less  # late: few races are lost
+
+    return ask_less(launch, lost_races, warn)
 
 
 def _without_stale_daemons(launch: Launch, table: Table) -> Launch:

@@ -13,16 +13,13 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
 from gpulaunch.process.companion import DISMISSED, Companion
-from gpulaunch.process.ending import end_all, wait_for_all, wait_for_one
+from gpulaunch.process.ending import SETTLE_S, end_all, wait_for_all, wait_for_one
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import identify, seconds_since_boot, stat_fields, state_of
 from gpulaunch.records import as_list
 
 _LOOK_EVERY_S = 60.0
 """Time between two looks for what left-over processes have started meanwhile."""
-
-SETTLE_S = 0.3
-"""Time that processes of a job have to end by themselves once its main process has ended."""
 
 _NO_REASON_TO_GO = (OSError, FailedError, MemoryError)  # no descriptors left, for one
 _ASK_S = 30.0

@@ -1,9 +1,11 @@
 """The launch that a docker compose command asks for: a lease for each service with GPUs."""
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import combinations
 
 from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.containers.container_launch import HOST_VARIABLES, ContainerLaunch, PlainCommand
@@ -17,7 +19,6 @@ from gpulaunch.containers.docker.compose import (
     enabled_line,
     generated_line,
     parse_project,
-    profiles_matter,
     run_command,
     with_lease,
 )
@@ -92,10 +93,8 @@ def read_compose_launch(
     """
     told = _run(config_line(command))
     project = parse_project(told.stdout)
-    names = concerned_services(project, command, _enabled(project, command))
     client = engine.client_of(command, os.environ)
-    found = _find_wanted(engine, client, project, names)
-    found = [one for one in found if containers_of_service(project, command, one.name)]
+    found = _find_wanted(engine, client, project, command)
     if not found:
         return PlainCommand(command.argv)
     given = _without_sharing(given, command)
@@ -112,9 +111,8 @@ def read_compose_launch(
     services, project = _services(given, engine, client, info, launch, wanted, project, warn)
     directory = _directory(command)
     if not services:
-        return PlainCommand(
-            generated_line(command, project, directory, written(project)), HOST_VARIABLES
-        )
+        path = written(project, os.memfd_create("compose", 0))
+        return PlainCommand(generated_line(command, project, directory, path), HOST_VARIABLES)
     if command.makes_only:
         launch = replace(
             launch, time_limit_s=None, request=replace(launch.request, ends_within_s=None)
@@ -168,11 +166,8 @@ def _gpus_of(container: Container, service: ServiceLaunch, topology: Topology) -
     return [by_uuid[uuid] for uuid in container.uuids]
 
 
-def written(project: Project) -> str:
-    """Return the path of a file in memory with a project, for the program that this one becomes."""
-    import json
-
-    fd = os.memfd_create("compose", 0)
+def written(project: Project, fd: int) -> str:
+    """Write a project into a file in memory; return its path for a program that inherits it."""
     with os.fdopen(os.dup(fd), "w") as file:
         json.dump(project, file)
     return f"/proc/self/fd/{fd}"
@@ -210,8 +205,10 @@ def _pass_on(text: str) -> None:
 
 
 def _enabled(project: Project, command: ContainerCommand) -> list[str]:
-    if not profiles_matter(project, command):
-        return list(project["services"])
+    """Return the services that a command without names is about; only compose knows profiles."""
+    services = project["services"]
+    if command.operands or not any(service.get("profiles") for service in services.values()):
+        return list(services)
     return _run(enabled_line(command)).stdout.split()
 
 
@@ -236,20 +233,27 @@ def _find_wanted(
     engine: ContainerEngine,
     client: EngineClient,
     project: Project,
-    names: Sequence[str],
+    command: ContainerCommand,
 ) -> list[_Wanted]:
     """Return the services that ask for GPUs of this machine's driver."""
     found = []
-    for name in names:
-        command = run_command(project, name)
+    for name in concerned_services(project, command, _enabled(project, command)):
+        run = run_command(project, name)
         try:
-            asked = asked_by_flags({}, engine, command)
-            if asked is None and (command.values("--runtime")):
-                asked = asked_by_image({}, engine, command, client.image(command.operands[0]))
+            asked = asked_by_flags({}, engine, run)
+            if asked is None and run.values("--runtime"):
+                asked = asked_by_image({}, engine, run, client.image(run.operands[0]))
         except UsageError as problem:
             raise UsageError(f"service {name}: {problem.message}", problem.hint) from None
-        if asked and not asked.nothing and not asked.of_other_maker:
-            found.append(_Wanted(name, command, asked, None))
+        count = containers_of_service(project, command, name)
+        if asked is None or asked.nothing or asked.of_other_maker or not count:
+            continue
+        if count > 1:
+            raise UsageError(
+                f"service {name}: its {count} containers would have the GPUs of one lease",
+                "write a service for each, or leave out gpulaunch",
+            )
+        found.append(_Wanted(name, run, asked, None))
     return found
 
 
@@ -267,12 +271,6 @@ def _find_kept(
     launched = {container.service: container for container in client.launched()}
     found = []
     for one in wanted:
-        count = containers_of_service(project, command, one.name)
-        if count > 1:
-            raise UsageError(
-                f"service {one.name}: its {count} containers would have the GPUs of one lease",
-                "write a service for each, or leave out gpulaunch",
-            )
         container = launched.get(f"{project['name']}/{one.name}")
         one_off = command.subcommand[-1] == "run" and command.operands[0] == one.name
         fits = container and _count(given, one.asked) in (None, len(container.uuids))
@@ -301,20 +299,15 @@ def _without_sharing(given: Mapping[str, Given], command: ContainerCommand) -> M
     return {**given, "share": Given(command.title, "false")}
 
 
-def _meaning_of_all(given: Mapping[str, Given]) -> int | str | None:
-    settings = Settings(given, os.environ)
-    meant: int | str | None = settings.get("gpus").value or settings.get("all_gpus").value
-    return meant
-
-
 def _count(given: Mapping[str, Given], asked: Asked) -> int | None:
     """Return how many GPUs a service is to get; None for all."""
     if asked.devices:
         return len(asked.devices)
     if asked.number != "all":
         return int(asked.number or 1)
-    meant = _meaning_of_all(given)
-    return None if meant in (None, "all") else int(meant or 1)
+    settings = Settings(given, os.environ)
+    meant = settings.get("gpus").value or settings.get("all_gpus").value
+    return None if meant in (None, "all") else int(meant)
 
 
 def _merge_requests(given: Mapping[str, Given], wanted: Sequence[_Wanted]) -> Settings:
@@ -339,10 +332,9 @@ def _merge_requests(given: Mapping[str, Given], wanted: Sequence[_Wanted]) -> Se
 
 
 def _refuse_common(services: Sequence[ServiceLaunch]) -> None:
-    for at, one in enumerate(services):
-        for other in services[at + 1 :]:
-            if one.required and other.required and one.required.uuids & other.required.uuids:
-                raise UsageError(
-                    f"services {printable(one.name)} and {printable(other.name)} name the same "
-                    "GPU: each gets GPUs of its own"
-                )
+    for one, other in combinations(services, 2):
+        if one.required and other.required and one.required.uuids & other.required.uuids:
+            raise UsageError(
+                f"services {printable(one.name)} and {printable(other.name)} name the same GPU: "
+                "each gets GPUs of its own"
+            )

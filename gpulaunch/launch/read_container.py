@@ -26,8 +26,11 @@ from gpulaunch.launch.settings import Setting, Settings
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.gpu_names import gpus_text
-from gpulaunch.profiles.catalog import Label
 from gpulaunch.records import replace
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulaunch.profiles.catalog import Label
 
 _ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended
 _ENDING_LOOK_S = 0.02
@@ -318,9 +321,13 @@ def option_text(given: Mapping[str, Given]) -> str:
     )
 
 
-def _profile_label(name: str, image: Image | None) -> Label | None:
+def _profile_label(name: str, image: Image | None) -> "Label | None":
     text = image.labels.get(PROFILE_LABEL) if image else None
-    return Label(name, PROFILE_LABEL, text) if text else None
+    if not text:
+        return None
+    from gpulaunch.profiles.catalog import Label  # late: few images have a profile
+
+    return Label(name, PROFILE_LABEL, text)
 
 
 def warn_of_options(

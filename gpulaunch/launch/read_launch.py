@@ -14,11 +14,14 @@ from gpulaunch.machine.find import Machine
 from gpulaunch.machine.topology import counts_as_cuda
 from gpulaunch.process.ending import KILL_S
 from gpulaunch.process.system import is_cancelled_by_kill
-from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.mps_directories import PATIENCE_S, MpsPlace, base_directory
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # many launches have no profile
+    from gpulaunch.profiles.catalog import Label
 
 MAX_NAME_CHARACTERS = 1000
 
@@ -34,7 +37,7 @@ def read_launch(
     *,
     name: str | None,
     warn: Callable[[str], None],
-    label: Label | None = None,
+    label: "Label | None" = None,
     pattern: Pattern | None = None,
 ) -> Launch:
     """Read and check everything that a launch needs; take nothing yet.
@@ -236,13 +239,19 @@ def _read_mps_place(settings: Settings, machine: Machine) -> MpsPlace | None:
     return None if machine.key else place
 
 
-def _read_profile(settings: Settings, label: Label | None) -> Profile:
+def _read_profile(settings: Settings, label: "Label | None") -> Profile:
     """Return the profile that is named, or an empty one, with the values of --set."""
-    setting = settings.get("profile", label)
-    if isinstance(setting.value, Label):
-        profile = labelled_profile(setting.value)
-    else:
-        profile = load_profile(setting.value) if setting.value else Profile()
+    named = settings.get("profile", label).value
+    profile = Profile()
+    if named:
+        from gpulaunch.profiles.catalog import (
+            Label,
+            labelled_profile,
+            load_profile,
+        )  # late: as above
+
+        is_label = isinstance(named, Label)
+        profile = labelled_profile(named) if is_label else load_profile(named)
     instead = settings.given("set")
     if not instead:
         return profile

@@ -6,7 +6,6 @@ from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.files.size import format_size
 from gpulaunch.launch.settings import Setting, Settings
 from gpulaunch.machine.topology import Topology
-from gpulaunch.profiles.collocation import slowdowns_both_ways
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.typing import Any
@@ -110,6 +109,8 @@ def _read_utility(settings: Settings, profile: Profile, policy: str) -> requests
     weights = settings.get("utility_weights").value
     if not POLICIES[policy].goes_by_utility:
         return requests.UtilityTerms()
+    from gpulaunch.profiles.collocation import slowdowns_both_ways  # late: few go by utility
+
     return requests.UtilityTerms(
         least=least or 0.0,
         weights=weights or Weights(),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from gpulaunch.containers.engines import clients_at_hand
 from gpulaunch.decide.decide import Refuse, Wait
 from gpulaunch.errors import TimedOutError
 from gpulaunch.files.duration import format_duration
@@ -12,12 +13,17 @@ from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.keepers import Keeper, keeper_for
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
+from gpulaunch.leases.table import Table
+from gpulaunch.process.system import seconds_since_boot
 from gpulaunch.records import Record
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches share
     from gpulaunch.leases.share import Share
+
+_WORTH_A_QUESTION_S = 1.0
 
 
 class Ended(Record):
@@ -69,10 +75,24 @@ def run(
         if status is None:
             status = keeper.end()
         ended(status)
+        _tell_of_overlaps(launch, table, acquired.lease)
     if not in_time:
         limit = format_duration(launch.time_limit_s or 0)
         raise TimedOutError(f"the job ran longer than its limit of {limit}")
     return Ended(status)
+
+
+def _tell_of_overlaps(launch: Launch, table: Table, lease: Lease) -> None:
+    """Warn of containers that were started over the GPUs of a job that is just over.
+
+    It costs a question to each engine that runs, which a short job is not worth.
+    """
+    if seconds_since_boot() - lease.clock_s < _WORTH_A_QUESTION_S or not clients_at_hand():
+        return
+    from gpulaunch.launch.started_over import started_over  # late: many machines have no engine
+
+    for text in started_over(launch.machine, table, lease):
+        table.warn(text)
 
 
 @contextmanager

@@ -11,6 +11,9 @@ from contextlib import suppress
 
 from gpulaunch.process.system import stat_fields
 
+SETTLE_S = 0.3
+"""Time that processes of a job have to end by themselves once its main process has ended."""
+
 KILL_S = 2.0
 """Time for the kernel to reap killed processes; one that hangs in a driver may never go."""
 

@@ -75,6 +75,7 @@ def status_document(
                 user_name(lease.user_id),
                 _left_over_document(lease, (left_over or {}).get(lease.id), outside),
                 (standings or {}).get(lease.id),
+                [one.id for one in containers if lease in one.leases_beside(leases)],
                 stopped=lease.id in stopped,
             )
             for lease in leases
@@ -139,6 +140,7 @@ def _lease_document(
     user: str,
     left_over: Document,
     standing: Standing | None,
+    containers_beside: Sequence[str],
     *,
     stopped: bool,
 ) -> Document:
@@ -165,6 +167,7 @@ def _lease_document(
         "container_name": container.name if container else None,
         "container_state": container.state if container else None,
         "container_problem": standing.problem if standing else None,
+        "containers_beside": containers_beside,
         "name": lease.name,
         "parent": lease.ancestors[0] if lease.ancestors else None,
         "assumed": list(lease.assumed),

@@ -29,7 +29,7 @@ def status_table(document: Document, now: datetime) -> Group:
             "GPUs", *shares, "user", "since", "lease", "profile", "command", right=("since",)
         )
         for lease in _one_for_each_step(document["leases"]):
-            held, *others = _lease_cells(lease, now)
+            held, *others = _lease_cells(lease, document["containers"], now)
             table.add_row(held, *([_share_cell(lease)] if shares else []), *others)
         lines += [table, Text()]
         lines += [
@@ -154,7 +154,7 @@ def _container_note(lease: Document) -> str:
 def _running_container_note(container: Document) -> str:
     """Return what is to be known of a running container without a lease, beside its GPUs' lines."""
     name, program = container["name"], container["engine"]
-    title = f"container {name} ({program})"
+    title = _title(container)
     if container["sees_all"]:
         return f"{title} sees all GPUs"
     gpus = f"GPU{'' if len(container['gpus']) == 1 else 's'} {','.join(container['gpu_names'])}"
@@ -169,6 +169,10 @@ def _running_container_note(container: Document) -> str:
     return ""
 
 
+def _title(container: Document) -> str:
+    return f"container {container['name']} ({container['engine']})"
+
+
 def _format_names(gpus: Sequence[Document]) -> str:
     """Return the names of GPUs: ranges of whole GPUs, then MIG instances."""
     whole = frozenset(gpu["index"] for gpu in gpus if gpu["name"] == str(gpu["index"]))
@@ -180,7 +184,9 @@ def _format_names(gpus: Sequence[Document]) -> str:
     )
 
 
-def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
+def _lease_cells(
+    lease: Document, containers: Sequence[Document], now: datetime
+) -> list[str | Text]:
     profile = printable(lease["profile"] or "")
     # A single GPU has no traffic that could be assumed.
     if lease["assumed"] and len(lease["gpus"]) > 1:
@@ -190,6 +196,9 @@ def _lease_cells(lease: Document, now: datetime) -> list[str | Text]:
     inside += _job_note(lease)
     inside += f"container {lease['container_name']}: " if lease["container_name"] else ""
     inside = f"stopped: {inside}" if lease["stopped"] else inside
+    for container in containers:
+        if container["id"] in lease["containers_beside"]:
+            inside = f"beside {_title(container)}: {inside}"
     since = age(lease["started_at"], now)
     if lease["time_limit_s"] is not None:
         since += f" of {format_duration(lease['time_limit_s'])}"

@@ -4,11 +4,13 @@ Both make the same container but for its GPUs, which are those that the line ask
 writes down what it is to make, and makes nothing, so neither images nor an engine are needed.
 """
 
+import itertools
+import json
 import os
 import shutil
 import subprocess
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ import command_lines
 import pytest
 from command_lines import CommandLine
 from conftest import DGX, Launcher, held
-from engine import SEARCHED
+from engine import SEARCHED, link_compose
 from recording_engine import RecordingEngine
 
 UUIDS = [f"GPU-dgx1-v100-{index}" for index in range(8)]
@@ -29,15 +31,35 @@ INFO = {
     "DiscoveredDevices": [{"Source": "cdi", "ID": f"{KIND}{uuid}"} for uuid in UUIDS],
 }
 SAYS_ALL = {"Config": {"Env": ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"], "Labels": {}}}
+APP = {"Id": f"sha256:{'0' * 64}", "Config": {"Env": ["PATH=/bin"], "Labels": {}}}
+ANSWERS = {
+    "/containers/json": [],
+    "/images/app:1/json": APP,
+    "/info": INFO,
+    "/networks": [],
+    "/networks/create": {"Id": "network"},
+    "/version": {"Version": "28.5.2"},
+    "/volumes/create": {"Name": "volume"},
+}
 OUR_VARIABLES = ("NVIDIA_VISIBLE_DEVICES=", "GPULAUNCH_LEASE=")
+COMPOSES_LABELS = {
+    f"com.docker.compose.{name}" for name in ("config-hash", "project.config_files", "slug")
+}
+"""Labels that change with a service's GPUs, or by chance."""
 
 
 class Session:
-    """A home with a terminal as standard input, where a client finds the recording engine."""
+    """A home with a terminal as standard input, where a client finds the recording engine.
+
+    Attributes:
+        folder: where clients are called.
+    """
 
     def __init__(self, home: Path) -> None:
         self.engine = RecordingEngine(home)
-        self.home = home
+        self.engine.answers = dict(ANSWERS)
+        link_compose(home)
+        self.home = self.folder = home
         self.terminal, self.stdin = os.openpty()  # clients refuse -it without one
         (home / "env.txt").write_text("JULIA_NUM_THREADS=4\n")
 
@@ -54,7 +76,7 @@ class Session:
         return subprocess.run(
             words,
             env={**environment, "DOCKER_HOST": self.engine.host, "DOCKER_CONFIG": str(self.home)},
-            cwd=self.home,
+            cwd=self.folder,
             stdin=self.stdin,
             capture_output=True,
             text=True,
@@ -69,7 +91,7 @@ class Made(NamedTuple):
     Attributes:
         image: the container's image; None if there is no container.
         container: the container, without orders of no effect.
-        rest: the same without its GPUs, and without the names of its lease.
+        rest: the same without its GPUs, the names of its lease, and what compose computes of them.
         gpus: its GPUs: indices, and in the line's own words what is no UUID.
         complaint: what the client printed on standard error if there is no container.
     """
@@ -89,15 +111,19 @@ def made_by_docker(session: Session, words: Sequence[str], environment: Mapping[
         assert done.returncode > 0
         return Made(None, {}, {}, [], done.stderr)
     (container,) = containers
+    slug = container["Labels"].get("com.docker.compose.slug")
+    if slug:  # a random part of names
+        container = json.loads(json.dumps(container).replace(slug[:12], "slug"))
     host = container["HostConfig"]
     host["Binds"] = sorted(host["Binds"] or [])  # the client itself shuffles these and Env
     variables = container["Env"] or []
     container["Env"] = sorted(variables)
-    labels = container["Labels"].items()
+    labels = container["Labels"]
+    ours = {name for name in labels if name.startswith("io.gpulaunch.")} | COMPOSES_LABELS
     rest = {
         **container,
         "Env": [text for text in sorted(variables) if not text.startswith(OUR_VARIABLES)],
-        "Labels": {name: text for name, text in labels if not name.startswith("io.gpulaunch.")},
+        "Labels": {name: text for name, text in labels.items() if name not in ours},
         "HostConfig": {**host, "DeviceRequests": None},
     }
     return Made(container["Image"], container, rest, _gpus(host, variables), "")
@@ -115,26 +141,13 @@ def _gpus(host: Mapping[str, Any], variables: Sequence[str]) -> list[int | str]:
     return sorted((UUIDS.index(uuid) if uuid in UUIDS else uuid for uuid in uuids), key=str)
 
 
-MADE_BY: dict[str, tuple[str, Callable[[Session, Sequence[str], Mapping[str, str]], Made]]] = {
-    "docker": ("docker", made_by_docker),
-    "nvidia-docker": ("docker", made_by_docker),
-}
-"""The clients that are compared: the program without gpulaunch, and what runs a command."""
-
-
-def names_no_gpus(line: CommandLine) -> bool:
-    """Return whether a line leaves its GPUs to the image."""
-    words = ("--gpus", "NVIDIA_VISIBLE_DEVICES=", "nvidia.com/gpu=", "NV_GPU=")
-    return not any(word in line.line for word in words)
-
-
 def cases() -> Iterator[Any]:
-    """Yield the lines for the clients that are compared, as parameters of a test."""
-    for number, line in enumerate(command_lines.for_clients(*MADE_BY), 1):
+    """Yield the lines of docker and nvidia-docker, as parameters of a test."""
+    for number, line in enumerate(command_lines.for_clients("docker", "nvidia-docker"), 1):
         yield pytest.param(line, id=f"{number} {line.source}")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """Yield a session whose engine has the GPUs of dgx1-v100."""
     if not shutil.which("docker", path=SEARCHED):
@@ -149,18 +162,16 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 @pytest.mark.parametrize("line", list(cases()))
 def test_line(session: Session, launcher: Launcher, line: CommandLine) -> None:
     """A line with gpulaunch before it makes the same container, with the GPUs that it asks for."""
-    program, make = MADE_BY[line.client]
     environment = launcher.environment | line.environment
     environment["PATH"] += f":{SEARCHED}"
-    session.engine.answers = {"/info": INFO, "/containers/json": []}
-    alone = make(session, [program, *line.words[1:]], environment)
+    alone = made_by_docker(session, ["docker", *line.words[1:]], environment)
     if alone.image and line.gpus not in (1, "other maker"):
         name = urllib.parse.quote(alone.image, safe=":@")
         session.engine.answers[f"/images/{name}/json"] = SAYS_ALL
     # Beside a lease of GPU 6 the first choice is not GPU 0, which most lines name.
     beside = held(launcher, *DGX, "--only", "6") if isinstance(line.gpus, list) else nullcontext()
     with beside:
-        ours = make(session, [launcher.script, *DGX, *line.words], environment)
+        ours = made_by_docker(session, [launcher.script, *DGX, *line.words], environment)
     match line.gpus:
         case "refused":
             assert (ours.image, ours.complaint > "") == (None, True)
@@ -170,3 +181,60 @@ def test_line(session: Session, launcher: Launcher, line: CommandLine) -> None:
             want = {"all": [*range(8)], "none": []}.get(str(gpus), gpus)
             got = len(ours.gpus) if isinstance(want, int) else ours.gpus
             assert (ours.complaint, ours.rest, got) == ("", alone.rest, want)
+
+
+SERVICE = {
+    "image": "app:1",
+    "env_file": "service.env",
+    "environment": ["OF_PROJECT=${OF_PROJECT-}", "PRICE=1$$", "HOME"],
+    "volumes": ["./data:/data:ro", "kept:/kept"],
+    "ports": ["8000:80"],
+    "shm_size": "1g",
+    "ipc": "host",
+    "command": ["serve", "--port", "80"],
+}
+
+
+def write_project(line: CommandLine, folder: Path) -> None:
+    """Write the files that a line of docker compose is about, the last one with the GPUs."""
+    said = [
+        (word, after)
+        for word, after in itertools.pairwise([*line.words, ""])
+        if word in ("-f", "--file", "--env-file", "--profile")
+    ]
+    files = [folder / after for word, after in said if word in ("-f", "--file")]
+    files = files or [folder / "docker-compose.yml"]
+    for path in (*files, *(folder / after for word, after in said if word == "--env-file")):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("OF_PROJECT=5\n")
+    (files[0].parent / "service.env").write_text("OF_SERVICE=a$$b\n")
+    name = "train" if "train" in line.words else "app"
+    count = line.gpus if line.gpus in (1, "all") else 2
+    reserved = {"driver": "nvidia", "count": count, "capabilities": ["gpu"]}
+    deploy = {"deploy": {"resources": {"reservations": {"devices": [reserved]}}}}
+    profiles = {"profiles": [after for word, after in said if word == "--profile"]}
+    services = {name: {**SERVICE, **profiles}, "off": {"image": "off:1", "profiles": ["off"]}}
+    files[0].write_text(json.dumps({"services": services, "volumes": {"kept": {}}}))
+    if files[1:]:
+        files[-1].write_text(json.dumps({"services": {name: deploy}}))
+    else:
+        services[name] |= deploy
+        files[0].write_text(json.dumps({"services": services, "volumes": {"kept": {}}}))
+
+
+@pytest.mark.parametrize(
+    "line", command_lines.for_clients("docker compose"), ids=lambda line: line.source
+)
+def test_line_of_compose(session: Session, launcher: Launcher, line: CommandLine) -> None:
+    """A line of docker compose with gpulaunch before it makes the same container, with its GPUs."""
+    session.folder = session.home / "parent" / "project"
+    session.folder.mkdir(parents=True)
+    write_project(line, session.folder)
+    environment = launcher.environment | {"PATH": f"{launcher.environment['PATH']}:{SEARCHED}"}
+    alone = made_by_docker(session, line.words, environment)
+    beside = session.engine.documents("s/create")[:-1]  # a network and a volume
+    ours = made_by_docker(session, [launcher.script, *DGX, *line.words], environment)
+    assert (ours.complaint, ours.rest) == ("", alone.rest)
+    assert session.engine.documents("s/create")[:-1] == beside
+    asked = {"1": 1, "all": 8}.get(str(line.gpus), 2)
+    assert (alone.gpus[0], len(ours.gpus)) == ("-1" if asked == 8 else f"{asked}", asked)

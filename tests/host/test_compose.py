@@ -212,6 +212,29 @@ def test_up_again_keeps_what_runs(project: Project) -> None:
     assert {name: project.inspect(name)["Id"] for name in MIXED} == ids
 
 
+def test_services_without_gpus_keep_their_containers(project: Project) -> None:
+    """Up with gpulaunch after one without, and the reverse, makes no container without GPUs anew.
+
+    Compose does that if its hash of a service differs; variables of an env_file are in it.
+    """
+    (project.directory / "db.env").write_text("FROM_FILE=a$$b\n")
+    (project.directory / "data").mkdir()
+    own = service(
+        env_file="db.env",
+        environment=["DOLLAR=a$$b", "HOME"],
+        labels={"my.label": "a$$b"},
+        volumes=["./data:/data"],
+        healthcheck={"test": ["CMD", "true"]},
+    )
+    project.write({**MIXED, "db": own})
+    assert project.plain("up", "-d", "db").returncode == 0
+    made = project.inspect("db")["Id"]
+    project.up()
+    assert project.inspect("db")["Id"] == made
+    assert project.plain("up", "-d", "db").returncode == 0
+    assert project.inspect("db")["Id"] == made
+
+
 def test_up_again_replaces_what_has_ended(project: Project) -> None:
     """A second up gives new GPUs to a service that has ended, and leaves the others alone."""
     project.up()

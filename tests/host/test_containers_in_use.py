@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, held, holders, wait_for_end
+from conftest import DGX, Launcher, companion_of, held, holders, wait_for_end
 from conftest import complaint as told
 from engine import IMAGE, Engine, write_cdi_spec
 from test_docker import DESCRIBED, LONG, Host, complaint, host, real_host, until
@@ -230,22 +230,66 @@ def test_lease_counts_once(host: Host) -> None:
 
 
 def test_docker_start_over_a_lease(host: Host) -> None:
-    """A docker start by hand on GPUs that are leased since is told by status and doctor."""
+    """A docker start by hand on GPUs that are leased since is told by status, doctor and launcher.
+
+    The launcher tells at the end of its job, if that took a second or longer.
+    """
     container = host.detached(
         "docker", "run", "-d", "--init", "--gpus", "2", "--name", "server", *LONG
     )
     host.do("kill", "server")
     host.await_free()
-    with held(host.launcher, *DGX, "--only", "3,4", "-n", "2"):
+    with held(host.launcher, *DGX, "--only", "3,4", "-n", "2") as job:
+        began = time.monotonic()
         assert (lines(host.launcher, *DGX), findings(host.launcher, *DGX)) == ([], [])
         host.do("start", "server")
         lease = host.lease()["id"]
         beside = f"container server (docker) has GPUs 0,3 beside lease {lease}"
-        assert lines(host.launcher, *DGX) == [*used(0), f"{beside}: 'docker stop server' ends it"]
+        row, *notes = lines(host.launcher, *DGX)
+        assert "beside container server (docker): sh -c" in row
+        assert notes == [*used(0), f"{beside}: 'docker stop server' ends it"]
         assert (f"{beside} (root)", "'docker stop server'") in findings(host.launcher, *DGX)
-        (shown,) = status(host.launcher, *DGX)["containers"]
+        document = status(host.launcher, *DGX)
+        (shown,) = document["containers"]
         assert (shown["id"], shown["gpus"], shown["leases"]) == (container, [0, 3], [lease])
+        assert document["leases"][0]["containers_beside"] == [container]
+        until(lambda: time.monotonic() > began + 1, "a job that is no short one")
+        _, said = job.process.communicate("\n", timeout=30)
+        assert said == f"gpulaunch: warning: {beside}: 'docker stop server' ends it\n"
     assert free_gpus(host.launcher, *DGX) == [1, 2, 4, 5, 6, 7]
+
+
+def test_container_of_a_job_is_not_told(host: Host) -> None:
+    """A container that a job launched in its own lease has its GPUs rightly, and no line tells."""
+    script = f"{host.launcher.script} docker run -d --init --gpus 1 {' '.join(LONG)} && sleep 1.1"
+    done = host.run("-n", "2", "--", "sh", "-c", script)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("ci", "text"),
+    [
+        ("false", "its launcher and companion are gone, and its container goes on"),
+        ("true", "its CI job is gone, and its container was left"),
+    ],
+)
+def test_doctor_tells_of_a_container_that_nobody_watches(host: Host, ci: str, text: str) -> None:
+    """Doctor says of a container without launcher and companion that it is, and how to end it."""
+    host.environment["CI"] = ci
+    script = "echo ready; exec sleep 1000"
+    with host.start("docker", "run", "--init", IMAGE, "sh", "-c", script) as process:
+        assert process.stdout.readline() == "ready\n"
+        lease = host.lease()["id"]
+        (path,) = host.launcher.state.glob("gpulaunch.lease.*")
+        companion = companion_of(host.launcher, process.pid)
+        for pid in (companion, *holders(path) - {companion, process.pid}, process.pid):
+            os.kill(pid, signal.SIGKILL)
+    until(lambda: not holders(path), "the end of all who hold the lease")
+    assert findings(host.launcher, *DGX) == [
+        (f"lease {lease} (root): {text}", f"'gpulaunch free {lease}' ends it")
+    ]
+    done = host.launcher.run("free", lease)
+    assert (done.returncode, findings(host.launcher, *DGX)) == (0, [])
 
 
 @pytest.mark.parametrize("by", ["its name", "its former lease"])

@@ -74,6 +74,7 @@ class DockerClient:
         self.address = socket_path
         self._answer_s = answer_s
         self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
+        self._lease_of: dict[str, str | None] = {}
 
     def exists(self) -> bool:
         """Return whether the socket exists."""
@@ -124,10 +125,16 @@ class DockerClient:
             )
         except _NotFoundError:
             return None
-        image = self.image(found.image_id) if found.lease_id else None
-        if image and image.labels.get(LEASE_LABEL) == found.lease_id:
+        if found.lease_id and self._lease_of_image(found.image_id) == found.lease_id:
             return replace(found, lease_id=None, uuids=(), shares=False)
         return found
+
+    def _lease_of_image(self, image_id: str) -> str | None:
+        """Return the lease in an image's labels, which never change under its id."""
+        if image_id not in self._lease_of:
+            image = self.image(image_id)
+            self._lease_of[image_id] = image.labels.get(LEASE_LABEL) if image else None
+        return self._lease_of[image_id]
 
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
         """Return the containers of a lease; see EngineClient.containers_of."""
@@ -291,15 +298,11 @@ class DockerClient:
 
     def _no_answer_error(self, problem: OSError) -> NoAnswerError:
         reason = os.strerror(problem.errno).lower() if problem.errno else str(problem)
-        reason = (
-            f"no answer in {round(self._answer_s, 1):g} s"
-            if isinstance(problem, TimeoutError)
-            else reason
-        )
-        kinds = {PermissionError: ForbiddenError, TimeoutError: LateError}
-        kind = next(
-            (kind for cause, kind in kinds.items() if isinstance(problem, cause)), NoAnswerError
-        )
+        kind = NoAnswerError
+        if isinstance(problem, PermissionError):
+            kind = ForbiddenError
+        if isinstance(problem, TimeoutError):
+            kind, reason = LateError, f"no answer in {round(self._answer_s, 1):g} s"
         return kind(f"cannot reach the Docker Engine at {self.address}: {reason}")
 
 
@@ -383,6 +386,8 @@ def _read_action(line: bytes) -> Iterator[str]:
 
 def _percent_encode(text: str) -> str:
     """Percent-encode a text for a path or a query."""
+    if text.isascii() and text.isalnum():  # an id
+        return text
     return "".join(
         chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode(errors="replace")
     )

@@ -97,13 +97,6 @@ def _before_subcommand(command: ContainerCommand) -> tuple[str, ...]:
     return command.argv[:begin]
 
 
-def profiles_matter(project: Project, command: ContainerCommand) -> bool:
-    """Return whether only compose knows the services that a command without names is about."""
-    return not command.operands and any(
-        service.get("profiles") for service in project["services"].values()
-    )
-
-
 def concerned_services(
     project: Project, command: ContainerCommand, enabled: Iterable[str]
 ) -> list[str]:

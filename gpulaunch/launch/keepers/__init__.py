@@ -6,7 +6,6 @@ one protocol.
 
 from collections.abc import Sequence
 
-from gpulaunch.launch.keepers.process import ProcessKeeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
@@ -17,21 +16,27 @@ from gpulaunch.typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # few launches share
     from gpulaunch.leases.share import Share
+    from gpulaunch.process.job import Job
 
 
 class Keeper(Protocol):
     """A job with its lease. Made before the lease is taken, so that its pid can be recorded."""
 
+    _job: "Job | Keeper"
+
     @property
     def process(self) -> Process:
         """The job's process."""
+        return self._job.process
 
     @property
     def stopped_s(self) -> float:
         """Seconds for which the job and this process were stopped, as by Ctrl-Z."""
+        return self._job.stopped_s
 
     def dismiss(self) -> None:
-        """Undo everything: the GPUs went to another launch."""
+        """Undo everything, without starting the job: the GPUs went to another launch."""
+        self._job.dismiss()
 
     def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
         """Start the job on the GPUs of its lease, in rank order."""
@@ -71,4 +76,6 @@ def keeper_for(launch: Launch, table: Table, record: Draft, share: "Share | None
         from gpulaunch.launch.keepers.container import ContainerKeeper  # late: few are docker's
 
         return ContainerKeeper(launch, table, record)
+    from gpulaunch.launch.keepers.process import ProcessKeeper
+
     return ProcessKeeper(launch, table, record)

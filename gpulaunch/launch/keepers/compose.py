@@ -1,6 +1,5 @@
 """ComposeKeeper: a lease for all services of a project, and in it one for each."""
 
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -17,7 +16,9 @@ from gpulaunch.errors import FailedError
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.callbacks import Callbacks
+from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch, Patience
+from gpulaunch.launch.read_compose import written
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft, is_alive
 from gpulaunch.leases.table import Table, release
@@ -42,7 +43,7 @@ class _ServiceHolder:
         self.companion.dismiss()
 
 
-class ComposeKeeper:
+class ComposeKeeper(Keeper):
     """The docker command as a child of this process, and a companion for each service's lease.
 
     The lease that it is made for holds the GPUs of all services until each service has a lease of
@@ -59,26 +60,15 @@ class ComposeKeeper:
         self._launch, self._compose = launch, compose
         self._table, self._record = table, record
         self._held: list[Acquired[_ServiceHolder]] = []
-        self._has_outer = True
         self._is_started = False
         self._follows = False
         # A file in memory is gone with the last process that has it open, however that ends.
         self._file = os.memfd_create("compose")
         self._job = Job(keep=self._file)
 
-    @property
-    def process(self) -> Process:
-        """The docker command's process."""
-        return self._job.process
-
-    @property
-    def stopped_s(self) -> float:
-        """Seconds for which the command and this process were stopped, as by Ctrl-Z."""
-        return self._job.stopped_s
-
     def dismiss(self) -> None:
         """End the child without starting docker."""
-        self._job.dismiss()
+        super().dismiss()
         os.close(self._file)
 
     def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:  # noqa: ARG002  each service's are chosen again
@@ -100,12 +90,10 @@ class ComposeKeeper:
             if service.container.leaves_out_gpus:
                 name = launch.machine.topology.name
                 self._table.warn(f"{name} is only described: its GPUs get into no container")
-        self._release_outer(lease)
-        with os.fdopen(os.dup(self._file), "w") as file:
-            json.dump(project, file)
-        path = f"/proc/self/fd/{self._file}"
-        line = generated_line(self._compose.command, project, self._compose.directory, path)
+        release(self._table, self._record, lease)
         self._is_started = True
+        compose, path = self._compose, written(project, self._file)
+        line = generated_line(compose.command, project, compose.directory, path)
         self._job.start(Started(line, dict.fromkeys(HOST_VARIABLES), frozenset()))
         if not is_cancelled_by_kill():
             self._follows = True
@@ -158,11 +146,6 @@ class ComposeKeeper:
             return held
         raise FailedError(f"service {service.name}: {held.reason}")
 
-    def _release_outer(self, lease: Lease) -> None:
-        if self._has_outer:
-            self._has_outer = False
-            release(self._table, self._record, lease)
-
     def wait(self, limit_s: float | None) -> int | None:
         """Wait for docker; return its wait status, or None if it runs longer than the limit."""
         return self._job.wait(limit_s)
@@ -182,10 +165,10 @@ class ComposeKeeper:
         Returns:
             False if a service keeps its lease.
         """
+        over = [self._is_over(held) for held in self._held]
         if not self._is_started:
             self._job.dismiss()
-        over = [self._is_over(held) for held in self._held]
-        self._release_outer(lease)
+            release(self._table, self._record, lease)
         return all(over)
 
     def _is_over(self, held: Acquired[_ServiceHolder]) -> bool:

@@ -6,27 +6,29 @@ from collections.abc import Callable, Sequence
 
 from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.duration import format_duration
+from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.left_overs import SETTLE_S, LeaseCompanion, without_mps
 from gpulaunch.leases.environment import in_sight, job_environment
-from gpulaunch.leases.holders import nested_processes
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
 from gpulaunch.machine.find import find_at_work
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.companion import is_companion
-from gpulaunch.process.ending import descendants, end_all, family, wait_for_all
-from gpulaunch.process.identity import Process
+from gpulaunch.process.ending import SETTLE_S, descendants, end_all, family, wait_for_all
 from gpulaunch.process.job import Job, Started, cpus_near
 from gpulaunch.process.system import command_text, is_cancelled_by_kill
 from gpulaunch.sharing.mps_directories import inherited_variables
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulaunch.launch.left_overs import LeaseCompanion
 
 LOOK_EVERY_S = 60.0
 """Time between two looks whether the lease's record is still there."""
 
 
-class ProcessKeeper:
+class ProcessKeeper(Keeper):
     """The job as a child of this process, forked but not started.
 
     Args:
@@ -53,19 +55,9 @@ class ProcessKeeper:
         self._is_removed = False
         self._job = Job(keep=record.fd)
 
-    @property
-    def process(self) -> Process:
-        """The job's process."""
-        return self._job.process
-
-    @property
-    def stopped_s(self) -> float:
-        """Seconds for which the job and this process were stopped, as by Ctrl-Z."""
-        return self._job.stopped_s
-
     def dismiss(self) -> None:
-        """End the child without starting the job."""
-        self._job.dismiss()
+        """End the child without starting the job, and the companions."""
+        super().dismiss()
         self._dismiss_companions()
 
     @property
@@ -75,6 +67,8 @@ class ProcessKeeper:
 
     def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
         """Start the job on the GPUs of its lease, in rank order."""
+        from gpulaunch.launch.left_overs import LeaseCompanion  # late: containers have another
+
         self._companion = LeaseCompanion(
             self._table,
             self._record,
@@ -243,6 +237,9 @@ class ProcessKeeper:
         """
         if not descendants():
             return set()
+        from gpulaunch.launch.left_overs import without_mps  # late: few jobs leave anything
+        from gpulaunch.leases.holders import nested_processes
+
         found = descendants(nested_processes(self._table, lease.id))
         return without_mps({pid for pid in found if not is_companion(pid)})
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.keepers.process import ProcessKeeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.lease import Lease
@@ -9,11 +10,10 @@ from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.share import Share
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.process.identity import Process
 from gpulaunch.sharing.membership import Membership
 
 
-class SharedKeeper:
+class SharedKeeper(Keeper):
     """A process or container whose job is a member of a share group.
 
     Args:
@@ -40,19 +40,9 @@ class SharedKeeper:
         for problem in self._membership.take_off(pids):
             self._table.warn(problem)
 
-    @property
-    def process(self) -> Process:
-        """The job's process."""
-        return self._job.process
-
-    @property
-    def stopped_s(self) -> float:
-        """Seconds for which the job and this process were stopped, as by Ctrl-Z."""
-        return self._job.stopped_s
-
     def dismiss(self) -> None:
-        """Undo everything: the GPUs went to another launch."""
-        self._job.dismiss()
+        """Undo everything, and leave the share group."""
+        super().dismiss()
         self._membership.dismiss()
 
     def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
