@@ -50,7 +50,7 @@ class Site:
 
     def command(self, *options: str, launch: tuple[str, ...] = (), job: str = SHOW) -> list[str]:
         """Return argv of srun with a launch in each task."""
-        return ["srun", *options, "gpulaunch", *DGX, *launch, "--", "sh", "-c", job]
+        return ["srun", "-Q", *options, "gpulaunch", *DGX, *launch, "--", "sh", "-c", job]
 
     def srun(self, *options: str, **named) -> subprocess.CompletedProcess[str]:
         """Run a launch in each task to its end."""
@@ -317,7 +317,7 @@ def test_srun_that_leaves_the_node(site: Site, tmp_path: Path) -> None:
 
 def test_doctor(site: Site) -> None:
     """Doctor says that without device cgroups nothing keeps a job off the other GPUs."""
-    command = ("srun", *NODE, "-n1", "--gres=gpu:2", "gpulaunch", "doctor", *DGX, "--json")
+    command = ("srun", "-Q", *NODE, "-n1", "--gres=gpu:2", "gpulaunch", "doctor", *DGX, "--json")
     done = site.slurm.run(*command, environment=site.environment)
     found = {row["subject"]: row for row in json.loads(done.stdout)["findings"]}["cluster engine"]
     assert found["state"] == "warning"
@@ -362,7 +362,7 @@ def test_rank_map(site: Site, tmp_path: Path) -> None:
 def test_ordinary_user(site: Site, alice: User) -> None:  # noqa: F811
     """A user who is not root has the same in a job: a grant, ranks, and a lease with its name."""
     launch = (alice.script, *alice.first, *DGX, "--", "sh", "-c", SHOW)
-    command = ("srun", *NODE, "-n2", "--gres=gpu:2", *launch)
+    command = ("srun", "-Q", *NODE, "-n2", "--gres=gpu:2", *launch)
     environment = {**alice.environment, TABLES: site.environment[TABLES], **site.slurm.environment}
     environment["PATH"] = "/usr/bin:/bin"
     del environment["GPULAUNCH_STATE_DIR"]
