@@ -8,7 +8,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -243,6 +243,17 @@ def test_shards(site: Site) -> None:
         assert [lease["engine_job"]["shared"] for lease in status["leases"]] == [True, True]
         assert [gpu["state"] for gpu in status["gpus"]][:2] == ["shared", "free"]
         assert site.launcher.run(*DGX, "--only", "0", "--", "true").returncode == 75
+
+
+def test_shards_of_several_jobs(site: Site) -> None:
+    """Jobs of Slurm that have shards of the same GPU run at once, as Slurm wants them to."""
+    with ExitStack() as stack:
+        gpus = []
+        while len(set(gpus)) == len(gpus) < 8:  # Slurm takes a socket for each at first
+            (line,) = stack.enter_context(site.holding(*NODE, "-n1", "--gres=shard:2"))
+            gpus.append(line.split()[1])
+        jobs = {lease["engine_job"]["id"] for lease in site.status()["leases"]}
+        assert (len(jobs), len(set(gpus))) == (len(gpus), len(gpus) - 1)
 
 
 def test_mps(site: Site) -> None:
