@@ -5,13 +5,14 @@ from collections.abc import Sequence
 
 from gpulaunch.decide.needs import expected_slowdown, explain_unmet, latest_starts, needs_of
 from gpulaunch.decide.placement.place import Placement, place
-from gpulaunch.decide.placement.policies import POLICIES, too_many_to_try
+from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES, too_many_to_try
 from gpulaunch.decide.placement.problem import PlacementProblem, UtilitySetting
 from gpulaunch.decide.request import Request, Unfit
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
+from gpulaunch.records import replace
 
 
 def pose_problem(
@@ -81,3 +82,23 @@ def choose(
         best += "; there are too many placements to try them all"
     asked = f"{gpus_text(problem.count)} requested with a utility of {least:g}"
     return Unfit(f"{asked}: {best}")
+
+
+def why_hopeless(
+    request: Request, topology: Topology, admitted: Sequence[Gpu], count: int
+) -> str | None:
+    """Return why not even the idle machine meets a request's wishes; None if it may.
+
+    Args:
+        request: what is asked.
+        topology: the machine.
+        admitted: GPUs that the request admits.
+        count: the number of GPUs that it needs.
+    """
+    if not request.is_choosy:
+        return None
+    if not POLICIES[request.policy].waits_for_utility:
+        request = replace(request, policy=CHEAPEST_POLICY)  # any set that fits will do
+    problem = pose_problem(request, topology, topology.gpus, admitted, count, ())
+    found = choose(request, problem, topology.name)
+    return found.reason if isinstance(found, Unfit) else None

@@ -3,11 +3,10 @@
 
 from collections.abc import Collection, Sequence
 
-from gpulaunch.decide.choose import choose, pose_problem
-from gpulaunch.decide.needs import gpus_to_avoid, leased_until_s
+from gpulaunch.decide.choose import choose, pose_problem, why_hopeless
+from gpulaunch.decide.needs import admitted_gpus, gpus_to_avoid, leased_until_s
 from gpulaunch.decide.placement.fabric import fabric_of
 from gpulaunch.decide.placement.place import Placement
-from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.reasons import best_text, queued_text, too_few_text, too_many_text
 from gpulaunch.decide.request import Request, Unfit
@@ -104,24 +103,6 @@ class Refuse(Record):
 
 
 Decision = Grant | Wait | Refuse
-
-
-def admitted_gpus(request: Request, topology: Topology, within: Lease | None = None) -> list[Gpu]:
-    """Return the GPUs that the request admits, busy or not.
-
-    A MIG instance, a slice of a card, is for requests that no whole GPU would satisfy.
-
-    Args:
-        request: what is asked.
-        topology: the machine.
-        within: the lease that this launch runs inside of; only its GPUs are admitted.
-    """
-    found = []
-    for gpu in topology.gpus:
-        in_reach = within is None or gpu.uuid in within.uuids
-        if in_reach and all(gpu.uuid in constraint.uuids for constraint in request.constraints):
-            found.append(gpu)
-    return [gpu for gpu in found if not gpu.mig] or found
 
 
 def decide(request: Request, situation: Situation) -> Decision:
@@ -289,8 +270,10 @@ def _decide_exclusive(
             return found
         reason = found.reason
     behind = last_before(competing(ahead, uuids), claim, situation.clock_s)
-    hopeless = _refuse_if_hopeless(request, situation.topology, admitted, count)
-    return hopeless or Wait(reason, behind, is_barred=is_barred and count <= len(choosable))
+    hopeless = why_hopeless(request, situation.topology, admitted, count)
+    if hopeless:
+        return Refuse(hopeless)
+    return Wait(reason, behind, is_barred=is_barred and count <= len(choosable))
 
 
 def _claim_of(request: Request, situation: Situation, count: int) -> Claim:
@@ -405,19 +388,6 @@ def _open_group(request: Request, situation: Situation, grant: Grant) -> Grant:
 
 def _job_text(lease: Lease) -> str:
     return f"{lease.name or lease.profile or 'a job'} ({lease.id})"
-
-
-def _refuse_if_hopeless(
-    request: Request, topology: Topology, admitted: Sequence[Gpu], count: int
-) -> Refuse | None:
-    """Refuse a request whose wishes not even the idle machine meets."""
-    if not request.is_choosy:
-        return None
-    if not POLICIES[request.policy].waits_for_utility:
-        request = replace(request, policy=CHEAPEST_POLICY)  # any set that fits will do
-    problem = pose_problem(request, topology, topology.gpus, admitted, count, ())
-    found = choose(request, problem, topology.name)
-    return Refuse(found.reason) if isinstance(found, Unfit) else None
 
 
 def used_outside(situation: Situation, leased: Collection[str]) -> dict[str, str]:

@@ -8,12 +8,16 @@ from gpulaunch.decide.decide import (
     Decision,
     Grant,
     Situation,
-    admitted_gpus,
     assess_share_groups,
     decide,
     used_outside,
 )
-from gpulaunch.decide.needs import gpus_to_avoid, leased_until_s, leases_to_avoid
+from gpulaunch.decide.needs import (
+    admitted_gpus,
+    gpus_to_avoid,
+    leased_until_s,
+    leases_to_avoid,
+)
 from gpulaunch.decide.placement.fabric import UNIT
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import POLICIES

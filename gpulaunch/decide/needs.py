@@ -130,6 +130,24 @@ def _host_bandwidth_taken(leases: Sequence[Lease]) -> float:
     return total
 
 
+def admitted_gpus(request: Request, topology: Topology, within: Lease | None = None) -> list[Gpu]:
+    """Return the GPUs that the request admits, busy or not.
+
+    A MIG instance, a slice of a card, is for requests that no whole GPU would satisfy.
+
+    Args:
+        request: what is asked.
+        topology: the machine.
+        within: the lease that this launch runs inside of; only its GPUs are admitted.
+    """
+    found = []
+    for gpu in topology.gpus:
+        in_reach = within is None or gpu.uuid in within.uuids
+        if in_reach and all(gpu.uuid in constraint.uuids for constraint in request.constraints):
+            found.append(gpu)
+    return [gpu for gpu in found if not gpu.mig] or found
+
+
 def leased_until_s(
     topology: Topology,
     leases: Sequence[Lease],

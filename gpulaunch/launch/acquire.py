@@ -5,7 +5,7 @@ lock, and changes since then are checked under it.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 
 from gpulaunch.decide.decide import Grant, Refuse, Situation, Wait
@@ -15,7 +15,7 @@ from gpulaunch.launch.assess import (
     assess,
     assess_after_sleep,
     assess_now,
-    granted_gpus,
+    is_still_valid,
     read_snapshot,
     relevant,
 )
@@ -318,7 +318,7 @@ def _publish(
     grant = assessment.decision
     if not isinstance(grant, Grant) or terms is None:
         return None
-    if not _is_still_valid(launch, grant, before, snapshot):
+    if not is_still_valid(launch, grant, before, snapshot):
         return None
     lease = replace(make_lease(launch, grant, record.id, holder.process), share=terms.share)
     locked.publish(record, lease)
@@ -341,7 +341,7 @@ def _decide_again(launch: Launch, assessment: Assessment, snapshot: Snapshot) ->
         return None
     if launch.request.is_choosy or launch.request.sharing:
         return None
-    if _is_still_valid(launch, grant, assessment.snapshot, snapshot):
+    if is_still_valid(launch, grant, assessment.snapshot, snapshot):
         return None
     return assess(launch, snapshot, assessment.outside, near=grant.placement.gpus)
 
@@ -367,36 +367,6 @@ def _renew_terms(launch: Launch, assessment: Assessment, prepared: "Share | None
     if launch.mps and (share.group != prepared.group or daemons - {prepared.pipe_directory}):
         return None
     return _Terms(replace(share, pipe_directory=prepared.pipe_directory))
-
-
-def _is_still_valid(launch: Launch, grant: Grant, before: Snapshot, now_seen: Snapshot) -> bool:
-    """Return whether a grant holds in a newer snapshot: nobody took its GPUs or came first.
-
-    Leases that have ended since do no harm.
-    """
-    granted = {gpu.uuid for gpu in granted_gpus(launch, grant)}
-    new_leases = [lease for lease in now_seen.leases if lease not in before.leases]
-    job = launch.request.engine_job
-    return (
-        all(granted.isdisjoint(lease.held_from(job)) for lease in new_leases)
-        and not _another_rank_was_first(launch, grant, new_leases)
-        and not (new_leases and launch.request.is_choosy)  # new neighbours may change its score
-        and all(ticket in before.tickets for ticket in now_seen.tickets)
-        and (launch.within in now_seen.leases) == (launch.within in before.leases)
-    )
-
-
-def _another_rank_was_first(launch: Launch, grant: Grant, new_leases: Sequence[Lease]) -> bool:
-    """Return whether a rank of the same step has chosen other GPUs for all ranks meanwhile."""
-    job = launch.request.engine_job
-    if job is None or grant.own is None:
-        return False
-    by_uuid = {gpu.uuid: gpu.index for gpu in launch.machine.topology.gpus}
-    groups = [
-        lease.engine_job.group for lease in new_leases if lease.is_of(job) and lease.engine_job
-    ]
-    chosen = grant.placement.gpus
-    return any(tuple(by_uuid.get(uuid, -1) for uuid in group) != chosen for group in groups)
 
 
 def _discard(record: Draft, holder: Holder | None) -> None:

@@ -9,6 +9,7 @@ from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.outside_use import see_again
 from gpulaunch.leases.environment import in_sight
+from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.gpu import Gpu
@@ -152,3 +153,33 @@ def granted_gpus(launch: Launch, grant: Grant) -> list[Gpu]:
     """Return the GPUs of a grant, in rank order."""
     by_index = {gpu.index: gpu for gpu in launch.machine.topology.gpus}
     return [by_index[index] for index in grant.gpus]
+
+
+def is_still_valid(launch: Launch, grant: Grant, before: Snapshot, now_seen: Snapshot) -> bool:
+    """Return whether a grant holds in a newer snapshot: nobody took its GPUs or came first.
+
+    Leases that have ended since do no harm.
+    """
+    granted = {gpu.uuid for gpu in granted_gpus(launch, grant)}
+    new_leases = [lease for lease in now_seen.leases if lease not in before.leases]
+    job = launch.request.engine_job
+    return (
+        all(granted.isdisjoint(lease.held_from(job)) for lease in new_leases)
+        and not _another_rank_was_first(launch, grant, new_leases)
+        and not (new_leases and launch.request.is_choosy)  # new neighbours may change its score
+        and all(ticket in before.tickets for ticket in now_seen.tickets)
+        and (launch.within in now_seen.leases) == (launch.within in before.leases)
+    )
+
+
+def _another_rank_was_first(launch: Launch, grant: Grant, new_leases: Sequence[Lease]) -> bool:
+    """Return whether a rank of the same step has chosen other GPUs for all ranks meanwhile."""
+    job = launch.request.engine_job
+    if job is None or grant.own is None:
+        return False
+    by_uuid = {gpu.uuid: gpu.index for gpu in launch.machine.topology.gpus}
+    groups = [
+        lease.engine_job.group for lease in new_leases if lease.is_of(job) and lease.engine_job
+    ]
+    chosen = grant.placement.gpus
+    return any(tuple(by_uuid.get(uuid, -1) for uuid in group) != chosen for group in groups)

@@ -240,6 +240,7 @@ def test_device_cgroup(launcher: Launcher, dgx1_v100) -> None:
             run = launcher.run("-n", "all", "--", *ANY)
         assert (run.returncode, run.stderr) == (0, "")
         assert sorted(run.stdout.strip().split(",")) == ["GPU-v100-1", "GPU-v100-7"]
+    assert os.listdir(launcher.environment["XDG_RUNTIME_DIR"]) != []  # what was read is remembered
     with inside(launcher, {"CUDA_VISIBLE_DEVICES": "1"}):
         assert launcher.run("--", *ANY).stdout == "GPU-v100-7\n"
     with inside(launcher, slurm(gpus="0,1", SLURM_STEP_GPUS="1,7")):

@@ -8,7 +8,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -50,7 +50,7 @@ class Site:
 
     def command(self, *options: str, launch: tuple[str, ...] = (), job: str = SHOW) -> list[str]:
         """Return argv of srun with a launch in each task."""
-        return ["srun", *options, "gpulaunch", *DGX, *launch, "--", "sh", "-c", job]
+        return ["srun", "-Q", *options, "gpulaunch", *DGX, *launch, "--", "sh", "-c", job]
 
     def srun(self, *options: str, **named) -> subprocess.CompletedProcess[str]:
         """Run a launch in each task to its end."""
@@ -245,6 +245,17 @@ def test_shards(site: Site) -> None:
         assert site.launcher.run(*DGX, "--only", "0", "--", "true").returncode == 75
 
 
+def test_shards_of_several_jobs(site: Site) -> None:
+    """Jobs of Slurm that have shards of the same GPU run at once, as Slurm wants them to."""
+    with ExitStack() as stack:
+        gpus = []
+        while len(set(gpus)) == len(gpus) < 8:  # Slurm takes a socket for each at first
+            (line,) = stack.enter_context(site.holding(*NODE, "-n1", "--gres=shard:2"))
+            gpus.append(line.split()[1])
+        jobs = {lease["engine_job"]["id"] for lease in site.status()["leases"]}
+        assert (len(jobs), len(set(gpus))) == (len(gpus), len(gpus) - 1)
+
+
 def test_mps(site: Site) -> None:
     """A share by MPS, of which Slurm does not tell the GPU, needs its name, and stays Slurm's."""
     job = f"{SHOW} $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -317,7 +328,7 @@ def test_srun_that_leaves_the_node(site: Site, tmp_path: Path) -> None:
 
 def test_doctor(site: Site) -> None:
     """Doctor says that without device cgroups nothing keeps a job off the other GPUs."""
-    command = ("srun", *NODE, "-n1", "--gres=gpu:2", "gpulaunch", "doctor", *DGX, "--json")
+    command = ("srun", "-Q", *NODE, "-n1", "--gres=gpu:2", "gpulaunch", "doctor", *DGX, "--json")
     done = site.slurm.run(*command, environment=site.environment)
     found = {row["subject"]: row for row in json.loads(done.stdout)["findings"]}["cluster engine"]
     assert found["state"] == "warning"
@@ -362,7 +373,7 @@ def test_rank_map(site: Site, tmp_path: Path) -> None:
 def test_ordinary_user(site: Site, alice: User) -> None:  # noqa: F811
     """A user who is not root has the same in a job: a grant, ranks, and a lease with its name."""
     launch = (alice.script, *alice.first, *DGX, "--", "sh", "-c", SHOW)
-    command = ("srun", *NODE, "-n2", "--gres=gpu:2", *launch)
+    command = ("srun", "-Q", *NODE, "-n2", "--gres=gpu:2", *launch)
     environment = {**alice.environment, TABLES: site.environment[TABLES], **site.slurm.environment}
     environment["PATH"] = "/usr/bin:/bin"
     del environment["GPULAUNCH_STATE_DIR"]
