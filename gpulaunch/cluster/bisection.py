@@ -165,41 +165,41 @@ def _run_pass(rows: Rows, sides: list[int], gains: list[float], alone: list[floa
     kept = 0
     locked = [False] * len(rows)
     while free[0] and free[1] and len(moved) - kept < 2 * _PATIENCE:
-        for side in (0, 1):
-            here = free[side]
-            if not here:
-                break
-            vertex = max(here, key=gains.__getitem__)
-            here.remove(vertex)
-            locked[vertex] = True
-            moved.append(vertex)
-            total += gains[vertex]
-            gains[vertex] = -gains[vertex]
-            sides[vertex] = 1 - side
-            for other, weight in rows[vertex]:
-                if sides[other] == side:
-                    gains[other] += 2 * weight
-                    if not locked[other]:
-                        here.add(other)
-                else:
-                    gains[other] -= 2 * weight
+        for here in free:
+            if here:
+                vertex = max(here, key=gains.__getitem__)
+                total += gains[vertex]
+                moved.append(vertex)
+                _move(rows, sides, gains, vertex, here, locked)
         if total > best + TINY and len(moved) % 2 == 0:
             best, kept = total, len(moved)
     if not kept:
         sides[:], gains[:] = before
-    for vertex in moved[kept:] if kept else ():
-        _flip(rows, sides, gains, vertex)
+        return 0.0
+    for vertex in moved[kept:]:
+        _move(rows, sides, gains, vertex, set(), locked)
     return best
 
 
-def _flip(rows: Rows, sides: list[int], gains: list[float], vertex: int) -> None:
-    """Move a vertex to the other side."""
+def _move(
+    rows: Rows,
+    sides: list[int],
+    gains: list[float],
+    vertex: int,
+    here: set[int],
+    locked: list[bool],
+) -> None:
+    """Move a vertex to the other side, once: its neighbours `here` may be moved then."""
     side = sides[vertex]
     sides[vertex] = 1 - side
     gains[vertex] = -gains[vertex]
+    here.discard(vertex)
+    locked[vertex] = True
     for other, weight in rows[vertex]:
         if sides[other] == side:
             gains[other] += 2 * weight
+            if not locked[other]:
+                here.add(other)
         else:
             gains[other] -= 2 * weight
 

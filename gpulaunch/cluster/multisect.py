@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from gpulaunch.cluster.bisection import TINY, Rows, bisect, splits
 from gpulaunch.cluster.branch import Branch, branches
-from gpulaunch.cluster.congestion import loads
+from gpulaunch.cluster.congestion import loads as loads_of
 from gpulaunch.cluster.mapping import Mapping, MappingProblem
 from gpulaunch.cluster.phases import map_inside, nodes_in_use, rows_of
-from gpulaunch.cluster.rank_traffic import RankTraffic, together
+from gpulaunch.cluster.rank_traffic import RankTraffic, largest_weight, scaled, together
 from gpulaunch.cluster.tree import Tree
-from gpulaunch.records import Record
+from gpulaunch.records import Record, replace
 
 _STARTS = 8
 """Vertices at which a bisection begins, if it matters."""
@@ -20,6 +20,9 @@ _STARTS_ANEW = 16
 
 _PARTNERS = 3
 """Parts with which the most congested one is split anew, before it is left as it is."""
+
+_WORTHWHILE = 0.99
+"""Share of the largest congestion that a split anew must get below, lest there be no end."""
 
 _UNEVEN = 1.05
 """The largest congestion over the mean, from which parts are evened out."""
@@ -164,7 +167,7 @@ def _even_out(rows: Rows, parts: list[list[int]], speeds: Sequence[float], effor
             for _, other in shared[:_PARTNERS]
         ]
         best = min(trials, key=lambda trial: trial[0], default=(most, [], [], -1))
-        if best[0] >= most - TINY:
+        if best[0] >= _WORTHWHILE * most - TINY:
             return
         _, parts[one], parts[best[3]], _ = best
 
@@ -182,18 +185,20 @@ def _split_anew(
         sum([weight for _, weight in rows[rank]]) - sum([weight for _, weight in row])
         for rank, row in zip(members, local, strict=True)
     ]
-    best = None
+    orders = ((0, 1), (1, 0)) if len(parts[0]) == len(parts[1]) else ((0, 1),)
+    best: tuple[float, list[int], tuple[int, int]] | None = None
     for split in splits(local, len(parts[0]), _STARTS_ANEW, effort.shift + 1):
         second = sum([rest for rest, side in zip(beyond, split.sides, strict=True) if side])
-        first = sum(beyond) - second
-        congestion = max((split.cut + first) / speeds[0], (split.cut + second) / speeds[1])
-        if best is None or congestion < best[0] - TINY:
-            best = congestion, split.sides
+        loads = split.cut + sum(beyond) - second, split.cut + second
+        for order in orders:
+            congestion = max(loads[order[0]] / speeds[0], loads[order[1]] / speeds[1])
+            if best is None or congestion < best[0] - TINY:
+                best = congestion, split.sides, order
     assert best  # noqa: S101
     halves: tuple[list[int], list[int]] = ([], [])
     for rank, side in zip(members, best[1], strict=True):
         halves[side].append(rank)
-    return best[0], *halves
+    return best[0], halves[best[2][0]], halves[best[2][1]]
 
 
 def to_nodes(traffic: RankTraffic, network: Tree, sizes: Sequence[int], seed: int = 0) -> list[int]:
@@ -207,7 +212,8 @@ def to_nodes(traffic: RankTraffic, network: Tree, sizes: Sequence[int], seed: in
         sizes: ranks that each node takes, 0 for one that is not used.
         seed: moves the vertices at which bisections begin.
     """
-    rows = [*rows_of(traffic), *[[]] * (sum(sizes) - traffic.ranks)]
+    unit = scaled(traffic, largest_weight([traffic]))
+    rows = [*rows_of(unit), *[[]] * (sum(sizes) - traffic.ranks)]
     found = spread(rows, range(len(rows)), branches(network, sizes), Effort(0.0, seed))
     return [found[rank] for rank in range(traffic.ranks)]
 
@@ -218,10 +224,12 @@ def multisect(problem: MappingProblem) -> Mapping:
     Inside nodes, links that stay below the most congested one of the network get a simple
     bisection.
     """
+    unit = largest_weight((problem.cpu, problem.gpu))  # differences of 1e-9 are rounding
+    problem = replace(problem, cpu=scaled(problem.cpu, unit), gpu=scaled(problem.gpu, unit))
     both = together((problem.cpu, problem.gpu))
     network = problem.cluster.network
     nodes = to_nodes(both, network, nodes_in_use(problem), problem.seed)
-    carried = zip(loads(network, both, nodes), network.gb_per_s, strict=True)
+    carried = zip(loads_of(network, both, nodes), network.gb_per_s, strict=True)
     floor = max([load / speed for load, speed in carried if speed], default=0.0)
     effort = Effort(floor, problem.seed)
     known: dict[int, Branch] = {}  # by identity: alike nodes share their trees

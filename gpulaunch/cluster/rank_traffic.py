@@ -50,3 +50,15 @@ def summed(ranks: int, edges: Iterable[Edge]) -> RankTraffic:
         pair = (one, other) if one < other else (other, one)
         weights[pair] = weights.get(pair, 0.0) + weight
     return RankTraffic(ranks, tuple((*pair, weights[pair]) for pair in sorted(weights)))
+
+
+def scaled(traffic: RankTraffic, largest: float) -> RankTraffic:
+    """Return the traffic in another unit, in which `largest` is 1."""
+    return RankTraffic(
+        traffic.ranks, tuple([(a, b, weight / largest) for a, b, weight in traffic.edges])
+    )
+
+
+def largest_weight(parts: Sequence[RankTraffic]) -> float:
+    """Return the most that two ranks exchange, in one kind of traffic; 1 without any traffic."""
+    return max([weight for part in parts for _, _, weight in part.edges], default=1.0)

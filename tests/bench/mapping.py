@@ -109,7 +109,9 @@ def show_64(name: str) -> None:
         for policy, results in found.items():
             results.append(run(policy, case))
     print(f"\n{name}, {len(found['default'])} problems of 64 ranks")
-    against = [text for other in SCOTCH if other in found for text in (f"<= {other}", "worst ratio")]
+    against = [
+        text for other in SCOTCH if other in found for text in (f"<= {other}", "worst ratio")
+    ]
     table(
         ["policy", "ms, median", "ms, max", "congestion / default", *against],
         ([policy.replace("_", "-"), *quality(policy, found)] for policy in found),
