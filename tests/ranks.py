@@ -8,11 +8,12 @@ Row = tuple[int, str, list[int], int]
 
 # A rank of mpirun inside a job of Slurm would have the variables of both.
 _RANK = """\
-import json, os
+import json, os, time
 os.environ["HOST"] = os.uname().nodename
 names = ["SLURM_PROCID", "SLURMD_NODENAME"]
 if "OMPI_COMM_WORLD_RANK" in os.environ:
     names = ["OMPI_COMM_WORLD_RANK", "HOST"]
+    time.sleep(0.3)  # Open MPI 5.0 may hang if ranks end while it starts
 seen = [os.environ.get(name, "-1") for name in (*names, "CUDA_VISIBLE_DEVICES")]
 os.write(1, (json.dumps([*seen, sorted(os.sched_getaffinity(0))]) + "\\n").encode())
 """

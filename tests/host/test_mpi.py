@@ -159,8 +159,9 @@ def test_rank_map(site: Site, tmp_path: Path) -> None:
     assert got == ["0 na 5,2", "1 na 2,5", "2 nb 7,0", "3 nb 0,7"]
     path.write_text(json.dumps({"ranks": [{**row, "node": "nc"} for row in ranks]}))
     done = site.run("gpulaunch", *DGX, "--rank-map", str(path), "--", "true")
-    want = complaint(f"{path}: rank 0 belongs on nc, and runs on na")
-    assert (want in said(done), done.returncode) == (True, 2)
+    # mpirun ends all ranks with the first that fails, so any may be the one that is heard.
+    found = re.search(r"map: rank \d belongs on nc, and runs on n[ab]$", said(done), re.MULTILINE)
+    assert (bool(found), done.returncode) == (True, 2)
 
 
 def test_all_reduce(launcher: Launcher, tmp_path: Path) -> None:
