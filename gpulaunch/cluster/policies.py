@@ -1,6 +1,7 @@
 """The mapping policies by name."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from gpulaunch.cluster.bisection import Rows
 from gpulaunch.cluster.judge import judge
@@ -12,6 +13,7 @@ from gpulaunch.cluster.rank_traffic import RankTraffic, together
 from gpulaunch.cluster.scotch import is_installed
 from gpulaunch.cluster.scotch_mapping import magc_scotch, scotch
 from gpulaunch.cluster.tree import Tree
+from gpulaunch.errors import FailedError
 
 DEFAULT_MAPPING_POLICY = "auto"
 
@@ -57,13 +59,13 @@ def _in_order(_rows: Rows, members: Sequence[int], _tree: Tree) -> dict[int, int
 
 def _map_by_best(problem: MappingProblem) -> Mapping:
     """Map by multisect, or by Scotch where it is installed and congests the worst link less."""
-    ours = multisect(problem)
-    if not is_installed():
-        return ours
-    return min(
-        (ours, magc_scotch(problem), scotch(problem)),
-        key=lambda mapping: judge(problem, mapping).maximum,
-    )
+    found = [multisect(problem)]
+    for policy in (magc_scotch, scotch) if is_installed() else ():
+        with suppress(FailedError):  # a crash of Scotch's leaves the others
+            found.append(policy(problem))
+    if len(found) == 1:
+        return found[0]
+    return min(found, key=lambda mapping: judge(problem, mapping).maximum)
 
 
 MAPPING_POLICIES: dict[str, Callable[[MappingProblem], Mapping]] = {

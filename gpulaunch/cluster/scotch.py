@@ -29,6 +29,15 @@ def is_installed() -> bool:
     return _load() is not None
 
 
+def refuse_without_scotch() -> None:
+    """Raise UsageError if Scotch is not installed."""
+    if not is_installed():
+        raise UsageError(
+            "Scotch not found: neither pyscotch nor the system's libscotch can be loaded",
+            "pip install 'gpulaunch[scotch]'",
+        )
+
+
 def map_by_scotch(ranks: int, edges: Sequence[Edge], tree: Tree, sizes: Sequence[int]) -> list[int]:
     """Map ranks to the leaves of a tree with Scotch's default strategy, always alike.
 
@@ -43,27 +52,24 @@ def map_by_scotch(ranks: int, edges: Sequence[Edge], tree: Tree, sizes: Sequence
         than it takes.
 
     Raises:
-        UsageError: Scotch is not installed.
-        FailedError: Scotch failed.
+        FailedError: Scotch failed, or is not installed.
     """
     library = _load()
     if library is None:
-        raise UsageError(
-            "Scotch not found: neither pyscotch nor the system's libscotch can be loaded",
-            "pip install 'gpulaunch[scotch]'",
-        )
+        raise FailedError("Scotch is not installed")
     if len(tree.leaves) < 2 or ranks < 2:
         return [0] * ranks
     library.call("randomReset")
-    graph, arrays = library.graph(ranks, edges)
+    places = sum(sizes)  # with fewer vertices than that, Scotch can crash
+    graph, arrays = library.graph(places, edges)
     (arch, terminals), strategy = library.arch(tree, sizes), library.room("strat")
-    found = library.numbers([0] * ranks)
+    found = library.numbers([0] * places)
     library.call("graphMap", graph, arch, strategy, found)
     for room, kind in ((strategy, "strat"), (arch, "arch"), (graph, "graph")):
         library.call(f"{kind}Exit", room)
     del arrays
     positions = {terminal: position for position, terminal in enumerate(terminals)}
-    return [positions[terminal] for terminal in found]
+    return [positions[terminal] for terminal in found][:ranks]
 
 
 class _Library:
@@ -207,4 +213,8 @@ def _levels(tree: Tree) -> list[tuple[int, float]] | None:
         level = below
     if tuple(level) != tree.leaves:
         return None
-    return [(fan, sum(way for _, way in links[number:])) for number, (fan, _) in enumerate(links)]
+    return [  # a level of single children can crash Scotch
+        (fan, sum(way for _, way in links[number:]))
+        for number, (fan, _) in enumerate(links)
+        if fan > 1
+    ]

@@ -1,21 +1,25 @@
-"""The mapping policies that ask Scotch: in MAGC's phases, and for one tree at once."""
+"""The mapping policies that ask Scotch: in MAGC's phases, and for one tree at once.
 
-from collections.abc import Sequence
+Scotch runs in a child process, which is all that ends if it crashes.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
 
 from gpulaunch.cluster.bisection import Rows
-from gpulaunch.cluster.mapping import Mapping, MappingProblem
+from gpulaunch.cluster.mapping import Mapping, MappingProblem, Place
 from gpulaunch.cluster.phases import map_inside, nodes_in_use, rows_of
 from gpulaunch.cluster.rank_traffic import RankTraffic, together
-from gpulaunch.cluster.scotch import map_by_scotch
+from gpulaunch.cluster.scotch import map_by_scotch, refuse_without_scotch
 from gpulaunch.cluster.tree import Tree, grafted
 from gpulaunch.cluster.trees import inner_trees
+from gpulaunch.errors import FailedError
 
 
 def magc_scotch(problem: MappingProblem) -> Mapping:
     """Map by Scotch in each of MAGC's phases (magc-2016 V-B)."""
-    both = together((problem.cpu, problem.gpu))
-    nodes = _map(both, problem.cluster.network, nodes_in_use(problem))
-    return map_inside(problem, nodes, _map_inside, _map_inside)
+    return _in_child(_map_in_phases, problem)
 
 
 def scotch(problem: MappingProblem) -> Mapping:
@@ -23,6 +27,46 @@ def scotch(problem: MappingProblem) -> Mapping:
 
     Cores follow from nodes: Scotch maps to them by CPU traffic.
     """
+    return _in_child(_map_to_one_tree, problem)
+
+
+def _in_child(policy: Callable[[MappingProblem], Mapping], problem: MappingProblem) -> Mapping:
+    """Return what a policy returns in a child process.
+
+    Raises:
+        FailedError: the child said nothing, since Scotch crashed or failed.
+    """
+    refuse_without_scotch()
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.close(read_end)
+            mapping = policy(problem)
+            with open(write_end, "w") as pipe:
+                json.dump([(place.node, place.core, place.gpu) for place in mapping], pipe)
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with open(read_end) as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    if not text:
+        ended = os.waitstatus_to_exitcode(status)
+        raise FailedError(
+            f"Scotch: no mapping of {problem.cpu.ranks} ranks"
+            + (f", it ended by signal {-ended}" if ended < 0 else "")
+        )
+    return tuple(Place(*place) for place in json.loads(text))
+
+
+def _map_in_phases(problem: MappingProblem) -> Mapping:
+    both = together((problem.cpu, problem.gpu))
+    nodes = _map(both, problem.cluster.network, nodes_in_use(problem))
+    return map_inside(problem, nodes, _map_inside, _map_inside)
+
+
+def _map_to_one_tree(problem: MappingProblem) -> Mapping:
     both = together((problem.cpu, problem.gpu))
     used = nodes_in_use(problem)
     trees = [trees.gpu for trees in inner_trees(problem.cluster)]
