@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -49,4 +50,29 @@ def test_around_torchrun(launcher: Launcher, tmp_path: Path) -> None:
         (str(rank), gpus, 10) for rank in range(4)
     ]
     assert len({lease for _, _, lease, _ in seen}) == 1
+    assert launcher.records() == []
+
+
+def test_a_launch_for_each_worker(launcher: Launcher, tmp_path: Path) -> None:
+    """With a launch around each worker, LOCAL_RANK is the position of its GPU as well."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(WORKER)
+    torchrun = [str(TORCH / "torchrun"), "--standalone", "--nproc-per-node", "4", "--no-python"]
+    launch = [launcher.script, *DGX, "-n", "1", "--", str(TORCH / "python"), str(worker)]
+    planned = json.loads(launcher.run(*DGX, "-n", "4", "--dry-run", "--json", "--", "true").stdout)
+    done = subprocess.run(
+        [*torchrun, *launch],
+        env=launcher.environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = workers(done.stdout)
+    gpus = ",".join(str(gpu["index"]) for gpu in planned["gpus"])
+    assert [(rank, visible, total) for rank, visible, _, total in seen] == [
+        (str(rank), gpus, 10) for rank in range(4)
+    ]
+    assert len({lease for _, _, lease, _ in seen}) == 4
     assert launcher.records() == []
