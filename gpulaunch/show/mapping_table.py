@@ -12,7 +12,8 @@ def mapping_table(document: Document) -> Group:
     """
     ranks = document["ranks"]
     nodes = len({rank["node"] for rank in ranks})
-    title = f"{len(ranks)} ranks on {nodes} nodes of {document['cluster']}, by {document['policy']}"
+    where = f"{nodes} node{'s' * (nodes != 1)} of {document['cluster']}"
+    title = f"{len(ranks)} ranks on {where}, by {document['policy']}"
     patterns = f"CPUs: {document['cpu_pattern']}, GPUs: {document['gpu_pattern']}"
     table = make_table("rank", "GPU", "core", "node", right=("rank", "GPU", "core"))
     for rank in ranks:
