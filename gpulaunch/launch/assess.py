@@ -160,11 +160,16 @@ def is_still_valid(launch: Launch, grant: Grant, before: Snapshot, now_seen: Sna
 
     Leases that have ended since do no harm.
     """
-    granted = {gpu.uuid for gpu in granted_gpus(launch, grant)}
+    own = {gpu.uuid for gpu in granted_gpus(launch, grant)}
+    chosen = {gpu.uuid for gpu in granted_gpus(launch, replace(grant, own=None))}
     new_leases = [lease for lease in now_seen.leases if lease not in before.leases]
     job = launch.request.engine_job
     return (
-        all(granted.isdisjoint(lease.held_from(job)) for lease in new_leases)
+        # What a first rank chooses for all ranks has to be free for all of them.
+        all(
+            (own if lease.is_of(job) else chosen).isdisjoint(lease.held_from(job))
+            for lease in new_leases
+        )
         and not _another_rank_was_first(launch, grant, new_leases)
         and not (new_leases and launch.request.is_choosy)  # new neighbours may change its score
         and all(ticket in before.tickets for ticket in now_seen.tickets)

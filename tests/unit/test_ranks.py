@@ -6,11 +6,15 @@ import pytest
 from values import box, lease, request, ticket, uuids
 
 from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, decide
+from gpulaunch.launch.assess import is_still_valid
+from gpulaunch.launch.launch import Launch, Patience
 from gpulaunch.leases.engine_job import EngineJob
 from gpulaunch.leases.environment import in_sight
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.queue import ENDLESS, first_to_try
+from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.driver import OutsideUse
+from gpulaunch.machine.find import Machine
 from gpulaunch.records import replace
 
 USER = 1000
@@ -210,3 +214,32 @@ def test_in_sight() -> None:
         [gpu.index for gpu in in_sight(own, group, visible)] for visible in ("all", "own", "ranks")
     ] == [[2, 0, 1, 3], [2], [0, 1, 2, 3]]
     assert in_sight(own, (), "all") == own
+
+
+def rank_launch(own: EngineJob) -> Launch:
+    """Make the launch of one rank of four that ask for four GPUs."""
+    machine = Machine(box(), (), None)
+    fields = {"within": None, "name": None, "publish": "all", "patience": Patience(wait=False)}
+    flags = {"private": False, "by_uuid": False, "bind_cpu": True}
+    asked = request(4, engine_job=own)
+    return Launch(("true",), asked, machine, **fields, **flags, time_limit_s=None, grace_s=1.0)
+
+
+@pytest.mark.parametrize(
+    ("taken", "holds"),
+    [
+        (held((0,)), False),
+        (held((3,)), False),
+        (held((4,)), True),
+        (held((1,), job(1, group=uuids((0, 1, 2, 3)))), True),
+        (held((4,), job(1, group=uuids((7, 4, 5, 6)))), False),
+    ],
+    ids=["own", "another-rank's", "nobody's", "its-step", "its-step-elsewhere"],
+)
+def test_lost_race(taken: Lease, holds: bool) -> None:
+    """What a first rank chose holds until somebody else has one of the GPUs of all ranks."""
+    launch = rank_launch(job(0))
+    grant = ask(job(0))
+    assert isinstance(grant, Grant)
+    got = is_still_valid(launch, grant, Snapshot([], []), Snapshot([taken], []))
+    assert got == holds
