@@ -87,6 +87,8 @@ def read_engine(settings: Settings, topology: Topology, within: Lease | None) ->
     if within is not None and within.is_of(job):
         return EngineTerms(job)
     constraints = [] if place.grant is None else _read_grant(place, topology)
+    if mapped.value and settings.get("share").value:
+        raise UsageError(f"{mapped.origin} gives each rank a GPU of its own, without --share")
     if settings.get("share").value:  # then several ranks may have one GPU
         job = replace(job, ranks=1)
     elif place.grant is not None and settings.get("gpus").value is None:
@@ -199,9 +201,8 @@ def _with_rank_map(
     beside = [one for one in rows if one.node == row.node]
     if len(beside) != rank.local_size or beside[rank.local] != row:
         raise UsageError(
-            f"{path}: {len(beside)} ranks are on {row.node}, rank {row.rank} the "
-            f"{_ordinal(beside.index(row))} of them; {place.title} has {rank.local_size} there, "
-            f"this one the {_ordinal(rank.local)}"
+            f"{path}: rank {row.rank} is number {beside.index(row)} of {len(beside)} on "
+            f"{row.node}, and number {rank.local} of {rank.local_size} in {place.title}"
         )
     gpus = [_gpu_of(one, terms, topology, path) for one in beside]
     settings.set_default("gpus", Setting(1, path))
@@ -210,10 +211,6 @@ def _with_rank_map(
         return replace(terms, constraints=(*terms.constraints, own), core=row.core)
     job = replace(terms.job, group=tuple(gpus), bound=False)
     return replace(terms, job=job, core=row.core, ranks=len(gpus))
-
-
-def _ordinal(number: int) -> str:
-    return f"{number + 1}."
 
 
 def _check_node(row: MappedRank, place: EnginePlace, path: str) -> None:

@@ -225,10 +225,25 @@ def test_two_settings_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
         f"{path}: rank 2 of slurm 7.0 is not among its 2"
     )
     assert refused(slurm(0, 3, "0,1,2")) == complaint(
-        f"{path}: 2 ranks are on n1, rank 0 the 1. of them; slurm 7.0 has 3 there, this one the 1."
+        f"{path}: rank 0 is number 0 of 2 on n1, and number 0 of 3 in slurm 7.0"
+    )
+    assert refused(two, "--share") == complaint(
+        f"{option} gives each rank a GPU of its own, without --share"
     )
     with inside(launcher, {**two, "GPULAUNCH_RANK_MAP": str(path)}):
         assert launcher.run(*DGX, *SHOW).stdout == "0,1\n"
+
+
+def test_core_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
+    """A rank runs on the core of its row alone; with --no-bind-cpu on any."""
+    cores = sorted(os.sched_getaffinity(0))
+    path = tmp_path / "map"
+    path.write_text(json.dumps({"ranks": [{"rank": 0, "node": "n1", "gpu": 0, "core": cores[-1]}]}))
+    see = ("--", "/usr/bin/python3", "-c", "import os; print(sorted(os.sched_getaffinity(0)))")
+    with inside(launcher, slurm(gpus="0")):
+        bound = launcher.run(*DGX, "--rank-map", str(path), *see)
+        free = launcher.run(*DGX, "--rank-map", str(path), "--no-bind-cpu", *see)
+    assert (bound.stdout, free.stdout) == (f"{[cores[-1]]}\n", f"{cores}\n")
 
 
 def test_device_cgroup(launcher: Launcher, dgx1_v100) -> None:

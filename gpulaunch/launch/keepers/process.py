@@ -100,7 +100,7 @@ class ProcessKeeper(Keeper):
 
     def _cpus(self, gpus: Sequence[Gpu]) -> frozenset[int]:
         """Return the core of a map of ranks, else the CPUs next to the GPUs; empty for any."""
-        if self._launch.core is not None:
+        if self._launch.core is not None and self._launch.bind_cpu:
             if self._launch.core in os.sched_getaffinity(0):
                 return frozenset({self._launch.core})
             self._table.warn(f"core {self._launch.core} is not one of those that this rank may use")
