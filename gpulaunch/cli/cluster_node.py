@@ -9,8 +9,8 @@ from gpulaunch.cluster.engines import read_place
 from gpulaunch.cluster.node_report import report_lines
 from gpulaunch.cluster.this_node import report_this_node
 from gpulaunch.decide.request import admit_visible
-from gpulaunch.launch.surroundings import shown_machine
-from gpulaunch.machine.topology import part_of_machine
+from gpulaunch.launch.surroundings import Surroundings, read_surroundings, shown_settings
+from gpulaunch.machine.topology import Topology, part_of_machine
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,10 +21,21 @@ def main(arguments: Sequence[str]) -> int:
     )
     add_topology(parser)
     options = parser.parse_args(arguments)
-    topology = shown_machine(options.topology, warn).topology
-    place = read_place(os.environ)
-    if place and place.grant and place.grant.names is not None:
-        chosen = admit_visible(topology, ",".join(place.grant.names)).uuids
-        topology = part_of_machine(topology, chosen)
+    settings = shown_settings(options.topology)
+    topology = _within_reach(read_surroundings(settings, warn, may_hide=True, use=False))
     print("\n".join(report_lines(report_this_node(topology))))
     return 0
+
+
+def _within_reach(around: Surroundings) -> Topology:
+    """Return the GPUs that a launch on this node may have: those of the engine, else of a lease."""
+    topology = around.machine.topology
+    place = read_place(os.environ)
+    if place and place.grant and place.grant.names is not None:
+        names = ",".join(place.grant.names)
+        return part_of_machine(topology, admit_visible(topology, names).uuids)
+    if around.within:
+        topology = part_of_machine(topology, around.within.uuids)
+    if around.visible is None:
+        return topology
+    return part_of_machine(topology, admit_visible(around.machine.topology, around.visible).uuids)

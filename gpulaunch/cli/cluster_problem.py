@@ -58,19 +58,26 @@ def pose(options: Namespace, cluster: Cluster) -> MappingProblem:
     """
     slots = sum(node.slots for node in cluster.nodes)
     ranks = slots if options.ranks is None else options.ranks
-    if ranks < 1:
+    if options.ranks is not None and ranks < 1:
         raise UsageError(f"--ranks: {ranks} requested, and 1 is the least")
-    if ranks > slots:
-        gpus = sum(len(node.topology.gpus) for node in cluster.nodes)
-        cores = sum(len(cores) for node in cluster.nodes for cores in node.sockets)
+    if ranks > slots or not ranks:
+        asked = f"{ranks} ranks requested, each" if ranks else "ranks requested, each"
         raise UsageError(
-            f"{ranks} ranks requested, each with a core and a GPU of its own: the "
-            f"{len(cluster.nodes)} nodes of {cluster.name} have {gpus} GPUs and {cores} cores, and "
-            f"take {slots}"
+            f"{asked} with a core and a GPU of its own: {resources(cluster)}, and take {slots}"
         )
     cpu = read_traffic("--cpu-pattern", options.cpu_pattern, ranks)
     gpu = read_traffic("--gpu-pattern", options.gpu_pattern, ranks)
     return MappingProblem(cluster, cpu, gpu, options.seed)
+
+
+def resources(cluster: Cluster) -> str:
+    """Return the words for the GPUs and cores that the nodes of a cluster have."""
+    gpus = sum(len(node.topology.gpus) for node in cluster.nodes)
+    cores = sum(len(cores) for node in cluster.nodes for cores in node.sockets)
+    return (
+        f"the {len(cluster.nodes)} nodes of {printable(cluster.name)} have {gpus} GPUs and "
+        f"{cores} cores"
+    )
 
 
 def map_document(

@@ -17,10 +17,13 @@ from gpulaunch.cli.cluster_problem import (
     find_policy,
     map_document,
     pose,
+    resources,
 )
+from gpulaunch.cli.output import warn
 from gpulaunch.cluster.allocation import environment_of
 from gpulaunch.cluster.cluster import Cluster
 from gpulaunch.cluster.policies import MAPPING_POLICIES
+from gpulaunch.cluster.starter import Start
 from gpulaunch.errors import UsageError, call_failed, printable
 from gpulaunch.files.write import make_directory, write_text
 from gpulaunch.launch.children import own_command
@@ -43,6 +46,8 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     policy = find_policy(options.policy)
     found = find(options)
     cluster = found.cluster if options.bind_cpu else _with_cores(found.cluster)
+    if options.ranks is None:
+        _warn_of_few_cores(cluster)
     problem = pose(options, cluster)
     mapping = MAPPING_POLICIES[policy](problem)
     document = map_document(options, problem, policy, mapping)
@@ -60,13 +65,19 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     for path, text in start.files.items():
         write_text(path, text)
     if options.dry_run:
-        settings = [f"{name}={shlex.quote(text)}" for name, text in start.variables.items()]
-        print(" ".join([*settings, shlex.join(start.argv)]))
+        print(_shown(start))
         return 0
     variables = {
         os.fsencode(name): os.fsencode(text) for name, text in environment_of(start).items()
     }
     return execute(start.argv, variables)
+
+
+def _shown(start: Start) -> str:
+    """Return a start as a line for a shell."""
+    without = [f"-u {name}" for name in start.without if name in os.environ]
+    settings = [f"{name}={shlex.quote(text)}" for name, text in start.variables.items()]
+    return " ".join([*(["env", *without] if without else []), *settings, shlex.join(start.argv)])
 
 
 def _parser() -> Parser:
@@ -104,6 +115,16 @@ def _with_cores(cluster: Cluster) -> Cluster:
         replace(node, sockets=(tuple(range(len(node.topology.gpus))),)) for node in cluster.nodes
     ]
     return replace(cluster, nodes=tuple(nodes))
+
+
+def _warn_of_few_cores(cluster: Cluster) -> None:
+    """Tell of GPUs that have no rank because there are fewer cores."""
+    slots = sum(node.slots for node in cluster.nodes)
+    if 0 < slots < sum(len(node.topology.gpus) for node in cluster.nodes):
+        warn(
+            f"{slots} ranks: {resources(cluster)}; with --no-bind-cpu a rank needs no core of "
+            "its own"
+        )
 
 
 def _make_directory(wanted: str | None) -> str:

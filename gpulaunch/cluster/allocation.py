@@ -3,22 +3,33 @@
 import os
 import shlex
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 
 from gpulaunch.cluster.network import Switch
 from gpulaunch.cluster.network_text import located
 from gpulaunch.cluster.node_report import NodeReport, read_reports, report_document, report_of
-from gpulaunch.cluster.open_mpi import Mpirun
+from gpulaunch.cluster.open_mpi import Mpirun, hosts_of
 from gpulaunch.cluster.slurm import Srun
 from gpulaunch.cluster.slurm_topology import read_topology_conf
 from gpulaunch.cluster.starter import Start, Starter
 from gpulaunch.errors import FailedError, FieldError, UsageError, call_failed, printable, quoted
 from gpulaunch.files import own_cache
 from gpulaunch.files.document import read_text
+from gpulaunch.files.write import write_text
 from gpulaunch.records import Record
 
 _SHOW_TOPOLOGY = ("scontrol", "show", "topology")
 _OPEN_MPI = ("mpirun", "mpiexec", "orterun", "prterun")
+_KEPT = "gpulaunch.nodes.json"
+_TELLING = (
+    "SLURM_CLUSTER_NAME",
+    "SLURM_JOB_NODELIST",
+    "SLURM_RESTART_COUNT",
+    "SLURM_JOB_START_TIME",
+    "SLURM_CONF",
+)
+"""Variables that tell a job of Slurm from another one of the same id."""
 
 
 class NodeAllocation(Record):
@@ -28,13 +39,14 @@ class NodeAllocation(Record):
         name: what it is called, such as "slurm 4711" or "hosts.txt".
         starter: what starts ranks on its nodes.
         nodes: number of its nodes; None if only the starter knows.
-        key: name under which what its nodes have is kept; None if it may change.
+        key: what tells it from others, under which what its nodes have is kept; empty if it may
+            change.
     """
 
     name: str
     starter: Starter
     nodes: int | None
-    key: str | None
+    key: tuple[str, ...] = ()
 
 
 def find_allocation(
@@ -50,16 +62,10 @@ def find_allocation(
     Raises:
         UsageError: there is none, or the arguments contradict each other.
     """
-    program = tuple(_words(launcher)) if launcher else ("mpirun",) if hostfile else ("srun",)
+    program = _words(launcher, hostfile)
     base = os.path.basename(program[0])
-    job = environment.get("SLURM_JOB_ID", "")
     if base in _OPEN_MPI:
-        if hostfile is None and not job:
-            raise UsageError("no --hostfile is given", "one line for each host: NAME slots=8")
-        if hostfile is not None and not os.path.isfile(hostfile):
-            raise UsageError(f"--hostfile {printable(hostfile)}: there is no such file")
-        name = f"slurm {job}" if hostfile is None else hostfile
-        return NodeAllocation(name, Mpirun(program, hostfile), None, None)
+        return _of_open_mpi(environment, program, hostfile)
     if base != "srun":
         raise UsageError(
             f"--launcher: {quoted(base)} is neither srun nor Open MPI's mpirun",
@@ -67,6 +73,43 @@ def find_allocation(
         )
     if hostfile is not None:
         raise UsageError("--hostfile goes with mpirun: Slurm has its own list of nodes")
+    return _of_slurm(environment, program)
+
+
+def _words(launcher: str | None, hostfile: str | None) -> tuple[str, ...]:
+    """Return the words of --launcher, or the starter that is meant without it."""
+    for option, text in (("--launcher", launcher), ("--hostfile", hostfile)):
+        if text is not None and not text.strip():
+            raise UsageError(f"{option} has an empty value")
+    if launcher is None:
+        return ("srun",) if hostfile is None else ("mpirun",)
+    try:
+        words = shlex.split(launcher)
+    except ValueError as problem:
+        raise UsageError(f"--launcher: {str(problem).lower()}") from None
+    if not words:  # a comment alone
+        raise UsageError("--launcher has an empty value")
+    return tuple(words)
+
+
+def _of_open_mpi(
+    environment: Mapping[str, str], program: tuple[str, ...], hostfile: str | None
+) -> NodeAllocation:
+    job = environment.get("SLURM_JOB_ID", "")
+    if hostfile is None and not job:
+        raise UsageError("no --hostfile is given", "one line for each host: NAME slots=8")
+    if hostfile is None:
+        return NodeAllocation(f"slurm {job}", Mpirun(program, ()), None)
+    if not os.path.isfile(hostfile):
+        raise UsageError(f"--hostfile {printable(hostfile)}: there is no such file")
+    hosts = hosts_of(read_text(hostfile), os.uname().nodename)
+    if not hosts:
+        raise UsageError(f"--hostfile {printable(hostfile)} names no host")
+    return NodeAllocation(hostfile, Mpirun(program, hosts), len(hosts))
+
+
+def _of_slurm(environment: Mapping[str, str], program: tuple[str, ...]) -> NodeAllocation:
+    job = environment.get("SLURM_JOB_ID", "")
     if not job:
         raise UsageError(
             "this is no Slurm allocation",
@@ -78,21 +121,15 @@ def find_allocation(
             f"this is one of the {tasks} tasks of a step",
             "'gpulaunch cluster' starts the tasks itself: call it once, without srun",
         )
+    if "SLURM_GPUS_PER_TASK" in environment or "gpu" in environment.get("SLURM_TRES_PER_TASK", ""):
+        raise UsageError(
+            f"slurm {job} has GPUs for each task, which Slurm deals out itself",
+            "make it with --gres=gpu:N or --gpus-per-node=N instead of --gpus-per-task",
+        )
     nodes = int(environment.get("SLURM_JOB_NUM_NODES", "1"))
-    again = environment.get("SLURM_RESTART_COUNT", "0")
-    return NodeAllocation(
-        f"slurm {job}", Srun(program, nodes), nodes, f"gpulaunch.nodes.{job}.{again}.json"
-    )
-
-
-def _words(launcher: str) -> list[str]:
-    try:
-        words = shlex.split(launcher)
-    except ValueError as problem:
-        raise UsageError(f"--launcher: {str(problem).lower()}") from None
-    if not words:
-        raise UsageError("--launcher has an empty value")
-    return words
+    # Ids begin anew on another cluster, and nodes may leave a job.
+    key = ("slurm", job, *(environment.get(name, "") for name in _TELLING))
+    return NodeAllocation(f"slurm {job}", Srun(program, nodes), nodes, key)
 
 
 def ask_nodes(allocation: NodeAllocation, asking: Sequence[str]) -> list[NodeReport]:
@@ -105,23 +142,26 @@ def ask_nodes(allocation: NodeAllocation, asking: Sequence[str]) -> list[NodeRep
     Raises:
         FailedError: not every node has answered.
     """
-    if allocation.key:
+    with tempfile.TemporaryDirectory() as directory:
+        start = allocation.starter.on_each_node(asking, directory)
+        key = [*allocation.key, os.environ.get("GPULAUNCH_TOPOLOGY", ""), *start.argv]
+        if not allocation.key:
+            return _answers(allocation, start)
         try:
-            kept = own_cache.load(allocation.key)
-            if kept["asking"] == list(asking):
+            kept = own_cache.load(_KEPT)
+            if kept["key"] == key:
                 return [report_of(document) for document in kept["reports"]]
         except (OSError, KeyError, TypeError, ValueError):
             pass
-    reports = _answers(allocation, asking)
-    if allocation.key:
-        documents = [report_document(report) for report in reports]
-        own_cache.store(allocation.key, {"asking": list(asking), "reports": documents})
+        reports = _answers(allocation, start)
+    own_cache.store(_KEPT, {"key": key, "reports": [*map(report_document, reports)]})
     return reports
 
 
-def _answers(allocation: NodeAllocation, asking: Sequence[str]) -> list[NodeReport]:
-    start = allocation.starter.on_each_node(asking)
+def _answers(allocation: NodeAllocation, start: Start) -> list[NodeReport]:
     program = os.path.basename(start.argv[0])
+    for path, text in start.files.items():
+        write_text(path, text)
     try:
         done = subprocess.run(  # noqa: S603  the user's own starter
             start.argv,
@@ -154,21 +194,10 @@ def environment_of(start: Start) -> dict[str, str]:
 
 
 def host_names(allocation: NodeAllocation, reports: Sequence[NodeReport]) -> list[str]:
-    """Return the names of the nodes as the starter knows them, in the order of the reports.
-
-    Raises:
-        UsageError: the hostfile names another number of hosts.
-    """
-    if not isinstance(allocation.starter, Mpirun) or allocation.starter.hostfile is None:
-        return [report.node.name for report in reports]
-    path = allocation.starter.hostfile
-    lines = (line.partition("#")[0].split() for line in read_text(path).splitlines())
-    hosts = list(dict.fromkeys(words[0] for words in lines if words))
-    if len(hosts) != len(reports):
-        raise UsageError(
-            f"{printable(path)} names {len(hosts)} hosts, and {len(reports)} have answered"
-        )
-    return hosts
+    """Return the names of the nodes as the starter knows them, in the order of the reports."""
+    if isinstance(allocation.starter, Mpirun) and allocation.starter.hosts:
+        return list(allocation.starter.hosts)
+    return [report.node.name for report in reports]
 
 
 def switches_told_by(allocation: NodeAllocation) -> tuple[Switch, ...]:

@@ -7,12 +7,12 @@ not among them, since each machine has its own torchrun, which starts the ranks 
 
 from collections.abc import Callable, Mapping, Sequence
 
+from gpulaunch.cluster.open_mpi import HERE, hosts_of
 from gpulaunch.errors import printable
 
 _HOST_OPTIONS = ("--host", "-host", "-H", "--hosts", "-hosts")
 _FILE_OPTIONS = ("--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f")
 _FILE_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
-_HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 _MOST_NAMED = 3
 
 _WITH_TWO_VALUES = frozenset({"mca", "prtemca", "pmixmca", "gmca", "genv"})
@@ -52,8 +52,8 @@ def explain_mpirun(
     files = _values(command, _FILE_OPTIONS)
     if not named and not files:
         files = [environment[name] for name in _FILE_VARIABLES if environment.get(name)]
-    named += [words[0] for path in files for words in _rows(read(path))]
-    here = {*own_names, *(name.partition(".")[0] for name in own_names), *_HERE}
+    named += [host for path in files for host in hosts_of(read(path), own_names[0])]
+    here = {*own_names, *(name.partition(".")[0] for name in own_names), *HERE}
     hosts = [host.partition(":")[0] for host in named]
     far = list(dict.fromkeys(host for host in hosts if host and host not in here))
     if not far and not hosts and _nodes_of_job(environment) > 1:
@@ -65,12 +65,6 @@ def explain_mpirun(
         f"starts ranks on {shown}, too, where they have no lease: "
         "write 'mpirun ... gpulaunch -n 1 -- COMMAND', a launch for each rank"
     )
-
-
-def _rows(text: str) -> list[list[str]]:
-    """Return the words of each line of a hostfile, without comments."""
-    rows = [line.partition("#")[0].split() for line in text.splitlines()]
-    return [words for words in rows if words]
 
 
 def explain_srun(command: Sequence[str], environment: Mapping[str, str]) -> str | None:

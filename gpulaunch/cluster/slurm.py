@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from gpulaunch.cluster.starter import Start
 from gpulaunch.records import Record
 
-_OPPOSED = ("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_DISTRIBUTION", "SLURM_CPU_BIND")
+_OPPOSED = (
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_NTASKS_PER_GPU",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_DISTRIBUTION",
+    "SLURM_CPU_BIND",
+    "SLURM_GPU_BIND",
+)
 """Wishes of the allocation for its steps, which the hosts of the ranks replace."""
 
 
@@ -21,7 +28,7 @@ class Srun(Record):
     program: tuple[str, ...]
     nodes: int
 
-    def on_each_node(self, argv: Sequence[str]) -> Start:
+    def on_each_node(self, argv: Sequence[str], directory: str) -> Start:  # noqa: ARG002  no files
         """Return a step of one task for each node, which leaves all CPUs to each task."""
         options = (
             f"--nodes={self.nodes}",
@@ -43,6 +50,7 @@ class Srun(Record):
             f"--ntasks={len(hosts)}",
             "--distribution=arbitrary",
             "--cpu-bind=none",
+            "--overcommit",  # ranks that are not bound may be more than the cores
         )
         return Start(
             (*self.program, *options, *argv),

@@ -26,10 +26,14 @@ class Start(Record):
 class Starter(Protocol):
     """A program such as srun or mpirun, with the options that the user gave it."""
 
-    def on_each_node(self, argv: Sequence[str]) -> Start:
+    def on_each_node(self, argv: Sequence[str], directory: str) -> Start:
         """Return how to run a command once on every node of the allocation.
 
         Its tasks are numbered in the order of the nodes.
+
+        Args:
+            argv: the command.
+            directory: directory for the files that it needs.
         """
 
     def on_ranks(self, argv: Sequence[str], hosts: Sequence[str], directory: str) -> Start:

@@ -1,10 +1,11 @@
 """Ranks under real Open MPIs, 4.1 and 5, where a map of `gpulaunch cluster` puts them."""
 
+import os
 import shlex
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher
+from conftest import DGX, Launcher, complaint
 from mpi import HOSTS, PYPI, VERSIONS, why_not
 from ranks import crossed_matrix, rank_command, ranks_of, wanted
 from test_mpi import Site
@@ -67,6 +68,8 @@ def test_ranks_run_where_the_map_says(site: Site, tmp_path: Path) -> None:
     output = cluster(
         site,
         "run",
+        "--ranks",
+        "4",
         "--gpu-pattern",
         crossed_matrix(tmp_path),
         "-o",
@@ -82,11 +85,48 @@ def test_ranks_run_where_the_map_says(site: Site, tmp_path: Path) -> None:
             assert launcher.records() == []
 
 
+@pytest.mark.parametrize("name", ["localhost", None])
+def test_this_machine_is_not_the_first_host(site: Site, tmp_path: Path, name: str | None) -> None:
+    """The machine of mpirun itself may stand anywhere in the hostfile, also as localhost."""
+    own = os.uname().nodename
+    site.mpi.hostfile.write_text(f"na slots=1\n{name or own} slots=1\n")
+    pattern = ("--ranks", "4", "--gpu-pattern", crossed_matrix(tmp_path))
+    output = cluster(site, "run", *pattern, "-o", str(tmp_path), "--", *rank_command(tmp_path))
+    assert ranks_of(output) == wanted(tmp_path)
+    assert {node for _, node, _, _ in wanted(tmp_path)} == {"na", own}
+
+
+def test_visible_devices(site: Site, tmp_path: Path) -> None:
+    """Ranks get GPUs that CUDA_VISIBLE_DEVICES admits, where no engine has granted any."""
+    site.mpi.hostfile.write_text("localhost\n")
+    site.launcher.environment["CUDA_VISIBLE_DEVICES"] = "2,3"
+    output = cluster(site, "run", "--ranks", "2", "--", *rank_command(tmp_path))
+    assert [gpu for _, _, _, gpu in ranks_of(output)] == [2, 3]
+
+
+def test_hostfile_without_hosts(launcher: Launcher, tmp_path: Path) -> None:
+    """A hostfile has to name a host."""
+    path = tmp_path / "hosts"
+    path.write_text("# nobody\n\n")
+    done = launcher.run("cluster", "show", "--hostfile", str(path))
+    assert (done.returncode, done.stderr) == (2, complaint(f"--hostfile {path} names no host"))
+
+
 def test_all_reduce(site: Site, tmp_path: Path) -> None:
     """Ranks of real MPI programs find each other through the launches around them."""
     program = tmp_path / "all_reduce.py"
     program.write_text(ALL_REDUCE)
-    output = cluster(site, "run", "--gpu-pattern", "ring", "--", str(PYPI / "python"), str(program))
+    output = cluster(
+        site,
+        "run",
+        "--ranks",
+        "4",
+        "--gpu-pattern",
+        "ring",
+        "--",
+        str(PYPI / "python"),
+        str(program),
+    )
     assert output.split() == ["10"] * 4
 
 

@@ -1,6 +1,7 @@
 """Ranks on the nodes of a real Slurm where a map puts them."""
 
 import json
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,8 +32,8 @@ def cluster(site: Site, *arguments: str, **options) -> subprocess.CompletedProce
 
 def test_ranks_run_where_the_map_says(site: Site, tmp_path: Path) -> None:
     """Every rank of a step has the node, the core and the GPU of its row, and no lease is left."""
-    options = (*DGX, "--gpu-pattern", crossed_matrix(tmp_path), "-o", str(tmp_path))
-    done = cluster(site, "run", *options, "--", *rank_command(tmp_path))
+    pattern = ("--ranks", "4", "--gpu-pattern", crossed_matrix(tmp_path))
+    done = cluster(site, "run", *DGX, *pattern, "-o", str(tmp_path), "--", *rank_command(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert ranks_of(done.stdout) == wanted(tmp_path)
     nodes = [node for _, node, _, _ in wanted(tmp_path)]
@@ -103,6 +104,91 @@ def test_the_controller_knows_the_network(site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "before",
+    [
+        "GPULAUNCH_TOPOLOGY=dgx1-v100 gpulaunch cluster show --launcher 'srun --gres=gpu:2'",
+        "GPULAUNCH_TOPOLOGY=power8-minsky gpulaunch cluster show",
+    ],
+)
+def test_other_nodes_are_asked_again(site: Site, before: str) -> None:
+    """What nodes have is kept for the same question: not for other options of srun or machines."""
+    script = f"{before}; GPULAUNCH_TOPOLOGY=dgx1-v100 gpulaunch cluster show"
+    done = site.slurm.run(*BOTH, "sh", "-c", script, environment=site.environment)
+    first, second = (line for line in done.stdout.splitlines() if line.startswith("slurm"))
+    assert first.partition(",")[2] != second.partition(",")[2]
+    assert "16 GPUs" in second
+
+
+def test_a_job_of_another_cluster(site: Site) -> None:
+    """What the nodes of a job have is not taken for another cluster's job of the same id."""
+    call = f"gpulaunch cluster show {shlex.join(DGX)}"
+    script = (
+        f"{call}; SLURM_CLUSTER_NAME=other {call}; srun -n1 -N1 sh -c 'echo step $SLURM_STEP_ID'"
+    )
+    done = site.slurm.run(*BOTH, "sh", "-c", script, environment=site.environment)
+    assert done.stdout.splitlines()[-1] == "step 2"
+
+
+@pytest.mark.parametrize("wish", ["--ntasks-per-gpu=1", "--gpu-bind=single:1"])
+def test_wishes_of_the_allocation(site: Site, tmp_path: Path, wish: str) -> None:
+    """What an allocation says of its tasks does not stand in the way of the map."""
+    command = ("salloc", "-Q", "-N2", "--gres=gpu:2", wish, "gpulaunch", "cluster", "run", *DGX)
+    options = ("--no-bind-cpu", "-o", str(tmp_path), "--", *rank_command(tmp_path))
+    done = site.slurm.run(*command, *options, environment=site.environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    seen = {(node, gpu) for _, node, _, gpu in ranks_of(done.stdout)}
+    assert seen == {("n1", 0), ("n1", 1), ("n2", 0), ("n2", 1)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "line", "hint"),
+    [
+        (
+            ("--ntasks=2", "--gpus-per-task=1"),
+            "slurm JOB has GPUs for each task, which Slurm deals out itself",
+            "make it with --gres=gpu:N or --gpus-per-node=N instead of --gpus-per-task",
+        ),
+        (
+            (),
+            (
+                "ranks requested, each with a core and a GPU of its own: the 2 nodes of slurm JOB "
+                "have 0 GPUs and 2 cores, and take 0"
+            ),
+            None,
+        ),
+    ],
+)
+def test_gpus_of_the_allocation(site: Site, asked: tuple[str, ...], line: str, hint: str) -> None:
+    """An allocation whose GPUs cannot be mapped is refused with what it has."""
+    command = ("salloc", "-Q", "-N2", *asked, "gpulaunch", "cluster", "run", *DGX, "--", "true")
+    done = site.slurm.run(*command, environment=site.environment)
+    job = done.stderr.partition("slurm ")[2].partition(" ")[0]
+    assert done.stderr.replace(f"slurm {job}", "slurm JOB") == complaint(line, hint)
+    assert done.returncode == 2
+
+
+def test_fewer_cores_than_gpus(site: Site) -> None:
+    """GPUs that get no rank for want of cores are told of, and how they would."""
+    command = ("salloc", "-Q", "-N2", "--gres=gpu:4", "gpulaunch", "cluster", "run", *DGX)
+    done = site.slurm.run(*command, "--", "true", environment=site.environment)
+    job = done.stderr.partition("slurm ")[2].partition(" ")[0]
+    want = (
+        f"gpulaunch: warning: 2 ranks: the 2 nodes of slurm {job} have 8 GPUs and 2 cores; with "
+        "--no-bind-cpu a rank needs no core of its own\n"
+    )
+    assert (done.returncode, done.stderr) == (0, want)
+
+
+def test_dry_run(site: Site, tmp_path: Path) -> None:
+    """The line of a dry run starts the ranks where the map says, whatever the allocation wished."""
+    options = (*DGX, "--no-bind-cpu", "-o", str(tmp_path), "--", *rank_command(tmp_path))
+    script = f'eval "$(gpulaunch cluster run --dry-run {shlex.join(options)})"'
+    command = ("salloc", "-Q", "-N2", "--gres=gpu:2", "--ntasks-per-node=1", "sh", "-c", script)
+    done = site.slurm.run(*command, environment=site.environment)
+    assert (done.returncode, done.stderr, len(ranks_of(done.stdout))) == (0, "", 4)
+
+
+@pytest.mark.parametrize(
     ("arguments", "line", "hint"),
     [
         (
@@ -117,6 +203,11 @@ def test_the_controller_knows_the_network(site: Site, tmp_path: Path) -> None:
         (
             ("run", *DGX, "--hostfile", "x", "--launcher", "srun", "--", "true"),
             "--hostfile goes with mpirun: Slurm has its own list of nodes",
+            None,
+        ),
+        (
+            ("show", "--launcher", ""),
+            "--launcher has an empty value",
             None,
         ),
         (
