@@ -16,6 +16,17 @@ __all__ = [
 ]
 
 
+class _LineFormatter(argparse.HelpFormatter):
+    """A formatter that keeps lines as they are, and breaks those that are too long."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        lines = text.splitlines()
+        return "\n".join(
+            indent + line if len(line) <= width else fill(line, width, indent) for line in lines
+        )
+
+
 class Parser(argparse.ArgumentParser):
     """An argparse parser that never abbreviates options and raises UsageError on a mistake."""
 
@@ -28,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         add_help: bool = True,
         epilog: str | None = None,
     ) -> None:
-        shape = argparse.RawDescriptionHelpFormatter if epilog else argparse.HelpFormatter
+        shape = _LineFormatter if epilog else argparse.HelpFormatter
         super().__init__(
             prog=prog,
             description=description,

@@ -75,8 +75,9 @@ def _parser() -> Parser:
     add_mapping(parser)
     parser.add_argument(
         "--format",
+        metavar="FORM",
         choices=("table", "json", *ENGINE_FILES),
-        help="what to print (default: table)",
+        help=f"what to print: table (default), json, {', '.join(ENGINE_FILES)}",
     )
     add_json(parser)
     parser.add_argument(

@@ -314,6 +314,10 @@ def test_a_wrong_matrix(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_help(launcher: Launcher) -> None:
-    """Cluster --help lists its words, and each has a help of its own."""
+    """Cluster --help lists its words, and each has a help of its own, as wide as the terminal."""
+    launcher.environment["COLUMNS"] = "80"
     assert "map" in launcher.run("cluster", "--help").stdout
     assert "--cpu-pattern" in launcher.run("cluster", "map", "--help").stdout
+    for word in ("map", "run", "show"):
+        lines = launcher.run("cluster", word, "--help").stdout.splitlines()
+        assert [line for line in lines if len(line) > 80] == []
