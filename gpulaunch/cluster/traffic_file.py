@@ -28,6 +28,8 @@ def read_traffic_file(path: str, ranks: int) -> RankTraffic:
     if text.lstrip().startswith("<") or path.lower().endswith(".graphml"):
         return _read_graphml(path, text, ranks)
     first = next((_fields(line) for line in text.split("\n") if _fields(line)), [])
+    if not first:
+        raise UsageError(f"{path}: no traffic is in it")
     if len(first) > 3:
         return summed(ranks, _read_matrix(path, text, ranks))
     return summed(ranks, _checked(path, read_edges(path, text), ranks))
@@ -51,9 +53,9 @@ def _read_matrix(path: str, text: str, ranks: int) -> Iterator[Edge]:
                 f"{path}:{number}: {found}: a matrix of {ranks} ranks has {ranks} rows and columns"
             )
         for column, field in enumerate(fields):
-            if field != "0" and column != row:
+            if field != "0":
                 weight = _read_figure(path, number, field)
-                if weight:
+                if weight and column != row:
                     yield row, column, weight
         row += 1
     if row < ranks:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpulaunch.cluster.cluster import Cluster, Node
 from gpulaunch.errors import printable
-from gpulaunch.typing import Any
+from gpulaunch.show import Document, counted
 
 
 def cluster_lines(cluster: Cluster) -> list[str]:
@@ -14,7 +14,7 @@ def cluster_lines(cluster: Cluster) -> list[str]:
     gpus = sum(len(node.topology.gpus) for node in cluster.nodes)
     slots = sum(node.slots for node in cluster.nodes)
     counts = (len(cluster.nodes), "node"), (gpus, "GPU"), (slots, "rank")
-    head = f"{printable(cluster.name)}: {', '.join(_counted(*count) for count in counts)}"
+    head = f"{printable(cluster.name)}: {', '.join(counted(*count) for count in counts)}"
     return [head, *_lines_below(cluster, 0, "")]
 
 
@@ -36,16 +36,10 @@ def _node_text(node: Node) -> str:
     models = Counter(gpu.model for gpu in node.topology.gpus)
     gpus = ", ".join(f"{count} x {printable(model)}" for model, count in models.items())
     cores = sum(map(len, node.sockets))
-    return (
-        f"{gpus or 'no GPU'}; {_counted(cores, 'core')} in {_counted(len(node.sockets), 'socket')}"
-    )
+    return f"{gpus or 'no GPU'}; {counted(cores, 'core')} in {counted(len(node.sockets), 'socket')}"
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
-
-
-def cluster_document(cluster: Cluster) -> dict[str, Any]:
+def cluster_document(cluster: Cluster) -> Document:
     """Return the document of `gpulaunch cluster show --json`."""
     network = cluster.network
     return {

@@ -10,6 +10,7 @@ from gpulaunch.cluster.tree import Tree
 from gpulaunch.cluster.trees import whole_trees
 from gpulaunch.errors import printable
 from gpulaunch.records import Record
+from gpulaunch.show import counted
 from gpulaunch.show.topology.element import INK, PALE, add_element, add_text, as_number
 from gpulaunch.show.topology.layout import cut
 from gpulaunch.show.topology.text import wrapped
@@ -63,7 +64,7 @@ def mapping_svg(cluster: Cluster, mapping: tuple[Place, ...], judgement: Judgeme
     svg = ET.Element(
         "svg", {"xmlns": "http://www.w3.org/2000/svg", "font-family": _FONT, "role": "img"}
     )
-    heading = f"{len(mapping)} ranks on {printable(cluster.name)}"
+    heading = f"{counted(len(mapping), 'rank')} on {printable(cluster.name)}"
     add_element(svg, "title", text=heading)
     add_element(svg, "rect", width="100%", height="100%", fill="#ffffff")
     add_text(svg, _MARGIN, 34, heading, 18, weight="bold")

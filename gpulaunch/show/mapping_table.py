@@ -1,6 +1,6 @@
 """A mapping of ranks as a table for a terminal."""
 
-from gpulaunch.show import Document
+from gpulaunch.show import Document, counted
 from gpulaunch.show.terminal import Group, Table, Text, cut, figure, make_table
 
 
@@ -12,8 +12,8 @@ def mapping_table(document: Document) -> Group:
     """
     ranks = document["ranks"]
     nodes = len({rank["node"] for rank in ranks})
-    where = f"{nodes} node{'s' * (nodes != 1)} of {document['cluster']}"
-    title = f"{len(ranks)} ranks on {where}, by {document['policy']}"
+    where = f"{counted(nodes, 'node')} of {document['cluster']}"
+    title = f"{counted(len(ranks), 'rank')} on {where}, by {document['policy']}"
     patterns = f"CPUs: {document['cpu_pattern']}, GPUs: {document['gpu_pattern']}"
     table = make_table("rank", "GPU", "core", "node", right=("rank", "GPU", "core"))
     for rank in ranks:

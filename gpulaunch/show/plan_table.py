@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
-from gpulaunch.show import Document
+from gpulaunch.show import Document, counted
 from gpulaunch.show.terminal import Group, Table, Text, figure, make_table
 
 
@@ -48,8 +48,8 @@ def plan_table(document: Document) -> Group:
 
 def _plan_title(document: Document) -> list[Text]:
     jobs = len({job["name"] for group in document["groups"] for job in group["jobs"]})
-    counts = f"{_counted(jobs, 'job')} in {_counted(len(document['groups']), 'group')}"
-    gpus = f"{_counted(document['gpus'], 'GPU')} ({printable(document['gpu_model'])})"
+    counts = f"{counted(jobs, 'job')} in {counted(len(document['groups']), 'group')}"
+    gpus = f"{counted(document['gpus'], 'GPU')} ({printable(document['gpu_model'])})"
     return [
         Text(f"{counts} on {gpus}", "bold"),
         Text(f"predicted:           {_cost(document['predicted'])}"),
@@ -60,10 +60,6 @@ def _plan_title(document: Document) -> list[Text]:
 
 def _cost(cost: Document) -> str:
     return f"{format_duration(cost['time_s'])}, energy {_energy(cost['energy_j'])}"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _gains(predicted: Document) -> str:

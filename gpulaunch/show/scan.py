@@ -3,7 +3,7 @@
 from gpulaunch.errors import printable
 from gpulaunch.records import as_dict
 from gpulaunch.scan.call import Scan
-from gpulaunch.show import Document
+from gpulaunch.show import Document, counted
 
 _SENSITIVE = {True: "yes", False: "no", None: "unknown"}
 
@@ -44,11 +44,12 @@ def scan_lines(document: Document) -> list[str]:
     widths = [max((len(place[column]) for place in places), default=0) for column in (0, 1)]
     rows = [f"{place:{widths[0]}}  {api:{widths[1]}}  {pattern}" for place, api, pattern in places]
     count = len(places)
-    calls = f"{_counted(count, 'call')} in {_counted(document['files'], 'file')}"
+    calls = counted(count, "call") if count else "no calls"
+    files = counted(document["files"], "file") if document["files"] else "no files"
     return [
         *rows,
         *([""] if rows else []),
-        *verdict_lines(document, calls),
+        *verdict_lines(document, f"{calls} in {files}"),
     ]
 
 
@@ -65,7 +66,3 @@ def verdict_lines(document: Document, of_what: str) -> list[str]:
         f"confidence: {document['confidence']}",
         *(f"  {reason}" for reason in document["reasons"]),
     ]
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count or 'no'} {what}" if count == 1 else f"{count or 'no'} {what}s"

@@ -212,6 +212,9 @@ MISTAKES = [
     ("0 4\n", ":1: rank 4: 4 ranks are 0 to 3"),
     ("1 1\n", ":1: edge 1-1: it joins a rank to itself"),
     ("0 1\n0 1\n", ":2: edge 0 1 stands in line 1 already"),
+    ("nan 1 2 3\n" * 4, ":1: 'nan' is no traffic: a number from 0 to 1e18"),
+    ("", ": no traffic is in it"),
+    ("# from / to\n", ": no traffic is in it"),
     ("hello\n", ":1: 'hello' is no edge: two ranks and perhaps a weight, such as '0 1 2.5'"),
 ]
 
