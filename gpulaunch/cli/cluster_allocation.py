@@ -78,6 +78,11 @@ def _network(allocation: NodeAllocation, path: str | None, reports: Sequence[Nod
         return tree_of_file(path, gb_per_s)
     addresses = {report.node.name: report.address for report in reports}
     switches = switches_of_addresses(addresses) or switches_told_by(allocation)
+    try:
+        network = network_tree(switches, gb_per_s)
+    except FieldError as problem:  # Slurm itself allows switches that nothing joins
+        warn(f"what Slurm tells of the network is left out: {problem.message}")
+        switches, network = (), network_tree((), gb_per_s)
     domains = {report.node.name: report.domain for report in reports}
     within_gb_per_s = sum(
         gpu.nvswitch_links * gpu.nvlink_gb_per_s for gpu in reports[0].node.topology.gpus
@@ -86,4 +91,4 @@ def _network(allocation: NodeAllocation, path: str | None, reports: Sequence[Nod
         return network_tree(*with_domains(switches, gb_per_s, domains, within_gb_per_s))
     except FieldError as problem:
         warn(f"NVLink domains are left out: {problem.message}")
-        return network_tree(switches, gb_per_s)
+        return network

@@ -188,6 +188,21 @@ def test_dry_run(site: Site, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr, len(ranks_of(done.stdout))) == (0, "", 4)
 
 
+def test_switches_that_nothing_joins(site: Site, tmp_path: Path) -> None:
+    """Where Slurm's switches make no tree, one that joins all nodes is assumed, and that is said."""
+    prolog = tmp_path / "prolog"
+    names = ("SLURM_TOPOLOGY_ADDR=s-$node.$node", "SLURM_TOPOLOGY_ADDR_PATTERN=switch.node")
+    lines = [f"echo export {name}\n" for name in names]
+    prolog.write_text(f"#!/bin/sh\nnode=$SLURMD_NODENAME\n{''.join(lines)}")
+    prolog.chmod(0o755)
+    done = cluster(site, "show", *DGX, "--launcher", f"srun --task-prolog={prolog}")
+    assert done.stderr == (
+        "gpulaunch: warning: what Slurm tells of the network is left out: the network is no tree: "
+        "nodes 'n1' and 'n2' have no switch above both\n"
+    )
+    assert [line[:6] for line in done.stdout.splitlines()[1:]] == ["├── n1", "└── n2"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "line", "hint"),
     [
