@@ -189,7 +189,7 @@ def test_dry_run(site: Site, tmp_path: Path) -> None:
 
 
 def test_switches_that_nothing_joins(site: Site, tmp_path: Path) -> None:
-    """Where Slurm's switches make no tree, one that joins all nodes is assumed, and that is said."""
+    """Where Slurm's switches make no tree, one for all nodes is assumed, and that is said."""
     prolog = tmp_path / "prolog"
     names = ("SLURM_TOPOLOGY_ADDR=s-$node.$node", "SLURM_TOPOLOGY_ADDR_PATTERN=switch.node")
     lines = [f"echo export {name}\n" for name in names]
