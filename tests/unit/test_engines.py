@@ -3,6 +3,7 @@
 import pytest
 
 from gpulaunch.cluster.engines import ENGINES, EnginePlace, GpuGrant, Rank, read_place
+from gpulaunch.cluster.far_ranks import explain_mpirun, explain_srun
 from gpulaunch.cluster.rank_map import MappedRank, parse_rank_map
 from gpulaunch.errors import UsageError
 from gpulaunch.launch.read_launch import _SIGNS
@@ -299,3 +300,46 @@ def test_rank_map_that_is_none(text: str, line: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_rank_map(text, "map")
     assert caught.value.message == f"map: {line}"
+
+
+# --------------------------------------------------------------------------------- ranks elsewhere
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("mpirun --host here,there:4 ./prog", "there"),
+        ("mpirun -np 8 -H there ./prog", "there"),
+        ("mpirun --mca plm ssh --hostfile hosts ./prog", "a, b, c, ..."),
+        ("mpirun --bind-to none -np 8 --hostfile=hosts ./prog", "a, b, c, ..."),
+        ("mpirun --host here,localhost,here.site ./prog", None),
+        ("mpirun -np 8 ./prog --host there", None),
+        ("mpirun --oversubscribe ./prog -H there", None),
+        ("mpirun --hostfile missing ./prog", None),
+        ("mpirun --hostfile hosts gpulaunch -n 1 -- ./prog", None),
+        ("mpirun --hostfile hosts /opt/bin/gpulaunch -n 1 -- ./prog", None),
+    ],
+)
+def test_ranks_of_mpirun_elsewhere(line: str, shown: str | None) -> None:
+    """Hosts other than this one are named, unless each rank has a launch of its own."""
+    files = {"hosts": "# all\nhere slots=2\na slots=2\n\nb\nb\nc # last\nd\n"}
+    told = explain_mpirun(line.split(), {}, ["here.site"], lambda path: files.get(path, ""))
+    assert (told and told.partition("starts ranks on ")[2].partition(", too,")[0]) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "environment", "nodes"),
+    [
+        ("srun -N2 ./prog", {"SLURM_JOB_ID": "7"}, "2 nodes"),
+        ("srun --nodes=2-4 ./prog", {"SLURM_JOB_ID": "7"}, "2 nodes"),
+        ("srun ./prog", {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}, "3 nodes"),
+        ("srun -N 1 ./prog -N2", {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}, None),
+        ("srun ./prog", {"SLURM_JOB_ID": "7"}, None),
+        ("srun ./prog", {}, "where it likes"),
+        ("srun -N2 gpulaunch -- ./prog", {}, None),
+    ],
+)
+def test_tasks_of_srun_elsewhere(line: str, environment: dict[str, str], nodes: str | None) -> None:
+    """Tasks that srun starts on other nodes are told of with the number of nodes."""
+    told = explain_srun(line.split(), environment)
+    assert (told is None) if nodes is None else (told is not None and nodes in told)
