@@ -162,6 +162,9 @@ def test_tables_fit(columns: int, launcher: Launcher) -> None:
     lines = shown.replace("\r", "").split("\n")
     assert "64 ranks on 4 nodes of magc-a" in shown.replace("\r\n", " ")
     assert max(map(len, lines)) <= columns
+    levels = [line for line in lines if re.search(r" (network|CPU|GPU): ", line)]
+    assert len(levels) == 7
+    assert not [line for line in levels if "…" in re.split("network|CPU|GPU", line)[0]]
 
 
 def test_files_for_every_engine(launcher: Launcher, small: str, tmp_path: Path) -> None:
