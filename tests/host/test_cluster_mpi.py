@@ -1,6 +1,7 @@
 """Ranks under real Open MPIs, 4.1 and 5, where a map of `gpulaunch cluster` puts them."""
 
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,14 @@ def test_rankfiles_are_obeyed(site: Site, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, (tmp_path / kind).read_text())
     rankfile = str(tmp_path / kind)
     place = ("-rf", rankfile) if kind == "rankfile" else ("--map-by", f"rankfile:file={rankfile}")
-    ran = site.mpi.run("-np", "4", *place, *rank_command(tmp_path))
+    binding = " ".join(site.mpi.command(*place)).replace(" --bind-to none", "").split()
+    ran = subprocess.run(
+        [*binding, "-np", "4", *rank_command(tmp_path)],
+        env=site.mpi.environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert ran.returncode == 0, ran.stderr
     assert [row[:2] for row in ranks_of(ran.stdout)] == [row[:2] for row in wanted(tmp_path)]
