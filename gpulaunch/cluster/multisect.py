@@ -15,7 +15,7 @@ from gpulaunch.records import Record, replace
 _STARTS = 8
 """Vertices at which a bisection begins, if it matters."""
 
-_STARTS_ANEW = 16
+_STARTS_ANEW = 24
 """Likewise, if two parts are split anew."""
 
 _PARTNERS = 3

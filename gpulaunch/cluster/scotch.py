@@ -39,7 +39,9 @@ def refuse_without_scotch() -> None:
 
 
 def map_by_scotch(ranks: int, edges: Sequence[Edge], tree: Tree, sizes: Sequence[int]) -> list[int]:
-    """Map ranks to the leaves of a tree with Scotch's default strategy, always alike.
+    """Map ranks to the leaves of a tree with Scotch's default strategy.
+
+    It is alike each time if Scotch has one thread.
 
     Args:
         ranks: number of ranks, at most the sum of sizes.

@@ -42,6 +42,7 @@ def _in_child(policy: Callable[[MappingProblem], Mapping], problem: MappingProbl
     if not child:
         try:
             os.close(read_end)
+            os.environ["SCOTCH_PTHREAD_NUMBER"] = "1"  # several threads map by chance
             mapping = policy(problem)
             with open(write_end, "w") as pipe:
                 json.dump([(place.node, place.core, place.gpu) for place in mapping], pipe)

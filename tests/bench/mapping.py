@@ -173,7 +173,8 @@ def draw(path: str) -> None:
             ]
             places = [place + 0.27 * (i - 1) for place in range(len(PAIRS))]
             axes.bar(places, heights, 0.25, color=colour, label=policy.replace("_", "-"))
-        axes.axhline(1.0, linewidth=1)
+        axes.set_ylim(0, 1.25)
+        axes.axhline(1.0, linewidth=1, color="#1f2933")
         axes.set_xticks(range(len(PAIRS)), [pair.replace(" weighted", "\n3:1") for pair in PAIRS])
         axes.tick_params(axis="x", labelsize=8)
         axes.set_title(f"{name}: congestion of the worst link, ranks in order = 1")

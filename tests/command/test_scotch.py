@@ -81,6 +81,14 @@ def test_multisect_is_as_good_as_scotch(name: str) -> None:
 
 
 @needs_scotch
+def test_scotch_maps_many_ranks_alike_each_time() -> None:
+    """Scotch runs without threads, whose order would decide about 4,096 ranks."""
+    case = problem(larger((8, 8, 8), (64.0, 16.0, 4.0)), "2D-2D", 4096)
+    first, *others = (MAPPING_POLICIES["magc_scotch"](case) for _ in range(3))
+    assert others == [first, first]
+
+
+@needs_scotch
 def test_auto_takes_the_better_one() -> None:
     """With Scotch, auto has the least congestion of it and multisect."""
     case = problem(larger((8, 8), (16.0, 4.0)), "2D-3D", 512, seed=1)

@@ -32,7 +32,7 @@ SHOW = (
 )
 LONG = (IMAGE, "sleep", "1000")
 READY = (IMAGE, "sh", "-c", "echo ready; exec sleep 1000")
-PATIENCE_S = 15
+PATIENCE_S = 60
 
 
 class Host:
@@ -1569,11 +1569,11 @@ def test_time_limit_in_the_background(host: Host) -> None:
     """A container in the background ends at its limit, too, though no terminal is told."""
     began = time.monotonic()
     container = host.detached(
-        "--time-limit", "1s", "docker", "run", "-d", "--init", IMAGE, "sleep", "100"
+        "--time-limit", "4s", "docker", "run", "-d", "--init", IMAGE, "sleep", "100"
     )
     assert host.lease()["container"] == container
-    host.await_free(8)
-    assert time.monotonic() - began > 1
+    host.await_free()
+    assert time.monotonic() - began > 4
     assert host.state(container) == "exited"
 
 
@@ -1593,8 +1593,8 @@ def test_time_limit_without_companion(host: Host) -> None:
 
     Before the limit it is left alone.
     """
-    lease, container = limited_without_companion(host, "2s")
-    over = time.monotonic() + 2
+    lease, container = limited_without_companion(host, "5s")
+    over = time.monotonic() + 5
     done = host.run("-n", "1", "--", "true")
     assert (done.returncode, done.stderr) == (0, "")
     until(lambda: time.monotonic() > over, "the time limit")
@@ -1603,7 +1603,7 @@ def test_time_limit_without_companion(host: Host) -> None:
     assert host.run("-n", "all", "--dry-run", "--", "true").returncode == 75
     assert host.state(container) == "running"
     done = host.run("-n", "all", "--", "true")
-    warning = f"ended lease {lease}: its container outlived the time limit of 2 s"
+    warning = f"ended lease {lease}: its container outlived the time limit of 5 s"
     assert (done.returncode, done.stderr) == (0, f"gpulaunch: warning: {warning}\n")
     assert host.state(container) == "exited"
     assert host.launcher.records() == []

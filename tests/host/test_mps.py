@@ -85,8 +85,9 @@ def client(launcher: Launcher, *options: str, **how: bool):
 
 def gone(launcher: Launcher, mps: Mps) -> bool:
     """Return whether no daemon, server, group directory or record is left."""
-    for pid in (*mps.pids(CONTROL), *mps.pids(SERVER), *processes_of(launcher)):
-        wait_for_end(pid)
+    while running := (*mps.pids(CONTROL), *mps.pids(SERVER), *processes_of(launcher)):
+        for pid in running:  # one that ends may have started another
+            wait_for_end(pid)
     launcher.run("status")  # puts away the records of launchers that were killed
     groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
     left = (
