@@ -58,7 +58,8 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     map_path = os.path.join(directory, "map.json")
     topology = ["--topology", options.topology] if options.topology is not None else []
     bind = [] if options.bind_cpu else ["--no-bind-cpu"]
-    launch = [*own_command(), *topology, *bind, "--rank-map", map_path, "--", *command]
+    own = ["-n", "1", "--exclusive", "--rank-map", map_path]  # whatever the settings say
+    launch = [*own_command(), *topology, *bind, *own, "--", *command]
     hosts = [found.hosts[place.node] for place in mapping]
     start = found.allocation.starter.on_ranks(launch, hosts, directory)
     write_text(map_path, json.dumps(document, indent=2) + "\n")

@@ -75,10 +75,12 @@ def read_engine(settings: Settings, topology: Topology, within: Lease | None) ->
     Raises:
         UsageError: nothing was granted here, or a map of ranks does not fit.
     """
+    mapped = settings.get("rank_map")
     if settings.get("ignore_engine").value:
+        if mapped.value:
+            raise UsageError(f"{mapped.origin} goes by the rank, which --ignore-engine leaves out")
         return None
     place = read_place(os.environ)
-    mapped = settings.get("rank_map")
     if place is None:
         if mapped.value:
             raise UsageError(f"{mapped.origin}: no cluster engine tells this process its rank")

@@ -227,6 +227,9 @@ def test_two_settings_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
     assert refused(slurm(0, 3, "0,1,2")) == complaint(
         f"{path}: rank 0 is number 0 of 2 on n1, and number 0 of 3 in slurm 7.0"
     )
+    assert refused(two, "--ignore-engine") == complaint(
+        f"{option} goes by the rank, which --ignore-engine leaves out"
+    )
     assert refused(two, "--share") == complaint(
         f"{option} gives each rank a GPU of its own, without --share"
     )

@@ -129,6 +129,15 @@ def test_a_job_of_another_cluster(site: Site) -> None:
     assert done.stdout.splitlines()[-1] == "step 2"
 
 
+def test_settings_of_other_launches(site: Site, tmp_path: Path) -> None:
+    """Settings that say how many GPUs a launch has, or shares, do not change the map."""
+    site.environment |= {"GPULAUNCH_GPUS": "2", "GPULAUNCH_SHARE": "1"}
+    options = (*DGX, "--ranks", "4", "-o", str(tmp_path), "--", *rank_command(tmp_path))
+    done = cluster(site, "run", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ranks_of(done.stdout) == wanted(tmp_path)
+
+
 @pytest.mark.parametrize("wish", ["--ntasks-per-gpu=1", "--gpu-bind=single:1"])
 def test_wishes_of_the_allocation(site: Site, tmp_path: Path, wish: str) -> None:
     """What an allocation says of its tasks does not stand in the way of the map."""
