@@ -11,7 +11,8 @@ from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.nvidia.nvml import NvlinkEnd, NvmlDevice, PciAddress, Unanswered
+from gpulaunch.machine.nvidia.nvlink import NvlinkEnd, PciAddress
+from gpulaunch.machine.nvidia.nvml import NvmlDevice, Unanswered
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 from gpulaunch.typing import TypeVar
@@ -137,10 +138,8 @@ def _read_card(
 ) -> ProbedCard:
     """Read a card; `everyone` are the addresses of all cards, or None if some are unknown."""
     capability = card.compute_capability()
-    by_field = nvml.asks_by_field(capability)
     nvlinks = {
-        number: _reveal_switch(end, everyone)
-        for number, end in card.nvlinks(by_field=by_field).items()
+        number: _reveal_switch(end, everyone) for number, end in card.nvlinks(capability).items()
     }
     active = [end for end in nvlinks.values() if end.active]
     memory = card.memory()
