@@ -1,7 +1,7 @@
-"""What reading a machine through NVML costs: calls and time, with nothing remembered and with all.
+"""What reading a machine through NVML costs, cold and warm: calls and time.
 
-The GPUs are a stand-in's (it wants a C compiler), so a real driver's own time is not in the figures.
-The calls are counted by the stand-in, over all processes of a command.
+The GPUs are a stand-in's (it wants a C compiler), so a real driver's own time is not in the
+figures. The calls are counted by the stand-in, over all processes of a command.
 
 Run: python tests/bench/probing.py [REPEATS]
 """
