@@ -316,19 +316,27 @@ class NvmlDevice:
             for number, handle in found.items()
         }
 
-    def mig_profile(self) -> str:
+    def mig_profile(self, card_memory_bytes: int) -> str:
         """Return the profile of a MIG instance, such as "1g.10gb".
 
         It ends the product name, or is composed from the instance's attributes.
+
+        Args:
+            card_memory_bytes: memory of its card; 0 if unknown.
         """
         _, _, profile = (self.model() or "").partition(" MIG ")
         if profile:
             return profile
         parts = self._ask(pynvml.nvmlDeviceGetAttributes_v2)
-        return (
-            f"{parts.gpuInstanceSliceCount}g.{round(parts.memorySizeMB / 1024)}gb"
-            if parts
-            else "unknown"
+        if not parts:
+            return "unknown"
+        from gpulaunch.machine.mig_profile import mig_profile_name  # late: few cards need it
+
+        return mig_profile_name(
+            parts.gpuInstanceSliceCount,
+            parts.computeInstanceSliceCount,
+            parts.memorySizeMB << 20,
+            card_memory_bytes,
         )
 
     def pids(self, kind: str) -> set[int]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from gpulaunch.errors import FailedError
+from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.nvidia import nvml
@@ -89,8 +90,11 @@ def probe() -> NvmlReading:
     for part in parts.values():
         gpus += [part.gpu] if part.instances is None else part.instances
     if not gpus:
-        problems += [f"GPU {index} is in MIG mode and has no instance" for index in empty]
-        raise FailedError("; ".join(["NVML lists no GPU in service", *problems]), nvml.HINT)
+        hint = nvml.HINT
+        if empty:
+            without, hint = explain_empty(empty)
+            problems.append(without)
+        raise FailedError("; ".join(["NVML lists no GPU in service", *problems]), hint)
     gpus.sort(key=lambda gpu: gpu.index)
     direct = _count_direct_nvlinks(parts, known)
     lost: set[int] = set()
@@ -116,6 +120,21 @@ def probe() -> NvmlReading:
         {index: mode for index, part in parts.items() if (mode := part.compute_mode)},
         empty,
     )
+
+
+def explain_empty(cards: Collection[int]) -> tuple[str, str]:
+    """Return what is wrong with cards in MIG mode without an instance, and the commands that help.
+
+    Args:
+        cards: their indices, one at least.
+    """
+    subject = "GPU" if len(cards) == 1 else "GPUs"
+    verbs = "is in MIG mode and has" if len(cards) == 1 else "are in MIG mode and have"
+    text = f"{subject} {format_cpuset(frozenset(cards))} {verbs} no instance"
+    named = ",".join(map(str, cards))
+    make = f"'sudo nvidia-smi mig -i {named} -cgi SIZE -C' makes instances"
+    end = f"'sudo nvidia-smi -i {named} -mig 0' ends MIG mode"
+    return text, f"{make}, of a SIZE that 'nvidia-smi mig -lgip' lists; {end}"
 
 
 def _read_each(
@@ -191,7 +210,7 @@ def _split_by_state(nvlinks: dict[int, NvlinkEnd]) -> tuple[list[int], list[int]
 
 
 def _read_instance(card: Gpu, number: int, instance: NvmlDevice) -> Gpu:
-    profile, memory = instance.mig_profile(), instance.memory()
+    profile, memory = instance.mig_profile(card.memory_bytes), instance.memory()
     return replace(
         card,
         index=mig_index(card.index, number),
