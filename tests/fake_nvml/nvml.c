@@ -477,11 +477,6 @@ int nvmlDeviceGetFieldValues(Handle device, int count, Field *fields) {
     for (int i = 0; !code && i < count; i++) {
         Field *field = &fields[i];
         if ((field->result = fill_usage(now, index_of(device), field)) != NOT_FOUND) continue;
-        if (field->field == LINK_COUNT) {
-            for (field->value.ui = 0; find(rest, field->value.ui, "nvlink %d", index_of(device));) field->value.ui++;
-            field->result = SUCCESS;
-            continue;
-        }
         char *key = field->field == LINK_STATE_OF ? "state" : "speed";
         unsigned link = field->field == LINK_SPEED ? 0 : field->scope;
         field->result = find_link(index_of(device), link, rest);
@@ -489,6 +484,9 @@ int nvmlDeviceGetFieldValues(Handle device, int count, Field *fields) {
         int newer = field->field != LINK_SPEED;
         if (!field->result && (!value(text, rest, key) || newer != !!strstr(rest, " hopper"))) field->result = NOT_SUPPORTED;
         if (!field->result) field->value.ui = number(rest, key, 0);
+        if (field->field != LINK_COUNT) continue;
+        for (field->value.ui = 0; find(rest, field->value.ui, "nvlink %d", index_of(device));) field->value.ui++;
+        field->result = SUCCESS;
     }
     return code;
 }

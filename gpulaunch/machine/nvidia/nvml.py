@@ -261,7 +261,7 @@ class NvmlDevice:
     def _fields(self, compute_capability: str | None) -> dict[tuple[int, int], int]:
         """Return what one call tells of all NVLinks, by field and link."""
         asked = list(_FIELDS_OF_ALL)
-        if _tells_each_link(compute_capability):
+        if asks_by_field(compute_capability):
             asked += _FIELDS_OF_LINKS
         values = self._ask(pynvml.nvmlDeviceGetFieldValues, asked)
         return {
@@ -348,8 +348,8 @@ class NvmlDevice:
         return set()
 
 
-def _tells_each_link(compute_capability: str | None) -> bool:
-    """Return whether a card tells of each NVLink by field, as Hopper and later do."""
+def asks_by_field(compute_capability: str | None) -> bool:
+    """Return whether single NVLinks are to be read by field, as Hopper and later allow."""
     major = (compute_capability or "").partition(".")[0]
     return major.isdecimal() and int(major) >= _HOPPER
 
