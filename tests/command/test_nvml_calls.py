@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 pytest_plugins = ("fake_nvml",)
 
+LEFT_OUT = "gpulaunch: warning: GPU 3 is left out: GPU is lost"
 FUNCTION_NOT_FOUND, GPU_IS_LOST = 13, 15
 HANDLE, UUID, MIG = (
     "nvmlDeviceGetHandleByIndex_v2",
@@ -116,8 +118,7 @@ def test_lost_behind_the_cache(
     for function in ASKED:
         if function not in kept:
             hgx_h100.answer(function, GPU_IS_LOST, gpu=3)
-    want = "gpulaunch: warning: GPU 3 is left out: GPU is lost"
-    assert [answers(launcher, command) for _ in range(2)] == [(7, [want])] * 2
+    assert [answers(launcher, command) for _ in range(2)] == [(7, [LEFT_OUT])] * 2
 
 
 ASKED = (
@@ -152,3 +153,15 @@ def test_lost_and_found(launcher: Launcher, hgx_h100: "FakeNvml") -> None:
     assert answers(launcher, "topo")[0] == 7
     hgx_h100.drop("error ")
     assert answers(launcher, "topo") == (8, [])
+
+
+def test_lease_on_a_lost_gpu(launcher: Launcher, hgx_h100: "FakeNvml") -> None:
+    """A lease on a GPU that is lost since is shown with the beginning of its UUID."""
+    hold = ("--only", "3", "--", "sh", "-c", "echo held; read line")
+    with launcher.start(*hold, stdin=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == "held\n"
+        hgx_h100.answer(MIG, GPU_IS_LOST, gpu=3)
+        shown = launcher.run("status")
+        holder.communicate("")
+    (row,) = (line for line in shown.stdout.splitlines() if "echo held" in line)
+    assert (shown.stderr, row.split()[0]) == (f"{LEFT_OUT}\n", "GPU-h100-3")
