@@ -88,7 +88,7 @@ def _run_check(
 
 def _check_gpus(topology: str | None, machine: list[Machine]) -> list[Finding]:
     """Check that the machine can be read, and append it to `machine`."""
-    found = shown_machine(topology, _ignore_warning)
+    found = shown_machine(topology, _ignore_warning, use=True)
     machine.append(found)
     models = ", ".join(sorted({gpu.model for gpu in found.topology.gpus}))
     text = f"{found.topology.name}: {gpus_text(len(found.topology.gpus))} ({models})"

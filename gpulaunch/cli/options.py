@@ -81,7 +81,12 @@ OPTIONS = (
         "SIZE",
         "least memory of each GPU, such as 16GiB; of a job that shares, all it may use",
     ),
-    Option(("--gpu-model",), "gpu_model", "TEXT", "only GPUs whose product name contains this"),
+    Option(
+        ("--gpu-model",),
+        "gpu_model",
+        "TEXT",
+        "only GPUs of this product name, in part, or MIG profile",
+    ),
     Option(("--only",), "only", "GPU,...", "choose among these GPUs: 0,4-6, 0:1 (MIG), UUIDs"),
     Option(("--exclude",), "exclude", "GPU,...", "do not choose these"),
     Option(("--require",), "require", "GPU,...", "these must be among the chosen ones"),

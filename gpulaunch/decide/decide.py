@@ -4,7 +4,7 @@
 from collections.abc import Collection, Sequence
 
 from gpulaunch.decide.choose import choose, pose_problem, why_hopeless
-from gpulaunch.decide.needs import admitted_gpus, gpus_to_avoid, leased_until_s
+from gpulaunch.decide.needs import admitted_gpus, gpus_to_avoid, instances_by_size, leased_until_s
 from gpulaunch.decide.placement.fabric import fabric_of
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.problem import PlacementProblem
@@ -286,7 +286,14 @@ def _claim_of(request: Request, situation: Situation, count: int) -> Claim:
 def _grant_free(
     request: Request, situation: Situation, state: _State, choosable: Sequence[Gpu], count: int
 ) -> Grant | Unfit:
-    """Grant free GPUs; a request that would share tries those first that can be shared."""
+    """Grant free GPUs: of MIG instances the smallest that will do.
+
+    A request that would share tries those GPUs first that can be shared.
+    """
+    for instances in instances_by_size(choosable):
+        found = _grant_some(request, situation, state, instances, count)
+        if isinstance(found, Grant):
+            return found
     shareable: Sequence[Gpu] = ()
     if request.sharing:
         shareable = [gpu for gpu in choosable if gpu.uuid not in request.sharing.unfit]

@@ -148,6 +148,23 @@ def admitted_gpus(request: Request, topology: Topology, within: Lease | None = N
     return [gpu for gpu in found if not gpu.mig] or found
 
 
+def instances_by_size(gpus: Sequence[Gpu]) -> list[list[Gpu]]:
+    """Return MIG instances in groups of one size, smallest first; [] for whole GPUs.
+
+    Of one memory, those with fewer slices come first.
+    """
+    if not any(gpu.mig for gpu in gpus):
+        return []
+    from gpulaunch.machine.mig_profile import size_order  # late: few machines have instances
+
+    groups: dict[tuple[int, tuple[int, int, bool]], list[Gpu]] = {}
+    for gpu in gpus:
+        if gpu.mig:
+            size = gpu.memory_bytes, size_order(gpu.mig.profile)
+            groups.setdefault(size, []).append(gpu)
+    return [groups[size] for size in sorted(groups)]
+
+
 def leased_until_s(
     topology: Topology,
     leases: Sequence[Lease],

@@ -269,11 +269,20 @@ def admit_memory(topology: Topology, memory_bytes: int, option: str) -> Constrai
 
 
 def admit_model(topology: Topology, text: str, option: str) -> Constraint:
-    """Return the constraint that admits GPUs whose product name contains a text, in any case."""
-    return Constraint(
-        option,
-        frozenset(gpu.uuid for gpu in topology.gpus if text.casefold() in gpu.model.casefold()),
-    )
+    """Return the constraint that admits GPUs whose product name contains a text, in any case.
+
+    A MIG profile at its end, such as "1g.10gb", admits the instances with these slices and this
+    memory, and no others.
+    """
+    from gpulaunch.machine.mig_profile import is_of_profile, parse_mig_profile  # late: few ask
+
+    name, _, last = text.rpartition(" ")
+    asked = parse_mig_profile(last)
+    wanted = name.removesuffix("MIG").strip() if asked else text
+    found = [gpu for gpu in topology.gpus if wanted.casefold() in gpu.model.casefold()]
+    if asked:
+        found = [gpu for gpu in found if gpu.mig and is_of_profile(gpu.mig.profile, asked)]
+    return Constraint(option, frozenset(gpu.uuid for gpu in found))
 
 
 def admit_visible(topology: Topology, value: str) -> Constraint:

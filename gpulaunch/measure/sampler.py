@@ -12,7 +12,8 @@ from contextlib import suppress
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.nvidia.nvml import LostGpuError, PciAddress
+from gpulaunch.machine.nvidia.nvlink import NvlinkEnd, PciAddress
+from gpulaunch.machine.nvidia.nvml import LostGpuError
 from gpulaunch.measure.measured_run import CountedLink, GpuRun
 from gpulaunch.measure.nvml_counters import GPM_LEAST_S, Meter
 from gpulaunch.measure.usage import Usage
@@ -138,8 +139,8 @@ class Sampler:
         for gpu in self._gpus:
             try:
                 card = nvml.card_of(gpu.uuid, gpu.index)
-                by_field = nvml.asks_by_field(gpu.compute_capability)
-                links = () if gpu.mig else _active_links(card.nvlinks(by_field=by_field), at)
+                ends = {} if gpu.mig else card.nvlinks(gpu.compute_capability)
+                links = _active_links(ends, at)
                 meter = Meter(card, tuple(link.number for link in links))
                 self._watched.append(_Watched(gpu, meter, links))
             except LostGpuError as problem:
@@ -175,7 +176,7 @@ def _indices_by_address() -> dict[PciAddress, int]:
 
 
 def _active_links(
-    ends: Mapping[int, nvml.NvlinkEnd], at: Mapping[PciAddress, int]
+    ends: Mapping[int, NvlinkEnd], at: Mapping[PciAddress, int]
 ) -> tuple[CountedLink, ...]:
     return tuple(
         CountedLink(number, end.remote, at.get(end.address) if end.address else None)

@@ -12,6 +12,8 @@ from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Group, Table, Text, cut, make_table
 
+_UUID_START = len("GPU-01234567")
+
 
 def status_table(document: Document, now: datetime) -> Group:
     """Return the table of leases and the queue: user, GPUs, time and command.
@@ -191,7 +193,11 @@ def _lease_cells(
     # A single GPU has no traffic that could be assumed.
     if lease["assumed"] and len(lease["gpus"]) > 1:
         profile = f"{profile} (assumed)" if profile else "assumed"
-    gpus = ",".join("?" if name is None else name for name in lease["gpu_names"])
+    # A GPU that is out of service since, such as a lost one, has no index any more.
+    gpus = ",".join(
+        name or printable(uuid[:_UUID_START])
+        for name, uuid in zip(lease["gpu_names"], lease["uuids"], strict=True)
+    )
     inside = f"in {lease['parent']}: " if lease["parent"] else ""
     inside += _job_note(lease)
     inside += f"container {lease['container_name']}: " if lease["container_name"] else ""

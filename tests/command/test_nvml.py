@@ -191,8 +191,10 @@ def test_narrow_slot(launcher, dgx1_v100):
     ],
 )
 def test_nvlink_version(launcher, dgx1_v100, version, bandwidth):
-    """An NVLink version gives the bandwidth: a later one counts as newest, none as oldest."""
+    """Without a compute capability NVML's number counts: a later one as newest, none as oldest."""
     dgx1_v100.drop("nvlink ")
+    for gpu in (0, 1):
+        dgx1_v100.change(gpu, cc=None)
     dgx1_v100.add(f"nvlink 0 0 peer=1 version={version}", f"nvlink 1 0 peer=0 version={version}")
     if version is None:
         dgx1_v100.answer("nvmlDeviceGetNvLinkVersion", NOT_SUPPORTED)

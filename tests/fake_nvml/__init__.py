@@ -103,6 +103,7 @@ class FakeNvml:
             ends += ["switch"] * gpu.nvswitch_links + ["cpu"] * gpu.cpu_nvlinks
             said = f"version={_NVML_VERSIONS[gpu.nvlink_version]}"
             said += f" speed={round(gpu.nvlink_gb_per_s * 1000)}" if gpu.nvlink_gb_per_s else ""
+            said += " hopper state=1" if float(gpu.compute_capability or 0) >= 9 else ""
             lines += [f"nvlink {card} {link} peer={peer} {said}" for link, peer in enumerate(ends)]
         self.describe(
             [_card_line(card, gpu) for card, gpu in cards.items()],
@@ -327,7 +328,11 @@ def hgx_h100(nvml: FakeNvml) -> FakeNvml:
     ]
     nvml.describe(
         gpus,
-        (f"nvlink {gpu} {link} peer=switch version=6" for gpu in range(8) for link in range(18)),
+        (
+            f"nvlink {gpu} {link} peer=switch version=6 hopper state=1"
+            for gpu in range(8)
+            for link in range(18)
+        ),
     )
     return nvml
 

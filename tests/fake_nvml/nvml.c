@@ -10,6 +10,7 @@
  *   nvlink 0 2 peer=3 version=2     link 2 of GPU 0 ends in GPU 3; version as nvmlDeviceGetNvLinkVersion counts
  *   nvlink 0 3 peer=switch version=6
  *   nvlink 0 4 state=0              this link is down
+ *   nvlink 0 4 ... hopper state=1   by field, each link tells its state and speed; without "hopper" all have one speed
  *   nvlink 0 5 peer=cpu speed=25781 link to a CPU; what the driver says that a link carries, MB/s
  *   gpu 1007 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728   MIG instance 7 of GPU 0, which has mig=1: 1000 x (GPU + 1) + 7
  *   gpu 2000 uuid=MIG-b slices=1    MIG instance 0 of GPU 1
@@ -53,6 +54,8 @@
  *   link:L:tx  GB/s                           fields 138 (KiB) and 202 (bytes), of a link or of all; GPM 61, 63 + 2 L
  *   link:L:rx  GB/s                           fields 139 and 204 likewise; GPM 60, 62 + 2 L
  *
+ * With FAKE_NVML_CALLS in the environment, each call adds a line to that file: function and GPU, -1 for no GPU.
+ *
  * What no script line names is not supported. Counters are exact integrals, added to what was counted before (see
  * usage.h); a GPM metric is the exact mean between its two samples, which are at least 0.1 s apart, else the call
  * answers INVALID_ARGUMENT. A MIG instance has memory, and GPM through its card (nvmlGpmMigSampleGet), scripted under
@@ -73,7 +76,7 @@ enum { PEER_IS_GPU = 0, PEER_IS_CPU = 1, PEER_IS_SWITCH = 2 }; /* nvmlIntNvLinkD
 
 #define LINE 512
 #define INSTANCES 1000
-enum { LINK_SPEED = 90, LINK_SPEED_OF = 164, LINK_STATE_OF = 165 }; /* field ids */
+enum { LINK_SPEED = 90, LINK_COUNT, LINK_SPEED_OF = 164, LINK_STATE_OF = 165 }; /* field ids */
 #define MAX_GPUS 128
 #define MIB (1ULL << 20)
 #define NO_GPU (-1)
@@ -155,8 +158,18 @@ static unsigned number(const char *rest, const char *key, unsigned otherwise) {
 
 static int index_of(Handle device) { return (int)(intptr_t)device - 1; }
 
+/* Each line is one write at the end of the file, so that several processes may count into one. */
+static void count_call(const char *function, int gpu) {
+    const char *path = getenv("FAKE_NVML_CALLS");
+    FILE *file = path ? fopen(path, "a") : NULL;
+    if (!file) return;
+    fprintf(file, "%s %d\n", function, gpu);
+    fclose(file);
+}
+
 /* What every call does first: the time and the error that the test wants, else the GPU's line. */
 static int begin(const char *function, int gpu, char rest[LINE]) {
+    count_call(function, gpu);
     if (!initialised) return UNINITIALIZED;
     const Facts *now = facts();
     double time = script_time(now);
@@ -203,10 +216,14 @@ static int ask_bits(const char *function, Handle device, const char *key, unsign
     return SUCCESS;
 }
 
-static int ask_link(const char *function, Handle device, unsigned link, char rest[LINE]) {
-    int gpu = index_of(device), code = begin(function, gpu, rest);
-    if (code || find(rest, 0, "nvlink %d %u", gpu, link)) return code;
+static int find_link(int gpu, unsigned link, char rest[LINE]) {
+    if (find(rest, 0, "nvlink %d %u", gpu, link)) return SUCCESS;
     return find(rest, 0, "nvlink %d", gpu) ? INVALID_ARGUMENT : NOT_SUPPORTED;
+}
+
+static int ask_link(const char *function, Handle device, unsigned link, char rest[LINE]) {
+    int code = begin(function, index_of(device), rest);
+    return code ? code : find_link(index_of(device), link, rest);
 }
 
 static int fill_address(const char *text, PciInfo *pci) {
@@ -324,8 +341,9 @@ int nvmlDeviceGetMigMode(Handle device, unsigned *current, unsigned *pending) {
 }
 
 int nvmlDeviceGetMaxMigDeviceCount(Handle device, unsigned *count) {
-    int code = ask_number(__func__, device, "mig", count);
-    if (!code) *count = 7;
+    char rest[LINE];
+    int code = begin(__func__, index_of(device), rest);
+    if (!code) *count = number(rest, "mig", 0) ? number(rest, "most", 7) : 0;
     return code;
 }
 
@@ -461,11 +479,14 @@ int nvmlDeviceGetFieldValues(Handle device, int count, Field *fields) {
         if ((field->result = fill_usage(now, index_of(device), field)) != NOT_FOUND) continue;
         char *key = field->field == LINK_STATE_OF ? "state" : "speed";
         unsigned link = field->field == LINK_SPEED ? 0 : field->scope;
-        field->result = ask_link(__func__, device, link, rest);
+        field->result = find_link(index_of(device), link, rest);
         char text[LINE];
         int newer = field->field != LINK_SPEED;
         if (!field->result && (!value(text, rest, key) || newer != !!strstr(rest, " hopper"))) field->result = NOT_SUPPORTED;
         if (!field->result) field->value.ui = number(rest, key, 0);
+        if (field->field != LINK_COUNT) continue;
+        for (field->value.ui = 0; find(rest, field->value.ui, "nvlink %d", index_of(device));) field->value.ui++;
+        field->result = SUCCESS;
     }
     return code;
 }

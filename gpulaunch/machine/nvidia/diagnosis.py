@@ -3,7 +3,7 @@
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.nvidia.nvml import PROHIBITED
-from gpulaunch.machine.nvidia.probe import NvmlReading, probe
+from gpulaunch.machine.nvidia.probe import NvmlReading, explain_empty, probe
 
 _ALWAYS_LINKED = ("SXM", "HBM3", "B200", "B300", "GH200")
 """Parts of the names of cards that come on boards with NVLink."""
@@ -20,15 +20,8 @@ def diagnose() -> list[Finding]:
         Finding("GPUs", "problem", text, "look for it in 'dmesg' (Xid), then reset it or boot")
         for text in reading.problems
     ]
-    found += [
-        Finding(
-            "GPUs",
-            "warning",
-            f"GPU {card} is in MIG mode and has no instance",
-            f"'nvidia-smi mig -i {card} -cgi 19 -C', say, makes one",
-        )
-        for card in reading.empty
-    ]
+    if reading.empty:
+        found.append(Finding("GPUs", "warning", *explain_empty(reading.empty)))
     instances = [gpu for gpu in reading.topology.gpus if gpu.mig]
     if instances:
         profiles = ", ".join(f"{gpu.name} {gpu.mig.profile}" for gpu in instances if gpu.mig)

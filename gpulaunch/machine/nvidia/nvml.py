@@ -5,12 +5,19 @@ card, fail, or return garbage: its answer is then unknown, and the rest works. O
 lost, or has no identity, is left out.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import pynvml
 
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.machine.nvidia import roster
+from gpulaunch.machine.nvidia.nvlink import (
+    NvlinkEnd,
+    PciAddress,
+    version_by_capability,
+    version_by_number,
+)
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
@@ -39,8 +46,6 @@ _PATHS: dict[int, PathType] = {
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 
-# NVML counts 1.0, 2.0, 2.2, 3.0, 3.1, 4.0 ...
-_MAJOR_NVLINK_VERSION = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
 _NVLINK_ENDS = {
     pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: "gpu",
     pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: "cpu",
@@ -53,20 +58,28 @@ _COMPUTE_MODES = {
     pynvml.NVML_COMPUTEMODE_PROHIBITED: PROHIBITED,
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: EXCLUSIVE_PROCESS,
 }
-_MOST_INSTANCES = 7  # largest number on any card so far
 _MOST_NVLINKS = max(36, pynvml.NVML_NVLINK_MAX_LINKS)  # older pynvml says 18, and Rubin has 36
 _CPU_WORDS = 64  # of 64 bits: more CPUs than any kernel supports
 _HOPPER = 9  # major compute capability
 _P2P_READ = 0  # pynvml's NVML_P2P_CAPS_INDEX_READ is the tuple (0,) by mistake
 
 _ABOUT_WHAT_A_CARD_MAY_LACK = (
-    pynvml.nvmlDeviceGetNvLinkState,
-    pynvml.nvmlDeviceGetNvLinkRemotePciInfo,
-    pynvml.nvmlDeviceGetFieldValues,
-    pynvml.nvmlDeviceGetMigMode,
-    pynvml.nvmlDeviceGetMaxMigDeviceCount,
-    pynvml.nvmlDeviceGetMigDeviceHandleByIndex,
-    pynvml.nvmlDeviceGetComputeMode,
+    "nvmlDeviceGetNvLinkState",
+    "nvmlDeviceGetNvLinkRemotePciInfo",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
+    "nvmlDeviceGetComputeMode",
+)
+_FIELDS_OF_ALL = (
+    (pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0),
+    (pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0),
+)
+_FIELDS_OF_LINKS = tuple(
+    (field, link)
+    for field in (pynvml.NVML_FI_DEV_NVLINK_GET_STATE, pynvml.NVML_FI_DEV_NVLINK_GET_SPEED)
+    for link in range(_MOST_NVLINKS)
 )
 
 # Drivers before 510 know version 2 only, and pynvml's unversioned functions fail there with an
@@ -82,9 +95,6 @@ _PROCESSES = {
     ),
     "mps": (pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,),  # pynvml has no version 2 of it
 }
-
-PciAddress = tuple[int, int, int]
-"""Domain, bus and device."""
 
 
 class LostGpuError(Exception):
@@ -111,24 +121,6 @@ class Unanswered(Record):
     why: str
     usual: bool
     steady: bool
-
-
-class NvlinkEnd(Record):
-    """One NVLink of a GPU.
-
-    Attributes:
-        active: whether it is up, or only asleep.
-        version: major; 0 if unknown.
-        remote: kind of its other end: "gpu", "switch", "cpu", or "" if unknown.
-        address: PCI address of the other end.
-        gb_per_s: bandwidth per direction as the driver reports it; 0 if it does not.
-    """
-
-    active: bool
-    version: int = 0
-    remote: str = ""
-    address: PciAddress | None = None
-    gb_per_s: float = 0.0
 
 
 class Memory(Record):
@@ -168,16 +160,25 @@ class NvmlDevice:
         try:
             return function(self.handle, *arguments)
         except pynvml.NVMLError as problem:
-            if problem.value in LOST:
-                raise LostGpuError(f"GPU {self.index} is left out: {problem}") from None
-            usual = problem.value in _USUAL and function in _ABOUT_WHAT_A_CARD_MAY_LACK
-            self._note(function, str(problem), usual=usual, steady=problem.value in _STEADY)
+            self._note_error(function.__name__, problem.value)
         except UnicodeDecodeError:
-            self._note(function, "the answer is no text", usual=False, steady=False)
+            self._note(function.__name__, "the answer is no text", usual=False, steady=False)
         return None
 
-    def _note(self, function: Callable[..., Any], why: str, *, usual: bool, steady: bool) -> None:
-        self._unanswered.append(Unanswered(function.__name__, self.index, why, usual, steady))
+    def _note_error(self, function: str, code: int) -> None:
+        """Note a call that gives no answer.
+
+        Raises:
+            LostGpuError: the GPU does not answer.
+        """
+        problem = pynvml.NVMLError(code)
+        if code in LOST:
+            raise LostGpuError(f"GPU {self.index} is left out: {problem}")
+        usual = code in _USUAL and function in _ABOUT_WHAT_A_CARD_MAY_LACK
+        self._note(function, str(problem), usual=usual, steady=code in _STEADY)
+
+    def _note(self, function: str, why: str, *, usual: bool, steady: bool) -> None:
+        self._unanswered.append(Unanswered(function, self.index, why, usual, steady))
 
     def uuid(self) -> str:
         """Return the UUID, which survives reboots.
@@ -233,49 +234,62 @@ class NvmlDevice:
         """Return PROHIBITED, EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD, or "" for the default mode."""
         return _COMPUTE_MODES.get(self._ask(pynvml.nvmlDeviceGetComputeMode), "")
 
-    def nvlinks(self, *, by_field: bool) -> dict[int, NvlinkEnd]:
+    def nvlinks(self, compute_capability: str | None) -> dict[int, NvlinkEnd]:
         """Return all its NVLinks by number; {} for a card without.
 
+        One call tells their number and, from Hopper on, state and speed of each. Older cards are
+        asked for the state link by link, and do not know that a link may sleep.
+
         Args:
-            by_field: whether to read the states and speeds of single links by field, as Hopper and
-                later allow; the older calls do not know that a link may sleep.
+            compute_capability: that of the card, or None if unknown.
         """
-        states = {
-            link: self._nvlink_state(link, by_field=by_field) for link in range(_MOST_NVLINKS)
-        }
+        told = self._fields(compute_capability)
+        count = told.get((pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0), _MOST_NVLINKS)
+        by_field = any(field == pynvml.NVML_FI_DEV_NVLINK_GET_STATE for field, _ in told)
+        found: dict[int, NvlinkEnd] = {}
+        for link in range(_MOST_NVLINKS):
+            if len(found) == count:
+                break
+            state = told.get((pynvml.NVML_FI_DEV_NVLINK_GET_STATE, link))
+            if not by_field:
+                state = self._ask(pynvml.nvmlDeviceGetNvLinkState, link)
+            if state is not None:
+                end = NvlinkEnd(active=False)
+                found[link] = self._nvlink(link, compute_capability, told) if state else end
+        return found
+
+    def _fields(self, compute_capability: str | None) -> dict[tuple[int, int], int]:
+        """Return what one call tells of all NVLinks, by field and link."""
+        asked = list(_FIELDS_OF_ALL)
+        if asks_by_field(compute_capability):
+            asked += _FIELDS_OF_LINKS
+        values = self._ask(pynvml.nvmlDeviceGetFieldValues, asked)
         return {
-            link: self._nvlink(link, by_field=by_field) if state else NvlinkEnd(active=False)
-            for link, state in states.items()
-            if state is not None
+            key: int(value.value.uiVal)
+            for key, value in zip(asked, values or (), strict=False)
+            if value.nvmlReturn == pynvml.NVML_SUCCESS
         }
 
-    def _nvlink_state(self, link: int, *, by_field: bool) -> int | None:
-        """Return 0 for down, 1 for up, 2 for asleep, None for an unknown or missing link."""
-        state = self._field(pynvml.NVML_FI_DEV_NVLINK_GET_STATE, link) if by_field else None
-        return self._ask(pynvml.nvmlDeviceGetNvLinkState, link) if state is None else state
-
-    def _nvlink(self, link: int, *, by_field: bool) -> NvlinkEnd:
-        version = self._ask(pynvml.nvmlDeviceGetNvLinkVersion, link)
+    def _nvlink(
+        self, link: int, compute_capability: str | None, told: Mapping[tuple[int, int], int]
+    ) -> NvlinkEnd:
+        version = version_by_capability(compute_capability)
+        if version is None:
+            version = version_by_number(self._ask(pynvml.nvmlDeviceGetNvLinkVersion, link))
         kind = self._ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, link)
-        remote = self._ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, link)
-        speed = self._field(pynvml.NVML_FI_DEV_NVLINK_GET_SPEED, link) if by_field else None
-        if speed is None:
-            speed = self._field(pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0)
+        remote = _NVLINK_ENDS.get(kind, "")
+        pci = None
+        if remote not in ("switch", "cpu"):
+            pci = self._ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, link)
+        common = told.get((pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0), 0)
+        speed = told.get((pynvml.NVML_FI_DEV_NVLINK_GET_SPEED, link), common)
         return NvlinkEnd(
             active=True,
-            version=_MAJOR_NVLINK_VERSION.get(version, max(_MAJOR_NVLINK_VERSION.values()))
-            if version
-            else 0,
-            remote=_NVLINK_ENDS.get(kind, ""),
-            address=_address(remote),
-            gb_per_s=(speed or 0) / 1000,
+            version=version,
+            remote=remote,
+            address=_address(pci),
+            gb_per_s=speed / 1000,
         )
-
-    def _field(self, field: int, scope: int) -> int | None:
-        values = self._ask(pynvml.nvmlDeviceGetFieldValues, [(field, scope)])
-        if values is None or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
-            return None
-        return int(values[0].value.uiVal)
 
     def path_to(self, other: "NvmlDevice") -> PathType:
         """Return the path type between two cards over PCIe; the farthest if it is unknown."""
@@ -290,34 +304,39 @@ class NvmlDevice:
 
     def in_mig_mode(self) -> bool:
         """Return whether the card is split into MIG instances, so that it cannot be used whole."""
-        modes = self._ask(pynvml.nvmlDeviceGetMigMode)
-        return bool(modes and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
+        return roster.is_in_mig_mode(self.handle, self._note_error)
 
     def instances(self) -> dict[int, "NvmlDevice"] | None:
         """Return its MIG instances by number; None if the card is not in MIG mode."""
-        if not self.in_mig_mode():
+        found = roster.find_instances(self.handle, self._note_error)
+        if found is None:
             return None
-        found = {}
-        most = self._ask(pynvml.nvmlDeviceGetMaxMigDeviceCount)
-        for number in range(_MOST_INSTANCES if most is None else most):
-            handle = self._ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, number)
-            if handle is not None:
-                found[number] = NvmlDevice(handle, self.index, self._unanswered)
-        return found
+        return {
+            number: NvmlDevice(handle, self.index, self._unanswered)
+            for number, handle in found.items()
+        }
 
-    def mig_profile(self) -> str:
+    def mig_profile(self, card_memory_bytes: int) -> str:
         """Return the profile of a MIG instance, such as "1g.10gb".
 
         It ends the product name, or is composed from the instance's attributes.
+
+        Args:
+            card_memory_bytes: memory of its card; 0 if unknown.
         """
         _, _, profile = (self.model() or "").partition(" MIG ")
         if profile:
             return profile
         parts = self._ask(pynvml.nvmlDeviceGetAttributes_v2)
-        return (
-            f"{parts.gpuInstanceSliceCount}g.{round(parts.memorySizeMB / 1024)}gb"
-            if parts
-            else "unknown"
+        if not parts:
+            return "unknown"
+        from gpulaunch.machine.mig_profile import mig_profile_name  # late: few cards need it
+
+        return mig_profile_name(
+            parts.gpuInstanceSliceCount,
+            parts.computeInstanceSliceCount,
+            parts.memorySizeMB << 20,
+            card_memory_bytes,
         )
 
     def pids(self, kind: str) -> set[int]:

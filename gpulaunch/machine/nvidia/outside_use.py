@@ -88,16 +88,15 @@ def _find_use(card: nvml.NvmlDevice, gpu: Gpu, ignored: Collection[str]) -> Outs
             f"an MPS server keeps it in compute mode EXCLUSIVE_PROCESS: {who}",
             tuple(servers),
         )
-    if seen or card.pids("graphics"):
-        return None
-    memory = card.memory()
+    memory = None if seen else card.memory()
     if memory is None:
         return None
-    if memory.used > (IDLE_MEMORY_WITH_RESERVE_BYTES if memory.with_reserve else IDLE_MEMORY_BYTES):
-        return OutsideUse(
-            gpu.uuid, f"{memory.used >> 20} MiB in use by a process that is not visible here"
-        )
-    return None
+    idle = IDLE_MEMORY_WITH_RESERVE_BYTES if memory.with_reserve else IDLE_MEMORY_BYTES
+    if memory.used <= idle or card.pids("graphics"):
+        return None
+    return OutsideUse(
+        gpu.uuid, f"{memory.used >> 20} MiB in use by a process that is not visible here"
+    )
 
 
 def _describe_process(pid: int) -> str:

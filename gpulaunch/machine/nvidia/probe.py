@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 
 from gpulaunch.errors import FailedError
+from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.nvidia.nvml import NvlinkEnd, NvmlDevice, PciAddress, Unanswered
+from gpulaunch.machine.nvidia.nvlink import NvlinkEnd, PciAddress
+from gpulaunch.machine.nvidia.nvml import NvmlDevice, Unanswered
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 from gpulaunch.typing import TypeVar
@@ -88,8 +90,11 @@ def probe() -> NvmlReading:
     for part in parts.values():
         gpus += [part.gpu] if part.instances is None else part.instances
     if not gpus:
-        problems += [f"GPU {index} is in MIG mode and has no instance" for index in empty]
-        raise FailedError("; ".join(["NVML lists no GPU in service", *problems]), nvml.HINT)
+        hint = nvml.HINT
+        if empty:
+            without, hint = explain_empty(empty)
+            problems.append(without)
+        raise FailedError("; ".join(["NVML lists no GPU in service", *problems]), hint)
     gpus.sort(key=lambda gpu: gpu.index)
     direct = _count_direct_nvlinks(parts, known)
     lost: set[int] = set()
@@ -117,6 +122,21 @@ def probe() -> NvmlReading:
     )
 
 
+def explain_empty(cards: Collection[int]) -> tuple[str, str]:
+    """Return what is wrong with cards in MIG mode without an instance, and the commands that help.
+
+    Args:
+        cards: their indices, one at least.
+    """
+    subject = "GPU" if len(cards) == 1 else "GPUs"
+    verbs = "is in MIG mode and has" if len(cards) == 1 else "are in MIG mode and have"
+    text = f"{subject} {format_cpuset(frozenset(cards))} {verbs} no instance"
+    named = ",".join(map(str, cards))
+    make = f"'sudo nvidia-smi mig -i {named} -cgi SIZE -C' makes instances"
+    end = f"'sudo nvidia-smi -i {named} -mig 0' ends MIG mode"
+    return text, f"{make}, of a SIZE that 'nvidia-smi mig -lgip' lists; {end}"
+
+
 def _read_each(
     indices: Iterable[int], read: Callable[[int], T], problems: list[str]
 ) -> dict[int, T]:
@@ -137,10 +157,8 @@ def _read_card(
 ) -> ProbedCard:
     """Read a card; `everyone` are the addresses of all cards, or None if some are unknown."""
     capability = card.compute_capability()
-    by_field = nvml.asks_by_field(capability)
     nvlinks = {
-        number: _reveal_switch(end, everyone)
-        for number, end in card.nvlinks(by_field=by_field).items()
+        number: _reveal_switch(end, everyone) for number, end in card.nvlinks(capability).items()
     }
     active = [end for end in nvlinks.values() if end.active]
     memory = card.memory()
@@ -192,7 +210,7 @@ def _split_by_state(nvlinks: dict[int, NvlinkEnd]) -> tuple[list[int], list[int]
 
 
 def _read_instance(card: Gpu, number: int, instance: NvmlDevice) -> Gpu:
-    profile, memory = instance.mig_profile(), instance.memory()
+    profile, memory = instance.mig_profile(card.memory_bytes), instance.memory()
     return replace(
         card,
         index=mig_index(card.index, number),

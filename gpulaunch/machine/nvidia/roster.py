@@ -2,19 +2,30 @@
 
 It uses ctypes, since importing pynvml costs 20 ms, more than all the rest of showing a machine from
 the cache. If anything is odd there is no roster, and the machine is read through pynvml, which
-reports what is odd.
+reports what is odd. MIG instances are found here for both.
 """
 
 import ctypes
+from collections.abc import Callable
+from functools import cache
 
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
 _LIBRARY = "libnvidia-ml.so.1"
-_NO_DRIVER = (9, 12)  # NVML_ERROR_DRIVER_NOT_LOADED, NVML_ERROR_LIBRARY_NOT_FOUND
-_NO_PERMISSION = 4  # NVML_ERROR_NO_PERMISSION
 _TEXT_BYTES = 96
 _MIG_ENABLED = 1
+_MOST_INSTANCES = 7  # largest number on any card so far
+
+# nvmlReturn_t
+NOT_FOUND = 6
+FUNCTION_NOT_FOUND = 13
+_NO_PERMISSION = 4
+_NO_DRIVER = (9, 12)  # DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND
+_STEADY = (2, 3, _NO_PERMISSION, NOT_FOUND, FUNCTION_NOT_FOUND)  # INVALID_ARGUMENT, NOT_SUPPORTED
+
+Refused = Callable[[str, int], None]
+"""What to do about a call without an answer: the function's name and the error code."""
 
 
 class Listed(Record):
@@ -45,7 +56,7 @@ class Roster(Record):
 def is_present() -> bool:
     """Return whether NVML lists GPUs; a driver that fails counts as present."""
     try:
-        library = ctypes.CDLL(_LIBRARY)
+        library = _load()
     except OSError:
         return False
     problem = library.nvmlInitWithFlags(0)
@@ -58,7 +69,7 @@ def is_present() -> bool:
 def read_roster() -> Roster | None:
     """List the GPUs of this machine; None without a driver, or if anything about it is odd."""
     try:
-        library = ctypes.CDLL(_LIBRARY)
+        library = _load()
         _check(library.nvmlInitWithFlags(0))
         count = ctypes.c_uint()
         _check(library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
@@ -69,12 +80,64 @@ def read_roster() -> Roster | None:
         return None
 
 
+def is_in_mig_mode(card: Any, refused: Refused) -> bool:  # noqa: ANN401
+    """Return whether a card is split into MIG instances, so that it cannot be used whole.
+
+    Args:
+        card: NVML's handle, of this module or of pynvml.
+        refused: called if NVML does not answer; the card then counts as whole.
+    """
+    mode, pending = ctypes.c_uint(), ctypes.c_uint()
+    asked = ctypes.byref(mode), ctypes.byref(pending)
+    return _call("nvmlDeviceGetMigMode", refused, card, *asked) and mode.value == _MIG_ENABLED
+
+
+def find_instances(card: Any, refused: Refused) -> dict[int, Any] | None:  # noqa: ANN401
+    """Return the handles of a card's MIG instances by number; None if it is not in MIG mode.
+
+    Args:
+        card: NVML's handle, of this module or of pynvml.
+        refused: called for each call without an answer; a number without an instance is one.
+    """
+    if not is_in_mig_mode(card, refused):
+        return None
+    most = ctypes.c_uint()
+    is_known = _call("nvmlDeviceGetMaxMigDeviceCount", refused, card, ctypes.byref(most))
+    found: dict[int, Any] = {}
+    for number in range(most.value if is_known else _MOST_INSTANCES):
+        instance = ctypes.c_void_p()
+        asked = ctypes.c_uint(number), ctypes.byref(instance)
+        if _call("nvmlDeviceGetMigDeviceHandleByIndex", refused, card, *asked):
+            found[number] = instance
+    return found
+
+
 class _OddError(Exception):
     """A call did not succeed."""
 
 
+@cache
+def _load() -> ctypes.CDLL:
+    return ctypes.CDLL(_LIBRARY)
+
+
+def _call(name: str, refused: Refused, *arguments: Any) -> bool:  # noqa: ANN401
+    """Call a function of NVML, which old drivers may lack; return whether it answered."""
+    function = getattr(_load(), name, None)
+    code = function(*arguments) if function else FUNCTION_NOT_FOUND
+    if code:
+        refused(name, code)
+    return not code
+
+
 def _check(result: int) -> None:
     if result:
+        raise _OddError
+
+
+def _check_steady(_: str, code: int) -> None:
+    """Let errors pass that the next call would give as well; a lost GPU's is none of them."""
+    if code not in _STEADY:
         raise _OddError
 
 
@@ -91,20 +154,11 @@ def _list_card(library: ctypes.CDLL, index: int) -> Listed | None:
         return None
     _check(problem)
     uuid = _read_string(library.nvmlDeviceGetUUID, card)
-    mode, pending = ctypes.c_uint(), ctypes.c_uint()
-    unsupported = library.nvmlDeviceGetMigMode(card, ctypes.byref(mode), ctypes.byref(pending))
-    if unsupported or mode.value != _MIG_ENABLED:
+    found = find_instances(card, _check_steady)
+    if found is None:
         return Listed(uuid, None)
-    most = ctypes.c_uint()
-    _check(library.nvmlDeviceGetMaxMigDeviceCount(card, ctypes.byref(most)))
     instances = {}
-    for number in range(most.value):
-        instance = ctypes.c_void_p()
-        if not library.nvmlDeviceGetMigDeviceHandleByIndex(
-            card, ctypes.c_uint(number), ctypes.byref(instance)
-        ):
-            instances[str(number)] = [
-                _read_string(library.nvmlDeviceGetUUID, instance),
-                _read_string(library.nvmlDeviceGetName, instance),
-            ]
+    for number, instance in found.items():
+        name = _read_string(library.nvmlDeviceGetName, instance)
+        instances[str(number)] = [_read_string(library.nvmlDeviceGetUUID, instance), name]
     return Listed(uuid, instances)

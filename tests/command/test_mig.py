@@ -1,0 +1,201 @@
+"""MIG: the instance that a job gets, sizes by name, and cards without any instance."""
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import Launcher, complaint
+
+if TYPE_CHECKING:
+    from fake_nvml import FakeNvml
+
+pytest_plugins = ("fake_nvml",)
+
+SHOW_GPUS = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+
+A100 = {"name": "NVIDIA A100-SXM4-80GB", "memory_mib": 81920, "cc": "8.0", "gen": 4, "width": 16}
+RTX = {
+    "name": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+    "memory_mib": 97887,
+    "cc": "12.0",
+    "gen": 5,
+    "width": 16,
+}
+MEMORY_MIB = {
+    "1g.10gb": 9728,
+    "1g.10gb+me": 9728,
+    "1g.20gb": 19968,
+    "2g.20gb": 19968,
+    "3g.40gb": 40192,
+    "1g.24gb": 24192,  # those of the RTX PRO 6000 are assumed
+    "1g.24gb+gfx": 24192,
+    "2g.48gb": 48512,
+}
+
+
+def card(nvml: "FakeNvml", gpu: dict, *profiles: str, most: int = 7) -> None:
+    """Describe one card with these instances, numbered from 0."""
+    model = gpu["name"].replace(" ", "_")
+    nvml.describe(
+        [gpu | {"uuid": "GPU-a", "mig": 1, "most": most}],
+        (
+            f"gpu {1000 + i} uuid=MIG-{i} name={model}_MIG_{profile} "
+            f"memory_mib={MEMORY_MIB[profile]}"
+            for i, profile in enumerate(profiles)
+        ),
+    )
+
+
+def granted(launcher: Launcher, *options: str) -> str:
+    done = launcher.run(*options, "--", *SHOW_GPUS)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+# Which instance
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        (("--only", "0"), "MIG-2"),
+        ((), "MIG-2"),
+        (("--only", "0", "--memory", "15GiB"), "MIG-3"),
+        (("--only", "0", "--memory", "20GiB"), "MIG-0"),
+        (("--only", "0:0"), "MIG-0"),
+        (("--only", "0", "--exclude", "0:2"), "MIG-4"),
+        (
+            (
+                "--require",
+                "0:1",
+            ),
+            "MIG-1",
+        ),
+    ],
+)
+def test_smallest_instance(
+    launcher: Launcher, nvml: "FakeNvml", options: tuple[str, ...], want: str
+) -> None:
+    """A job gets the smallest instance that will do: by memory, then slices, plain ones first."""
+    card(nvml, A100, "3g.40gb", "2g.20gb", "1g.10gb", "1g.20gb", "1g.10gb+me")
+    assert granted(launcher, *options) == want
+
+
+def test_smallest_free_instance(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """When the smallest instances are taken, the next larger one is granted."""
+    card(nvml, A100, "3g.40gb", "2g.20gb", "1g.10gb")
+    nvml.add(f"process 1002 {os.getpid()} 300")
+    assert granted(launcher, "--only", "0") == "MIG-1"
+
+
+# Sizes by name
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("1g.10gb", {"0:1", "0:2"}),
+        ("1G.10GB", {"0:1", "0:2"}),
+        ("1g.10gb+me", {"0:2"}),
+        ("2g.20gb", {"0:3"}),
+        ("1c.2g.20gb", {"0:4"}),
+        ("A100 1g.10gb", {"0:1", "0:2"}),
+        ("NVIDIA A100-SXM4-80GB MIG 3g.40gb", {"0:0"}),
+        ("MIG", {"0:0", "0:1", "0:2", "0:3", "0:4"}),
+        ("g.40gb", {"0:0"}),
+        ("H100 1g.10gb", set()),
+        ("1g.1", {"0:1", "0:2"}),
+        ("g.10gb", {"0:1", "0:2"}),
+        ("1g.20gb", set()),
+    ],
+)
+def test_gpu_model(launcher: Launcher, nvml: "FakeNvml", text: str, want: set[str]) -> None:
+    """A profile means slices and memory, with extras if it names them; other text is text."""
+    card(nvml, A100, "3g.40gb", "1g.10gb", "1g.10gb+me", "2g.20gb")
+    nvml.add("gpu 1004 uuid=MIG-4 name=NVIDIA_A100-SXM4-80GB_MIG_1c.2g.20gb memory_mib=19968")
+    names = {"0:0", "0:1", "0:2", "0:3", "0:4"}
+    got = set()
+    for name in names:
+        options = ("--only", name, "--gpu-model", text, "--dry-run", "--json")
+        done = launcher.run(*options, "--", "true")
+        if json.loads(done.stdout)["decision"] == "grant":
+            got.add(name)
+    assert got == want
+
+
+@pytest.mark.parametrize(
+    ("gpu", "slices", "memory_mib", "want"),
+    [
+        (A100, 1, 9728, "1g.10gb"),
+        (A100, 2, 19968, "2g.20gb"),
+        (A100, 3, 40192, "3g.40gb"),
+        (A100, 7, 81152, "7g.80gb"),
+        (RTX, 1, 24192, "1g.24gb"),
+        (RTX, 2, 48512, "2g.48gb"),
+    ],
+)
+def test_name_by_slices_and_memory(
+    launcher: Launcher, nvml: "FakeNvml", gpu: dict, slices: int, memory_mib: int, want: str
+) -> None:
+    """Where the product name does not end in a profile, slices and memory make NVIDIA's name."""
+    instance = f"gpu 1000 uuid=MIG-0 name=A100 slices={slices} memory_mib={memory_mib}"
+    nvml.describe([gpu | {"uuid": "GPU-a", "mig": 1}], [instance])
+    assert granted(launcher, "--gpu-model", want) == "MIG-0"
+
+
+# RTX PRO 6000
+
+
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        (("--only", "0"), "MIG-1"),
+        (("--gpu-model", "2g.48gb"), "MIG-0"),
+        (("--gpu-model", "1g.24gb+gfx"), "MIG-2"),
+        (("--gpu-model", "RTX PRO 6000", "--memory", "30GiB"), "MIG-0"),
+    ],
+)
+def test_rtx_pro_6000(
+    launcher: Launcher, nvml: "FakeNvml", options: tuple[str, ...], want: str
+) -> None:
+    """An RTX PRO 6000 has four instances at most, of 24 GB each; some can draw."""
+    card(nvml, RTX, "2g.48gb", "1g.24gb", "1g.24gb+gfx", most=4)
+    assert granted(launcher, *options) == want
+
+
+# Cards without instances
+
+
+def empty(nvml: "FakeNvml", count: int) -> None:
+    nvml.describe([A100 | {"uuid": f"GPU-{i}", "mig": 1} for i in range(count)], [])
+
+
+@pytest.mark.parametrize(
+    ("count", "said", "named"),
+    [
+        (1, "GPU 0 is in MIG mode and has no instance", "0"),
+        (8, "GPUs 0-7 are in MIG mode and have no instance", "0,1,2,3,4,5,6,7"),
+    ],
+)
+@pytest.mark.parametrize("command", [("topo",), ("status",), ("--", "true")])
+def test_only_empty_cards(
+    launcher: Launcher, nvml: "FakeNvml", count: int, said: str, named: str, command: tuple
+) -> None:
+    """Cards in MIG mode without instances are named once, with the commands that help."""
+    empty(nvml, count)
+    done = launcher.run(*command)
+    make = f"'sudo nvidia-smi mig -i {named} -cgi SIZE -C' makes instances"
+    end = f"'sudo nvidia-smi -i {named} -mig 0' ends MIG mode"
+    hint = f"{make}, of a SIZE that 'nvidia-smi mig -lgip' lists; {end}"
+    want = complaint(f"NVML lists no GPU in service; {said}", hint)
+    assert (done.returncode, done.stdout, done.stderr) == (125, "", want)
+
+
+def test_some_empty_cards(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """Beside cards that work, doctor has one warning for all cards without instances."""
+    empty(nvml, 3)
+    nvml.change(0, mig=0)
+    found = json.loads(launcher.run("doctor", "--json").stdout)["findings"]
+    texts = [one["text"] for one in found if "MIG mode" in one["text"]]
+    assert texts == ["GPUs 1-2 are in MIG mode and have no instance"]

@@ -1,0 +1,167 @@
+"""What NVML is asked, and how often; and that all commands agree about a GPU that is lost."""
+
+import json
+import re
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from conftest import Launcher
+
+from gpulaunch.machine.catalog import load_described_machine
+
+if TYPE_CHECKING:
+    from fake_nvml import FakeNvml
+
+pytest_plugins = ("fake_nvml",)
+
+LEFT_OUT = "gpulaunch: warning: GPU 3 is left out: GPU is lost"
+FUNCTION_NOT_FOUND, GPU_IS_LOST = 13, 15
+HANDLE, UUID, MIG = (
+    "nvmlDeviceGetHandleByIndex_v2",
+    "nvmlDeviceGetUUID",
+    "nvmlDeviceGetMigMode",
+)
+
+
+@pytest.fixture
+def calls(launcher: Launcher, tmp_path: Path) -> Path:
+    """Return the file into which the stand-in counts."""
+    launcher.environment["FAKE_NVML_CALLS"] = str(tmp_path / "calls")
+    return tmp_path / "calls"
+
+
+def counted(calls: Path) -> Counter[str]:
+    """Return how often each function was called since the last time."""
+    found = Counter(line.split()[0] for line in calls.read_text().splitlines())
+    calls.unlink()
+    return found
+
+
+# How often
+
+
+@pytest.mark.usefixtures("hgx_h100")
+def test_one_call_for_the_nvlinks_of_a_card(launcher: Launcher, calls: Path) -> None:
+    """Of eight H100 all states, speeds and counts of links are read in eight calls."""
+    launcher.run("topo")
+    found = counted(calls)
+    assert found["nvmlDeviceGetFieldValues"] == 8
+    assert {name: n for name, n in found.items() if "NvLink" in name} == {
+        "nvmlDeviceGetNvLinkRemoteDeviceType": 8 * 18
+    }
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_links_of_older_cards(launcher: Launcher, calls: Path) -> None:
+    """Of a V100 six links are asked for their state, since the count is told, and none beyond."""
+    launcher.run("topo")
+    found = counted(calls)
+    assert (found["nvmlDeviceGetFieldValues"], found["nvmlDeviceGetNvLinkState"]) == (8, 8 * 6)
+
+
+def test_cards_without_nvlinks(launcher: Launcher, nvml: "FakeNvml", calls: Path) -> None:
+    """Cards that tell that they have no NVLink are asked about none."""
+    nvml.tell_of(load_described_machine("a100-pcie-4gpu")[0])
+    nvml.drop("nvlink ")
+    launcher.run("topo")
+    found = counted(calls)
+    assert [n for name, n in found.items() if "NvLink" in name] == []
+
+
+def test_older_drivers(launcher: Launcher, hgx_h100: "FakeNvml") -> None:
+    """Where no field is told, the links are found one by one."""
+    hgx_h100.answer("nvmlDeviceGetFieldValues", FUNCTION_NOT_FOUND)
+    found = json.loads(launcher.run("topo", "--json").stdout)
+    assert {(link["nvlink_count"], link["bandwidth_gb_per_s"]) for link in found["links"]} == {
+        (18, 450.0)
+    }
+
+
+@pytest.mark.usefixtures("hgx_h100")
+def test_known_machine(launcher: Launcher, calls: Path) -> None:
+    """A known machine costs three calls a GPU: its handle, its UUID, whether it is split."""
+    launcher.run("topo")
+    counted(calls)
+    launcher.run("topo")
+    found = counted(calls)
+    assert {name: n for name, n in found.items() if n >= 8} == {HANDLE: 8, UUID: 8, MIG: 8}
+
+
+# A GPU that is lost
+
+
+def answers(launcher: Launcher, command: str) -> tuple[int, list[str]]:
+    """Return how many GPUs a command knows, and what it says of the others."""
+    done = launcher.run(command, "--json")
+    found = json.loads(done.stdout)
+    if command != "doctor":
+        return len(found["gpus"]), done.stderr.splitlines()
+    texts = [one["text"] for one in found["findings"] if one["subject"] == "GPUs"]
+    (count,) = (int(gpus[1]) for text in texts if (gpus := re.search(r": (\d+) GPUs \(", text)))
+    return count, [f"gpulaunch: warning: {text}" for text in texts if "left out" in text]
+
+
+@pytest.mark.parametrize("command", ["topo", "status", "doctor"])
+@pytest.mark.parametrize(
+    "kept",
+    [(), (HANDLE,), (HANDLE, UUID), (HANDLE, UUID, "nvmlDeviceGetHandleByUUID")],
+    ids=["all calls fail", "handle answers", "UUID answers", "both handles answer"],
+)
+def test_lost_behind_the_cache(
+    launcher: Launcher, hgx_h100: "FakeNvml", command: str, kept: tuple[str, ...]
+) -> None:
+    """A GPU that is lost after it was remembered is left out by all commands, in the same words."""
+    assert answers(launcher, command) == (8, [])
+    for function in ASKED:
+        if function not in kept:
+            hgx_h100.answer(function, GPU_IS_LOST, gpu=3)
+    assert [answers(launcher, command) for _ in range(2)] == [(7, [LEFT_OUT])] * 2
+
+
+ASKED = (
+    HANDLE,
+    UUID,
+    MIG,
+    "nvmlDeviceGetHandleByUUID",
+    "nvmlDeviceGetName",
+    "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetComputeMode",
+    "nvmlDeviceGetPciInfo_v3",
+    "nvmlDeviceGetFieldValues",
+    "nvmlDeviceGetCudaComputeCapability",
+)
+"""Every function that a lost GPU fails in, with those that may still answer."""
+
+
+@pytest.mark.parametrize("command", ["topo", "status"])
+def test_all_lost_behind_the_cache(launcher: Launcher, hgx_h100: "FakeNvml", command: str) -> None:
+    """When all GPUs are lost that were remembered, no command shows one."""
+    launcher.run("topo")
+    hgx_h100.answer(MIG, GPU_IS_LOST)
+    done = launcher.run(command)
+    assert (done.returncode, done.stdout) == (125, "")
+    assert "NVML lists no GPU in service; GPU 0 is left out: GPU is lost; " in done.stderr
+
+
+def test_lost_and_found(launcher: Launcher, hgx_h100: "FakeNvml") -> None:
+    """A GPU that answers again after a reset is there again."""
+    hgx_h100.answer(MIG, GPU_IS_LOST, gpu=3)
+    assert answers(launcher, "topo")[0] == 7
+    hgx_h100.drop("error ")
+    assert answers(launcher, "topo") == (8, [])
+
+
+def test_lease_on_a_lost_gpu(launcher: Launcher, hgx_h100: "FakeNvml") -> None:
+    """A lease on a GPU that is lost since is shown with the beginning of its UUID."""
+    hold = ("--only", "3", "--", "sh", "-c", "echo held; read line")
+    with launcher.start(*hold, stdin=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == "held\n"
+        hgx_h100.answer(MIG, GPU_IS_LOST, gpu=3)
+        shown = launcher.run("status")
+        holder.communicate("")
+    (row,) = (line for line in shown.stdout.splitlines() if "echo held" in line)
+    assert (shown.stderr, row.split()[0]) == (f"{LEFT_OUT}\n", "GPU-h100-3")
