@@ -6,8 +6,8 @@ from gpulaunch.machine.driver import Health
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvml_health import (
-    Counters,
-    Fabric,
+    FabricState,
+    HealthCounters,
     read_counters,
     read_fabric,
     read_throttle_reasons,
@@ -78,12 +78,12 @@ def _card_of(gpu: Gpu) -> nvml.NvmlDevice:
     return nvml.card_of(gpu.uuid, gpu.index)
 
 
-def _fabric_of(card: nvml.NvmlDevice, gpu: Gpu) -> Fabric | None:
+def _fabric_of(card: nvml.NvmlDevice, gpu: Gpu) -> FabricState | None:
     """Return the registration with NVSwitches, which NVML tells from Hopper on."""
     return read_fabric(card) if nvml.asks_by_field(gpu.compute_capability) else None
 
 
-def find_problems(counters: Counters, fabric: Fabric | None) -> tuple[str, ...]:
+def find_problems(counters: HealthCounters, fabric: FabricState | None) -> tuple[str, ...]:
     """Return what bars a GPU, in words; what is unknown does not."""
     found = []
     if counters.remap_failure:
@@ -101,7 +101,7 @@ def find_problems(counters: Counters, fabric: Fabric | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def find_warnings(counters: Counters, throttled: int) -> tuple[str, ...]:
+def find_warnings(counters: HealthCounters, throttled: int) -> tuple[str, ...]:
     """Return what is to be known of a GPU that still works, in words.
 
     Args:

@@ -26,7 +26,7 @@ _FOR_EVER_MS = 0xFFFFFFFF
 _FAULTS = pynvml.nvmlEventTypeXidCriticalError
 
 
-class Counters(Record):
+class HealthCounters(Record):
     """The fields of a card that tell of its health; None for what is unknown.
 
     Attributes:
@@ -46,7 +46,7 @@ class Counters(Record):
     nvlink_recoveries: int | None = None
 
 
-class Fabric(Record):
+class FabricState(Record):
     """How far a GPU has been registered with its NVSwitches.
 
     Attributes:
@@ -58,7 +58,7 @@ class Fabric(Record):
     status: int
 
 
-def read_counters(card: NvmlDevice) -> Counters:
+def read_counters(card: NvmlDevice) -> HealthCounters:
     """Read the fields of a card, in one call.
 
     Raises:
@@ -66,16 +66,16 @@ def read_counters(card: NvmlDevice) -> Counters:
     """
     values = _ask(card, pynvml.nvmlDeviceGetFieldValues, list(_FIELDS.values()))
     if values is None:
-        return Counters()
+        return HealthCounters()
     numbers = {
         name: _number(value)
         for name, value in zip(_FIELDS, values, strict=True)
         if value.nvmlReturn == pynvml.NVML_SUCCESS
     }
-    return Counters(**numbers)
+    return HealthCounters(**numbers)
 
 
-def read_fabric(card: NvmlDevice) -> Fabric | None:
+def read_fabric(card: NvmlDevice) -> FabricState | None:
     """Read the registration of a card with its NVSwitches; None if the driver does not tell.
 
     Raises:
@@ -84,7 +84,7 @@ def read_fabric(card: NvmlDevice) -> Fabric | None:
     info = pynvml.c_nvmlGpuFabricInfoV_t()
     if _ask(card, pynvml.nvmlDeviceGetGpuFabricInfoV, pynvml.byref(info)) is None:
         return None
-    return Fabric(int(info.state), int(info.status))
+    return FabricState(int(info.state), int(info.status))
 
 
 def read_throttle_reasons(card: NvmlDevice) -> int:
