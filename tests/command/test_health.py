@@ -2,9 +2,19 @@
 
 import json
 import os
+import select
+import signal
+import tempfile
+from pathlib import Path
 
 import pytest
 from conftest import complaint, until
+
+from gpulaunch.errors import FailedError
+from gpulaunch.leases.bell import WAKE
+from gpulaunch.leases.drain import Drain, remove_drain, write_drain
+from gpulaunch.leases.table import Snapshot
+from gpulaunch.machine.table_key import TableKey
 
 pytest_plugins = ("fake_nvml",)
 
@@ -187,6 +197,37 @@ def states(launcher, *options: str) -> list[str]:
     return [gpu["state"] for gpu in document["gpus"]]
 
 
+def test_launches_inside_a_lease_go_on(launcher) -> None:
+    """Draining a GPU of a lease leaves it to the launches inside the lease."""
+    dgx = ("--topology", "dgx1-v100")
+    inside = f"read x; {launcher.script} -n 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'"
+    with launcher.start(*dgx, "-n", "2", "--", "sh", "-c", f"echo on; {inside}", stdin=-1) as job:
+        assert job.stdout.readline() == "on\n"
+        launcher.run("drain", "0-7", *dgx)
+        out, errors = job.communicate("\n", timeout=60)
+    assert (len(out.split(",")), errors) == (2, "")
+
+
+def test_undraining_rings_the_first(launcher) -> None:
+    """`undrain` rings the bell of the first that waits, which need not look by itself."""
+    dgx = ("--topology", "dgx1-v100")
+    launcher.run("drain", "7", *dgx)
+    with launcher.start(*dgx, "-n", "8", "--wait", *SHOW_GPUS) as waiter:
+        waiter.stderr.readline()
+        until(lambda: any(launcher.state.glob("gpulaunch.bell.*")))
+        os.kill(waiter.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, waiter.pid, os.WSTOPPED)
+        (bell,) = launcher.state.glob("gpulaunch.bell.*")
+        heard = os.open(bell, os.O_RDONLY | os.O_NONBLOCK)
+        launcher.run("undrain", "7", *dgx)
+        readable, _, _ = select.select([heard], [], [], 0)
+        word = os.read(heard, 10) if readable else b""
+        os.close(heard)
+        os.kill(waiter.pid, signal.SIGCONT)
+        assert word == WAKE
+        assert waiter.communicate(timeout=60)[0] == "0,1,2,3,4,5,6,7\n"
+
+
 def test_undraining_wakes_who_waits(launcher) -> None:
     """Who waits for a drained GPU is told why, and starts when it is undrained."""
     dgx = ("--topology", "dgx1-v100")
@@ -218,10 +259,12 @@ def test_garbage_drains_nothing(launcher, content: bytes) -> None:
     assert set(states(launcher, *dgx)) == {"free"}
 
 
-def test_each_machine_has_its_marks(launcher) -> None:
-    """A GPU that is drained on one machine is in service on every other."""
-    launcher.run("drain", "0", "--topology", "dgx1-v100")
-    assert states(launcher, "--topology", "dgx-a100")[0] == "free"
+def test_each_machine_has_its_marks() -> None:
+    """A GPU that is drained on one machine is in service on another with a GPU of that UUID."""
+    here, there = (Drain("GPU-a", machine, "", 0, "") for machine in ((), ("box", "digest")))
+    seen = Snapshot([], [], drained=(here, there))
+    assert seen.of(None).drained == (here,)
+    assert seen.of(TableKey("box", "digest", "/anywhere")).drained == (there,)
 
 
 def test_a_drain_of_no_gpu(launcher) -> None:
@@ -240,6 +283,20 @@ def test_a_mark_of_others_does_not_count(launcher) -> None:
     assert states(launcher, *dgx)[7] == "drained"
     os.chown(mark, 65534, 65534)
     assert states(launcher, *dgx)[7] == "free"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be somebody else")
+def test_only_root_and_the_owner_may_drain() -> None:
+    """Neither draining nor undraining is for users who do not own the state directory."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.seteuid(65534)
+        try:
+            with pytest.raises(FailedError, match="only root may take GPUs out of service or back"):
+                write_drain(directory, "GPU-a", None, "")
+            with pytest.raises(FailedError, match="only root may take GPUs out of service or back"):
+                remove_drain(directory, "GPU-a", None)
+        finally:
+            os.seteuid(0)
 
 
 # -------------------------------------------------------------------------------------------- Xids
@@ -290,6 +347,22 @@ def test_a_gpu_that_is_lost_meanwhile(launcher, dgx1_v100) -> None:
         "gpulaunch: warning: GPU 3 had Xid 79 (GPU has fallen off the bus)\n"
         "gpulaunch: warning: GPU 3 does not answer any more\n"
     )
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, -2)])
+@pytest.mark.usefixtures("dgx1_v100")
+def test_signals_beside_the_watch(launcher, number: int, status: int) -> None:
+    """A signal to gpulaunch reaches the job: the thread that listens for Xids blocks them all."""
+    with launcher.start("-n", "1", "--", "sh", "-c", "echo on; exec sleep 60") as job:
+        assert job.stdout.readline() == "on\n"
+        until(lambda: threads_of(job.pid) == 2)
+        (thread,) = set(os.listdir(f"/proc/{job.pid}/task")) - {str(job.pid)}
+        lines = Path(f"/proc/{job.pid}/task/{thread}/status").read_text().splitlines()
+        (blocked,) = (int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:"))
+        assert blocked & 1 << (number - 1)
+        os.kill(job.pid, number)
+        job.communicate(timeout=50)
+    assert job.returncode == status
 
 
 def test_no_events_no_watch(launcher, dgx1_v100) -> None:
