@@ -309,9 +309,23 @@ def run_until(launcher, fake, *lines: str, ending: str, gpu: str = "3") -> str:
         assert job.stdout.readline() == "on\n"
         until(lambda: threads_of(job.pid) == 2)
         for line in lines:
+            before = watch_sleeps(job.pid)
             fake.add(line)
-        until(lambda: not lines or threads_of(job.pid) == 2)
+            until(lambda: watch_sleeps(job.pid) > before)  # noqa: B023
         return job.communicate("\n", timeout=60)[1]
+
+
+def watch_status(pid: int) -> dict[str, str]:
+    """Return what the kernel says of the thread that listens for Xids."""
+    (thread,) = set(os.listdir(f"/proc/{pid}/task")) - {str(pid)}
+    lines = Path(f"/proc/{pid}/task/{thread}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def watch_sleeps(pid: int) -> int:
+    """Return how often the thread has gone to sleep; 0 while it is awake."""
+    status = watch_status(pid)
+    return int(status["voluntary_ctxt_switches"]) if status["State"].startswith("S") else 0
 
 
 def threads_of(pid: int) -> int:
@@ -356,12 +370,10 @@ def test_signals_beside_the_watch(launcher, number: int, status: int) -> None:
     with launcher.start("-n", "1", "--", "sh", "-c", "echo on; exec sleep 60") as job:
         assert job.stdout.readline() == "on\n"
         until(lambda: threads_of(job.pid) == 2)
-        (thread,) = set(os.listdir(f"/proc/{job.pid}/task")) - {str(job.pid)}
-        lines = Path(f"/proc/{job.pid}/task/{thread}/status").read_text().splitlines()
-        (blocked,) = (int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:"))
-        assert blocked & 1 << (number - 1)
+        blocked = int(watch_status(job.pid)["SigBlk"], 16)
         os.kill(job.pid, number)
         job.communicate(timeout=50)
+    assert blocked & 1 << (number - 1)
     assert job.returncode == status
 
 
