@@ -18,7 +18,7 @@ from gpulaunch.launch.settings import Settings
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.drivers import DRIVERS
-from gpulaunch.machine.find import Machine, load_driver
+from gpulaunch.machine.find import Machine, load_driver, read_health
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.process.system import owner_of, pids_of_program, user_name
 from gpulaunch.records import replace
@@ -52,6 +52,8 @@ def diagnose(topology: str | None) -> list[Finding]:
     findings += _run_check(
         "state directory", lambda warn: _check_state_directory(settings, described, warn)
     )
+    if machine:
+        findings += _run_check("health", lambda _: _check_health(settings, machine[0]))
     first, *others = all_engines()
     findings += _check_engine_and_containers(first, settings, machine)
     for engine in filter(_is_present, others):
@@ -62,6 +64,56 @@ def diagnose(topology: str | None) -> list[Finding]:
         findings += _run_check("cluster engine", lambda _: _check_cluster_engine(machine[0]))
         findings += _run_check("containers", lambda _: _check_abandoned(settings, machine[0]))
     return findings
+
+
+def diagnose_health(topology: str | None) -> list[Finding]:
+    """Check the health of the GPUs alone, which takes little time.
+
+    Args:
+        topology: value of --topology, or None.
+
+    Raises:
+        UsageError: the settings are wrong.
+    """
+    settings = shown_settings(topology)
+
+    def check(_: Callable[[str], None]) -> list[Finding]:
+        left_out: list[str] = []
+        machine = shown_machine(topology, left_out.append)
+        hint = "look for it in 'dmesg' (Xid), then reset it or boot"
+        found = [Finding("health", "problem", text, hint) for text in dict.fromkeys(left_out)]
+        return found + _check_health(settings, machine)
+
+    return _run_check("health", check)
+
+
+def _check_health(settings: Settings, machine: Machine) -> list[Finding]:
+    """Find the GPUs that are barred, drained, or have something to be known."""
+    names = {gpu.uuid: gpu.name for gpu in machine.topology.gpus}
+    hint = "'nvidia-smi -q' and 'dmesg' tell more; most often a reset or a boot helps"
+    found = []
+    for one in read_health(machine):
+        found += [
+            Finding(
+                "health", "problem", f"GPU {names[one.uuid]} is granted to nobody: {text}", hint
+            )
+            for text in one.problems
+        ]
+        found += [
+            Finding("health", "warning", f"GPU {names[one.uuid]}: {text}") for text in one.warnings
+        ]
+    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
+    drained = table.peek().of(machine.key).drained
+    if drained:
+        from gpulaunch.leases.drain import drains_by_gpu  # late: few machines have a mark
+
+        for uuid, drain in drains_by_gpu(machine.topology, drained).items():
+            name = names[uuid]
+            text = f"GPU {name} is {drain.text}"
+            found.append(Finding("health", "warning", text, f"'gpulaunch undrain {name}'"))
+    count = gpus_text(len(names))
+    known = "is only described" if machine.key else "nothing wrong, as far as the driver tells"
+    return found or [Finding("health", "ok", f"{count}: {known}")]
 
 
 def _for_another_engine(finding: Finding) -> Finding:

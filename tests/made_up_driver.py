@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from itertools import combinations
 from pathlib import Path
 
-from gpulaunch.machine.driver import Build, Finding, OutsideUse
+from gpulaunch.machine.driver import Build, Finding, Health, OutsideUse
 from gpulaunch.machine.drivers import DriverEntry
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, connect
@@ -55,3 +55,11 @@ def version() -> str:
 
 def diagnose() -> list[Finding]:
     return [Finding("fans", "warning", "they are loud", "open a window")]
+
+
+def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
+    return tuple(Health(gpu.uuid) for gpu in gpus)
+
+
+def watch_faults(gpus: Iterable[Gpu]) -> None:  # noqa: ARG001
+    return None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json
-from gpulaunch.doctor import diagnose
+from gpulaunch.doctor import diagnose, diagnose_health
 from gpulaunch.records import as_dict
 
 
@@ -16,9 +16,14 @@ def main(arguments: Sequence[str]) -> int:
         "Look at what launches stand on: GPUs, allocation table, container engines.",
     )
     add_topology(parser)
+    parser.add_argument(
+        "--health",
+        action="store_true",
+        help="only the health of the GPUs; exits 1 if one of them is barred or left out",
+    )
     add_json(parser)
     options = parser.parse_args(arguments)
-    findings = diagnose(options.topology)
+    findings = (diagnose_health if options.health else diagnose)(options.topology)
     if options.json:
         print_json({"findings": [as_dict(finding) for finding in findings]})
     else:

@@ -10,6 +10,7 @@ from gpulaunch.containers.life import Standing
 from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.leases.holders import left_over_holders
 from gpulaunch.leases.table import Snapshot
+from gpulaunch.machine.find import read_health
 from gpulaunch.process.system import is_stopped, user_name
 from gpulaunch.show.status import status_document
 
@@ -52,6 +53,8 @@ def main(arguments: Sequence[str]) -> int:
         stopped,
         standings,
         shown.containers,
+        read_health(machine),
+        seen.drained,
     )
     if options.json:
         print_json(document)

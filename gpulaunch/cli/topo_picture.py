@@ -13,8 +13,10 @@ def write_picture(topology: str | None, path: str) -> int:
     """Draw the machine in its present state."""
     shown = read_shown(topology, warn)
     machine, table = shown.machine, shown.table
-    leases = table.peek().of(machine.key).leases
-    document = status_document(machine.topology, leases, machine.outside, user_name)
+    seen = table.peek().of(machine.key)
+    document = status_document(
+        machine.topology, seen.leases, machine.outside, user_name, drained=seen.drained
+    )
     users = {lease["id"]: lease["user"] for lease in document["leases"]}
     states = {}
     for gpu in document["gpus"]:

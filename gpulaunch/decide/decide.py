@@ -123,7 +123,9 @@ def _decide_alone(request: Request, situation: Situation) -> Decision:
     topology, within = situation.topology, situation.within
     admitted = admitted_gpus(request, topology, within)
     scope = [gpu for gpu in topology.gpus if within is None or gpu.uuid in within.uuids]
-    count = len(admitted) if request.gpus is None else request.gpus
+    unfit = out_of_service(situation)
+    in_service = sum(gpu.uuid not in unfit for gpu in admitted) or len(admitted)
+    count = in_service if request.gpus is None else request.gpus
     if not 1 <= count <= len(admitted):
         return Refuse(too_many_text(request, topology, len(scope), len(admitted), within))
     if count > 1 and admitted[0].mig:
@@ -206,8 +208,10 @@ def _grant_group(
     busy = [uuid for uuid in must_be_free if uuid in state.busy_until_s]
     if busy:
         users = [state.used[uuid] for uuid in busy if uuid in state.used]
+        unfit = [state.unfit[uuid] for uuid in busy if uuid in state.unfit]
         count = len(must_be_free)
-        return Wait(too_few_text(count, count - len(busy), count, users, 0, narrowed=True))
+        free = count - len(busy)
+        return Wait(too_few_text(count, free, count, users, 0, narrowed=True, unfit=unfit))
     problem = pose_problem(request, topology, gpus, gpus, len(gpus), situation.neighbours)
     found = choose(request, problem)
     if isinstance(found, Unfit):
@@ -222,6 +226,7 @@ class _State(Record):
     Attributes:
         scope: all of them.
         used: who uses which of them without a lease, by UUID.
+        unfit: why some that nobody holds are out of service, by UUID.
         apart: UUIDs of those beside a job that the request stays apart from.
         free: those that nobody uses.
         busy_until_s: seconds since boot at which the others are free at the latest, by UUID.
@@ -229,6 +234,7 @@ class _State(Record):
 
     scope: Sequence[Gpu]
     used: dict[str, str]
+    unfit: dict[str, str]
     apart: set[str]
     free: Sequence[Gpu]
     busy_until_s: dict[str, float]
@@ -238,11 +244,13 @@ def _state_of(request: Request, situation: Situation, scope: Sequence[Gpu]) -> _
     job = request.engine_job
     leased = leased_until_s(situation.topology, situation.leases, situation.within, job)
     # What an engine shares is in use by others of its jobs, whether or not they have a lease.
-    used = {} if job and job.shared else used_outside(situation, leased)
+    taken = used_outside(situation, leased)
+    unfit = {uuid: why for uuid, why in out_of_service(situation).items() if uuid in taken}
+    used = {} if job and job.shared else {u: who for u, who in taken.items() if u not in unfit}
     apart = gpus_to_avoid(request, situation.topology, situation.neighbours)
-    busy_until_s = leased | dict.fromkeys(used, ENDLESS)
+    busy_until_s = leased | dict.fromkeys((*used, *unfit), ENDLESS)
     free = [gpu for gpu in scope if gpu.uuid not in busy_until_s]
-    return _State(scope, used, apart, free, busy_until_s)
+    return _State(scope, used, unfit, apart, free, busy_until_s)
 
 
 def _decide_exclusive(
@@ -261,7 +269,10 @@ def _decide_exclusive(
     if count > len(choosable):
         kept = sum(gpu.uuid in free and gpu.uuid in state.apart for gpu in admitted)
         users = [state.used[gpu.uuid] for gpu in admitted if gpu.uuid in state.used]
-        reason = too_few_text(count, len(choosable), len(admitted), users, kept, narrowed=narrowed)
+        unfit = [state.unfit[gpu.uuid] for gpu in admitted if gpu.uuid in state.unfit]
+        reason = too_few_text(
+            count, len(choosable), len(admitted), users, kept, narrowed=narrowed, unfit=unfit
+        )
     elif is_barred:
         reason = queued_text(count, len(choosable), len(admitted), bars, narrowed=narrowed)
     else:
@@ -346,6 +357,7 @@ def _share_situation(
 
     # It takes no GPU from those that wait for free ones.
     claim, ahead = _claim_of(request, situation, 0), queued(situation.ahead, situation.within)
+    unfit = out_of_service(situation)
 
     def is_barred(uuids: Sequence[str]) -> bool:
         if request.in_order:
@@ -355,7 +367,7 @@ def _share_situation(
     return ShareSituation(
         situation.topology,
         situation.neighbours,
-        [gpu for gpu in admitted if gpu.uuid not in state.apart],
+        [gpu for gpu in admitted if gpu.uuid not in state.apart and gpu.uuid not in unfit],
         state.free,
         state.used,
         is_barred,
@@ -398,7 +410,23 @@ def _job_text(lease: Lease) -> str:
 
 
 def used_outside(situation: Situation, leased: Collection[str]) -> dict[str, str]:
-    """Return who uses which GPU without a lease, by UUID; inside a lease nobody does."""
-    if situation.within:
-        return {}
-    return {use.uuid: use.who for use in situation.outside if use.uuid not in leased}
+    """Return who uses which GPU without a lease, by UUID, or why it is out of service.
+
+    Inside a lease nobody uses its GPUs, and a drain lets it go on; a GPU that a fault bars does not
+    work there either.
+    """
+    return {
+        use.uuid: use.who
+        for use in situation.outside
+        if use.uuid not in leased and (situation.within is None or use.state == "barred")
+    }
+
+
+def out_of_service(situation: Situation) -> dict[str, str]:
+    """Return why GPUs are out of service, leased or not, by UUID: "GPU 3: drained by root"."""
+    names = {gpu.uuid: gpu.name for gpu in situation.topology.gpus}
+    return {
+        use.uuid: f"GPU {names.get(use.uuid, use.uuid)}: {use.who}"
+        for use in situation.outside
+        if use.state == "barred" or (use.state == "drained" and situation.within is None)
+    }

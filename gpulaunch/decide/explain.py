@@ -10,6 +10,7 @@ from gpulaunch.decide.decide import (
     Situation,
     assess_share_groups,
     decide,
+    out_of_service,
     used_outside,
 )
 from gpulaunch.decide.needs import (
@@ -167,6 +168,7 @@ def list_excluded(
         uuid: lease for lease in situation.leases for uuid in lease.held_from(request.engine_job)
     }
     used = used_outside(situation, leased)
+    unfit = out_of_service(situation)
     apart = gpus_to_avoid(request, topology, situation.neighbours)
     admitted = {gpu.uuid for gpu in admitted_gpus(request, topology, within)}
 
@@ -185,7 +187,8 @@ def list_excluded(
             lease = holder.get(gpu.uuid) or (holder.get(gpu.mig.card_uuid) if gpu.mig else None)
             return f"leased by {_job_text(lease, user_name)}" if lease else "leased"
         if gpu.uuid in used:
-            return f"in use outside gpulaunch: {used[gpu.uuid]}"
+            what = "out of service" if gpu.uuid in unfit else "in use outside gpulaunch"
+            return f"{what}: {used[gpu.uuid]}"
         return f"beside {beside}" if gpu.uuid in apart else ""
 
     every = [Excluded(gpu, find_reason(gpu)) for gpu in topology.gpus]

@@ -62,7 +62,14 @@ def queued_text(
 
 
 def too_few_text(
-    count: int, free: int, admitted: int, users: Sequence[str], kept: int, *, narrowed: bool
+    count: int,
+    free: int,
+    admitted: int,
+    users: Sequence[str],
+    kept: int,
+    *,
+    narrowed: bool,
+    unfit: Sequence[str] = (),
 ) -> str:
     """Return why too few GPUs can be had.
 
@@ -73,8 +80,9 @@ def too_few_text(
         users: who uses GPUs outside gpulaunch, once for each GPU.
         kept: number of free GPUs beside a job that the request stays apart from.
         narrowed: whether constraints exclude some GPUs in reach.
+        unfit: why GPUs that nobody holds are out of service, once for each.
     """
-    leased = admitted - free - len(users) - kept
+    leased = admitted - free - len(users) - kept - len(unfit)
     found = _free_text(free, admitted, narrowed=narrowed)
     parts = [found.replace(" free", " to be had") if kept else found]
     if leased:
@@ -83,6 +91,9 @@ def too_few_text(
         verb = "is" if len(users) == 1 else "are"
         names = "; ".join(dict.fromkeys(users))
         parts.append(f"{len(users)} {verb} in use outside gpulaunch ({names})")
+    if unfit:
+        verb = "is" if len(unfit) == 1 else "are"
+        parts.append(f"{len(unfit)} {verb} out of service ({'; '.join(unfit)})")
     if kept:
         parts.append(f"{kept} {'is' if kept == 1 else 'are'} next to a job to stay apart from")
     return f"{gpus_text(count)} requested: {', '.join(parts)}"

@@ -13,6 +13,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import is_stopped, seconds_since_boot
 from gpulaunch.records import Record, replace
 from gpulaunch.typing import TYPE_CHECKING
@@ -119,7 +120,7 @@ def assess(
     situation = Situation(
         launch.machine.topology,
         snapshot.leases,
-        outside,
+        (*outside, *drained_uses(launch.machine.topology, snapshot)),
         within,
         snapshot.tickets,
         seconds_since_boot(),
@@ -128,6 +129,17 @@ def assess(
     decision = decide(launch.request, situation)
     quick = time.monotonic() - began < QUICK_S
     return Assessment(decision, situation, snapshot, outside, quick)
+
+
+def drained_uses(topology: Topology, snapshot: Snapshot) -> "tuple[OutsideUse, ...]":
+    """Return the GPUs of a machine that are drained, as use of them."""
+    if not snapshot.drained:
+        return ()
+    from gpulaunch.leases.drain import drains_by_gpu  # late: few machines have a mark
+    from gpulaunch.machine.driver import OutsideUse
+
+    found = drains_by_gpu(topology, snapshot.drained)
+    return tuple(OutsideUse(uuid, drain.text, state="drained") for uuid, drain in found.items())
 
 
 def would_wait(launch: Launch, table: Table, reason: str, hint: str) -> WouldWaitError:
@@ -164,6 +176,10 @@ def is_still_valid(launch: Launch, grant: Grant, before: Snapshot, now_seen: Sna
     chosen = {gpu.uuid for gpu in granted_gpus(launch, replace(grant, own=None))}
     new_leases = [lease for lease in now_seen.leases if lease not in before.leases]
     job = launch.request.engine_job
+    if now_seen.drained != before.drained:
+        uses = drained_uses(launch.machine.topology, now_seen)
+        if launch.within is None and any(use.uuid in granted for use in uses):
+            return False
     return (
         # What a first rank chooses for all ranks has to be free for all of them.
         all(

@@ -16,6 +16,7 @@ from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
+from gpulaunch.machine.find import watch_faults
 from gpulaunch.process.system import seconds_since_boot
 from gpulaunch.records import Record
 from gpulaunch.typing import TYPE_CHECKING
@@ -70,11 +71,14 @@ def run(
         if acquired.grant.exclusive_reason:
             callbacks.warn(f"not shared: {acquired.grant.exclusive_reason}")
         keeper.start(acquired.lease, granted_gpus(launch, acquired.grant))
+        watch = watch_faults(launch.machine, granted_gpus(launch, acquired.grant))
         status = keeper.wait(launch.time_limit_s)
         in_time = status is not None
         if status is None:
             status = keeper.end()
         ended(status)
+        for line in watch.told(failed=status != 0) if watch else ():
+            table.warn(line)
         _tell_of_overlaps(launch, table, acquired.lease)
     if not in_time:
         limit = format_duration(launch.time_limit_s or 0)

@@ -24,6 +24,7 @@ from gpulaunch.records import Record
 LEASE_PREFIX = "gpulaunch.lease."
 TICKET_PREFIX = "gpulaunch.ticket."
 BELL_PREFIX = "gpulaunch.bell."
+DRAINED_PREFIX = "gpulaunch.drained."
 MAX_RECORD_BYTES = 1 << 20
 
 _FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid

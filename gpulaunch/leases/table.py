@@ -12,6 +12,7 @@ from gpulaunch.errors import FailedError
 from gpulaunch.leases.host_lock import HostLock, open_directory
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import (
+    DRAINED_PREFIX,
     LEASE_PREFIX,
     Draft,
     FoundRecord,
@@ -30,6 +31,10 @@ from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.machine.table_key import TableKey, same_table
 from gpulaunch.process.system import user_name
 from gpulaunch.records import Record, replace
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulaunch.leases.drain import Drain
 
 
 class Snapshot(Record):
@@ -39,11 +44,13 @@ class Snapshot(Record):
         leases: leases, oldest first, and parents before their children.
         tickets: tickets in the order of the queue.
         unlocked: ids of the leases that no process holds any more, but a container may hold.
+        drained: marks of GPUs that are out of service.
     """
 
     leases: list[Lease]
     tickets: list[Ticket]
     unlocked: frozenset[str] = frozenset()
+    drained: "tuple[Drain, ...]" = ()
 
     def of(self, key: TableKey | None) -> "Snapshot":
         """Return the records of one machine: a described one, or (None) this machine's own GPUs."""
@@ -51,6 +58,11 @@ class Snapshot(Record):
             [lease for lease in self.leases if same_table(lease.table, key)],
             [ticket for ticket in self.tickets if same_table(ticket.table, key)],
             self.unlocked,
+            tuple(
+                drain
+                for drain in self.drained
+                if drain.machine == ((key.name, key.digest) if key else ())
+            ),
         )
 
 
@@ -236,7 +248,14 @@ class Table:
         leases: list[Lease] = []
         tickets: list[Ticket] = []
         unlocked: set[str] = set()
+        drained: list[Drain] = []
         for name in self.names(directory_fd):
+            if name.startswith(DRAINED_PREFIX):
+                from gpulaunch.leases.drain import read_drain  # late: few machines have a mark
+
+                mark = read_drain(directory_fd, name)
+                drained += [mark] if mark else []
+                continue
             if name in self._dead or not self._is_wanted(name, directory_fd, before):
                 continue
             try:
@@ -262,7 +281,7 @@ class Table:
         tickets.sort(key=lambda ticket: ticket.place)
         if before:
             tickets = [ticket for ticket in tickets if ticket.place < before.place]
-        return Snapshot(leases, tickets, frozenset(unlocked))
+        return Snapshot(leases, tickets, frozenset(unlocked), tuple(drained))
 
     def _is_wanted(self, name: str, directory_fd: int, before: Ticket | None) -> bool:
         """Return whether a file is a lease, or a ticket that may come before another."""

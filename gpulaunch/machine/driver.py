@@ -35,12 +35,29 @@ class OutsideUse(Record):
         who: description of the user, such as "pid 4123, alice", or of another sign of use.
         pids: the processes, as far as they are visible.
         lost: whether the use cannot be read, because the GPU does not answer.
+        state: "barred" if a fault of the GPU keeps everybody off it, "drained" if somebody took it
+            out of service; `who` then tells why.
     """
 
     uuid: str
     who: str
     pids: tuple[int, ...] = ()
     lost: bool = False
+    state: Literal["used", "barred", "drained"] = "used"
+
+
+class Health(Record):
+    """The health of a GPU, as far as its driver tells; what is unknown counts as healthy.
+
+    Attributes:
+        uuid: UUID of the GPU.
+        problems: what bars it, in words: it is granted to nobody.
+        warnings: what is to be known although it works.
+    """
+
+    uuid: str
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class Finding(Record):
@@ -58,6 +75,17 @@ class Finding(Record):
     state: Literal["ok", "warning", "problem"]
     text: str
     hint: str | None = None
+
+
+class FaultWatch(Protocol):
+    """A watch for faults of GPUs while a job runs."""
+
+    def told(self, *, failed: bool) -> list[str]:
+        """Return one line for each GPU that had faults since the watch began.
+
+        Args:
+            failed: whether the job failed, so that a fault may just be on its way.
+        """
 
 
 class Driver(Protocol):
@@ -95,6 +123,22 @@ class Driver(Protocol):
         Args:
             gpus: GPUs of this machine.
             ignored: programs whose use does not count, such as a desktop's.
+
+        Raises:
+            FailedError: the driver is missing or fails.
+        """
+
+    def read_health(self, gpus: Iterable[Gpu]) -> tuple[Health, ...]:
+        """Return the health of each of these GPUs; read_use tells only of those that are barred.
+
+        Raises:
+            FailedError: the driver is missing or fails.
+        """
+
+    def watch_faults(self, gpus: Iterable[Gpu]) -> FaultWatch | None:
+        """Watch for faults of these GPUs from now on; None if the driver cannot.
+
+        The watch ends with this process, and must cost next to nothing while nothing happens.
 
         Raises:
             FailedError: the driver is missing or fails.

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.table_key import TableKey
@@ -11,7 +11,8 @@ from gpulaunch.records import Record, replace
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpulaunch.machine.driver import Build, Driver, OutsideUse
+    from gpulaunch.machine.driver import Build, Driver, FaultWatch, Health, OutsideUse
+    from gpulaunch.machine.gpu import Gpu
     from gpulaunch.machine.nvidia import driver as nvidia
 
     # If the module lacks a function of the interface, mypy reports it here.
@@ -132,6 +133,27 @@ def look_again(machine: Machine) -> Machine:
         return replace(machine, outside=())
     driver = load_driver(machine.topology.driver)
     return replace(machine, outside=driver.read_use(machine.topology.gpus, machine.ignored))
+
+
+def read_health(machine: Machine) -> "tuple[Health, ...]":
+    """Return the health of the machine's GPUs; of a described machine none is known.
+
+    Raises:
+        FailedError: the driver is missing or fails.
+    """
+    if machine.key:
+        return ()
+    return load_driver(machine.topology.driver).read_health(machine.topology.gpus)
+
+
+def watch_faults(machine: Machine, gpus: "Sequence[Gpu]") -> "FaultWatch | None":
+    """Watch for faults of some GPUs while a job runs; None if nothing tells of any."""
+    if machine.key:
+        return None
+    try:
+        return load_driver(machine.topology.driver).watch_faults(gpus)
+    except FailedError:  # the job runs, and its exit status matters more
+        return None
 
 
 def find_at_work(machine: Machine, uuids: Collection[str], pids: set[int]) -> set[int]:

@@ -13,7 +13,8 @@ from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.containers.in_use import RunningContainer
-    from gpulaunch.machine.driver import OutsideUse
+    from gpulaunch.leases.drain import Drain
+    from gpulaunch.machine.driver import Health, OutsideUse
 
 
 def status_document(
@@ -26,6 +27,8 @@ def status_document(
     stopped: Collection[str] = (),
     standings: Mapping[str, Standing] | None = None,
     containers: "Sequence[RunningContainer]" = (),
+    health: "Sequence[Health]" = (),
+    drained: "Sequence[Drain]" = (),
 ) -> Document:
     """Return the document that `gpulaunch status --json` prints: one machine's whole table.
 
@@ -40,8 +43,14 @@ def status_document(
             whose job is stopped.
         standings: known states of the leases' containers, by lease id.
         containers: running containers that were given GPUs, with a lease or without.
+        health: what is known of the GPUs' health.
+        drained: marks of GPUs that are out of service.
     """
-    used = {use.uuid: use.who for use in outside}
+    used = {use.uuid: use.who for use in outside if use.state == "used"}
+    health_of = {one.uuid: one for one in health}
+    barred = {use.uuid for use in outside if use.state == "barred"}
+    barred |= {one.uuid for one in health if one.problems}
+    marks = _marks_of(topology, drained)
     gpus = []
     for gpu in topology.gpus:
         # A card may have been split into MIG instances while it was leased.
@@ -51,8 +60,13 @@ def status_document(
         holders = holders or [lease for lease in leases if own.intersection(lease.held_from(None))]
         if holders:
             state = "shared" if any(map(_shares, holders)) else "leased"
+        elif gpu.uuid in barred:
+            state = "barred"
+        elif gpu.uuid in marks:
+            state = "drained"
         else:
             state = "outside" if gpu.uuid in used else "free"
+        known = health_of.get(gpu.uuid)
         gpus.append(
             {
                 "index": gpu.index,
@@ -63,6 +77,9 @@ def status_document(
                 "state": state,
                 "leases": [lease.id for lease in holders],
                 "outside": used.get(gpu.uuid) if state == "outside" else None,
+                "drained": _drain_document(marks.get(gpu.uuid), user_name),
+                "problems": list(known.problems) if known else [],
+                "warnings": list(known.warnings) if known else [],
             }
         )
     return {
@@ -91,6 +108,24 @@ def status_document(
             for container in containers
             if not any(container.is_of(lease) for lease in leases)
         ],
+    }
+
+
+def _marks_of(topology: Topology, drained: "Sequence[Drain]") -> "dict[str, Drain]":
+    if not drained:
+        return {}
+    from gpulaunch.leases.drain import drains_by_gpu  # late: few machines have a mark
+
+    return drains_by_gpu(topology, drained)
+
+
+def _drain_document(drain: "Drain | None", user_name: Callable[[int], str]) -> Document | None:
+    if drain is None:
+        return None
+    return {
+        "by": user_name(drain.user_id),
+        "reason": printable(drain.reason) or None,
+        "since": drain.since,
     }
 
 

@@ -62,6 +62,7 @@ def status_table(document: Document, now: datetime) -> Group:
         for gpu in gpus
         if gpu["state"] == "outside"
     ]
+    lines += _service_notes(gpus, now)
     lines += [
         Text(note, "red" if container["leases"] else "yellow")
         for container in document["containers"]
@@ -71,6 +72,26 @@ def status_table(document: Document, now: datetime) -> Group:
     title = f"{document['topology']}: {len(free)} of {len(gpus)} GPUs free"
     models = {gpu["model"] for gpu in gpus}
     return Group(Text(f"{title} ({', '.join(map(printable, sorted(models)))})", "bold"), *lines)
+
+
+def _service_notes(gpus: Sequence[Document], now: datetime) -> list[Table | Text]:
+    """Return a line for each GPU that is out of service, or has something to be known."""
+    lines: list[Table | Text] = []
+    for gpu in gpus:
+        name, mark = gpu["name"], gpu["drained"]
+        if gpu["problems"]:
+            lines.append(
+                Text(f"GPU {name} is barred: {printable('; '.join(gpu['problems']))}", "red")
+            )
+        if mark:
+            why = f": {mark['reason']}" if mark["reason"] else ""
+            since = age(mark["since"], now)
+            lines.append(
+                Text(f"GPU {name} is drained by {printable(mark['by'])} for {since}{why}", "yellow")
+            )
+        if gpu["warnings"]:
+            lines.append(Text(f"GPU {name}: {printable('; '.join(gpu['warnings']))}", "yellow"))
+    return lines
 
 
 def _one_for_each_step(leases: Sequence[Document]) -> list[Document]:

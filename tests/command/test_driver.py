@@ -129,6 +129,7 @@ def test_doctor(made_up: Launcher) -> None:
         ("GPUs", "ok", "made-up-host: 2 GPUs (Made-up One), by imagination"),
         ("driver", "ok", "1.0"),
         ("fans", "warning", "they are loud"),
+        ("health", "ok", "2 GPUs: nothing wrong, as far as the driver tells"),
     ]
 
 

@@ -14,6 +14,10 @@
  *   nvlink 0 5 peer=cpu speed=25781 link to a CPU; what the driver says that a link carries, MB/s
  *   gpu 1007 uuid=MIG-a name=A100_MIG_1g.10gb memory_mib=9728   MIG instance 7 of GPU 0, which has mig=1: 1000 x (GPU + 1) + 7
  *   gpu 2000 uuid=MIG-b slices=1    MIG instance 0 of GPU 1
+ *   gpu 0 ... ecc=2 rows_pending=1 pages_pending=1 remap_failure=1 recovery=1 nvlink_recoveries=5 throttle=64
+ *                                   health; see health.h
+ *   gpu 0 ... fabric=2 fabric_status=0   nvmlGpuFabricState_t and the status of a registration with NVSwitches
+ *   xid 0 79                        GPU 0 has this Xid: an event for those who registered before the line came
  *   driver 550.54.15
  *   p2p 0 1 2                       nvmlGpuP2PStatus_t of two GPUs, the lower index first; without: 0 (OK)
  *   ancestor 0 1 10                 nvmlGpuTopologyLevel_t of two GPUs, the lower index first; without: 50 (SYSTEM)
@@ -468,6 +472,7 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v3(Handle device, unsigned *count, P
 }
 
 #include "usage.h"
+#include "health.h"
 
 /* A link's own speed and state as the drivers of Hopper answer, and one speed for all as those before do. */
 int nvmlDeviceGetFieldValues(Handle device, int count, Field *fields) {
@@ -477,6 +482,7 @@ int nvmlDeviceGetFieldValues(Handle device, int count, Field *fields) {
     for (int i = 0; !code && i < count; i++) {
         Field *field = &fields[i];
         if ((field->result = fill_usage(now, index_of(device), field)) != NOT_FOUND) continue;
+        if ((field->result = fill_health(index_of(device), field)) != NOT_FOUND) continue;
         char *key = field->field == LINK_STATE_OF ? "state" : "speed";
         unsigned link = field->field == LINK_SPEED ? 0 : field->scope;
         field->result = find_link(index_of(device), link, rest);

@@ -83,8 +83,11 @@ static int ask_reasons(const char *function, Handle device, Count *reasons) {
     const Script *script;
     double time;
     int code = ask_script(function, device, CAPPED, &script, &time);
-    if (!code) *reasons = value_at(script, time) > 0 ? POWER_CAP_REASON : 0;
-    return code;
+    char rest[LINE];
+    Count faults = find(rest, 0, "gpu %d", index_of(device)) ? number(rest, "throttle", 0) : 0;
+    if (code && !(code == NOT_SUPPORTED && faults)) return code;
+    *reasons = faults | (script && value_at(script, time) > 0 ? POWER_CAP_REASON : 0);
+    return SUCCESS;
 }
 
 int nvmlDeviceGetCurrentClocksEventReasons(Handle d, Count *reasons) { return ask_reasons(__func__, d, reasons); }

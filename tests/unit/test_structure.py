@@ -55,7 +55,11 @@ DOORS = {
     "networkx": {"machine/graph.py"},
     "numpy": {"measure/link_fit.py"},
     "psutil": {"process/ending.py"},
-    "pynvml": {"machine/nvidia/nvml.py", "measure/nvml_counters.py"},
+    "pynvml": {
+        "machine/nvidia/nvml.py",
+        "machine/nvidia/nvml_health.py",
+        "measure/nvml_counters.py",
+    },
     "rich": {"show/terminal.py"},
     "tomlkit": {"files/write.py"},
     "torch": {"measure/torch_all_reduce.py"},

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
-from gpulaunch.machine.driver import Build, Finding, OutsideUse
+from gpulaunch.machine.driver import Build, FaultWatch, Finding, Health, OutsideUse
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import roster
 
@@ -31,6 +31,20 @@ def read_use(gpus: Iterable[Gpu], ignored: Collection[str]) -> tuple[OutsideUse,
     from gpulaunch.machine.nvidia import outside_use  # late: `gpulaunch topo` does without
 
     return outside_use.read_use(gpus, ignored)
+
+
+def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
+    """Return the health of the cards: memory, recovery, NVSwitch fabric, NVLinks, clocks."""
+    from gpulaunch.machine.nvidia import health
+
+    return health.read_health(gpus)
+
+
+def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
+    """Watch for Xids."""
+    from gpulaunch.machine.nvidia import faults
+
+    return faults.watch_faults(gpus)
 
 
 def pids_at_work(uuids: Iterable[str]) -> set[int]:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
+from gpulaunch.machine.nvidia.health import why_barred
 from gpulaunch.process.system import owner_of, program_of
 
 IDLE_MEMORY_BYTES = 128 << 20
@@ -59,6 +60,9 @@ def _find_obstacle(card: nvml.NvmlDevice, gpu: Gpu) -> OutsideUse | None:
     """Return the reason why no process could use a GPU, or None."""
     if gpu.mig is None and card.in_mig_mode():  # changed since the topology was read
         return OutsideUse(gpu.uuid, "it is in MIG mode now")
+    fault = why_barred(card, gpu)
+    if fault:
+        return OutsideUse(gpu.uuid, fault, state="barred")
     return (
         OutsideUse(gpu.uuid, "its compute mode is Prohibited")
         if card.compute_mode() == nvml.PROHIBITED

@@ -12,7 +12,7 @@ from gpulaunch.show.topology.layout import MARGIN
 from gpulaunch.show.topology.text import MEANINGS, link_classes
 from gpulaunch.typing import Literal
 
-StateKind = Literal["free", "leased", "shared", "outside", "drained"]
+StateKind = Literal["free", "leased", "shared", "outside", "drained", "barred"]
 
 
 class GpuState(Record):
@@ -33,6 +33,7 @@ STATES: dict[StateKind, tuple[str, str, str]] = {  # fill, stroke, meaning
     "shared": ("#ece3f8", "#6a3ab2", "leased and shared"),
     "outside": ("#fde4e1", "#c0392b", "in use outside gpulaunch"),
     "drained": ("#e6e8eb", "#6b7280", "drained"),
+    "barred": ("#fbe3b8", "#9a3412", "barred by a fault"),
 }
 PLAIN = ("#ffffff", "#4b5563")
 NVLINK_COLOURS = ("#0b7a3b", "#1585c9", "#d9780f", "#a43fb8", "#8b5a2b")  # fastest first

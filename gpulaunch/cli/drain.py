@@ -1,0 +1,71 @@
+"""`gpulaunch drain GPU` and `gpulaunch undrain GPU`: take GPUs out of service, and back."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from gpulaunch.cli.arguments import Parser, add_topology
+from gpulaunch.cli.output import warn
+from gpulaunch.decide.request import select_gpus
+from gpulaunch.errors import UsageError
+from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
+from gpulaunch.leases.bell import WAKE, ring
+from gpulaunch.leases.drain import MOST_REASON_CHARACTERS, remove_drain, write_drain
+from gpulaunch.leases.table import Table
+from gpulaunch.machine.find import Machine
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_names import gpus_named
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Drain GPUs: jobs that run there go on, and no other begins."""
+    parser = Parser(
+        "gpulaunch drain",
+        "Take GPUs out of service until 'gpulaunch undrain', or the next boot; what runs there "
+        "goes on. For root, or the owner of the state directory.",
+    )
+    parser.add_argument("--reason", metavar="TEXT", default="", help="what others are told")
+    machine, table, gpus, reason = _read(parser, arguments)
+    for gpu in gpus:
+        write_drain(table.directory, gpu.uuid, machine.key, reason)
+    uuids = {gpu.uuid for gpu in gpus}
+    busy = [lease for lease in table.peek().of(machine.key).leases if uuids & {*lease.uuids}]
+    note = f"; {len(busy)} lease{'' if len(busy) == 1 else 's'} there may end in peace"
+    print(f"drained {gpus_named(gpus)} of {machine.topology.name}{note if busy else ''}")
+    return 0
+
+
+def undrain(arguments: Sequence[str]) -> int:
+    """Put GPUs into service again, and wake who waits for them."""
+    parser = Parser(
+        "gpulaunch undrain",
+        "Put GPUs into service again that 'gpulaunch drain' took out of it.",
+    )
+    machine, table, gpus, _ = _read(parser, arguments)
+    back = [gpu for gpu in gpus if remove_drain(table.directory, gpu.uuid, machine.key)]
+    others = [gpu for gpu in gpus if gpu not in back]
+    if others:
+        warn(f"{gpus_named(others)} of {machine.topology.name}: not drained")
+    if back:
+        # The first that waits is enough: whoever cannot start wakes the next.
+        for ticket in table.peek().of(machine.key).tickets[:1]:
+            with suppress(OSError):
+                ring(table.directory, ticket.id, WAKE)
+        print(f"{gpus_named(back)} of {machine.topology.name} in service again")
+    return 0
+
+
+def _read(parser: Parser, arguments: Sequence[str]) -> tuple[Machine, Table, list[Gpu], str]:
+    """Return the machine, its table, the named GPUs and the reason."""
+    parser.add_argument("gpus", metavar="GPU", nargs="+", help="index, card:instance, or UUID")
+    add_topology(parser)
+    options = parser.parse_args(arguments)
+    reason = getattr(options, "reason", "")
+    if len(reason) > MOST_REASON_CHARACTERS:
+        raise UsageError(
+            f"--reason: {len(reason)} characters, {MOST_REASON_CHARACTERS} are allowed"
+        )
+    machine = shown_machine(options.topology, warn)
+    settings = shown_settings(options.topology)
+    table = shown_table(settings, described=machine.key is not None, warn=warn)
+    names = [name for word in options.gpus for name in word.split(",")]
+    return machine, table, list(select_gpus(machine.topology, names, "GPU")), reason

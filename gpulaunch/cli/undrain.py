@@ -1,0 +1,5 @@
+"""`gpulaunch undrain GPU`: put GPUs into service again."""
+
+from gpulaunch.cli.drain import undrain as main
+
+__all__ = ["main"]

@@ -1,0 +1,124 @@
+"""The health of NVIDIA GPUs: what bars a card, and what is only to be known."""
+
+from collections.abc import Iterable
+
+from gpulaunch.machine.driver import Health
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.nvidia import nvml
+from gpulaunch.machine.nvidia.nvml_health import (
+    FabricState,
+    HealthCounters,
+    read_counters,
+    read_fabric,
+    read_throttle_reasons,
+)
+
+_RECOVERY = {
+    1: "it has to be reset",
+    2: "the machine has to be booted",
+    3: "its peer-to-peer traffic has to be drained",
+    4: "it has to be drained and reset",
+    5: "its IMEX domain has to be recovered",
+    6: "its bus has to be reset",
+    7: "the system has to be booted",
+}
+"""What a driver asks for; nvml.h, nvmlDeviceGpuRecoveryAction_t."""
+
+_FABRIC = {1: "has not started", 2: "is in progress"}
+_COMPLETED = 3
+_THROTTLE = {
+    0x08: "slowed down by its hardware",
+    0x20: "slowed down by the driver, as it is too hot",
+    0x40: "slowed down by its hardware, as it is too hot",
+    0x80: "slowed down by the power supply (power brake)",
+}
+"""Reasons for low clocks that are faults; a power cap, idling and set clocks are none (nvml.h)."""
+
+
+def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
+    """Return the health of each GPU; of a MIG instance that of its card.
+
+    Raises:
+        FailedError: there is no NVML or no driver.
+    """
+    nvml.open_nvml()
+    return tuple(_read_one(gpu) for gpu in gpus)
+
+
+def _read_one(gpu: Gpu) -> Health:
+    try:
+        card = _card_of(gpu)
+        counters = read_counters(card)
+        problems = find_problems(counters, _fabric_of(card, gpu))
+        return Health(gpu.uuid, problems, find_warnings(counters, read_throttle_reasons(card)))
+    except nvml.LostGpuError as problem:
+        return Health(gpu.uuid, (f"it does not answer: {str(problem).partition(': ')[2]}",))
+
+
+def why_barred(card: nvml.NvmlDevice, gpu: Gpu) -> str | None:
+    """Return what bars a GPU from any use, or None; every launch asks this.
+
+    It costs one call for each card, and another one from Hopper on.
+
+    Args:
+        card: handle of the GPU or MIG instance.
+        gpu: the GPU.
+
+    Raises:
+        LostGpuError: the GPU does not answer.
+    """
+    card = _card_of(gpu) if gpu.mig else card
+    return "; ".join(find_problems(read_counters(card), _fabric_of(card, gpu))) or None
+
+
+def _card_of(gpu: Gpu) -> nvml.NvmlDevice:
+    """Return a GPU's card, which has the health of all its MIG instances."""
+    if gpu.mig:
+        return nvml.card_of(gpu.mig.card_uuid, gpu.mig.card)
+    return nvml.card_of(gpu.uuid, gpu.index)
+
+
+def _fabric_of(card: nvml.NvmlDevice, gpu: Gpu) -> FabricState | None:
+    """Return the registration with NVSwitches, which NVML tells from Hopper on."""
+    return read_fabric(card) if nvml.asks_by_field(gpu.compute_capability) else None
+
+
+def find_problems(counters: HealthCounters, fabric: FabricState | None) -> tuple[str, ...]:
+    """Return what bars a GPU, in words; what is unknown does not."""
+    found = []
+    if counters.remap_failure:
+        found.append("the remapping of a memory row has failed")
+    if counters.recovery_action:
+        action = counters.recovery_action
+        found.append(f"the driver says that {_RECOVERY.get(action, f'it needs action {action}')}")
+    if fabric and fabric.state in _FABRIC:
+        found.append(
+            f"its registration with the NVSwitch fabric {_FABRIC[fabric.state]}, so that CUDA "
+            "fails with error 802"
+        )
+    elif fabric and fabric.state == _COMPLETED and fabric.status:
+        found.append(f"its registration with the NVSwitch fabric failed (NVML {fabric.status})")
+    return tuple(found)
+
+
+def find_warnings(counters: HealthCounters, throttled: int) -> tuple[str, ...]:
+    """Return what is to be known of a GPU that still works, in words.
+
+    Args:
+        counters: its counters.
+        throttled: why its clocks are low, as bits.
+    """
+    found = []
+    if counters.ecc_uncorrectable:
+        errors = counters.ecc_uncorrectable
+        s = "" if errors == 1 else "s"
+        found.append(f"{errors} uncorrectable ECC error{s} since the driver was loaded")
+    if counters.rows_pending:
+        found.append("memory rows are to be remapped at its next reset")
+    if counters.pages_pending:
+        found.append("memory pages are to be retired at its next reset")
+    if counters.nvlink_recoveries:
+        times = counters.nvlink_recoveries
+        found.append(f"its NVLinks had to recover from errors {times} time{'s' * (times > 1)}")
+    found += [text for bit, text in _THROTTLE.items() if throttled & bit]
+    return tuple(found)

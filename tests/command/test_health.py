@@ -1,0 +1,384 @@
+"""Which GPUs are fit for jobs: faults that bar them, marks that drain them, Xids of a job."""
+
+import json
+import os
+import select
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+from conftest import complaint, until
+
+from gpulaunch.errors import FailedError
+from gpulaunch.leases.bell import WAKE
+from gpulaunch.leases.drain import Drain, remove_drain, write_drain
+from gpulaunch.leases.table import Snapshot
+from gpulaunch.machine.table_key import TableKey
+
+pytest_plugins = ("fake_nvml",)
+
+SHOW_GPUS = ("--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+STATUS_HINT = "add --wait to queue, or see 'gpulaunch status'"
+GPU_IS_LOST = 15  # nvmlReturn_t
+
+BARRING = {
+    "remap_failure=1": "the remapping of a memory row has failed",
+    "recovery=1": "the driver says that it has to be reset",
+    "recovery=2": "the driver says that the machine has to be booted",
+    "recovery=9": "the driver says that it needs action 9",
+    "fabric=1": "its registration with the NVSwitch fabric has not started, so that CUDA fails "
+    "with error 802",
+    "fabric=2": "its registration with the NVSwitch fabric is in progress, so that CUDA fails "
+    "with error 802",
+    "fabric=3 fabric_status=999": "its registration with the NVSwitch fabric failed (NVML 999)",
+}
+WARNING = {
+    "ecc=2": "2 uncorrectable ECC errors since the driver was loaded",
+    "rows_pending=1": "memory rows are to be remapped at its next reset",
+    "pages_pending=1": "memory pages are to be retired at its next reset",
+    "nvlink_recoveries=3": "its NVLinks had to recover from errors 3 times",
+    "throttle=8": "slowed down by its hardware",
+    "throttle=32": "slowed down by the driver, as it is too hot",
+    "throttle=64": "slowed down by its hardware, as it is too hot",
+    "throttle=128": "slowed down by the power supply (power brake)",
+}
+HARMLESS = ("fabric=3", "fabric=0", "recovery=0", "remap_failure=0", "ecc=0", "throttle=4")
+
+
+def change(fake, gpu: int, text: str) -> None:
+    fake.change(gpu, **dict(word.split("=") for word in text.split()))
+
+
+def gpus_of(launcher) -> list[dict]:
+    run = launcher.run("status", "--json")
+    assert (run.returncode, run.stderr) == (0, "")
+    return json.loads(run.stdout)["gpus"]
+
+
+def health_of(launcher, *options: str) -> tuple[int, list[tuple[str, str]]]:
+    run = launcher.run("doctor", "--health", "--json", *options)
+    findings = json.loads(run.stdout)["findings"]
+    return run.returncode, [(found["state"], found["text"]) for found in findings]
+
+
+def drained_lines(launcher, *arguments: str) -> tuple[int, str, str]:
+    run = launcher.run(*arguments)
+    return run.returncode, run.stdout, run.stderr
+
+
+# ------------------------------------------------------------------------------------------ faults
+
+
+@pytest.mark.parametrize(("fault", "why"), BARRING.items())
+def test_a_fault_bars_a_gpu(launcher, hgx_h100, fault: str, why: str) -> None:
+    """A GPU with this fault is granted to nobody, and the refusal, status and doctor say why."""
+    change(hgx_h100, 3, fault)
+    run = launcher.run("-n", "8", *SHOW_GPUS)
+    reason = f"8 GPUs requested: 7 of 8 are free, 1 is out of service (GPU 3: {why})"
+    assert (run.returncode, run.stderr) == (75, complaint(reason, STATUS_HINT))
+    assert launcher.run("-n", "all", *SHOW_GPUS).stdout == "0,1,2,4,5,6,7\n"
+    found = gpus_of(launcher)[3]
+    assert (found["state"], found["free"], found["problems"]) == ("barred", False, [why])
+    assert f"GPU 3 is barred: {why}"[:70] in launcher.run("status").stdout.replace("\n", " ")
+    assert health_of(launcher) == (1, [("problem", f"GPU 3 is granted to nobody: {why}")])
+
+
+@pytest.mark.parametrize(("sign", "text"), WARNING.items())
+def test_a_sign_only_warns(launcher, hgx_h100, sign: str, text: str) -> None:
+    """A GPU with this sign is granted like any other, and status and doctor tell of the sign."""
+    change(hgx_h100, 3, sign)
+    assert launcher.run("-n", "8", *SHOW_GPUS).stdout == "0,1,2,3,4,5,6,7\n"
+    found = gpus_of(launcher)[3]
+    assert (found["state"], found["problems"], found["warnings"]) == ("free", [], [text])
+    assert health_of(launcher) == (0, [("warning", f"GPU 3: {text}")])
+
+
+@pytest.mark.parametrize("answer", HARMLESS)
+def test_a_healthy_answer(launcher, hgx_h100, answer: str) -> None:
+    """A GPU that answers that all is well is no finding."""
+    change(hgx_h100, 3, answer)
+    well = "8 GPUs: nothing wrong, as far as the driver tells"
+    assert health_of(launcher) == (0, [("ok", well)])
+
+
+def test_an_old_driver_bars_nothing(launcher, hgx_h100) -> None:
+    """A driver that knows none of the calls tells of no fault, and every GPU is granted."""
+    change(hgx_h100, 3, "remap_failure=1 fabric=2")
+    for function in ("nvmlDeviceGetFieldValues", "nvmlDeviceGetGpuFabricInfoV"):
+        hgx_h100.answer(function, 13)
+    assert launcher.run("-n", "8", *SHOW_GPUS).stdout == "0,1,2,3,4,5,6,7\n"
+
+
+def test_a_lost_gpu_is_a_problem(launcher, dgx1_v100) -> None:
+    """`doctor --health` exits 1 if a GPU does not answer, and names it."""
+    dgx1_v100.answer("*", GPU_IS_LOST, 3)
+    status, found = health_of(launcher)
+    assert (status, [state for state, _ in found]) == (1, ["problem", "ok"])
+    assert found[0][1].startswith("GPU 3 is left out: ")
+
+
+def test_the_whole_doctor_tells_of_health(launcher, dgx1_v100) -> None:
+    """`gpulaunch doctor` has the health among its findings."""
+    change(dgx1_v100, 5, "remap_failure=1")
+    findings = json.loads(launcher.run("doctor", "--json").stdout)["findings"]
+    got = [(found["state"], found["text"]) for found in findings if found["subject"] == "health"]
+    assert got == [
+        ("problem", "GPU 5 is granted to nobody: the remapping of a memory row has failed")
+    ]
+
+
+def test_a_mig_instance_has_the_health_of_its_card(launcher, nvml) -> None:
+    """A fault of a card bars its MIG instances."""
+    card = {"uuid": "GPU-a", "name": "A100", "memory_mib": 40960, "cc": "8.0", "mig": 1}
+    nvml.describe(
+        [card | {"remap_failure": 1}],
+        ["gpu 1000 uuid=MIG-a name=A100_MIG_1g.5gb memory_mib=4864"],
+    )
+    run = launcher.run("-n", "1", *SHOW_GPUS)
+    assert run.returncode == 75
+    assert "GPU 0:0: the remapping of a memory row has failed" in run.stderr
+
+
+def test_a_job_inside_a_lease_gets_no_barred_gpu(launcher, dgx1_v100) -> None:
+    """A GPU of a lease that a fault bars meanwhile is not granted to a launch inside the lease."""
+    change(dgx1_v100, 0, "remap_failure=1")
+    within = f"{launcher.script} -n 1 --only 1 -- true; {launcher.script} -n 2 -- true"
+    change(dgx1_v100, 0, "remap_failure=0")
+    with launcher.start(
+        "-n", "2", "--only", "0,1", "--", "sh", "-c", f"echo on; read x; {within}", stdin=-1
+    ) as job:
+        assert job.stdout.readline() == "on\n"
+        change(dgx1_v100, 0, "remap_failure=1")
+        _, errors = job.communicate("\n", timeout=60)
+    assert (job.returncode, "1 of 2 is free, 1 is out of service (GPU 0: " in errors) == (75, True)
+
+
+# ------------------------------------------------------------------------------------------ drains
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_draining_and_undraining(launcher) -> None:
+    """A drained GPU is granted to nobody until it is undrained; status tells who, why and when."""
+    out = drained_lines(launcher, "drain", "2", "--reason", "fan is loud")
+    assert out == (0, f"drained GPU 2 of {os.uname().nodename}\n", "")
+    found = gpus_of(launcher)[2]
+    who = found["drained"]["by"]
+    assert (found["state"], found["drained"]["reason"]) == ("drained", "fan is loud")
+    run = launcher.run("-n", "8", *SHOW_GPUS)
+    why = f"drained by {who}: fan is loud"
+    reason = f"8 GPUs requested: 7 of 8 are free, 1 is out of service (GPU 2: {why})"
+    assert (run.returncode, run.stderr) == (75, complaint(reason, STATUS_HINT))
+    assert f"GPU 2 is drained by {who} for " in launcher.run("status").stdout
+    assert health_of(launcher) == (0, [("warning", f"GPU 2 is {why}")])
+    assert launcher.run("-n", "all", *SHOW_GPUS).stdout == "0,1,3,4,5,6,7\n"
+    back = f"GPU 2 of {os.uname().nodename}"
+    assert drained_lines(launcher, "undrain", "2") == (0, f"{back} in service again\n", "")
+    again = drained_lines(launcher, "undrain", "2")
+    assert again == (0, "", f"gpulaunch: warning: {back}: not drained\n")
+    assert launcher.run("-n", "8", *SHOW_GPUS).stdout == "0,1,2,3,4,5,6,7\n"
+    assert launcher.records() == []
+
+
+def test_a_job_on_a_drained_gpu_goes_on(launcher) -> None:
+    """Draining lets a job that is there end in peace; its GPU is leased, and then drained."""
+    dgx = ("--topology", "dgx1-v100")
+    with launcher.start(*dgx, "-n", "8", "--", "sh", "-c", "echo on; read x", stdin=-1) as job:
+        assert job.stdout.readline() == "on\n"
+        out = drained_lines(launcher, "drain", "1-2", *dgx)
+        assert out == (0, "drained GPUs 1-2 of dgx1-v100; 1 lease there may end in peace\n", "")
+        assert states(launcher, *dgx)[1:3] == ["leased", "leased"]
+        job.communicate("\n", timeout=60)
+    assert (job.returncode, states(launcher, *dgx)[1:3]) == (0, ["drained", "drained"])
+
+
+def states(launcher, *options: str) -> list[str]:
+    document = json.loads(launcher.run("status", "--json", *options).stdout)
+    return [gpu["state"] for gpu in document["gpus"]]
+
+
+def test_launches_inside_a_lease_go_on(launcher) -> None:
+    """Draining a GPU of a lease leaves it to the launches inside the lease."""
+    dgx = ("--topology", "dgx1-v100")
+    inside = f"read x; {launcher.script} -n 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'"
+    with launcher.start(*dgx, "-n", "2", "--", "sh", "-c", f"echo on; {inside}", stdin=-1) as job:
+        assert job.stdout.readline() == "on\n"
+        launcher.run("drain", "0-7", *dgx)
+        out, errors = job.communicate("\n", timeout=60)
+    assert (len(out.split(",")), errors) == (2, "")
+
+
+def test_undraining_rings_the_first(launcher) -> None:
+    """`undrain` rings the bell of the first that waits, which need not look by itself."""
+    dgx = ("--topology", "dgx1-v100")
+    launcher.run("drain", "7", *dgx)
+    with launcher.start(*dgx, "-n", "8", "--wait", *SHOW_GPUS) as waiter:
+        waiter.stderr.readline()
+        until(lambda: any(launcher.state.glob("gpulaunch.bell.*")))
+        os.kill(waiter.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, waiter.pid, os.WSTOPPED)
+        (bell,) = launcher.state.glob("gpulaunch.bell.*")
+        heard = os.open(bell, os.O_RDONLY | os.O_NONBLOCK)
+        launcher.run("undrain", "7", *dgx)
+        readable, _, _ = select.select([heard], [], [], 0)
+        word = os.read(heard, 10) if readable else b""
+        os.close(heard)
+        os.kill(waiter.pid, signal.SIGCONT)
+        assert word == WAKE
+        assert waiter.communicate(timeout=60)[0] == "0,1,2,3,4,5,6,7\n"
+
+
+def test_undraining_wakes_who_waits(launcher) -> None:
+    """Who waits for a drained GPU is told why, and starts when it is undrained."""
+    dgx = ("--topology", "dgx1-v100")
+    launcher.run("drain", "7", *dgx, "--reason", "new fan")
+    with launcher.start(*dgx, "-n", "8", "--wait", *SHOW_GPUS) as waiter:
+        said = waiter.stderr.readline()
+        assert "1 is out of service (GPU 7: drained by " in said
+        assert "new fan)" in said
+        launcher.run("undrain", "7", *dgx)
+        assert waiter.communicate(timeout=60)[0] == "0,1,2,3,4,5,6,7\n"
+
+
+def test_a_drain_lasts_one_boot(launcher) -> None:
+    """A mark of an earlier boot does not count."""
+    dgx = ("--topology", "dgx1-v100")
+    launcher.run("drain", "7", *dgx)
+    (mark,) = launcher.state.glob("gpulaunch.drained.*")
+    mark.write_text(json.dumps(json.loads(mark.read_text()) | {"boot_id": "another"}))
+    assert set(states(launcher, *dgx)) == {"free"}
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b"[" * 4000, b'{"uuid": "x"}'])
+def test_garbage_drains_nothing(launcher, content: bytes) -> None:
+    """A file with the name of a mark that is no mark does not count."""
+    dgx = ("--topology", "dgx1-v100")
+    launcher.run("drain", "7", *dgx)
+    (mark,) = launcher.state.glob("gpulaunch.drained.*")
+    mark.write_bytes(content)
+    assert set(states(launcher, *dgx)) == {"free"}
+
+
+def test_each_machine_has_its_marks() -> None:
+    """A GPU that is drained on one machine is in service on another with a GPU of that UUID."""
+    here, there = (Drain("GPU-a", machine, "", 0, "") for machine in ((), ("box", "digest")))
+    seen = Snapshot([], [], drained=(here, there))
+    assert seen.of(None).drained == (here,)
+    assert seen.of(TableKey("box", "digest", "/anywhere")).drained == (there,)
+
+
+def test_a_drain_of_no_gpu(launcher) -> None:
+    """A name that fits no GPU is a usage error, and nothing is drained."""
+    run = launcher.run("drain", "0", "8", "--topology", "dgx1-v100")
+    what = "GPU: '8' is no GPU of dgx1-v100, which has GPUs 0-7"
+    assert (run.returncode, run.stderr, launcher.records()) == (2, complaint(what), [])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give files to others")
+def test_a_mark_of_others_does_not_count(launcher) -> None:
+    """A mark whose file belongs neither to root nor to the directory's owner drains nothing."""
+    dgx = ("--topology", "dgx1-v100")
+    launcher.run("drain", "7", *dgx)
+    (mark,) = launcher.state.glob("gpulaunch.drained.*")
+    assert states(launcher, *dgx)[7] == "drained"
+    os.chown(mark, 65534, 65534)
+    assert states(launcher, *dgx)[7] == "free"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be somebody else")
+def test_only_root_and_the_owner_may_drain() -> None:
+    """Neither draining nor undraining is for users who do not own the state directory."""
+    with tempfile.TemporaryDirectory() as directory:
+        os.seteuid(65534)
+        try:
+            with pytest.raises(FailedError, match="only root may take GPUs out of service or back"):
+                write_drain(directory, "GPU-a", None, "")
+            with pytest.raises(FailedError, match="only root may take GPUs out of service or back"):
+                remove_drain(directory, "GPU-a", None)
+        finally:
+            os.seteuid(0)
+
+
+# -------------------------------------------------------------------------------------------- Xids
+
+
+def run_until(launcher, fake, *lines: str, ending: str, gpu: str = "3") -> str:
+    """Run a job on a GPU, let faults happen while it runs, and return what gpulaunch said."""
+    script = f"echo on; read x; {ending}"
+    with launcher.start("--only", gpu, "--", "sh", "-c", script, stdin=-1) as job:
+        assert job.stdout.readline() == "on\n"
+        until(lambda: threads_of(job.pid) == 2)
+        for line in lines:
+            before = watch_sleeps(job.pid)
+            fake.add(line)
+            until(lambda: watch_sleeps(job.pid) > before)  # noqa: B023
+        return job.communicate("\n", timeout=60)[1]
+
+
+def watch_status(pid: int) -> dict[str, str]:
+    """Return what the kernel says of the thread that listens for Xids."""
+    (thread,) = set(os.listdir(f"/proc/{pid}/task")) - {str(pid)}
+    lines = Path(f"/proc/{pid}/task/{thread}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def watch_sleeps(pid: int) -> int:
+    """Return how often the thread has gone to sleep; 0 while it is awake."""
+    status = watch_status(pid)
+    return int(status["voluntary_ctxt_switches"]) if status["State"].startswith("S") else 0
+
+
+def threads_of(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def test_a_job_is_told_of_its_xids(launcher, dgx1_v100) -> None:
+    """One line at the job's end tells of its GPU's Xids, in their order, with their meaning."""
+    said = run_until(launcher, dgx1_v100, "xid 3 31", "xid 3 79", ending="exit 9")
+    assert said == (
+        "gpulaunch: warning: GPU 3 had Xid 31 (GPU memory page fault, most often a fault of the "
+        "program), then Xid 79 (GPU has fallen off the bus)\n"
+    )
+
+
+def test_an_unknown_xid(launcher, dgx1_v100) -> None:
+    """An Xid without a known meaning is told by its number."""
+    said = run_until(launcher, dgx1_v100, "xid 3 777", ending="exit 9")
+    assert said == "gpulaunch: warning: GPU 3 had Xid 777, see NVIDIA's Xid catalogue\n"
+
+
+def test_xids_of_others_and_of_the_past(launcher, dgx1_v100) -> None:
+    """Neither the Xid of another GPU nor one from before the job is told."""
+    dgx1_v100.add("xid 3 13")
+    assert run_until(launcher, dgx1_v100, "xid 4 79", ending="exit 9") == ""
+
+
+def test_a_gpu_that_is_lost_meanwhile(launcher, dgx1_v100) -> None:
+    """A failed job whose GPU does not answer any more is told so."""
+    lost = f"error * 3 {GPU_IS_LOST}"
+    said = run_until(launcher, dgx1_v100, "xid 3 79", lost, ending="exit 9")
+    assert said == (
+        "gpulaunch: warning: GPU 3 had Xid 79 (GPU has fallen off the bus)\n"
+        "gpulaunch: warning: GPU 3 does not answer any more\n"
+    )
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, -2)])
+@pytest.mark.usefixtures("dgx1_v100")
+def test_signals_beside_the_watch(launcher, number: int, status: int) -> None:
+    """A signal to gpulaunch reaches the job: the thread that listens for Xids blocks them all."""
+    with launcher.start("-n", "1", "--", "sh", "-c", "echo on; exec sleep 60") as job:
+        assert job.stdout.readline() == "on\n"
+        until(lambda: threads_of(job.pid) == 2)
+        blocked = int(watch_status(job.pid)["SigBlk"], 16)
+        os.kill(job.pid, number)
+        job.communicate(timeout=50)
+    assert blocked & 1 << (number - 1)
+    assert job.returncode == status
+
+
+def test_no_events_no_watch(launcher, dgx1_v100) -> None:
+    """On a driver without events a job runs as ever."""
+    dgx1_v100.answer("nvmlEventSetCreate", 3)
+    run = launcher.run("-n", "1", *SHOW_GPUS)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "0\n", "")
