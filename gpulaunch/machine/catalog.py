@@ -124,7 +124,7 @@ def read_description(path: str) -> Document:
     else:
         if document.data or not is_printed(text):
             return document
-    return Document(path, text, printed_document(path, text))
+    return Document(path, text, printed_document(path, text, load_gpu_models))
 
 
 def load_text_machine(
@@ -143,5 +143,5 @@ def load_text_machine(
     from gpulaunch.machine.printed_machine import printed_document
 
     text = read_text(path)
-    document = printed_document(path, text, called, gpu_model)
+    document = printed_document(path, text, load_gpu_models, called, gpu_model)
     return described_topology(document, f"{crc32(text.encode()):08x}")

@@ -123,7 +123,7 @@ def _read_below(
             nvlinks: dict[str, int] = {}
             for link in found.findall("nvlink"):
                 kind = link.get("tclass", "")
-                target = link.get("target", "").lower() if kind.startswith("0x03") else kind
+                target = link.get("target", "").lower() if kind[:4] in ("", "0x03") else kind
                 nvlinks[target] = nvlinks.get(target, 0) + max(_number(link, "count"), 0)
             yield _Card(bus, cpu, above, gpu, nvlinks)
         yield from _read_below(pci, cpu, (*above, bus), node, cpus)
@@ -159,14 +159,14 @@ def _cpus(cpu: ET.Element) -> frozenset[int]:
 
 
 def _numbered(card: _Card, index: int, model: str | None) -> Gpu:
-    """Return the GPU with its place; a link to an unknown device ends in a switch, as for NCCL."""
+    """Return the GPU with its place."""
     version = nvlink_version_of(card.gpu.compute_capability) or ASSUMED_NVLINK_VERSION
     return replace(
         card.gpu,
         index=index,
         model=model or card.gpu.model,
         nvlink_version=version if any(card.nvlinks.values()) else 0,
-        nvswitch_links=card.nvlinks.get(NVSWITCH_CLASS, 0) + card.nvlinks.get("", 0),
+        nvswitch_links=card.nvlinks.get(NVSWITCH_CLASS, 0),
         cpu_nvlinks=card.nvlinks.get(CPU_CLASS, 0),
     )
 

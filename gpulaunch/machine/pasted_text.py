@@ -33,8 +33,10 @@ _OTHER_TOOLS = {
 _OTHER_MAKERS = {"rocm-smi": "AMD", "amd-smi": "AMD", "xpu-smi": "Intel", "npu-smi": "Huawei",
                  "mthreads-gmi": "Moore Threads", "mx-smi": "MetaX"}  # fmt: skip
 _OTHER_OUTPUTS = {
+    "NCCL's topology with a text around it": re.compile(r"<system version="),
     "an error of nvidia-smi": re.compile(
-        r"NVIDIA-SMI has failed|command not found|No devices were found|Failed to initialize NVML"
+        r"NVIDIA-SMI has failed|command line argument must be used|command not found"
+        r"|No devices were found|Failed to initialize NVML"
         r"|couldn't communicate with the NVIDIA driver|not recognized as an internal"
     ),
     "the output of nvidia-smi nvlink": re.compile(r"Link [0-9]+: (?:[0-9.]+ GB/s|Remote Device)"),
@@ -98,7 +100,8 @@ def _without(marks: "re.Pattern[str] | None", line: str) -> str:
 
 def is_xml(text: str) -> bool:
     """Return whether a text is meant as XML."""
-    return text.lstrip("\ufeff \t\r\n").startswith(_XMLS)
+    text = text.lstrip("\ufeff \t\r\n")
+    return text.startswith(_XMLS) or (text.startswith("<!--") and "<system" in text)
 
 
 def name_other_text(text: str) -> tuple[str, str] | None:
@@ -111,5 +114,6 @@ def name_other_text(text: str) -> tuple[str, str] | None:
             return f"the output of {tool}", f"it has no NVLinks: {WANTED}"
     for output, pattern in _OTHER_OUTPUTS.items():
         if pattern.search(text):
-            return output, WANTED
+            alone = "save the part from <system> to </system> alone"
+            return output, alone if "NCCL" in output else WANTED
     return None

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
@@ -21,13 +21,18 @@ def is_printed(text: str) -> bool:
 
 
 def printed_document(
-    path: str, text: str, called: str | None = None, gpu_model: str | None = None
+    path: str,
+    text: str,
+    load_models: Callable[[], Sequence[GpuModel]],
+    called: str | None = None,
+    gpu_model: str | None = None,
 ) -> dict[str, Any]:
     """Return the machine file's document of a topology that another program has printed.
 
     Args:
         path: path of the file, for messages.
         text: its content.
+        load_models: returns all GPU models; called if the text or gpu_model names one.
         called: path whose stem names the machine, instead of the file's own.
         gpu_model: name of a GPU model, for a text that does not tell it.
 
@@ -37,13 +42,13 @@ def printed_document(
     file = printable(os.path.basename(path))
     stem = os.path.splitext(os.path.basename(called or path))[0]
     name = re.sub(r"[^A-Za-z0-9._-]", "-", stem) or "machine"
-    model = _choose_model(gpu_model) if gpu_model is not None else None
+    model = _choose_model(gpu_model, load_models()) if gpu_model is not None else None
     product = model.models[0] if model else None
     try:
         if is_xml(text):
             return nccl_document(text, name, f"NCCL's topology in {file}", product)
         matrix = parse_topology_text(text)
-        cards = _find_cards(matrix, read_details(text), model)
+        cards = _find_cards(matrix, read_details(text), model, load_models)
     except TextError as problem:
         raise UsageError(f"{path}:{problem.line}: {problem.message}", problem.hint) from None
     source = f"nvidia-smi topo -m in {file}"
@@ -53,7 +58,10 @@ def printed_document(
 
 
 def _find_cards(
-    matrix: SmiMatrix, details: Mapping[int, CardFacts], model: GpuModel | None
+    matrix: SmiMatrix,
+    details: Mapping[int, CardFacts],
+    model: GpuModel | None,
+    load_models: Callable[[], Sequence[GpuModel]],
 ) -> list[CardFacts]:
     """Return what is known of each GPU of the matrix beside its links.
 
@@ -66,9 +74,7 @@ def _find_cards(
     if details and missing:
         found = f"{len(details)} GPUs have a name in this text, and its matrix has"
         raise TextError(1, f"{found} {len(matrix.gpus)}: GPU{missing[0]} has none")
-    from gpulaunch.machine.catalog import load_gpu_models
-
-    models = [model] if model else load_gpu_models()
+    models = [model] if model else load_models()
     cards = []
     for number in matrix.gpus:
         facts = details.get(number) or CardFacts(model.models[0] if model else "")
@@ -78,15 +84,12 @@ def _find_cards(
     return cards
 
 
-def _choose_model(text: str) -> GpuModel:
+def _choose_model(text: str, models: Sequence[GpuModel]) -> GpuModel:
     """Return the one GPU model that a text names, by its name or a part of it in whole words.
 
     Raises:
         UsageError: there is none, or there are several.
     """
-    from gpulaunch.machine.catalog import load_gpu_models
-
-    models = load_gpu_models()
     wanted = text.lower().split()
 
     def is_named(name: str) -> bool:

@@ -14,7 +14,7 @@ MAX_PIECES = 3
 
 GPU = re.compile(r"GPU(?:0|[1-9][0-9]{0,2})")
 _COLUMN = re.compile(
-    r"\s*(?:(?P<cpu>CPU\s*Affinity)|(?P<numa>NUMA\s*Affinity)|(?P<own>GPU\s*NUMA\s*ID)"
+    r"\s*(?:(?P<cpu>CPU\s*Affinity)|(?P<numa>NUMA(?:\s*Affinity|(?![A-Za-z0-9])(?!\s*ID)))|(?P<own>GPU\s*NUMA\s*ID)"
     r"|(?P<gpu>GPU(?:0|[1-9][0-9]{0,2}))(?=\s|$|GPU|NIC|mlx|CPU|NUMA)"
     r"|(?P<device>(?:NIC[0-9]+|mlx[0-9]+_[0-9]+)(?=\s|$|GPU|NIC|mlx|CPU|NUMA)"
     r"|(?!(?i:GPU)|NV[0-9])[A-Za-z][A-Za-z0-9_.-]*[0-9](?=\s|$)))"
@@ -22,7 +22,7 @@ _COLUMN = re.compile(
 CONNECTION = re.compile(r"X|NV[1-9][0-9]?|PIX|PXB|PHB|NODE|SYS|SOC")
 
 
-class Header(Record):
+class ColumnNames(Record):
     """The line of column names: of GPUs and adapters in order, of GPUs alone, and the titles."""
 
     line: int
@@ -31,7 +31,7 @@ class Header(Record):
     titles: tuple[str, ...]
 
 
-def header_at(lines: Sequence[TextLine]) -> tuple[Header | None, int]:
+def header_at(lines: Sequence[TextLine]) -> tuple[ColumnNames | None, int]:
     """Read column names that begin in the first line, which a terminal may have wrapped.
 
     Returns:
@@ -42,7 +42,7 @@ def header_at(lines: Sequence[TextLine]) -> tuple[Header | None, int]:
     """
     first, *following = lines
     pieces = [first.text]
-    readable: list[tuple[Header, int]] = []
+    readable: list[tuple[ColumnNames, int]] = []
     problem: TextError | None = None
     try:
         found = read_header(first.number, first.text)
@@ -61,9 +61,9 @@ def header_at(lines: Sequence[TextLine]) -> tuple[Header | None, int]:
     return readable[-1]
 
 
-def _joined_headers(number: int, pieces: Sequence[str]) -> list[tuple[Header, int]]:
+def _joined_headers(number: int, pieces: Sequence[str]) -> list[tuple[ColumnNames, int]]:
     """Return the one header that these lines are, with their number, or []."""
-    found: dict[Header, None] = {}
+    found: dict[ColumnNames, None] = {}
     for text in joined(pieces):
         try:
             header = read_header(number, text)
@@ -80,7 +80,7 @@ def joined(pieces: Sequence[str]) -> Iterator[str]:
         yield "".join(blank + piece for blank, piece in zip(("", *blanks), pieces, strict=True))
 
 
-def read_header(number: int, line: str) -> Header | None:
+def read_header(number: int, line: str) -> ColumnNames | None:
     """Read a line as column names, which may have run together; None if it is anything else.
 
     Raises:
@@ -112,7 +112,7 @@ def read_header(number: int, line: str) -> Header | None:
     for before, gpu in pairwise(gpus):
         if gpu_number(gpu) < gpu_number(before):
             raise TextError(number, f"column {gpu} stands after {before}: they must ascend")
-    return Header(number, tuple(columns), tuple(gpus), tuple(titles))
+    return ColumnNames(number, tuple(columns), tuple(gpus), tuple(titles))
 
 
 def gpu_number(name: str) -> int:

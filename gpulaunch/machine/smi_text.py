@@ -27,7 +27,7 @@ from gpulaunch.machine.smi_header import (
     CONNECTION,
     GPU,
     MAX_PIECES,
-    Header,
+    ColumnNames,
     gpu_number,
     header_at,
     is_row,
@@ -46,6 +46,8 @@ _WORD = re.compile(r"\S+")
 _STATE = re.compile(r"OK|CNS|GNS|TNS|NS|DR|U")
 _PIECE = re.compile(r"[A-Z0-9][A-Za-z0-9,/-]*")
 _P2P_COMMAND = re.compile(r"topo\s+-p2p\s+([rwnap]+)")
+
+_NO_MATRIX = "no line of column names such as 'GPU0 GPU1 CPU Affinity', so no matrix"
 
 Pair = tuple[int, int]
 
@@ -93,7 +95,7 @@ class _Block(Record):
             if it was another command or is not there.
     """
 
-    header: Header
+    header: ColumnNames
     rows: dict[str, list[TextLine]]
     command: str
 
@@ -124,6 +126,8 @@ def parse_topology_text(text: str) -> SmiMatrix:
             raise
         found, hint = other
         message = f"{problem.message}; this looks like {found}"
+        if problem.message == _NO_MATRIX:
+            message = f"this is {found}, and no matrix of links"
         raise TextError(problem.line, message, hint) from None
 
 
@@ -185,8 +189,7 @@ def _read_blocks(blocks: Sequence[_Block]) -> SmiMatrix:
         TextError: there is none of links, one is wrong, or two contradict each other.
     """
     if not blocks:
-        message = "no line of column names such as 'GPU0 GPU1 CPU Affinity', so no matrix"
-        raise TextError(1, message, WANTED)
+        raise TextError(1, _NO_MATRIX, WANTED)
     links = [block for block in blocks if not _has_states(block)]
     if not links:
         message = "a matrix of peer-to-peer states (nvidia-smi topo -p2p), and none of links"
@@ -240,7 +243,7 @@ def _with_states(matrix: SmiMatrix, block: _Block) -> SmiMatrix:
     return replace(matrix, peer_to_peer=states == {"OK"})
 
 
-def _read_wrapped_row(lines: Sequence[TextLine], header: Header) -> _Row:
+def _read_wrapped_row(lines: Sequence[TextLine], header: ColumnNames) -> _Row:
     """Read a row of one or several lines, if the pieces can be joined in one way only."""
     first = lines[0]
     if len(lines) == 1:
@@ -263,7 +266,7 @@ def _read_wrapped_row(lines: Sequence[TextLine], header: Header) -> _Row:
     return found[0]
 
 
-def _read_row(number: int, line: str, header: Header) -> _Row:
+def _read_row(number: int, line: str, header: ColumnNames) -> _Row:
     name, *words = line.split()
     if name not in header.gpus:
         raise TextError(number, f"row {name} has no column")
@@ -281,7 +284,7 @@ def _read_row(number: int, line: str, header: Header) -> _Row:
 
 
 def _read_cells(
-    number: int, name: str, words: Sequence[str], header: Header
+    number: int, name: str, words: Sequence[str], header: ColumnNames
 ) -> tuple[dict[str, str], int]:
     """Return the connections to GPUs that begin a row, by column; and how many words it has.
 
