@@ -124,7 +124,7 @@ BOMB = '<!DOCTYPE a [<!ENTITY b "cc"><!ENTITY d "&b;&b;">]><system version="1">&
     ("text", "line", "want"),
     [
         (BOMB, 1, "this XML declares a document type, and NCCL's topology has none"),
-        (DGX[:700], 6, "this XML is not complete"),
+        (DGX[:700], 4, "this XML is not complete"),
         ("<topology/>", 1, "this XML begins with 'topology', and NCCL's topology with 'system'"),
         ('<system version="1"><cpu/></system>', 1, "NCCL's topology names no GPU"),
         ('<system version="1"><gpu dev="0" sm="80"/></system>', 1, "NCCL's topology names no GPU"),
@@ -209,5 +209,13 @@ def test_part_of_a_machine() -> None:
 def test_several_machines() -> None:
     """Several machines are refused."""
     topology = load_described_machine("minsky-cluster")[0]
-    with pytest.raises(UsageError, match="^minsky-cluster is several machines"):
+    with pytest.raises(UsageError, match=r"^minsky-cluster is several machines"):
         nccl_xml(topology)
+
+
+def test_mig_instances() -> None:
+    """MIG instances are refused: NCCL knows cards."""
+    document = nccl_document(DGX, "box", "a file")
+    document["mig"] = [{"gpu": 0, "profile": "1g.5gb", "memory_mib": 4864, "instances": [0]}]
+    with pytest.raises(UsageError, match="has MIG instances, which NCCL's topology cannot name"):
+        nccl_xml(described_topology(document, "0"))
