@@ -23,12 +23,20 @@ def main(arguments: Sequence[str]) -> int:
         "--import",
         metavar="FILE",
         dest="text",
-        help="the machine of this nvidia-smi topo -m text ('-': of stdin)",
+        help="the machine of this nvidia-smi topo -m text or NCCL topology ('-': of stdin)",
+    )
+    parser.add_argument(
+        "--gpu-model",
+        metavar="NAME",
+        help="with --import: model of GPUs that the text does not name",
     )
     add_json(parser)
     parser.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
     parser.add_argument(
         "--svg", metavar="FILE", help="draw a picture, with what is leased in colour"
+    )
+    parser.add_argument(
+        "--nccl-xml", metavar="FILE", help="write NCCL's topology file, for NCCL_TOPO_FILE"
     )
     parser.add_argument(
         "-o",
@@ -54,11 +62,18 @@ def main(arguments: Sequence[str]) -> int:
         from gpulaunch.cli.topo_picture import write_picture
 
         return write_picture(options.topology, options.svg)
-    topology = _find_machine(options.topology, options.text, options.output)
+    if options.nccl_xml is not None and options.text is None:
+        topology = _visible_machine(options.topology)
+    else:
+        topology = _find_machine(options.topology, options.text, options.output, options.gpu_model)
     if options.svg is not None:
         from gpulaunch.show.topology.svg import topology_svg
 
         write_text(options.svg, topology_svg(topology))
+    elif options.nccl_xml is not None:
+        from gpulaunch.show.topology.nccl import nccl_xml
+
+        write_text(options.nccl_xml, nccl_xml(topology))
     elif options.json:
         print_json(topology_document(topology))
     elif options.dot:
@@ -79,33 +94,56 @@ def _check_options(given: dict[str, object]) -> None:
         UsageError: there are several.
     """
     forms = [
-        f"--{name}"
-        for name in ("json", "dot", "svg", "measure")
+        f"--{name.replace('_', '-')}"
+        for name in ("json", "dot", "svg", "nccl_xml", "measure")
         if given[name] not in (None, False)
     ]
     if "--measure" in forms and "--json" in forms:
         forms.remove("--json")
     if given["output"] is not None and forms != ["--measure"]:
         forms.append("-o")
-    for name in ("output", "svg", "text"):
+    for name in ("output", "svg", "text", "nccl_xml", "gpu_model"):
         if given[name] == "":
-            raise UsageError(f"--{'import' if name == 'text' else name} has an empty value")
+            shown = "import" if name == "text" else name.replace("_", "-")
+            raise UsageError(f"--{shown} has an empty value")
     if len(forms) > 1:
         raise UsageError(f"{' and '.join(forms)} are given: one of them is enough")
     if given["text"] is not None and given["topology"] is not None:
         raise UsageError("--import and --topology are given: each names the machine")
+    if given["gpu_model"] is not None and given["text"] is None:
+        raise UsageError("--gpu-model goes with --import")
     if given["measure"] and (given["text"] is not None or given["topology"] is not None):
         raise UsageError("--measure is about this machine, but another one is named")
     if given["every_pair"] and not given["measure"]:
         raise UsageError("--every-pair goes with --measure")
 
 
-def _find_machine(name: str | None, text: str | None, output: str | None) -> Topology:
+def _find_machine(
+    name: str | None, text: str | None, output: str | None, gpu_model: str | None
+) -> Topology:
     if text is None:
         return shown_machine(name, warn).topology
     if text != "-":
-        return load_text_machine(text)
-    return load_text_machine("/dev/stdin", None if output == "-" else output)
+        return load_text_machine(text, gpu_model=gpu_model)
+    return load_text_machine("/dev/stdin", None if output == "-" else output, gpu_model)
+
+
+def _visible_machine(name: str | None) -> Topology:
+    """Return the machine with the GPUs that a job started here would see."""
+    from gpulaunch.decide.request import admit_visible
+    from gpulaunch.launch.surroundings import read_surroundings, shown_settings
+    from gpulaunch.machine.topology import part_of_machine
+
+    around = read_surroundings(shown_settings(name), warn, may_hide=True, use=False)
+    topology = around.machine.topology
+    seen = {gpu.uuid for gpu in topology.gpus}
+    if around.within:
+        seen &= set(around.within.uuids)
+    if around.visible is not None:
+        seen &= admit_visible(topology, around.visible).uuids
+    if not seen:
+        raise UsageError(f"no GPU of {topology.name} is visible here")
+    return part_of_machine(topology, seen)
 
 
 def _write_machine(topology: Topology, path: str | None) -> None:

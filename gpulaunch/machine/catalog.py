@@ -1,17 +1,16 @@
 """Described machines and GPU models by name or path: shipped ones and the user's own."""
 
 import os
-import re
 from contextlib import suppress
 from functools import lru_cache
 from zlib import crc32
 
-from gpulaunch.errors import UsageError, printable
+from gpulaunch.errors import UsageError
 from gpulaunch.files.data_files import config_directory, file_names, find_file, shipped_directory
 from gpulaunch.files.document import Document, parse_document, parsed, read_document, read_text
 from gpulaunch.machine.read_description import described_topology, measurements
 from gpulaunch.machine.topology import Measured, Topology
-from gpulaunch.typing import TYPE_CHECKING, Any
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu_model import GpuModel
@@ -88,7 +87,9 @@ def load_described_machine(name: str) -> tuple[Topology, str]:
     own = f"./{name}" if os.path.isfile(name) else "a file"
     hint = f"known are {', '.join(machine_names())}, or give {own}"
     path = (
-        name if name.endswith(".txt") else find_file(name, _machine_directories(), "topology", hint)
+        name
+        if name.endswith((".txt", ".xml"))
+        else find_file(name, _machine_directories(), "topology", hint)
     )
     try:
         status = os.stat(path)
@@ -107,48 +108,40 @@ def _described_machine(path: str, _version: tuple[int, int, int]) -> Topology:
 
 
 def read_description(path: str) -> Document:
-    """Read a machine's description: a TOML file, or the text of an `nvidia-smi topo -m` matrix.
+    """Read a machine's description: a TOML file, or a topology that another program has printed.
 
     Raises:
         UsageError: the file cannot be read or is neither.
     """
     text = read_text(path)
+    from gpulaunch.machine.printed_machine import is_printed, printed_document
+
     try:
-        return parse_document(path, text)
+        document = parse_document(path, text)
     except UsageError:
-        from gpulaunch.machine.smi_text import looks_like_topology_text
-
-        if not looks_like_topology_text(text):
+        if not is_printed(text):
             raise
-    return Document(path, text, _read_text_machine(path, text))
+    else:
+        if document.data or not is_printed(text):
+            return document
+    return Document(path, text, printed_document(path, text, load_gpu_models))
 
 
-def load_text_machine(path: str, called: str | None = None) -> Topology:
-    """Read a machine from a file that contains an `nvidia-smi topo -m` matrix.
+def load_text_machine(
+    path: str, called: str | None = None, gpu_model: str | None = None
+) -> Topology:
+    """Read a machine from a file with a topology that another program has printed.
 
     Args:
         path: path of the file.
         called: path whose stem names the machine, instead of the file's own.
+        gpu_model: name of a GPU model, for a text that does not tell it.
 
     Raises:
-        UsageError: the file cannot be read, or contains no such matrix.
+        UsageError: the file cannot be read or contains none, or the GPU model is unknown.
     """
+    from gpulaunch.machine.printed_machine import printed_document
+
     text = read_text(path)
-    return described_topology(_read_text_machine(path, text, called), f"{crc32(text.encode()):08x}")
-
-
-def _read_text_machine(path: str, text: str, called: str | None = None) -> dict[str, Any]:
-    from gpulaunch.machine.smi_machine import text_document
-    from gpulaunch.machine.smi_text import TextError, parse_topology_text
-
-    file = os.path.basename(path)
-    name = (
-        re.sub(r"[^A-Za-z0-9._-]", "-", os.path.splitext(os.path.basename(called or path))[0])
-        or "machine"
-    )
-    try:
-        return text_document(
-            parse_topology_text(text), name, f"nvidia-smi topo -m in {printable(file)}"
-        )
-    except TextError as problem:
-        raise UsageError(f"{path}:{problem.line}: {problem.message}") from None
+    document = printed_document(path, text, load_gpu_models, called, gpu_model)
+    return described_topology(document, f"{crc32(text.encode()):08x}")

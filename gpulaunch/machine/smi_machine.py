@@ -2,60 +2,109 @@
 # pure: decides on plain values
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType
+from gpulaunch.machine.smi_details import CardFacts
 from gpulaunch.machine.smi_text import MAX_NVLINKS, Pair, SmiMatrix
 from gpulaunch.machine.topology import Topology
 from gpulaunch.machine.write_description import machine_document
 from gpulaunch.typing import Any
 
 ASSUMED_NVLINK_VERSION = 3
-"""NVLink version that is assumed, since the text does not tell it.
+"""NVLink version that is assumed where the text does not tell it.
 
 Versions 2, 3 and 4 all carry 25 GB/s per link and direction.
 """
 
+MAX_NVLINKS_3 = 12
+"""Most NVLinks of a GPU before Hopper; A100 has them."""
 
-def text_document(matrix: SmiMatrix, name: str, source: str) -> dict[str, Any]:
+_NVLINK_OF_MAJOR = {6: 1, 7: 2, 8: 3, 9: 4, 10: 5}
+
+
+def nvlink_version_of(compute_capability: str | None) -> int:
+    """Return the NVLink version of GPUs of a compute capability; 0 if it is unknown.
+
+    Source: NCCL src/graph/topo.h, which knows the bandwidth of a link by compute capability.
+    """
+    major = (compute_capability or "").partition(".")[0]
+    return _NVLINK_OF_MAJOR.get(int(major), 0) if major.isdecimal() else 0
+
+
+def text_document(
+    matrix: SmiMatrix, name: str, source: str, cards: Sequence[CardFacts] = ()
+) -> dict[str, Any]:
     """Return the machine that the matrix describes, as described_topology reads it.
 
-    Its links are exactly the text's. Models, memory and PCIe slots, which the text does not tell,
-    are left unknown; NVLinks are of ASSUMED_NVLINK_VERSION; and two GPUs that NVLinks join meet
-    over PCIe no further apart than any third GPU and their NUMA node prove, else through SYS.
+    Its links are exactly the text's. What neither the text nor `cards` tells is left unknown; the
+    version of NVLinks follows from the compute capability, else from their number; and two GPUs
+    that NVLinks join meet over PCIe no further apart than a second matrix, any third GPU or their
+    NUMA node prove, else through SYS.
 
     Args:
         matrix: the matrix.
         name: name of the machine.
         source: origin of the text; the assumptions are added to it.
+        cards: what else is known of each GPU, by position; () for nothing.
     """
     counts = {pair: int(cell[2:]) for pair, cell in matrix.cells.items() if cell.startswith("NV")}
     ports = _switch_ports(counts)
+    most = _most_links(counts, ports)
     linked = {i for pair in counts for i in pair}
-    gpus = tuple(
-        Gpu(
+    facts = list(cards) or [CardFacts()] * len(matrix.gpus)
+    known = [card.compute_capability for card in facts]
+    hopper = most > MAX_NVLINKS_3 and not any(known[i] for i in linked)
+    gpus = []
+    for i, card in enumerate(facts):
+        assumed = _ASSUMED_HOPPER if hopper and i in linked else None
+        capability = card.compute_capability or assumed
+        version = nvlink_version_of(capability) or ASSUMED_NVLINK_VERSION
+        gpu = Gpu(
             index=i,
             uuid="",
-            model="GPU",
-            memory_bytes=0,
+            model=card.model or "GPU",
+            memory_bytes=card.memory_bytes,
             numa_node=matrix.numa_nodes[i],
             cpuset=matrix.cpusets[i],
-            nvlink_version=ASSUMED_NVLINK_VERSION if i in linked else 0,
+            compute_capability=capability,
+            pcie_generation=card.pcie_generation,
+            pcie_width=card.pcie_width,
+            nvlink_version=version if i in linked else 0,
             nvswitch_links=ports.get(i, 0),
         )
-        for i in range(len(matrix.gpus))
-    )
-
+        gpus.append(gpu)
     paths = _find_pcie_paths(matrix)
 
     def wire(a: int, b: int) -> Wire:
-        return Wire(paths[a, b], 0 if a in ports and b in ports else counts.get((a, b), 0))
+        direct = 0 if a in ports and b in ports else counts.get((a, b), 0)
+        return Wire(paths[a, b], direct, peer_to_peer=matrix.peer_to_peer)
 
-    told = "; ".join([source, *_list_assumptions(matrix, bool(counts))])
-    return machine_document(Topology(name, gpus, wired(gpus, wire), told))
+    sure = all(nvlink_version_of(known[i]) for i in linked)
+    assumptions = []
+    if linked and not sure:
+        assumptions.append(_nvlink_assumption(most, hopper=hopper))
+    if not all(card.pcie_generation and card.pcie_width for card in facts):
+        assumptions.append("PCIe 3.0 with 16 lanes is assumed")
+    told = "; ".join([source, *assumptions, *_list_remarks(matrix)])
+    return machine_document(Topology(name, tuple(gpus), wired(gpus, wire), told))
+
+
+_ASSUMED_HOPPER = "9.0"
+
+
+def _most_links(counts: Mapping[Pair, int], ports: Mapping[int, int]) -> int:
+    """Return how many NVLinks the GPU with most of them has, as far as that is certain."""
+    direct: Counter[int] = Counter()
+    for pair, count in counts.items():
+        if not (pair[0] in ports and pair[1] in ports):
+            direct.update(dict.fromkeys(pair, count))
+    totals = [direct[i] + ports.get(i, 0) for i in direct | Counter(ports)]
+    certain = [total for total in totals if total <= MAX_NVLINKS]
+    return max([*certain, *counts.values()], default=0)
 
 
 def _switch_ports(counts: Mapping[Pair, int]) -> dict[int, int]:
@@ -79,7 +128,9 @@ def _switch_ports(counts: Mapping[Pair, int]) -> dict[int, int]:
 def _find_pcie_paths(matrix: SmiMatrix) -> dict[Pair, PathType]:
     """Return the PCIe path of every two GPUs: as in the text, else the nearest that is certain."""
     told = {
-        pair: PCIE_PATHS.index(cell) for pair, cell in matrix.cells.items() if cell in PCIE_PATHS
+        pair: PCIE_PATHS.index(cell)
+        for pair, cell in {**matrix.cells, **matrix.pcie_cells}.items()
+        if cell in PCIE_PATHS
     }
     told |= {(b, a): level for (a, b), level in told.items()}
     nodes = matrix.numa_nodes
@@ -93,12 +144,20 @@ def _find_pcie_paths(matrix: SmiMatrix) -> dict[Pair, PathType]:
     return {pair: PCIE_PATHS[told[pair] if pair in told else sure(*pair)] for pair in matrix.cells}
 
 
-def _list_assumptions(matrix: SmiMatrix, nvlinks: bool) -> Iterator[str]:
-    if nvlinks:
-        yield (
-            f"NVLink {ASSUMED_NVLINK_VERSION} is assumed (25 GB/s per link and direction), "
-            "as the text does not tell"
+def _nvlink_assumption(most: int, *, hopper: bool) -> str:
+    if hopper:
+        return (
+            f"NVLink 4 of Hopper is assumed, as {most} NVLinks of a GPU are more than NVLink 3 has "
+            "(25 GB/s per link and direction)"
         )
-    yield "PCIe 3.0 with 16 lanes is assumed"
+    return (
+        f"NVLink {ASSUMED_NVLINK_VERSION} is assumed (25 GB/s per link and direction), "
+        "as the text does not tell"
+    )
+
+
+def _list_remarks(matrix: SmiMatrix) -> Iterator[str]:
+    if matrix.nodes_counted:
+        yield "its NUMA nodes are counted from its CPU lists"
     if matrix.gpus != tuple(range(len(matrix.gpus))):
         yield f"its GPUs {', '.join(map(str, matrix.gpus))} are counted from 0 here"

@@ -14,11 +14,12 @@ from gpulaunch.errors import UsageError
 from gpulaunch.files.write import document_text
 from gpulaunch.machine.catalog import load_described_machine, machine_names, read_description
 from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
+from gpulaunch.machine.pasted_text import TextError
 from gpulaunch.machine.read_description import described_topology
+from gpulaunch.machine.smi_affinity import nodes_by_cpus
 from gpulaunch.machine.smi_machine import text_document
 from gpulaunch.machine.smi_text import (
     SmiMatrix,
-    TextError,
     looks_like_topology_text,
     parse_topology_text,
 )
@@ -34,7 +35,9 @@ Legend:
 """
 
 
-def matrix(upper: str, cpus: str = "", nodes: str = "", gpus: str = "") -> SmiMatrix:
+def matrix(
+    upper: str, cpus: str = "", nodes: str = "", gpus: str = "", *, counted: bool = False
+) -> SmiMatrix:
     """Build a matrix from its upper triangle, CPU lists and nodes; "-" is what the text omits."""
     rows = [row.split() for row in upper.strip().splitlines()]
     count = len(rows) + 1 if rows else 1
@@ -43,6 +46,7 @@ def matrix(upper: str, cpus: str = "", nodes: str = "", gpus: str = "") -> SmiMa
         {(a, b): rows[a][b - a - 1] for a, b in combinations(range(count), 2)},
         tuple(parse_cpuset(word.strip("-")) for word in (cpus or "- " * count).split()),
         tuple(None if word == "-" else int(word) for word in (nodes or "- " * count).split()),
+        counted,
     )
 
 
@@ -124,12 +128,12 @@ CASES = {
         "      GPU0  GPU1  CPU Affinity  NUMA Affinity\nGPU0   X    PHB\nGPU1  PHB    X\n",
         matrix("PHB"),
     ),
-    "lists of NUMA nodes are no node": Case(
+    "of a list of NUMA nodes the lowest has the CPUs, if the others stand apart": Case(
         "\tGPU0\tGPU1\tGPU2\tCPU Affinity\tNUMA Affinity\n"
         "GPU0\t X \tNODE\tSYS\t0-3\t0-3\n"
         "GPU1\tNODE\t X \tSYS\t0,2,4,6,8,10\t0,5-11\n"
         "GPU2\tSYS\tSYS\t X \t5\t7-7\n",
-        matrix("NODE SYS\nSYS", "0-3 0,2,4,6,8,10 5", "- - 7"),
+        matrix("NODE SYS\nSYS", "0-3 0,2,4,6,8,10 5", "- 0 7"),
     ),
     "a terminal's lines around it, and Windows' line ends": Case(
         "\ufeffuser@gpu1:~$ nvidia-smi topo -m\r\n"
@@ -139,7 +143,7 @@ CASES = {
         "\r\n"
         "user@gpu1:~$ # done\r\n"
         "GPU0 and GPU1 share a switch\r\n",
-        matrix("PIX", "0-3 0-3"),
+        matrix("PIX", "0-3 0-3", "0 0", counted=True),
     ),
     "one GPU, six adapters of all kinds of names": Case(
         "\tGPU0\tNIC0\tmlx4_0\tbnxt_re0\thfi1_0\trocep1s0f0\tmlx5_bond_0\tCPU Affinity\n"
@@ -163,7 +167,7 @@ CASES = {
         "GPU0\t X \tPIX\tPHB\t0-3\n"
         "mlx5_0\tPIX\t X \tPHB\n"
         "GPU1\tPHB\tNODE\t X \t4-7\n",
-        matrix("PHB", "0-3 4-7"),
+        matrix("PHB", "0-3 4-7", "0 1", counted=True),
     ),
     "16 GPUs behind switches": Case(
         "\t" + "\t".join(f"GPU{b}" for b in range(16)) + "\tCPU Affinity\n"
@@ -175,7 +179,12 @@ CASES = {
             ])
             for a in range(16)
         ),
-        matrix("\n".join("NV6 " * (15 - a) for a in range(15)), "0-23 " * 8 + "24-47 " * 8),
+        matrix(
+            "\n".join("NV6 " * (15 - a) for a in range(15)),
+            "0-23 " * 8 + "24-47 " * 8,
+            "0 " * 8 + "1 " * 8,
+            counted=True,
+        ),
     ),
 }  # fmt: skip
 
@@ -233,8 +242,6 @@ ONLY_ITSELF = "a GPU has that under itself only"
     [
         ("X beside the diagonal", "GPU1\tNV2\t X \tSYS", "GPU1\tNV2\t X \t X ", 4,
          f"row GPU1 has 'X' under 'GPU2': {ONLY_ITSELF}"),
-        ("X under an adapter", "SYS\tPIX\t0-3\t0\nGPU1", "SYS\tX\t0-3\t0\nGPU1", 3,
-         f"row GPU0 has 'X' under 'NIC0': {ONLY_ITSELF}"),
         ("no X on the diagonal", "GPU1\tNV2\t X ", "GPU1\tNV2\tNV2", 4,
          "row GPU1 has 'NV2' under itself, not 'X'"),
         ("cells that contradict each other", "GPU2\tSYS\tSYS", "GPU2\tSYS\tNODE", 5,
@@ -249,9 +256,9 @@ ONLY_ITSELF = "a GPU has that under itself only"
         ("control characters", "GPU0\t X \tNV2", "GPU0\t X \t'\x07", 3,
          rf"row GPU0: ''\x07' {WORDS}"),
         ("a row short of a cell", "GPU2\tSYS\tSYS\t X ", "GPU2\tSYS\t X ", 5,
-         "row GPU2 has 3 of 4 GPU and adapter cells, then '4-7'"),
+         f"row GPU2 has 'X' under 'GPU1': {ONLY_ITSELF}"),
         ("a row of a name only", "GPU2\tSYS\tSYS\t X \tPHB\t4-7\t1", "GPU2", 5,
-         "row GPU2 has 0 of 4 GPU and adapter cells"),
+         "row GPU2 has 0 of 3 GPU cells"),
         ("a row of more cells than columns", "GPU2\tSYS\tSYS\t X \tPHB",
          "GPU2\tSYS\tSYS\t X \tPHB\tPHB", 5,
          "row GPU2: 'PHB' after its connections is no list such as 0-19,40-59, nor N/A"),
@@ -276,7 +283,7 @@ ONLY_ITSELF = "a GPU has that under itself only"
         ("an adapter without a number", "NIC0\tCPU", "efa_ib\tCPU", 2,
          "column 'efa_ib' is none that nvidia-smi prints"),
         ("a second matrix", "NIC0\tPIX", "\tGPU0\tGPU1\nNIC0\tPIX", 6,
-         "a second matrix begins here: one text describes one machine"),
+         "column GPU0 has no row"),
         ("CPUs backwards", "4-7", "7-4", 5,
          "row GPU2: '7-4' after its connections is no list such as 0-19,40-59, nor N/A"),
         ("CPUs as a mask", "4-7", "0xf0", 5,
@@ -337,9 +344,10 @@ def test_affinities(titles: str, cells: str, cpus: str | None, node: int | None)
             parse_topology_text(text)
     else:
         found = parse_topology_text(text)
-        assert as_list(found)[2:] == [(parse_cpuset(cpus),), (node,)]
+        assert as_list(found)[2:4] == [(parse_cpuset(cpus),), (node,)]
 
 
+STATES = "a matrix of peer-to-peer states (nvidia-smi topo -p2p), and none of links"
 NOTHING = "no line of column names such as 'GPU0 GPU1 CPU Affinity', so no matrix"
 
 
@@ -349,14 +357,14 @@ NOTHING = "no line of column names such as 'GPU0 GPU1 CPU Affinity', so no matri
         ("an empty text", "", 1, NOTHING, False),
         ("adapters without a GPU", "\tNIC0\tNIC1\nNIC0\t X \tPIX\nNIC1\tPIX\t X \n", 1,
          NOTHING, False),
-        ("another of its commands", "GPU 0: Tesla (UUID: GPU-1)\nNo devices were found\n", 1,
-         NOTHING, False),
+        ("another of its commands", "GPU 0: Tesla (UUID: GPU-1)\n", 1,
+         "this is the output of nvidia-smi -L, and no matrix of links", False),
         ("GPUs in small letters", "gpu0 gpu1\ngpu0 X PIX\n", 1, NOTHING, False),
         ("a sentence", "GPU0 and GPU1\n", 1, NOTHING, False),
-        ("peer-to-peer states", " \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n", 2,
-         f"row GPU0: 'GNS' {WORDS}", True),
-        ("peer-to-peer states that are good", "\tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n", 2,
-         f"row GPU0: 'OK' {WORDS}", True),
+        ("peer-to-peer states", " \tGPU0\tGPU1\t\n GPU0\tX\tGNS\t\n GPU1\tGNS\tX\t\n", 1,
+         STATES, True),
+        ("peer-to-peer states that are good", "\tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n", 1,
+         STATES, True),
         ("ROCm's weights",
          "=== Weight ===\n    GPU0   GPU1\nGPU0   0      15\nGPU1   15     0\n", 3,
          "row GPU0 has 0 of 2 GPU cells, then '0'", True),
@@ -427,13 +435,13 @@ def test_switch() -> None:
     switched = text_document(matrix("NV12 NV12\nNV12"), "box", "a text")["nvlink"]
     assert switched == {"version": 3, "switch_links_per_gpu": 12}
     direct = text_document(matrix("NV9 NV9\nNV9"), "box", "a text")["nvlink"]
-    assert direct == {"version": 3, "links": [[0, 1, 9], [0, 2, 9], [1, 2, 9]]}
+    assert direct == {"version": 4, "links": [[0, 1, 9], [0, 2, 9], [1, 2, 9]]}
 
 
 def test_switch_with_failed_links() -> None:
     """A GPU with fewer links into the switch is the narrow end of each of its pairs."""
     got = text_document(matrix("NV18 NV17 NV18\nNV17 NV18\nNV17"), "box", "a text")
-    assert got["nvlink"] == {"version": 3, "switch_links_per_gpu": [18, 18, 17, 18]}
+    assert got["nvlink"] == {"version": 4, "switch_links_per_gpu": [18, 18, 17, 18]}
 
 
 @pytest.mark.parametrize(
@@ -454,7 +462,7 @@ def test_switch_and_bridge() -> None:
     """GPUs beside the switch keep direct links, also to those that are in it."""
     want = matrix("NV12 NV12 NV1\nNV12 SYS\nSYS")
     assert text_document(want, "box", "a text")["nvlink"] == {
-        "version": 3, "links": [[0, 3, 1]], "switch_links_per_gpu": [12, 12, 12, 0],
+        "version": 4, "links": [[0, 3, 1]], "switch_links_per_gpu": [12, 12, 12, 0],
     }  # fmt: skip
     assert said(machine(want)) == want.cells
 
@@ -522,7 +530,8 @@ def test_bytes_of_the_file_are_its_digest(tmp_path: Path) -> None:
     [
         (GOOD.replace("SYS\tSYS", "SYS\tNODE"),
          "5: row GPU1 has 'SYS' under GPU2, row GPU2 has 'NODE' under GPU1"),
-        ("GPU 0: Tesla\n", "1: expected '=' after a key in a key/value pair"),
+        ("GPU 0: Tesla\n", "1: this is the output of nvidia-smi -L, and no matrix of links"),
+        ("Model: Tesla\n", "1: expected '=' after a key in a key/value pair"),
         ("\n\nname = \n", "3: invalid value"),
         ("", " key 'name' is missing"),
     ],
@@ -658,11 +667,11 @@ def forms(draw: st.DrawFn) -> Form:
 def told(found: SmiMatrix, titles: int) -> SmiMatrix:
     """Return what is left of a matrix without the columns of the last titles."""
     count = len(found.gpus)
-    return replace(
-        found,
-        cpusets=found.cpusets if titles > 0 else (frozenset(),) * count,
-        numa_nodes=found.numa_nodes if titles > 1 else (None,) * count,
-    )
+    cpusets = found.cpusets if titles > 0 else (frozenset(),) * count
+    named = found.numa_nodes if titles > 1 else (None,) * count
+    far = [pair for pair, cell in found.cells.items() if cell == "SYS"]
+    nodes = nodes_by_cpus(cpusets, named, far)
+    return replace(found, cpusets=cpusets, numa_nodes=nodes, nodes_counted=nodes != named)
 
 
 @given(matrices(), forms())
