@@ -132,7 +132,7 @@ def explain(
 
 def _doubts_of(request: Request, grant: Grant) -> list[str]:
     """Return what the model of effective bandwidth is unsure of; `cut` alone knows."""
-    if request.bandwidth_model != "cut":
+    if request.bandwidth_model != "cut" or grant.placement.scores.effective_bandwidth is None:
         return []
     fabric = grant.problem.fabric
     return find_doubts(fabric, [fabric.position[gpu] for gpu in grant.placement.gpus])
