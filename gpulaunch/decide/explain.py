@@ -19,6 +19,7 @@ from gpulaunch.decide.needs import (
     leased_until_s,
     leases_to_avoid,
 )
+from gpulaunch.decide.placement.doubts import find_doubts
 from gpulaunch.decide.placement.fabric import UNIT
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import POLICIES
@@ -73,6 +74,8 @@ class Explanation(Record):
         if_idle: what the idle machine would give, if that is faster than what is granted.
         sharing: each share group as an option for the job, with the names of its GPUs; last the
             group that it opens. Empty if it does not share.
+        doubts: why the effective bandwidth that is granted may be far off; empty if it is not known
+            to be.
     """
 
     excluded: list[Excluded]
@@ -81,6 +84,7 @@ class Explanation(Record):
     alternatives: list[Alternative]
     if_idle: Alternative | None = None
     sharing: "Sequence[tuple[ShareOption, str]]" = ()
+    doubts: Sequence[str] = ()
 
 
 def explain(
@@ -123,7 +127,16 @@ def explain(
         [],
         _find_better_if_idle(request, situation, decision),
         shared,
+        _doubts_of(request, decision),
     )
+
+
+def _doubts_of(request: Request, grant: Grant) -> list[str]:
+    """Return what the model of effective bandwidth is unsure of; `cut` alone knows."""
+    if request.bandwidth_model != "cut" or grant.placement.scores.effective_bandwidth is None:
+        return []
+    fabric = grant.problem.fabric
+    return find_doubts(fabric, [fabric.position[gpu] for gpu in grant.placement.gpus])
 
 
 def _list_share_groups(

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 SYSTEM_MACHINES = "/etc/gpulaunch/machines"
 
+_SHIPPED = ("machines", os.path.join("machines", "made-up"))
+"""Kinds of shipped descriptions: machines that people have, then those of papers and examples."""
+
 
 def load_gpu_models() -> "tuple[GpuModel, ...]":
     """Read all GPU models, the user's own first.
@@ -51,7 +54,8 @@ def own_machine_file(name: str) -> str:
 
 
 def _machine_directories() -> list[str]:
-    return [os.path.dirname(own_machine_file("")), SYSTEM_MACHINES, shipped_directory("machines")]
+    shipped = [shipped_directory(kind) for kind in _SHIPPED]
+    return [os.path.dirname(own_machine_file("")), SYSTEM_MACHINES, *shipped]
 
 
 def machine_names() -> list[str]:

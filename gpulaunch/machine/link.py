@@ -9,6 +9,7 @@ from gpulaunch.machine.link_bandwidth import (
     NETWORK_PATH,
     NO_NVLINK,
     PathType,
+    bundle_share,
     nvlink_figures,
     pcie_bandwidth,
 )
@@ -134,7 +135,9 @@ def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
         pcie_generation=generation,
         pcie_width=width,
         nvlink_gb_per_s=count * per_link.nominal_gb_per_s,
-        nvlink_planned_gb_per_s=count * per_link.planned_gb_per_s,
+        nvlink_planned_gb_per_s=count
+        * per_link.planned_gb_per_s
+        * bundle_share(wire.direct_nvlinks),
         pcie_gb_per_s=pcie_gb_per_s,
         peer_to_peer=wire.peer_to_peer,
     )

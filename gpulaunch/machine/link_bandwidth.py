@@ -27,10 +27,6 @@ It is farther than any PCIe path, and its bandwidth is always stated, never comp
 """
 
 
-STAGED_PATH: PathType = "NODE"
-"""Longest path type whose bandwidth a transfer through the host's memory can reach."""
-
-
 class NvlinkFigures(Record):
     """Bandwidth in GB/s per link and direction."""
 
@@ -50,6 +46,15 @@ _NVLINK_BY_VERSION = {
 }
 # The bridge of RTX 3090, A40 and A6000 reports version 3 and is slower.
 _GA10X = NvlinkFigures(14.0625, 12.0)
+# NCCL plans with 20 for the bridge of RTX 2080 Ti and Titan RTX, as for V100. The one published
+# all-reduce of two such links is 21.9 (nccl-tests issue 44).
+_TURING = NvlinkFigures(25.0, 11.0)
+
+BRIDGED_LINKS = 12
+"""NVLinks of three bridges, which is as many as two PCIe cards can have between them."""
+
+# Share of the planned figure that so many links reach: 208 of 240 (A100) and 211 of 247 (H100 NVL).
+_BRIDGED_SHARE = 0.87
 
 # Bandwidth of a GPU's links into an NVSwitch that computes the sum, as a share of the planned
 # figure, by major compute capability. Older GPUs cannot, newer ones count as the last. Fitted to
@@ -62,20 +67,26 @@ _PLANNED_SHARE = 0.8  # planned / nominal of versions 2, 3 and 5
 
 _PCIE_SPEED = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}  # per lane, in NCCL's unit
 
-# Share of the slot's bandwidth that a path keeps. PIX is the slot itself; PHB is NCCL's overhead
-# of peer-to-peer through an Intel root complex (INTEL_P2P_OVERHEAD 6/5); SYS at one half follows
-# NCCL's figures between sockets of each generation (6 for gen 3 Broadwell, 10-16 for gen 4, 22 for
-# gen 5). PXB and NODE are assumed, so that a longer path is never as good as a shorter one.
-# Published all-reduces through host memory support NODE as the share of a staged path (18 of 24
-# and 35 of 48 GB/s), and SYS with two Xeons (28 of 48); with two EPYC 9005 SYS is too low (38 of
-# 48).
+# Share of the slot's bandwidth that a path keeps peer to peer. PIX is the slot itself; PHB is
+# NCCL's overhead of peer-to-peer through an Intel root complex (INTEL_P2P_OVERHEAD 6/5); PXB is
+# assumed, so that a longer path is never as good as a shorter one. NODE is fitted to the
+# all-reduces in docs/bandwidth.md: 20 to 22 of 24, 39 to 50 of 48. SYS at one half follows NCCL's
+# figures between sockets up to PCIe 4 (6 for gen 3 Broadwell, 10 to 16 for gen 4).
 _PCIE_PATH_SHARE: dict[PathType, float] = {
     "PIX": 1.0,
     "PXB": 0.95,
     "PHB": 5 / 6,
-    "NODE": 0.75,
+    "NODE": 0.82,
     "SYS": 0.5,
 }
+
+# SYS of PCIe 5 and later, fitted to all-reduces across the sockets of EPYC 9005 and of servers of
+# H100 PCIe cards: 38 to 42 of 48. NCCL's figure for such Xeons is lower, 22.
+_PCIE_5_SYS_SHARE = 0.78
+
+# Share of the slot's bandwidth through the host's memory, however near the GPUs are: 18 of 24 and
+# 35 of 48 in a socket, 28 and 22 of 48 between two.
+_STAGED_SHARE, _STAGED_SYS_SHARE = 0.75, 0.5
 
 
 def nvlink_figures(
@@ -95,6 +106,8 @@ def nvlink_figures(
     """
     if version == 3 and compute_capability == "8.6":
         known = _GA10X
+    elif version == 2 and compute_capability == "7.5":
+        known = _TURING
     else:
         known = _NVLINK_BY_VERSION[min(max(version, 1), max(_NVLINK_BY_VERSION))]
     if (
@@ -103,6 +116,15 @@ def nvlink_figures(
     ):
         return known
     return NvlinkFigures(reported_gb_per_s, reported_gb_per_s * _PLANNED_SHARE)
+
+
+def bundle_share(count: int) -> float:
+    """Return the share of the planned bandwidth that NVLinks straight from GPU to GPU reach.
+
+    Args:
+        count: number of NVLinks between the two.
+    """
+    return _BRIDGED_SHARE if count >= BRIDGED_LINKS else 1.0
 
 
 def nvls_efficiency(compute_capability: str | None) -> float:
@@ -135,11 +157,9 @@ def pcie_bandwidth(
 
     Source: NCCL src/graph/topo.cc, width x speed / 80; for the shares see _PCIE_PATH_SHARE.
     """
-    speed = _PCIE_SPEED[min(generation or 3, max(_PCIE_SPEED))]
-    share = _PCIE_PATH_SHARE[path]
-    return (
-        (width or 16)
-        * speed
-        / 80
-        * (share if peer_to_peer else min(share, _PCIE_PATH_SHARE[STAGED_PATH]))
-    )
+    generation = min(generation or 3, max(_PCIE_SPEED))
+    slot = (width or 16) * _PCIE_SPEED[generation] / 80
+    if not peer_to_peer:
+        return slot * (_STAGED_SYS_SHARE if path == "SYS" else _STAGED_SHARE)
+    late = path == "SYS" and generation >= 5
+    return slot * (_PCIE_5_SYS_SHARE if late else _PCIE_PATH_SHARE[path])

@@ -83,6 +83,7 @@ def explanation_document(explanation: "Explanation") -> Document:
         "alternatives": [
             _alternative_document(alternative) for alternative in explanation.alternatives
         ],
+        "doubts": list(explanation.doubts),
         "if_idle": _alternative_document(explanation.if_idle) if explanation.if_idle else None,
         "share_groups": [
             {"gpus": gpus, **share_option_document(option)} for option, gpus in explanation.sharing

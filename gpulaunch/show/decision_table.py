@@ -123,6 +123,7 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
         Text(f"{_count_candidates(grant)}, bandwidths in GB/s", "bold"),
         table,
         Text(explanation.reason),
+        *(Text(f"unsure: {doubt}", "yellow") for doubt in explanation.doubts),
         *_idle_part(explanation),
         Text(
             f"policy {request.policy.replace('_', '-')}, bandwidth model "

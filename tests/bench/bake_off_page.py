@@ -153,7 +153,7 @@ what is preserved as the sum of the links among GPUs that are free right now. `p
   aggregate, so that they stay compact; then the socket that is fuller; then the lowest indices;
 - **effective bandwidth by the cut model**, not Eq. 2 (`preserve-paper` goes by Eq. 2).
 
-**What was compared.** Every policy on every described machine. Poisson arrivals, jobs of 1-5 GPUs, uniform (as many
+**What was compared.** Every policy on fourteen described machines. Poisson arrivals, jobs of 1-5 GPUs, uniform (as many
 as the machine has at most), exponential run times, a ring; loads of 0.5, 0.8 and 0.95 of the machine; 30, 50 and 70 %
 of the jobs sensitive; 30 seeds of each: 270 traces of 150 jobs (100 on the two machines of 16 GPUs whose links
 differ). All policies replay the same traces, first in, first out, with run times that follow the bandwidth obtained

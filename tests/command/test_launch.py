@@ -416,16 +416,39 @@ def test_explain_says_what_is_left_out_and_what_waiting_would_bring(launcher: La
         ]
         assert [candidate["gpus"] for candidate in document["candidates"]] == [[0, 3]]
         assert document["if_idle"] == {
-            "instead": "--min-bandwidth 240 --wait",
+            "instead": "--min-bandwidth 208.8 --wait",
             "gpus": [0, 1],
-            "effective_bandwidth_gb_per_s": 240.0,
+            "effective_bandwidth_gb_per_s": 208.8,
         }
         done = launcher.run(*bridged, "-n", "2", "--explain", *SHOW)
         assert done.stdout == "0,3\n"
         assert (
-            "the idle machine would give 0,1 with 240 GB/s: --min-bandwidth 240 --wait waits for "
-            "as much" in done.stderr
+            "the idle machine would give 0,1 with 208.8 GB/s: --min-bandwidth 208.8 --wait waits "
+            "for as much" in done.stderr
         )
+
+
+UNSURE = "without peer-to-peer everything goes through the host's memory"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "options", "said"),
+    [
+        ("two cards without peer-to-peer", ("-n", "2"), True),
+        ("one card has no links", ("-n", "1"), False),
+        ("nothing is exchanged", ("-n", "2", "--pattern", "none"), False),
+        ("another model knows no doubts", ("-n", "2", "--bandwidth-model", "mapa"), False),
+    ],
+)
+def test_explain_says_what_the_bandwidth_model_is_unsure_of(
+    launcher: Launcher, sentence: str, options: tuple[str, ...], said: bool
+) -> None:
+    """With --explain a launch says so where the model is known to be far off, in JSON, too."""
+    asked = ("--topology", "rtx-5090-8", *options, "--explain", "--dry-run")
+    document = json.loads(launcher.run(*asked, "--json", "--", "x").stdout)
+    assert [doubt.startswith(UNSURE) for doubt in document["doubts"]] == [True] * said, sentence
+    shown = launcher.run(*asked, "--", "x").stdout
+    assert (f"unsure: {UNSURE}" in " ".join(shown.split())) == said, sentence
 
 
 def test_preserve_paper_goes_by_the_papers_model_unless_another_is_named(

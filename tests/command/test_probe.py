@@ -13,14 +13,13 @@ import pytest
 import tomlkit
 from conftest import Launcher
 
-from gpulaunch.machine.catalog import machine_names
+from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology
 
 if TYPE_CHECKING:
     from fake_nvml import FakeNvml
 
-MACHINES = Path(__file__).parents[2] / "profiles" / "machines"
 
 pytest_plugins = ("fake_nvml",)
 
@@ -104,7 +103,8 @@ def comparable(document: dict) -> dict:
 @pytest.mark.parametrize("name", [name for name in machine_names() if name != "minsky-cluster"])
 def test_round_trip(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path, name: str) -> None:
     """A described machine that NVML tells of is discovered as it was described."""
-    document = without_what_nvml_cannot_know(tomllib.loads((MACHINES / f"{name}.toml").read_text()))
+    path = Path(load_described_machine(name)[1])
+    document = without_what_nvml_cannot_know(tomllib.loads(path.read_text()))
     nvml.tell_of(described_topology(document, ""))
     assert comparable(discovered(launcher)) == comparable(described(launcher, tmp_path, document))
 

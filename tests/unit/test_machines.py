@@ -38,18 +38,31 @@ FACTS: dict[str, tuple[int, dict[int, int], float, list[int]]] = {
     "dgx1-p100": (8, {1: 16}, 20, [0, 0, 0, 0, 1, 1, 1, 1]),
     "dgx1-v100": (8, {1: 8, 2: 8}, 25, [0, 0, 0, 0, 1, 1, 1, 1]),
     "dgx2": (16, {6: 120}, 25, [0] * 8 + [1] * 8),
+    "gb200-tray": (4, {18: 6}, 50, [0, 0, 1, 1]),
+    "gh200-4": (4, {6: 6}, 25, [0, 1, 2, 3]),
+    "hgx-a100-4": (4, {4: 6}, 25, [3, 2, 1, 0]),
+    "hgx-b200": (8, {18: 28}, 50, [0, 0, 0, 0, 1, 1, 1, 1]),
+    "hgx-b300": (8, {18: 28}, 50, [0, 0, 0, 0, 1, 1, 1, 1]),
+    "hgx-h200": (8, {18: 28}, 25, [0, 0, 0, 0, 1, 1, 1, 1]),
+    "l40s-8": (8, {}, 0, [0, 0, 0, 0, 1, 1, 1, 1]),
     "minsky-cluster": (20, {2: 10}, 20, [0, 0, 1, 1] * 5),
     "nvl72": (72, {18: 2556}, 50, [node for node in range(36) for _ in range(2)]),
     "pcie-4gpu-workstation": (4, {}, 0, [0, 0, 1, 1]),
     "pcie-8gpu-workstation": (8, {}, 0, [0, 0, 0, 0, 1, 1, 1, 1]),
     "power8-minsky": (4, {2: 2}, 20, [0, 0, 1, 1]),
+    "rtx-4090-8": (8, {}, 0, [0, 0, 0, 0, 1, 1, 1, 1]),
+    "rtx-5090-8": (8, {}, 0, [0, 0, 0, 0, 1, 1, 1, 1]),
+    "rtx-a6000-2": (2, {4: 1}, 14.0625, [0, 0]),
+    "rtx-a6000-4": (4, {4: 2}, 14.0625, [0, 0, 1, 1]),
+    "rtx-pro-6000-8": (8, {}, 0, [0, 0, 0, 0, 1, 1, 1, 1]),
     "summit": (6, {2: 6}, 25, [0, 0, 0, 8, 8, 8]),
     "torus-2d-16": (16, {1: 18, 2: 14}, 25, [node for node in range(4) for _ in range(4)]),
 }
 
 # NVLinks that a GPU of each compute capability has; the data sheets of P100, V100, A100, RTX A6000,
-# H100 and GB200
-NVLINKS = {"6.0": 4, "7.0": 6, "8.0": 12, "8.6": 4, "9.0": 18, "10.0": 18}
+# H100, GB200 and B300; L40S, RTX 4090, RTX 5090 and RTX PRO 6000 have none
+NVLINKS = {"6.0": 4, "7.0": 6, "8.0": 12, "8.6": 4, "9.0": 18, "10.0": 18, "10.3": 18}
+NVLINKS |= {"8.9": 0, "12.0": 0}
 
 # MAPA's published edges, read as they were meant, give four GPUs of this machine one NVLink more
 # than a V100 has
@@ -150,7 +163,17 @@ def test_bandwidths(name: str, want: dict[tuple[int, int], float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "nominal"), [("dgx2", 150), ("dgx-a100", 300), ("dgx-h100", 450), ("nvl72", 900)]
+    ("name", "nominal"),
+    [
+        ("dgx2", 150),
+        ("dgx-a100", 300),
+        ("dgx-h100", 450),
+        ("hgx-h200", 450),
+        ("hgx-b200", 900),
+        ("hgx-b300", 900),
+        ("gb200-tray", 900),
+        ("nvl72", 900),
+    ],
 )
 def test_switched_machines(name: str, nominal: float) -> None:
     """On NVSwitch every pair has all NVLinks of a GPU."""
@@ -197,7 +220,9 @@ def test_first_and_last_tray() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "profiles").glob("[mg][ap]*/*.toml")), ids=lambda path: path.stem
+    "path",
+    sorted((ROOT / "profiles" / "machines").rglob("*.toml")) + GPU_FILES,
+    ids=lambda path: path.stem,
 )
 def test_sources(path: Path) -> None:
     """Every machine and GPU model says where its figures come from."""
@@ -810,7 +835,12 @@ SHIPPED_MODELS = {
     "NVIDIA H100 80GB HBM3": ("9.0", 132, 4, 50, 48),
     "NVIDIA H100 PCIe": ("9.0", 114, 4, 50, 48),
     "NVIDIA H200": ("9.0", 132, 4, 60, 48),
+    "NVIDIA H200 NVL": ("9.0", 132, 4, 60, 48),
+    "NVIDIA H20": ("9.0", 78, 4, 60, 48),
+    "NVIDIA A30": ("8.0", 56, 4, 24, 48),
     "NVIDIA GB200": ("10.0", 152, 4, 126.5, 48),
+    "NVIDIA B300 SXM6 AC": ("10.3", 148, 4, 126, 48),
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": ("12.0", 188, 4, 128, 48),
     "Tesla T4": ("7.5", 40, 4, 4, 48),
     "NVIDIA RTX A6000": ("8.6", 84, 4, 6, 48),
     "NVIDIA L40S": ("8.9", 142, 4, 96, 48),
@@ -830,6 +860,37 @@ def test_figures(product_name: str) -> None:
         model.l2_bytes / (1 << 20),
     )
     assert (*got, model.mps_clients) == SHIPPED_MODELS[product_name]
+
+
+# product name: W of the board, from the data sheets
+LIMITS = {
+    "NVIDIA H200": 700,
+    "NVIDIA H200 NVL": 600,
+    "NVIDIA H100 80GB HBM3": 700,
+    "NVIDIA H100 NVL": 400,
+    "NVIDIA RTX PRO 6000 Blackwell Workstation Edition": 600,
+    "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition": 300,
+}
+
+
+@pytest.mark.parametrize("product_name", LIMITS)
+def test_cards_of_one_chip_are_told_apart(product_name: str) -> None:
+    """A card is not taken for another one that has the same chip and more power."""
+    model = find_gpu_model(load_gpu_models(), product_name)
+    assert model is not None
+    assert model.power_limit_w == LIMITS[product_name]
+
+
+def test_made_up_machines_stand_apart() -> None:
+    """What nobody can buy, or a paper simulated, is in a folder of its own and found by name."""
+    made_up = ROOT / "profiles" / "machines" / "made-up"
+    assert sorted(path.stem for path in made_up.glob("*.toml")) == [
+        "cube-mesh-16",
+        "minsky-cluster",
+        "pcie-4gpu-workstation",
+        "pcie-8gpu-workstation",
+        "torus-2d-16",
+    ]
 
 
 def test_shipped_figures_are_plausible() -> None:

@@ -751,7 +751,7 @@ def test_legend_of_a_cluster() -> None:
     assert texts == [
         "NV2: 40 GB/s per direction",
         "2 NVLinks to the CPU",
-        "PCIe: NODE 9 GB/s (between host bridges of a NUMA node)",
+        "PCIe: NODE 9.84 GB/s (between host bridges of a NUMA node)",
         "SYS 6 GB/s (between NUMA nodes)",
         "network: NET 1.25 GB/s per direction",
     ]
