@@ -43,7 +43,8 @@ def parse_rank_map(text: str, path: str) -> tuple[MappedRank, ...]:
         ranks = json.loads(text)["ranks"]
         rows = sorted((_parse_row(row, at) for at, row in enumerate(ranks)), key=_number_of)
     except FieldError as problem:
-        raise UsageError(f"{path}: {problem.message}") from None
+        row = f"{problem.path[0]}: " if len(problem.path) > 1 else ""
+        raise UsageError(f"{path}: {row}{problem.message}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UsageError(f"{path}: no map of ranks, which is JSON with a list 'ranks'") from None
     _check_twice(rows, path)

@@ -289,7 +289,7 @@ def test_rank_map() -> None:
         ('{"ranks": [5]}', "no map of ranks, which is JSON with a list 'ranks'"),
         ("[" * 99999, "no map of ranks, which is JSON with a list 'ranks'"),
         ('{"ranks": [{"rank": 0}]}', "key 'node' is missing in row 0"),
-        (f'{{"ranks": [{row(-1)}]}}', "rank: -1 is not within 0 to 2147483648"),
+        (f'{{"ranks": [{row(-1)}]}}', "row 0: rank: -1 is not within 0 to 2147483648"),
         (f'{{"ranks": [{row(0)}, {row(0, gpu=1)}]}}', "rank 0 stands there twice"),
         (f'{{"ranks": [{row(0)}, {row(1)}]}}', "ranks 0 and 1 both have GPU 0 of n1"),
     ],
