@@ -52,7 +52,7 @@ def diagnose(topology: str | None) -> list[Finding]:
     findings += _run_check(
         "state directory", lambda warn: _check_state_directory(settings, described, warn)
     )
-    if machine:
+    if machine and not described:
         findings += _run_check("health", lambda _: _check_health(settings, machine[0]))
     first, *others = all_engines()
     findings += _check_engine_and_containers(first, settings, machine)
@@ -112,7 +112,7 @@ def _check_health(settings: Settings, machine: Machine) -> list[Finding]:
             text = f"GPU {name} is {drain.text}"
             found.append(Finding("health", "warning", text, f"'gpulaunch undrain {name}'"))
     count = gpus_text(len(names))
-    known = "is only described" if machine.key else "nothing wrong, as far as the driver tells"
+    known = "only described" if machine.key else "nothing wrong, as far as the driver tells"
     return found or [Finding("health", "ok", f"{count}: {known}")]
 
 
