@@ -29,6 +29,7 @@ CPU_CLASS = "0x068001"
 
 _DUMP = "set NCCL_TOPO_DUMP_FILE=FILE and run any program that makes a NCCL communicator"
 _MAX_DEPTH = 64
+_MAX_GPUS = 256
 _SPEED = re.compile(r"([0-9.]+) ?GT/s")
 
 
@@ -61,6 +62,8 @@ def nccl_document(text: str, name: str, source: str, model: str | None = None) -
     cards = sorted(_read_cards(system), key=lambda card: card.bus)
     if not cards:
         raise TextError(1, "NCCL's topology names no GPU", f"it was made by hand: {_DUMP}")
+    if len(cards) > _MAX_GPUS:
+        raise TextError(1, f"NCCL's topology names {len(cards)} GPUs, more than {_MAX_GPUS}")
     if len({card.bus for card in cards}) < len(cards):
         raise TextError(1, "two GPUs of NCCL's topology have the same PCI address")
     gpus = tuple(_numbered(card, i, model) for i, card in enumerate(cards))

@@ -52,7 +52,8 @@ def header_at(lines: Sequence[TextLine]) -> tuple[ColumnNames | None, int]:
     if not found and not problem:
         return None, 1
     for line in following:
-        if line.number != first.number + len(pieces) or is_row(line.text):
+        begins_anew = line.text.split(None, 1)[0] == first.text.split(None, 1)[0]
+        if line.number != first.number + len(pieces) or is_row(line.text) or begins_anew:
             break
         pieces.append(line.text)
         readable += _joined_headers(first.number, pieces)

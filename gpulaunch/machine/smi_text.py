@@ -155,7 +155,7 @@ def _split_blocks(lines: Sequence[TextLine]) -> list[_Block]:
                 first = block.rows[name][0].number
                 raise TextError(line.number, f"row {name} stands here and in line {first}")
             last = block.rows[name] = [line]
-        elif last and _continues(last[-1], line, block):
+        elif 0 < len(last) <= MAX_PIECES and _continues(last[-1], line, block):
             last.append(line)
         else:
             last = []

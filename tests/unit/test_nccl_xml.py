@@ -133,6 +133,8 @@ BOMB = '<!DOCTYPE a [<!ENTITY b "cc"><!ENTITY d "&b;&b;">]><system version="1">&
         (DGX.replace('sm="80"', 'sm="90" gcn="942"', 1), 1, "this is RCCL's topology"),
         (DGX.replace(SIX, nvlink("0000:0f:00.0", 3, "0x030200"), 1), 1,
          "GPU 0000:07:00.0 has 3 NVLinks to 0000:0f:00.0, which has 0 back"),
+        ("<system><cpu>" + "<pci><gpu/></pci>" * 257 + "</cpu></system>", 1,
+         "NCCL's topology names 257 GPUs, more than 256"),
         ("<system>" + "<cpu><pci>" + "<pci>" * 80 + "</pci>" * 80 + "</pci></cpu></system>", 1,
          "NCCL's topology has more than 64 PCI devices in a row"),
     ],
