@@ -508,6 +508,7 @@ def test_tables_of_the_document() -> None:
         ("a100-pcie-4gpu", (0, 1, 2), []),
         ("a100-pcie-4gpu", range(4), ["over several PCIe slots"]),
         ("rtx-4090-8", (0,), []),
+        ("hgx-h200", (0,), []),
     ],
 )
 def test_doubts_about_a_shipped_machine(

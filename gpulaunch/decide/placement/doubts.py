@@ -43,8 +43,6 @@ def find_doubts(fabric: Fabric, gpus: Sequence[int]) -> list[str]:
         fabric: the links.
         gpus: positions in the fabric.
     """
-    if len(gpus) < 2:
-        return []
     parts = nvlink_parts(fabric, gpus)
     one = len(parts) == 1
     indices = {fabric.gpus[gpu] for gpu in gpus}
