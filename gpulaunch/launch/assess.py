@@ -178,7 +178,7 @@ def is_still_valid(launch: Launch, grant: Grant, before: Snapshot, now_seen: Sna
     job = launch.request.engine_job
     if now_seen.drained != before.drained:
         uses = drained_uses(launch.machine.topology, now_seen)
-        if launch.within is None and any(use.uuid in granted for use in uses):
+        if launch.within is None and any(use.uuid in chosen for use in uses):
             return False
     return (
         # What a first rank chooses for all ranks has to be free for all of them.
