@@ -419,7 +419,8 @@ def test_compute_mode(launcher: Launcher, nvml: "FakeNvml") -> None:
     pair(nvml, mode=2)
     done = launcher.run("--", "true")
     assert (done.returncode, done.stdout) == (75, "")
-    assert "2 are in use outside gpulaunch (its compute mode is Prohibited)" in done.stderr
+    each = "GPU 0: compute mode Prohibited; GPU 1: compute mode Prohibited"
+    assert f"2 are out of service ({each})" in done.stderr
 
 
 def test_compute_mode_of_a_process(launcher: Launcher, nvml: "FakeNvml") -> None:

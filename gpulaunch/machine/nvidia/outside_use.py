@@ -64,7 +64,7 @@ def _find_obstacle(card: nvml.NvmlDevice, gpu: Gpu) -> OutsideUse | None:
     if fault:
         return OutsideUse(gpu.uuid, fault, state="barred")
     return (
-        OutsideUse(gpu.uuid, "its compute mode is Prohibited")
+        OutsideUse(gpu.uuid, "compute mode Prohibited", state="barred")
         if card.compute_mode() == nvml.PROHIBITED
         else None
     )
