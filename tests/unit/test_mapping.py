@@ -70,7 +70,7 @@ def test_gpus_are_below_the_levels_of_their_wiring() -> None:
     """A level's link has the bandwidth of the fastest PCIe path out of it."""
     tree = gpu_tree(load_cluster("magc-b").nodes[0])
     assert tree.parents == (-1, 0, 1, 2, 2, 1, 5, 5, 0, 8, 9, 9, 8, 12, 12)
-    assert tree.gb_per_s[1:5] == (3.0, 4.5, 6.0, 6.0)  # SYS, NODE and PIX of generation 2
+    assert tree.gb_per_s[1:5] == (3.0, 4.92, 6.0, 6.0)  # SYS, NODE and PIX of generation 2
     assert [tree.names[leaf] for leaf in tree.leaves] == [f"b1 GPU {i}" for i in range(8)]
     assert tree.names[1:3] == ("b1 socket of GPUs 0-3", "b1 switch of GPUs 0-1")
 
