@@ -88,12 +88,14 @@ def test_nccl_xml(launcher: Launcher, tmp_path: Path) -> None:
     assert kept[0] == kept[1]
 
 
-@pytest.mark.parametrize("visible", ["1,3", "lease"])
+@pytest.mark.parametrize("visible", ["1,3", "lease", "lease alone"])
 def test_nccl_xml_of_what_is_visible(launcher: Launcher, visible: str) -> None:
     """Inside a lease, or with CUDA_VISIBLE_DEVICES, the file has those GPUs alone."""
     topo = ("topo", "--nccl-xml", "-")
-    if visible == "lease":
-        done = launcher.run(*DGX, "--only", "1,3", "-n", "2", "--", launcher.script, *topo)
+    if visible.startswith("lease"):
+        hide = ("env", "-u", "CUDA_VISIBLE_DEVICES") if visible == "lease alone" else ()
+        lease = (*DGX, "--only", "1,3", "-n", "2", "--", *hide)
+        done = launcher.run(*lease, launcher.script, *topo)
     else:
         environment = {"CUDA_VISIBLE_DEVICES": visible}
         done = launcher.run(*topo, *DGX, env=launcher.environment | environment)
