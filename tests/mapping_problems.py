@@ -11,7 +11,7 @@ from values import box
 from gpulaunch.cluster.catalog import load_cluster
 from gpulaunch.cluster.cluster import Cluster, Node
 from gpulaunch.cluster.judge import judge
-from gpulaunch.cluster.mapping import Mapping, MappingProblem
+from gpulaunch.cluster.mapping import MappingProblem, RankMapping
 from gpulaunch.cluster.policies import MAPPING_POLICIES
 from gpulaunch.cluster.rank_traffic import RankTraffic, summed
 from gpulaunch.cluster.traffic_shapes import shape_traffic
@@ -122,7 +122,7 @@ def small_problems(draw: st.DrawFn) -> MappingProblem:
     return MappingProblem(Cluster("c", "drawn", nodes, network), traffic(), traffic())
 
 
-def check_places(case: MappingProblem, mapping: Mapping) -> None:
+def check_places(case: MappingProblem, mapping: RankMapping) -> None:
     """Check that each rank has a core and a GPU of its own, within the slots of its node."""
     nodes = case.cluster.nodes
     assert len(mapping) == case.cpu.ranks

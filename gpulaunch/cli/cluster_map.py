@@ -17,7 +17,7 @@ from gpulaunch.cluster.catalog import load_cluster
 from gpulaunch.cluster.cluster import Cluster, part_of
 from gpulaunch.cluster.hostlist import expand_hostlist
 from gpulaunch.cluster.judge import judge
-from gpulaunch.cluster.mapping import Mapping, MappingProblem
+from gpulaunch.cluster.mapping import MappingProblem, RankMapping
 from gpulaunch.cluster.policies import MAPPING_POLICIES
 from gpulaunch.cluster.rank_files import ENGINE_FILES
 from gpulaunch.errors import UsageError, printable
@@ -111,7 +111,7 @@ def _find_cluster(options: Namespace) -> Cluster:
         raise UsageError(f"--nodes: {printable(str(problem))}") from None
 
 
-def _files(cluster: Cluster, mapping: Mapping, document: Document) -> dict[str, str]:
+def _files(cluster: Cluster, mapping: RankMapping, document: Document) -> dict[str, str]:
     """Return the text of each file by its name; without torchrun's if that cannot have the map."""
     import json
 
@@ -124,7 +124,7 @@ def _files(cluster: Cluster, mapping: Mapping, document: Document) -> dict[str, 
     return texts
 
 
-def _picture(problem: MappingProblem, mapping: Mapping) -> str:
+def _picture(problem: MappingProblem, mapping: RankMapping) -> str:
     from gpulaunch.show.mapping_svg import mapping_svg
 
     return mapping_svg(problem.cluster, mapping, judge(problem, mapping))

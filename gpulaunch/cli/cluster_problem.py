@@ -3,7 +3,7 @@
 from gpulaunch.cli.arguments import Namespace, Parser
 from gpulaunch.cli.cluster_traffic import PATTERN_HELP, read_traffic
 from gpulaunch.cluster.cluster import Cluster
-from gpulaunch.cluster.mapping import Mapping, MappingProblem
+from gpulaunch.cluster.mapping import MappingProblem, RankMapping
 from gpulaunch.cluster.policies import DEFAULT_MAPPING_POLICY, MAPPING_POLICIES
 from gpulaunch.cluster.rank_files import rank_map
 from gpulaunch.errors import UsageError, printable, quoted
@@ -81,7 +81,7 @@ def resources(cluster: Cluster) -> str:
 
 
 def map_document(
-    options: Namespace, problem: MappingProblem, policy: str, mapping: Mapping
+    options: Namespace, problem: MappingProblem, policy: str, mapping: RankMapping
 ) -> Document:
     """Return the map as a document, which a launch reads with --rank-map."""
     patterns = {"cpu_pattern": options.cpu_pattern, "gpu_pattern": options.gpu_pattern}

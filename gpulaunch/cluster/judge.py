@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from gpulaunch.cluster.congestion import loads
-from gpulaunch.cluster.mapping import Mapping, MappingProblem
+from gpulaunch.cluster.mapping import MappingProblem, RankMapping
 from gpulaunch.cluster.trees import whole_trees
 from gpulaunch.records import Record
 from gpulaunch.typing import Literal
@@ -73,7 +73,7 @@ class Judgement(Record):
     links: tuple[LinkLoad, ...]
 
 
-def judge(problem: MappingProblem, mapping: Mapping) -> Judgement:
+def judge(problem: MappingProblem, mapping: RankMapping) -> Judgement:
     """Return the load of every link under a mapping.
 
     The network carries CPU and GPU traffic, the trees inside nodes each their own, also of pairs on
@@ -96,7 +96,7 @@ def judge(problem: MappingProblem, mapping: Mapping) -> Judgement:
     )
 
 
-def _links(problem: MappingProblem, mapping: Mapping) -> Iterator[LinkLoad]:
+def _links(problem: MappingProblem, mapping: RankMapping) -> Iterator[LinkLoad]:
     cluster = problem.cluster
     trees = whole_trees(cluster)
     core_slots = {

@@ -36,5 +36,5 @@ class MappingProblem(Record):
     seed: int = 0
 
 
-Mapping = tuple[Place, ...]
+RankMapping = tuple[Place, ...]
 """The place of each rank, by rank."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from gpulaunch.cluster.bisection import TINY, Rows, bisect, splits
 from gpulaunch.cluster.branch import Branch, branches
 from gpulaunch.cluster.congestion import loads as loads_of
-from gpulaunch.cluster.mapping import Mapping, MappingProblem
+from gpulaunch.cluster.mapping import MappingProblem, RankMapping
 from gpulaunch.cluster.phases import map_inside, nodes_in_use, rows_of
 from gpulaunch.cluster.rank_traffic import RankTraffic, largest_weight, scaled, together
 from gpulaunch.cluster.tree import Tree
@@ -218,7 +218,7 @@ def to_nodes(traffic: RankTraffic, network: Tree, sizes: Sequence[int], seed: in
     return [found[rank] for rank in range(traffic.ranks)]
 
 
-def multisect(problem: MappingProblem) -> Mapping:
+def multisect(problem: MappingProblem) -> RankMapping:
     """Map by recursive bisection down the trees, refined where links are congested.
 
     Inside nodes, links that stay below the most congested one of the network get a simple

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Sequence
 
 from gpulaunch.cluster.bisection import Rows
-from gpulaunch.cluster.mapping import Mapping, MappingProblem, Place
+from gpulaunch.cluster.mapping import MappingProblem, Place, RankMapping
 from gpulaunch.cluster.near_nodes import sizes_in_use
 from gpulaunch.cluster.rank_traffic import RankTraffic
 from gpulaunch.cluster.tree import Tree
@@ -31,7 +31,7 @@ def nodes_in_use(problem: MappingProblem) -> list[int]:
 
 def map_inside(
     problem: MappingProblem, nodes: Sequence[int], to_cores: Inside, to_gpus: Inside
-) -> Mapping:
+) -> RankMapping:
     """Return the mapping of ranks that are on nodes already: phases 2 and 3.
 
     Args:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from gpulaunch.cluster.bisection import Rows
 from gpulaunch.cluster.judge import judge
 from gpulaunch.cluster.magc import map_greedily
-from gpulaunch.cluster.mapping import Mapping, MappingProblem, Place
+from gpulaunch.cluster.mapping import MappingProblem, Place, RankMapping
 from gpulaunch.cluster.multisect import multisect, to_nodes
 from gpulaunch.cluster.phases import map_inside, nodes_in_use
 from gpulaunch.cluster.rank_traffic import RankTraffic, together
@@ -18,7 +18,7 @@ from gpulaunch.errors import FailedError
 DEFAULT_MAPPING_POLICY = "auto"
 
 
-def _map_in_order(problem: MappingProblem) -> Mapping:
+def _map_in_order(problem: MappingProblem) -> RankMapping:
     """Fill nodes one after the other: the local rank is the number of core and GPU."""
     places = [
         Place(number, core, gpu.index)
@@ -28,18 +28,18 @@ def _map_in_order(problem: MappingProblem) -> Mapping:
     return tuple(places[: problem.cpu.ranks])
 
 
-def _map_by_magc(problem: MappingProblem) -> Mapping:
+def _map_by_magc(problem: MappingProblem) -> RankMapping:
     """Map to nodes by CPU and GPU traffic, then inside by Algorithm 1 (magc-2016 V)."""
     nodes = _to_nodes(problem, together((problem.cpu, problem.gpu)))
     return map_inside(problem, nodes, map_greedily, map_greedily)
 
 
-def _map_by_strategy_1(problem: MappingProblem) -> Mapping:
+def _map_by_strategy_1(problem: MappingProblem) -> RankMapping:
     """Map to nodes by CPU traffic alone, then inside as MAGC does (magc-2016 VI)."""
     return map_inside(problem, _to_nodes(problem, problem.cpu), map_greedily, map_greedily)
 
 
-def _map_by_strategy_2(problem: MappingProblem) -> Mapping:
+def _map_by_strategy_2(problem: MappingProblem) -> RankMapping:
     """Map to nodes and cores by CPU traffic alone; the local rank is the GPU (magc-2016 VI)."""
     return map_inside(problem, _to_nodes(problem, problem.cpu), map_greedily, _in_order)
 
@@ -57,7 +57,7 @@ def _in_order(_rows: Rows, members: Sequence[int], _tree: Tree) -> dict[int, int
     return {rank: position for position, rank in enumerate(members)}
 
 
-def _map_by_best(problem: MappingProblem) -> Mapping:
+def _map_by_best(problem: MappingProblem) -> RankMapping:
     """Map by multisect, or by Scotch where it is installed and congests the worst link less."""
     found = [multisect(problem)]
     for policy in (magc_scotch, scotch) if is_installed() else ():
@@ -68,7 +68,7 @@ def _map_by_best(problem: MappingProblem) -> Mapping:
     return min(found, key=lambda mapping: judge(problem, mapping).maximum)
 
 
-MAPPING_POLICIES: dict[str, Callable[[MappingProblem], Mapping]] = {
+MAPPING_POLICIES: dict[str, Callable[[MappingProblem], RankMapping]] = {
     "auto": _map_by_best,
     "multisect": multisect,
     "magc": _map_by_magc,

@@ -4,12 +4,12 @@
 from collections.abc import Callable
 
 from gpulaunch.cluster.cluster import Cluster, Node
-from gpulaunch.cluster.mapping import Mapping
+from gpulaunch.cluster.mapping import RankMapping
 from gpulaunch.errors import UsageError
 from gpulaunch.typing import Any
 
 
-def rank_map(cluster: Cluster, policy: str, mapping: Mapping) -> dict[str, Any]:
+def rank_map(cluster: Cluster, policy: str, mapping: RankMapping) -> dict[str, Any]:
     """Return the document that a launch reads for its rank's core and GPU."""
     ranks = [
         {
@@ -23,7 +23,7 @@ def rank_map(cluster: Cluster, policy: str, mapping: Mapping) -> dict[str, Any]:
     return {"cluster": cluster.name, "policy": policy, "ranks": ranks}
 
 
-def rankfile(cluster: Cluster, mapping: Mapping) -> str:
+def rankfile(cluster: Cluster, mapping: RankMapping) -> str:
     """Return a rankfile of Open MPI 4.1: socket and core of each rank by their logical numbers.
 
     Source: mpirun(1) of Open MPI 4.1, "Rankfiles".
@@ -38,7 +38,7 @@ def rankfile(cluster: Cluster, mapping: Mapping) -> str:
     return _text(lines)
 
 
-def rankfile5(cluster: Cluster, mapping: Mapping) -> str:
+def rankfile5(cluster: Cluster, mapping: RankMapping) -> str:
     """Return a rankfile of Open MPI 5: the core of each rank by its logical number in the node.
 
     Source: "Rankfiles" in the documentation of PRRTE 3: all numbers are logical.
@@ -59,13 +59,13 @@ def _socket_and_core(node: Node, core: int) -> tuple[int, int]:
     )
 
 
-def hostfile(cluster: Cluster, mapping: Mapping) -> str:
+def hostfile(cluster: Cluster, mapping: RankMapping) -> str:
     """Return a hostfile of Open MPI: the nodes that have ranks, each with as many slots."""
     ranks = ranks_of_nodes(cluster, mapping)
     return _text([f"{node} slots={len(found)}" for node, found in ranks.items()])
 
 
-def slurm_hosts(cluster: Cluster, mapping: Mapping) -> str:
+def slurm_hosts(cluster: Cluster, mapping: RankMapping) -> str:
     """Return a file for SLURM_HOSTFILE and --distribution=arbitrary: each rank's node.
 
     Source: srun(1), --distribution.
@@ -73,7 +73,7 @@ def slurm_hosts(cluster: Cluster, mapping: Mapping) -> str:
     return _text([cluster.nodes[place.node].name for place in mapping])
 
 
-def map_cpu(cluster: Cluster, mapping: Mapping) -> str:
+def map_cpu(cluster: Cluster, mapping: RankMapping) -> str:
     """Return for each node the list that --cpu-bind=map_cpu: takes there.
 
     srun has one list for all nodes of a step: where they differ, each rank has to bind itself.
@@ -91,7 +91,7 @@ def map_cpu(cluster: Cluster, mapping: Mapping) -> str:
     )
 
 
-def torchrun(cluster: Cluster, mapping: Mapping) -> str:
+def torchrun(cluster: Cluster, mapping: RankMapping) -> str:
     """Return the nodes in the order of --node-rank, each with its CUDA_VISIBLE_DEVICES.
 
     torchrun numbers ranks node by node, and its local rank is the position of the GPU.
@@ -117,7 +117,7 @@ def torchrun(cluster: Cluster, mapping: Mapping) -> str:
     return _text(lines)
 
 
-def ranks_of_nodes(cluster: Cluster, mapping: Mapping) -> dict[str, list[int]]:
+def ranks_of_nodes(cluster: Cluster, mapping: RankMapping) -> dict[str, list[int]]:
     """Return the ranks of each node that has any, in the order of their first ranks."""
     ranks: dict[str, list[int]] = {}
     for rank, place in enumerate(mapping):
@@ -129,7 +129,7 @@ def _text(lines: list[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-ENGINE_FILES: dict[str, tuple[str, Callable[[Cluster, Mapping], str]]] = {
+ENGINE_FILES: dict[str, tuple[str, Callable[[Cluster, RankMapping], str]]] = {
     "rankfile": ("rankfile", rankfile),
     "rankfile5": ("rankfile5", rankfile5),
     "hostfile": ("hostfile", hostfile),

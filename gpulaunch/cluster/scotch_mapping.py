@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from gpulaunch.cluster.bisection import Rows
-from gpulaunch.cluster.mapping import Mapping, MappingProblem, Place
+from gpulaunch.cluster.mapping import MappingProblem, Place, RankMapping
 from gpulaunch.cluster.phases import map_inside, nodes_in_use, rows_of
 from gpulaunch.cluster.rank_traffic import RankTraffic, together
 from gpulaunch.cluster.scotch import map_by_scotch, refuse_without_scotch
@@ -17,12 +17,12 @@ from gpulaunch.cluster.trees import inner_trees
 from gpulaunch.errors import FailedError
 
 
-def magc_scotch(problem: MappingProblem) -> Mapping:
+def magc_scotch(problem: MappingProblem) -> RankMapping:
     """Map by Scotch in each of MAGC's phases (magc-2016 V-B)."""
     return _in_child(_map_in_phases, problem)
 
 
-def scotch(problem: MappingProblem) -> Mapping:
+def scotch(problem: MappingProblem) -> RankMapping:
     """Map CPU and GPU traffic together to the GPUs of the whole cluster as one tree, by Scotch.
 
     Cores follow from nodes: Scotch maps to them by CPU traffic.
@@ -30,7 +30,9 @@ def scotch(problem: MappingProblem) -> Mapping:
     return _in_child(_map_to_one_tree, problem)
 
 
-def _in_child(policy: Callable[[MappingProblem], Mapping], problem: MappingProblem) -> Mapping:
+def _in_child(
+    policy: Callable[[MappingProblem], RankMapping], problem: MappingProblem
+) -> RankMapping:
     """Return what a policy returns in a child process.
 
     Raises:
@@ -61,13 +63,13 @@ def _in_child(policy: Callable[[MappingProblem], Mapping], problem: MappingProbl
     return tuple(Place(*place) for place in json.loads(text))
 
 
-def _map_in_phases(problem: MappingProblem) -> Mapping:
+def _map_in_phases(problem: MappingProblem) -> RankMapping:
     both = together((problem.cpu, problem.gpu))
     nodes = _map(both, problem.cluster.network, nodes_in_use(problem))
     return map_inside(problem, nodes, _map_inside, _map_inside)
 
 
-def _map_to_one_tree(problem: MappingProblem) -> Mapping:
+def _map_to_one_tree(problem: MappingProblem) -> RankMapping:
     both = together((problem.cpu, problem.gpu))
     used = nodes_in_use(problem)
     trees = [trees.gpu for trees in inner_trees(problem.cluster)]

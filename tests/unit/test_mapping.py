@@ -26,7 +26,7 @@ from gpulaunch.cluster.catalog import load_cluster
 from gpulaunch.cluster.cluster import Cluster, Node
 from gpulaunch.cluster.judge import LevelLoad, judge
 from gpulaunch.cluster.magc import map_greedily
-from gpulaunch.cluster.mapping import Mapping, MappingProblem, Place
+from gpulaunch.cluster.mapping import MappingProblem, Place, RankMapping
 from gpulaunch.cluster.multisect import Effort, spread
 from gpulaunch.cluster.near_nodes import sizes_in_use
 from gpulaunch.cluster.phases import rows_of
@@ -424,7 +424,7 @@ def test_ranks_are_mapped_to_cores_of_both_sockets() -> None:
         random_traffic(7, 14, 1),
         RankTraffic(7, ()),
     )
-    mapping: Mapping = MAPPING_POLICIES["multisect"](case)
+    mapping: RankMapping = MAPPING_POLICIES["multisect"](case)
     assert Counter(place.core >= 12 for place in mapping) == {False: 5, True: 2}
 
 
