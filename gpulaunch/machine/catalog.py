@@ -118,17 +118,20 @@ def read_description(path: str) -> Document:
         UsageError: the file cannot be read or is neither.
     """
     text = read_text(path)
-    from gpulaunch.machine.printed_machine import is_printed, printed_document
-
+    problem: UsageError | None = None
     try:
         document = parse_document(path, text)
-    except UsageError:
-        if not is_printed(text):
-            raise
-    else:
-        if document.data or not is_printed(text):
+        if document.data:
             return document
-    return Document(path, text, printed_document(path, text, load_gpu_models))
+    except UsageError as caught:
+        problem = caught
+    from gpulaunch.machine.printed_machine import is_printed, printed_document  # late: rarely used
+
+    if is_printed(text):
+        return Document(path, text, printed_document(path, text, load_gpu_models))
+    if problem:
+        raise problem
+    return document
 
 
 def load_text_machine(
