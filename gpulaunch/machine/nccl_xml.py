@@ -12,8 +12,9 @@ from xml.etree import ElementTree as ET
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.machine.nvidia.nvlink import version_by_capability
 from gpulaunch.machine.pasted_text import TextError
-from gpulaunch.machine.smi_machine import ASSUMED_NVLINK_VERSION, nvlink_version_of
+from gpulaunch.machine.smi_machine import ASSUMED_NVLINK_VERSION
 from gpulaunch.machine.topology import Topology
 from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import Record, replace
@@ -163,7 +164,7 @@ def _cpus(cpu: ET.Element) -> frozenset[int]:
 
 def _numbered(card: _Card, index: int, model: str | None) -> Gpu:
     """Return the GPU with its place."""
-    version = nvlink_version_of(card.gpu.compute_capability) or ASSUMED_NVLINK_VERSION
+    version = version_by_capability(card.gpu.compute_capability) or ASSUMED_NVLINK_VERSION
     return replace(
         card.gpu,
         index=index,
@@ -210,7 +211,7 @@ def _remarks(system: ET.Element, cards: list[_Card]) -> Iterator[str]:
     if not all(card.gpu.pcie_generation and card.gpu.pcie_width for card in cards):
         yield "PCIe 3.0 with 16 lanes is assumed where it says nothing"
     linked = [card for card in cards if any(card.nvlinks.values())]
-    if not all(nvlink_version_of(card.gpu.compute_capability) for card in linked):
+    if not all(version_by_capability(card.gpu.compute_capability) for card in linked):
         yield f"NVLink {ASSUMED_NVLINK_VERSION} is assumed where it says nothing"
 
 

@@ -8,6 +8,7 @@ from itertools import combinations
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType
+from gpulaunch.machine.nvidia.nvlink import version_by_capability
 from gpulaunch.machine.smi_details import CardFacts
 from gpulaunch.machine.smi_text import MAX_NVLINKS, Pair, SmiMatrix
 from gpulaunch.machine.topology import Topology
@@ -22,17 +23,6 @@ Versions 2, 3 and 4 all carry 25 GB/s per link and direction.
 
 MAX_NVLINKS_3 = 12
 """Most NVLinks of a GPU before Hopper; A100 has them."""
-
-_NVLINK_OF_MAJOR = {6: 1, 7: 2, 8: 3, 9: 4, 10: 5}
-
-
-def nvlink_version_of(compute_capability: str | None) -> int:
-    """Return the NVLink version of GPUs of a compute capability; 0 if it is unknown.
-
-    Source: NCCL src/graph/topo.h, which knows the bandwidth of a link by compute capability.
-    """
-    major = (compute_capability or "").partition(".")[0]
-    return _NVLINK_OF_MAJOR.get(int(major), 0) if major.isdecimal() else 0
 
 
 def text_document(
@@ -62,7 +52,7 @@ def text_document(
     for i, card in enumerate(facts):
         assumed = _ASSUMED_HOPPER if hopper and i in linked else None
         capability = card.compute_capability or assumed
-        version = nvlink_version_of(capability) or ASSUMED_NVLINK_VERSION
+        version = version_by_capability(capability) or ASSUMED_NVLINK_VERSION
         gpu = Gpu(
             index=i,
             uuid="",
@@ -83,7 +73,7 @@ def text_document(
         direct = 0 if a in ports and b in ports else counts.get((a, b), 0)
         return Wire(paths[a, b], direct, peer_to_peer=matrix.peer_to_peer)
 
-    sure = all(nvlink_version_of(known[i]) for i in linked)
+    sure = all(version_by_capability(known[i]) for i in linked)
     assumptions = []
     if linked and not sure:
         assumptions.append(_nvlink_assumption(most, hopper=hopper))
