@@ -94,6 +94,17 @@ def test_a_sign_only_warns(launcher, hgx_h100, sign: str, text: str) -> None:
     assert health_of(launcher) == (0, [("warning", f"GPU 3: {text}")])
 
 
+@pytest.mark.parametrize("machine", ["dgx1_v100", "hgx_h100"])
+def test_links_that_are_down_warn(launcher, request, machine: str) -> None:
+    """NVLinks that are down are told of, of cards that are asked link by link as of newer ones."""
+    nvml = request.getfixturevalue(machine)
+    for link in (1, 2):
+        nvml.drop(f"nvlink 3 {link} ")
+        nvml.add(f"nvlink 3 {link} hopper state=0")
+    assert gpus_of(launcher)[3]["warnings"] == ["NVLinks 1, 2 down"]
+    assert health_of(launcher) == (0, [("warning", "GPU 3: NVLinks 1, 2 down")])
+
+
 @pytest.mark.parametrize("answer", HARMLESS)
 def test_a_healthy_answer(launcher, hgx_h100, answer: str) -> None:
     """A GPU that answers that all is well is no finding."""

@@ -81,8 +81,8 @@ def test_links_into_switches(
     [
         pytest.param(A6000, 4, "version=5 speed=14062", (3, 56.25), 48, id="RTX A6000, new"),
         pytest.param(A6000, 4, "version=6 speed=14062", (3, 56.25), 48, id="RTX A6000, old"),
-        pytest.param(A100, 12, "version=4 speed=25000", (3, 300), 240, id="A100, new"),
-        pytest.param(A100, 12, "version=5 speed=25000", (3, 300), 240, id="A100, old"),
+        pytest.param(A100, 12, "version=4 speed=25000", (3, 300), 208.8, id="A100, new"),
+        pytest.param(A100, 12, "version=5 speed=25000", (3, 300), 208.8, id="A100, old"),
         pytest.param(V100, 2, "version=4", (2, 50), 40, id="V100, old"),
         pytest.param(P100, 4, "version=99", (1, 80), 72, id="P100"),
     ],

@@ -1,6 +1,6 @@
 """The health of NVIDIA GPUs: what bars a card, and what is only to be known."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gpulaunch.machine.driver import Health
 from gpulaunch.machine.gpu import Gpu
@@ -50,7 +50,9 @@ def _read_one(gpu: Gpu) -> Health:
         card = _card_of(gpu)
         counters = read_counters(card)
         problems = find_problems(counters, _fabric_of(card, gpu))
-        return Health(gpu.uuid, problems, find_warnings(counters, read_throttle_reasons(card)))
+        down = card.nvlinks_down(gpu.compute_capability)
+        warnings = find_warnings(counters, read_throttle_reasons(card), down)
+        return Health(gpu.uuid, problems, warnings)
     except nvml.LostGpuError as problem:
         return Health(gpu.uuid, (f"it does not answer: {str(problem).partition(': ')[2]}",))
 
@@ -101,12 +103,15 @@ def find_problems(counters: HealthCounters, fabric: FabricState | None) -> tuple
     return tuple(found)
 
 
-def find_warnings(counters: HealthCounters, throttled: int) -> tuple[str, ...]:
+def find_warnings(
+    counters: HealthCounters, throttled: int, links_down: Sequence[int]
+) -> tuple[str, ...]:
     """Return what is to be known of a GPU that still works, in words.
 
     Args:
         counters: its counters.
         throttled: why its clocks are low, as bits.
+        links_down: numbers of the NVLinks that are down, of which others are up.
     """
     found = []
     if counters.ecc_uncorrectable:
@@ -120,5 +125,8 @@ def find_warnings(counters: HealthCounters, throttled: int) -> tuple[str, ...]:
     if counters.nvlink_recoveries:
         times = counters.nvlink_recoveries
         found.append(f"its NVLinks had to recover from errors {times} time{'s' * (times > 1)}")
+    if links_down:
+        s = "" if len(links_down) == 1 else "s"
+        found.append(f"NVLink{s} {', '.join(map(str, links_down))} down")
     found += [text for bit, text in _THROTTLE.items() if throttled & bit]
     return tuple(found)

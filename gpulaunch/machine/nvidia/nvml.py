@@ -237,16 +237,36 @@ class NvmlDevice:
     def nvlinks(self, compute_capability: str | None) -> dict[int, NvlinkEnd]:
         """Return all its NVLinks by number; {} for a card without.
 
-        One call tells their number and, from Hopper on, state and speed of each. Older cards are
-        asked for the state link by link, and do not know that a link may sleep.
-
         Args:
             compute_capability: that of the card, or None if unknown.
         """
         told = self._fields(compute_capability)
+        return {
+            link: self._nvlink(link, compute_capability, told) if state else NvlinkEnd(active=False)
+            for link, state in self._nvlink_states(told).items()
+        }
+
+    def nvlinks_down(self, compute_capability: str | None) -> list[int]:
+        """Return the numbers of its NVLinks that are down; [] if none is up, as without a bridge.
+
+        Args:
+            compute_capability: that of the card, or None if unknown.
+        """
+        states = self._nvlink_states(self._fields(compute_capability))
+        return [link for link, state in states.items() if not state] if any(states.values()) else []
+
+    def _nvlink_states(self, told: Mapping[tuple[int, int], int]) -> dict[int, int]:
+        """Return the state of each of its NVLinks; 0 is down.
+
+        One call tells their number and, from Hopper on, the state of each. Older cards are asked
+        link by link, and do not know that a link may sleep.
+
+        Args:
+            told: what that call told.
+        """
         count = told.get((pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0), _MOST_NVLINKS)
         by_field = any(field == pynvml.NVML_FI_DEV_NVLINK_GET_STATE for field, _ in told)
-        found: dict[int, NvlinkEnd] = {}
+        found: dict[int, int] = {}
         for link in range(_MOST_NVLINKS):
             if len(found) == count:
                 break
@@ -254,8 +274,7 @@ class NvmlDevice:
             if not by_field:
                 state = self._ask(pynvml.nvmlDeviceGetNvLinkState, link)
             if state is not None:
-                end = NvlinkEnd(active=False)
-                found[link] = self._nvlink(link, compute_capability, told) if state else end
+                found[link] = state
         return found
 
     def _fields(self, compute_capability: str | None) -> dict[tuple[int, int], int]:
