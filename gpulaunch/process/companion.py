@@ -100,6 +100,8 @@ def _fork_orphan(run: Callable[[], None]) -> None:
                 if os.fork() == 0:
                     run()
                 status = 0
+            except OSError as problem:
+                status = problem.errno or status
             finally:
                 os._exit(status)
         with suppress(ChildProcessError):  # where this process ignores SIGCHLD

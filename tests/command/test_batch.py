@@ -623,13 +623,13 @@ def test_ending_all(site: Site, number: signal.Signals, times: int, returned: in
             {"gpus": 8, "command": ["touch", "two"]},
         ]
     )
-    batch = site.start(env=site.launcher.environment | {"GPULAUNCH_GRACE": "0.3s"})
+    batch = site.start(env=site.launcher.environment | {"GPULAUNCH_GRACE": "1s"})
     for _ in range(2):
         site.next_start()
     for _ in range(times):
         batch.send_signal(number)
         said = batch.stderr.readline()
-    assert re.fullmatch(r"gpulaunch: info: ending [23] jobs: TERM now, KILL after 0.3 s\n", said)
+    assert re.fullmatch(r"gpulaunch: info: ending [23] jobs: TERM now, KILL after 1 s\n", said)
     stderr = batch.communicate(timeout=30)[1]
     assert stderr.startswith(
         "gpulaunch: info: 0 of 3 jobs ended with 0, 2 were ended early, 1 has not run; results in "

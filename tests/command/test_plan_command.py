@@ -108,7 +108,7 @@ def test_measured_idle_power_counts(launcher, queue_file) -> None:
         (
             "gpu = 'h100'\ngpu_memory = '1GiB'\njob = [1]\n",
             1,
-            "'h100' could be H100 PCIe 80 GB or H100 SXM5 80 GB",
+            "'h100' could be H100 NVL 94 GB or H100 PCIe 80 GB or H100 SXM5 80 GB",
         ),
         ("gpu = 'a100x'\ngpu_memory = 'lots'\njob = [1]\n", 2, "'lots' is no size"),
         (
