@@ -117,11 +117,16 @@ def _one_for_each_step(leases: Sequence[Document]) -> list[Document]:
 def _row_of_ranks(ranks: Sequence[Document]) -> Document:
     """Return one lease in place of those of some ranks."""
     ordered = sorted(ranks, key=_rank_of)
-    names = [name for lease in ordered for name in lease["gpu_names"]]
+    names = {
+        uuid: name
+        for lease in ordered
+        for uuid, name in zip(lease["uuids"], lease["gpu_names"], strict=True)
+    }
     return ordered[0] | {
         "of_ranks": ordered,
         "gpus": [gpu for lease in ordered for gpu in lease["gpus"]],
-        "gpu_names": list(dict.fromkeys(names)),
+        "uuids": list(names),
+        "gpu_names": list(names.values()),
         "started_at": min(lease["started_at"] for lease in ordered),
     }
 
