@@ -44,7 +44,7 @@ class Drain(Record):
 
     @property
     def text(self) -> str:
-        """Who drained it and why: "drained by root: fan is loud"."""
+        """User and reason, such as "drained by root: fan is loud"."""
         who = f"drained by {user_name(self.user_id)}"
         return f"{who}: {self.reason}" if self.reason else who
 
