@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from gpulaunch.api.held_lease import HeldLease, ThisProcess
-from gpulaunch.decide.decide import Wait
+from gpulaunch.decide.decision import Wait
 from gpulaunch.errors import UsageError
 from gpulaunch.files.fields import unknown
 from gpulaunch.launch.acquire import Acquired, acquire

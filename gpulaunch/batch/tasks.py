@@ -8,7 +8,8 @@ from hashlib import sha256
 from shutil import which
 
 from gpulaunch.batch.job_file import Entry, JobFile
-from gpulaunch.decide.decide import Refuse, Situation, decide
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Refuse, Situation
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.read_launch import read_launch

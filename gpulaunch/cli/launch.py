@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from gpulaunch.cli.output import print_json, say
 from gpulaunch.cli.output import warn as warn_on_stderr
-from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait
+from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus, preview, visible_gpus, would_wait

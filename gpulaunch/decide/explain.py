@@ -4,15 +4,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
-from gpulaunch.decide.decide import (
-    Decision,
-    Grant,
-    Situation,
-    assess_share_groups,
-    decide,
-    out_of_service,
-    used_outside,
-)
+from gpulaunch.decide.decide import assess_share_groups, decide, out_of_service, used_outside
+from gpulaunch.decide.decision import Decision, Grant, Situation
 from gpulaunch.decide.needs import (
     admitted_gpus,
     gpus_to_avoid,

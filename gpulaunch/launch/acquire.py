@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 
-from gpulaunch.decide.decide import Grant, Refuse, Situation, Wait
+from gpulaunch.decide.decision import Grant, Refuse, Situation, Wait
 from gpulaunch.errors import FailedError, NotShareableError
 from gpulaunch.launch.assess import (
     Assessment,

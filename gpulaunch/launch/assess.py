@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 
-from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Decision, Grant, Situation, Wait
 from gpulaunch.errors import WouldWaitError
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of

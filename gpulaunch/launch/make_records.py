@@ -2,7 +2,7 @@
 
 import os
 
-from gpulaunch.decide.decide import Grant
+from gpulaunch.decide.decision import Grant
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.launch import Launch

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gpulaunch.containers.engines import clients_at_hand
-from gpulaunch.decide.decide import Refuse, Wait
+from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import TimedOutError
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.acquire import Acquired, acquire

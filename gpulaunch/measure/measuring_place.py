@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from gpulaunch.decide.decide import Grant, Situation, Wait, used_outside
+from gpulaunch.decide.decide import used_outside
+from gpulaunch.decide.decision import Grant, Situation, Wait
 from gpulaunch.decide.needs import leased_until_s
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY

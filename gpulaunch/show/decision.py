@@ -6,7 +6,7 @@ Keys of documents are added, never renamed.
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from gpulaunch.decide.decide import Decision, Grant, Wait
+from gpulaunch.decide.decision import Decision, Grant, Wait
 from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable

@@ -3,7 +3,7 @@
 Colour adds to the words and never replaces them.
 """
 
-from gpulaunch.decide.decide import Decision, Grant
+from gpulaunch.decide.decision import Decision, Grant
 from gpulaunch.decide.explain import Explanation
 from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.decide.request import Request

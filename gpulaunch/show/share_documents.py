@@ -1,6 +1,6 @@
 """The parts of JSON documents that are about sharing, and plain lines from them."""
 
-from gpulaunch.decide.decide import Grant
+from gpulaunch.decide.decision import Grant
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.show import Document

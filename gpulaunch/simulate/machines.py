@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from gpulaunch.decide.choose import pose_problem
-from gpulaunch.decide.decide import Grant, Refuse, Situation, decide
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Grant, Refuse, Situation
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.place import Placement

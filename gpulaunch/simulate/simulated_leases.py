@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Iterable
 
-from gpulaunch.decide.decide import Grant
+from gpulaunch.decide.decision import Grant
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import CHOOSY_S

@@ -5,7 +5,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpulaunch.batch.job_file import read_jobs
-from gpulaunch.decide.decide import Grant, Situation, Wait, decide
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Grant, Situation, Wait
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.placement.scores import Scores

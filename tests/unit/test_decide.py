@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 from values import box, lease, request, uuids
 
-from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, decide
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.decide.request import Constraint
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.catalog import load_described_machine

@@ -7,7 +7,8 @@ from itertools import combinations
 import pytest
 from values import request
 
-from gpulaunch.decide.decide import Grant, Refuse, Situation, decide
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Grant, Refuse, Situation
 from gpulaunch.decide.explain import explain
 from gpulaunch.decide.placement import candidates, mapping, search
 from gpulaunch.decide.placement.place import Placement, place

@@ -7,7 +7,8 @@ from itertools import combinations, product
 import pytest
 from values import lease, request
 
-from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, decide
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.decide.needs import expected_slowdown, gpus_to_avoid, needs_of
 from gpulaunch.decide.placement.problem import Needs
 from gpulaunch.decide.request import (

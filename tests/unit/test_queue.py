@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from values import box, lease, request, ticket, uuids
 
-from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, decide
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.errors import FieldError

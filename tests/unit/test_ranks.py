@@ -5,7 +5,8 @@ import json
 import pytest
 from values import box, lease, request, ticket, uuids
 
-from gpulaunch.decide.decide import Decision, Grant, Refuse, Situation, Wait, decide
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.launch.assess import is_still_valid
 from gpulaunch.launch.launch import Launch, Patience
 from gpulaunch.leases.engine_job import EngineJob

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from values import box, lease, request, ticket
 
-from gpulaunch.decide.decide import Decision, Grant, Situation, Wait, decide
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Decision, Grant, Situation, Wait
 from gpulaunch.decide.explain import explain
 from gpulaunch.decide.request import Constraint, Request, Sharing, Unfit, Wishes
 from gpulaunch.decide.share_options import share_of

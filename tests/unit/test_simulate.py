@@ -7,7 +7,8 @@ import pytest
 from simulating import Conservation, checked, generated, job, jobs_of, log
 from values import machine
 
-from gpulaunch.decide.decide import Grant, Situation, decide
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Grant, Situation
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request, Sharing, UtilityTerms
