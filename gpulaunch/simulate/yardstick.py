@@ -91,8 +91,8 @@ class Yardstick:
         effective = next(problem.ranked(("effective_bandwidth",)))
         aggregate = next(problem.ranked(("aggregate_bandwidth",)))
         return Best(
-            problem.scores_by(effective.mask, ("effective_bandwidth",))[0] / UNIT,
-            problem.scores_by(aggregate.mask, ("aggregate_bandwidth",))[0] / UNIT,
+            problem.scores_by(effective, ("effective_bandwidth",))[0] / UNIT,
+            problem.scores_by(aggregate, ("aggregate_bandwidth",))[0] / UNIT,
         )
 
     def are_split(self, gpus: Sequence[int]) -> bool:

@@ -7,7 +7,6 @@ from itertools import combinations, pairwise, permutations
 import networkx as nx
 import pytest
 
-from gpulaunch.decide.placement.candidates import mask_of
 from gpulaunch.decide.placement.effective import (
     BANDWIDTH_MODELS,
     cut,
@@ -115,11 +114,8 @@ def scores(
 ) -> Scores:
     """Return the scores of a set with its best mapping."""
     free, gpus = sorted(range(len(fabric.gpus)) if free is None else free), sorted(gpus)
-    scorer = Scorer(
-        fabric, free, len(gpus), PATTERNS[pattern], model, range(len(fabric.gpus)), many=False
-    )
-    mask = mask_of([free.index(gpu) for gpu in gpus], len(free))
-    return scorer.scores(mask, Mapper(scorer.traffic).best(gpus))
+    scorer = Scorer(fabric, free, len(gpus), PATTERNS[pattern], model, range(len(fabric.gpus)))
+    return scorer.scores(fabric.mask(gpus), Mapper(scorer.traffic).best(gpus))
 
 
 @pytest.fixture(scope="module")

@@ -1,16 +1,17 @@
 """The sets of GPUs that a request could get, without those that differ from another in name only.
 
-A set is a mask: bit n-1-i stands for the i-th of n free GPUs, so that of two sets the larger number
-has the lower indices. GPUs that have the same links to all others, on the same socket, are
-interchangeable: only the lowest of them are taken. So are whole sockets of such GPUs, as in an
-NVSwitch machine: the first sockets get the most.
+A set is a mask over the positions of a Fabric: of two sets the larger number has the lower indices.
+GPUs that have the same links to all others, on the same socket, are interchangeable: only the
+lowest of them are taken. So are whole sockets of such GPUs, as in an NVSwitch machine: the first
+sockets get the most.
 """
 # pure: decides on plain values
 
 from collections.abc import Sequence
-from itertools import combinations_with_replacement, pairwise, product
+from itertools import accumulate, pairwise, product
 from math import comb
 
+from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.records import Record
 
 MOST_SETS = 20_000
@@ -21,115 +22,81 @@ Cell = list[list[int]]
 
 
 class Limits(Record):
-    """The rules that sets must keep; GPUs are places among the free ones.
+    """The rules that sets must keep, as masks.
 
     Attributes:
         admitted: GPUs that may be taken.
         required: GPUs that must be taken.
-        within: groups of which it may take from one only; empty for no such rule.
+        groups: sets of GPUs of which a candidate lies in one.
         at_most: groups of which only so many GPUs may be taken.
     """
 
-    admitted: frozenset[int]
-    required: frozenset[int] = frozenset()
-    within: tuple[frozenset[int], ...] = ()
-    at_most: tuple[tuple[frozenset[int], int], ...] = ()
+    admitted: int
+    required: int
+    groups: tuple[int, ...]
+    at_most: tuple[tuple[int, int], ...] = ()
+
+    def allow(self, mask: int) -> bool:
+        """Return whether a set keeps the rules."""
+        return (
+            mask & self.required == self.required
+            and not mask & ~(self.admitted | self.required)
+            and any(not mask & ~group for group in self.groups)
+            and all((mask & group).bit_count() <= most for group, most in self.at_most)
+        )
+
+    def count(self, gpus: int) -> int:
+        """Return how many sets there are, alike or not, were there no limit by at_most."""
+        required = self.required.bit_count()
+        eligible = ((group & self.admitted | self.required) for group in self.groups)
+        return sum(comb(group.bit_count() - required, gpus - required) for group in eligible)
 
 
-def mask_of(places: Sequence[int] | frozenset[int], free: int) -> int:
-    """Return a set as a mask, of so many free GPUs."""
-    return sum(1 << free - 1 - place for place in places)
-
-
-def places_of(mask: int, free: int) -> list[int]:
-    """Return the places of a mask, ascending."""
-    return [place for place in range(free) if mask >> free - 1 - place & 1]
-
-
-def enumerate_sets(
-    kind: Sequence[Sequence[int]], domain: Sequence[tuple[int, int]], count: int, limits: Limits
-) -> list[int] | None:
+def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> list[int] | None:
     """Return all sets of a size that are not alike, as masks.
 
     Args:
-        kind: kinds of the links of each free GPU, to all that are free and then to all others,
-            which also tell GPUs apart.
-        domain: for each free GPU its socket, and how many GPUs that has in all.
+        fabric: the links.
+        free: GPUs that are free, admitted or not, as a mask.
         count: number of GPUs, at least 1.
         limits: rules that the sets keep.
 
     Returns:
         None if there are more than MOST_SETS.
     """
-    free = len(kind)
-    groups = limits.within or (limits.admitted,)
-    twins = _group_twins(kind, limits.admitted | limits.required)
-    alike = _split_twins(twins, [held for held, _ in limits.at_most])
+    groups_of_twins = _twins(fabric, fabric.positions(limits.admitted | limits.required), limits)
     found: dict[int, None] = {}
-    for group in groups:
-        if not limits.required <= group:
-            continue
-        eligible = (limits.admitted & group) - limits.required
-        cells = _make_cells(alike, domain, eligible, free, whole=not limits.at_most)
-        masks = _combine(cells, count - len(limits.required))
+    for group in limits.groups:
+        eligible = limits.admitted & group & ~limits.required
+        cells = _make_cells(
+            fabric, groups_of_twins, free, eligible, whole_sockets=not limits.at_most
+        )
+        masks = _combine(cells, count - limits.required.bit_count())
         if masks is None:
             return None
-        base = mask_of(limits.required, free)
-        found.update(dict.fromkeys(base | mask for mask in masks))
+        found.update(dict.fromkeys(limits.required | mask for mask in masks))
     masks = list(found)
     for group, most in limits.at_most:
-        held = mask_of(group, free)
-        masks = [mask for mask in masks if (mask & held).bit_count() <= most]
+        masks = [mask for mask in masks if (mask & group).bit_count() <= most]
     return masks if len(masks) <= MOST_SETS else None
 
 
-def is_allowed(mask: int, free: int, limits: Limits) -> bool:
-    """Return whether a set of so many free GPUs keeps the rules."""
-    held = frozenset(places_of(mask, free))
-    return (
-        limits.required <= held <= limits.admitted | limits.required
-        and (not limits.within or any(held <= group for group in limits.within))
-        and all(len(held & group) <= most for group, most in limits.at_most)
-    )
-
-
-def count_sets(limits: Limits, count: int) -> int:
-    """Return how many sets there are, alike or not, were there no limit by at_most."""
-    groups = [group & limits.admitted for group in limits.within] or [limits.admitted]
-    required = len(limits.required)
-    return sum(
-        comb(len(group | limits.required) - required, count - required)
-        for group in groups
-        if not limits.within or limits.required <= group
-    )
-
-
-def _group_twins(kind: Sequence[Sequence[int]], places: frozenset[int]) -> list[list[int]]:
-    """Return the places in groups that have the same links to all GPUs."""
+def _twins(fabric: Fabric, positions: Sequence[int], limits: Limits) -> list[list[int]]:
+    """Return GPUs in groups that have the same links to all, and the same limits."""
     groups: list[list[int]] = []
-    by_profile: dict[tuple[int, ...], list[list[int]]] = {}
-    for place in sorted(places):
-        row = kind[place]
-        alike = by_profile.setdefault(tuple(sorted(row)), [])  # twins have at least that in common
-        for group in alike:
-            if _have_same_links(kind[group[0]], row, group[0], place):
-                group.append(place)
+    alike: dict[object, list[list[int]]] = {}
+    for gpu in positions:
+        row, bit = fabric.kind[gpu], fabric.bit[gpu]
+        limited = tuple(bool(group & bit) for group, _ in limits.at_most)
+        rivals = alike.setdefault((limited, *sorted(row)), [])  # twins have at least that in common
+        for group in rivals:
+            if _have_same_links(fabric.kind[group[0]], row, group[0], gpu):
+                group.append(gpu)
                 break
         else:
-            group = [place]
-            alike.append(group)
-            groups.append(group)
+            rivals.append([gpu])
+            groups.append(rivals[-1])
     return groups
-
-
-def _split_twins(twins: list[list[int]], groups: Sequence[frozenset[int]]) -> list[list[int]]:
-    """Split groups of twins so that all of a part are in the same of some groups."""
-    parts: dict[tuple[int, ...], list[int]] = {}
-    for number, members in enumerate(twins):
-        for place in members:
-            in_groups = [place in group for group in groups]
-            parts.setdefault((number, *in_groups), []).append(place)
-    return list(parts.values())
 
 
 def _have_same_links(one: Sequence[int], other: Sequence[int], a: int, b: int) -> bool:
@@ -140,54 +107,61 @@ def _have_same_links(one: Sequence[int], other: Sequence[int], a: int, b: int) -
 
 
 def _make_cells(
-    twins: list[list[int]],
-    domain: Sequence[tuple[int, int]],
-    eligible: frozenset[int],
-    free: int,
-    *,
-    whole: bool,
+    fabric: Fabric, twins: list[list[int]], free: int, eligible: int, *, whole_sockets: bool
 ) -> list[Cell]:
     """Return what the parts of the machine have to offer.
 
     Args:
+        fabric: the links.
         twins: GPUs that are interchangeable by their links.
-        domain: see enumerate_sets.
+        free: GPUs that are free.
         eligible: GPUs that may be taken.
-        free: number of free GPUs.
-        whole: whether whole domains may be interchangeable, too.
+        whole_sockets: whether whole sockets may be interchangeable, too.
     """
-    members: dict[tuple[int, int], list[int]] = {}
-    for place in range(free):
-        members.setdefault(domain[place], []).append(place)
+    members: dict[int, list[int]] = {}
+    for gpu in fabric.positions(free):
+        members.setdefault(fabric.socket[gpu], []).append(gpu)
     cells: list[Cell] = []
     for group in twins:
-        parts: dict[tuple[int, int], list[int]] = {}
-        for place in group:
-            if place in eligible:
-                parts.setdefault(domain[place], []).append(place)
+        parts: dict[int, list[int]] = {}
+        for gpu in group:
+            if eligible & fabric.bit[gpu]:
+                parts.setdefault(fabric.socket[gpu], []).append(gpu)
+        # Only if they follow each other does the first socket have the lowest GPUs.
+        in_order = whole_sockets and all(a[-1] < b[0] for a, b in pairwise(parts.values()))
         alike: dict[object, list[list[int]]] = {}
-        # Only then does the first socket have the lowest GPUs.
-        one_by_one = all(a[-1] < b[0] for a, b in pairwise(parts.values()))
-        for name, part in parts.items():
-            pure = whole and one_by_one and members[name] == part
-            alike.setdefault((name[1], len(part)) if pure else (name,), []).append(part)
-        cells += [_make_sockets_cell(sockets, free) for sockets in alike.values()]
+        for socket, part in parts.items():
+            pure = in_order and members[socket] == part
+            key = (fabric.socket_size[socket], len(part)) if pure else (socket,)
+            alike.setdefault(key, []).append(part)
+        cells += [_make_sockets_cell(fabric, sockets) for sockets in alike.values()]
     return cells
 
 
-def _make_sockets_cell(sockets: list[list[int]], free: int) -> Cell:
+def _make_sockets_cell(fabric: Fabric, sockets: list[list[int]]) -> Cell:
     """Return the sets out of sockets that are alike.
 
     The first sockets get the most, and give their lowest GPUs.
     """
     size = len(sockets[0])
     if comb(len(sockets) + size, size) > MOST_SETS:  # then sockets are not told apart
-        sockets = [sorted(place for socket in sockets for place in socket)]
+        sockets = [sorted(gpu for socket in sockets for gpu in socket)]
         size = len(sockets[0])
-    first = [[mask_of(socket[:count], free) for count in range(size + 1)] for socket in sockets]
+    # lowest[n][s]: the lowest n GPUs of each of the first s sockets
+    lowest = [
+        list(accumulate((fabric.mask(socket[:n]) for socket in sockets), initial=0))
+        for n in range(size + 1)
+    ]
+    options = [(0, 0, 0)]  # sockets that have given GPUs, how many GPUs, which
+    for n in range(size, 0, -1):
+        options = [
+            (end, taken + n * (end - start), mask | lowest[n][end] ^ lowest[n][start])
+            for start, taken, mask in options
+            for end in range(start, len(sockets) + 1)
+        ]
     cell: Cell = [[] for _ in range(size * len(sockets) + 1)]
-    for counts in combinations_with_replacement(range(size, -1, -1), len(sockets)):
-        cell[sum(counts)].append(sum(first[i][count] for i, count in enumerate(counts)))
+    for _, taken, mask in options:
+        cell[taken].append(mask)
     return cell
 
 

@@ -234,6 +234,58 @@ def measured(fabric: Fabric, gpus: Sequence[int]) -> int:
     return cut(fabric.calibrated, gpus) if known is None else round(known * UNIT)
 
 
+def _most_cut(fabric: Fabric, gpus: Sequence[int]) -> int:
+    """Return at least the cut of a set.
+
+    With a GPU that has no NVLink in it that is its fastest way to another; else what the GPU with
+    the fewest NVLinks has, or a ring over the fastest ways, or the fastest way between two parts.
+    """
+    counts = [kind.count for kind in fabric.kinds]
+    fastest, linked, alone = [], [], []
+    for a in gpus:
+        kind, hop = fabric.kind[a], fabric.hop[a]
+        fastest.append(max([hop[b] for b in gpus]))
+        linked.append(sum([fabric.direct[a][b] for b in gpus]) + fabric.into_switch[a])
+        if not any([counts[kind[b]] for b in gpus]):
+            alone.append(fastest[-1])
+    if alone:
+        return min(alone)
+    slow = [fabric.hop[a][b] for a in gpus for b in gpus if not counts[fabric.kind[a][b]]]
+    return max(min(fastest), min(linked), max(slow), nvls_bandwidth(fabric, gpus))
+
+
+def _most_mapa(fabric: Fabric, gpus: Sequence[int]) -> int:
+    """Return at least Eq. 2 of the best ring, of whose edges each GPU has two."""
+    counts = [kind.count for kind in fabric.kinds]
+    doubles = wired = slow = 0
+    for a in gpus:
+        links = [counts[fabric.kind[a][b]] for b in gpus if b != a]
+        many = sum([count > 1 for count in links])
+        none = links.count(0)
+        doubles += min(2, many)
+        wired += min(2, len(links) - none)
+        slow += min(2, none)
+    return _most_of_rings(len(gpus), doubles // 2, wired // 2, slow // 2)
+
+
+@lru_cache(maxsize=4096)
+def _most_of_rings(gpus: int, doubles: int, wired: int, slow: int) -> int:
+    edges = len(PATTERNS["ring"].edges(gpus))
+    mixes = (
+        (x, y, edges - x - y)
+        for x in range(min(doubles, edges) + 1)
+        for y in range(min(wired, edges) - x + 1)
+        if edges - x - y <= slow
+    )
+    return round(max(mapa_equation(*mix) for mix in mixes) * UNIT)
+
+
+MOST_BANDWIDTH: dict[str, Callable[[Fabric, Sequence[int]], int]] = {
+    "cut": _most_cut,
+    "mapa": _most_mapa,
+}
+"""Quick bounds of effective bandwidth, by model."""
+
 BANDWIDTH_MODELS: dict[str, Callable[[Fabric, Sequence[int]], int]] = {
     "cut": cut,
     "mapa": mapa,

@@ -86,17 +86,17 @@ def _candidates_in_order(problem: PlacementProblem, order: Order) -> Iterator[Ca
             yield _chosen_candidate(problem, order.chosen_set)
         else:
             yield _map_candidate(problem, order, chosen)
-    for ranked in problem.ranked(order.by):
-        if not problem.meets(ranked.figures):
+    for mask in problem.ranked(order.by):
+        if not problem.meets(mask):
             return
-        if ranked.mask != chosen:
-            yield _map_candidate(problem, order, ranked.mask)
+        if mask != chosen:
+            yield _map_candidate(problem, order, mask)
 
 
 def _map_candidate(problem: PlacementProblem, order: Order, mask: int) -> Candidate:
     scorer = problem.scorer
     mapping = scorer.mapper.best(
-        scorer.positions(mask),
+        problem.fabric.positions(mask),
         slowest_first=slowest_decides((*problem.musts, *order.by)),
         effort=MAPPING_EFFORT,
     )

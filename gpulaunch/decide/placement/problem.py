@@ -1,27 +1,21 @@
 """One placement to be decided, with everything that a policy may ask about it."""
 # pure: decides on plain values
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from gpulaunch.decide.placement.candidates import (
-    Limits,
-    count_sets,
-    enumerate_sets,
-    is_allowed,
-    mask_of,
-)
+from gpulaunch.decide.placement.candidates import Limits, enumerate_sets
 from gpulaunch.decide.placement.fabric import UNIT, Fabric, fabric_of
 from gpulaunch.decide.placement.scores import ScoreName, Scorer
-from gpulaunch.decide.placement.search import Ranked, climb, ranked
+from gpulaunch.decide.placement.search import Figure, grow_sets, ranked
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record, replace
 
-_SEEDS = 8
-"""GPUs that the hill climb starts from, in each group."""
+MANY_SETS = 1_000
+"""Number of candidates from which it pays to tabulate sums over all sets first."""
 
 
 class Needs(Record):
@@ -141,33 +135,33 @@ class PlacementProblem:
         touched = {socket[position[gpu]] for gpu in gpus}
         return sum(socket[position[gpu]] in touched for gpu in self.free)
 
+    def mask(self, gpus: Iterable[int]) -> int:
+        """Return GPUs by index as a mask."""
+        return self.fabric.mask([self.fabric.position[gpu] for gpu in gpus])
+
     @cached_property
     def _limits(self) -> Limits:
-        def places(gpus: frozenset[int]) -> frozenset[int]:
-            return frozenset(self.free.index(gpu) for gpu in gpus if gpu in self.free)
-
+        needs, every = self.needs, frozenset(self.fabric.gpus)
+        admitted = frozenset(self.admitted)
+        groups = [group & admitted for group in needs.within or (admitted,)]
+        possible = needs.required <= admitted
         return Limits(
-            admitted=places(frozenset(self.admitted)),
-            required=places(self.needs.required),
-            within=tuple(places(group) for group in self.needs.within),
-            at_most=tuple((places(group), most) for group, most in self.needs.at_most),
+            admitted=self.mask(admitted),
+            required=self.mask(needs.required & every),
+            groups=tuple(
+                self.mask(group) for group in groups if possible and needs.required <= group
+            ),
+            at_most=tuple((self.mask(group & every), most) for group, most in needs.at_most),
         )
 
     @cached_property
     def candidates(self) -> int:
         """The number of sets to choose from, alike or not."""
-        return count_sets(self._limits, self.count)
+        return self._limits.count(self.count)
 
     @cached_property
     def _sets(self) -> list[int] | None:
-        if not self.needs.required.issubset(self.admitted):
-            return []
-        fabric = self.fabric
-        positions = [fabric.position[gpu] for gpu in self.free]
-        others = sorted(set(range(len(fabric.gpus))).difference(positions))
-        kind = [[fabric.kind[a][b] for b in (*positions, *others)] for a in positions]
-        domain = [(fabric.socket[a], fabric.socket_size[fabric.socket[a]]) for a in positions]
-        return enumerate_sets(kind, domain, self.count, self._limits)
+        return enumerate_sets(self.fabric, self.mask(self.free), self.count, self._limits)
 
     @property
     def too_many(self) -> bool:
@@ -177,32 +171,41 @@ class PlacementProblem:
     @cached_property
     def scorer(self) -> Scorer:
         """Weighs the candidates."""
-        positions = [self.fabric.position[gpu] for gpu in self.free]
-        many = 8 * len(self._sets or ()) * self.count > 1 << len(self.free)
-        scope = list(range(len(self.fabric.gpus)))
-        if self._scope is not None:
-            scope = [self.fabric.position[gpu] for gpu in self.fabric.gpus if gpu in self._scope]
+        position = self.fabric.position
+        scope = self.fabric.gpus if self._scope is None else self._scope
         return Scorer(
-            self.fabric, positions, self.count, self.pattern, self.model, scope, many=many
+            self.fabric,
+            [position[gpu] for gpu in self.free],
+            self.count,
+            self.pattern,
+            self.model,
+            [position[gpu] for gpu in self.fabric.gpus if gpu in scope],
+            many=len(self._sets or ()) > MANY_SETS,
         )
 
-    def ranked(self, by: Sequence[ScoreName]) -> Iterator[Ranked]:
-        """Return the candidates, the best first, one of those that are alike.
+    def ranked(self, by: Sequence[ScoreName]) -> Iterator[int]:
+        """Return the candidates as masks, the best first, one of those that are alike.
 
-        Where they are too many to compare, there is a single good one. What the job needs comes
-        before all scores: candidates that lack it come last, see meets().
+        Where they are too many to compare, they are some good ones. What the job needs comes before
+        all scores: candidates that lack it come last, see meets().
 
         Args:
             by: the scores that decide, the first one first; the lowest indices decide last.
         """
-        order = (*self.musts, *by)
+        sets = self._sets
+        if sets is None:
+            sets = [mask for mask in self._grow(by) if self._limits.allow(mask)]
+        return ranked(sets, self._figures((*self.musts, *by)))
+
+    def _grow(self, by: Sequence[ScoreName]) -> list[int]:
+        """Return sets that grew, where all are too many: compact ones, or such as spare others."""
+        sparing = self.scorer.sparing(by[0]) if by else None
+        own, among = sparing or ([0] * len(self.fabric.gpus), 1)
+        return grow_sets(self.fabric, self.count, self._limits, own, among)
+
+    def _figures(self, by: Sequence[ScoreName]) -> list[Figure]:
         minimum = round(self.needs.least_gb_per_s * UNIT)
-        scores = [self.scorer.score(name, order, minimum) for name in order]
-        if self._sets is None:
-            seeds = [mask for mask in self._make_seeds() if self._is_allowed(mask)]
-            bits = [mask_of([place], len(self.free)) for place in sorted(self._limits.admitted)]
-            return iter([climb(seeds, bits, scores, self._is_allowed)] if seeds else [])
-        return ranked(self._sets, scores, known=len(self.musts))
+        return [self.scorer.figure(name, (*self.musts, *by), minimum) for name in by]
 
     @cached_property
     def musts(self) -> tuple[ScoreName, ...]:
@@ -211,62 +214,20 @@ class PlacementProblem:
         talks = bool(self.pattern.edges(self.count))
         return (*nvlink, "adequate_bandwidth") if self.needs.least_gb_per_s and talks else nvlink
 
-    def _is_allowed(self, mask: int) -> bool:
-        return is_allowed(mask, len(self.free), self._limits)
-
-    def _make_seeds(self) -> list[int]:
-        """Return sets for the hill climb to start from.
-
-        They are the lowest GPUs of each group, and what grows by links around some of its GPUs.
-        """
-        groups = [sorted(group.intersection(self.admitted)) for group in self.needs.within]
-        seeds = []
-        for group in groups or [list(self.admitted)]:
-            for first in (None, *group[:: max(1, len(group) // _SEEDS)]):
-                gpus = self._grow_seed(group, first)
-                if len(gpus) == self.count:
-                    seeds.append(self.mask(gpus))
-        return seeds
-
-    def _grow_seed(self, group: Sequence[int], first: int | None) -> list[int]:
-        """Return GPUs of a group, near the first one and each other; the lowest if that is None."""
-        kind, kinds, position = self.fabric.kind, self.fabric.kinds, self.fabric.position
-        grown = sorted(self.needs.required if first is None else self.needs.required | {first})
-        while len(grown) < self.count:
-            barred = set(grown)
-            for held, most in self.needs.at_most:
-                if len(held.intersection(grown)) >= most:
-                    barred |= held
-            left = [gpu for gpu in group if gpu not in barred]
-            if not left:
-                break
-            rows = [kind[position[gpu]] for gpu in grown] if first is not None else []
-            links = {gpu: sum(kinds[row[position[gpu]]].weight for row in rows) for gpu in left}
-            grown.append(max(left, key=lambda gpu: (links[gpu], -gpu)))
-        return grown
-
-    def mask(self, gpus: Sequence[int]) -> int:
-        """Return GPUs by index as a mask."""
-        return mask_of([self.free.index(gpu) for gpu in gpus], len(self.free))
-
     def allows(self, gpus: Sequence[int]) -> bool:
         """Return whether a set of GPUs by index has what the job needs."""
         mask = self.mask(gpus)
-        # The limits know nothing of required GPUs that are not free.
-        if not self.needs.required.issubset(gpus) or not self._is_allowed(mask):
-            return False
-        return self.meets(self.scores_by(mask, self.musts))
+        return self._limits.allow(mask) and self.meets(mask)
 
     def scores_by(self, mask: int, by: Sequence[ScoreName]) -> tuple[int, ...]:
         """Return the exact scores of a set, by name."""
-        minimum = round(self.needs.least_gb_per_s * UNIT)
-        scores = [self.scorer.score(name, (*self.musts, *by), minimum) for name in by]
-        return tuple((score.bound, *score.stages)[-1](mask) for score in scores)
+        return tuple(figure.value(mask) for figure in self._figures(by))
 
-    def meets(self, figures: Sequence[int]) -> bool:
-        """Return whether a candidate has what the job needs, by the first of its scores."""
+    def meets(self, mask: int) -> bool:
+        """Return whether a candidate has what the job needs."""
         least = {"nvlink": 1, "adequate_bandwidth": round(self.needs.least_gb_per_s * UNIT)}
-        return all(figure >= least[name] for name, figure in zip(self.musts, figures, strict=False))
+        figures = self.scores_by(mask, self.musts)
+        return all(figure >= least[name] for name, figure in zip(self.musts, figures, strict=True))
 
     def best_effective_bandwidth(self) -> float | None:
         """Return the largest effective bandwidth of sets that meet all other needs, GB/s.
@@ -285,6 +246,6 @@ class PlacementProblem:
             needs=replace(self.needs, least_gb_per_s=0.0),
         )
         best = next(other.ranked(("effective_bandwidth",)), None)
-        if best is None or not other.meets(best.figures):
+        if best is None or not other.meets(best):
             return None
-        return other.scores_by(best.mask, ("effective_bandwidth",))[0] / UNIT
+        return other.scores_by(best, ("effective_bandwidth",))[0] / UNIT

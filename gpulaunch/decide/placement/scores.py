@@ -1,4 +1,4 @@
-"""Scores of a candidate by name, each as a bound that is quick and a value that is exact.
+"""Scores of a candidate, by name.
 
 Inside, all scores are whole numbers of which more is better: bandwidths in 1e-6 GB/s, fragmentation
 negative.
@@ -6,19 +6,17 @@ negative.
 # pure: decides on plain values
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import cached_property
 from itertools import combinations
 
-from gpulaunch.decide.placement.bounds import CutBounds, TrafficBounds, most_mapa
-from gpulaunch.decide.placement.candidates import places_of
-from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS, nvlink_parts
+from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS, MOST_BANDWIDTH, nvlink_parts
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
-from gpulaunch.decide.placement.histogram import Histogram
 from gpulaunch.decide.placement.mapping import Mapper
+from gpulaunch.decide.placement.search import Figure, Weigh
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
-from gpulaunch.profiles.pattern import PATTERNS, Pattern
+from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record
 from gpulaunch.typing import Literal
 
@@ -31,10 +29,9 @@ ScoreName = Literal[
     "aggregate_bandwidth",
     "fragmentation",
 ]
-Weigh = Callable[[int], int]
-"""A figure of a set, given its mask."""
 
-_NO_BOUND = 1 << 62
+MOST_TABULATED = 16
+"""Number of GPUs up to which sums over all sets are tabulated: 65,536."""
 
 
 class Scores(Record):
@@ -64,24 +61,12 @@ class Scores(Record):
     communication_cost: int
 
 
-class Score(Record):
-    """One score of the candidates of a problem, by mask.
-
-    Attributes:
-        bound: at least the value.
-        stages: better and better bounds; the last is the value itself. Empty if `bound` is.
-    """
-
-    bound: Weigh
-    stages: tuple[Weigh, ...] = ()
-
-
 class Scorer:
-    """Weighs the candidates of one problem.
+    """Weighs the candidates of one problem, by mask.
 
     Args:
         fabric: the machine.
-        free: positions of the GPUs that are free; masks are of these.
+        free: positions of the GPUs that are free.
         count: number of GPUs in a candidate.
         pattern: pattern of the job.
         model: name of the effective-bandwidth model.
@@ -98,25 +83,20 @@ class Scorer:
         model: str,
         scope: Sequence[int],
         *,
-        many: bool,
+        many: bool = False,
     ) -> None:
         self.fabric = fabric
         self.free = free
-        self.count = count
         self.collective = pattern.collective
         self.edges = pattern.edges(count)
         self._model = model
         self._scope = scope
-        kind = [[fabric.kind[a][b] for b in free] for a in free]
-        self._histogram = Histogram(kind, len(fabric.kinds), table=many)
-        self._positions: dict[int, list[int]] = {}
-        self._cuts: dict[int, int] = {}
-
-    def positions(self, mask: int) -> list[int]:
-        """Return the GPUs of a candidate as positions in the fabric, ascending."""
-        if mask not in self._positions:
-            self._positions[mask] = [self.free[place] for place in places_of(mask, len(self.free))]
-        return self._positions[mask]
+        self._modelled = fabric.effective.setdefault(model, {})
+        self._sum_among = (
+            fabric.sums_among.__getitem__
+            if many and len(fabric.gpus) <= MOST_TABULATED
+            else fabric.sum_among
+        )
 
     @cached_property
     def traffic(self) -> Traffic:
@@ -137,184 +117,96 @@ class Scorer:
                 return BANDWIDTH_MODELS[self._model](self.fabric, (a, b))
         return 0
 
-    # ------------------------------------------------------------------ scores to compare
-    # candidates by
+    # ------------------------------------------------------------------ figures to compare by
 
-    def score(self, name: ScoreName, by: Sequence[ScoreName], minimum: int = 0) -> Score:
-        """Return a score by name.
+    def figure(self, name: ScoreName, by: Sequence[ScoreName], minimum: int = 0) -> Figure:
+        """Return a score as a figure by which candidates are compared.
 
         Args:
             name: name of the score.
             by: all scores that are compared, in order: the mapping is the best one by these.
             minimum: bandwidth that is adequate, 1e-6 GB/s.
         """
-        plain = {
-            "nvlink": Score(
-                lambda _: 1,
-                (lambda mask: int(len(nvlink_parts(self.fabric, self.positions(mask))) == 1),),
-            ),
-            "preserved_bandwidth": Score(self._weights[1]),
-            "lasting_bandwidth": Score(self._lasting),
-            "fragmentation": Score(
-                lambda _: 0, (lambda mask: -round(self.fragmentation(mask) * UNIT),)
-            ),
-        }
-        if name in plain:
-            return plain[name]
+        if name == "nvlink":
+            return Figure(lambda mask: int(len(nvlink_parts(self.fabric, self._gpus(mask))) == 1))
+        if self._regions(name):
+            return Figure(self._weigh_rest(name))
+        if name == "fragmentation":
+            return Figure(lambda mask: -round(self.fragmentation(mask) * UNIT))
         slowest_first = slowest_decides(by)
         if name == "aggregate_bandwidth":
-            return self._aggregate_score(slowest_first=slowest_first)
-        effective = self._effective_score(slowest_first=slowest_first)
+            return self._aggregate(slowest_first=slowest_first)
+        effective = self._effective(slowest_first=slowest_first)
         if name == "effective_bandwidth":
             return effective
-        return Score(
-            _cap(minimum, effective.bound),
-            tuple(_cap(minimum, stage) for stage in effective.stages),
+        value, bound = effective.value, effective.bound
+        return Figure(
+            lambda mask: min(minimum, value(mask)),
+            bound and (lambda mask: min(minimum, bound(mask))),
         )
 
-    @cached_property
-    def _weights(self) -> tuple[Weigh, Weigh]:
-        """Sum of w over all pairs of a candidate, and of the GPUs that it leaves free.
+    def _gpus(self, mask: int) -> list[int]:
+        return self.fabric.positions(mask)
 
-        Source: mapa-sc21 Eq. 3.
+    def _regions(self, name: ScoreName) -> tuple[Sequence[int], ...]:
+        """Return the GPUs among which a score counts what a set leaves."""
+        free, scope = self.free, self._scope
+        return {"preserved_bandwidth": (free,), "lasting_bandwidth": (free, scope)}.get(name, ())
+
+    def sparing(self, name: ScoreName) -> tuple[list[int], int] | None:
+        """Return what a set is worth to a score that counts what it leaves; None for any other.
+
+        Returns:
+            What each position adds, and how often w of each pair within the set does, 1e-6 GB/s.
         """
-        return self._histogram.sums([kind.weight for kind in self.fabric.kinds])
+        regions = self._regions(name)
+        own = [-sum([row[b] for region in regions for b in region]) for row in self.fabric.weight]
+        return (own, len(regions)) if regions else None
 
-    @cached_property
-    def _links(self) -> dict[int, int]:
-        """Sum of w over the links of each position in reach to all others in reach."""
-        weights, kind = [kind.weight for kind in self.fabric.kinds], self.fabric.kind
-        return {a: sum(weights[kind[a][b]] for b in self._scope) for a in self._scope}
+    def _weigh_rest(self, name: ScoreName) -> Weigh:
+        """Return what weighs the sum of w over all pairs that a set leaves in some regions."""
+        weight, among = self.fabric.weight, self._sum_among
+        regions = self._regions(name)
+        every = sum(sum([weight[a][b] for a in region for b in region]) for region in regions) // 2
+        own, times = self.sparing(name) or ([], 0)
+        sums = _subset_sums(own)
+        return lambda mask: every + sums(mask) + times * among(mask)
 
-    @cached_property
-    def _all_links(self) -> int:
-        return sum(self._links.values()) // 2
-
-    def _lasting(self, mask: int) -> int:
-        among, preserved = self._weights
-        links = self._links
-        lost = sum([links[gpu] for gpu in self.positions(mask)]) - among(mask)
-        return preserved(mask) + self._all_links - lost
-
-    def _aggregate_score(self, *, slowest_first: bool) -> Score:
+    def _aggregate(self, *, slowest_first: bool) -> Figure:
         # Without edges every pair counts, so that such jobs stay compact, too.
         if not self.edges or self.traffic.alike:
-            return Score(self._weights[0])
-        return Score(
-            self._most_total,
-            (self._most_total_by_degree, lambda mask: self._total(mask, slowest_first)),
+            return Figure(self._sum_among)
+        return Figure(
+            lambda mask: self.mapper.figures(self._gpus(mask), slowest_first=slowest_first)[1],
+            lambda mask: self.traffic.most_total(self._gpus(mask)),
         )
 
-    def _effective_score(self, *, slowest_first: bool) -> Score:
+    def _effective(self, *, slowest_first: bool) -> Figure:
         if not self.edges:
-            return Score(lambda _: 0)
+            return Figure(lambda _: 0)
         if not self.collective:
-            by_gpu = self._most_slowest_by_gpu
-            return Score(
-                self._most_slowest, (by_gpu, lambda mask: self._slowest(mask, slowest_first))
+            return Figure(
+                lambda mask: self.mapper.figures(self._gpus(mask), slowest_first=slowest_first)[0],
+                lambda mask: self.traffic.most_slowest(self._gpus(mask)),
             )
-        if self._model == "mapa":
-            return Score(self._most_mapa, (self._modelled,))
-        if self._model != "cut":
-            return Score(lambda _: _NO_BOUND, (self._modelled,))
-        return Score(self._most_cut, (self._most_cut_by_gpu, self._modelled))
-
-    # ------------------------------------------------------------------ of collectives
-
-    @cached_property
-    def _cut_bounds(self) -> CutBounds:
-        return CutBounds(self.fabric, self.count)
-
-    def _most_cut(self, mask: int) -> int:
-        return self._histogram.derived("cut", self._histogram.packed(mask), self._cut_bounds.most)
-
-    def _most_cut_by_gpu(self, mask: int) -> int:
-        """Bound the cut by the links of the GPU with the fewest: no cut is wider."""
-        derived = self._histogram.derived
-        most = self._most_cut(mask)
-        if any(self.fabric.into_switch):
-            return most
-        bounds = self._cut_bounds
-        narrowest = min(
-            [derived("links", row, bounds.links_of_gpu) for row in self._histogram.for_each(mask)]
-        )
-        return min(
-            most,
-            max(narrowest, derived("joined", self._histogram.packed(mask), bounds.most_joined)),
+        bound = MOST_BANDWIDTH.get(self._model)
+        return Figure(
+            self._modelled_bandwidth,
+            bound and (lambda mask: bound(self.fabric, self._gpus(mask))),
         )
 
-    def _most_mapa(self, mask: int) -> int:
-        most = partial(most_mapa, self.fabric, len(PATTERNS["ring"].edges(self.count)))
-        return self._histogram.derived("mapa", self._histogram.packed(mask), most)
-
-    def _modelled(self, mask: int) -> int:
-        if mask not in self._cuts:
-            self._cuts[mask] = BANDWIDTH_MODELS[self._model](self.fabric, self.positions(mask))
-        return self._cuts[mask]
-
-    # ------------------------------------------------------------------ of mappings
-
-    @cached_property
-    def _traffic_bounds(self) -> TrafficBounds:
-        return TrafficBounds(self.traffic)
-
-    def _most_total(self, mask: int) -> int:
-        return self._histogram.derived(
-            "total", self._histogram.packed(mask), self._traffic_bounds.most_total
-        )
-
-    def _most_total_by_degree(self, mask: int) -> int:
-        """Bound the total by the rank with the most edges.
-
-        It sits somewhere, and has the links there; the others have the best of all.
-        """
-        degree = max(self.traffic.degree)
-        bounds, derived = self._traffic_bounds, self._histogram.derived
-        if degree < self.count - 1:  # with so many other edges it bounds no better
-            return self._most_total(mask)
-        rows = self._histogram.for_each(mask)
-        own = max(
-            derived("row", row, lambda counts: bounds.most_of(counts, degree)) for row in rows
-        )
-        edges = len(self.edges) - degree
-        rest = derived(
-            "rest", self._histogram.packed(mask), lambda counts: bounds.most_of(counts, edges)
-        )
-        return min(self._most_total(mask), own + rest)
-
-    def _total(self, mask: int, slowest_first: bool) -> int:
-        return self.mapper.figures(self.positions(mask), slowest_first=slowest_first)[1]
-
-    def _most_slowest(self, mask: int) -> int:
-        packed = self._histogram.packed(mask)
-        return min(
-            self._histogram.derived("slowest", packed, self._traffic_bounds.most_slowest),
-            self._most_anywhere,
-        )
-
-    def _most_slowest_by_gpu(self, mask: int) -> int:
-        """Bound the slowest edge: every rank sits on some GPU, and every GPU has some rank."""
-        speeds = self._speeds(mask)
-        return min(self._most_slowest(mask), _slowest_rank(speeds), *map(max, speeds))
-
-    @cached_property
-    def _most_anywhere(self) -> int:
-        """Return the highest speed of every rank, with all free GPUs around it."""
-        return _slowest_rank(self._speeds(self._histogram.every))
-
-    def _speeds(self, mask: int) -> list[tuple[int, ...]]:
-        """Return for each GPU how fast each kind of rank would be on it."""
-        derived, speeds = self._histogram.derived, self._traffic_bounds.speeds
-        return [derived("speeds", row, speeds) for row in self._histogram.for_each(mask)]
-
-    def _slowest(self, mask: int, slowest_first: bool) -> int:
-        return self.mapper.figures(self.positions(mask), slowest_first=slowest_first)[0]
+    def _modelled_bandwidth(self, mask: int) -> int:
+        found = self._modelled.get(mask)
+        if found is None:
+            model = BANDWIDTH_MODELS[self._model]
+            found = self._modelled[mask] = model(self.fabric, self._gpus(mask))
+        return found
 
     # ------------------------------------------------------------------ figures to report
 
     def fragmentation(self, mask: int) -> float:
         """Return the fragmentation of a candidate; see utility.fragmentation."""
-        sockets = [self.fabric.socket[gpu] for gpu in self.positions(mask)]
+        sockets = [self.fabric.socket[gpu] for gpu in self._gpus(mask)]
         return fragmentation(self._free_by_socket, self._total_by_socket, sockets)
 
     @cached_property
@@ -327,31 +219,37 @@ class Scorer:
 
     def scores(self, mask: int, mapping: Mapping) -> Scores:
         """Return all scores of a candidate with a mapping of it."""
-        gpus = self.positions(mask)
         effective = None
         if self.edges:
-            effective = (self._modelled(mask) if self.collective else mapping.slowest) / UNIT
+            speed = self._modelled_bandwidth(mask) if self.collective else mapping.slowest
+            effective = speed / UNIT
         return Scores(
             aggregate_bandwidth=mapping.total / UNIT if self.edges else None,
             effective_bandwidth=effective,
-            preserved_bandwidth=self._weights[1](mask) / UNIT,
-            lasting_bandwidth=self._lasting(mask) / UNIT,
+            preserved_bandwidth=self._weigh_rest("preserved_bandwidth")(mask) / UNIT,
+            lasting_bandwidth=self._weigh_rest("lasting_bandwidth")(mask) / UNIT,
             fragmentation=self.fragmentation(mask),
-            communication_cost=communication_cost(self.fabric.distance, gpus),
+            communication_cost=communication_cost(self.fabric.distance, self._gpus(mask)),
         )
 
 
-def _slowest_rank(speeds: list[tuple[int, ...]]) -> int:
-    """Return the least that a kind of rank could reach on the best GPU for it."""
-    found: list[int] = [max(rank) for rank in zip(*speeds, strict=True)]
-    return min(found)
+def _subset_sums(values: Sequence[int]) -> Weigh:
+    """Return what sums up the values of a mask's positions."""
+    tables = []  # of eight bits each, the lowest first
+    for end in range(len(values), 0, -8):
+        sums = [0]
+        for value in reversed(values[max(0, end - 8) : end]):
+            sums += [known + value for known in sums]
+        tables.append(sums)
+    if len(tables) == 1:
+        return tables[0].__getitem__
+    if len(tables) == 2:
+        low, high = tables
+        return lambda mask: low[mask & 255] + high[mask >> 8]
+    return lambda mask: sum([sums[mask >> 8 * i & 255] for i, sums in enumerate(tables)])
 
 
 def slowest_decides(by: Sequence[ScoreName]) -> bool:
     """Return whether the best mapping has the fastest slowest edge, not the largest sum."""
     of_mapping = ("adequate_bandwidth", "effective_bandwidth", "aggregate_bandwidth")
     return next((name for name in by if name in of_mapping), None) != "aggregate_bandwidth"
-
-
-def _cap(minimum: int, weigh: Weigh) -> Weigh:
-    return lambda mask: min(minimum, weigh(mask))

@@ -1,104 +1,122 @@
-"""The candidates in order, the best first, without weighing all of them in full.
-
-Every candidate waits under the most that its scores could be. The first one in that order is
-weighed a little better, and waits again if it is worse than it seemed; a candidate that comes first
-with nothing left to weigh is the next best.
-"""
+"""The best of many sets, by figures that are compared one after the other."""
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterator, Sequence
-from heapq import heapify, heappop, heapreplace
+from heapq import nlargest
 
-from gpulaunch.decide.placement.scores import Score, Weigh
+from gpulaunch.decide.placement.candidates import Limits
+from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.records import Record
 
-MOST_TRIES = 2_000_000
-"""Exchanges that are tried, times the cube of the set's size: the cost of weighing a set."""
+Weigh = Callable[[int], int]
+"""A figure of a set, given its mask; more is better."""
+
+MOST_GROWN = 40_000
+"""Sets that are looked at while sets grow, where all are too many to compare: some 60 ms."""
 
 
-class Ranked(Record):
-    """A candidate in its place.
+class Figure(Record):
+    """A figure by which sets are compared.
 
     Attributes:
-        mask: the set.
-        figures: its scores in the order in which they are compared; those after the one that put it
-            in its place may be no more than bounds.
+        value: returns it.
+        bound: returns at least as much, and quicker; None if the figure itself is quick.
     """
 
-    mask: int
-    figures: tuple[int, ...]
+    value: Weigh
+    bound: Weigh | None = None
 
 
-def ranked(masks: Sequence[int], scores: Sequence[Score], known: int = 0) -> Iterator[Ranked]:
-    """Yield candidates by their first score, then the second, and so on, then the lowest indices.
+def best_set(masks: Sequence[int], figures: Sequence[Figure]) -> int:
+    """Return the set with the largest first figure, of equals second figure, and so on.
+
+    Of those that are still equal it has the lowest indices.
 
     Args:
-        masks: sets, of which the larger number has the lower indices.
-        scores: the scores, the first one first.
-        known: number of first figures that are to be exact in any case.
+        masks: at least one set.
+        figures: the figures that decide, the first one first.
     """
-    stages: list[tuple[int, Weigh]] = [
-        (i, stage) for i, score in enumerate(scores) for stage in score.stages
-    ]
-    # exact[n]: figures that are exact after n stages
-    exact = [*(place for place, _ in stages), len(scores)]
-    columns = [[-score.bound(mask) for mask in masks] for score in scores]
-    waiting = [(*entry, 0) for entry in zip(*columns, (-mask for mask in masks), strict=True)]
-    heapify(waiting)
-    while waiting:
-        *figures, mask, done = waiting[0]
-        sure = exact[done]
-        if done == len(stages) or (
-            sure >= known and all(tuple(figures[:sure]) < rival[:sure] for rival in waiting[1:3])
-        ):
-            heappop(waiting)
-            yield Ranked(-mask, tuple(-figure for figure in figures))
-        else:
-            place, weigh = stages[done]
-            figures[place] = -weigh(-mask)
-            heapreplace(waiting, (*figures, mask, done + 1))
+    for figure in figures:
+        if len(masks) == 1:
+            break
+        masks = _largest(masks, figure)
+    return max(masks)
 
 
-def climb(
-    start: Sequence[int],
-    swaps: Sequence[int],
-    scores: Sequence[Score],
-    allowed: Callable[[int], bool],
-) -> Ranked:
-    """Return the best of the sets that a chain of better and better single exchanges leads to.
+def ranked(masks: Sequence[int], figures: Sequence[Figure]) -> Iterator[int]:
+    """Yield sets, the best first."""
+    left = set(masks)
+    while left:
+        best = best_set(list(left), figures)
+        yield best
+        left.remove(best)
+
+
+def _largest(masks: Sequence[int], figure: Figure) -> list[int]:
+    """Return the sets with the largest figure."""
+    if figure.bound is None:
+        values = [figure.value(mask) for mask in masks]
+        most = max(values)
+        return [mask for mask, value in zip(masks, values, strict=True) if value == most]
+    found: list[int] = []
+    for bound, mask in sorted(zip(map(figure.bound, masks), masks, strict=True), reverse=True):
+        if found and bound < most:
+            break
+        value = figure.value(mask)
+        if not found or value > most:
+            most, found = value, []
+        if value == most:
+            found.append(mask)
+    return found
+
+
+def grow_sets(
+    fabric: Fabric, count: int, limits: Limits, own: Sequence[int], among: int
+) -> list[int]:
+    """Return sets that grew one GPU at a time, where all sets are too many to compare.
+
+    Of all that one more GPU makes of the sets so far those with the most worth grow on: beam search
+    (Lowerre, The HARPY speech recognition system, 1976).
 
     Args:
-        start: sets to begin with, at least one.
-        swaps: bits of the GPUs that may be swapped in and out.
-        scores: the scores, the first one first.
-        allowed: returns whether a set may be chosen.
+        fabric: the links.
+        count: number of GPUs in a set.
+        limits: rules that the sets keep.
+        own: worth of each position, 1e-6 GB/s.
+        among: how often w of the links within a set counts besides.
+
+    Returns:
+        As many as grew to this size, perhaps none.
     """
-    best = max((_weigh(mask, scores) for mask in start), key=_sort_key)
-    tries = max(MOST_TRIES // best.mask.bit_count() ** 3, len(swaps))
-    improved = True
-    while improved and tries > 0:
-        improved = False
-        for out in [bit for bit in swaps if best.mask & bit]:
-            for into in [bit for bit in swaps if not best.mask & bit]:
-                if tries > 0 and best.mask & out and allowed(best.mask ^ out ^ into):
-                    tries -= 1
-                    other = _weigh(best.mask ^ out ^ into, scores, best.figures)
-                    if _sort_key(other) > _sort_key(best):
-                        best, improved = other, True
-    return best
-
-
-def _sort_key(candidate: Ranked) -> tuple[tuple[int, ...], int]:
-    return candidate.figures, candidate.mask
-
-
-def _weigh(mask: int, scores: Sequence[Score], least: tuple[int, ...] = ()) -> Ranked:
-    """Return a set with its scores, as far as is needed to see that it is worse than the least."""
-    figures: list[int] = []
-    for i, score in enumerate(scores):
-        for weigh in (score.bound, *score.stages):
-            figure = weigh(mask)
-            if least and (*figures, figure) < least[: i + 1]:
-                return Ranked(mask, (*figures, figure))
-        figures.append(figure)
-    return Ranked(mask, tuple(figures))
+    weight = [[among * weight for weight in row] for row in fabric.weight]
+    found: dict[int, int] = {}
+    for group in limits.groups:
+        gpus = fabric.positions(limits.admitted & group & ~limits.required)
+        width = max(1, MOST_GROWN // (len(limits.groups) * count * max(1, len(gpus))))
+        start = fabric.positions(limits.required)
+        pulls = [own[gpu] + sum(weight[gpu][other] for other in start) for gpu in gpus]
+        beam = [(0, limits.required, pulls)]
+        for _ in range(count - len(start)):
+            grown = {}
+            for worth, mask, pulls in beam:
+                barred = mask
+                for held, most in limits.at_most:
+                    if (mask & held).bit_count() >= most:
+                        barred |= held
+                for gpu, pull in zip(gpus, pulls, strict=True):
+                    if not fabric.bit[gpu] & barred:
+                        grown[mask | fabric.bit[gpu]] = (worth + pull, gpu, pulls)
+            best = nlargest(width, ((worth, mask) for mask, (worth, _, _) in grown.items()))
+            beam = []
+            for worth, mask in best:
+                _, gpu, pulls = grown[mask]
+                row = weight[gpu]
+                beam.append(
+                    (
+                        worth,
+                        mask,
+                        [pull + row[other] for pull, other in zip(pulls, gpus, strict=True)],
+                    )
+                )
+        found.update((mask, worth) for worth, mask, _ in beam)
+    return list(found)

@@ -136,15 +136,6 @@ class Traffic:
         return [ends[rank] for rank in range(self.ranks)]
 
     @cached_property
-    def profiles(self) -> list[tuple[int, ...]]:
-        """The kinds of ranks by the shares of their edges, heaviest first; each kind once."""
-        found: dict[int, list[int]] = {}
-        for a, b, share in self.edges:
-            found.setdefault(a, []).append(share)
-            found.setdefault(b, []).append(share)
-        return sorted({tuple(sorted(shares)) for shares in found.values()})
-
-    @cached_property
     def connected_order(self) -> list[int]:
         """The ranks, so that each but the first has as many edges to the ones before as can be.
 
@@ -186,6 +177,34 @@ class Traffic:
         edges = set(self.edges)
         moved = {((a + 1) % self.ranks, (b + 1) % self.ranks, share) for a, b, share in edges}
         return edges == {(min(a, b), max(a, b), share) for a, b, share in moved}
+
+    def most_total(self, gpus: Sequence[int]) -> int:
+        """Return at least the total of any mapping to a set.
+
+        The heaviest edges get the best links, and no GPU has more edges than any rank.
+        """
+        rows = self._rows(self.gain[0], gpus)
+        links = sorted([gain for i, row in enumerate(rows) for gain in row[:i]], reverse=True)
+        shares = [self.shares[share] for share in sorted(share for _, _, share in self.edges)]
+        edges = sum([int(gain * share) + 1 for gain, share in zip(links, shares, strict=False)])
+        most = max(self.degree)
+        ends = sum([sum(sorted(row, reverse=True)[:most]) for row in rows])
+        return min(edges, ends // 2)
+
+    def most_slowest(self, gpus: Sequence[int]) -> int:
+        """Return at least the slowest edge of any mapping to a set.
+
+        Each GPU has as many edges as some rank, and some GPU as many as the rank with most.
+        """
+        if not self.speed:
+            return 0
+        rows = [sorted(row, reverse=True) for row in self._rows(self.speed[-1], gpus)]
+        fewest, most = min(self.degree) - 1, max(self.degree) - 1
+        return min(*[row[fewest] for row in rows], max([row[most] for row in rows]))
+
+    def _rows(self, figure: Sequence[int], gpus: Sequence[int]) -> list[list[int]]:
+        """Return a figure of each link of each GPU of a set."""
+        return [[figure[row[b]] for b in gpus] for row in [self.fabric.kind[a] for a in gpus]]
 
     def figures(self, gpus: Sequence[int]) -> Mapping:
         """Return a mapping with its figures."""
