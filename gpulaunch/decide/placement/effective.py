@@ -176,7 +176,7 @@ def ring_counts(fabric: Fabric, gpus: Sequence[int]) -> tuple[int, int, int]:
     links (or more than double), then the most single ones.
     """
     mapper = _ring_mapper(fabric, len(gpus))
-    _, total = mapper.figures(sorted(gpus), slowest_first=False)
+    total = mapper.total(sorted(gpus), slowest_first=False)
     doubles, singles = divmod(total % _COUNTS, _MANY)
     return doubles, singles, len(mapper.traffic.edges) - doubles - singles
 

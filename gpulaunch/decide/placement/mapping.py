@@ -4,7 +4,9 @@
 from collections.abc import Callable, Sequence
 from itertools import combinations
 
+from gpulaunch.decide.placement.embedding import Embedding
 from gpulaunch.decide.placement.rank_search import RankSearch
+from gpulaunch.decide.placement.search import plain
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.typing import TypeVar
 
@@ -34,8 +36,9 @@ class Mapper:
         self.traffic = traffic
         self._kind = traffic.fabric.kind
         self._left = EFFORT
-        self._known: dict[object, tuple[int, int]] = {}
+        self._known: dict[object, int] = {}
         self._orders: dict[object, list[int]] = {}
+        self._embeddings: dict[int, Embedding] = {}
 
     @property
     def gave_up(self) -> bool:
@@ -53,13 +56,13 @@ class Mapper:
 
         Source: mapa-sc21 3.3, which leaves the choice among isomorphic matches to Eq. 1.
         """
-        kind = self._kind
         if not self.traffic.edges:
             return Mapping(tuple(gpus), 0, 0)
-        if self.traffic.alike or len({kind[a][b] for a, b in combinations(gpus, 2)}) == 1:
+        if self.traffic.alike or len({self._kind[a][b] for a, b in combinations(gpus, 2)}) == 1:
             return self.traffic.figures(gpus)
         if len(gpus) <= EXACT_RANKS:
-            slowest, total = self.figures(gpus, slowest_first=slowest_first)
+            slowest = self.slowest(gpus, slowest_first=slowest_first)
+            total = self.total(gpus, slowest_first=slowest_first)
             found: list[int] | None = None
             if not self.gave_up:
                 found = self._search(gpus, slowest, lambda search: search.first_mapping(total))
@@ -72,25 +75,67 @@ class Mapper:
             else near
         )
 
-    def figures(self, gpus: Sequence[int], *, slowest_first: bool) -> tuple[int, int]:
-        """Return slowest edge and total of the best mapping to a set; see best."""
-        if len(gpus) > EXACT_RANKS:
-            return self.near_best(gpus, slowest_first=slowest_first).figures
+    def slowest(self, gpus: Sequence[int], *, slowest_first: bool) -> int:
+        """Return the slowest edge of the best mapping to a set; see best."""
+        if not self.traffic.speed:
+            return 0
+        least = 0 if slowest_first else self.total(gpus, slowest_first=False)
+        return self._figure("slowest", gpus, least, slowest_first=slowest_first)
+
+    def with_fastest_edges(self, masks: Sequence[int]) -> list[int]:
+        """Return those of some sets whose best mapping has the fastest slowest edge."""
+        if self.traffic.ranks > EXACT_RANKS:
+            positions = self.traffic.fabric.positions
+            speed = plain(lambda mask: self.slowest(positions(mask), slowest_first=True))
+            return speed.largest(masks)
+        every = 0
+        for mask in masks:
+            every |= mask
+        for floor in self.traffic.floors:
+            embedding = self._embedding(floor)
+            if embedding.fits(every):
+                found = [mask for mask in masks if embedding.fits(mask)]
+                if found:
+                    return found
+        return []
+
+    def _embedding(self, floor: int) -> Embedding:
+        if floor not in self._embeddings:
+            self._embeddings[floor] = Embedding(self.traffic, floor)
+        return self._embeddings[floor]
+
+    def total(self, gpus: Sequence[int], *, slowest_first: bool) -> int:
+        """Return the total of the best mapping to a set; see best."""
+        floor = self.slowest(gpus, slowest_first=True) if slowest_first else 0
+        return self._figure("total", gpus, floor, slowest_first=slowest_first)
+
+    def _figure(self, name: str, gpus: Sequence[int], least: int, *, slowest_first: bool) -> int:
+        """Return a figure of the best mapping, given the least that the other one has to be."""
         _, links = _canonical_order(self._kind, gpus)
-        key = (slowest_first, *links)  # sets whose links are alike have the same figures
+        key = (name, slowest_first, *links)  # sets whose links are alike have the same figures
         if key not in self._known:
-            found = None if self.gave_up else self._figures(gpus, slowest_first=slowest_first)
-            self._known[key] = found or self.near_best(gpus, slowest_first=slowest_first).figures
+            found: int | None = None
+            if len(gpus) <= EXACT_RANKS and not self.gave_up:
+                found = (
+                    self._most_total(gpus, least)
+                    if name == "total"
+                    else self._fastest_floor(gpus, least)
+                    if least
+                    else self._fastest_edge(gpus)
+                )
+            if found is None or self.gave_up:
+                found = getattr(self.near_best(gpus, slowest_first=slowest_first), name)
+            self._known[key] = found
         return self._known[key]
 
-    def _figures(self, gpus: Sequence[int], *, slowest_first: bool) -> tuple[int, int] | None:
-        if slowest_first:
-            slowest = self._fastest_floor(gpus, 0)
-            total = self._search(gpus, slowest, lambda search: search.best_total(), connected=True)
-        else:
-            total = self._search(gpus, 0, lambda search: search.best_total(), connected=True)
-            slowest = self._fastest_floor(gpus, total)
-        return None if self.gave_up else (slowest, total)
+    def _fastest_edge(self, gpus: Sequence[int]) -> int:
+        """Return the fastest slowest edge of all mappings to a set."""
+        mask = self.traffic.fabric.mask(gpus)
+        return next(floor for floor in self.traffic.floors if self._embedding(floor).fits(mask))
+
+    def _most_total(self, gpus: Sequence[int], floor: int) -> int:
+        """Return the largest total of all mappings to a set whose edges are not slower."""
+        return self._search(gpus, floor, lambda search: search.best_total(), connected=True)
 
     def _search(
         self,
@@ -110,8 +155,6 @@ class Mapper:
 
     def _fastest_floor(self, gpus: Sequence[int], total: int) -> int:
         """Return the fastest slowest edge of all mappings to a set with at least this total."""
-        if not self.traffic.speed:
-            return 0
         kinds = {self._kind[a][b] for a, b in combinations(gpus, 2)}
         floors = sorted({speeds[kind] for speeds in self.traffic.speed for kind in kinds})
         # floors[low] is reached, floors[high] is not; any mapping reaches the lowest.

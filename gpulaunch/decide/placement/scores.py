@@ -7,13 +7,13 @@ negative.
 
 from collections import Counter
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 
 from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS, MOST_BANDWIDTH, nvlink_parts
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
-from gpulaunch.decide.placement.search import Figure, Weigh
+from gpulaunch.decide.placement.search import Figure, Weigh, bounded, plain
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import Pattern
@@ -128,22 +128,24 @@ class Scorer:
             minimum: bandwidth that is adequate, 1e-6 GB/s.
         """
         if name == "nvlink":
-            return Figure(lambda mask: int(len(nvlink_parts(self.fabric, self._gpus(mask))) == 1))
+            return plain(lambda mask: int(len(nvlink_parts(self.fabric, self._gpus(mask))) == 1))
         if self._regions(name):
-            return Figure(self._weigh_rest(name))
+            return plain(self._weigh_rest(name))
         if name == "fragmentation":
-            return Figure(lambda mask: -round(self.fragmentation(mask) * UNIT))
+            return plain(lambda mask: -round(self.fragmentation(mask) * UNIT))
         slowest_first = slowest_decides(by)
         if name == "aggregate_bandwidth":
             return self._aggregate(slowest_first=slowest_first)
         effective = self._effective(slowest_first=slowest_first)
         if name == "effective_bandwidth":
             return effective
-        value, bound = effective.value, effective.bound
-        return Figure(
-            lambda mask: min(minimum, value(mask)),
-            bound and (lambda mask: min(minimum, bound(mask))),
-        )
+        enough = partial(self._with_enough, effective, minimum)
+        return Figure(lambda mask: min(minimum, effective.value(mask)), enough)
+
+    def _with_enough(self, effective: Figure, minimum: int, masks: Sequence[int]) -> list[int]:
+        """Return the sets that reach a bandwidth; if there is none, those with the most."""
+        found = [mask for mask in masks if effective.value(mask) >= minimum]
+        return found or effective.largest(masks)
 
     def _gpus(self, mask: int) -> list[int]:
         return self.fabric.positions(mask)
@@ -175,25 +177,26 @@ class Scorer:
     def _aggregate(self, *, slowest_first: bool) -> Figure:
         # Without edges every pair counts, so that such jobs stay compact, too.
         if not self.edges or self.traffic.alike:
-            return Figure(self._sum_among)
-        return Figure(
-            lambda mask: self.mapper.figures(self._gpus(mask), slowest_first=slowest_first)[1],
+            return plain(self._sum_among)
+        return bounded(
+            lambda mask: self.mapper.total(self._gpus(mask), slowest_first=slowest_first),
             lambda mask: self.traffic.most_total(self._gpus(mask)),
         )
 
     def _effective(self, *, slowest_first: bool) -> Figure:
         if not self.edges:
-            return Figure(lambda _: 0)
+            return plain(lambda _: 0)
         if not self.collective:
-            return Figure(
-                lambda mask: self.mapper.figures(self._gpus(mask), slowest_first=slowest_first)[0],
-                lambda mask: self.traffic.most_slowest(self._gpus(mask)),
+            slowest = plain(
+                lambda mask: self.mapper.slowest(self._gpus(mask), slowest_first=slowest_first)
+            )
+            return (
+                Figure(slowest.value, self.mapper.with_fastest_edges) if slowest_first else slowest
             )
         bound = MOST_BANDWIDTH.get(self._model)
-        return Figure(
-            self._modelled_bandwidth,
-            bound and (lambda mask: bound(self.fabric, self._gpus(mask))),
-        )
+        if bound is None:
+            return plain(self._modelled_bandwidth)
+        return bounded(self._modelled_bandwidth, lambda mask: bound(self.fabric, self._gpus(mask)))
 
     def _modelled_bandwidth(self, mask: int) -> int:
         found = self._modelled.get(mask)

@@ -20,15 +20,45 @@ class Figure(Record):
 
     Attributes:
         value: returns it.
-        bound: returns at least as much, and quicker; None if the figure itself is quick.
+        largest: returns those of some sets that have the most of it.
     """
 
     value: Weigh
-    bound: Weigh | None = None
+    largest: Callable[[Sequence[int]], list[int]]
+
+
+def plain(value: Weigh) -> Figure:
+    """Return a figure that is quick."""
+
+    def largest(masks: Sequence[int]) -> list[int]:
+        values = [value(mask) for mask in masks]
+        most = max(values)
+        return [mask for mask, figure in zip(masks, values, strict=True) if figure == most]
+
+    return Figure(value, largest)
+
+
+def bounded(value: Weigh, bound: Weigh) -> Figure:
+    """Return a figure that is slow, but has a quick bound: it is at most that."""
+
+    def largest(masks: Sequence[int]) -> list[int]:
+        found: list[int] = []
+        most = 0
+        for limit, mask in sorted(zip(map(bound, masks), masks, strict=True), reverse=True):
+            if found and limit < most:
+                break
+            figure = value(mask)
+            if not found or figure > most:
+                most, found = figure, []
+            if figure == most:
+                found.append(mask)
+        return found
+
+    return Figure(value, largest)
 
 
 def best_set(masks: Sequence[int], figures: Sequence[Figure]) -> int:
-    """Return the set with the largest first figure, of equals second figure, and so on.
+    """Return the set with the most of the first figure, of equals of the second, and so on.
 
     Of those that are still equal it has the lowest indices.
 
@@ -39,7 +69,7 @@ def best_set(masks: Sequence[int], figures: Sequence[Figure]) -> int:
     for figure in figures:
         if len(masks) == 1:
             break
-        masks = _largest(masks, figure)
+        masks = figure.largest(masks)
     return max(masks)
 
 
@@ -50,24 +80,6 @@ def ranked(masks: Sequence[int], figures: Sequence[Figure]) -> Iterator[int]:
         best = best_set(list(left), figures)
         yield best
         left.remove(best)
-
-
-def _largest(masks: Sequence[int], figure: Figure) -> list[int]:
-    """Return the sets with the largest figure."""
-    if figure.bound is None:
-        values = [figure.value(mask) for mask in masks]
-        most = max(values)
-        return [mask for mask, value in zip(masks, values, strict=True) if value == most]
-    found: list[int] = []
-    for bound, mask in sorted(zip(map(figure.bound, masks), masks, strict=True), reverse=True):
-        if found and bound < most:
-            break
-        value = figure.value(mask)
-        if not found or value > most:
-            most, found = value, []
-        if value == most:
-            found.append(mask)
-    return found
 
 
 def grow_sets(

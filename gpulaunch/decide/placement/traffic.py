@@ -76,6 +76,12 @@ class Traffic:
         )
 
     @cached_property
+    def floors(self) -> list[int]:
+        """The speeds that an edge can have, the fastest first."""
+        kinds = {kind for row in self.fabric.kind for kind in row}
+        return sorted({speeds[kind] for speeds in self.speed or () for kind in kinds}, reverse=True)
+
+    @cached_property
     def earlier(self) -> list[list[tuple[int, int]]]:
         """Return for each rank its neighbours of lower rank, with the shares of the edges."""
         found: list[list[tuple[int, int]]] = [[] for _ in range(self.ranks)]
@@ -190,17 +196,6 @@ class Traffic:
         most = max(self.degree)
         ends = sum([sum(sorted(row, reverse=True)[:most]) for row in rows])
         return min(edges, ends // 2)
-
-    def most_slowest(self, gpus: Sequence[int]) -> int:
-        """Return at least the slowest edge of any mapping to a set.
-
-        Each GPU has as many edges as some rank, and some GPU as many as the rank with most.
-        """
-        if not self.speed:
-            return 0
-        rows = [sorted(row, reverse=True) for row in self._rows(self.speed[-1], gpus)]
-        fewest, most = min(self.degree) - 1, max(self.degree) - 1
-        return min(*[row[fewest] for row in rows], max([row[most] for row in rows]))
 
     def _rows(self, figure: Sequence[int], gpus: Sequence[int]) -> list[list[int]]:
         """Return a figure of each link of each GPU of a set."""

@@ -1,0 +1,70 @@
+"""Whether a pattern fits a set of GPUs so that no edge is slower than asked."""
+# pure: decides on plain values
+
+from gpulaunch.decide.placement.traffic import Traffic
+
+
+class Embedding:
+    """A pattern over those links that are fast enough.
+
+    Args:
+        traffic: the pattern over the links, with speeds.
+        floor: the least speed of an edge, 1e-6 GB/s.
+
+    Attributes:
+        steps: partial mappings that were tried.
+    """
+
+    def __init__(self, traffic: Traffic, floor: int) -> None:
+        fabric = traffic.fabric
+        self.steps = 0
+        self._traffic = traffic.connected
+        # of each share of weight and each GPU: the GPUs that an edge of that weight may lead to
+        self._fast = [
+            [
+                sum(
+                    [
+                        bit
+                        for bit, kind in zip(fabric.bit, row, strict=True)
+                        if speeds[kind] >= floor
+                    ]
+                )
+                for row in fabric.kind
+            ]
+            for speeds in self._traffic.speed or ()
+        ]
+        self._bits = len(fabric.bit)
+        self._fewest = min(self._traffic.degree)
+        self._where = [0] * self._traffic.ranks
+
+    def fits(self, mask: int) -> bool:
+        """Return whether the ranks can be put on these GPUs, or on as many of them as there are."""
+        fast, fewest = self._fast[-1], self._fewest
+        usable, left = 0, mask
+        while left:
+            bit = left & -left
+            left ^= bit
+            if (fast[self._bits - bit.bit_length()] & mask).bit_count() >= fewest:
+                usable |= bit
+        if usable.bit_count() < self._traffic.ranks:
+            return False
+        return self._put(0, usable, usable)
+
+    def _put(self, rank: int, free: int, mask: int) -> bool:
+        traffic, fast = self._traffic, self._fast
+        if rank == traffic.ranks:
+            return True
+        self.steps += 1
+        allowed = free
+        for other, share in traffic.earlier[rank]:
+            allowed &= fast[share][self._where[other]]
+        degree = traffic.degree[rank]
+        while allowed:
+            bit = allowed & -allowed
+            allowed ^= bit
+            gpu = self._bits - bit.bit_length()
+            if (fast[-1][gpu] & mask).bit_count() >= degree:
+                self._where[rank] = gpu
+                if self._put(rank + 1, free ^ bit, mask):
+                    return True
+        return False
