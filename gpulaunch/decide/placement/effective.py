@@ -234,28 +234,26 @@ def measured(fabric: Fabric, gpus: Sequence[int]) -> int:
     return cut(fabric.calibrated, gpus) if known is None else round(known * UNIT)
 
 
-def _most_cut(fabric: Fabric, gpus: Sequence[int]) -> int:
+def _most_cut(fabric: Fabric, mask: int) -> int:
     """Return at least the cut of a set.
 
-    With a GPU that has no NVLink in it that is its fastest way to another; else what the GPU with
-    the fewest NVLinks has, or a ring over the fastest ways, or the fastest way between two parts.
+    It is the fastest way from a GPU that has no NVLink in the set. If there is none, no cut is
+    wider than the NVLinks of one GPU, and no way over PCIe faster than the fastest.
     """
-    counts = [kind.count for kind in fabric.kinds]
-    fastest, linked, alone = [], [], []
-    for a in gpus:
-        kind, hop = fabric.kind[a], fabric.hop[a]
-        fastest.append(max([hop[b] for b in gpus]))
-        linked.append(sum([fabric.direct[a][b] for b in gpus]) + fabric.into_switch[a])
-        if not any([counts[kind[b]] for b in gpus]):
-            alone.append(fastest[-1])
+    gpus = fabric.positions(mask)
+    alone = [a for a in gpus if not fabric.nvlinked[a] & mask]
     if alone:
-        return min(alone)
-    slow = [fabric.hop[a][b] for a in gpus for b in gpus if not counts[fabric.kind[a][b]]]
-    return max(min(fastest), min(linked), max(slow), nvls_bandwidth(fabric, gpus))
+        return min([max([fabric.hop[a][b] for b in gpus]) for a in alone])
+    into_switch = fabric.into_switch
+    linked = min([sum([fabric.direct[a][b] for b in gpus]) + into_switch[a] for a in gpus])
+    return max(
+        linked, fabric.fastest_pcie, nvls_bandwidth(fabric, gpus) if into_switch[gpus[0]] else 0
+    )
 
 
-def _most_mapa(fabric: Fabric, gpus: Sequence[int]) -> int:
+def _most_mapa(fabric: Fabric, mask: int) -> int:
     """Return at least Eq. 2 of the best ring, of whose edges each GPU has two."""
+    gpus = fabric.positions(mask)
     counts = [kind.count for kind in fabric.kinds]
     doubles = wired = slow = 0
     for a in gpus:
@@ -280,11 +278,11 @@ def _most_of_rings(gpus: int, doubles: int, wired: int, slow: int) -> int:
     return round(max(mapa_equation(*mix) for mix in mixes) * UNIT)
 
 
-MOST_BANDWIDTH: dict[str, Callable[[Fabric, Sequence[int]], int]] = {
+MOST_BANDWIDTH: dict[str, Callable[[Fabric, int], int]] = {
     "cut": _most_cut,
     "mapa": _most_mapa,
 }
-"""Quick bounds of effective bandwidth, by model."""
+"""Quick bounds of effective bandwidth, by model, of a set given as a mask."""
 
 BANDWIDTH_MODELS: dict[str, Callable[[Fabric, Sequence[int]], int]] = {
     "cut": cut,

@@ -19,6 +19,8 @@ class Embedding:
         fabric = traffic.fabric
         self.steps = 0
         self._traffic = traffic.connected
+        self._traffic_order = traffic.connected_order
+        self._last = 0
         # of each share of weight and each GPU: the GPUs that an edge of that weight may lead to
         self._fast = [
             [
@@ -37,8 +39,14 @@ class Embedding:
         self._fewest = min(self._traffic.degree)
         self._where = [0] * self._traffic.ranks
 
-    def fits(self, mask: int) -> bool:
-        """Return whether the ranks can be put on these GPUs, or on as many of them as there are."""
+    def fits(self, mask: int, effort: int) -> bool:
+        """Return whether the ranks can be put on these GPUs, or on as many of them as there are.
+
+        Args:
+            mask: the GPUs.
+            effort: partial mappings to try before it counts as not fitting.
+        """
+        self._last = self.steps + effort
         fast, fewest = self._fast[-1], self._fewest
         usable, left = 0, mask
         while left:
@@ -67,4 +75,11 @@ class Embedding:
                 self._where[rank] = gpu
                 if self._put(rank + 1, free ^ bit, mask):
                     return True
+                if self.steps > self._last:
+                    return False
         return False
+
+    def mapping(self) -> list[int]:
+        """Return the positions by rank of the set that has just fitted."""
+        by_rank = dict(zip(self._traffic_order, self._where, strict=True))
+        return [by_rank[rank] for rank in range(len(by_rank))]

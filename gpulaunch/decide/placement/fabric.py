@@ -131,6 +131,20 @@ class Fabric:
         planned = [kind.planned if kind.direct else 0 for kind in self.kinds]
         return [[planned[kind] for kind in row] for row in self.kind]
 
+    @cached_property
+    def nvlinked(self) -> list[int]:
+        """The GPUs to which each position has NVLinks, as a mask."""
+        counts = [kind.count for kind in self.kinds]
+        return [
+            sum([bit for bit, kind in zip(self.bit, row, strict=True) if counts[kind]])
+            for row in self.kind
+        ]
+
+    @cached_property
+    def fastest_pcie(self) -> int:
+        """What one step of a ring carries at most where it is not over NVLink, 1e-6 GB/s."""
+        return max((kind.hop for kind in self.kinds if kind.hop > kind.planned), default=0)
+
     def sum_among(self, mask: int) -> int:
         """Return the sum of w over all pairs of a set."""
         gpus = self.positions(mask)

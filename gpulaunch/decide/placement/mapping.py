@@ -6,15 +6,19 @@ from itertools import combinations
 
 from gpulaunch.decide.placement.embedding import Embedding
 from gpulaunch.decide.placement.rank_search import RankSearch
-from gpulaunch.decide.placement.search import plain
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.typing import TypeVar
 
 EXACT_RANKS = 8
 """Number of ranks up to which the best mapping is found; beyond, one that no exchange improves."""
 
-EFFORT = 300_000
-"""Partial mappings that one decision tries, in about 3 s, before good mappings have to do."""
+EFFORT = 50_000
+"""Partial mappings that one decision tries, in about 0.4 s, before good mappings have to do."""
+
+LEAST_EFFORT = 20
+"""Partial mappings that are tried after that to see how fast the edges of a set can be."""
+
+_QUICKER = 10  # so many steps of an embedding take as long as one of a search for the best sum
 
 MOST_EDGES_COUNTED = 2_000_000
 """Edges that are counted to improve one mapping of many ranks, in 0.2 s.
@@ -84,20 +88,25 @@ class Mapper:
 
     def with_fastest_edges(self, masks: Sequence[int]) -> list[int]:
         """Return those of some sets whose best mapping has the fastest slowest edge."""
-        if self.traffic.ranks > EXACT_RANKS:
-            positions = self.traffic.fabric.positions
-            speed = plain(lambda mask: self.slowest(positions(mask), slowest_first=True))
-            return speed.largest(masks)
         every = 0
         for mask in masks:
             every |= mask
         for floor in self.traffic.floors:
-            embedding = self._embedding(floor)
-            if embedding.fits(every):
-                found = [mask for mask in masks if embedding.fits(mask)]
+            if self._fits(every, floor):
+                found = [mask for mask in masks if self._fits(mask, floor)]
                 if found:
                     return found
         return []
+
+    def _fits(self, mask: int, floor: int) -> bool:
+        """Return whether a mapping to a set was found whose edges are not slower."""
+        if floor == self.traffic.floors[-1]:
+            return True
+        embedding = self._embedding(floor)
+        before = embedding.steps
+        fits = embedding.fits(mask, _QUICKER * max(self._left, LEAST_EFFORT))
+        self._left -= (embedding.steps - before) // _QUICKER
+        return fits
 
     def _embedding(self, floor: int) -> Embedding:
         if floor not in self._embeddings:
@@ -115,15 +124,14 @@ class Mapper:
         key = (name, slowest_first, *links)  # sets whose links are alike have the same figures
         if key not in self._known:
             found: int | None = None
-            if len(gpus) <= EXACT_RANKS and not self.gave_up:
-                found = (
-                    self._most_total(gpus, least)
-                    if name == "total"
-                    else self._fastest_floor(gpus, least)
-                    if least
-                    else self._fastest_edge(gpus)
-                )
-            if found is None or self.gave_up:
+            if name == "slowest" and slowest_first:
+                found = self._fastest_edge(gpus)
+            elif len(gpus) <= EXACT_RANKS and not self.gave_up:
+                exact = self._most_total if name == "total" else self._fastest_floor
+                found = exact(gpus, least)
+                if self.gave_up:
+                    found = None
+            if found is None:
                 found = getattr(self.near_best(gpus, slowest_first=slowest_first), name)
             self._known[key] = found
         return self._known[key]
@@ -131,7 +139,15 @@ class Mapper:
     def _fastest_edge(self, gpus: Sequence[int]) -> int:
         """Return the fastest slowest edge of all mappings to a set."""
         mask = self.traffic.fabric.mask(gpus)
-        return next(floor for floor in self.traffic.floors if self._embedding(floor).fits(mask))
+        return next(floor for floor in self.traffic.floors if self._fits(mask, floor))
+
+    def _fit(self, gpus: Sequence[int]) -> list[int]:
+        """Return a mapping to a set whose slowest edge is as fast as it can be."""
+        mask = self.traffic.fabric.mask(gpus)
+        for floor in self.traffic.floors:
+            if self._embedding(floor).fits(mask, _QUICKER * max(self._left, LEAST_EFFORT)):
+                return self._embedding(floor).mapping()
+        return list(gpus)
 
     def _most_total(self, gpus: Sequence[int], floor: int) -> int:
         """Return the largest total of all mappings to a set whose edges are not slower."""
@@ -155,8 +171,7 @@ class Mapper:
 
     def _fastest_floor(self, gpus: Sequence[int], total: int) -> int:
         """Return the fastest slowest edge of all mappings to a set with at least this total."""
-        kinds = {self._kind[a][b] for a, b in combinations(gpus, 2)}
-        floors = sorted({speeds[kind] for speeds in self.traffic.speed for kind in kinds})
+        floors = self.traffic.floors[::-1]
         # floors[low] is reached, floors[high] is not; any mapping reaches the lowest.
         low, high = 0, len(floors)
         while high - low > 1 and not self.gave_up:
@@ -176,8 +191,12 @@ class Mapper:
         order, links = _canonical_order(kind, gpus)
         key = (slowest_first, *links)
         if key not in self._orders:
+            ordered = [gpus[i] for i in order]
+            starts = [_place_greedily(self.traffic, ordered), ordered]
+            if slowest_first and self.traffic.speed:
+                starts.append(self._fit(gpus))
             self._orders[key] = _improve_by_swaps(
-                self.traffic, [gpus[i] for i in order], slowest_first=slowest_first
+                self.traffic, ordered, starts, slowest_first=slowest_first
             )
         return self.traffic.figures([gpus[order[i]] for i in self._orders[key]])
 
@@ -229,11 +248,10 @@ def _canonical_order(
     return order, [rows[order[b]][order[a]] for b in range(len(order)) for a in range(b)]
 
 
-def _improve_by_swaps(traffic: Traffic, gpus: Sequence[int], *, slowest_first: bool) -> list[int]:
-    """Return places of ranks in a set that no swap or reversal improves.
-
-    Ranks are placed one by one first.
-    """
+def _improve_by_swaps(
+    traffic: Traffic, gpus: Sequence[int], starts: Sequence[Sequence[int]], *, slowest_first: bool
+) -> list[int]:
+    """Return places of ranks in a set that no swap or reversal improves, from the best start."""
     kind = [[traffic.fabric.kind[a][b] for b in gpus] for a in gpus]
     place = {gpu: i for i, gpu in enumerate(gpus)}
     edges, gain, speed = traffic.edges, traffic.gain, traffic.speed
@@ -244,8 +262,7 @@ def _improve_by_swaps(traffic: Traffic, gpus: Sequence[int], *, slowest_first: b
         slowest = min([speed[share][link] for share, link in links]) if speed else 0
         return (slowest, total) if slowest_first else (total, slowest)
 
-    order = [place[gpu] for gpu in _place_greedily(traffic, gpus)]
-    order = max(order, list(range(len(gpus))), key=merit)
+    order = max(([place[gpu] for gpu in start] for start in starts), key=merit)
     best = merit(order)
     tries = MOST_EDGES_COUNTED // len(edges)
     improved = True

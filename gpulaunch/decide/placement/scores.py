@@ -196,7 +196,7 @@ class Scorer:
         bound = MOST_BANDWIDTH.get(self._model)
         if bound is None:
             return plain(self._modelled_bandwidth)
-        return bounded(self._modelled_bandwidth, lambda mask: bound(self.fabric, self._gpus(mask)))
+        return bounded(self._modelled_bandwidth, lambda mask: bound(self.fabric, mask))
 
     def _modelled_bandwidth(self, mask: int) -> int:
         found = self._modelled.get(mask)

@@ -78,8 +78,7 @@ class Traffic:
     @cached_property
     def floors(self) -> list[int]:
         """The speeds that an edge can have, the fastest first."""
-        kinds = {kind for row in self.fabric.kind for kind in row}
-        return sorted({speeds[kind] for speeds in self.speed or () for kind in kinds}, reverse=True)
+        return sorted({speed for speeds in self.speed or () for speed in speeds[:-1]}, reverse=True)
 
     @cached_property
     def earlier(self) -> list[list[tuple[int, int]]]:
