@@ -15,6 +15,9 @@ from gpulaunch.records import Record, field_names, replace
 UNIT = 1_000_000
 """Bandwidths are compared as whole numbers of 1e-6 GB/s: the order of a sum makes no difference."""
 
+MAPPED_GPUS = 8
+"""Number of GPUs up to which a machine's tables have the best mappings of all sets."""
+
 
 class Kind(Record):
     """One kind of links as placement sees it; bandwidths in 1e-6 GB/s per direction.
@@ -66,6 +69,8 @@ class Fabric:
         bit: the bit of each position in a mask of GPUs; the first has the largest.
         rings: best rings that were found: kinds of all links of a set -> names of its ring's.
         effective: effective bandwidths that were found: name of the model -> mask -> 1e-6 GB/s.
+        tables: figures of all sets, by name and mask; see tables.py.
+        orders: best mappings of all sets, by pattern; see tables.py.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -76,6 +81,8 @@ class Fabric:
         self.bit = [1 << count - 1 - i for i in range(count)]
         self._positions: dict[int, list[int]] = {}
         self.effective: dict[str, dict[int, int]] = {}
+        self.tables: dict[str, Sequence[int]] = {}
+        self.orders: dict[str, Sequence[int]] = {}
         places: dict[Kind, int] = {}
         seen: dict[tuple[object, ...], int] = {}  # links are many, and alike
         self.kind = [[0] * count for _ in range(count)]
@@ -118,6 +125,11 @@ class Fabric:
         """The nominal bandwidth w of each two positions, 1e-6 GB/s."""
         weights = [kind.weight for kind in self.kinds]
         return [[weights[kind] for kind in row] for row in self.kind]
+
+    @property
+    def text(self) -> str:
+        """Everything that the figures of sets depend on."""
+        return repr((self.kinds, self.kind, self.into_switch, self.nvls))
 
     @cached_property
     def hop(self) -> list[list[int]]:

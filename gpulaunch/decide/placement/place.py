@@ -94,12 +94,8 @@ def _candidates_in_order(problem: PlacementProblem, order: Order) -> Iterator[Ca
 
 
 def _map_candidate(problem: PlacementProblem, order: Order, mask: int) -> Candidate:
-    scorer = problem.scorer
-    mapping = scorer.mapper.best(
-        problem.fabric.positions(mask),
-        slowest_first=slowest_decides((*problem.musts, *order.by)),
-        effort=MAPPING_EFFORT,
-    )
+    slowest_first = slowest_decides((*problem.musts, *order.by))
+    mapping = problem.scorer.mapping(mask, slowest_first=slowest_first, effort=MAPPING_EFFORT)
     return _make_candidate(problem, mask, mapping)
 
 

@@ -85,6 +85,16 @@ def preserve(problem: PlacementProblem) -> Order:
     return Order(("effective_bandwidth", *after) if problem.sensitive else after)
 
 
+def lookahead(problem: PlacementProblem) -> Order:
+    after: tuple[ScoreName, ...] = (
+        "expected_bandwidth",
+        "lasting_bandwidth",
+        "aggregate_bandwidth",
+        "fragmentation",
+    )
+    return Order(("effective_bandwidth", *after) if problem.sensitive else after)
+
+
 def preserve_paper(problem: PlacementProblem) -> Order:
     """Follow mapa-sc21 Algorithm 1 as printed: one score, and the first of equals.
 
@@ -303,6 +313,12 @@ POLICIES: dict[str, Policy] = {
         "insensitive ones: the last three",
         source="mapa-sc21 Algorithm 1, with chosen ties and what is left counted now and later: "
         "[the winner of a bake-off](bake-off.md)",
+    ),
+    "lookahead": Policy(
+        lookahead,
+        colour="#123456",
+        help="x",
+        source="ours",
     ),
     "preserve_paper": Policy(
         preserve_paper,

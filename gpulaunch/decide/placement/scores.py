@@ -11,7 +11,8 @@ from functools import cached_property, partial
 from itertools import combinations
 
 from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS, MOST_BANDWIDTH, nvlink_parts
-from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes, expected_of
+from gpulaunch.decide.placement.fabric import MAPPED_GPUS, UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
 from gpulaunch.decide.placement.search import Figure, Weigh, bounded, plain
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
@@ -28,6 +29,7 @@ ScoreName = Literal[
     "lasting_bandwidth",
     "aggregate_bandwidth",
     "fragmentation",
+    "expected_bandwidth",
 ]
 
 MOST_TABULATED = 16
@@ -51,6 +53,8 @@ class Scores(Record):
             Algorithm 3: over all sockets every candidate has the same).
         communication_cost: sum of the shortest-path distances of all its pairs, less is better
             (topo-aware-sc17 Eq. 3, whose printed bounds are wrong).
+        expected_bandwidth: what jobs to come can expect of what it leaves, now and once all others
+            have left, GB/s; see expected.py. None unless the policy goes by it.
     """
 
     aggregate_bandwidth: float | None
@@ -59,6 +63,7 @@ class Scores(Record):
     lasting_bandwidth: float
     fragmentation: float
     communication_cost: int
+    expected_bandwidth: float | None = None
 
 
 class Scorer:
@@ -72,6 +77,7 @@ class Scorer:
         model: name of the effective-bandwidth model.
         scope: positions of all GPUs in reach, free or not.
         many: whether many candidates are to be weighed.
+        sizes: sizes of the jobs to come.
     """
 
     def __init__(
@@ -84,19 +90,22 @@ class Scorer:
         scope: Sequence[int],
         *,
         many: bool = False,
+        sizes: JobSizes = DEFAULT_SIZES,
     ) -> None:
         self.fabric = fabric
         self.free = free
+        self.count = count
         self.collective = pattern.collective
+        self._name = "" if pattern.given else pattern.name
+        self._sizes = sizes
         self.edges = pattern.edges(count)
         self._model = model
         self._scope = scope
         self._modelled = fabric.effective.setdefault(model, {})
-        self._sum_among = (
-            fabric.sums_among.__getitem__
-            if many and len(fabric.gpus) <= MOST_TABULATED
-            else fabric.sum_among
-        )
+        among = fabric.tables.get("among")
+        if among is None and many and len(fabric.gpus) <= MOST_TABULATED:
+            among = fabric.sums_among
+        self._sum_among = among.__getitem__ if among else fabric.sum_among
 
     @cached_property
     def traffic(self) -> Traffic:
@@ -131,6 +140,8 @@ class Scorer:
             return plain(lambda mask: int(len(nvlink_parts(self.fabric, self._gpus(mask))) == 1))
         if self._regions(name):
             return plain(self._weigh_rest(name))
+        if name == "expected_bandwidth":
+            return plain(self._expected())
         if name == "fragmentation":
             return plain(lambda mask: -round(self.fragmentation(mask) * UNIT))
         slowest_first = slowest_decides(by)
@@ -174,10 +185,20 @@ class Scorer:
         sums = _subset_sums(own)
         return lambda mask: every + sums(mask) + times * among(mask)
 
+    def _expected(self) -> Weigh:
+        """Return what tells the bandwidth that jobs to come can expect of what a set leaves."""
+        expected = expected_of(self.fabric, self._sizes)
+        if expected is None:
+            return lambda _: 0
+        free, scope = self.fabric.mask(self.free), self.fabric.mask(self._scope)
+        return lambda mask: expected(free & ~mask) + expected(scope & ~mask)
+
     def _aggregate(self, *, slowest_first: bool) -> Figure:
         # Without edges every pair counts, so that such jobs stay compact, too.
         if not self.edges or self.traffic.alike:
             return plain(self._sum_among)
+        if self._orders(slowest_first=slowest_first):
+            return plain(lambda mask: self.mapping(mask, slowest_first=slowest_first).total)
         return bounded(
             lambda mask: self.mapper.total(self._gpus(mask), slowest_first=slowest_first),
             lambda mask: self.traffic.most_total(self._gpus(mask)),
@@ -186,6 +207,9 @@ class Scorer:
     def _effective(self, *, slowest_first: bool) -> Figure:
         if not self.edges:
             return plain(lambda _: 0)
+        table = self._table("cut" if self.collective else f"{self._name} slowest")
+        if table and (self.collective or slowest_first):
+            return plain(table.__getitem__)
         if not self.collective:
             slowest = plain(
                 lambda mask: self.mapper.slowest(self._gpus(mask), slowest_first=slowest_first)
@@ -198,7 +222,28 @@ class Scorer:
             return plain(self._modelled_bandwidth)
         return bounded(self._modelled_bandwidth, lambda mask: bound(self.fabric, mask))
 
+    def _table(self, name: str) -> Sequence[int] | None:
+        """Return a table of the machine, if it has it; they are made for the model `cut`."""
+        return self.fabric.tables.get(name) if self._model == "cut" else None
+
+    def _orders(self, *, slowest_first: bool) -> Sequence[int] | None:
+        """Return the table of the pattern's best mappings, if the machine has it."""
+        if self._model != "cut" or not (slowest_first or self.collective):
+            return None
+        return self.fabric.orders.get(self._name)
+
+    def mapping(self, mask: int, *, slowest_first: bool, effort: int = 0) -> Mapping:
+        """Return the best mapping to a set; see Mapper.best."""
+        orders = self._orders(slowest_first=slowest_first)
+        if orders and self.edges:
+            start = MAPPED_GPUS * mask
+            return self.traffic.figures(tuple(orders[start : start + self.count]))
+        return self.mapper.best(self._gpus(mask), slowest_first=slowest_first, effort=effort)
+
     def _modelled_bandwidth(self, mask: int) -> int:
+        table = self._table("cut")
+        if table:
+            return table[mask]
         found = self._modelled.get(mask)
         if found is None:
             model = BANDWIDTH_MODELS[self._model]
