@@ -61,6 +61,15 @@ def cut(fabric: Fabric, gpus: Sequence[int]) -> int:
     return max(_joined_bandwidth(fabric, gpus), nvls_bandwidth(fabric, gpus))
 
 
+def effective_bandwidth(fabric: Fabric, model: str, mask: int) -> int:
+    """Return the effective bandwidth of a set of at least two GPUs by a model, worked out once."""
+    known = fabric.effective.setdefault(model, {})
+    found = known.get(mask)
+    if found is None:
+        found = known[mask] = BANDWIDTH_MODELS[model](fabric, fabric.positions(mask))
+    return found
+
+
 def nvls_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
     """Return the bus bandwidth of an all-reduce computed in the NVSwitch that joins the GPUs.
 

@@ -3,6 +3,8 @@
 
 from gpulaunch.decide.placement.traffic import Traffic
 
+_ENDLESS = 1 << 60
+
 
 class Embedding:
     """A pattern over those links that are fast enough.
@@ -19,7 +21,7 @@ class Embedding:
         fabric = traffic.fabric
         self.steps = 0
         self._traffic = traffic.connected
-        self._traffic_order = traffic.connected_order
+        self._ranks = traffic.connected_order
         self._last = 0
         # of each share of weight and each GPU: the GPUs that an edge of that weight may lead to
         self._fast = [
@@ -79,7 +81,8 @@ class Embedding:
                     return False
         return False
 
-    def mapping(self) -> list[int]:
-        """Return the positions by rank of the set that has just fitted."""
-        by_rank = dict(zip(self._traffic_order, self._where, strict=True))
-        return [by_rank[rank] for rank in range(len(by_rank))]
+    def find(self, mask: int) -> list[int]:
+        """Return a mapping to GPUs that are known to fit, as positions by rank."""
+        self.fits(mask, _ENDLESS)
+        where = dict(zip(self._ranks, self._where, strict=True))
+        return [where[rank] for rank in range(len(where))]

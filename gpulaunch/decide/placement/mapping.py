@@ -2,7 +2,9 @@
 # pure: decides on plain values
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import combinations
+from operator import or_
 
 from gpulaunch.decide.placement.embedding import Embedding
 from gpulaunch.decide.placement.rank_search import RankSearch
@@ -83,14 +85,20 @@ class Mapper:
         """Return the slowest edge of the best mapping to a set; see best."""
         if not self.traffic.speed:
             return 0
-        least = 0 if slowest_first else self.total(gpus, slowest_first=False)
-        return self._figure("slowest", gpus, least, slowest_first=slowest_first)
+        if not slowest_first:
+            least = self.total(gpus, slowest_first=False)
+            return self._figure("slowest", gpus, least, slowest_first=False)
+        mask = self.traffic.fabric.mask(gpus)
+        return next(floor for floor in self.traffic.floors if self._fits(mask, floor))
+
+    def total(self, gpus: Sequence[int], *, slowest_first: bool) -> int:
+        """Return the total of the best mapping to a set; see best."""
+        floor = self.slowest(gpus, slowest_first=True) if slowest_first else 0
+        return self._figure("total", gpus, floor, slowest_first=slowest_first)
 
     def with_fastest_edges(self, masks: Sequence[int]) -> list[int]:
         """Return those of some sets whose best mapping has the fastest slowest edge."""
-        every = 0
-        for mask in masks:
-            every |= mask
+        every = reduce(or_, masks)
         for floor in self.traffic.floors:
             if self._fits(every, floor):
                 found = [mask for mask in masks if self._fits(mask, floor)]
@@ -99,7 +107,7 @@ class Mapper:
         return []
 
     def _fits(self, mask: int, floor: int) -> bool:
-        """Return whether a mapping to a set was found whose edges are not slower."""
+        """Return whether a mapping was found, to a set or a part of it, with edges no slower."""
         if floor == self.traffic.floors[-1]:
             return True
         embedding = self._embedding(floor)
@@ -113,41 +121,19 @@ class Mapper:
             self._embeddings[floor] = Embedding(self.traffic, floor)
         return self._embeddings[floor]
 
-    def total(self, gpus: Sequence[int], *, slowest_first: bool) -> int:
-        """Return the total of the best mapping to a set; see best."""
-        floor = self.slowest(gpus, slowest_first=True) if slowest_first else 0
-        return self._figure("total", gpus, floor, slowest_first=slowest_first)
-
     def _figure(self, name: str, gpus: Sequence[int], least: int, *, slowest_first: bool) -> int:
         """Return a figure of the best mapping, given the least that the other one has to be."""
         _, links = _canonical_order(self._kind, gpus)
         key = (name, slowest_first, *links)  # sets whose links are alike have the same figures
         if key not in self._known:
             found: int | None = None
-            if name == "slowest" and slowest_first:
-                found = self._fastest_edge(gpus)
-            elif len(gpus) <= EXACT_RANKS and not self.gave_up:
+            if len(gpus) <= EXACT_RANKS and not self.gave_up:
                 exact = self._most_total if name == "total" else self._fastest_floor
                 found = exact(gpus, least)
-                if self.gave_up:
-                    found = None
-            if found is None:
+            if found is None or self.gave_up:
                 found = getattr(self.near_best(gpus, slowest_first=slowest_first), name)
             self._known[key] = found
         return self._known[key]
-
-    def _fastest_edge(self, gpus: Sequence[int]) -> int:
-        """Return the fastest slowest edge of all mappings to a set."""
-        mask = self.traffic.fabric.mask(gpus)
-        return next(floor for floor in self.traffic.floors if self._fits(mask, floor))
-
-    def _fit(self, gpus: Sequence[int]) -> list[int]:
-        """Return a mapping to a set whose slowest edge is as fast as it can be."""
-        mask = self.traffic.fabric.mask(gpus)
-        for floor in self.traffic.floors:
-            if self._embedding(floor).fits(mask, _QUICKER * max(self._left, LEAST_EFFORT)):
-                return self._embedding(floor).mapping()
-        return list(gpus)
 
     def _most_total(self, gpus: Sequence[int], floor: int) -> int:
         """Return the largest total of all mappings to a set whose edges are not slower."""
@@ -194,7 +180,8 @@ class Mapper:
             ordered = [gpus[i] for i in order]
             starts = [_place_greedily(self.traffic, ordered), ordered]
             if slowest_first and self.traffic.speed:
-                starts.append(self._fit(gpus))
+                floor = self.slowest(gpus, slowest_first=True)
+                starts.append(self._embedding(floor).find(self.traffic.fabric.mask(gpus)))
             self._orders[key] = _improve_by_swaps(
                 self.traffic, ordered, starts, slowest_first=slowest_first
             )

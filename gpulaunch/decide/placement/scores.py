@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from functools import cached_property, partial
 from itertools import combinations
 
-from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS, MOST_BANDWIDTH, nvlink_parts
+from gpulaunch.decide.placement.effective import (
+    BANDWIDTH_MODELS,
+    MOST_BANDWIDTH,
+    effective_bandwidth,
+    nvlink_parts,
+)
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes, expected_of
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
@@ -31,6 +36,14 @@ ScoreName = Literal[
     "fragmentation",
     "expected_bandwidth",
 ]
+
+_SIMPLE = (
+    "nvlink",
+    "preserved_bandwidth",
+    "lasting_bandwidth",
+    "expected_bandwidth",
+    "fragmentation",
+)
 
 MOST_TABULATED = 16
 """Number of GPUs up to which sums over all sets are tabulated: 65,536."""
@@ -101,7 +114,6 @@ class Scorer:
         self.edges = pattern.edges(count)
         self._model = model
         self._scope = scope
-        self._modelled = fabric.effective.setdefault(model, {})
         among = fabric.tables.get("among")
         if among is None and many and len(fabric.gpus) <= MOST_TABULATED:
             among = fabric.sums_among
@@ -136,14 +148,8 @@ class Scorer:
             by: all scores that are compared, in order: the mapping is the best one by these.
             minimum: bandwidth that is adequate, 1e-6 GB/s.
         """
-        if name == "nvlink":
-            return plain(lambda mask: int(len(nvlink_parts(self.fabric, self._gpus(mask))) == 1))
-        if self._regions(name):
-            return plain(self._weigh_rest(name))
-        if name == "expected_bandwidth":
-            return plain(self._expected())
-        if name == "fragmentation":
-            return plain(lambda mask: -round(self.fragmentation(mask) * UNIT))
+        if name in _SIMPLE:
+            return plain(self._simple(name))
         slowest_first = slowest_decides(by)
         if name == "aggregate_bandwidth":
             return self._aggregate(slowest_first=slowest_first)
@@ -152,6 +158,16 @@ class Scorer:
             return effective
         enough = partial(self._with_enough, effective, minimum)
         return Figure(lambda mask: min(minimum, effective.value(mask)), enough)
+
+    def _simple(self, name: ScoreName) -> Weigh:
+        """Return what weighs a set by a score that depends on no mapping and no model."""
+        if name == "nvlink":
+            return lambda mask: int(len(nvlink_parts(self.fabric, self._gpus(mask))) == 1)
+        if name == "expected_bandwidth":
+            return self._expected()
+        if name == "fragmentation":
+            return lambda mask: -round(self.fragmentation(mask) * UNIT)
+        return self._weigh_rest(name)
 
     def _with_enough(self, effective: Figure, minimum: int, masks: Sequence[int]) -> list[int]:
         """Return the sets that reach a bandwidth; if there is none, those with the most."""
@@ -191,7 +207,7 @@ class Scorer:
         if expected is None:
             return lambda _: 0
         free, scope = self.fabric.mask(self.free), self.fabric.mask(self._scope)
-        return lambda mask: expected(free & ~mask) + expected(scope & ~mask)
+        return lambda mask: expected[free & ~mask] + expected[scope & ~mask]
 
     def _aggregate(self, *, slowest_first: bool) -> Figure:
         # Without edges every pair counts, so that such jobs stay compact, too.
@@ -244,11 +260,7 @@ class Scorer:
         table = self._table("cut")
         if table:
             return table[mask]
-        found = self._modelled.get(mask)
-        if found is None:
-            model = BANDWIDTH_MODELS[self._model]
-            found = self._modelled[mask] = model(self.fabric, self._gpus(mask))
-        return found
+        return effective_bandwidth(self.fabric, self._model, mask)
 
     # ------------------------------------------------------------------ figures to report
 

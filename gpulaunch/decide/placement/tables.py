@@ -47,8 +47,8 @@ def tabulate(fabric: Fabric, sizes: JobSizes) -> None:
                 start = MAPPED_GPUS * mask
                 order[start : start + size] = bytes(scorer.mapping(mask, slowest_first=True).gpus)
     fabric.tables |= tables | {"among": fabric.sums_among}
+    fabric.tables[sizes.name] = expected_bandwidths(fabric, sizes)
     if count <= MAPPED_GPUS:
-        fabric.tables[sizes.name] = expected_bandwidths(fabric, sizes)
         fabric.orders |= {name: bytes(order) for name, order in orders.items()}
 
 
@@ -63,7 +63,9 @@ def to_bytes(fabric: Fabric) -> bytes:
     figures = b"".join(
         figure.to_bytes(8, "little") for table in fabric.tables.values() for figure in table
     )
-    return json.dumps(title).encode() + b"\n" + figures + b"".join(fabric.orders.values())
+    return (
+        json.dumps(title).encode() + b"\n" + figures + b"".join(map(bytes, fabric.orders.values()))
+    )
 
 
 def read_tables(fabric: Fabric, content: bytes) -> None:
