@@ -155,7 +155,6 @@ ONE_EACH = Needs(
             Asked(DGX_H100, 2, busy=(4, 5), policy="best_fit"),
             (6, 7),
         ),
-        ("fcfs fills the first", Asked(DGX_H100, 2, busy=(4, 5), policy="fcfs"), (0, 1)),
         ("four of a rack fill sockets that are whole", Asked("nvl72", 4, busy=(0,)), (2, 3, 4, 5)),
         # several machines
         ("four stay in one machine", Asked(CLUSTER, 4, busy=(0,)), (4, 5, 6, 7)),

@@ -217,7 +217,7 @@ def test_least_bandwidth_of_one_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", ["baseline", "fcfs", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
+    "policy", ["baseline", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
 )
 def test_least_bandwidth_by_every_policy(policy: str) -> None:
     """Whatever the policy would have taken, it takes nothing under the least bandwidth."""
@@ -421,7 +421,7 @@ def test_several_machines(
 
 
 @pytest.mark.parametrize(
-    "policy", ["baseline", "fcfs", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
+    "policy", ["baseline", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
 )
 def test_one_machine_by_every_policy(policy: str) -> None:
     """By every policy a job that fits into one machine is in one, however little links matter."""

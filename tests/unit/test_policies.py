@@ -368,7 +368,7 @@ class Case(Record):
 
     def made(self) -> Gpus | None:
         """Return what a policy takes that fills socket after socket, within a group if it must."""
-        if self.policy not in ("fcfs", "best_fit"):
+        if self.policy != "best_fit":
             return None
         socket, at = self.machine.socket, self.machine.at
         admitted = sorted(at[gpu] for gpu in self.admitted)
@@ -597,7 +597,7 @@ def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -
 # ---------------------------------------------------------------------------------------- the tests
 
 
-POLICIES = ["baseline", "fcfs", "best_fit", "greedy", "preserve", "preserve_paper"]
+POLICIES = ["baseline", "best_fit", "greedy", "preserve", "preserve_paper"]
 MODELS = ["cut", "mapa", "measured"]
 
 
