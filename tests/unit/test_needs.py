@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
+from typing import Any
 
 import pytest
 from values import lease, request
@@ -23,7 +24,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
-from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.profiles.pattern import PATTERNS, given_pattern
 from gpulaunch.records import replace
 
 DGX1, MINSKY, CLUSTER, PCIE8 = (
@@ -484,31 +485,36 @@ def test_least_utility_that_never_comes() -> None:
 
 
 TORUS = load_described_machine("torus-2d-16")[0]
+ODD_EDGES = [(a, b, 1 + (a * 7 + b * 13) % 29 / 29) for a, b in combinations(range(7), 2)]
+"""Edges whose weights are all different, so that no bound rules out many mappings."""
 
 
 def test_least_utility_that_bipartition_misses() -> None:
     """What bipartition does not find is found by trying all, before a job waits or is refused."""
 
-    def chain_among(only: str, least: float) -> tuple[object, ...]:
-        constraint = admit_only(TORUS, only.split(","), f"--only {only}")
-        request = replace(patient(least, 3), pattern=PATTERNS["chain"], constraints=(constraint,))
-        return answer(request, TORUS)
+    def among(topology: Topology, only: str, pattern: str, ranks: int, least: float) -> Any:
+        constraint = admit_only(topology, only.split(","), f"--only {only}")
+        request = replace(
+            patient(least, ranks), pattern=PATTERNS[pattern], constraints=(constraint,)
+        )
+        return answer(request, topology)
 
-    assert chain_among("2,4,7,11", 1.0) == (Grant, [4, 7, 11])
-    assert chain_among("1,3,6,10,15", 0.5) == (Grant, [1, 3, 15])
+    assert among(TORUS, "2,4,7,11", "chain", 3, 1.0) == (Grant, [4, 7, 11])
+    assert among(TORUS, "1,3,6,10,15", "chain", 3, 0.5) == (Grant, [1, 3, 15])
     best = "the best found on the idle machine, 1,3,15, has 0.76"
     want = f"3 GPUs requested with a utility of 0.9: {best}"
-    assert chain_among("1,3,6,10,15", 0.9) == (Refuse, want)
+    assert among(TORUS, "1,3,6,10,15", "chain", 3, 0.9) == (Refuse, want)
+    assert among(DGX1, "1,2,3,4,5,7", "ring", 4, 0.5) == (Grant, [1, 3, 5, 7])
 
 
-def test_a_refusal_says_that_not_all_was_tried() -> None:
-    """A refusal after a search that left something untried says so, and no other does."""
+def test_a_job_waits_for_what_was_not_tried() -> None:
+    """A job is refused only after all was tried; else it waits, and is told what was not."""
     untried = "; there are too many placements to try them all"
-    many = replace(patient(1.0, 4), wishes=Wishes(required=admit_only(TORUS, ["0", "10"], "")))
+    apart = Wishes(required=admit_only(TORUS, ["0", "10"], ""))
+    many = replace(patient(1.0, 7), wishes=apart, pattern=given_pattern("odd", ODD_EDGES))
     decision, reason = answer(many, TORUS)
-    assert (decision, str(reason).endswith(untried)) == (Refuse, True)
-    few = replace(many, constraints=(admit_only(TORUS, ["0", "1", "2", "9", "10"], "--only x"),))
-    decision, reason = answer(few, TORUS)
+    assert (decision, str(reason).endswith(untried)) == (Wait, True)
+    decision, reason = answer(replace(patient(1.0, 4), wishes=apart), TORUS)
     assert (decision, untried in str(reason)) == (Refuse, False)
 
 

@@ -377,11 +377,7 @@ class Case(Record):
             for group in self.needs.within
         ]
         groups = [group for group in groups if len(group) >= self.count] or [admitted]
-        full = (
-            Counter(socket[at[gpu]] for gpu in self.free)
-            if self.policy == "best_fit"
-            else Counter[Gpus]()
-        )
+        full = Counter(socket[at[gpu]] for gpu in self.free)
         group = min(
             groups, key=lambda group: sum(full[one] for one in {socket[gpu] for gpu in group})
         )

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 from itertools import chain
 from operator import itemgetter
 
-from gpulaunch.decide.placement.problem import PlacementProblem
+from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.placement.scores import ScoreName
 from gpulaunch.records import Record, replace
 from gpulaunch.typing import Literal
@@ -148,10 +148,11 @@ def _most_useful(problem: PlacementProblem, *, for_job: bool = False) -> tuple[O
         weights = job_weights(weights)
     else:
         worst = worst_slowdown(problem.utility.slowdown.get(gpu, 0.0) for gpu in problem.admitted)
+    allows = None if replace(problem.needs, within=()) == Needs() else problem.allows
     found, sure = [], True
     for group in problem.groups:
         job = replace(job_on_machine(problem, group, weights), worst=worst)
-        gpus, tried = place_tasks(job, group, problem.allows)
+        gpus, tried = place_tasks(job, group, allows)
         nodes = {gpu.node for gpu in problem.topology.gpus if gpu.index in group}
         sure = sure and tried and len(nodes) == 1
         if gpus:

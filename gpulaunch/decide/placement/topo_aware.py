@@ -6,8 +6,8 @@ Source: topo-aware-sc17 4.4. docs/decisions/topo-aware.md lists the departures.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain, combinations
-from math import comb, inf
+from itertools import chain, combinations, product
+from math import inf
 from operator import mul
 
 from gpulaunch.decide.placement.bipartition import bipartition
@@ -35,7 +35,7 @@ _ROUNDING = 1e-12
 
 
 def place_tasks(
-    job: JobOnMachine, choosable: Sequence[int], allows: Allows = lambda _: True
+    job: JobOnMachine, choosable: Sequence[int], allows: Allows | None = None
 ) -> tuple[Gpus | None, bool]:
     """Return the placement of highest utility to the system, and whether it is sure to be that.
 
@@ -47,7 +47,7 @@ def place_tasks(
     Args:
         job: the job and the machine.
         choosable: the GPUs that may be chosen.
-        allows: returns whether a set will do.
+        allows: returns whether a set will do; None for all sets.
 
     Returns:
         The GPUs in rank order, None if nothing was found that will do; and whether all were tried,
@@ -63,52 +63,122 @@ def place_tasks(
             f"job of {job.ranks} tasks: each needs a GPU of its own, and "
             f"{len(set(choosable))} may be chosen"
         )
-    found, all_tried = None, False
-    value = Valuation(job)
-    if comb(len(choosable), job.ranks) <= MOST_SETS:
-        found, all_tried = _try_all(value, choosable, allows)
+    mapper = _TaskMapper(Valuation(job))
+    found, all_tried = _try_parts(
+        mapper, sorted(job.socket_of), frozenset(choosable), allows, MOST_SETS
+    )
     if not all_tried:
         cut = cut_in_two(job, choosable)
-        if allows(cut) and (not found or value.worth_of(cut) > value.worth_of(found)):
-            found = cut
-    return found, all_tried
+        if allows is None or allows(cut):
+            found.append(cut)
+    return max(found, key=mapper.value.worth_of, default=None), all_tried
 
 
-def _try_all(
-    value: Valuation, choosable: Iterable[int], allows: Allows
-) -> tuple[Gpus | None, bool]:
-    """Try sets, the most promising first, until no other can be better or too much was tried."""
-    mapper = _TaskMapper(value)
-    best, result = None, None
-    for bound, number, gpus, ways in _promising_sets(value, choosable):
+def _try_parts(
+    mapper: "_TaskMapper",
+    part: Sequence[int],
+    choosable: frozenset[int],
+    allows: Allows | None,
+    most: int,
+) -> tuple[list[Gpus], bool]:
+    """Return the best of all sets, or of those in each part of the machine, if they are too many.
+
+    Args:
+        mapper: finds mappings.
+        part: GPUs of the part, free or not.
+        choosable: the GPUs that may be chosen.
+        allows: as in place_tasks.
+        most: number of sets that are tried at most.
+
+    Returns:
+        Placements, and whether all sets of the part were tried.
+    """
+    job = mapper.value.job
+    gpus = [gpu for gpu in part if gpu in choosable]
+    if len(gpus) < job.ranks:
+        return [], True
+    sets = _distinct_sets(job, gpus, most, alike=allows is None)
+    if sets is not None:
+        return _try_sets(mapper, sets, allows), mapper.steps > 0
+    halves = _halves(job, part)
+    found = [_try_parts(mapper, half, choosable, allows, most // 2)[0] for half in halves]
+    return list(chain.from_iterable(found)), False
+
+
+def _try_sets(mapper: "_TaskMapper", sets: Iterable[Gpus], allows: Allows | None) -> list[Gpus]:
+    """Return the best placement, if any, unless the mapper has no more steps.
+
+    The most promising sets come first, until no other can be better.
+    """
+    best, found = None, []
+    for bound, number, gpus, ways in _most_promising_first(mapper.value, sets):
         if mapper.steps <= 0 or (best and (bound, number) < best):
             break
-        if allows(gpus):
+        if allows is None or allows(gpus):
             distance, order = mapper.map(ways)
-            if order and (not best or (value.worth(gpus, distance), number) > best):
-                best = value.worth(gpus, distance), number
-                result = tuple([gpus[place] for place in order])
-    return result, mapper.steps > 0
+            if order and (not best or (mapper.value.worth(gpus, distance), number) > best):
+                best = mapper.value.worth(gpus, distance), number
+                found = [tuple([gpus[place] for place in order])]
+    return found
 
 
-def _promising_sets(
-    value: Valuation, choosable: Iterable[int]
-) -> Iterator[tuple[Worth, int, Gpus, Ways]]:
-    """Yield all sets: the most that they can be worth, minus their number, GPUs and distances.
+def _distinct_sets(
+    job: JobOnMachine, gpus: Sequence[int], most: int, *, alike: bool
+) -> list[Gpus] | None:
+    """Return all sets of GPUs in order; None if there are more than `most`.
 
-    The most that they can be worth comes first, then the lowest indices. It is that of a mapping
-    whose heaviest edges have the shortest ways.
+    Of GPUs that no cost tells apart, the lowest are taken, unless they are not `alike`.
     """
-    job = value.job
-    gpus = sorted(choosable)
-    way = {(a, b): job.far[a][b] for a, b in combinations(gpus, 2)}
+    groups: list[list[int]] = []
+    for gpu in gpus:
+        others = (group for group in groups if alike and _are_alike(job, gpu, group[0], gpus))
+        group = next(others, None)
+        if group is None:
+            groups.append([gpu])
+        else:
+            group.append(gpu)
+    sets: dict[int, list[Gpus]] = {0: [()]}
+    later = len(gpus)
+    for group in groups:
+        later -= len(group)
+        joined: dict[int, list[Gpus]] = {}
+        for (held, some), more in product(sets.items(), range(len(group) + 1)):
+            if job.ranks - later <= held + more <= job.ranks:
+                taken = group[:more]
+                joined.setdefault(held + more, []).extend([(*one, *taken) for one in some])
+        sets = joined
+        if sum(map(len, sets.values())) > most:
+            return None
+    return sorted(tuple(sorted(one)) for one in sets[job.ranks])
+
+
+def _are_alike(job: JobOnMachine, one: int, other: int, gpus: Iterable[int]) -> bool:
+    return _kind(job, one) == _kind(job, other) and all(
+        job.far[one][gpu] == job.far[other][gpu] for gpu in gpus if gpu not in (one, other)
+    )
+
+
+def _kind(job: JobOnMachine, gpu: int) -> tuple[int, float, int]:
+    """Return what the worth of a set depends on besides its distances."""
+    return job.socket_of[gpu], job.slowdown.get(gpu, 0.0), job.begun.get(gpu, 0)
+
+
+def _most_promising_first(
+    value: Valuation, sets: Iterable[Gpus]
+) -> Iterator[tuple[Worth, int, Gpus, Ways]]:
+    """Yield sets, what they can be worth at most, minus their number, and their distances.
+
+    At most is as if the heaviest edges had the shortest ways.
+    """
+    far = value.job.far
+    gpus = sorted(far)
+    way = {(a, b): far[a][b] for a, b in combinations(gpus, 2)}
+    kind = {gpu: _kind(value.job, gpu) for gpu in gpus}
     weights = sorted((weight for *_, weight in value.edges), reverse=True)
-    # GPUs that differ in none of these make sets that are worth the same.
-    kind = {gpu: (job.socket_of[gpu], job.slowdown.get(gpu), job.begun.get(gpu)) for gpu in gpus}
     nearest: dict[Ways, float] = {}
     bounds: dict[object, Worth] = {}
     found: dict[Worth, list[tuple[Worth, int, Gpus, Ways]]] = {}
-    for number, chosen in enumerate(combinations(gpus, job.ranks)):
+    for number, chosen in enumerate(sets):
         ways = tuple(map(way.__getitem__, combinations(chosen, 2)))
         if ways not in nearest:
             nearest[ways] = sum(map(mul, weights, sorted(ways)))
@@ -123,12 +193,13 @@ class _TaskMapper:
     """Finds the mapping of a job to sets of GPUs that has the shortest ways, by branch and bound.
 
     Attributes:
+        value: what placements are worth.
         steps: tasks that may still be placed in all.
     """
 
     def __init__(self, value: Valuation) -> None:
         talk, ranks = value.talk, range(value.job.ranks)
-        self.steps = MOST_STEPS
+        self.value, self.steps = value, MOST_STEPS
         self._twin = [_twin_before(talk, rank) for rank in ranks]
         self._earlier = [[(a, weight) for a, weight in talk[b].items() if a < b] for b in ranks]
         self._later = [
@@ -207,6 +278,13 @@ def cut_in_two(job: JobOnMachine, choosable: Iterable[int]) -> Gpus:
     return tuple(descent.where[rank][0] for rank in range(job.ranks))
 
 
+def _halves(job: JobOnMachine, part: Sequence[int]) -> tuple[list[int], list[int]]:
+    def closeness(a: int, b: int) -> float:
+        return 1 / job.far[a][b] + _SAME_SOCKET * (job.socket_of[a] == job.socket_of[b])
+
+    return bipartition(part, closeness)
+
+
 class _Descent:
     """Tasks on their way down.
 
@@ -224,7 +302,7 @@ class _Descent:
         self.where.update(dict.fromkeys(tasks, self._choosable_of(part)))
         if len(part) < 2:
             return
-        halves = bipartition(part, self._closeness)
+        halves = _halves(self._job, part)
         shares = self._deal_out(tuple(map(self._choosable_of, halves)), tasks)
         for half, share in zip(halves, shares, strict=True):
             if share:
@@ -232,10 +310,6 @@ class _Descent:
 
     def _choosable_of(self, part: Iterable[int]) -> Gpus:
         return tuple(gpu for gpu in part if gpu in self._choosable)
-
-    def _closeness(self, a: int, b: int) -> float:
-        socket_of = self._job.socket_of
-        return 1 / self._job.far[a][b] + _SAME_SOCKET * (socket_of[a] == socket_of[b])
 
     def _mean_distance(self, here: Gpus, there: Gpus) -> float:
         """Return the mean distance of a GPU here from another one there; 0 if there is no other."""
