@@ -706,21 +706,3 @@ def test_groups_of_a_large_job():
         64, edges=[(a, b, 0.1) for a, b in pairs if a % 16 != b % 16 and (a + b) % 3 == 0] + heavy
     )
     assert {far[gpus[a], gpus[b]] for a, b, _ in heavy} == {1}
-
-
-@pytest.mark.parametrize(
-    ("edges", "ranks", "want"),
-    [
-        ([], 5, "job of 5 tasks: each needs a GPU of its own, and 4 may be chosen"),
-        ([], 0, "job of 0 tasks: each needs a GPU of its own, and 4 may be chosen"),
-        ([(0, 2, 1.0)], 2, "edge 0-2: it must join two of the ranks 0 to 1"),
-        ([(1, 1, 1.0)], 2, "edge 1-1: it must join two of the ranks 0 to 1"),
-        ([(0, 1, -2.0)], 2, "edge 0-1: asked for weight -2, a weight is 0 or more"),
-        ([(0, 1, float("nan"))], 2, "edge 0-1: asked for weight nan, a weight is 0 or more"),
-    ],
-)
-def test_what_cannot_be(edges, ranks, want):
-    """A job that is too large, or whose edges are none, is refused with the numbers."""
-    with pytest.raises(UsageError) as caught:
-        MINSKY.place(ranks, edges=edges)
-    assert caught.value.message == want

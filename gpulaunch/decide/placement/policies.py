@@ -143,11 +143,19 @@ def _most_useful(problem: PlacementProblem, *, for_job: bool = False) -> tuple[O
     from gpulaunch.decide.placement.utility import WORST_SLOWDOWN, job_weights, worst_slowdown
     from gpulaunch.decide.placement.valuation import Valuation, job_on_machine
 
-    weights, worst = problem.utility.weights, WORST_SLOWDOWN
-    if for_job:
-        weights = job_weights(weights)
-    else:
+    weights, worst = job_weights(problem.utility.weights), WORST_SLOWDOWN
+    if not for_job:
+        weights = problem.utility.weights
         worst = worst_slowdown(problem.utility.slowdown.get(gpu, 0.0) for gpu in problem.admitted)
+    order = Order(
+        ("effective_bandwidth", "fragmentation"),
+        in_rank_order=True,
+        utility=partial(utility_of, problem),
+    )
+    if problem.musts:
+        first = next(problem.ranked(()), None)
+        if first is None or not problem.meets(first.figures):
+            return order, False
     allows = None if replace(problem.needs, within=()) == Needs() else problem.allows
     found, sure = [], True
     for group in problem.groups:
@@ -157,10 +165,8 @@ def _most_useful(problem: PlacementProblem, *, for_job: bool = False) -> tuple[O
         sure = sure and tried and len(nodes) == 1
         if gpus:
             found.append((Valuation(job).worth_of(gpus), gpus))
-    best = max(found, key=itemgetter(0), default=(None, None))[1]
-    by: tuple[ScoreName, ...] = ("effective_bandwidth", "fragmentation")
-    useful = partial(utility_of, problem)
-    return Order(by, best, in_rank_order=True, utility=useful), sure
+    _, chosen = max(found, key=itemgetter(0), default=(None, None))
+    return replace(order, chosen_set=chosen), sure
 
 
 def utility_of(problem: PlacementProblem, gpus: tuple[int, ...]) -> float:
