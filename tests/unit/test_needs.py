@@ -12,6 +12,7 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.decide.needs import expected_slowdown, gpus_to_avoid, needs_of
 from gpulaunch.decide.placement.problem import Needs
+from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.decide.request import (
     Request,
     UtilityTerms,
@@ -505,6 +506,14 @@ def test_least_utility_that_bipartition_misses() -> None:
     want = f"3 GPUs requested with a utility of 0.9: {best}"
     assert among(TORUS, "1,3,6,10,15", "chain", 3, 0.9) == (Refuse, want)
     assert among(DGX1, "1,2,3,4,5,7", "ring", 4, 0.5) == (Grant, [1, 3, 5, 7])
+
+
+def test_least_utility_comes_before_the_system() -> None:
+    """Where the system's best is of too little use to the job, it gets the best for itself."""
+    terms = UtilityTerms(least=0.5, weights=Weights(0.05, 0.0, 0.95))
+    request = replace(patient(0.5), utility=terms)
+    assert answer(replace(request, policy="topo_aware"), PCIE8, (1, 2, 3)) == (Grant, [0, 4])
+    assert answer(request, PCIE8, (1, 2, 3)) == (Grant, [4, 5])
 
 
 def test_a_job_waits_for_what_was_not_tried() -> None:
