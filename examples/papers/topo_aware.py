@@ -25,7 +25,7 @@ TICK_S = 1.1
 
 _MACHINE = "power8-minsky"
 _TIMES = ("bandwidth", "interference")
-_POLICIES = ("best_fit", "fcfs", "topo_aware", "topo_aware_p")
+_POLICIES = ("best_fit", "baseline", "topo_aware", "topo_aware_p")
 _NETWORK = {"a": "alexnet", "g": "googlenet"}
 _JOB = re.compile(
     r"(?P<arrival>[\d.]+):(?P<network>[ag])(?P<batch>\d+)x(?P<gpus>\d)@(?P<least>[\d.]+)"
@@ -97,17 +97,17 @@ def _last_end(replay: gpulaunch.Replay) -> float:
 
 def figure_8() -> Reproduction:
     """Reproduce Figure 8: six jobs on one Minsky."""
-    paper = {"best_fit": 461.7, "fcfs": 456.2, "topo_aware": 454.2, "topo_aware_p": 356.9}
+    paper = {"best_fit": 461.7, "baseline": 456.2, "topo_aware": 454.2, "topo_aware_p": 356.9}
     mended: dict[str, dict[str, float | None]] = {
         "topo-aware-sc17": {
             "best_fit": 440.0,
-            "fcfs": 440.0,
+            "baseline": 440.0,
             "topo_aware": 353.1,
             "topo_aware_p": 353.1,
         },
         "topo-aware-sc17-full": {
             "best_fit": 466.4,
-            "fcfs": 466.4,
+            "baseline": 466.4,
             "topo_aware": None,
             "topo_aware_p": 353.1,
         },
@@ -214,7 +214,7 @@ def figure_10() -> Reproduction:
     """Reproduce Figure 10: 100 jobs on 5 machines."""
     known = {
         "best_fit": (1458.6, 48.2, 7.2, 31),
-        "fcfs": (1425.6, 99.5, 6.3, 28),
+        "baseline": (1425.6, 99.5, 6.3, 28),
         "topo_aware": (1395.9, 33.0, 3.4, 16),
         "topo_aware_p": (1355.2, 32.4, 0.3, 0),
     }
@@ -256,7 +256,7 @@ def figure_10() -> Reproduction:
                 "ours are of its published simulator with its gate on machine 0 mended."
             ),
             (
-                "There the queue lets later jobs pass in every policy; here best-fit, fcfs and "
+                "There the queue lets later jobs pass in every policy; here best-fit, baseline and "
                 "topo-aware are first in, first out, so their waits are longer. Under -P others "
                 "pass whoever waits for utility, as in Algorithm 1."
             ),
@@ -279,7 +279,7 @@ def figure_11() -> Reproduction:
     """Reproduce Figure 11: 10,000 jobs on 1,000 machines."""
     count = 10_000
     jobs = generated(seed=1, count=count)
-    costs = {"best_fit": 0.44, "fcfs": 0.45, "topo_aware": 3.0, "topo_aware_p": 3.0}
+    costs = {"best_fit": 0.44, "baseline": 0.45, "topo_aware": 3.0, "topo_aware_p": 3.0}
     time_rows, other_rows = [], []
     for policy, theirs in costs.items():
         began = perf_counter()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gpulaunch.decide.needs import expected_slowdown, explain_unmet, latest_starts, needs_of
 from gpulaunch.decide.placement.place import Placement, place
-from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES, too_many_to_try
+from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES, all_tried
 from gpulaunch.decide.placement.problem import PlacementProblem, UtilitySetting
 from gpulaunch.decide.request import Request, Unfit
 from gpulaunch.leases.lease import Lease
@@ -78,10 +78,11 @@ def choose(
     gpus = problem.format_ranks(placement.gpus)
     where = "" if machine is None else " on the idle machine"
     best = f"the best found{where}, {gpus}, has {placement.utility:.2f}"
-    if too_many_to_try(problem):
+    tried = all_tried(problem)
+    if not tried:
         best += "; there are too many placements to try them all"
     asked = f"{gpus_text(problem.count)} requested with a utility of {least:g}"
-    return Unfit(f"{asked}: {best}")
+    return Unfit(f"{asked}: {best}", may_exist=not tried)
 
 
 def why_hopeless(
@@ -101,4 +102,4 @@ def why_hopeless(
         request = replace(request, policy=CHEAPEST_POLICY)  # any set that fits will do
     problem = pose_problem(request, topology, topology.gpus, admitted, count, ())
     found = choose(request, problem, topology.name)
-    return found.reason if isinstance(found, Unfit) else None
+    return found.reason if isinstance(found, Unfit) and not found.may_exist else None

@@ -82,9 +82,11 @@ class Unfit(Record):
 
     Attributes:
         reason: Why not, as a clause for messages.
+        may_exist: something might do among what was not tried.
     """
 
     reason: str
+    may_exist: bool = False
 
 
 class Sharing(Record):

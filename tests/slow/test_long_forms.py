@@ -82,6 +82,12 @@ def test_against_every_set(name: str) -> None:
     test_topo_aware.test_against_every_set(name, 100)
 
 
+@pytest.mark.parametrize("name", test_topo_aware.NAMES)
+def test_against_every_placement(name: str) -> None:
+    """60 requests on every machine instead of 12 on some."""
+    test_topo_aware.test_against_every_placement(name, 60)
+
+
 @pytest.mark.parametrize("seed", range(300))
 def test_least_cut_of_random_graphs(seed: int) -> None:
     """300 graphs instead of 60."""

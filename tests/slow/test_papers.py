@@ -172,7 +172,7 @@ def test_100_jobs_on_5_machines() -> None:
         "mean wait, s",
         "mean slowdown, %",
     ):  # that one's rule is the same there and here
-        theirs, ours = looking[f"fcfs: {what}"]
+        theirs, ours = looking[f"baseline: {what}"]
         assert ours == pytest.approx(theirs, rel=0.02), what
 
 

@@ -254,7 +254,7 @@ def test_what_would_be_empty_is_left_out(name, want) -> None:
 
 def test_many_jobs_on_many_machines() -> None:
     """Of 10,000 jobs on 1,000 machines the page stays under 2 MB, and says what is left out."""
-    (replay,) = replayed(job(gpus=1) + job(gpus=2), "power8-minsky", ["fcfs"], 1000)
+    (replay,) = replayed(job(gpus=1) + job(gpus=2), "power8-minsky", ["baseline"], 1000)
     two = [one.stay.job for one in replay.jobs]
     stays = [
         Stay(

@@ -14,7 +14,7 @@ from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.records import as_list, replace
 
 BY_LINKS = ["greedy", "preserve", "preserve_paper"]
-POLICIES = ["baseline", "fcfs", "best_fit", *BY_LINKS]
+POLICIES = ["baseline", "best_fit", *BY_LINKS]
 CASES = 40  # of each test
 
 

@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 import pytest
 
+from gpulaunch.decide.placement.fabric import fabric_of
 from gpulaunch.decide.placement.place import place
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
-from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 
 HEAVY_MIDDLE = Pattern(
@@ -155,7 +156,6 @@ ONE_EACH = Needs(
             Asked(DGX_H100, 2, busy=(4, 5), policy="best_fit"),
             (6, 7),
         ),
-        ("fcfs fills the first", Asked(DGX_H100, 2, busy=(4, 5), policy="fcfs"), (0, 1)),
         ("four of a rack fill sockets that are whole", Asked("nvl72", 4, busy=(0,)), (2, 3, 4, 5)),
         # several machines
         ("four stay in one machine", Asked(CLUSTER, 4, busy=(0,)), (4, 5, 6, 7)),
@@ -172,3 +172,10 @@ def test_placement_on_a_named_machine(
 ) -> None:
     """On a machine that one knows the placement is the one that one would take."""
     assert asked.placed() == want, sentence
+
+
+@pytest.mark.parametrize("name", machine_names())
+def test_the_lowest_indices_are_the_first_sockets(name: str) -> None:
+    """On every shipped machine `baseline` is the FCFS of topo-aware-sc17: socket after socket."""
+    socket = fabric_of(load_described_machine(name)[0]).socket
+    assert socket == sorted(socket)

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
+from typing import Any
 
 import pytest
 from values import lease, request
@@ -11,6 +12,7 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.decide.needs import expected_slowdown, gpus_to_avoid, needs_of
 from gpulaunch.decide.placement.problem import Needs
+from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.decide.request import (
     Request,
     UtilityTerms,
@@ -23,7 +25,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
-from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.profiles.pattern import PATTERNS, given_pattern
 from gpulaunch.records import replace
 
 DGX1, MINSKY, CLUSTER, PCIE8 = (
@@ -217,7 +219,7 @@ def test_least_bandwidth_of_one_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", ["baseline", "fcfs", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
+    "policy", ["baseline", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
 )
 def test_least_bandwidth_by_every_policy(policy: str) -> None:
     """Whatever the policy would have taken, it takes nothing under the least bandwidth."""
@@ -421,7 +423,7 @@ def test_several_machines(
 
 
 @pytest.mark.parametrize(
-    "policy", ["baseline", "fcfs", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
+    "policy", ["baseline", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
 )
 def test_one_machine_by_every_policy(policy: str) -> None:
     """By every policy a job that fits into one machine is in one, however little links matter."""
@@ -484,31 +486,44 @@ def test_least_utility_that_never_comes() -> None:
 
 
 TORUS = load_described_machine("torus-2d-16")[0]
+ODD_EDGES = [(a, b, 1 + (a * 7 + b * 13) % 29 / 29) for a, b in combinations(range(7), 2)]
+"""Edges whose weights are all different, so that no bound rules out many mappings."""
 
 
 def test_least_utility_that_bipartition_misses() -> None:
     """What bipartition does not find is found by trying all, before a job waits or is refused."""
 
-    def chain_among(only: str, least: float) -> tuple[object, ...]:
-        constraint = admit_only(TORUS, only.split(","), f"--only {only}")
-        request = replace(patient(least, 3), pattern=PATTERNS["chain"], constraints=(constraint,))
-        return answer(request, TORUS)
+    def among(topology: Topology, only: str, pattern: str, ranks: int, least: float) -> Any:
+        constraint = admit_only(topology, only.split(","), f"--only {only}")
+        request = replace(
+            patient(least, ranks), pattern=PATTERNS[pattern], constraints=(constraint,)
+        )
+        return answer(request, topology)
 
-    assert chain_among("2,4,7,11", 1.0) == (Grant, [4, 7, 11])
-    assert chain_among("1,3,6,10,15", 0.5) == (Grant, [1, 3, 15])
+    assert among(TORUS, "2,4,7,11", "chain", 3, 1.0) == (Grant, [4, 7, 11])
+    assert among(TORUS, "1,3,6,10,15", "chain", 3, 0.5) == (Grant, [1, 3, 15])
     best = "the best found on the idle machine, 1,3,15, has 0.76"
     want = f"3 GPUs requested with a utility of 0.9: {best}"
-    assert chain_among("1,3,6,10,15", 0.9) == (Refuse, want)
+    assert among(TORUS, "1,3,6,10,15", "chain", 3, 0.9) == (Refuse, want)
+    assert among(DGX1, "1,2,3,4,5,7", "ring", 4, 0.5) == (Grant, [1, 3, 5, 7])
 
 
-def test_a_refusal_says_that_not_all_was_tried() -> None:
-    """A refusal after a search that left something untried says so, and no other does."""
+def test_least_utility_comes_before_the_system() -> None:
+    """Where the system's best is of too little use to the job, it gets the best for itself."""
+    terms = UtilityTerms(least=0.5, weights=Weights(0.05, 0.0, 0.95))
+    request = replace(patient(0.5), utility=terms)
+    assert answer(replace(request, policy="topo_aware"), PCIE8, (1, 2, 3)) == (Grant, [0, 4])
+    assert answer(request, PCIE8, (1, 2, 3)) == (Grant, [4, 5])
+
+
+def test_a_job_waits_for_what_was_not_tried() -> None:
+    """A job is refused only after all was tried; else it waits, and is told what was not."""
     untried = "; there are too many placements to try them all"
-    many = replace(patient(1.0, 4), wishes=Wishes(required=admit_only(TORUS, ["0", "10"], "")))
+    apart = Wishes(required=admit_only(TORUS, ["0", "10"], ""))
+    many = replace(patient(1.0, 7), wishes=apart, pattern=given_pattern("odd", ODD_EDGES))
     decision, reason = answer(many, TORUS)
-    assert (decision, str(reason).endswith(untried)) == (Refuse, True)
-    few = replace(many, constraints=(admit_only(TORUS, ["0", "1", "2", "9", "10"], "--only x"),))
-    decision, reason = answer(few, TORUS)
+    assert (decision, str(reason).endswith(untried)) == (Wait, True)
+    decision, reason = answer(replace(patient(1.0, 4), wishes=apart), TORUS)
     assert (decision, untried in str(reason)) == (Refuse, False)
 
 

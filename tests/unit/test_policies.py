@@ -368,7 +368,7 @@ class Case(Record):
 
     def made(self) -> Gpus | None:
         """Return what a policy takes that fills socket after socket, within a group if it must."""
-        if self.policy not in ("fcfs", "best_fit"):
+        if self.policy != "best_fit":
             return None
         socket, at = self.machine.socket, self.machine.at
         admitted = sorted(at[gpu] for gpu in self.admitted)
@@ -377,11 +377,7 @@ class Case(Record):
             for group in self.needs.within
         ]
         groups = [group for group in groups if len(group) >= self.count] or [admitted]
-        full = (
-            Counter(socket[at[gpu]] for gpu in self.free)
-            if self.policy == "best_fit"
-            else Counter[Gpus]()
-        )
+        full = Counter(socket[at[gpu]] for gpu in self.free)
         group = min(
             groups, key=lambda group: sum(full[one] for one in {socket[gpu] for gpu in group})
         )
@@ -597,7 +593,7 @@ def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -
 # ---------------------------------------------------------------------------------------- the tests
 
 
-POLICIES = ["baseline", "fcfs", "best_fit", "greedy", "preserve", "preserve_paper"]
+POLICIES = ["baseline", "best_fit", "greedy", "preserve", "preserve_paper"]
 MODELS = ["cut", "mapa", "measured"]
 
 

@@ -67,7 +67,9 @@ def cluster() -> tuple[Replay, ...]:
     """60 jobs as in topo-aware-sc17, on three of its machines."""
     text = generated_trace("poisson", 2, 60)
     return tuple(
-        replayed(text, "power8-minsky", ("fcfs", "topo_aware_p"), 3, ("bandwidth", "interference"))
+        replayed(
+            text, "power8-minsky", ("baseline", "topo_aware_p"), 3, ("bandwidth", "interference")
+        )
     )
 
 

@@ -4,14 +4,14 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import combinations, islice, permutations, product
-from math import sqrt
+from itertools import chain, combinations, islice, permutations, product
+from math import comb, sqrt
 from typing import NamedTuple
 
 import pytest
 
 from gpulaunch.decide.placement.bipartition import bipartition
-from gpulaunch.decide.placement.topo_aware import place_tasks, placement_costs
+from gpulaunch.decide.placement.topo_aware import MOST_SETS, cut_in_two, place_tasks
 from gpulaunch.decide.placement.utility import (
     MAX_SETS,
     Costs,
@@ -19,16 +19,17 @@ from gpulaunch.decide.placement.utility import (
     communication_cost,
     communication_range,
     fragmentation,
-    job_utility,
+    job_weights,
     normalize,
     utility,
     weights_of,
     worst_slowdown,
 )
+from gpulaunch.decide.placement.valuation import JobOnMachine, Valuation
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.levels import distance, machine_tree
-from gpulaunch.records import as_list
+from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.slowdown import mean_slowdown
 
 
@@ -52,27 +53,27 @@ class Machine(NamedTuple):
     def closeness(self, a: int, b: int) -> float:
         return 1 / self.far[a, b]
 
-    def place(self, ranks, free=None, *, noise=None, weights=None, edges=None):
-        """Return place_tasks' answer for an all-to-all job on a machine with noisy sockets."""
+    def job(self, ranks, free=None, *, noise=None, weights=None, edges=None) -> JobOnMachine:
+        """Return a job, all-to-all unless it has edges, on the machine with noisy sockets."""
         free = self.gpus if free is None else free
-        return place_tasks(
+        return JobOnMachine(
             all_to_all(ranks) if edges is None else edges,
             ranks,
-            free,
-            self.distance,
+            {a: {b: self.far[a, b] if a != b else 0 for b in self.gpus} for a in self.gpus},
             self.socket_of,
-            self.total,
-            {**dict.fromkeys(self.total, 0), **Counter(self.socket_of[gpu] for gpu in free)},
-            {gpu: (noise or {}).get(self.socket_of[gpu], 0.0) for gpu in self.gpus},
+            free,
             weights or Weights(),
+            {gpu: (noise or {}).get(self.socket_of[gpu], 0.0) for gpu in self.gpus},
+            worst_slowdown((noise or {}).get(self.socket_of[gpu], 0.0) for gpu in free),
         )
 
+    def place(self, ranks, free=None, **job):
+        """Return place_tasks' answer."""
+        return place_tasks(self.job(ranks, free, **job), self.gpus if free is None else free)[0]
+
     def costs(self, gpus, free=None, edges=None):
-        free = self.gpus if free is None else free
-        open_ = Counter(self.socket_of[gpu] for gpu in free)
-        edges = all_to_all(len(gpus)) if edges is None else edges
-        tree = (self.distance, self.socket_of, self.total, open_)
-        return placement_costs(edges, len(gpus), *tree, {})(gpus)
+        value = Valuation(self.job(len(gpus), free, edges=edges))
+        return value.costs(gpus, value.distance(gpus))
 
 
 def all_to_all(ranks: int) -> list[tuple[int, int, float]]:
@@ -235,7 +236,8 @@ def test_communication_range(name):
         costs = [
             communication_cost(machine.distance, gpus) for gpus in combinations(machine.gpus, count)
         ]
-        least, most = communication_range(machine.distance, machine.gpus, count)
+        rows = tuple(tuple(machine.far[a, b] for b in machine.gpus) for a in machine.gpus)
+        least, most = communication_range(rows, count)
         tried = len(costs) <= MAX_SETS
         assert (least, max(costs) * (1 if tried else 0.98) <= most <= max(costs)) == (
             min(costs),
@@ -292,7 +294,8 @@ def test_weight_of_nothing():
 
 def test_utility_of_a_job():
     """A job does not care for fragmentation; its weight goes to the others in equal parts."""
-    got = [job_utility(Costs(0.25, 0, cost), weights_of(0, 0, 1)) for cost in (0.0, 1.0)]
+    weights = job_weights(weights_of(0, 0, 1))
+    got = [utility(Costs(0.25, 0, cost), weights) for cost in (0.0, 1.0)]
     assert [round(u, 9) for u in got] == [round(0.1 / (0.5 * 0.5 + 0.5 * 0.1), 9)] * 2
 
 
@@ -301,8 +304,9 @@ def test_thresholds_of_table_1():
 
     That of 40 % is not.
     """
-    packed, split = (job_utility(MINSKY.costs(gpus), Weights()) for gpus in ([0, 1], [0, 2]))
-    noisy = [job_utility(Costs(0, slowdown, 0), Weights()) for slowdown in (0.05, 0.2, 0.4)]
+    weights = job_weights(Weights())
+    packed, split = (utility(MINSKY.costs(gpus), weights) for gpus in ([0, 1], [0, 2]))
+    noisy = [utility(Costs(0, slowdown, 0), weights) for slowdown in (0.05, 0.2, 0.4)]
     assert (packed, round(split, 2)) == (1.0, 0.18)
     assert [(use >= 0.3, use >= 0.5) for use in noisy] == [
         (True, True),
@@ -316,7 +320,7 @@ def test_idle_machine_is_never_waited_for(name):
     """On an idle machine a job of any size finds a placement that reaches a threshold of 0.5."""
     machine = MACHINES[name]
     uses = [
-        job_utility(machine.costs(machine.place(n)), Weights())
+        utility(machine.costs(machine.place(n)), job_weights(Weights()))
         for n in range(1, len(machine.gpus) + 1)
     ]
     assert [use for use in uses if use < 0.5] == []
@@ -339,10 +343,19 @@ class Case(NamedTuple):
     noise: dict[int, float]
     weights: Weights
 
+    edges: list[tuple[int, int, float]] | None = None  # all-to-all
+    begun: dict[int, int] | None = None
+
+    def far(self, gpus: Sequence[int]) -> float:
+        """Return the mean distance over edges."""
+        edges = all_to_all(self.ranks) if self.edges is None else self.edges
+        ways = sum(weight * MACHINES[self.name].far[gpus[a], gpus[b]] for a, b, weight in edges)
+        return ways / (sum(weight for *_, weight in edges) or 1)
+
     def use(self, gpus: Sequence[int]) -> float:
         machine = MACHINES[self.name]
         low, high = span(self.name, self.ranks)
-        t = (sum(machine.far[pair] for pair in combinations(gpus, 2)) - low) / ((high - low) or 1)
+        t = min(1.0, max(0.0, (self.far(gpus) - low) / ((high - low) or 1)))
         noise = {gpu: self.noise.get(machine.socket_of[gpu], 0.0) for gpu in self.free}
         i = sum(noise[gpu] for gpu in gpus) / len(gpus) / max(0.1, *noise.values(), 0.0)
         stays = Counter(machine.socket_of[gpu] for gpu in self.free if gpu not in gpus)
@@ -351,10 +364,16 @@ class Case(NamedTuple):
         costs = zip(as_list(self.weights), (t, i, w), strict=True)
         return round(0.1 / sum(weight * max(0.1, sqrt(cost)) for weight, cost in costs), 9)
 
-    def answer(self) -> tuple[int, ...]:
-        return MACHINES[self.name].place(
-            self.ranks, self.free, noise=self.noise, weights=self.weights
+    def job(self) -> JobOnMachine:
+        job = MACHINES[self.name].job(
+            self.ranks, self.free, noise=self.noise, weights=self.weights, edges=self.edges
         )
+        return replace(job, begun=self.begun or {})
+
+    def answer(self) -> tuple[int, ...]:
+        gpus, sure = place_tasks(self.job(), self.free)
+        assert sure
+        return gpus
 
     def reached(self) -> float:
         """Return the answer's utility, as a share of the highest there is."""
@@ -362,15 +381,30 @@ class Case(NamedTuple):
             self.use(gpus) for gpus in combinations(self.free, self.ranks)
         )
 
+    def best(self) -> tuple[int, ...]:
+        """Return the best of all sets in all orders of ranks: of equals the first."""
+        tried = (
+            gpus for held in combinations(self.free, self.ranks) for gpus in permutations(held)
+        )
+        return max(
+            tried,
+            key=lambda gpus: (
+                self.use(gpus),
+                -round(self.far(gpus), 9),
+                sum((self.begun or {}).get(gpu, 0) for gpu in gpus),
+            ),
+        )
+
 
 @cache
-def span(name: str, ranks: int) -> tuple[int, int]:
+def span(name: str, ranks: int) -> tuple[float, float]:
+    """Return the least and the largest mean distance of as many GPUs."""
     machine = MACHINES[name]
-    sums = [
-        sum(machine.far[pair] for pair in combinations(s, 2))
+    means = [
+        sum(machine.far[pair] for pair in combinations(s, 2)) / (comb(ranks, 2) or 1)
         for s in combinations(machine.gpus, ranks)
     ]
-    return min(sums), max(sums)
+    return min(means), max(means)
 
 
 def random_case(name: str, seed: int) -> Case:
@@ -384,29 +418,112 @@ def random_case(name: str, seed: int) -> Case:
     return Case(name, free, chance.randint(1, min(len(free), 6)), noise, weights)
 
 
-GAPS = {
-    "dgx1-v100": (0.01, 0.89),
-    "pcie-8gpu-workstation": (0.01, 0.7),
-    "cube-mesh-16": (0.04, 0.28),
-    "torus-2d-16": (0.02, 0.91),
-}
-"""How often at most the answer misses the best, and its share of it; elsewhere it is the best."""
-
-
 @pytest.mark.parametrize("count", [25])
 @pytest.mark.parametrize("name", NAMES)
 def test_against_every_set(name, count):
-    """The answer has only eligible GPUs, each once, and is the best set, or near it (GAPS)."""
-    cases = [random_case(name, seed) for seed in range(count)]
-    often, least = GAPS.get(name, (0.0, 1.0))
-    for case in cases:
+    """An all-to-all job gets the best of all sets, each of whose GPUs may be chosen."""
+    for case in (random_case(name, seed) for seed in range(count)):
         answer = case.answer()
         assert (len(set(answer)), set(answer) <= set(case.free)) == (case.ranks, True)
-    shares = [case.reached() for case in cases]
-    assert (sum(share < 1 for share in shares) <= often * len(cases), min(shares) >= least) == (
-        True,
-        True,
+        assert (case, case.reached()) == (case, 1.0)
+
+
+def drawn_edges(chance: random.Random, ranks: int) -> list[tuple[int, int, float]]:
+    """Draw a ring, a chain, an all-to-all, a star, or a graph with weights."""
+    chain = [(a, a + 1, 1.0) for a in range(ranks - 1)]
+    ring = [*chain, (0, ranks - 1, 1.0)] if ranks > 2 else chain
+    star = [(0, a, 1.0) for a in range(1, ranks)]
+    pairs = list(combinations(range(ranks), 2))
+    some = chance.sample(pairs, chance.randint(0, len(pairs)))
+    graph = [(a, b, chance.choice([0.1, 1.0, 3.0, chance.random()])) for a, b in some]
+    return chance.choice([ring, chain, all_to_all(ranks), star, graph])
+
+
+@pytest.mark.parametrize("count", [12])
+@pytest.mark.parametrize("name", [*SOCKETS, "cube-mesh-16", "torus-2d-16"])
+def test_against_every_placement(name, count):
+    """A ring, chain, star or any graph gets the best of all sets and mappings, the first one."""
+    machine = MACHINES[name]
+    for seed in range(count):
+        chance = random.Random(f"{name} {seed}")
+        free = sorted(chance.sample(machine.gpus, chance.randint(1, min(len(machine.gpus), 8))))
+        ranks = chance.randint(1, min(len(free), 5 if len(free) < 7 else 4))
+        case = random_case(name, seed)._replace(
+            free=free, ranks=ranks, edges=drawn_edges(chance, ranks)
+        )
+        if seed % 2:
+            case = case._replace(begun={gpu: machine.socket_of[gpu] for gpu in machine.gpus})
+        assert (case, case.answer()) == (case, case.best())
+
+
+MISSED = {
+    "summit": (1, 0.73),
+    "dgx-a100": (3, 0.54),
+    "cube-mesh-16": (2, 0.63),
+    "torus-2d-16": (1, 0.25),
+    "dgx2": (1, 0.79),
+}
+"""How often the algorithm as published misses the best of 25, and its least share of it."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_published_algorithm_alone(name):
+    """Algorithms 2 and 3 once, from the top, miss the best set now and then, by much on meshes."""
+    often, least = MISSED.get(name, (0, 1.0))
+    shares = []
+    for seed in range(25):
+        case = random_case(name, seed)
+        gpus = cut_in_two(case.job(), case.free)
+        assert (len(set(gpus)), set(gpus) <= set(case.free)) == (case.ranks, True)
+        shares.append(case.use(gpus) / case.use(case.answer()))
+    assert (sum(share < 1 for share in shares), min(shares) >= least) == (often, True)
+
+
+def test_only_what_is_allowed():
+    """The best of the sets that will do is taken; if none will, there is none."""
+    for seed in range(20):
+        chance = random.Random(seed)
+        job = DGX1.job(3, edges=drawn_edges(chance, 3))
+        allowed = chance.sample([frozenset(c) for c in combinations(DGX1.gpus, 3)], 5)
+        tried = chain.from_iterable(permutations(sorted(chosen)) for chosen in allowed)
+        value = Valuation(job)
+        got, sure = place_tasks(job, DGX1.gpus, lambda gpus, ok=allowed: frozenset(gpus) in ok)
+        want = max(value.worth_of(gpus) for gpus in tried)
+        assert (value.worth_of(got), frozenset(got) in allowed, sure) == (want, True, True)
+    assert place_tasks(DGX1.job(3), DGX1.gpus, lambda _: False) == (None, True)
+
+
+def test_parts_of_a_machine_with_too_many_sets():
+    """Of four nodes the best set in one is found, if only those will do, and is not sure."""
+    far = {
+        (a, b): DGX1.far[a % 8, b % 8] if a // 8 == b // 8 else 200
+        for a, b in product(range(32), repeat=2)
+    }
+    nodes = Machine({gpu: 2 * (gpu // 8) + DGX1.socket_of[gpu % 8] for gpu in range(32)}, far)
+    for seed in range(6):
+        chance = random.Random(seed)
+        free = sorted(chance.sample(nodes.gpus, 26))
+        job = nodes.job(5, free, edges=drawn_edges(chance, 5), noise={3: 0.3, 4: 0.1})
+        members = [[gpu for gpu in free if gpu // 8 == node] for node in range(4)]
+        value = Valuation(job)
+        node = max(range(4), key=lambda one, held=members: len(held[one]))
+        best = value.worth_of(place_tasks(job, members[node])[0])
+        got, sure = place_tasks(job, free, lambda gpus, at=node: {gpu // 8 for gpu in gpus} == {at})
+        assert (seed, value.worth_of(got), sure) == (seed, best, False)
+
+
+def test_what_is_not_all_tried():
+    """Of too many sets, or too many mappings that no bound tells apart, the answer is not sure."""
+    chance = random.Random(1)
+    edges = [(a, b, chance.random()) for a, b in combinations(range(8), 2)]
+    placed = [place_tasks(PCIE8.job(8, edges=edges), PCIE8.gpus)]
+    rack = Machine(
+        {gpu: gpu // 2 for gpu in range(24)}, dict.fromkeys(product(range(24), repeat=2), 1)
     )
+    assert comb(24, 8) > MOST_SETS
+    placed.append(place_tasks(rack.job(8), rack.gpus))
+    assert [(len(set(gpus)), sure) for gpus, sure in placed] == [(8, False), (8, False)]
+    assert place_tasks(PCIE8.job(8), PCIE8.gpus)[1]
 
 
 @pytest.mark.parametrize("name", SOCKETS)
@@ -437,8 +554,6 @@ def test_other_names(name, seeds):
     machine = MACHINES[name]
     for seed in range(seeds):
         case = random_case(name, seed)
-        if case.reached() < 1:
-            continue
         new = dict(
             zip(machine.gpus, random.Random(seed).sample(range(50), len(machine.gpus)), strict=True)
         )
@@ -555,24 +670,6 @@ def test_heavy_edges_are_short():
     assert sorted(gpus) == PCIE8.gpus
 
 
-def test_mapping_against_every_mapping():
-    """At least 38 of 40 random jobs of 5 tasks have paths as short as any; none has 2x."""
-    shares = []
-    for seed in range(40):
-        chance = random.Random(seed)
-        drawn = [(*pair, chance.choice([0.1, 1.0, 10.0])) for pair in combinations(range(5), 2)]
-        edges = [edge for edge in drawn if chance.random() < 0.5]
-        ways = [talk(edges, gpus) for gpus in permutations(PCIE8.gpus, 5)]
-        shares.append(
-            talk(edges, PCIE8.place(5, edges=edges, weights=weights_of(1, 0, 0))) / min(ways)
-        )
-    assert (sum(share < 1.001 for share in shares) >= 38, max(shares) < 2) == (True, True)
-
-
-def talk(edges, gpus) -> float:
-    return sum(weight * PCIE8.distance(gpus[a], gpus[b]) for a, b, weight in edges)
-
-
 def test_sockets_behind_a_switch():
     """Where NVSwitch makes all GPUs equally far, half are one socket's, in any numbering."""
     dgx = MACHINES["dgx-h100"]._replace(socket_of={gpu: gpu % 2 for gpu in range(8)})
@@ -599,9 +696,8 @@ def test_costs_of_a_placement():
     """The costs of a placement are those of its parts, in their order."""
     assert MINSKY.costs([0, 2]) == Costs(1.0, 0.0, 0.5)
     assert MINSKY.costs([0, 1], [0, 1, 3]) == Costs(0.0, 0.0, 0.0)
-    free = {0: 2, 1: 2}
-    noisy = placement_costs([], 2, MINSKY.distance, MINSKY.socket_of, MINSKY.total, free, {0: 0.5})
-    assert noisy([0, 2]) == Costs(0.0, 0.25, 0.5)
+    noisy = Valuation(MINSKY.job(2, edges=[], noise={0: 0.5}))
+    assert noisy.costs([0, 2], 0.0) == Costs(0.0, 0.5, 0.5)
 
 
 def test_many_nodes():
@@ -629,21 +725,3 @@ def test_groups_of_a_large_job():
         64, edges=[(a, b, 0.1) for a, b in pairs if a % 16 != b % 16 and (a + b) % 3 == 0] + heavy
     )
     assert {far[gpus[a], gpus[b]] for a, b, _ in heavy} == {1}
-
-
-@pytest.mark.parametrize(
-    ("edges", "ranks", "want"),
-    [
-        ([], 5, "job of 5 tasks: each needs a GPU of its own, and 4 may be chosen"),
-        ([], 0, "job of 0 tasks: each needs a GPU of its own, and 4 may be chosen"),
-        ([(0, 2, 1.0)], 2, "edge 0-2: it must join two of the ranks 0 to 1"),
-        ([(1, 1, 1.0)], 2, "edge 1-1: it must join two of the ranks 0 to 1"),
-        ([(0, 1, -2.0)], 2, "edge 0-1: asked for weight -2, a weight is 0 or more"),
-        ([(0, 1, float("nan"))], 2, "edge 0-1: asked for weight nan, a weight is 0 or more"),
-    ],
-)
-def test_what_cannot_be(edges, ranks, want):
-    """A job that is too large, or whose edges are none, is refused with the numbers."""
-    with pytest.raises(UsageError) as caught:
-        MINSKY.place(ranks, edges=edges)
-    assert caught.value.message == want

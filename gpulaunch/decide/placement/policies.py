@@ -6,15 +6,14 @@ others choose one set by an algorithm of their own, which then comes before all 
 """
 # pure: decides on plain values
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, combinations, permutations
-from math import perm
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from itertools import chain
+from operator import itemgetter
 
-from gpulaunch.decide.placement.problem import PlacementProblem
+from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.placement.scores import ScoreName
-from gpulaunch.decide.placement.utility import Weights
-from gpulaunch.records import Record
+from gpulaunch.records import Record, replace
 from gpulaunch.typing import Literal
 
 MachineFigure = ScoreName | Literal["utility", "fewest_free_gpus"]
@@ -39,14 +38,12 @@ class Order(Record):
 
 
 def baseline(problem: PlacementProblem) -> Order:  # noqa: ARG001
-    """Take the lowest indices, as docker run --gpus N does: no score (mapa-sc21 4)."""
+    """Take the lowest indices, as docker run --gpus N does: no score (mapa-sc21 4).
+
+    It is also the FCFS of topo-aware-sc17 5.2, which takes the first free GPUs, socket after
+    socket, where the GPUs of a socket have indices in a row, as on every shipped machine.
+    """
     return Order(())
-
-
-def fcfs(problem: PlacementProblem) -> Order:
-    """Take the first GPUs that are free, socket after socket (topo-aware-sc17 5.2)."""
-    filled = (_fill(problem, problem.split_by_socket(group)) for group in problem.groups)
-    return Order((), next(filled, None))
 
 
 def best_fit(problem: PlacementProblem) -> Order:
@@ -108,77 +105,80 @@ def preserve_paper(problem: PlacementProblem) -> Order:
 
 
 def topo_aware(problem: PlacementProblem) -> Order:
-    """Cut machine and job in two, again and again, by three costs (topo-aware-sc17 4).
+    """Maximise the utility to the system, by three costs (topo-aware-sc17 4).
 
     The costs are communication, interference and fragmentation. docs/decisions/topo-aware.md says
     what of the paper is read differently, and why.
     """
-    return _bipartition(problem, problem.utility.weights)
+    return _most_useful(problem)[0]
 
 
 def topo_aware_p(problem: PlacementProblem) -> Order:
     """Choose as topo_aware, but for the job where the system's best is of too little use to it.
 
     decide() puts off what is still of too little use (topo-aware-sc17 Algorithm 1). Without the set
-    that is best for the job, a job might wait for ever for what is there; so where bipartition does
-    not find it, all are tried if they are not too many.
+    that is best for the job, a job might wait for ever for what is there.
     """
-    tried = []
-    for order in _orders_for_the_job(problem):
-        tried.append(order)
-        if _use_of_chosen(problem, order) >= problem.utility.least:
-            break
-    return max(tried, key=lambda order: _use_of_chosen(problem, order))
+    return _useful_enough(problem)[0]
 
 
-def _orders_for_the_job(problem: PlacementProblem) -> Iterator[Order]:
-    """Yield the order for the system, and then those that are ever more for the job alone."""
-    weights = problem.utility.weights
-    half = weights.fragmentation / 2
-    yield _bipartition(problem, weights)
-    yield _bipartition(
-        problem, Weights(weights.communication + half, weights.interference + half, 0)
-    )
-    if not too_many_to_try(problem):
-        sets = chain.from_iterable(combinations(group, problem.count) for group in problem.groups)
-        allowed = filter(problem.allows, sets)
-        yield _order_by_use(problem, chain.from_iterable(map(permutations, allowed)))
+def all_tried(problem: PlacementProblem) -> bool:
+    """Return whether no placement is of more use to the job than the one that topo_aware_p takes.
+
+    It is sure only of a single machine on which all sets and mappings were tried.
+    """
+    return _useful_enough(problem)[1]
+
+
+@lru_cache(maxsize=1)  # first the order is asked for, and then perhaps whether all were tried
+def _useful_enough(problem: PlacementProblem) -> tuple[Order, bool]:
+    best, _ = _most_useful(problem)
+    use = _use_of_chosen(problem, best)
+    if use >= problem.utility.least:
+        return best, False
+    own, tried = _most_useful(problem, for_job=True)
+    return (own if _use_of_chosen(problem, own) > use else best), tried
 
 
 def _use_of_chosen(problem: PlacementProblem, order: Order) -> float:
-    """Return the utility to the job of what a policy chose; -1 if that is not what it needs."""
-    if order.chosen_set is None or not order.utility or not problem.allows(order.chosen_set):
-        return -1.0
-    return order.utility(order.chosen_set)
+    """Return the utility to the job of what a policy chose; -1 if it chose nothing."""
+    return utility_of(problem, order.chosen_set) if order.chosen_set else -1.0
 
 
-MOST_TRIED = 1_000
-"""Placements beyond which they are not all tried; 3 of 10 GPUs have 720."""
+def _most_useful(problem: PlacementProblem, *, for_job: bool = False) -> tuple[Order, bool]:
+    """Return the order whose chosen set is of most use to the system or, if asked, to the job.
 
-
-def too_many_to_try(problem: PlacementProblem) -> bool:
-    """Return whether sets, each in any order of ranks, are too many for topo_aware_p to try all."""
-    return sum(perm(len(group), problem.count) for group in problem.groups) > MOST_TRIED
-
-
-def _bipartition(problem: PlacementProblem, weights: Weights) -> Order:
-    """Return the order whose chosen set comes from recursive bipartition."""
+    Returns:
+        The order, and whether it is sure that none is of more use.
+    """
     from gpulaunch.decide.placement.topo_aware import place_tasks
+    from gpulaunch.decide.placement.utility import WORST_SLOWDOWN, job_weights, worst_slowdown
+    from gpulaunch.decide.placement.valuation import Valuation, job_on_machine
 
-    slowdown, begun = problem.utility.slowdown, problem.utility.begun
-    edges = problem.pattern.edges(problem.count)
-    sets = []
+    weights, worst = job_weights(problem.utility.weights), WORST_SLOWDOWN
+    if not for_job:
+        weights = problem.utility.weights
+        worst = worst_slowdown(problem.utility.slowdown.get(gpu, 0.0) for gpu in problem.admitted)
+    order = Order(
+        ("effective_bandwidth", "fragmentation"),
+        in_rank_order=True,
+        utility=partial(utility_of, problem),
+    )
+    if problem.musts:
+        first = next(problem.ranked(()), None)
+        if first is None or not problem.meets(first.figures):
+            return order, False
+    allows = None if replace(problem.needs, within=()) == Needs() else problem.allows
+    found, sure = [], True
     for group in problem.groups:
-        tree = _tree_around(problem, group)
-        sets.append(place_tasks(edges, problem.count, group, *tree, slowdown, weights, begun))
-    return _order_by_use(problem, sets)
-
-
-def _order_by_use(problem: PlacementProblem, placements: Iterable[tuple[int, ...]]) -> Order:
-    """Return the order whose chosen set is the most useful of some, or the first of equals."""
-    useful = _use_to_job(problem)
-    best = max(placements, key=useful, default=None)
-    return Order(("effective_bandwidth", "fragmentation"), best, in_rank_order=True, utility=useful)
+        job = replace(job_on_machine(problem, group, weights), worst=worst)
+        gpus, tried = place_tasks(job, group, allows)
+        nodes = {gpu.node for gpu in problem.topology.gpus if gpu.index in group}
+        sure = sure and tried and len(nodes) == 1
+        if gpus:
+            found.append((Valuation(job).worth_of(gpus), gpus))
+    _, chosen = max(found, key=itemgetter(0), default=(None, None))
+    return replace(order, chosen_set=chosen), sure
 
 
 def utility_of(problem: PlacementProblem, gpus: tuple[int, ...]) -> float:
@@ -190,52 +190,11 @@ def utility_of(problem: PlacementProblem, gpus: tuple[int, ...]) -> float:
 
     Source: topo-aware-sc17 Eq. 2.
     """
-    return _use_to_job(problem)(gpus)
+    from gpulaunch.decide.placement.utility import job_weights
+    from gpulaunch.decide.placement.valuation import Valuation, job_on_machine
 
-
-def _use_to_job(problem: PlacementProblem) -> Callable[[tuple[int, ...]], float]:
-    """Return what tells how useful GPUs are, as utility_of; costly once, and then cheap."""
-    from gpulaunch.decide.placement.topo_aware import placement_costs
-    from gpulaunch.decide.placement.utility import Costs, job_utility
-
-    edges = problem.pattern.edges(problem.count)
-    node = {gpu.index: gpu.node for gpu in problem.topology.gpus}
-    costs: dict[frozenset[int], Callable[[Sequence[int]], Costs]] = {}
-
-    def useful(gpus: tuple[int, ...]) -> float:
-        nodes = frozenset(node[gpu] for gpu in gpus)
-        if nodes not in costs:
-            tree = _tree_around(problem, gpus)
-            costs[nodes] = placement_costs(edges, len(gpus), *tree, problem.utility.slowdown)
-        return job_utility(costs[nodes](gpus), problem.utility.weights)
-
-    return useful
-
-
-def _tree_around(
-    problem: PlacementProblem, gpus: Sequence[int]
-) -> tuple[Callable[[int, int], int], dict[int, int], dict[int, int], dict[int, int]]:
-    """Return the tree of the machines of some GPUs.
-
-    Returns:
-        The distance of two GPUs, the socket of each GPU, and by socket the number of all and of
-            free GPUs.
-    """
-    fabric = problem.fabric
-    node = {gpu.index: gpu.node for gpu in problem.topology.gpus}
-    nodes = {node[gpu] for gpu in gpus}
-    sockets = zip(fabric.gpus, fabric.socket, strict=True)
-    socket_of = {gpu: socket for gpu, socket in sockets if node[gpu] in nodes}
-    totals = dict(Counter(socket_of.values()))
-    frees = dict.fromkeys(totals, 0)
-    for gpu in problem.free:
-        if gpu in socket_of:
-            frees[socket_of[gpu]] += 1
-
-    def distance(a: int, b: int) -> int:
-        return fabric.distance(fabric.position[a], fabric.position[b])
-
-    return distance, socket_of, totals, frees
+    weights = job_weights(problem.utility.weights)
+    return Valuation(job_on_machine(problem, gpus, weights)).worth_of(gpus)[0]
 
 
 def best_effort(problem: PlacementProblem) -> Order:
@@ -288,13 +247,6 @@ POLICIES: dict[str, Policy] = {
         source="mapa-sc21 4",
         compares_machines_by=(),
     ),
-    "fcfs": Policy(
-        fcfs,
-        colour="#505b70",
-        help="makes: the first free GPUs, socket after socket",
-        source="topo-aware-sc17 5.2",
-        compares_machines_by=(),
-    ),
     "best_fit": Policy(
         best_fit,
         colour="#a05405",
@@ -333,9 +285,8 @@ POLICIES: dict[str, Policy] = {
     "topo_aware": Policy(
         topo_aware,
         colour="#2fae78",
-        help="makes: machine and job cut in two again and again, by communication, interference, "
-        "fragmentation",
-        source="topo-aware-sc17 Algorithms 2 and 3 ([departures](decisions/topo-aware.md))",
+        help="makes: the most utility to the system, by communication, interference, fragmentation",
+        source="topo-aware-sc17 4 ([departures](decisions/topo-aware.md))",
         goes_by_utility=True,
         compares_machines_by=("utility", "fragmentation"),
     ),

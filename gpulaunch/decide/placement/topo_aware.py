@@ -1,29 +1,27 @@
-"""Dual recursive bipartitioning: machine and job are cut in two together.
+"""The placement of most use to the system: by trying all, or by cutting machine and job in two.
 
-Source: topo-aware-sc17, Algorithms 2 and 3.
+Source: topo-aware-sc17 4.4. docs/decisions/topo-aware.md lists the departures.
 """
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from types import MappingProxyType
+from functools import lru_cache
+from itertools import chain, combinations, product
+from math import inf
+from operator import mul
 
 from gpulaunch.decide.placement.bipartition import bipartition
-from gpulaunch.decide.placement.utility import (
-    WORST_SLOWDOWN,
-    Costs,
-    Weights,
-    communication_range,
-    fragmentation,
-    normalize,
-    utility,
-    worst_slowdown,
-)
-from gpulaunch.errors import UsageError
-from gpulaunch.records import Record
+from gpulaunch.decide.placement.valuation import Gpus, JobOnMachine, Valuation, Worth
 
-Gpus = tuple[int, ...]
-Edges = Sequence[tuple[int, int, float]]
+Allows = Callable[[Gpus], bool]
+
+Ways = tuple[int, ...]
+
+MOST_SETS = 20_000
+"""Sets up to which they are tried; 8 of 16 GPUs are 12,870."""
+
+MOST_STEPS = 60_000
+"""Tasks that are placed on the way to all mappings: enough for any 20,000 placements."""
 
 _SAME_SOCKET = 0.01
 """Closeness of two GPUs of a socket besides the inverse of their distance.
@@ -31,383 +29,335 @@ _SAME_SOCKET = 0.01
 It decides where all are equally far, as behind an NVSwitch.
 """
 
-_EXCHANGES = 1_000
-"""Possible exchanges beyond which none is tried: 8 of 128 GPUs have 988."""
+_ROUNDING = 1e-12
+"""Mean distances that differ by less are the same."""
 
 
 def place_tasks(
-    edges: Edges,
-    ranks: int,
-    free: Sequence[int],
-    distance: Callable[[int, int], int],
-    socket_of: Mapping[int, int],
-    total_by_socket: Mapping[int, int],
-    free_by_socket: Mapping[int, int],
-    slowdown: Mapping[int, float],
-    weights: Weights,
-    begun: Mapping[int, int] = MappingProxyType({}),
-) -> tuple[int, ...]:
-    """Return the GPU of each rank: a good one for the job's utility to the system, not always the
-    best.
+    job: JobOnMachine, choosable: Sequence[int], allows: Allows | None = None
+) -> tuple[Gpus | None, bool]:
+    """Return the placement of highest utility to the system, and whether it is sure to be that.
 
-    The machine is cut in two halves, the tasks are dealt out to them one by one, each to the half
-    where it is of more use, and so on within the halves. This is done for the machine, and for
-    every half that has room for the whole job; the placement with the highest utility is taken, of
-    equals the one with the shorter ways, then the one beside jobs that began last, since sockets of
-    older jobs will be free sooner as a whole, then the first. In the end single GPUs are exchanged
-    as long as that helps, if there are not too many to try.
+    Of equals it is the one with the shorter ways, then the one beside jobs that began last, since
+    sockets of older jobs will be free sooner as a whole, then the one with the lowest GPUs, then
+    the one whose first ranks have the lowest. Where there is too much to try, it is the better one
+    of what was tried, most promising sets first, and of dual recursive bipartitioning.
 
     Args:
-        edges: two different ranks, and how much they say to each other, 0 or more; only the
-            proportions matter.
-        ranks: number of GPUs, 1 or more.
-        free: the GPUs that may be chosen, at least `ranks`.
-        distance: returns the distance of two GPUs, the lower index first; 1 or more, the same in
-            both directions.
-        socket_of: socket of every GPU of the machine, free or not. The machine is cut as it is
-            built, whatever is free.
-        total_by_socket: number of all GPUs of each socket.
-        free_by_socket: number of free GPUs of each socket, also those that this job may not choose.
-        slowdown: slowdown of a task on each GPU, as mean_slowdown() means it: 0.1 is 10 % slower;
-            missing is 0.
-        weights: weights of the costs.
-        begun: for a GPU, how late the last job on its socket began, as a place in the order of all;
-            missing is 0.
+        job: the job and the machine.
+        choosable: the GPUs that may be chosen, at least as many as there are ranks.
+        allows: returns whether a set will do; None for all sets.
 
     Returns:
-        The GPUs in rank order, no two alike.
+        The GPUs in rank order, None if nothing was found that will do; and whether all were tried,
+            or ruled out by a bound of their utility.
 
-    Raises:
-        UsageError: an edge is none, or there are more ranks than GPUs that may be chosen.
-
-    Cost: up to 5 ms on 16 GPUs, up to 150 ms on 64 or 128, most of it for what depends on the
-        machine alone.
-
-    Source: topo-aware-sc17 4.4. docs/decisions/topo-aware.md lists the departures, and how far from
-        the best it gets.
+    Cost: 4 of 8 GPUs 0.5 ms, 4 of 16 10 ms; at most 200 ms, also on 160 GPUs.
     """
-    _check_job(edges, ranks, free)
-    worst = worst_slowdown(slowdown.get(gpu, 0.0) for gpu in free)
-    job = _JobOnMachine(
-        edges,
-        ranks,
-        distance,
-        socket_of,
-        total_by_socket,
-        free_by_socket,
-        slowdown,
-        weights,
-        worst,
-        begun,
+    mapper = _TaskMapper(Valuation(job))
+    found, all_tried = _try_parts(
+        mapper, sorted(job.socket_of), frozenset(choosable), allows, MOST_SETS
     )
-    machine = _cut(job, sorted(socket_of), frozenset(free))
-    placements = [_map_job(job, part) for part in _parts_with_room(machine, ranks)]
-    return _improve_by_exchanges(job, max(placements, key=job.worth), free)
+    if not all_tried:
+        cut = cut_in_two(job, choosable)
+        if allows is None or allows(cut):
+            found.append(cut)
+    return max(found, key=mapper.value.worth_of, default=None), all_tried
 
 
-def placement_costs(
-    edges: Edges,
-    ranks: int,
-    distance: Callable[[int, int], int],
-    socket_of: Mapping[int, int],
-    total_by_socket: Mapping[int, int],
-    free_by_socket: Mapping[int, int],
-    slowdown: Mapping[int, float],
-    worst: float = WORST_SLOWDOWN,
-) -> Callable[[Sequence[int]], Costs]:
-    """Return what gives the costs of a placement in rank order, for job_utility() and utility().
-
-    Communication is the mean distance over the job's edges by their weights, which is Eq. 3 if all
-    talk to all alike. It is set between the least and the largest mean distance of as many GPUs of
-    the machine; a mapping whose edges have found even shorter or longer ways counts as these. A job
-    without edges communicates at no cost.
+def _try_parts(
+    mapper: "_TaskMapper",
+    part: Sequence[int],
+    choosable: frozenset[int],
+    allows: Allows | None,
+    most: int,
+) -> tuple[list[Gpus], bool]:
+    """Return the best of all sets, or of those in each part of the machine, if they are too many.
 
     Args:
-        edges: edges of the job, as in place_tasks.
-        ranks: number of GPUs.
-        distance: returns the distance of two GPUs.
-        socket_of: socket of every GPU of the machine.
-        total_by_socket: number of all GPUs of each socket.
-        free_by_socket: number of free GPUs, before the placement.
-        slowdown: slowdown of a task on each GPU.
-        worst: the slowdown that counts as 1. For job_utility it is the same at any time, or a
-            threshold would mean nothing; place_tasks itself chooses by that of worst_slowdown().
+        mapper: finds mappings.
+        part: GPUs of the part, free or not.
+        choosable: the GPUs that may be chosen.
+        allows: as in place_tasks.
+        most: number of sets that are tried at most.
+
+    Returns:
+        Placements, and whether all sets of the part were tried.
     """
-    job = _JobOnMachine(
-        edges,
-        ranks,
-        distance,
-        socket_of,
-        total_by_socket,
-        free_by_socket,
-        slowdown,
-        Weights(),
-        worst,
+    job = mapper.value.job
+    gpus = [gpu for gpu in part if gpu in choosable]
+    if len(gpus) < job.ranks:
+        return [], True
+    sets = _distinct_sets(job, gpus, most, alike=allows is None)
+    if sets is not None:
+        return _try_sets(mapper, sets, allows), mapper.steps > 0
+    halves = _halves(job, part)
+    found = [_try_parts(mapper, half, choosable, allows, most // 2)[0] for half in halves]
+    return list(chain.from_iterable(found)), False
+
+
+def _try_sets(mapper: "_TaskMapper", sets: Sequence[Gpus], allows: Allows | None) -> list[Gpus]:
+    """Return the best placement, if any, unless the mapper has no more steps.
+
+    The most promising sets come first, until no other can be better.
+    """
+    best, found = None, []
+    for bound, number, gpus, ways in _most_promising_first(mapper.value, sets):
+        if mapper.steps <= 0 or (best and (bound, number) < best):
+            break
+        if allows is None or allows(gpus):
+            distance, order = mapper.map(ways)
+            if order and (not best or (mapper.value.worth(gpus, distance), number) > best):
+                best = mapper.value.worth(gpus, distance), number
+                found = [tuple([gpus[place] for place in order])]
+    return found
+
+
+def _distinct_sets(
+    job: JobOnMachine, gpus: Sequence[int], most: int, *, alike: bool
+) -> list[Gpus] | None:
+    """Return all sets of GPUs in order; None if there are more than `most`.
+
+    Of GPUs that no cost tells apart, the lowest are taken, unless they are not `alike`.
+    """
+    groups: list[list[int]] = []
+    for gpu in gpus:
+        others = (group for group in groups if alike and _are_alike(job, gpu, group[0], gpus))
+        group = next(others, None)
+        if group is None:
+            groups.append([gpu])
+        else:
+            group.append(gpu)
+    sets: dict[int, list[Gpus]] = {0: [()]}
+    later = len(gpus)
+    for group in groups:
+        later -= len(group)
+        joined: dict[int, list[Gpus]] = {}
+        for (held, some), more in product(sets.items(), range(len(group) + 1)):
+            if job.ranks - later <= held + more <= job.ranks:
+                taken = tuple(group[:more])
+                joined.setdefault(held + more, []).extend([one + taken for one in some])
+        sets = joined
+        if sum(map(len, sets.values())) > most:
+            return None
+    return sorted(tuple(sorted(one)) for one in sets[job.ranks])
+
+
+def _are_alike(job: JobOnMachine, one: int, other: int, gpus: Iterable[int]) -> bool:
+    return _kind(job, one) == _kind(job, other) and all(
+        job.far[one][gpu] == job.far[other][gpu] for gpu in gpus if gpu not in (one, other)
     )
-    return lambda gpus: job.costs(*job.talk_of(gpus), gpus)
 
 
-def _check_job(edges: Edges, ranks: int, free: Sequence[int]) -> None:
-    if not 1 <= ranks <= len(set(free)):
-        raise UsageError(
-            f"job of {ranks} tasks: each needs a GPU of its own, and {len(set(free))} may be chosen"
-        )
-    for a, b, weight in edges:
-        if a == b or not (0 <= a < ranks and 0 <= b < ranks):
-            raise UsageError(f"edge {a}-{b}: it must join two of the ranks 0 to {ranks - 1}")
-        if not 0 <= weight < float("inf"):
-            raise UsageError(f"edge {a}-{b}: asked for weight {weight:g}, a weight is 0 or more")
+def _kind(job: JobOnMachine, gpu: int) -> tuple[int, float, int]:
+    """Return what the worth of a set depends on besides its distances."""
+    return job.socket_of[gpu], job.slowdown.get(gpu, 0.0), job.begun.get(gpu, 0)
 
 
-class _JobOnMachine:
-    """A job and the machine it meets: the arguments of place_tasks, laid out for fast look-up.
+def _most_promising_first(
+    value: Valuation, sets: Sequence[Gpus]
+) -> Iterator[tuple[Worth, int, Gpus, Ways]]:
+    """Yield sets, what they can be worth at most, minus their number, and their distances.
+
+    At most is as if the heaviest edges had the shortest ways.
+    """
+    far = value.job.far
+    gpus = sorted(set(chain.from_iterable(sets)))
+    way = {(a, b): far[a][b] for a, b in combinations(gpus, 2)}
+    kind = {gpu: _kind(value.job, gpu) for gpu in gpus}
+    weights = sorted((weight for *_, weight in value.edges), reverse=True)
+    nearest: dict[Ways, float] = {}
+    bounds: dict[object, Worth] = {}
+    found: dict[Worth, list[tuple[Worth, int, Gpus, Ways]]] = {}
+    for number, chosen in enumerate(sets):
+        ways = tuple(map(way.__getitem__, combinations(chosen, 2)))
+        if ways not in nearest:
+            nearest[ways] = sum(map(mul, weights, sorted(ways)))
+        key = nearest[ways], *map(kind.__getitem__, chosen)
+        if key not in bounds:
+            bounds[key] = value.worth(chosen, nearest[ways])
+        found.setdefault(bounds[key], []).append((bounds[key], -number, chosen, ways))
+    return chain.from_iterable(found[bound] for bound in sorted(found, reverse=True))
+
+
+class _TaskMapper:
+    """Finds the mapping of a job to sets of GPUs that has the shortest ways, by branch and bound.
 
     Attributes:
-        talk: for each rank the weight of its edge to others.
-        far: distance of every two GPUs.
-        socket_of: socket of every GPU.
-        weights: weights of the costs.
+        value: what placements are worth.
+        map: _search() that remembers.
+        steps: tasks that may still be placed in all.
     """
 
-    def __init__(
-        self,
-        edges: Edges,
-        ranks: int,
-        distance: Callable[[int, int], int],
-        socket_of: Mapping[int, int],
-        total_by_socket: Mapping[int, int],
-        free_by_socket: Mapping[int, int],
-        slowdown: Mapping[int, float],
-        weights: Weights,
-        worst: float,
-        begun: Mapping[int, int] = MappingProxyType({}),
-    ) -> None:
-        self.talk: list[dict[int, float]] = [{} for _ in range(ranks)]
-        for a, b, weight in edges:
-            self.talk[a][b] = self.talk[b][a] = self.talk[a].get(b, 0.0) + weight
-        self.far: dict[int, dict[int, int]] = {gpu: {gpu: 0} for gpu in socket_of}
-        for a in socket_of:
-            for b in socket_of:
-                if a < b:
-                    self.far[a][b] = self.far[b][a] = distance(a, b)
-        least, most = communication_range(lambda a, b: self.far[a][b], sorted(socket_of), ranks)
-        pairs = max(1, ranks * (ranks - 1) // 2)
-        self._range = least / pairs, most / pairs
-        self.socket_of, self.weights = socket_of, weights
-        self._total, self._free = total_by_socket, free_by_socket
-        self._noise = {gpu: min(1.0, slowdown.get(gpu, 0.0) / worst) for gpu in socket_of}
-        self._begun_at = begun
-        self._apart: dict[tuple[Gpus, Gpus], float] = {}
+    def __init__(self, value: Valuation) -> None:
+        talk, ranks = value.talk, range(value.job.ranks)
+        self.value, self.steps = value, MOST_STEPS
+        self._twin = [_twin_before(talk, rank) for rank in ranks]
+        self._earlier = [[(a, weight) for a, weight in talk[b].items() if a < b] for b in ranks]
+        self._later = [
+            sorted((weight for row in self._earlier[rank + 1 :] for _, weight in row), reverse=True)
+            for rank in ranks
+        ]
+        self.map = lru_cache(maxsize=None)(self._search)
 
-    def apart(self, here: Gpus, there: Gpus) -> float:
-        """Return the mean distance of a GPU here from another one there; 0 if there is no other."""
-        if (here, there) not in self._apart:
-            pairs = len(here) * len(there) - len(set(here) & set(there))
-            total = sum(self.far[a][b] for a in here for b in there)
-            self._apart[here, there] = total / pairs if pairs else 0.0
-        return self._apart[here, there]
-
-    def talk_of(self, gpus: Sequence[int]) -> tuple[float, float]:
-        """Return the sum of weight times distance, and of weight alone, over the job's edges.
+    def _search(self, ways: Ways) -> tuple[float, Gpus]:
+        """Return the least mean distance, and for each rank the place of its GPU in the set.
 
         Args:
-            gpus: the GPU of each rank.
+            ways: the distances of the set's pairs in their order.
         """
-        talk = volume = 0.0
-        for a, row in enumerate(self.talk):
-            for b, weight in row.items():
-                if a < b:
-                    talk += weight * self.far[gpus[a]][gpus[b]]
-                    volume += weight
-        return talk, volume
+        count = len(self._earlier)
+        far = [[0] * count for _ in range(count)]
+        for (a, b), way in zip(combinations(range(count), 2), ways, strict=True):
+            far[a][b] = far[b][a] = way
+        # The least that edges of later ranks can add
+        rest = [sum(map(mul, weights, sorted(ways))) for weights in self._later]
+        best: tuple[float, Gpus] = inf, ()
 
-    def costs(self, talk: float, volume: float, gpus: Sequence[int]) -> Costs:
-        """Return the costs of GPUs taken together.
+        def place(at: Gpus, distance: float) -> None:
+            nonlocal best
+            rank = len(at)
+            if rank == count:
+                best = distance, at
+                return
+            twin = self._twin[rank]  # those that could change places are in order
+            for gpu in range(0 if twin is None else at[twin] + 1, count):
+                if gpu in at or self.steps <= 0:
+                    continue
+                self.steps -= 1
+                row, more = far[gpu], distance
+                for other, weight in self._earlier[rank]:
+                    more += weight * row[at[other]]
+                if more + rest[rank] < best[0] - _ROUNDING:
+                    place((*at, gpu), more)
 
-        Args:
-            talk: sum of weight times distance over the job's edges.
-            volume: sum of their weights.
-            gpus: the GPUs.
-        """
-        return Costs(
-            normalize(talk / volume, *self._range) if volume else 0.0,
-            sum(self._noise[gpu] for gpu in gpus) / len(gpus),
-            fragmentation(self._free, self._total, [self.socket_of[gpu] for gpu in gpus]),
-        )
-
-    def worth(self, gpus: Sequence[int]) -> tuple[float, float, int]:
-        """Return utility and nearness of a placement, and how late its neighbours began.
-
-        Rounded, so that the order of a sum makes no difference.
-        """
-        talk, volume = self.talk_of(gpus)
-        return (
-            round(utility(self.costs(talk, volume, gpus), self.weights), 9),
-            -round(talk, 9),
-            sum(map(self._begun, gpus)),
-        )
-
-    def _begun(self, gpu: int) -> int:
-        return self._begun_at.get(gpu, 0)
+        place((), 0.0)
+        return best
 
 
-class _MachinePart(Record):
-    """A part of the machine, and the two parts below it; none below a single GPU.
+def _twin_before(talk: Sequence[Mapping[int, float]], rank: int) -> int | None:
+    """Return the last lower rank that could change places with this one."""
 
-    Attributes:
-        free: GPUs of the part that may be chosen.
-        halves: the parts that it is cut into.
+    def without(one: int, other: int) -> dict[int, float]:
+        return {peer: weight for peer, weight in talk[one].items() if peer != other}
+
+    lower = range(rank - 1, -1, -1)
+    return next((other for other in lower if without(other, rank) == without(rank, other)), None)
+
+
+def cut_in_two(job: JobOnMachine, choosable: Iterable[int]) -> Gpus:
+    """Return the placement that dual recursive bipartitioning makes.
+
+    The machine is cut in two halves as it is built, whatever is free; the tasks are dealt out to
+    them one by one, each to the half where it is of more use; and so on within the halves.
+
+    Args:
+        job: the job and the machine.
+        choosable: the GPUs that may be chosen, at least as many as there are ranks.
+
+    Returns:
+        The GPUs in rank order.
+
+    Source: topo-aware-sc17 Algorithms 2 and 3.
     """
+    descent = _Descent(job, frozenset(choosable))
+    descent.narrow(sorted(job.socket_of), range(job.ranks))
+    return tuple(descent.where[rank][0] for rank in range(job.ranks))
 
-    free: Gpus
-    halves: "tuple[_MachinePart, ...]" = ()
 
-
-def _cut(job: _JobOnMachine, gpus: Sequence[int], free: frozenset[int]) -> _MachinePart:
-    """Cut GPUs in two until at most one of each part may be chosen; leave out empty halves."""
-    chosen = tuple(gpu for gpu in gpus if gpu in free)
-    if len(chosen) < 2:
-        return _MachinePart(chosen)
-
+def _halves(job: JobOnMachine, part: Sequence[int]) -> tuple[list[int], list[int]]:
     def closeness(a: int, b: int) -> float:
         return 1 / job.far[a][b] + _SAME_SOCKET * (job.socket_of[a] == job.socket_of[b])
 
-    halves = [_cut(job, side, free) for side in bipartition(gpus, closeness)]
-    halves = [half for half in halves if half.free]
-    return halves[0] if len(halves) == 1 else _MachinePart(chosen, tuple(halves))
+    return bipartition(part, closeness)
 
 
-def _parts_with_room(part: _MachinePart, ranks: int) -> Iterator[_MachinePart]:
-    """Yield this part and those below it that have room for so many tasks."""
-    if len(part.free) >= ranks:
-        yield part
-        for half in part.halves:
-            yield from _parts_with_room(half, ranks)
-
-
-def _map_job(job: _JobOnMachine, part: _MachinePart) -> Gpus:
-    where: dict[int, Gpus] = {}
-    ranks = range(len(job.talk))
-    _map_tasks(job, part, ranks, where)
-    return tuple(where[rank][0] for rank in ranks)
-
-
-def _map_tasks(
-    job: _JobOnMachine, part: _MachinePart, tasks: Iterable[int], where: dict[int, Gpus]
-) -> None:
-    """Narrow down where each task is, to a single GPU in the end (Algorithm 2)."""
-    where.update(dict.fromkeys(tasks, part.free))
-    if part.halves:
-        shares = _deal_out(job, part.halves, tasks, where)
-        for half, share in zip(part.halves, shares, strict=True):
-            where.update(dict.fromkeys(share, half.free))
-        for half, share in zip(part.halves, shares, strict=True):
-            if share:
-                _map_tasks(job, half, share, where)
-
-
-def _improve_by_exchanges(job: _JobOnMachine, gpus: Gpus, free: Iterable[int]) -> Gpus:
-    """Move or exchange ranks one at a time, the best such step first, while it helps."""
-    worth = job.worth(gpus)
-    while True:
-        others = sorted(set(free) - set(gpus))
-        if len(gpus) * (len(others) + (len(gpus) - 1) / 2) > _EXCHANGES:
-            return gpus
-        best = max(_neighbours(gpus, others), key=job.worth, default=gpus)
-        best_worth = job.worth(best)
-        if best_worth <= worth:
-            return gpus
-        gpus, worth = best, best_worth
-
-
-def _neighbours(gpus: Gpus, others: Sequence[int]) -> Iterator[Gpus]:
-    for i, gpu in enumerate(gpus):
-        for other in others:
-            yield (*gpus[:i], other, *gpus[i + 1 :])
-        for j in range(i):
-            yield (*gpus[:j], gpu, *gpus[j + 1 : i], gpus[j], *gpus[i + 1 :])
-
-
-class _Deal(Record):
-    """Tasks being dealt out to two halves.
+class _Descent:
+    """Tasks on their way down.
 
     Attributes:
-        halves: the GPUs of both sides.
-        shares: the tasks of both sides so far.
-        left: tasks that have no side yet.
-        where: GPUs among which each task is that has its side, here or elsewhere.
+        where: the choosable GPUs among which each task is.
     """
 
-    halves: tuple[Gpus, Gpus]
-    shares: tuple[list[int], list[int]]
-    left: set[int]
-    where: dict[int, Gpus]
+    def __init__(self, job: JobOnMachine, choosable: frozenset[int]) -> None:
+        self._value, self._job, self._choosable = Valuation(job), job, choosable
+        self.where: dict[int, Gpus] = {}
+        self._apart = lru_cache(maxsize=None)(self._mean_distance)
 
+    def narrow(self, part: Sequence[int], tasks: Iterable[int]) -> None:
+        """Bring tasks to single GPUs of a part of the machine (Algorithm 2)."""
+        self.where.update(dict.fromkeys(tasks, self._choosable_of(part)))
+        if len(part) < 2:
+            return
+        halves = _halves(self._job, part)
+        shares = self._deal_out(tuple(map(self._choosable_of, halves)), tasks)
+        for half, share in zip(halves, shares, strict=True):
+            if share:
+                self.narrow(half, share)
 
-def _deal_out(
-    job: _JobOnMachine,
-    halves: Sequence[_MachinePart],
-    tasks: Iterable[int],
-    where: Mapping[int, Gpus],
-) -> tuple[list[int], list[int]]:
-    """Return the tasks of either half (Algorithm 3).
+    def _choosable_of(self, part: Iterable[int]) -> Gpus:
+        return tuple(gpu for gpu in part if gpu in self._choosable)
 
-    Next is always the task that says most to those that are settled.
-    """
-    left = set(tasks)
-    settled = {task: gpus for task, gpus in where.items() if task not in left}
-    deal = _Deal((halves[0].free, halves[1].free), ([], []), left, settled)
-    while left:
-        task = max(left, key=lambda task: _pull(job.talk[task], settled, task))
-        left.remove(task)
-        uses = [_weigh_side(job, deal, task, side) for side in (0, 1)]
-        side = int(uses[1] > uses[0])
-        deal.shares[side].append(task)
-        settled[task] = deal.halves[side]
-    return deal.shares
+    def _mean_distance(self, here: Gpus, there: Gpus) -> float:
+        """Return the mean distance of a GPU here from another one there; 0 if there is no other."""
+        pairs = len(here) * len(there) - len(set(here) & set(there))
+        total = sum(self._job.far[a][b] for a in here for b in there)
+        return total / pairs if pairs else 0.0
 
+    def _deal_out(
+        self, halves: Sequence[Gpus], tasks: Iterable[int]
+    ) -> tuple[list[int], list[int]]:
+        """Return the tasks of either half (Algorithm 3).
 
-def _pull(
-    talk: Mapping[int, float], settled: Mapping[int, Gpus], task: int
-) -> tuple[float, float, int]:
-    return (
-        sum(weight for other, weight in talk.items() if other in settled),
-        sum(talk.values()),
-        -task,
-    )
+        Next is always the task that says most to those that are settled.
+        """
+        left, talk = set(tasks), self._value.talk
+        shares: tuple[list[int], list[int]] = ([], [])
 
+        def pull(task: int) -> tuple[float, float, int]:
+            settled = sum(weight for other, weight in talk[task].items() if other not in left)
+            return settled, sum(talk[task].values()), -task
 
-def _weigh_side(job: _JobOnMachine, deal: _Deal, task: int, side: int) -> tuple[float, float]:
-    """Return the utility of a side to a task, then its nearness.
+        while left:
+            task = max(left, key=pull)
+            left.remove(task)
+            uses = [
+                self._use(task, halves[side], halves[1 - side], len(shares[side]), left)
+                for side in (0, 1)
+            ]
+            side = int(uses[1] > uses[0])
+            shares[side].append(task)
+            self.where[task] = halves[side]
+        return shares
 
-    The tasks that it says most to are taken to follow it, as room allows.
-    """
-    here, there, share = deal.halves[side], deal.halves[1 - side], deal.shares[side]
-    room = len(here) - len(share) - 1
-    if room < 0:
-        return 0.0, 0.0
-    talk, ahead = 0.0, []
-    for other, weight in job.talk[task].items():
-        if other in deal.left:
-            ahead.append(weight)
-        else:
-            talk += weight * job.apart(here, deal.where[other])
-    ahead.sort(reverse=True)
-    talk += sum(ahead[:room]) * job.apart(here, here) + sum(ahead[room:]) * job.apart(here, there)
-    volume = sum(job.talk[task].values())
-    count = len(share) + 1 + min(room, len(deal.left))
-    fillings = _fill(job, here, count)
-    best = max(utility(job.costs(talk, volume, gpus), job.weights) for gpus in fillings)
-    return round(best, 9), -round(talk, 9)
+    def _use(
+        self, task: int, here: Gpus, there: Gpus, taken: int, left: set[int]
+    ) -> tuple[float, float]:
+        """Return the utility of a side to a task, then its nearness.
 
+        The tasks that it says most to are taken to follow it, as room allows.
+        """
+        room = len(here) - taken - 1
+        if room < 0:
+            return 0.0, 0.0
+        talk = self._value.talk[task]
+        ahead = sorted((weight for other, weight in talk.items() if other in left), reverse=True)
+        ways = sum(
+            weight * self._apart(here, self.where[other])
+            for other, weight in talk.items()
+            if other not in left
+        )
+        ways += sum(ahead[:room]) * self._apart(here, here)
+        ways += sum(ahead[room:]) * self._apart(here, there)
+        distance = ways / (sum(talk.values()) or 1.0)
+        fillings = self._fill(here, taken + 1 + min(room, len(left)))
+        return max(self._value.utility(gpus, distance) for gpus in fillings), -round(distance, 9)
 
-def _fill(job: _JobOnMachine, gpus: Gpus, count: int) -> list[list[int]]:
-    """Return ways to take `count` GPUs: one socket each, else as few sockets as possible."""
-    by_socket: dict[int, list[int]] = {}
-    for gpu in gpus:
-        by_socket.setdefault(job.socket_of[gpu], []).append(gpu)
-    whole = [members[:count] for members in by_socket.values() if len(members) >= count]
-    if whole:
-        return whole
-    fullest_first = sorted(by_socket.values(), key=len, reverse=True)
-    return [list(chain.from_iterable(fullest_first))[:count]]
+    def _fill(self, gpus: Gpus, count: int) -> list[list[int]]:
+        """Return ways to take GPUs: from one socket each, else from as few sockets as possible."""
+        by_socket: dict[int, list[int]] = {}
+        for gpu in gpus:
+            by_socket.setdefault(self._job.socket_of[gpu], []).append(gpu)
+        whole = [members[:count] for members in by_socket.values() if len(members) >= count]
+        fullest_first = sorted(by_socket.values(), key=len, reverse=True)
+        return whole or [list(chain.from_iterable(fullest_first))[:count]]

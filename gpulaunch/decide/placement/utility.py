@@ -5,7 +5,8 @@ utility. Source: topo-aware-sc17 4.3 and 4.4.
 """
 # pure: decides on plain values
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import combinations
 from math import comb, isfinite, sqrt
 
@@ -79,10 +80,9 @@ def communication_cost(distance: Callable[[int, int], int], gpus: Iterable[int])
     return sum(distance(a, b) for a, b in combinations(gpus, 2))
 
 
-def communication_range(
-    distance: Callable[[int, int], int], gpus: Collection[int], count: int
-) -> tuple[int, int]:
-    """Return the least and the largest communication cost of so many of the GPUs.
+@lru_cache(maxsize=256)
+def communication_range(far: tuple[tuple[int, ...], ...], count: int) -> tuple[int, int]:
+    """Return the least and the largest communication cost of so many GPUs of a machine.
 
     Found by trying all sets if there are no more than MAX_SETS; else by letting a set grow around
     each GPU, by the nearest or by the farthest GPU each time. On the described machines of 16 GPUs
@@ -90,34 +90,35 @@ def communication_range(
     of all that have the same distances to the others.
 
     Args:
-        distance: returns the distance of two GPUs.
-        gpus: all that the machine has, also those that are busy, so that a cost means the same at
+        far: distance of every two GPUs, also those that are busy, so that a cost means the same at
             any time.
-        count: number of GPUs, 1 to len(gpus).
+        count: number of GPUs, 1 to len(far).
 
-    Cost: some ms; it depends on the machine alone, so it may be kept.
+    Cost: some ms, once for each machine and count.
     """
-    if comb(len(gpus), count) <= MAX_SETS:
-        costs = [communication_cost(distance, chosen) for chosen in combinations(gpus, count)]
+    gpus = range(len(far))
+    if comb(len(far), count) <= MAX_SETS:
+        costs = [
+            sum([far[a][b] for a, b in combinations(chosen, 2)])
+            for chosen in combinations(gpus, count)
+        ]
         return min(costs), max(costs)
-    rows = {a: {b: distance(a, b) for b in gpus} for a in gpus}
-    alike = {tuple(sorted(row.values())): gpu for gpu, row in rows.items()}
-    seeds = gpus if len(gpus) <= ALL_SEEDS else alike.values()
-    return min(_grow(rows, seed, count, 1) for seed in seeds), max(
-        _grow(rows, seed, count, -1) for seed in seeds
+    alike = {tuple(sorted(row)): gpu for gpu, row in enumerate(far)}
+    seeds = gpus if len(far) <= ALL_SEEDS else alike.values()
+    return min(_grow(far, seed, count, 1) for seed in seeds), max(
+        _grow(far, seed, count, -1) for seed in seeds
     )
 
 
-def _grow(rows: Mapping[int, Mapping[int, int]], seed: int, count: int, sign: int) -> int:
+def _grow(far: Sequence[Sequence[int]], seed: int, count: int, sign: int) -> int:
     """Return the cost of a set that grew by whatever costs least (sign 1) or most (-1)."""
-    added = dict(rows[seed])
+    added = dict(enumerate(far[seed]))
     del added[seed]
     cost = 0
     for _ in range(count - 1):
         nearest = min(added, key=lambda gpu: sign * added[gpu])
         cost += added.pop(nearest)
-        row = rows[nearest]
-        added = {gpu: far + row[gpu] for gpu, far in added.items()}
+        added = {gpu: way + far[nearest][gpu] for gpu, way in added.items()}
     return cost
 
 
@@ -203,18 +204,14 @@ def utility(costs: Costs, weights: Weights) -> float:
     return min(1.0, sqrt(COST_FLOOR) / roots)
 
 
-def job_utility(costs: Costs, weights: Weights) -> float:
-    """Return the use of a placement to the job itself, which its minimum utility is compared with.
+def job_weights(weights: Weights) -> Weights:
+    """Return the weights of the use to the job itself, which its minimum utility is compared with.
 
-    It is 0.1..1. Fragmentation is none of the job's business, so half its weight goes to each of
-    the others. At equal weights a threshold of 0.5 wants a cost of less than 0.09 if there is but
-    one, and 0.3 one of less than 0.32: a slowdown of 9 or of 32 %.
+    Fragmentation is none of the job's business, so half its weight goes to each of the others. At
+    equal weights a threshold of 0.5 wants a cost of less than 0.09 if there is but one, and 0.3 one
+    of less than 0.32: a slowdown of 9 or of 32 %.
 
     Source: the published code of topo-aware-sc17.
-
-    Example:
-        >>> round(job_utility(Costs(1, 0, 0), Weights()), 2)
-        0.18
     """
     half = weights.fragmentation / 2
-    return utility(costs, Weights(weights.communication + half, weights.interference + half, 0.0))
+    return Weights(weights.communication + half, weights.interference + half, 0.0)
