@@ -1,11 +1,10 @@
-"""The best-effort policy of Kubernetes' device plugin, held against a walk over every partition."""
+"""The best-effort policy of Kubernetes' device plugin, held against its walk over partitions."""
 
 import random
 from collections.abc import Iterator
 from itertools import combinations
 
 import pytest
-from test_policies import random_topology
 
 from gpulaunch.decide.placement.best_effort import best_of_partition, points
 from gpulaunch.decide.placement.place import place
@@ -17,76 +16,86 @@ from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace
 
 Gpus = tuple[int, ...]
+Padded = tuple[int | None, ...]
 
 
-def partitions(gpus: Gpus, size: int, rest: int) -> Iterator[list[Gpus]]:
-    """Yield every way to divide GPUs into sets of a size and a remainder, which stands last."""
-    if len(gpus) == rest:
-        yield [gpus] if rest else []
+def partitions(gpus: Padded, size: int) -> Iterator[list[Padded]]:
+    """Yield the partitions into sets of a size in the plugin's order; None is an empty place."""
+    if len(gpus) == size:
+        yield [gpus]
         return
-    for left_over in combinations(gpus, rest):
-        others = tuple(gpu for gpu in gpus if gpu not in left_over)
-        for group in combinations(others[1:], size - 1):
-            first = (others[0], *group)
-            remaining = tuple(gpu for gpu in others if gpu not in first)
-            for more in partitions(remaining, size, 0):
-                yield [first, *more, left_over] if rest else [first, *more]
+    for companions in combinations(gpus[1:], size - 1):
+        group = (gpus[0], *companions)
+        if group.count(None) in (0, gpus.count(None)):
+            for more in partitions(tuple(gpu for gpu in gpus if gpu not in group), size):
+                yield [group, *more]
 
 
-def tried_out(
-    topology: Topology, gpus: Gpus, size: int, required: frozenset[int]
-) -> tuple[int, int]:
-    """Return the points of the best partition with a set of all required GPUs, and of that set."""
+def by_the_plugin(topology: Topology, gpus: Gpus, size: int, required: frozenset[int]) -> Gpus:
+    """Walk over all partitions as the plugin does, but for taking a set with empty places."""
     card = {gpu.index: gpu.card for gpu in topology.gpus}
     score = {
         (link.a, link.b): points(link, same_card=card[link.a] == card[link.b])
         for link in topology.links
     }
-    best = (-1, -1)
-    for partition in partitions(gpus, size, len(gpus) % size):
-        whole = [group for group in partition if len(group) == size]
-        worth = [sum(score[pair] for pair in combinations(sorted(group), 2)) for group in partition]
-        held = [
-            sum(score[pair] for pair in combinations(sorted(g), 2))
-            for g in whole
-            if required.issubset(g)
-        ]
-        if held:
-            best = max(best, (sum(worth), max(held)))
-    return best
+
+    def worth(group: Padded) -> int:
+        return sum(score.get(pair, 0) for pair in combinations(group, 2))
+
+    if size == 1:
+        return next((gpu,) for gpu in gpus if required <= {gpu})
+    best: list[Padded] = []
+    most = 0
+    for partition in partitions((*gpus, *[None] * (-len(gpus) % size)), size):
+        holds = any(required.issubset(group) and None not in group for group in partition)
+        total = sum(map(worth, partition))
+        if holds and (total > most or not best):
+            best, most = partition, total
+    whole = [group for group in best if required.issubset(group) and None not in group]
+    return tuple(gpu for gpu in max(whole, key=worth) if gpu is not None)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_best_partition(seed: int) -> None:
-    """The set comes from a partition with the most points that has a set with all required GPUs."""
+def random_links(rng: random.Random, gpus: Gpus) -> Topology:
+    """Draw a machine with links between these GPUs, of many equal points or of few."""
+    topology, _ = load_described_machine("dgx2")
+    paths = rng.sample(["SYS", "NODE", "PHB", "PXB", "PIX"], rng.randrange(1, 4))
+    nvlinks = rng.sample([0, 0, 1, 2, 3, 12], rng.randrange(1, 4))
+    return replace(
+        topology,
+        links=tuple(
+            replace(link, pcie_path=rng.choice(paths), nvlink_count=rng.choice(nvlinks))
+            for link in topology.links
+            if {link.a, link.b}.issubset(gpus)
+        ),
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_links(seed: int) -> None:
+    """On links of many equal points the policy takes what the plugin takes, whatever is asked."""
     rng = random.Random(seed)
-    topology = random_topology(rng, rng.randrange(3, 9))
-    gpus = tuple(
-        sorted(
-            rng.sample(
-                [gpu.index for gpu in topology.gpus], rng.randrange(2, len(topology.gpus) + 1)
-            )
-        )
-    )
-    size = rng.randrange(2, len(gpus) + 1)
-    required = frozenset(rng.sample(gpus, rng.choice((0, 0, 1, min(2, size)))))
-    got = best_of_partition(topology, gpus, size, required)
-    assert len(set(got)) == size
-    assert required <= set(got) <= set(gpus)
-    card = {gpu.index: gpu.card for gpu in topology.gpus}
-    score = {
-        (link.a, link.b): points(link, same_card=card[link.a] == card[link.b])
-        for link in topology.links
-    }
-    left = tuple(gpu for gpu in gpus if gpu not in got)
-    own = sum(score[pair] for pair in combinations(sorted(got), 2))
-    rest = max(
-        sum(score[pair] for group in partition for pair in combinations(sorted(group), 2))
-        for partition in partitions(left, size, len(left) % size)
-    )
-    total, best_set = tried_out(topology, gpus, size, required)
-    assert own + rest == total
-    assert own <= best_set
+    for case in range(60):
+        gpus = tuple(sorted(rng.sample(range(16), rng.randrange(2, 10))))
+        topology = random_links(rng, gpus)
+        size = rng.randrange(1, len(gpus) + 1)
+        required = frozenset(rng.sample(gpus, rng.choice([0, 1, rng.randrange(size + 1)])))
+        got = best_of_partition(topology, gpus, size, required)
+        assert got == by_the_plugin(topology, gpus, size, required), case
+
+
+@pytest.mark.parametrize("name", ["dgx1-v100", "dgx1-p100", "pcie-8gpu-workstation"])
+def test_described_machines(name: str) -> None:
+    """Of any free GPUs of a described machine the policy takes what the plugin takes."""
+    topology, _ = load_described_machine(name)
+    none = frozenset[int]()
+    differ = [
+        (gpus, size)
+        for count in range(1, len(topology.gpus) + 1)
+        for gpus in combinations(range(len(topology.gpus)), count)
+        for size in range(1, count + 1)
+        if best_of_partition(topology, gpus, size) != by_the_plugin(topology, gpus, size, none)
+    ]
+    assert differ == []
 
 
 def test_points_of_a_dgx1() -> None:
@@ -147,7 +156,7 @@ def test_nvswitch_links_count() -> None:
         topology, links=tuple(replace(link, pcie_path="SYS") for link in topology.links)
     )
     assert best_of_partition(alike, range(10, 60), 4) == (10, 11, 12, 13)
-    assert best_of_partition(alike, range(10, 60), 4, frozenset({40})) == (10, 11, 12, 40)
+    assert best_of_partition(alike, range(10, 60), 4, frozenset({40})) == (38, 39, 40, 41)
 
 
 def test_too_many_to_partition() -> None:
