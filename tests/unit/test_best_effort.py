@@ -1,7 +1,7 @@
 """The best-effort policy of Kubernetes' device plugin, held against its walk over partitions."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 
 import pytest
@@ -11,6 +11,7 @@ from gpulaunch.decide.placement.place import place
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace
@@ -55,19 +56,22 @@ def by_the_plugin(topology: Topology, gpus: Gpus, size: int, required: frozenset
     return tuple(gpu for gpu in max(whole, key=worth) if gpu is not None)
 
 
-def random_links(rng: random.Random, gpus: Gpus) -> Topology:
-    """Draw a machine with links between these GPUs, of many equal points or of few."""
+def linked(gpus: Sequence[int], link_of: Callable[[int, int], tuple[PathType, int]]) -> Topology:
+    """Return a machine with these GPUs, each two linked by such a path and so many NVLinks."""
     topology, _ = load_described_machine("dgx2")
-    paths = rng.sample(["SYS", "NODE", "PHB", "PXB", "PIX"], rng.randrange(1, 4))
+    links = []
+    for link in topology.links:
+        if {link.a, link.b}.issubset(gpus):
+            path, nvlinks = link_of(link.a, link.b)
+            links.append(replace(link, pcie_path=path, nvlink_count=nvlinks))
+    return replace(topology, links=tuple(links))
+
+
+def random_links(rng: random.Random, gpus: Gpus) -> Topology:
+    """Draw a machine whose links have many equal points."""
+    paths: list[PathType] = rng.sample(["SYS", "NODE", "PHB", "PXB", "PIX"], rng.randrange(1, 4))
     nvlinks = rng.sample([0, 0, 1, 2, 3, 12], rng.randrange(1, 4))
-    return replace(
-        topology,
-        links=tuple(
-            replace(link, pcie_path=rng.choice(paths), nvlink_count=rng.choice(nvlinks))
-            for link in topology.links
-            if {link.a, link.b}.issubset(gpus)
-        ),
-    )
+    return linked(gpus, lambda *_: (rng.choice(paths), rng.choice(nvlinks)))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -116,35 +120,60 @@ def test_points_of_a_dgx1() -> None:
     ("sentence", "free", "count", "required", "want"),
     [
         ("a single GPU is the first one that is free", (3, 5), 1, (), (3,)),
-        ("or the one that is required", (3, 5), 1, (5,), (5,)),
+        ("or the one that is required", range(8), 1, (4,), (4,)),
+        ("of single links, the one behind one PCIe switch", (0, 2, 4, 5), 2, (), (4, 5)),
+        ("two links within a socket", (0, 1, 3), 2, (), (0, 3)),
+        ("or between sockets", (0, 1, 4), 2, (), (0, 4)),
+        ("two links in place of one", (0, 4, 5, 6), 2, (), (5, 6)),
         ("a pair leaves the others their best partners", range(8), 2, (), (0, 3)),
-        (
-            "a required GPU comes with the partner that it has in the best partition",
-            range(8),
-            2,
-            (6,),
-            (5, 6),
-        ),
+        ("and the next pair", (1, 2, 4, 5, 6, 7), 2, (), (1, 2)),
+        ("and the third", range(4, 8), 2, (), (4, 7)),
+        ("a required GPU comes with its partner in the best partition", range(8), 2, (4,), (4, 7)),
         ("four are one of the two halves", range(8), 4, (), (0, 1, 2, 3)),
-        ("the half with the required one", range(8), 4, (5,), (4, 5, 6, 7)),
+        ("the half with the required one", range(8), 4, (4,), (4, 5, 6, 7)),
+        ("all that are required", range(8), 4, (0, 2, 4, 6), (0, 2, 4, 6)),
     ],
 )
 def test_on_a_dgx1(sentence: str, free: Gpus, count: int, required: Gpus, want: Gpus) -> None:
-    """On a DGX-1 V100 the policy takes what the plugin takes."""
+    """On a DGX-1 V100 the policy takes what the plugin's own tests ask for."""
     topology, _ = load_described_machine("dgx1-v100")
-    problem = PlacementProblem(
-        topology,
-        free=tuple(free),
-        admitted=tuple(free),
-        count=count,
-        pattern=PATTERNS["none"],
-        sensitive=False,
-        model="cut",
-        needs=Needs(required=frozenset(required)),
+    assert best_of_partition(topology, free, count, frozenset(required)) == want, sentence
+
+
+def test_on_four_rtx_8000() -> None:
+    """Of four GPUs in two bridged pairs it takes a pair, as the plugin's own test asks."""
+    topology = linked(
+        range(4),
+        lambda a, b: ("NET", 2) if a + b == 3 else ("NODE" if a // 2 == b // 2 else "SYS", 0),
     )
-    placement = place(problem, "best_effort")
-    assert placement is not None
-    assert tuple(sorted(placement.gpus)) == want, sentence
+    assert best_of_partition(topology, range(4), 2) == (0, 3)
+    assert best_of_partition(topology, (1, 2), 2) == (1, 2)
+
+
+def test_seven_sets() -> None:
+    """The best of seven sets is found in the last place, as the plugin's own test asks."""
+
+    def pairs(a: int, b: int) -> tuple[PathType, int]:
+        return "NET", (4 if a == 12 else 2) if a % 2 == 0 and b == a + 1 else 0
+
+    assert best_of_partition(linked(range(14), pairs), range(14), 2) == (12, 13)
+
+
+def test_what_is_left_over_is_never_taken() -> None:
+    """Two GPUs with more points than any three are not taken for three, where the plugin errs."""
+    topology = linked(
+        range(5), lambda a, b: ("PHB" if b < 3 else "SYS", 12 if (a, b) == (3, 4) else 0)
+    )
+    assert best_of_partition(topology, range(5), 3) == (0, 1, 2)
+
+
+@pytest.mark.parametrize(("count", "size"), [(16, 8), (16, 9), (11, 4), (11, 5), (10, 3)])
+def test_large_machine(count: int, size: int) -> None:
+    """Of many GPUs of a torus, where partitions are many, it takes what the plugin takes."""
+    topology, _ = load_described_machine("torus-2d-16")
+    gpus = tuple(range(16 - count, 16))
+    want = by_the_plugin(topology, gpus, size, frozenset())
+    assert best_of_partition(topology, gpus, size) == want
 
 
 def test_nvswitch_links_count() -> None:
@@ -156,7 +185,7 @@ def test_nvswitch_links_count() -> None:
         topology, links=tuple(replace(link, pcie_path="SYS") for link in topology.links)
     )
     assert best_of_partition(alike, range(10, 60), 4) == (10, 11, 12, 13)
-    assert best_of_partition(alike, range(10, 60), 4, frozenset({40})) == (38, 39, 40, 41)
+    assert best_of_partition(alike, range(10, 60), 4, frozenset({40})) == (10, 11, 12, 40)
 
 
 def test_too_many_to_partition() -> None:

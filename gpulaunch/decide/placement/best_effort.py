@@ -50,8 +50,8 @@ def best_of_partition(
     with a set of `size` that holds all required GPUs the one with the largest sum of points over
     all pairs within sets is taken, and of that the set with the most points that holds them. Of
     equals the first: partitions stand in order of the set with the first GPU, then of the one with
-    the first GPU that is left, and so on; sets in order of indices, where what is left over ends
-    in indices above all others.
+    the first GPU that is left, and so on; sets in order of their indices, where what is left over
+    is filled up with one above all others.
 
     Args:
         topology: the machine.
@@ -60,78 +60,69 @@ def best_of_partition(
         required: GPUs that the set must hold, at most `size` of the available ones.
 
     Raises:
-        FailedError: two or more of more than MOST_GPUS that are not all linked alike.
+        FailedError: more than MOST_GPUS are available, and not all linked alike.
 
     Departures: what is left over is never taken; the plugin takes it, and so too few GPUs, where
-        it has more points than any other set (go-gpuallocator #80). Released plugins overwrite
-        the last sets of the best partition where it has seven or more; a test that was added to
-        go-gpuallocator since asks for what is returned here.
+        it has more points than every whole set (go-gpuallocator #80). Its code overwrites the last
+        sets of the best partition where it has seven or more, against a test of its own. Of more
+        than MOST_GPUS that are linked alike the first join the required ones.
 
     Source: go-gpuallocator besteffort_policy.go, Allocate and iterateGPUPartitions.
     """
     gpus = sorted(available)
-    free = frozenset(gpus)
     card = {gpu.index: gpu.card for gpu in topology.gpus}
     score = {
         (link.a, link.b): points(link, same_card=card[link.a] == card[link.b])
         for link in topology.links
-        if link.a in free and link.b in free
     }
-    if size in (1, len(gpus)) or len(set(score.values())) == 1:
-        return _first_of_equals([gpu for gpu in gpus if gpu not in required], size, required)
+    kinds = {score[pair] for pair in combinations(gpus, 2)}
+    if size in (1, len(gpus)) or (len(gpus) > MOST_GPUS and len(kinds) == 1):
+        others = [gpu for gpu in gpus if gpu not in required]
+        return tuple(sorted([*required, *others[: size - len(required)]]))
     if len(gpus) > MOST_GPUS:
         raise FailedError(
             f"{len(gpus)} GPUs are free: policy best-effort can partition at most {MOST_GPUS}",
             "narrow the choice with --only, or take another --policy",
         )
-    place = {gpu: bit for bit, gpu in enumerate(reversed(gpus))}
-    held = sum(1 << place[gpu] for gpu in required)
+    bit = {gpu: 2 << place for place, gpu in enumerate(reversed(gpus))}
+    held = sum(bit[gpu] for gpu in required)
     groups = [
-        tuple(gpu for gpu in gpus if mask >> place[gpu] & 1)
-        for mask in _best_partition((1 << len(gpus)) - 1, size, _lacks(place, score, size, held))
-        if mask.bit_count() == size and mask & held == held
+        tuple(gpu for gpu in gpus if mask & bit[gpu])
+        for mask in _best_partition(_lacks(gpus, score, size, held))
+        if mask & (held | 1) == held
     ]
     return max(groups, key=lambda group: sum(score[pair] for pair in combinations(group, 2)))
 
 
-def _first_of_equals(others: Sequence[int], size: int, required: frozenset[int]) -> tuple[int, ...]:
-    """Return the set with the required GPUs out of the first partition that has one."""
-    own = sorted([*required, *others[: size - len(required)]])
-    left = len(others) + len(required)
-    count = size if left >= 2 * size else left % size
-    if own < [*others[:count], inf]:
-        return tuple(own)
-    return _first_of_equals(others[count:], size, required)
-
-
 def _lacks(
-    place: Mapping[int, int], score: Mapping[tuple[int, int], int], size: int, held: int
+    gpus: Sequence[int], score: Mapping[tuple[int, int], int], size: int, held: int
 ) -> dict[int, int]:
-    """Return what each set that a partition may have lacks of the best of as many GPUs.
+    """Return what each set that a partition may have lacks of the best one of its size.
 
-    Sets are masks with the first GPU in the highest bit: the largest stands first. GPUs count
-    against their set what their best links are worth, the same in all partitions.
+    Sets are masks with the first GPU in the highest bit, so that the largest is the first. The
+    lowest bit marks what is left over. What the best links of its GPUs are worth counts against a
+    set, which is the same in all partitions.
     """
     table = [0]
-    for gpu in place:
-        links = sorted((score[pair] for pair in score if gpu in pair), reverse=True)
+    for place, gpu in enumerate(reversed(gpus)):
+        links = sorted((score[p] for p in combinations(gpus, 2) if gpu in p), reverse=True)
         row = [sum(links[: size - 1])]
-        for other in list(place)[: place[gpu]]:
-            row += [value - 2 * score[gpu, other] for value in row]
+        for other in gpus[: -place - 1 : -1]:
+            row += [cost - 2 * score[gpu, other] for cost in row]
         table += [a + b for a, b in zip(table, row, strict=True)]
     lacks: dict[int, int] = {}
-    for count, allowed in ((size, (0, held)), (len(place) % size, (0,))):
-        kind = {
-            mask: cost
+    for count, left_over, allowed in ((size, 0, (0, held)), (len(gpus) % size, 1, (0,))):
+        costs = {
+            2 * mask + left_over: cost
             for mask, cost in enumerate(table)
-            if mask.bit_count() == count and mask & held in allowed
+            if mask.bit_count() == count and 2 * mask & held in allowed
         }
-        least = min(kind.values())
-        lacks |= {mask: cost - least for mask, cost in kind.items()}
+        least = min(costs.values())
+        lacks |= {mask: cost - least for mask, cost in costs.items()}
     return lacks
 
 
-def _best_partition(left: int, size: int, lacks: Mapping[int, int]) -> Iterator[int]:
+def _best_partition(lacks: Mapping[int, int]) -> Iterator[int]:
     """Yield the sets of the first partition of those that together lack the least."""
     by_first = defaultdict[int, list[int]](list)
     for mask in sorted(sorted(lacks, reverse=True), key=lacks.__getitem__):
@@ -140,18 +131,17 @@ def _best_partition(left: int, size: int, lacks: Mapping[int, int]) -> Iterator[
     @cache
     def divided(left: int) -> tuple[float, int]:
         """Return what the best partition of these lacks, and its first set, negated."""
-        if left.bit_count() <= size:
-            return lacks.get(left, inf), -left
-        uneven = left.bit_count() % size > 0
+        if left in lacks:
+            return lacks[left], -left
         best = (inf, 0)
         for mask in by_first[left.bit_length()]:
             if lacks[mask] > best[0]:
                 break
-            fits = mask & left == mask and (uneven or mask.bit_count() == size)
-            if fits and (lacks[mask], -mask) < best:
+            if mask & left == mask and (lacks[mask], -mask) < best:
                 best = min(best, (lacks[mask] + divided(left ^ mask)[0], -mask))
         return best
 
+    left = (1 << max(by_first)) - 1
     while left:
         yield (first := -divided(left)[1])
         left ^= first
