@@ -86,9 +86,10 @@ def best_of_partition(
         )
     bit = {gpu: 2 << place for place, gpu in enumerate(reversed(gpus))}
     held = sum(bit[gpu] for gpu in required)
+    everything = sum(bit.values()) + (len(gpus) % size > 0)
     groups = [
         tuple(gpu for gpu in gpus if mask & bit[gpu])
-        for mask in _best_partition(_lacks(gpus, score, size, held))
+        for mask in _best_partition(everything, _lacks(gpus, score, size, held))
         if mask & (held | 1) == held
     ]
     return max(groups, key=lambda group: sum(score[pair] for pair in combinations(group, 2)))
@@ -100,8 +101,8 @@ def _lacks(
     """Return what each set that a partition may have lacks of the best one of its size.
 
     Sets are masks with the first GPU in the highest bit, so that the largest is the first. The
-    lowest bit marks what is left over. What the best links of its GPUs are worth counts against a
-    set, which is the same in all partitions.
+    lowest bit marks what is left over. A set costs what the best links of each of its GPUs are
+    worth, which is the same for all partitions, less what it has of them, from both ends.
     """
     table = [0]
     for place, gpu in enumerate(reversed(gpus)):
@@ -122,7 +123,7 @@ def _lacks(
     return lacks
 
 
-def _best_partition(lacks: Mapping[int, int]) -> Iterator[int]:
+def _best_partition(left: int, lacks: Mapping[int, int]) -> Iterator[int]:
     """Yield the sets of the first partition of those that together lack the least."""
     by_first = defaultdict[int, list[int]](list)
     for mask in sorted(sorted(lacks, reverse=True), key=lacks.__getitem__):
@@ -141,7 +142,6 @@ def _best_partition(lacks: Mapping[int, int]) -> Iterator[int]:
                 best = min(best, (lacks[mask] + divided(left ^ mask)[0], -mask))
         return best
 
-    left = (1 << max(by_first)) - 1
     while left:
         yield (first := -divided(left)[1])
         left ^= first
