@@ -1,92 +1,105 @@
-"""The best-effort policy of Kubernetes' device plugin, held against a walk over every partition."""
+"""The best-effort policy of Kubernetes' device plugin, held against its walk over partitions."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 
 import pytest
-from test_policies import random_topology
 
 from gpulaunch.decide.placement.best_effort import best_of_partition, points
 from gpulaunch.decide.placement.place import place
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace
 
 Gpus = tuple[int, ...]
+Padded = tuple[int | None, ...]
 
 
-def partitions(gpus: Gpus, size: int, rest: int) -> Iterator[list[Gpus]]:
-    """Yield every way to divide GPUs into sets of a size and a remainder, which stands last."""
-    if len(gpus) == rest:
-        yield [gpus] if rest else []
+def partitions(gpus: Padded, size: int) -> Iterator[list[Padded]]:
+    """Yield the partitions into sets of a size in the plugin's order; None is an empty place."""
+    if len(gpus) == size:
+        yield [gpus]
         return
-    for left_over in combinations(gpus, rest):
-        others = tuple(gpu for gpu in gpus if gpu not in left_over)
-        for group in combinations(others[1:], size - 1):
-            first = (others[0], *group)
-            remaining = tuple(gpu for gpu in others if gpu not in first)
-            for more in partitions(remaining, size, 0):
-                yield [first, *more, left_over] if rest else [first, *more]
+    for companions in combinations(gpus[1:], size - 1):
+        group = (gpus[0], *companions)
+        if group.count(None) in (0, gpus.count(None)):
+            for more in partitions(tuple(gpu for gpu in gpus if gpu not in group), size):
+                yield [group, *more]
 
 
-def tried_out(
-    topology: Topology, gpus: Gpus, size: int, required: frozenset[int]
-) -> tuple[int, int]:
-    """Return the points of the best partition with a set of all required GPUs, and of that set."""
+def by_the_plugin(topology: Topology, gpus: Gpus, size: int, required: frozenset[int]) -> Gpus:
+    """Walk over all partitions as the plugin does, but for taking a set with empty places."""
     card = {gpu.index: gpu.card for gpu in topology.gpus}
     score = {
         (link.a, link.b): points(link, same_card=card[link.a] == card[link.b])
         for link in topology.links
     }
-    best = (-1, -1)
-    for partition in partitions(gpus, size, len(gpus) % size):
-        whole = [group for group in partition if len(group) == size]
-        worth = [sum(score[pair] for pair in combinations(sorted(group), 2)) for group in partition]
-        held = [
-            sum(score[pair] for pair in combinations(sorted(g), 2))
-            for g in whole
-            if required.issubset(g)
-        ]
-        if held:
-            best = max(best, (sum(worth), max(held)))
-    return best
+
+    def worth(group: Padded) -> int:
+        return sum(score.get(pair, 0) for pair in combinations(group, 2))
+
+    if size == 1:
+        return next((gpu,) for gpu in gpus if required <= {gpu})
+    best: list[Padded] = []
+    most = 0
+    for partition in partitions((*gpus, *[None] * (-len(gpus) % size)), size):
+        holds = any(required.issubset(group) and None not in group for group in partition)
+        total = sum(map(worth, partition))
+        if holds and (total > most or not best):
+            best, most = partition, total
+    whole = [group for group in best if required.issubset(group) and None not in group]
+    return tuple(gpu for gpu in max(whole, key=worth) if gpu is not None)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_best_partition(seed: int) -> None:
-    """The set comes from a partition with the most points that has a set with all required GPUs."""
+def linked(gpus: Sequence[int], link_of: Callable[[int, int], tuple[PathType, int]]) -> Topology:
+    """Return a machine with these GPUs, each two linked by such a path and so many NVLinks."""
+    topology, _ = load_described_machine("dgx2")
+    links = []
+    for link in topology.links:
+        if {link.a, link.b}.issubset(gpus):
+            path, nvlinks = link_of(link.a, link.b)
+            links.append(replace(link, pcie_path=path, nvlink_count=nvlinks))
+    return replace(topology, links=tuple(links))
+
+
+def random_links(rng: random.Random, gpus: Gpus) -> Topology:
+    """Draw a machine whose links have many equal points."""
+    paths: list[PathType] = rng.sample(["SYS", "NODE", "PHB", "PXB", "PIX"], rng.randrange(1, 4))
+    nvlinks = rng.sample([0, 0, 1, 2, 3, 12], rng.randrange(1, 4))
+    return linked(gpus, lambda *_: (rng.choice(paths), rng.choice(nvlinks)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_links(seed: int) -> None:
+    """On links of many equal points the policy takes what the plugin takes, whatever is asked."""
     rng = random.Random(seed)
-    topology = random_topology(rng, rng.randrange(3, 9))
-    gpus = tuple(
-        sorted(
-            rng.sample(
-                [gpu.index for gpu in topology.gpus], rng.randrange(2, len(topology.gpus) + 1)
-            )
-        )
-    )
-    size = rng.randrange(2, len(gpus) + 1)
-    required = frozenset(rng.sample(gpus, rng.choice((0, 0, 1, min(2, size)))))
-    got = best_of_partition(topology, gpus, size, required)
-    assert len(set(got)) == size
-    assert required <= set(got) <= set(gpus)
-    card = {gpu.index: gpu.card for gpu in topology.gpus}
-    score = {
-        (link.a, link.b): points(link, same_card=card[link.a] == card[link.b])
-        for link in topology.links
-    }
-    left = tuple(gpu for gpu in gpus if gpu not in got)
-    own = sum(score[pair] for pair in combinations(sorted(got), 2))
-    rest = max(
-        sum(score[pair] for group in partition for pair in combinations(sorted(group), 2))
-        for partition in partitions(left, size, len(left) % size)
-    )
-    total, best_set = tried_out(topology, gpus, size, required)
-    assert own + rest == total
-    assert own <= best_set
+    for case in range(60):
+        gpus = tuple(sorted(rng.sample(range(16), rng.randrange(2, 10))))
+        topology = random_links(rng, gpus)
+        size = rng.randrange(1, len(gpus) + 1)
+        required = frozenset(rng.sample(gpus, rng.choice([0, 1, rng.randrange(size + 1)])))
+        got = best_of_partition(topology, gpus, size, required)
+        assert got == by_the_plugin(topology, gpus, size, required), case
+
+
+@pytest.mark.parametrize("name", ["dgx1-v100", "dgx1-p100", "pcie-8gpu-workstation"])
+def test_described_machines(name: str) -> None:
+    """Of any free GPUs of a described machine the policy takes what the plugin takes."""
+    topology, _ = load_described_machine(name)
+    none = frozenset[int]()
+    differ = [
+        (gpus, size)
+        for count in range(1, len(topology.gpus) + 1)
+        for gpus in combinations(range(len(topology.gpus)), count)
+        for size in range(1, count + 1)
+        if best_of_partition(topology, gpus, size) != by_the_plugin(topology, gpus, size, none)
+    ]
+    assert differ == []
 
 
 def test_points_of_a_dgx1() -> None:
@@ -107,35 +120,60 @@ def test_points_of_a_dgx1() -> None:
     ("sentence", "free", "count", "required", "want"),
     [
         ("a single GPU is the first one that is free", (3, 5), 1, (), (3,)),
-        ("or the one that is required", (3, 5), 1, (5,), (5,)),
+        ("or the one that is required", range(8), 1, (4,), (4,)),
+        ("of single links, the one behind one PCIe switch", (0, 2, 4, 5), 2, (), (4, 5)),
+        ("two links within a socket", (0, 1, 3), 2, (), (0, 3)),
+        ("or between sockets", (0, 1, 4), 2, (), (0, 4)),
+        ("two links in place of one", (0, 4, 5, 6), 2, (), (5, 6)),
         ("a pair leaves the others their best partners", range(8), 2, (), (0, 3)),
-        (
-            "a required GPU comes with the partner that it has in the best partition",
-            range(8),
-            2,
-            (6,),
-            (5, 6),
-        ),
+        ("and the next pair", (1, 2, 4, 5, 6, 7), 2, (), (1, 2)),
+        ("and the third", range(4, 8), 2, (), (4, 7)),
+        ("a required GPU comes with its partner in the best partition", range(8), 2, (4,), (4, 7)),
         ("four are one of the two halves", range(8), 4, (), (0, 1, 2, 3)),
-        ("the half with the required one", range(8), 4, (5,), (4, 5, 6, 7)),
+        ("the half with the required one", range(8), 4, (4,), (4, 5, 6, 7)),
+        ("all that are required", range(8), 4, (0, 2, 4, 6), (0, 2, 4, 6)),
     ],
 )
 def test_on_a_dgx1(sentence: str, free: Gpus, count: int, required: Gpus, want: Gpus) -> None:
-    """On a DGX-1 V100 the policy takes what the plugin takes."""
+    """On a DGX-1 V100 the policy takes what the plugin's own tests ask for."""
     topology, _ = load_described_machine("dgx1-v100")
-    problem = PlacementProblem(
-        topology,
-        free=tuple(free),
-        admitted=tuple(free),
-        count=count,
-        pattern=PATTERNS["none"],
-        sensitive=False,
-        model="cut",
-        needs=Needs(required=frozenset(required)),
+    assert best_of_partition(topology, free, count, frozenset(required)) == want, sentence
+
+
+def test_on_four_rtx_8000() -> None:
+    """Of four GPUs in two bridged pairs it takes a pair, as the plugin's own test asks."""
+    topology = linked(
+        range(4),
+        lambda a, b: ("NET", 2) if a + b == 3 else ("NODE" if a // 2 == b // 2 else "SYS", 0),
     )
-    placement = place(problem, "best_effort")
-    assert placement is not None
-    assert tuple(sorted(placement.gpus)) == want, sentence
+    assert best_of_partition(topology, range(4), 2) == (0, 3)
+    assert best_of_partition(topology, (1, 2), 2) == (1, 2)
+
+
+def test_seven_sets() -> None:
+    """The best of seven sets is found in the last place, as the plugin's own test asks."""
+
+    def pairs(a: int, b: int) -> tuple[PathType, int]:
+        return "NET", (4 if a == 12 else 2) if a % 2 == 0 and b == a + 1 else 0
+
+    assert best_of_partition(linked(range(14), pairs), range(14), 2) == (12, 13)
+
+
+def test_what_is_left_over_is_never_taken() -> None:
+    """Two GPUs with more points than any three are not taken for three, where the plugin errs."""
+    topology = linked(
+        range(5), lambda a, b: ("PHB" if b < 3 else "SYS", 12 if (a, b) == (3, 4) else 0)
+    )
+    assert best_of_partition(topology, range(5), 3) == (0, 1, 2)
+
+
+@pytest.mark.parametrize(("count", "size"), [(16, 8), (16, 9), (11, 4), (11, 5), (10, 3)])
+def test_large_machine(count: int, size: int) -> None:
+    """Of many GPUs of a torus, where partitions are many, it takes what the plugin takes."""
+    topology, _ = load_described_machine("torus-2d-16")
+    gpus = tuple(range(16 - count, 16))
+    want = by_the_plugin(topology, gpus, size, frozenset())
+    assert best_of_partition(topology, gpus, size) == want
 
 
 def test_nvswitch_links_count() -> None:

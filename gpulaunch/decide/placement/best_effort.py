@@ -1,9 +1,11 @@
 """The best-effort policy of Kubernetes' GPU device plugin: all free GPUs in sets of one size."""
 # pure: decides on plain values
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations
+from math import inf
 
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.link import Link
@@ -11,7 +13,7 @@ from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.topology import Topology
 
 MOST_GPUS = 16
-"""Number of free GPUs beyond which the partitions are too many."""
+"""Number of free GPUs beyond which the sets are too many."""
 
 _PATH_POINTS: dict[PathType, int] = {
     "NET": 0,
@@ -23,9 +25,6 @@ _PATH_POINTS: dict[PathType, int] = {
 }
 _SAME_CARD_POINTS = 60
 _NVLINK_POINTS = 100
-
-_Division = tuple[int, tuple[tuple[int, ...], ...]]
-"""The points of a partition, or -1 for none, and its sets."""
 
 
 def points(link: Link, *, same_card: bool = False) -> int:
@@ -45,12 +44,14 @@ def points(link: Link, *, same_card: bool = False) -> int:
 def best_of_partition(
     topology: Topology, available: Sequence[int], size: int, required: frozenset[int] = frozenset()
 ) -> tuple[int, ...]:
-    """Return the best set out of the partition with the most points.
+    """Return the best set out of the partition with the most points, as the plugin would.
 
     All available GPUs are divided into sets of `size` and one of what is left over. Of partitions
-    with a set that holds all required GPUs the one with the largest sum of points over all pairs
-    within sets is taken, and of that the set with the most points that holds them; of equals the
-    first in order of indices. A single GPU is the first available one, or the required one.
+    with a set of `size` that holds all required GPUs the one with the largest sum of points over
+    all pairs within sets is taken, and of that the set with the most points that holds them. Of
+    equals the first: partitions stand in order of the set with the first GPU, then of the one with
+    the first GPU that is left, and so on; sets in order of their indices, where what is left over
+    is filled up with one above all others.
 
     Args:
         topology: the machine.
@@ -61,10 +62,12 @@ def best_of_partition(
     Raises:
         FailedError: more than MOST_GPUS are available, and not all linked alike.
 
-    Departure: what is left over is one set. The plugin pads with empty places and lets them fall
-        anywhere, so that it may return fewer GPUs than were asked.
+    Departures: what is left over is never taken; the plugin takes it, and so too few GPUs, where
+        it has more points than every whole set (go-gpuallocator #80). Its code overwrites the last
+        sets of the best partition where it has seven or more, against a test of its own. Of more
+        than MOST_GPUS that are linked alike the first join the required ones.
 
-    Source: go-gpuallocator besteffort_policy.go.
+    Source: go-gpuallocator besteffort_policy.go, Allocate and iterateGPUPartitions.
     """
     gpus = sorted(available)
     card = {gpu.index: gpu.card for gpu in topology.gpus}
@@ -72,52 +75,73 @@ def best_of_partition(
         (link.a, link.b): points(link, same_card=card[link.a] == card[link.b])
         for link in topology.links
     }
-    wanted = sorted(required)
-    if size == 1:
-        return tuple(wanted) or (gpus[0],)
-    if len({score[pair] for pair in combinations(gpus, 2)}) == 1:
+    kinds = {score[pair] for pair in combinations(gpus, 2)}
+    if size in (1, len(gpus)) or (len(gpus) > MOST_GPUS and len(kinds) == 1):
         others = [gpu for gpu in gpus if gpu not in required]
-        return tuple(sorted([*wanted, *others[: size - len(wanted)]]))
+        return tuple(sorted([*required, *others[: size - len(required)]]))
     if len(gpus) > MOST_GPUS:
         raise FailedError(
             f"{len(gpus)} GPUs are free: policy best-effort can partition at most {MOST_GPUS}",
             "narrow the choice with --only, or take another --policy",
         )
-    return _best_of_partition(gpus, size, required, score)
+    bit = {gpu: 2 << place for place, gpu in enumerate(reversed(gpus))}
+    held = sum(bit[gpu] for gpu in required)
+    everything = sum(bit.values()) + (len(gpus) % size > 0)
+    groups = [
+        tuple(gpu for gpu in gpus if mask & bit[gpu])
+        for mask in _best_partition(everything, _lacks(gpus, score, size, held))
+        if mask & (held | 1) == held
+    ]
+    return max(groups, key=lambda group: sum(score[pair] for pair in combinations(group, 2)))
 
 
-def _best_of_partition(
-    gpus: Sequence[int],
-    size: int,
-    required: frozenset[int],
-    score: Mapping[tuple[int, int], int],
-) -> tuple[int, ...]:
+def _lacks(
+    gpus: Sequence[int], score: Mapping[tuple[int, int], int], size: int, held: int
+) -> dict[int, int]:
+    """Return what each set that a partition may have lacks of the best one of its size.
+
+    Sets are masks with the first GPU in the highest bit, so that the largest is the first. The
+    lowest bit marks what is left over. A set costs what the best links of each of its GPUs are
+    worth, which is the same for all partitions, less what it has of them, from both ends.
+    """
+    table = [0]
+    for place, gpu in enumerate(reversed(gpus)):
+        links = sorted((score[p] for p in combinations(gpus, 2) if gpu in p), reverse=True)
+        row = [sum(links[: size - 1])]
+        for other in gpus[: -place - 1 : -1]:
+            row += [cost - 2 * score[gpu, other] for cost in row]
+        table += [a + b for a, b in zip(table, row, strict=True)]
+    lacks: dict[int, int] = {}
+    for count, left_over, allowed in ((size, 0, (0, held)), (len(gpus) % size, 1, (0,))):
+        costs = {
+            2 * mask + left_over: cost
+            for mask, cost in enumerate(table)
+            if mask.bit_count() == count and 2 * mask & held in allowed
+        }
+        least = min(costs.values())
+        lacks |= {mask: cost - least for mask, cost in costs.items()}
+    return lacks
+
+
+def _best_partition(left: int, lacks: Mapping[int, int]) -> Iterator[int]:
+    """Yield the sets of the first partition of those that together lack the least."""
+    by_first = defaultdict[int, list[int]](list)
+    for mask in sorted(sorted(lacks, reverse=True), key=lacks.__getitem__):
+        by_first[mask.bit_length()].append(mask)
+
     @cache
-    def worth(group: tuple[int, ...]) -> int:
-        return sum(score[pair] for pair in combinations(group, 2))
-
-    @cache
-    def divided(left: tuple[int, ...]) -> _Division:
-        """Return the partition of these with the most points; of equals the first."""
-        if not left:
-            return 0, ()
-        best: _Division = (-1, ())
-        for companions in combinations(left[1:], size - 1):
-            group = (left[0], *companions)
-            if len(required.intersection(group)) in (0, len(required)):
-                total, groups = divided(tuple(gpu for gpu in left if gpu not in group))
-                if total >= 0:
-                    best = max(best, (total + worth(group), (group, *groups)), key=_total)
+    def divided(left: int) -> tuple[float, int]:
+        """Return what the best partition of these lacks, and its first set, negated."""
+        if left in lacks:
+            return lacks[left], -left
+        best = (inf, 0)
+        for mask in by_first[left.bit_length()]:
+            if lacks[mask] > best[0]:
+                break
+            if mask & left == mask and (lacks[mask], -mask) < best:
+                best = min(best, (lacks[mask] + divided(left ^ mask)[0], -mask))
         return best
 
-    divisions = []
-    others = [gpu for gpu in gpus if gpu not in required]
-    for rest in combinations(others, len(gpus) % size):
-        total, groups = divided(tuple(gpu for gpu in gpus if gpu not in rest))
-        divisions.append((total + worth(rest), groups))
-    groups = max(divisions, key=_total)[1]
-    return max((group for group in groups if required.issubset(group)), key=worth)
-
-
-def _total(division: _Division) -> int:
-    return division[0]
+    while left:
+        yield (first := -divided(left)[1])
+        left ^= first
