@@ -1,6 +1,6 @@
 """Eq. 2 of mapa-sc21: the effective bandwidth of a ring by the kinds of its links."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import pairwise, permutations
 from typing import NamedTuple
@@ -15,7 +15,7 @@ THETA = (
 
 
 class Ring(NamedTuple):
-    """The links of a ring.
+    """The links of a ring, or one of them.
 
     Attributes:
         aggregate_bandwidth: sum of their bandwidths, GB/s.
@@ -49,33 +49,51 @@ def equation_2(x: int, y: int, z: int) -> float:
 
 
 @cache
-def best_ring(machine: str, gpus: frozenset[int]) -> Ring:
-    """Return the ring through two GPUs or more with the largest sum of bandwidths.
+def links_of(machine: str) -> dict[frozenset[int], Ring]:
+    """Return what the link of every two GPUs of a machine adds to a ring."""
+    return {
+        frozenset((link.a, link.b)): Ring(
+            link.bandwidth_gb_per_s,
+            int(link.nvlink_count > 1),
+            int(link.nvlink_count == 1),
+            int(not link.nvlink_count),
+        )
+        for link in simulator(machine).topology.links
+    }
 
-    Among equals it is the one with the most double NVLinks, then with the most single ones. Two
-    GPUs have one link.
-    """
-    links = {frozenset((link.a, link.b)): link for link in simulator(machine).topology.links}
+
+def rings(links: Mapping[frozenset[int], Ring], gpus: frozenset[int]) -> set[Ring]:
+    """Return all rings through two GPUs or more; two GPUs have one link."""
     first, *others = sorted(gpus)
-    rings = []
+    closing = (first,) if len(gpus) > 2 else ()
+    found = set()
     for order in permutations(others):
-        closing = (first,) if len(gpus) > 2 else ()
         used = [links[frozenset(pair)] for pair in pairwise((first, *order, *closing))]
-        doubles = sum(link.nvlink_count > 1 for link in used)
-        singles = sum(link.nvlink_count == 1 for link in used)
-        bandwidth = sum(link.bandwidth_gb_per_s for link in used)
-        rings.append(Ring(bandwidth, doubles, singles, len(used) - doubles - singles))
-    return max(rings)
+        found.add(Ring(*map(sum, zip(*used, strict=True))))
+    return found
+
+
+@cache
+def best_ring(machine: str, gpus: frozenset[int]) -> Ring:
+    """Return the ring through GPUs with the largest sum of bandwidths.
+
+    Among equals it is the one with the most double NVLinks, then with the most single ones.
+    """
+    return max(rings(links_of(machine), gpus))
 
 
 def as_coded(machine: str, gpus: Sequence[int]) -> float:
-    """Return Eq. 2 of GPUs' best ring, GB/s; the one link of two GPUs counts twice.
+    """Return Eq. 2 of GPUs' best ring as the published code of mapa-sc21 counts, GB/s.
 
-    This follows the published code of mapa-sc21, which also gives a single GPU the value without
-    links.
+    The code gives a single GPU the value without links.
     """
     if len(gpus) == 1:
         return equation_2(0, 0, 0)
-    _, x, y, z = best_ring(machine, frozenset(gpus))
-    times = 2 if len(gpus) == 2 else 1
+    return coded_bandwidth(best_ring(machine, frozenset(gpus)))
+
+
+def coded_bandwidth(ring: Ring) -> float:
+    """Return Eq. 2 of a ring, GB/s; the one link of two GPUs counts twice."""
+    _, x, y, z = ring
+    times = 1 if x + y + z > 1 else 2
     return equation_2(times * x, times * y, times * z)

@@ -30,6 +30,27 @@ class Row(NamedTuple):
         return self.ours / self.theirs if self.theirs and self.ours is not None else None
 
 
+def compare(
+    prefix: str,
+    names: Iterable[str],
+    theirs: Iterable[float | None] | None,
+    ours: Iterable[float],
+    note: str = "",
+) -> list[Row]:
+    """Return the rows of several numbers.
+
+    Args:
+        prefix: beginning of their meanings.
+        names: the rest of their meanings.
+        theirs: the paper's numbers; None if it has none of them.
+        ours: gpulaunch's numbers.
+        note: remark about them.
+    """
+    names = list(names)
+    known = theirs or [None] * len(names)
+    return [Row(prefix + name, a, b, note) for name, a, b in zip(names, known, ours, strict=True)]
+
+
 class Comparison(NamedTuple):
     """The numbers of one kind.
 

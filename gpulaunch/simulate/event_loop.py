@@ -49,7 +49,9 @@ class Rules(Record):
         policy: name of the placement policy.
         model: name of the bandwidth model that it uses.
         machines: number of machines.
-        queue: "backfill", in which jobs pass others that they do not delay, or "fifo".
+        queue: "backfill", in which jobs pass others that they do not delay, "fifo", or "first_fit",
+            in which a job starts as soon as it fits, like the published simulator of
+            topo-aware-sc17: it keeps nothing free for those before it.
         time_models: names of models in time_model; () for fixed times.
         lasting: whether a job stays as slow as its worst neighbours made it; else it speeds up
             again.
@@ -303,8 +305,9 @@ class _Simulation:
         """Start the jobs that the queue and decide() let start, in the order of the queue.
 
         A job of the same kind as one that was sent back may not pass it; but where GPUs are shared,
-        it may join others.
+        it may join others. In a first-fit queue nobody is in the way of anybody.
         """
+        first_fit = self._rules.queue == "first_fit"
         sharing = self._machines.sharing
         ahead, left = Ahead(), []
         sent_back: set[int] = set()  # kinds
@@ -312,7 +315,7 @@ class _Simulation:
         rest = iter(self._queue)
         for job, ticket in rest:
             kind = self._kind[job.id]
-            if sharing or (ticket.gpus <= most and kind not in sent_back):
+            if sharing or (ticket.gpus <= most and (first_fit or kind not in sent_back)):
                 found = self._machines.find(job, kind, ahead, now)
                 if found:
                     self._begin(job, *found, now)
@@ -320,6 +323,8 @@ class _Simulation:
                     continue
                 sent_back.add(kind)
             left.append((job, ticket))
+            if first_fit:
+                continue
             ahead.add(ticket, now)
             bars_all = ticket.passable_until_s <= now and len(ticket.uuids) == self._gpus
             if (bars_all and not self._machines.timed) or not (most or sharing):

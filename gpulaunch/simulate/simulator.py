@@ -165,15 +165,16 @@ class Simulator:
             trace: the jobs.
             policy: policy that chooses GPUs; docs/placement.md lists the policies.
             machines: number of machines, all like this one.
-            queue: "backfill", in which jobs pass others that they do not delay, or "fifo".
+            queue: "backfill", in which jobs pass others that they do not delay, "fifo", or
+                "first_fit", in which a job starts as soon as it fits, whoever it delays.
             time_models: models that make jobs take longer than they say: any of "bandwidth",
                 "interference" and "sharing".
             bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
             measure_by: "cut" or "mapa", by which bandwidths are reported and jobs slowed down.
             lasting: a job stays as slow as its worst neighbours have made it after they have left.
             tick_s: the scheduler acts at multiples of this only, and starts no job in a tick in
-                which another ends; 0: it acts at once. This and `lasting` are rules of the
-                published simulator of topo-aware-sc17.
+                which another ends; 0: it acts at once. This, `lasting` and "first_fit" are rules of
+                the published simulator of topo-aware-sc17.
 
         Returns:
             When and where each job ran, and measures of the whole.
@@ -188,7 +189,7 @@ class Simulator:
             name,
             _choose_bandwidth_model(bandwidth_model, name),
             machines,
-            queue=one_of(QUEUES, "queue")(queue),
+            queue=one_of((*QUEUES, "first_fit"), "queue")(queue),
             time_models=tuple(map(one_of(MODELS[1:], "time model"), time_models)),
             lasting=lasting,
             tick_s=tick_s,

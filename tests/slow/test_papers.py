@@ -11,9 +11,10 @@ from statistics import fmean
 import mapa  # with those below: programs in examples/papers
 import pytest
 from equation_2 import as_coded, simulator
+from mapa_quirks import PublishedSimulator
 from reproduce import FIGURES
 from reproduction import Reproduction, markdown
-from topo_aware import figure_8, figure_10, generated, job_set, replayed, split_pairs
+from topo_aware import figure_8, figure_10, generated, job_set, replayed, seen_s, split_pairs
 
 ROOT = Path(__file__).parents[2]
 TIMED = ("mapa-fig19", "topo-fig11")
@@ -79,12 +80,29 @@ def test_quartiles_of_the_published_simulator(found: dict[str, Reproduction], ma
     assert fmean(default) > fmean(greedy)
 
 
+@pytest.mark.parametrize("machine", mapa.PUBLISHED)
+def test_quirks_of_the_published_simulator(machine: str) -> None:
+    """Without quirks it is our replay of Algorithm 1, with all of them it has its published
+    quartiles.
+    """
+    jobs = mapa.job_set("100-jobs-2-to-5-gpus-0")
+    starts = PublishedSimulator(machine, []).run(jobs)
+    trace = simulator(machine).read_trace({"job": jobs})
+    replay = simulator(machine).replay(trace, "preserve_paper", time_models=())
+    want = [(tuple(sorted(one.gpus)), one.started_s) for one in replay.jobs]
+    assert sorted((one.gpus, one.cycle) for one in starts) == sorted(want)
+    table = mapa.quirk_rows(machine).rows
+    for row in table[-5:]:
+        assert row.what.startswith("all of these"), row
+        assert row.ours == pytest.approx(row.theirs, abs=0.051), row  # published with one decimal
+
+
 @pytest.mark.parametrize("machines", [["dgx1-v100"]], ids=["dgx1-v100"])
 def test_all_six_job_files(found: dict[str, Reproduction], machines: Sequence[str]) -> None:
     """Quartiles of five policies are there for the sets of 100 and of 300 jobs, on each machine."""
     parts = found["mapa-fig13"].parts[1:3]
     if len(machines) > 1:
-        parts = (*parts, *found["mapa-fig18"].parts)
+        parts += tuple(part for part in found["mapa-fig18"].parts if "quirks" not in part.title)
     assert [(part.title.split(",")[0], part.title.split()[-2]) for part in parts] == [
         (machine, size) for machine in machines for size in ("100", "300")
     ]
@@ -150,30 +168,37 @@ def test_six_jobs() -> None:
     for part in got.parts:
         if part.theirs.startswith("published code"):
             for row in part.rows:
-                allowed = 1.1 + 1e-6 if "timeline" in part.title else 1e-6  # one tick
-                assert row.theirs is None or row.ours == pytest.approx(row.theirs, abs=allowed), row
+                assert row.theirs is None or row.ours == pytest.approx(row.theirs, abs=1e-6), row
     assert [round(row.ours, 2) for row in got.parts[4].rows] == [1.25, 1.32]
     assert rows(got, "without the tick")["topo-aware-p"][1] == pytest.approx(
         349.4, abs=0.1
     )  # nothing is faster
 
 
+def test_the_published_clock() -> None:
+    """A job due at the 14th tick is seen at the 15th, and then nobody who is due at that one."""
+    assert seen_s([0.51, 15.04, 24.37]) == [1.1, 16.5, 25.3]
+    assert seen_s([16.0, 15.04, 14.6]) == [17.6, 16.5, 16.5]
+
+
 def test_100_jobs_on_5_machines() -> None:
-    """-P keeps least utilities and splits no pair, and no job waits longer than when published."""
-    got = rows(figure_10(), "acting at once")
-    assert got["topo-aware-p: jobs under their least utility"][1] == 0
-    assert got["topo-aware-p: 2-GPU jobs split"][1] == 0
-    for what in ("mean wait, s", "all done, s"):
-        theirs, ours = got[f"topo-aware-p: {what}"]
-        assert ours <= theirs, what
-    looking = rows(figure_10(), "every 1.1 s")
-    for what in (
-        "all done, s",
-        "mean wait, s",
-        "mean slowdown, %",
-    ):  # that one's rule is the same there and here
-        theirs, ours = looking[f"baseline: {what}"]
-        assert ours == pytest.approx(theirs, rel=0.02), what
+    """In the queue of the published code fcfs, here baseline, has its figures, and others nearly
+    wait as there; -P keeps least utilities and splits no pair.
+    """
+    figure = figure_10()
+    in_order, passing = rows(figure, "first in"), rows(figure, "machines; whoever fits")
+    for what in ("all done, s", "mean wait, s", "mean slowdown, %"):
+        theirs, ours = in_order[f"baseline: {what}"]
+        assert ours == pytest.approx(theirs, abs=0.06), what  # published with one decimal
+    for policy, near in (("best-fit", 0.25), ("topo-aware", 0.1), ("topo-aware-p", 0.1)):
+        theirs, ours = passing[f"{policy}: mean wait, s"]
+        assert ours == pytest.approx(theirs, rel=near), policy
+        theirs, ours = passing[f"{policy}: all done, s"]
+        assert ours == pytest.approx(theirs, rel=0.03), policy
+    for policy in ("best-fit", "topo-aware"):
+        assert in_order[f"{policy}: mean wait, s"][1] > 1.5 * passing[f"{policy}: mean wait, s"][1]
+    assert passing["topo-aware-p: jobs under their least utility"][1] == 0
+    assert passing["topo-aware-p: 2-GPU jobs split"][1] == 0
 
 
 def test_1000_jobs_on_100_machines() -> None:

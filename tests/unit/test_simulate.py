@@ -64,6 +64,24 @@ def test_backfill() -> None:
     assert log(checked(DGX, jobs, BASELINE)) == passing
 
 
+def test_first_fit() -> None:
+    """In a first-fit queue a job starts as soon as it fits, whoever it delays."""
+    jobs = [job(0, 5, 0, 10), job(1, 4, 1, 5), job(2, 3, 2, 20)]
+    assert log(checked(DGX, jobs, replace(BASELINE, queue="first_fit"))) == [
+        (0, (0, 1, 2, 3, 4), 0, 10),
+        (2, (5, 6, 7), 2, 22),
+        (1, (0, 1, 2, 3), 10, 15),
+    ]
+
+
+def test_first_fit_by_utility() -> None:
+    """In a first-fit queue a job passes one that differs only in asking for more utility."""
+    split = ((1, 0, 50, 0, (0,)), (1, 0, 50, 0, (2,)), (2, 1, 5, 0.9, ()), (2, 2, 5, 0.1, ()))
+    rules = Rules("topo_aware_p", "cut", queue="first_fit")
+    starts = {stay.job.id: stay.started_s for stay in checked(MINSKY, utility_jobs(*split), rules)}
+    assert starts == {0: 0, 1: 0, 2: 50, 3: 2}
+
+
 def test_backfill_depends_on_the_time() -> None:
     """The same job in the same state may pass another now, and not later."""
     head = job(1, 8, 1, 5)
@@ -110,7 +128,7 @@ def test_tick() -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("queue", ["fifo", "backfill"])
+@pytest.mark.parametrize("queue", ["fifo", "backfill", "first_fit"])
 @pytest.mark.parametrize(("seed", "count"), [(0, 20)])
 def test_it_decides_as_the_launcher_would(policy: str, queue: str, seed: int, count: int) -> None:
     """Each start is what decide() grants, asked anew for each waiting job at each event."""
@@ -162,7 +180,7 @@ def plainly(topology, jobs: list[SimulatedJob], rules: Rules) -> list[tuple]:
                 started.append((one.id, gpus, now, end))
             else:
                 left.append((one, ticket))
-                ahead.append(ticket)
+                ahead += [] if rules.queue == "first_fit" else [ticket]
         queue = left
     return started
 
@@ -184,8 +202,9 @@ def test_it_waits_for_utility_as_the_launcher_would(policy: str, seed: int, coun
         )
         for one in generated(seed=seed, count=count)
     ]
-    rules = Rules(policy, "cut")
-    assert log(checked(MINSKY, jobs, rules)) == plainly(MINSKY, jobs, rules)
+    for queue in ("backfill", "first_fit"):
+        rules = Rules(policy, "cut", queue=queue)
+        assert log(checked(MINSKY, jobs, rules)) == plainly(MINSKY, jobs, rules), queue
 
 
 def test_who_is_not_choosy_passes_and_who_is_does_not() -> None:

@@ -166,7 +166,7 @@ def _most_useful(problem: PlacementProblem, *, for_job: bool = False) -> tuple[O
     )
     if problem.musts:
         first = next(problem.ranked(()), None)
-        if first is None or not problem.meets(first.figures):
+        if first is None or not problem.meets(first):
             return order, False
     allows = None if replace(problem.needs, within=()) == Needs() else problem.allows
     found, sure = [], True
