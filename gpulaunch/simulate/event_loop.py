@@ -19,6 +19,7 @@ from gpulaunch.simulate.time_model import TimeModel
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gpulaunch.decide.request import Request
     from gpulaunch.leases.ticket import Ticket
 
 _NONE = -1  # number for no event
@@ -186,26 +187,25 @@ class _Simulation:
         watch: Callable[[Moment], None],
         remembered: Remembered,
     ) -> None:
+        requests: dict[int, Request] = {}  # by id: the jobs of a trace often share theirs
+
         def ruled(job: SimulatedJob) -> SimulatedJob:
-            arrival_s = round(job.arrival_s, _DIGITS)
-            return replace(
-                job,
-                arrival_s=arrival_s,
-                request=replace(
+            if id(job.request) not in requests:
+                requests[id(job.request)] = replace(
                     job.request,
                     policy=rules.policy,
                     bandwidth_model=rules.model,
                     in_order=rules.queue == "fifo",
-                ),
-            )
+                )
+            arrival_s = round(job.arrival_s, _DIGITS)
+            return replace(job, arrival_s=arrival_s, request=requests[id(job.request)])
 
         self._jobs = [ruled(job) for job in jobs]
         self._rules, self._watch = rules, watch
-        self._machines = SimulatedMachines(
-            topology, rules.machines, (job.request for job in self._jobs), remembered
-        )
+        self._machines = SimulatedMachines(topology, rules.machines, requests.values(), remembered)
         self._times = TimeModel(rules.time_models, remembered.yardstick(rules.yardstick))
-        self._kind = [self._machines.kind_of(job.request) for job in self._jobs]
+        kinds = {id(request): self._machines.kind_of(request) for request in requests.values()}
+        self._kind = [kinds[id(job.request)] for job in self._jobs]
         self._admitted: dict[int, tuple[str, ...]] = {}
         self._queue: list[tuple[SimulatedJob, Ticket]] = []
         self._running: dict[int, dict[str, _Running]] = {}
@@ -245,9 +245,9 @@ class _Simulation:
         for kind, jobs in same.items():
             self._admitted[kind] = self._machines.admitted(jobs[0].request)
             hardest = max(jobs, key=lambda job: job.request.utility.least)
-            if self._machines.refusal(hardest.request):
+            if self._machines.refusal(hardest.request, kind):
                 for job in jobs:
-                    if reason := self._machines.refusal(job.request):
+                    if reason := self._machines.refusal(job.request, kind):
                         raise ImpossibleJobError(job, reason)
 
     def _add_event(self, time_s: float, about: SimulatedJob | _Running | None) -> int:

@@ -139,16 +139,18 @@ def loaded_mix(seed: int, jobs: int, gpus: int, load: float, mix: Mix) -> list[R
     for _ in range(jobs):
         now += draw.expovariate(1.0)
         count = draw.choices(list(sizes), list(sizes.values()))[0]
-        row = {
-            "name": "job",
-            "gpus": count,
-            "pattern": mix.pattern,
-            "bandwidth_sensitive": draw.random() < mix.sensitive,
-            "arrival_s": now,
-            "duration_s": round(max(0.01, _run_time(draw, mix)), 6),
-        }
-        asked += count * row["duration_s"]
-        rows.append(row)
+        run_s = round(max(0.01, _run_time(draw, mix)), 6)
+        asked += count * run_s
+        rows.append(
+            {
+                "name": "job",
+                "gpus": count,
+                "pattern": mix.pattern,
+                "bandwidth_sensitive": draw.random() < mix.sensitive,
+                "arrival_s": now,
+                "duration_s": run_s,
+            }
+        )
     for row in rows:
         row["arrival_s"] = round(row["arrival_s"] * asked / (load * gpus * now), 6)
     return rows

@@ -60,7 +60,7 @@ TRACES, MOST_TRACES = (8, 24), 80
 JOBS = 100
 """Jobs of a trace."""
 
-MOST_S = 60.0
+MOST_S = 150.0
 """Processor time in seconds that a policy gets on a machine for all cells."""
 
 UNIT_S = 10.0

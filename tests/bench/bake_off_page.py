@@ -136,16 +136,20 @@ def _page(results: Results, own: str, losses: list[Loss], policies: list[str]) -
             *_losing_table(own, losses),
             "## By policy",
             "",
-            f"In how many cells {_name(own)} is clearly better or worse than another policy by a "
-            "figure, and in how many cells the other one is not beaten by anybody.",
+            (
+                f"In how many cells {_name(own)} is clearly better or worse than another policy by a "
+                "figure, and in how many cells the other one is not beaten by anybody."
+            ),
             "",
             *_table_of_policies(results, own, policies),
             "",
             "## By machine and by mix",
             "",
-            "Slowdown of sensitive jobs in percent, judged by the cut model, mean over the other "
-            "conditions. In brackets: completion time of all jobs, in percent more than under "
-            f"{_name(own)}.",
+            (
+                "Slowdown of sensitive jobs in percent, judged by the cut model, mean over the other "
+                "conditions. In brackets: completion time of all jobs, in percent more than under "
+                f"{_name(own)}."
+            ),
             "",
             *_table_of_means(results, own, policies, "machine", machines),
             "",
@@ -173,8 +177,10 @@ def _verdict(results: Results, own: str, losses: list[Loss]) -> str:
         )
     kept = len(results) - len(losing)
     sentences = [
-        f"**Result** ({counts}). In {kept:,} of {len(results):,} cells no other policy is better "
-        f"than `{_name(own)}` by any of the three figures. In {len(losing):,} another one is:"
+        (
+            f"**Result** ({counts}). In {kept:,} of {len(results):,} cells no other policy is better "
+            f"than `{_name(own)}` by any of the three figures. In {len(losing):,} another one is:"
+        )
     ]
     by_machine: dict[str, list[Loss]] = {}
     for loss in losses:
@@ -205,8 +211,10 @@ def _losing_table(own: str, losses: list[Loss]) -> list[str]:
     return [
         f"## Where {_name(own)} loses",
         "",
-        "The best other policy, and by how much it is better, in percent and standard errors of "
-        f"the paired difference.{more}",
+        (
+            "The best other policy, and by how much it is better, in percent and standard errors of "
+            f"the paired difference.{more}"
+        ),
         "",
         "| machine | mix | load | queue | judged by | figure | better is | % | errors | traces |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -279,7 +287,10 @@ def _mean_column(cells: list[dict[str, Traces]], own: str, policy: str) -> str:
 
 
 def _table_of_mixes(names: Iterable[str]) -> list[str]:
-    lines = ["| mix | GPUs of a job: share | sensitive | pattern | run time | source |", "|" + "---|" * 6]
+    lines = [
+        "| mix | GPUs of a job: share | sensitive | pattern | run time | source |",
+        "|" + "---|" * 6,
+    ]
     for name, mix in MIXES.items():
         if name in names:
             lines.append(
