@@ -23,7 +23,8 @@ from itertools import product
 from pathlib import Path
 from statistics import fmean
 
-from bake_off_page import Cell, Results, seemingly_better, write_page
+from bake_off_compare import Cell, Results, seemingly_better
+from bake_off_page import write_page
 
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.request import Request
@@ -276,7 +277,11 @@ def main() -> None:
     )
     replays = bake_off.run(began + 60 * options.minutes, options.jobs)
     print(f"{replays} replays in {time.monotonic() - began:.0f} s", file=sys.stderr)
-    chosen = {cell: bake_off.results[cell] for cell in bake_off.cells if cell in bake_off.results}
+    chosen = {
+        cell: {name: by[name] for name in bake_off.policies if name in by}
+        for cell, by in ((cell, bake_off.results.get(cell, {})) for cell in bake_off.cells)
+        if by
+    }
     write_page(chosen, bake_off.default, options.docs)
 
 

@@ -4,116 +4,29 @@ Whatever the page says about results is computed from them here.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from math import exp, log
+from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import NamedTuple
+from statistics import fmean
+
+from bake_off_compare import (
+    CLEAR,
+    FEWEST,
+    FIGURES,
+    LEAST_PERCENT,
+    Cell,
+    Loss,
+    Results,
+    Traces,
+    gain_of,
+    gains,
+    losses_of,
+)
 
 from gpulaunch.simulate.generate import MIXES, Mix
-
-
-class Cell(NamedTuple):
-    """One comparison: all policies replay the same traces of it."""
-
-    machine: str
-    mix: str
-    load: float
-    queue: str
-    judge: str
-
-
-Traces = dict[int, Sequence[float | None]]
-"""Seed -> figures."""
-
-Results = dict[Cell, dict[str, Traces]]
-"""Cell -> policy -> traces."""
-
-FIGURES = ("slowdown", "completion", "25 % bandwidth")
-MORE_IS_BETTER = (False, False, True)
-CLEAR = 3.0
-"""Standard errors from which a difference counts."""
-
-LEAST_PERCENT = 0.1
-"""Difference in percent below which nothing counts, however sure it is."""
-
-FEWEST = 8
-"""Traces below which nothing counts."""
+from gpulaunch.simulate.time_model import ENOUGH_GB_PER_S
 
 MOST_ROWS = 24
 """Rows of the table of losing cells."""
-
-
-class Gain(NamedTuple):
-    """By how much one policy is better than another by one figure; negative if it is worse."""
-
-    percent: float
-    errors: float
-    traces: int
-
-    @property
-    def counts(self) -> bool:
-        """Whether the difference is large and sure enough to be told."""
-        large = abs(self.errors) >= CLEAR and abs(self.percent) >= LEAST_PERCENT
-        return large and self.traces >= FEWEST
-
-
-class Loss(NamedTuple):
-    """A cell where another policy is better by a figure."""
-
-    gain: Gain
-    policy: str
-    cell: Cell
-    figure: int
-
-
-def gain_of(own: Traces, other: Traces, figure: int) -> Gain:
-    """Compare two policies by the ratio of a figure, trace by trace."""
-    ratios = []
-    for seed in own.keys() & other.keys():
-        a, b = own[seed][figure], other[seed][figure]
-        if a is not None and b is not None:
-            ratios.append(log(a / b) if MORE_IS_BETTER[figure] else log(b / a))
-    mean = fmean(ratios) if ratios else 0.0
-    spread = stdev(ratios) if len(ratios) > 1 else 0.0
-    errors = mean / spread * len(ratios) ** 0.5 if spread else 0.0
-    return Gain(100 * (exp(mean) - 1), errors, len(ratios))
-
-
-def gains(by_policy: Mapping[str, Traces], own: str) -> dict[tuple[str, int], Gain]:
-    """Return by how much a policy is better than each other one in a cell, by each figure."""
-    return {
-        (policy, figure): gain_of(by_policy[own], traces, figure)
-        for policy, traces in by_policy.items()
-        if policy != own and own in by_policy
-        for figure in range(len(FIGURES))
-    }
-
-
-def seemingly_better(by_policy: Mapping[str, Traces], own: str) -> list[str]:
-    """Return the policies that more traces of a cell might show to be better than this one."""
-    return sorted(
-        {
-            policy
-            for (policy, _), gain in gains(by_policy, own).items()
-            if gain.errors < -CLEAR / 2 and gain.percent < -LEAST_PERCENT / 2
-        }
-    )
-
-
-def losses_of(results: Results, own: str) -> list[Loss]:
-    """Return where another policy is better than this one, the best of them, worst first."""
-    found = []
-    for cell, by_policy in results.items():
-        compared = gains(by_policy, own)
-        for figure in range(len(FIGURES)):
-            worse = [
-                Loss(gain, policy, cell, figure)
-                for (policy, at), gain in compared.items()
-                if at == figure and gain.counts and gain.percent < 0
-            ]
-            found += [min(worse)] if worse else []
-    return sorted(found)
 
 
 def write_page(results: Results, own: str, folder: Path) -> None:
@@ -128,7 +41,7 @@ def _page(results: Results, own: str, losses: list[Loss], policies: list[str]) -
     machines = list(dict.fromkeys(cell.machine for cell in results))
     return "\n".join(
         [
-            INTRODUCTION,
+            _introduction(results),
             _verdict(results, own, losses),
             "",
             f"![where {_name(own)} loses](bake-off.svg)",
@@ -138,7 +51,7 @@ def _page(results: Results, own: str, losses: list[Loss], policies: list[str]) -
             "",
             (
                 f"In how many cells {_name(own)} is clearly better or worse than another policy by a "
-                "figure, and in how many cells the other one is not beaten by anybody."
+                "figure; in how many cells each policy is not beaten by any other, and by how much it is beaten in slowdown at worst."
             ),
             "",
             *_table_of_policies(results, own, policies),
@@ -164,12 +77,33 @@ def _page(results: Results, own: str, losses: list[Loss], policies: list[str]) -
     )
 
 
+def _introduction(results: Results) -> str:
+    def values(name: str) -> str:
+        return ", ".join(map(str, sorted({getattr(cell, name) for cell in results})))
+
+    return INTRODUCTION.format(
+        mixes=len({cell.mix for cell in results}),
+        machines=", ".join(dict.fromkeys(cell.machine for cell in results)),
+        loads=values("load"),
+        queues=values("queue"),
+        judges=values("judge"),
+        enough=ENOUGH_GB_PER_S,
+        clear=CLEAR,
+        least=LEAST_PERCENT,
+        fewest=FEWEST,
+    )
+
+
 def _verdict(results: Results, own: str, losses: list[Loss]) -> str:
     """Return what the results support, and no more."""
     losing = {loss.cell for loss in losses}
     traces = sum(len(found) for by in results.values() for found in by.values())
     comparisons = sum(len(gains(by, own)) for by in results.values())
-    counts = f"{len(results):,} cells, {traces:,} replays, {comparisons:,} comparisons"
+    of_own = [len(by.get(own, ())) for by in results.values()]
+    counts = (
+        f"{len(results):,} cells, {min(of_own)} to {max(of_own)} traces of the default in each; "
+        f"{traces:,} replays, {comparisons:,} comparisons"
+    )
     if not losses:
         return (
             f"**Result** ({counts}). No other policy is better than `{_name(own)}` in any cell "
@@ -199,8 +133,20 @@ def _verdict(results: Results, own: str, losses: list[Loss]) -> str:
         )
     clean = [name for name in dict.fromkeys(c.machine for c in results) if name not in by_machine]
     if clean:
-        sentences.append(f"- nowhere on {', '.join(clean)}")
+        sentences.append(f"- nowhere on {', '.join(clean)}.")
+    sentences += ["", f"Of these {len(losing)} cells there are " + _counted(losing) + "."]
     return "\n".join(sentences)
+
+
+def _counted(cells: Iterable[Cell]) -> str:
+    """Return how many cells there are with each model, queue and load."""
+    return "; ".join(
+        ", ".join(
+            f"{count} {before}{value}"
+            for value, count in Counter(getattr(cell, name) for cell in cells).most_common()
+        )
+        for name, before in (("judge", "judged by "), ("queue", "in "), ("load", "at load "))
+    )
 
 
 def _losing_table(own: str, losses: list[Loss]) -> list[str]:
@@ -230,12 +176,14 @@ def _losing_table(own: str, losses: list[Loss]) -> list[str]:
 def _table_of_policies(results: Results, own: str, policies: Iterable[str]) -> list[str]:
     heads = [f"{figure}: better / worse" for figure in FIGURES]
     lines = [
-        f"| policy | {' | '.join(heads)} | not beaten in | fewest traces |",
-        "|---|---|---|---|---|---|",
+        f"| policy | {' | '.join(heads)} | not beaten in | worst slowdown % | fewest traces |",
+        "|" + "---|" * 7,
     ]
     for policy in policies:
         cells = {cell: by for cell, by in results.items() if policy in by}
-        beaten = {loss.cell for loss in losses_of(cells, policy)}
+        losses = losses_of(cells, policy)
+        beaten = {loss.cell for loss in losses}
+        worst = next((-loss.gain.percent for loss in losses if not loss.figure), 0.0)
         columns = []
         for figure in range(len(FIGURES)):
             found = [gain_of(by[own], by[policy], figure) for by in cells.values() if own in by]
@@ -245,7 +193,7 @@ def _table_of_policies(results: Results, own: str, policies: Iterable[str]) -> l
         fewest = min((len(by[policy]) for by in cells.values()), default=0)
         lines.append(
             f"| {_shown(policy, own)} | {' | '.join(columns)} "
-            f"| {len(cells) - len(beaten)} of {len(cells)} | {fewest} |"
+            f"| {len(cells) - len(beaten)} of {len(cells)} | {worst:.1f} | {fewest} |"
         )
     return lines
 
@@ -361,31 +309,36 @@ def _draw(results: Results, losses: list[Loss], own: str, path: Path) -> None:
     figure.savefig(path, metadata={"Date": None, "Creator": None})
 
 
-INTRODUCTION = f"""\
+INTRODUCTION = """\
 # The default policy, by a bake-off
 
-Every policy replays the same traces on every described machine on which sets of GPUs differ: thirteen mixes of jobs, loads of 0.5,
-0.8 and 0.95, first in, first out and backfill, run times that follow the bandwidth obtained (`--time-model bandwidth`), judged by
-both bandwidth models (`cut` and `mapa`). Each combination is a cell: 24 traces of 100 jobs, and 80 where another policy seemed to be
-better than the default. Behind an NVSwitch all sets are alike, and so are all policies. `topo-aware-p` differs from `topo-aware` only for jobs that ask for a
-least utility; none does here.
+Every policy replays the same traces of {mixes} mixes of jobs on {machines}, at loads of {loads}, with the queues {queues}, run
+times that follow the bandwidth obtained (`--time-model bandwidth`), judged by the bandwidth models {judges}. Each combination is a
+cell: 24 traces of 100 jobs, 80 where another policy seemed to be better than the default, fewer for a policy that is slow on a machine.
+Behind an NVSwitch all sets of GPUs are alike, and so are all policies. `topo-aware-p` differs from `topo-aware` only for jobs that ask
+for a least utility; none does here.
 
     python tests/bench/bake_off.py --minutes 40 --jobs 2
 
-**Figures.** *Slowdown*: run time of sensitive jobs of several GPUs, as a multiple of that on the machine's best GPUs. *Completion*: from arrival
-to end, mean of all jobs. *25 % bandwidth*: 25th percentile of those sensitive jobs' effective bandwidth; what is above
-50 GB/s, for which the time model knows no use, counts as 50. Policies are compared by the ratio of a figure, trace by trace. A difference
-counts from {CLEAR:.0f} standard errors, {LEAST_PERCENT} % and {FEWEST} traces on.
-
-What `preserve` does: Preserve of mapa-sc21 (Algorithm 1) as `preserve-paper`, but what is left over counts twice, among the GPUs that are free now
-(Eq. 3) and among all GPUs of the machine but the chosen ones, as it will be once those that run have left (*lasting bandwidth*); ties are chosen;
-and effective bandwidth goes by the cut model.
+**Figures.** *Slowdown*: run time of sensitive jobs of several GPUs, as a multiple of that on the machine's best GPUs. *Completion*: from
+arrival to end, mean of all jobs. *25 % bandwidth*: 25th percentile of effective bandwidth of those sensitive jobs; what is above {enough:.0f}
+GB/s, for which the time model knows no use, counts as {enough:.0f}. Policies are compared by the ratio of a figure, trace by trace. A difference
+counts from {clear:.0f} standard errors, {least} % and {fewest} traces on; of two policies that are equal, one comparison in 300 would count by
+chance (24 traces).
 """
 
 OUTLOOK = """\
 ## What it does not say
 
-These are simulations: bandwidths are a model's ([bandwidth](bandwidth.md)), one constant says how much slower
-sensitive jobs get ([simulation](simulate.md)), and jobs that share a link do not slow each other down. The load of a trace is the GPU time that its
-jobs ask for, divided by what the machine has until the last one arrives; where run times are lognormal, one long job may be most of it.
+These are simulations: bandwidths are a model's ([bandwidth](bandwidth.md)), one constant says how much slower sensitive jobs get
+([simulation](simulate.md)), and jobs that share a link do not slow each other down. The load of a trace is the GPU time that its jobs ask for,
+divided by what the machine has until the last one arrives; where run times are lognormal, one long job may be most of it.
+
+## What preserve does
+
+It is Preserve of mapa-sc21 (Algorithm 1), as `preserve-paper` has it, with three departures. What is left over counts twice: among the GPUs
+that are free now (Eq. 3), and among all GPUs of the machine but the chosen ones, as it will be once those that run have left (*lasting
+bandwidth*); with Eq. 3 alone an insensitive pair goes across two sockets if that leaves another pair whole right now, and both are broken up
+for as long as it runs. Ties are chosen: sensitive jobs by effective, lasting, then aggregate bandwidth, insensitive ones by lasting, then
+aggregate, then the socket that is fuller, then the lowest indices. Effective bandwidth goes by the cut model, not Eq. 2.
 """
