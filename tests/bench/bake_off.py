@@ -61,8 +61,8 @@ TRACES, MOST_TRACES = (8, 24), 80
 JOBS = 100
 """Jobs of a trace."""
 
-MOST_S = 150.0
-"""Processor time in seconds that a policy gets on a machine for all cells."""
+MOST_S = 80.0
+"""Processor time in seconds that a policy gets on a machine for all cells; twice for close ones."""
 
 UNIT_S = 10.0
 """Processor time in seconds after which no further trace of one cell is begun."""
@@ -155,7 +155,7 @@ def replayed(unit: Unit) -> tuple[Unit, dict[int, tuple[float | None, ...]], flo
             stays = simulate(topology, jobs, rules, remembered=remembered)
         except FailedError as problem:  # best-effort has a limit of GPUs
             print(f"{unit.cell.machine}, {unit.policy}: {problem.message}", file=sys.stderr)
-            return unit, found, MOST_S
+            return unit, found, 2 * MOST_S
         found[seed] = figures(stays, yardstick)
         if time.process_time() - began > UNIT_S:
             break
@@ -222,17 +222,17 @@ class BakeOff:
         """Yield what is to be replayed next: all cells a little, then more, then the close ones."""
         for traces in TRACES:
             for cell, policy in product(self.cells, self.policies):
-                yield from self._unit(cell, policy, traces)
+                yield from self._unit(cell, policy, traces, MOST_S)
             print(f"{traces} traces of each cell are done", file=sys.stderr)
-        for cell in self.cells:
-            for policy in seemingly_better(self.results[cell], self.default):
-                for one in (self.default, policy):
-                    yield from self._unit(cell, one, MOST_TRACES)
+        known = {cell: self.results[cell] for cell in self.cells if cell in self.results}
+        for cell, policy in seemingly_better(known, self.default):
+            for one in (self.default, policy):
+                yield from self._unit(cell, one, MOST_TRACES, 2 * MOST_S)
 
-    def _unit(self, cell: Cell, policy: str, traces: int) -> Iterator[Unit]:
+    def _unit(self, cell: Cell, policy: str, traces: int, most_s: float) -> Iterator[Unit]:
         known = self.results.get(cell, {}).get(policy, {})
         seeds = tuple(seed for seed in range(traces) if seed not in known)
-        if seeds and self._spent_s.get((cell.machine, policy), 0.0) < MOST_S:
+        if seeds and self._spent_s.get((cell.machine, policy), 0.0) < most_s:
             yield Unit(cell, policy, seeds, self._jobs)
 
 
@@ -244,7 +244,7 @@ def cells_of(machines: list[str], mixes: list[str]) -> Iterator[Cell]:
         given = [mix for mix in mixes if any(1 < size < gpus for size in sizes[mix].sizes)]
         # A mix may be the same as an earlier one where the machine is too small for some jobs.
         different = {repr(sizes[mix]): mix for mix in reversed(given)}
-        for judge, queue, load in product(JUDGES, QUEUES, LOADS):
+        for load, queue, judge in product(LOADS, QUEUES, JUDGES):
             for mix in reversed(different.values()):
                 yield Cell(machine, mix, load, queue, judge)
 

@@ -80,15 +80,14 @@ def gains(by_policy: Mapping[str, Traces], own: str) -> dict[tuple[str, int], Ga
     }
 
 
-def seemingly_better(by_policy: Mapping[str, Traces], own: str) -> list[str]:
-    """Return the policies that more traces of a cell might show to be better than this one."""
-    return sorted(
-        {
-            policy
-            for (policy, _), gain in gains(by_policy, own).items()
-            if gain.errors < -CLEAR / 2 and gain.percent < -LEAST_PERCENT / 2
-        }
-    )
+def seemingly_better(results: Results, own: str) -> list[tuple[Cell, str]]:
+    """Return where more traces might show a policy to be better than this one, surest first."""
+    found: dict[tuple[Cell, str], float] = {}
+    for cell, by_policy in results.items():
+        for (policy, _), gain in gains(by_policy, own).items():
+            if gain.errors < -CLEAR / 2 and gain.percent < -LEAST_PERCENT / 2:
+                found[cell, policy] = min(gain.errors, found.get((cell, policy), 0.0))
+    return sorted(found, key=lambda pair: found[pair])
 
 
 def losses_of(results: Results, own: str) -> list[Loss]:
