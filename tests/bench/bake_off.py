@@ -5,7 +5,8 @@ bandwidths are judged; all policies replay the same traces of it. Every cell get
 24, then 80 where another policy seems to be better than the default. A policy that has cost
 MOST_S on a machine gets no more traces there.
 
-Results are lines of JSON, kept from run to run: what they have is not replayed again.
+Results are lines of JSON, kept from run to run: what they have is not replayed again. Delete their
+file when a policy, a mix or the simulator has changed.
 
 Run: python tests/bench/bake_off.py [--minutes 40] [--jobs 2] [--machines NAME,...]
     [--mixes NAME,...] [--policies NAME,...] [--default NAME] [--results FILE] [--docs FOLDER]

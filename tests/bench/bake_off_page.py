@@ -59,9 +59,7 @@ def _page(results: Results, own: str, losses: list[Loss], policies: list[str]) -
             "## By machine and by mix",
             "",
             (
-                "Slowdown of sensitive jobs in percent, judged by the cut model, mean over the other "
-                "conditions. In brackets: completion time of all jobs, in percent more than under "
-                f"{_name(own)}."
+                f"{_name(own)}: by how much sensitive jobs are slower than on the machine's best GPUs, in percent, mean over the other conditions, judged by the cut model. Others: by how many percent more or less time sensitive jobs take to run, and all jobs to complete."
             ),
             "",
             *_table_of_means(results, own, policies, "machine", machines),
@@ -218,20 +216,16 @@ def _table_of_means(
 
 
 def _mean_column(cells: list[dict[str, Traces]], own: str, policy: str) -> str:
-    shared = [found for found in cells if policy in found]
-    slowdowns = [
-        figures[0] - 1
-        for found in shared
-        for figures in found[policy].values()
-        if figures[0] is not None
-    ]
-    if not slowdowns:
-        return ""
-    text = f"{100 * fmean(slowdowns):.1f}"
     if policy == own:
-        return text
-    later = [gain_of(found[own], found[policy], 1).percent for found in shared]
-    return f"{text} ({fmean(later):+.1f})"
+        traces = [one[0] for found in cells for one in found[own].values() if one[0] is not None]
+        return f"{100 * (fmean(traces) - 1):.1f}" if traces else ""
+    shared = [found for found in cells if policy in found]
+    if not shared:
+        return ""
+    more = (
+        fmean(gain_of(found[own], found[policy], at).percent for found in shared) for at in (0, 1)
+    )
+    return ", ".join(f"{percent:+.1f}" for percent in more)
 
 
 def _table_of_mixes(names: Iterable[str]) -> list[str]:
@@ -289,7 +283,8 @@ def _draw(results: Results, losses: list[Loss], own: str, path: Path) -> None:
             if not all_cells[at]:
                 continue
             share = lost[at] / all_cells[at]
-            colour = mpl.colors.to_hex((1 - 0.15 * share, 0.93 - 0.5 * share, 0.93 - 0.6 * share))
+            red = mpl.colors.to_hex((1 - 0.15 * share, 0.85 - 0.4 * share, 0.85 - 0.5 * share))
+            colour = red if share else "#eef0f3"
             axis.add_patch(plt.Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour))
             text = f"{lost[at]}: {-worst[at].gain.percent:.1f} %" if lost[at] else "0"
             axis.text(x, y, text, ha="center", va="center", fontsize=8, color="#222222")
@@ -301,7 +296,7 @@ def _draw(results: Results, losses: list[Loss], own: str, path: Path) -> None:
     axis.spines[:].set_visible(False)
     most = max(all_cells.values(), default=0)
     axis.set_title(
-        f"Cells, of {most}, in which another policy is better than {_name(own)}: the worst loss",
+        f"Of {most} cells, those in which another policy is better than {_name(own)}: worst loss",
         loc="left",
         fontsize=10,
     )
