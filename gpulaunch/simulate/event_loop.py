@@ -307,18 +307,19 @@ class _Simulation:
         """
         sharing = self._machines.sharing
         ahead, left = Ahead(), []
-        sent_back: set[int] = set()  # kinds
+        sent_back: set[tuple[int, float | None]] = set()  # kinds with time limits
         most = self._machines.most_free()
         rest = iter(self._queue)
         for job, ticket in rest:
             kind = self._kind[job.id]
-            if sharing or (ticket.gpus <= most and kind not in sent_back):
+            timed_kind = kind, job.request.ends_within_s
+            if sharing or (ticket.gpus <= most and timed_kind not in sent_back):
                 found = self._machines.find(job, kind, ahead, now)
                 if found:
                     self._begin(job, *found, now)
                     most = self._machines.most_free()
                     continue
-                sent_back.add(kind)
+                sent_back.add(timed_kind)
             left.append((job, ticket))
             ahead.add(ticket, now)
             bars_all = ticket.passable_until_s <= now and len(ticket.uuids) == self._gpus
@@ -332,7 +333,13 @@ class _Simulation:
             if job.request.utility.least
             else None
         )
-        lease = replace(found.lease, id=f"job{job.id}", name=job.request.name, clock_s=now)
+        lease = replace(
+            found.lease,
+            id=f"job{job.id}",
+            name=job.request.name,
+            clock_s=now,
+            ends_within_s=job.request.ends_within_s,
+        )
         one = _Running(job, machine, found.gpus, lease, now, utility, self._started)
         self._started += 1
         self._machines.start(machine, lease)

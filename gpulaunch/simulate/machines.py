@@ -6,7 +6,7 @@ each machine, and is remembered.
 # pure: decides on plain values
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from heapq import heappop, heappush
 
 from gpulaunch.decide.choose import pose_problem
@@ -104,6 +104,7 @@ class SimulatedMachine:
         leases: leases of the jobs that run on it, by id.
         signatures: their signatures, in the same order.
         state: state of these leases.
+        untimed: the same without their time limits.
         free: number of GPUs without a lease.
     """
 
@@ -112,6 +113,7 @@ class SimulatedMachine:
         self.leases: dict[str, Lease] = {}
         self.signatures: dict[str, Signature] = {}
         self.state: State = ()
+        self.untimed: State = ()
 
 
 class SimulatedMachines:
@@ -153,9 +155,12 @@ class SimulatedMachines:
         self._position = position
 
     def kind_of(self, request: Request) -> int:
-        """Return a number that is equal for requests that differ only in their least utility."""
+        """Return a number that is equal for requests alike but for least utility and time limit."""
         like = replace(
-            request, utility=replace(request.utility, least=0.0), name=self._name_of(request)
+            request,
+            utility=replace(request.utility, least=0.0),
+            name=self._name_of(request),
+            ends_within_s=None,
         )
         same = repr((request.is_choosy, like))  # decides whether others may pass it, and it others
         kinds = self._remembered.kinds
@@ -228,10 +233,12 @@ class SimulatedMachines:
         ahead: Ahead,
         clock_s: float,
     ) -> Found | None:
-        if self.timed:
-            memory = ahead.found.setdefault((kind, len(ahead.tickets), state), _KnownDecisions())
-        else:
-            key = (kind, ahead.summary, state)
+        if self.timed and ahead.tickets:
+            within_s = job.request.ends_within_s
+            key: object = (kind, within_s, len(ahead.tickets), state)
+            memory = ahead.found.setdefault(key, _KnownDecisions())
+        else:  # time matters only to who may pass others
+            key = (kind, ahead.summary, self.all[number].untimed)
             memory = self._remembered.found.setdefault(key, _KnownDecisions())
         patient = POLICIES[job.request.policy].waits_for_utility
         least = job.request.utility.least if patient else 0.0
@@ -324,11 +331,15 @@ class SimulatedMachines:
         held = {uuid for lease in machine.leases.values() for uuid in lease.uuids}
         machine.free = len(self.topology.gpus) - len(held)
         signatures = machine.signatures.values()
-        if self._ordered or not machine.leases:
-            machine.state = tuple(signatures)
-        else:
-            machine.state = frozenset(Counter(signatures).items())
+        machine.state = machine.untimed = self._state_of(signatures)
+        if self.timed:
+            machine.untimed = self._state_of([(uuids, rest[:-1]) for uuids, rest in signatures])
         heappush(self._by_free[machine.free].setdefault(machine.state, []), number)
+
+    def _state_of(self, signatures: Collection[Signature]) -> State:
+        if self._ordered or not signatures:
+            return tuple(signatures)
+        return frozenset(Counter(signatures).items())
 
 
 class _KnownDecisions:

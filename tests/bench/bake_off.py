@@ -35,7 +35,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import Record, replace
 from gpulaunch.simulate.event_loop import Rules, Stay, simulate
-from gpulaunch.simulate.generate import MIXES, loaded_mix
+from gpulaunch.simulate.generate import MIXES, Row, loaded_mix
 from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import quartiles
 from gpulaunch.simulate.simulated_job import SimulatedJob
@@ -61,6 +61,9 @@ JUDGES = ("cut", "mapa")
 TRACES, MOST_TRACES = (8, 24), 80
 JOBS = 100
 """Jobs of a trace."""
+
+LIMIT = 3.0
+"""Time limit of a job where jobs may pass others, as a multiple of its run time; assumed."""
 
 MOST_S = 80.0
 """Processor time in seconds that a policy gets on a machine for all cells; twice for close ones."""
@@ -101,15 +104,19 @@ def request_of(pattern: str, gpus: int, *, sensitive: bool) -> Request:
 def trace(gpus: int, cell: Cell, seed: int, jobs: int) -> list[SimulatedJob]:
     """Return the trace of a cell that a seed makes."""
     mix = MIXES[cell.mix]
+
+    def asked(row: Row) -> Request:
+        sensitive = row["bandwidth_sensitive"] and row["gpus"] > 1
+        request = request_of(mix.pattern, row["gpus"], sensitive=sensitive)
+        if cell.queue == "fifo":
+            return request
+        return replace(request, ends_within_s=LIMIT * row["duration_s"])
+
     return [
         SimulatedJob(
             number,
             row["name"],
-            request_of(
-                mix.pattern,
-                row["gpus"],
-                sensitive=row["bandwidth_sensitive"] and row["gpus"] > 1,
-            ),
+            asked(row),
             row["arrival_s"],
             row["duration_s"],
         )

@@ -309,7 +309,8 @@ INTRODUCTION = """\
 
 Every policy replays the same traces of {mixes} mixes of jobs on {machines}, at loads of {loads}, with the queues {queues}, run
 times that follow the bandwidth obtained (`--time-model bandwidth`), judged by the bandwidth models {judges}. Each combination is a
-cell: 24 traces of 100 jobs, 80 where another policy seemed to be better than the default, fewer for a policy that is slow on a machine.
+cell. In backfill each job has a time limit of three times its run time (assumed), by which others may pass it. A cell has 24
+traces of 100 jobs, 80 where another policy seemed to be better than the default, fewer for a policy that is slow on a machine.
 Behind an NVSwitch all sets of GPUs are alike, and so are all policies. `topo-aware-p` differs from `topo-aware` only for jobs that ask
 for a least utility; none does here.
 
