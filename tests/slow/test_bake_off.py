@@ -34,6 +34,15 @@ def test_no_policy_serves_sensitive_jobs_better_than_the_default(
     assert gain.counts
 
 
+def test_jobs_pass_others_in_backfill() -> None:
+    """In backfill, where jobs have time limits, they complete earlier than first in, first out."""
+    found = [
+        replayed(Unit(CELL._replace(mix="1, 2, 4", queue=queue), "preserve", (0, 1), 100))[1]
+        for queue in ("fifo", "backfill")
+    ]
+    assert all(found[0][seed][1] > 1.1 * found[1][seed][1] for seed in (0, 1))
+
+
 def test_one_command_writes_the_page_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """Results are kept: a second run replays only what is missing, and writes the same page."""
     command = [
