@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from functools import lru_cache, partial
@@ -66,7 +67,7 @@ LIMIT = 3.0
 """Time limit of a job where jobs may pass others, as a multiple of its run time; assumed."""
 
 MOST_S = 80.0
-"""Processor time in seconds that a policy gets on a machine for all cells; twice for close ones."""
+"""Processor time in seconds that a policy gets on a machine in one run; twice for close cells."""
 
 UNIT_S = 10.0
 """Processor time in seconds after which no further trace of one cell is begun."""
@@ -194,17 +195,15 @@ class BakeOff:
         self.policies, self.default, self._jobs = policies, default, jobs
         self.cells = list(cells_of(machines, mixes))
         self.results: Results = {}
-        self._spent_s: dict[tuple[str, str], float] = {}
+        self._spent_s: dict[tuple[str, str], float] = defaultdict(float)
         self._path = path
         if path.exists():
             for line in path.read_text().splitlines():
-                *cell, policy, spent_s, traces = json.loads(line)
-                self._add(Cell(*cell), policy, spent_s, dict(traces))
+                *cell, policy, _, traces = json.loads(line)
+                self._add(Cell(*cell), policy, dict(traces))
 
-    def _add(self, cell: Cell, policy: str, spent_s: float, found: dict) -> None:
+    def _add(self, cell: Cell, policy: str, found: dict) -> None:
         self.results.setdefault(cell, {}).setdefault(policy, {}).update(found)
-        key = cell.machine, policy
-        self._spent_s[key] = self._spent_s.get(key, 0.0) + spent_s
 
     def run(self, until: float, workers: int) -> int:
         """Replay until all is done or a time of time.monotonic() has come; return the replays."""
@@ -220,7 +219,8 @@ class BakeOff:
                     return replays
                 done, running = wait(running, return_when=FIRST_COMPLETED)
                 for unit, found, spent_s in (one.result() for one in done):
-                    self._add(unit.cell, unit.policy, spent_s, found)
+                    self._add(unit.cell, unit.policy, found)
+                    self._spent_s[unit.cell.machine, unit.policy] += spent_s
                     replays += len(found)
                     with self._path.open("a") as file:
                         line = [*unit.cell, unit.policy, round(spent_s, 3), list(found.items())]
@@ -240,7 +240,7 @@ class BakeOff:
     def _unit(self, cell: Cell, policy: str, traces: int, most_s: float) -> Iterator[Unit]:
         known = self.results.get(cell, {}).get(policy, {})
         seeds = tuple(seed for seed in range(traces) if seed not in known)
-        if seeds and self._spent_s.get((cell.machine, policy), 0.0) < most_s:
+        if seeds and self._spent_s[cell.machine, policy] < most_s:
             yield Unit(cell, policy, seeds, self._jobs)
 
 

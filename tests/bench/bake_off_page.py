@@ -132,7 +132,7 @@ def _verdict(results: Results, own: str, losses: list[Loss]) -> str:
     clean = [name for name in dict.fromkeys(c.machine for c in results) if name not in by_machine]
     if clean:
         sentences.append(f"- nowhere on {', '.join(clean)}.")
-    sentences += ["", f"Of these {len(losing)} cells there are " + _counted(losing) + "."]
+    sentences += ["", f"Of these {len(losing)}: {_counted(losing)}."]
     return "\n".join(sentences)
 
 
