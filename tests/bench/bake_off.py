@@ -288,7 +288,7 @@ def main() -> None:
     chosen = {
         cell: {name: by[name] for name in bake_off.policies if name in by}
         for cell, by in ((cell, bake_off.results.get(cell, {})) for cell in bake_off.cells)
-        if by
+        if bake_off.default in by
     }
     write_page(chosen, bake_off.default, options.docs)
 
