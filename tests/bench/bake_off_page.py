@@ -99,7 +99,8 @@ def _verdict(results: Results, own: str, losses: list[Loss]) -> str:
     comparisons = sum(len(gains(by, own)) for by in results.values())
     of_own = [len(by.get(own, ())) for by in results.values()]
     counts = (
-        f"{len(results):,} cells, {min(of_own)} to {max(of_own)} traces of the default in each; "
+        f"{len(results):,} cells, {min(of_own)} to {max(of_own)} traces of the default in each, fewer than 24 in "
+        f"{sum(traces < 24 for traces in of_own):,}; "
         f"{traces:,} replays, {comparisons:,} comparisons"
     )
     if not losses:
