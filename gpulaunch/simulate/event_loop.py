@@ -19,6 +19,7 @@ from gpulaunch.simulate.time_model import TimeModel
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gpulaunch.decide.request import Request
     from gpulaunch.leases.ticket import Ticket
 
 _NONE = -1  # number for no event
@@ -188,26 +189,25 @@ class _Simulation:
         watch: Callable[[Moment], None],
         remembered: Remembered,
     ) -> None:
+        requests: dict[int, Request] = {}  # by id: the jobs of a trace often share theirs
+
         def ruled(job: SimulatedJob) -> SimulatedJob:
-            arrival_s = round(job.arrival_s, _DIGITS)
-            return replace(
-                job,
-                arrival_s=arrival_s,
-                request=replace(
+            if id(job.request) not in requests:
+                requests[id(job.request)] = replace(
                     job.request,
                     policy=rules.policy,
                     bandwidth_model=rules.model,
                     in_order=rules.queue == "fifo",
-                ),
-            )
+                )
+            arrival_s = round(job.arrival_s, _DIGITS)
+            return replace(job, arrival_s=arrival_s, request=requests[id(job.request)])
 
         self._jobs = [ruled(job) for job in jobs]
         self._rules, self._watch = rules, watch
-        self._machines = SimulatedMachines(
-            topology, rules.machines, (job.request for job in self._jobs), remembered
-        )
+        self._machines = SimulatedMachines(topology, rules.machines, requests.values(), remembered)
         self._times = TimeModel(rules.time_models, remembered.yardstick(rules.yardstick))
-        self._kind = [self._machines.kind_of(job.request) for job in self._jobs]
+        kinds = {id(request): self._machines.kind_of(request) for request in requests.values()}
+        self._kind = [kinds[id(job.request)] for job in self._jobs]
         self._admitted: dict[int, tuple[str, ...]] = {}
         self._queue: list[tuple[SimulatedJob, Ticket]] = []
         self._running: dict[int, dict[str, _Running]] = {}
@@ -247,9 +247,9 @@ class _Simulation:
         for kind, jobs in same.items():
             self._admitted[kind] = self._machines.admitted(jobs[0].request)
             hardest = max(jobs, key=lambda job: job.request.utility.least)
-            if self._machines.refusal(hardest.request):
+            if self._machines.refusal(hardest.request, kind):
                 for job in jobs:
-                    if reason := self._machines.refusal(job.request):
+                    if reason := self._machines.refusal(job.request, kind):
                         raise ImpossibleJobError(job, reason)
 
     def _add_event(self, time_s: float, about: SimulatedJob | _Running | None) -> int:
@@ -310,18 +310,20 @@ class _Simulation:
         first_fit = self._rules.queue == "first_fit"
         sharing = self._machines.sharing
         ahead, left = Ahead(), []
-        sent_back: set[int] = set()  # kinds
+        sent_back: set[tuple[int, float | None]] = set()  # kinds with time limits
         most = self._machines.most_free()
         rest = iter(self._queue)
         for job, ticket in rest:
             kind = self._kind[job.id]
-            if sharing or (ticket.gpus <= most and (first_fit or kind not in sent_back)):
+            timed_kind = kind, job.request.ends_within_s
+            may_pass = first_fit or timed_kind not in sent_back
+            if sharing or (ticket.gpus <= most and may_pass):
                 found = self._machines.find(job, kind, ahead, now)
                 if found:
                     self._begin(job, *found, now)
                     most = self._machines.most_free()
                     continue
-                sent_back.add(kind)
+                sent_back.add(timed_kind)
             left.append((job, ticket))
             if first_fit:
                 continue
@@ -337,7 +339,13 @@ class _Simulation:
             if job.request.utility.least
             else None
         )
-        lease = replace(found.lease, id=f"job{job.id}", name=job.request.name, clock_s=now)
+        lease = replace(
+            found.lease,
+            id=f"job{job.id}",
+            name=job.request.name,
+            clock_s=now,
+            ends_within_s=job.request.ends_within_s,
+        )
         one = _Running(job, machine, found.gpus, lease, now, utility, self._started)
         self._started += 1
         self._machines.start(machine, lease)

@@ -6,7 +6,7 @@ each machine, and is remembered.
 # pure: decides on plain values
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from heapq import heappop, heappush
 
 from gpulaunch.decide.choose import pose_problem
@@ -22,7 +22,7 @@ from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 from gpulaunch.simulate.simulated_job import SimulatedJob
-from gpulaunch.simulate.simulated_leases import is_timed, lease_of, signature
+from gpulaunch.simulate.simulated_leases import Signature, is_timed, lease_of, signature
 from gpulaunch.simulate.yardstick import Yardstick
 
 State = frozenset[object] | tuple[object, ...]
@@ -81,6 +81,7 @@ class Remembered:
         kinds: a number for each kind of request.
         found: decisions by kind, earlier requests and state.
         utilities: utilities of GPUs, by kind and state.
+        refusals: why a request can never be granted, or None, by kind and least utility.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -89,6 +90,7 @@ class Remembered:
         self.kinds: dict[str, int] = {}
         self.found: dict[object, _KnownDecisions] = {}
         self.utilities: dict[object, float] = {}
+        self.refusals: dict[tuple[int, float], str | None] = {}
 
     def yardstick(self, model: str) -> Yardstick:
         """Return the yardstick of a bandwidth model."""
@@ -100,14 +102,18 @@ class SimulatedMachine:
 
     Attributes:
         leases: leases of the jobs that run on it, by id.
+        signatures: their signatures, in the same order.
         state: state of these leases.
+        untimed: the same without their time limits.
         free: number of GPUs without a lease.
     """
 
     def __init__(self, gpus: int) -> None:
         self.free = gpus
         self.leases: dict[str, Lease] = {}
+        self.signatures: dict[str, Signature] = {}
         self.state: State = ()
+        self.untimed: State = ()
 
 
 class SimulatedMachines:
@@ -149,9 +155,12 @@ class SimulatedMachines:
         self._position = position
 
     def kind_of(self, request: Request) -> int:
-        """Return a number that is equal for requests that differ only in their least utility."""
+        """Return a number that is equal for requests alike but for least utility and time limit."""
         like = replace(
-            request, utility=replace(request.utility, least=0.0), name=self._name_of(request)
+            request,
+            utility=replace(request.utility, least=0.0),
+            name=self._name_of(request),
+            ends_within_s=None,
         )
         same = repr((request.is_choosy, like))  # decides whether others may pass it, and it others
         kinds = self._remembered.kinds
@@ -160,10 +169,13 @@ class SimulatedMachines:
     def _name_of(self, request: Request) -> str | None:
         return request.name if self._names else None
 
-    def refusal(self, request: Request) -> str | None:
-        """Return why a job can never run on these machines; None if it can."""
-        decision = decide(request, Situation(self.topology))
-        return decision.reason if isinstance(decision, Refuse) else None
+    def refusal(self, request: Request, kind: int) -> str | None:
+        """Return why a job of this kind can never run on these machines; None if it can."""
+        refusals, key = self._remembered.refusals, (kind, request.utility.least)
+        if key not in refusals:
+            decision = decide(request, Situation(self.topology))
+            refusals[key] = decision.reason if isinstance(decision, Refuse) else None
+        return refusals[key]
 
     def admitted(self, request: Request) -> tuple[str, ...]:
         """Return the UUIDs of the GPUs of a machine that the request admits."""
@@ -194,6 +206,8 @@ class SimulatedMachines:
 
     def most_free(self) -> int:
         """Return the largest number of free GPUs on one machine."""
+        if len(self.all) == 1:
+            return self.all[0].free
         for free in reversed(range(len(self._by_free))):
             alike = self._by_free[free]
             if any(self._lowest(alike, state) is not None for state in list(alike)):
@@ -219,10 +233,12 @@ class SimulatedMachines:
         ahead: Ahead,
         clock_s: float,
     ) -> Found | None:
-        if self.timed:
-            memory = ahead.found.setdefault((kind, len(ahead.tickets), state), _KnownDecisions())
-        else:
-            key = (kind, ahead.summary, state)
+        if self.timed and ahead.tickets:
+            within_s = job.request.ends_within_s
+            key: object = (kind, within_s, len(ahead.tickets), state)
+            memory = ahead.found.setdefault(key, _KnownDecisions())
+        else:  # time matters only to who may pass others
+            key = (kind, ahead.summary, self.all[number].untimed)
             memory = self._remembered.found.setdefault(key, _KnownDecisions())
         patient = POLICIES[job.request.policy].waits_for_utility
         least = job.request.utility.least if patient else 0.0
@@ -301,23 +317,29 @@ class SimulatedMachines:
             together = lease.share and other.share and lease.share.group == other.share.group
             assert together or set(lease.uuids).isdisjoint(other.uuids), (lease, other)  # noqa: S101  decide() guarantees this
         machine.leases[lease.id] = lease
+        machine.signatures[lease.id] = self._signature(lease)
         self._update_state(number)
 
     def end(self, number: int, lease: Lease) -> None:
         """Free the GPUs of a job on a machine."""
         del self.all[number].leases[lease.id]
+        del self.all[number].signatures[lease.id]
         self._update_state(number)
 
     def _update_state(self, number: int) -> None:
         machine = self.all[number]
         held = {uuid for lease in machine.leases.values() for uuid in lease.uuids}
         machine.free = len(self.topology.gpus) - len(held)
-        signatures = map(self._signature, machine.leases.values())
-        if self._ordered or not machine.leases:
-            machine.state = tuple(signatures)
-        else:
-            machine.state = frozenset(Counter(signatures).items())
+        signatures = machine.signatures.values()
+        machine.state = machine.untimed = self._state_of(signatures)
+        if self.timed:
+            machine.untimed = self._state_of([(uuids, rest[:-1]) for uuids, rest in signatures])
         heappush(self._by_free[machine.free].setdefault(machine.state, []), number)
+
+    def _state_of(self, signatures: Collection[Signature]) -> State:
+        if self._ordered or not signatures:
+            return tuple(signatures)
+        return frozenset(Counter(signatures).items())
 
 
 class _KnownDecisions:

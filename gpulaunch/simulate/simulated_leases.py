@@ -9,8 +9,11 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.identity import Process
-from gpulaunch.records import Record, replace
+from gpulaunch.records import replace
 from gpulaunch.simulate.simulated_job import SimulatedJob
+
+Signature = tuple[tuple[str, ...], tuple[object, ...]]
+"""The part of a lease that decisions about other jobs depend on: its UUIDs, and the rest."""
 
 _NOBODY = Process(0, 0)
 _EPOCH = "1970-01-01T00:00:00Z"
@@ -66,13 +69,6 @@ def ticket_of(job: SimulatedJob, uuids: tuple[str, ...]) -> Ticket:
     )
 
 
-class Signature(Record):
-    """The part of a lease that decisions about other jobs depend on."""
-
-    uuids: tuple[str, ...]
-    rest: tuple[object, ...]
-
-
 def is_timed(request: Request) -> bool:
     """Return whether decisions about a request may depend on the time."""
     return request.ends_within_s is not None and not request.in_order
@@ -97,6 +93,6 @@ def signature(requests: Iterable[Request]) -> Callable[[Lease], Signature]:
             repr(lease.share) if shares else None,
             lease.ends_s if timed else 0.0,
         )
-        return Signature(lease.uuids if shares else tuple(sorted(lease.uuids)), rest)
+        return lease.uuids if shares else tuple(sorted(lease.uuids)), rest
 
     return read

@@ -1,182 +1,341 @@
-"""Writes bake-off.md and bake-off.svg from the results of tests/bench/bake_off.py.
+"""The page docs/bake-off.md and its picture, from the results of tests/bench/bake_off.py.
 
-Run: python tests/bench/bake_off.py --json results.jsonl && python tests/bench/bake_off_page.py
-results.jsonl
+Whatever the page says about results is computed from them here.
 """
 
-import json
-import sys
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
-DEFAULT = "preserve"
-FIGURES = ("mean", "25th percentile", "slowdown")
-SIGN = (1, 1, -1)
-ALIKE = ("dgx2", "dgx-a100", "dgx-h100", "nvl72")
-"""Behind an NVSwitch every set is as good as any other."""
+from bake_off_compare import (
+    CLEAR,
+    FEWEST,
+    FIGURES,
+    LEAST_PERCENT,
+    Cell,
+    Loss,
+    Results,
+    Traces,
+    gain_of,
+    gains,
+    losses_of,
+)
 
+from gpulaunch.simulate.generate import MIXES, Mix
+from gpulaunch.simulate.time_model import ENOUGH_GB_PER_S
 
-Figures = dict[tuple[float, ...], list[float]]
-Found = dict[str, dict[str, Figures]]
-"""Machine, policy, trace -> figures."""
-
-
-def main() -> None:
-    """Read, compare, write."""
-    found: Found = {}
-    for path in sys.argv[1:]:
-        for line in Path(path).read_text().splitlines():
-            machine, policy, rows = json.loads(line)
-            found.setdefault(machine, {})[policy] = {tuple(row[:3]): row[3:] for row in rows}
-    folder = Path(__file__).parents[2] / "docs"
-    (folder / "bake-off.md").write_text(page(found))
-    draw(found, folder / "bake-off.svg")
+MOST_ROWS = 24
+"""Rows of the table of losing cells."""
 
 
-def compared(own: Figures, other: Figures, figure: int) -> tuple[float, float]:
-    """Return by how much the default is better: its mean over shared traces, in standard errors."""
-    gains = [
-        SIGN[figure] * (own[trace][figure] - other[trace][figure])
-        for trace in own.keys() & other.keys()
-    ]
-    error = stdev(gains) / len(gains) ** 0.5
-    return fmean(gains), fmean(gains) / error if error else 0.0
+def write_page(results: Results, own: str, folder: Path) -> None:
+    """Write bake-off.md and bake-off.svg into a folder."""
+    losses = losses_of(results, own)
+    policies = list(dict.fromkeys(policy for by in results.values() for policy in by))
+    (folder / "bake-off.md").write_text(_page(results, own, losses, policies))
+    _draw(results, losses, own, folder / "bake-off.svg")
 
 
-def page(found: Found) -> str:
-    """Return the text of the document."""
-    worst = min(
-        (compared(by[DEFAULT], rows, figure)[1], machine, policy, FIGURES[figure])
-        for machine, by in found.items()
-        for policy, rows in by.items()
-        for figure in range(3)
-    )
-    clear = [
-        machine for machine, by in found.items() if compared(by[DEFAULT], by["greedy"], 0)[1] > 5
-    ]
-    nowhere = "No other policy is better on any machine by any of the three figures."
-    if worst[0] < 0:
-        where = f"{worst[2].replace('_', '-')} on {worst[1]}, {worst[3]}"
-        nowhere = (
-            f"Nowhere is another policy better by more than {-worst[0]:.1f} standard errors "
-            f"({where})."
-        )
-    result = (
-        f"**Result.** {nowhere} The default is better than greedy in mean bandwidth by more than 5 "
-        "standard errors on "
-        f"{len(clear)} of {len(found)} machines: {', '.join(clear)}."
-    )
-    lines = [
-        INTRODUCTION,
-        result,
-        "",
-        "![by policy and machine](bake-off.svg)",
-        "",
-        "In brackets: by how many standard errors of the paired difference the default is better.",
-        "",
-    ]
-    for machine, by in found.items():
-        traces = len(by[DEFAULT])
-        lines += [
-            f"### {machine}",
+def _page(results: Results, own: str, losses: list[Loss], policies: list[str]) -> str:
+    machines = list(dict.fromkeys(cell.machine for cell in results))
+    return "\n".join(
+        [
+            _introduction(results),
+            _verdict(results, own, losses),
             "",
-            f"| {traces} traces | mean GB/s | 25th percentile GB/s | slowdown % |",
-            "|---|---|---|---|",
+            f"![where {_name(own)} loses](bake-off.svg)",
+            "",
+            *_losing_table(own, losses),
+            "## By policy",
+            "",
+            (
+                f"In how many cells {_name(own)} is clearly better or worse than another policy by a "
+                "figure; in how many cells each policy is not beaten by any other, and by how much it is beaten in slowdown at worst."
+            ),
+            "",
+            *_table_of_policies(results, own, policies),
+            "",
+            "## By machine and by mix",
+            "",
+            (
+                f"{_name(own)}: by how much sensitive jobs are slower than on the machine's best GPUs, in percent, mean over the other conditions, judged by the cut model. Others: by how many percent more or less time sensitive jobs take to run, and all jobs to complete."
+            ),
+            "",
+            *_table_of_means(results, own, policies, "machine", machines),
+            "",
+            *_table_of_means(results, own, policies, "mix", MIXES),
+            "",
+            "## Mixes",
+            "",
+            *_table_of_mixes({cell.mix for cell in results}),
+            "",
+            OUTLOOK,
         ]
-        for policy, rows in by.items():
-            cells = []
-            for figure in range(3):
-                mean = fmean(row[figure] for row in rows.values())
-                errors = compared(by[DEFAULT], rows, figure)[1]
-                cells.append(f"{mean:.2f}" + ("" if policy == DEFAULT else f" ({errors:+.1f})"))
-            name = f"**{DEFAULT}**" if policy == DEFAULT else policy.replace("_", "-")
-            name += "" if len(rows) == traces else f" ({len(rows)} traces)"
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-        lines.append("")
-    return "\n".join(lines) + OUTLOOK
+    )
 
 
-def draw(found: Found, path: Path) -> None:
-    """Draw a panel for each machine where links differ: slowdown of sensitive jobs by policy."""
+def _introduction(results: Results) -> str:
+    def values(name: str) -> str:
+        return ", ".join(map(str, sorted({getattr(cell, name) for cell in results})))
+
+    return INTRODUCTION.format(
+        mixes=len({cell.mix for cell in results}),
+        machines=", ".join(dict.fromkeys(cell.machine for cell in results)),
+        loads=values("load"),
+        queues=values("queue"),
+        judges=values("judge"),
+        enough=ENOUGH_GB_PER_S,
+        clear=CLEAR,
+        least=LEAST_PERCENT,
+        fewest=FEWEST,
+    )
+
+
+def _verdict(results: Results, own: str, losses: list[Loss]) -> str:
+    """Return what the results support, and no more."""
+    losing = {loss.cell for loss in losses}
+    traces = sum(len(found) for by in results.values() for found in by.values())
+    comparisons = sum(len(gains(by, own)) for by in results.values())
+    of_own = [len(by.get(own, ())) for by in results.values()]
+    counts = (
+        f"{len(results):,} cells, {min(of_own)} to {max(of_own)} traces of the default in each, fewer than 24 in "
+        f"{sum(traces < 24 for traces in of_own):,}; "
+        f"{traces:,} replays, {comparisons:,} comparisons"
+    )
+    if not losses:
+        return (
+            f"**Result** ({counts}). No other policy is better than `{_name(own)}` in any cell "
+            "by any of the three figures."
+        )
+    kept = len(results) - len(losing)
+    sentences = [
+        (
+            f"**Result** ({counts}). In {kept:,} of {len(results):,} cells no other policy is better "
+            f"than `{_name(own)}` by any of the three figures. In {len(losing):,} another one is:"
+        )
+    ]
+    by_machine: dict[str, list[Loss]] = {}
+    for loss in losses:
+        by_machine.setdefault(loss.cell.machine, []).append(loss)
+    for machine, of_machine in by_machine.items():
+        cells = {loss.cell for loss in of_machine}
+        total = sum(cell.machine == machine for cell in results)
+        mixes = Counter(cell.mix for cell in cells)
+        rivals = Counter(loss.policy for loss in of_machine)
+        sentences.append(
+            f"- {machine}: {len(cells)} of {total} cells, by at most "
+            f"{-of_machine[0].gain.percent:.1f} % ({FIGURES[of_machine[0].figure]}); mixes "
+            + ", ".join(f"{mix} ({count})" for mix, count in mixes.most_common())
+            + "; better is mostly "
+            + _name(rivals.most_common(1)[0][0])
+        )
+    clean = [name for name in dict.fromkeys(c.machine for c in results) if name not in by_machine]
+    if clean:
+        sentences.append(f"- nowhere on {', '.join(clean)}.")
+    sentences += ["", f"Of these {len(losing)}: {_counted(losing)}."]
+    return "\n".join(sentences)
+
+
+def _counted(cells: Iterable[Cell]) -> str:
+    """Return how many cells there are with each model, queue and load."""
+    return "; ".join(
+        ", ".join(
+            f"{count} {before}{value}"
+            for value, count in Counter(getattr(cell, name) for cell in cells).most_common()
+        )
+        for name, before in (("judge", "judged by "), ("queue", "in "), ("load", "at load "))
+    )
+
+
+def _losing_table(own: str, losses: list[Loss]) -> list[str]:
+    if not losses:
+        return []
+    shown = losses[:MOST_ROWS]
+    more = f" The worst {len(shown)} of {len(losses)}:" if len(losses) > len(shown) else ""
+    return [
+        f"## Where {_name(own)} loses",
+        "",
+        (
+            "The best other policy, and by how much it is better, in percent and standard errors of "
+            f"the paired difference.{more}"
+        ),
+        "",
+        "| machine | mix | load | queue | judged by | figure | better is | % | errors | traces |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+        *(
+            f"| {' | '.join(map(str, loss.cell))} | {FIGURES[loss.figure]} | {_name(loss.policy)} "
+            f"| {-loss.gain.percent:.1f} | {-loss.gain.errors:.1f} | {loss.gain.traces} |"
+            for loss in shown
+        ),
+        "",
+    ]
+
+
+def _table_of_policies(results: Results, own: str, policies: Iterable[str]) -> list[str]:
+    heads = [f"{figure}: better / worse" for figure in FIGURES]
+    lines = [
+        f"| policy | {' | '.join(heads)} | not beaten in | worst slowdown % | fewest traces |",
+        "|" + "---|" * 7,
+    ]
+    for policy in policies:
+        cells = {cell: by for cell, by in results.items() if policy in by}
+        losses = losses_of(cells, policy)
+        beaten = {loss.cell for loss in losses}
+        worst = next((-loss.gain.percent for loss in losses if not loss.figure), 0.0)
+        columns = []
+        for figure in range(len(FIGURES)):
+            found = [gain_of(by[own], by[policy], figure) for by in cells.values() if own in by]
+            better = sum(gain.counts and gain.percent > 0 for gain in found)
+            worse = sum(gain.counts and gain.percent < 0 for gain in found)
+            columns.append("" if policy == own else f"{better} / {worse}")
+        fewest = min((len(by[policy]) for by in cells.values()), default=0)
+        lines.append(
+            f"| {_shown(policy, own)} | {' | '.join(columns)} "
+            f"| {len(cells) - len(beaten)} of {len(cells)} | {worst:.1f} | {fewest} |"
+        )
+    return lines
+
+
+def _table_of_means(
+    results: Results, own: str, policies: list[str], by: str, names: Iterable[str]
+) -> list[str]:
+    lines = [
+        f"| {by} | {' | '.join(_shown(policy, own) for policy in policies)} |",
+        "|---|" + "---|" * len(policies),
+    ]
+    for name in names:
+        cells = [
+            found
+            for cell, found in results.items()
+            if getattr(cell, by) == name and cell.judge == "cut" and own in found
+        ]
+        if cells:
+            columns = [_mean_column(cells, own, policy) for policy in policies]
+            lines.append(f"| {name} | {' | '.join(columns)} |")
+    return lines
+
+
+def _mean_column(cells: list[dict[str, Traces]], own: str, policy: str) -> str:
+    if policy == own:
+        traces = [one[0] for found in cells for one in found[own].values() if one[0] is not None]
+        return f"{100 * (fmean(traces) - 1):.1f}" if traces else ""
+    shared = [found for found in cells if policy in found]
+    if not shared:
+        return ""
+    more = (
+        fmean(gain_of(found[own], found[policy], at).percent for found in shared) for at in (0, 1)
+    )
+    return ", ".join(f"{percent:+.1f}" for percent in more)
+
+
+def _table_of_mixes(names: Iterable[str]) -> list[str]:
+    lines = [
+        "| mix | GPUs of a job: share | sensitive | pattern | run time | source |",
+        "|" + "---|" * 6,
+    ]
+    for name, mix in MIXES.items():
+        if name in names:
+            lines.append(
+                f"| {name} | {_sizes(mix)} | {mix.sensitive:.0%} | {mix.pattern} | {_run_time(mix)} "
+                f"| {mix.source or 'assumed'} |"
+            )
+    return lines
+
+
+def _sizes(mix: Mix) -> str:
+    total = sum(mix.sizes.values())
+    return ", ".join(f"{size}: {weight / total:.1%}" for size, weight in mix.sizes.items())
+
+
+def _run_time(mix: Mix) -> str:
+    if mix.median_s is None:
+        return f"exponential, mean {mix.mean_s:.0f} s (assumed)"
+    return f"lognormal, mean {mix.mean_s:,.0f} s, median {mix.median_s:,.0f} s"
+
+
+def _name(policy: str) -> str:
+    return policy.replace("_", "-")
+
+
+def _shown(policy: str, own: str) -> str:
+    return f"**{_name(policy)}**" if policy == own else _name(policy)
+
+
+def _draw(results: Results, losses: list[Loss], own: str, path: Path) -> None:
+    """Draw for each machine and mix in how large a part of its cells the policy loses."""
     import matplotlib as mpl
 
     mpl.use("svg")
     mpl.rcParams.update({"svg.hashsalt": "bake-off", "svg.fonttype": "none", "font.size": 9})
     import matplotlib.pyplot as plt
 
-    machines = [machine for machine in found if machine not in ALIKE]
-    figure, axes = plt.subplots(
-        (len(machines) + 2) // 3, 3, figsize=(10, 2.5 * ((len(machines) + 2) // 3))
+    machines = list(dict.fromkeys(cell.machine for cell in results))
+    mixes = [mix for mix in MIXES if any(cell.mix == mix for cell in results)]
+    all_cells = Counter((cell.machine, cell.mix) for cell in results)
+    lost = Counter((cell.machine, cell.mix) for cell in {loss.cell for loss in losses})
+    worst: dict[tuple[str, str], Loss] = {}
+    for loss in losses:
+        worst.setdefault((loss.cell.machine, loss.cell.mix), loss)
+    figure, axis = plt.subplots(figsize=(10, 0.6 + 0.32 * len(mixes)))
+    for x, machine in enumerate(machines):
+        for y, mix in enumerate(mixes):
+            at = machine, mix
+            if not all_cells[at]:
+                continue
+            share = lost[at] / all_cells[at]
+            red = mpl.colors.to_hex((1 - 0.15 * share, 0.85 - 0.4 * share, 0.85 - 0.5 * share))
+            colour = red if share else "#eef0f3"
+            axis.add_patch(plt.Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour))
+            text = f"{lost[at]}: {-worst[at].gain.percent:.1f} %" if lost[at] else "0"
+            axis.text(x, y, text, ha="center", va="center", fontsize=8, color="#222222")
+    axis.set_xlim(-0.5, len(machines) - 0.5)
+    axis.set_ylim(len(mixes) - 0.5, -0.5)
+    axis.set_xticks(range(len(machines)), machines, fontsize=8, rotation=15)
+    axis.set_yticks(range(len(mixes)), mixes)
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    most = max(all_cells.values(), default=0)
+    axis.set_title(
+        f"Of {most} cells, those in which another policy is better than {_name(own)}: worst loss",
+        loc="left",
+        fontsize=10,
     )
-    for axis, machine in zip(axes.flat, machines, strict=False):
-        by = dict(
-            sorted(
-                found[machine].items(), key=lambda pair: -fmean(row[2] for row in pair[1].values())
-            )
-        )
-        means = [fmean(row[2] for row in rows.values()) for rows in by.values()]
-        errors = [
-            2 * stdev([row[2] for row in rows.values()]) / len(rows) ** 0.5 for rows in by.values()
-        ]
-        colours = ["#2b50d8" if policy == DEFAULT else "#b9c0c9" for policy in by]
-        axis.barh(
-            [policy.replace("_", "-") for policy in by],
-            means,
-            xerr=errors,
-            color=colours,
-            error_kw={"lw": 0.8},
-        )
-        axis.set_title(machine, loc="left", fontsize=10, fontweight="bold")
-        axis.spines[["top", "right", "left"]].set_visible(False)
-        axis.tick_params(axis="y", length=0)
-        axis.set_xlabel("slowdown of sensitive jobs, %", fontsize=8)
-    for axis in list(axes.flat)[len(machines) :]:
-        axis.set_visible(False)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None, "Creator": None})
 
 
 INTRODUCTION = """\
-# The default policy, chosen by a bake-off
+# The default policy, by a bake-off
 
-MAPA's Preserve gives sensitive jobs the best effective bandwidth and lets insensitive ones preserve as much as they
-can for those to come (mapa-sc21 Algorithm 1). As printed it leaves ties to the order of enumeration, and measures
-what is preserved as the sum of the links among GPUs that are free right now. `preserve-paper` does that. The default,
-`preserve`, is the same idea with
+Every policy replays the same traces of {mixes} mixes of jobs on {machines}, at loads of {loads}, with the queues {queues}, run
+times that follow the bandwidth obtained (`--time-model bandwidth`), judged by the bandwidth models {judges}. Each combination is a
+cell. In backfill each job has a time limit of three times its run time (assumed), by which others may pass it. A cell has 24
+traces of 100 jobs, 80 where another policy seemed to be better than the default, fewer for a policy that is slow on a machine.
+Behind an NVSwitch all sets of GPUs are alike, and so are all policies. `topo-aware-p` differs from `topo-aware` only for jobs that ask
+for a least utility; none does here.
 
-- **what is preserved counted twice: among the GPUs that are free now (Eq. 3), and among all GPUs of the machine but
-  the chosen ones**, as it will be once those that run have left: *lasting bandwidth*. With Eq. 3 alone an insensitive
-  pair goes across two sockets if that leaves another pair whole right now; then both sockets are broken up for as
-  long as it runs. Both terms weigh the same: weights of 0.6 to 0.9 and 1.5 for the second were tried and were no
-  better (0.6-0.9 worse on Summit);
-- **ties chosen**: sensitive jobs by effective, lasting, then aggregate bandwidth, insensitive ones by lasting, then
-  aggregate, so that they stay compact; then the socket that is fuller; then the lowest indices;
-- **effective bandwidth by the cut model**, not Eq. 2 (`preserve-paper` goes by Eq. 2).
+    python tests/bench/bake_off.py --minutes 40 --jobs 2
 
-**What was compared.** Every policy on fourteen described machines. Poisson arrivals, jobs of 1-5 GPUs, uniform (as many
-as the machine has at most), exponential run times, a ring; loads of 0.5, 0.8 and 0.95 of the machine; 30, 50 and 70 %
-of the jobs sensitive; 30 seeds of each: 270 traces of 150 jobs (100 on the two machines of 16 GPUs whose links
-differ). All policies replay the same traces, first in, first out, with run times that follow the bandwidth obtained
-(`--time-model bandwidth`). Figures are of the sensitive jobs of two GPUs and more: mean and 25th percentile of
-effective bandwidth by the cut model, and mean slowdown; each a mean over traces. best-effort takes minutes for each
-100 traces on 16 GPUs, so it has replayed fewer there, and it takes no more than 16 free GPUs, so it is not among
-those of the NVL72 and the cluster of five Minskys. On the NVL72, where all sets are alike, there are 18 traces of 60
-jobs.
-
-    python tests/bench/bake_off.py --json results.jsonl && python tests/bench/bake_off_page.py results.jsonl
-
+**Figures.** *Slowdown*: run time of sensitive jobs of several GPUs, as a multiple of that on the machine's best GPUs. *Completion*: from
+arrival to end, mean of all jobs. *25 % bandwidth*: 25th percentile of effective bandwidth of those sensitive jobs; what is above {enough:.0f}
+GB/s, for which the time model knows no use, counts as {enough:.0f}. Policies are compared by the ratio of a figure, trace by trace. A difference
+counts from {clear:.0f} standard errors, {least} % and {fewest} traces on; of two policies that are equal, one comparison in 300 would count by
+chance (24 traces).
 """
 
 OUTLOOK = """\
 ## What it does not say
 
-These are simulations: bandwidths are the cut model's ([bandwidth](bandwidth.md)), one constant says how much slower
-sensitive jobs get ([simulation](simulate.md)), and jobs that share a link do not slow each other down. On machines
-with an NVSwitch all sets are alike, and so are all policies. Looking further ahead (the best partition of what is
-left into sets, as `best-effort` does) was not better than lasting bandwidth on any machine, and costs up to a hundred
-times the time on 16 GPUs.
+These are simulations: bandwidths are a model's ([bandwidth](bandwidth.md)), one constant says how much slower sensitive jobs get
+([simulation](simulate.md)), and jobs that share a link do not slow each other down. The load of a trace is the GPU time that its jobs ask for,
+divided by what the machine has until the last one arrives; where run times are lognormal, one long job may be most of it.
+
+## What preserve does
+
+It is Preserve of mapa-sc21 (Algorithm 1), as `preserve-paper` has it, with three departures. What is left over counts twice: among the GPUs
+that are free now (Eq. 3), and among all GPUs of the machine but the chosen ones, as it will be once those that run have left (*lasting
+bandwidth*); with Eq. 3 alone an insensitive pair goes across two sockets if that leaves another pair whole right now, and both are broken up
+for as long as it runs. Ties are chosen: sensitive jobs by effective, lasting, then aggregate bandwidth, insensitive ones by lasting, then
+aggregate, then the socket that is fuller, then the lowest indices. Effective bandwidth goes by the cut model, not Eq. 2.
 """
-
-
-if __name__ == "__main__":
-    main()

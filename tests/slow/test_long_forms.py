@@ -297,8 +297,8 @@ def test_the_document_is_what_the_commands_print(found: dict[str, Reproduction])
 
 @pytest.mark.parametrize("machine", test_bake_off.COMPARED)
 def test_no_policy_serves_sensitive_jobs_better_than_the_default(machine: str) -> None:
-    """Four traces of 80 jobs instead of three of 50."""
-    test_bake_off.test_no_policy_serves_sensitive_jobs_better_than_the_default(machine, 4, 80)
+    """24 traces of 100 jobs instead of 8 of 50."""
+    test_bake_off.test_no_policy_serves_sensitive_jobs_better_than_the_default(machine, 24, 100)
 
 
 # A crowd

@@ -1,7 +1,10 @@
 """The simulator: events, queue and machines, held against decide() asked anew at every event."""
 
+import math
 import random
+from collections import Counter
 from itertools import pairwise
+from statistics import mean, median
 
 import pytest
 from simulating import Conservation, checked, generated, job, jobs_of, log
@@ -20,7 +23,13 @@ from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import capacity_by
 from gpulaunch.sharing.interference import Bounds
 from gpulaunch.simulate.event_loop import Moment, Rules, simulate
-from gpulaunch.simulate.generate import loaded_mix, poisson_batches, uniform_mix
+from gpulaunch.simulate.generate import (
+    MIXES,
+    loaded_mix,
+    poisson_batches,
+    powers_of_two,
+    uniform_mix,
+)
 from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import measure, quartiles
 from gpulaunch.simulate.simulated_job import SimulatedJob
@@ -132,7 +141,7 @@ def test_tick() -> None:
 @pytest.mark.parametrize(("seed", "count"), [(0, 20)])
 def test_it_decides_as_the_launcher_would(policy: str, queue: str, seed: int, count: int) -> None:
     """Each start is what decide() grants, asked anew for each waiting job at each event."""
-    jobs = jobs_of(loaded_mix(seed, count, 8, 0.9, 0.5))
+    jobs = jobs_of(loaded_mix(seed, count, 8, 0.9, MIXES["uniform 1-5"]))
     jobs = [limited(1.5 * one.duration_s, one) if one.id % 3 else one for one in jobs]
     rules = Rules(policy, "cut", queue=queue)
     assert log(checked(DGX, jobs, rules)) == plainly(DGX, jobs, rules)
@@ -291,7 +300,7 @@ def test_what_was_decided_before_changes_nothing(count: int) -> None:
     """A simulation that shares what others decided comes to the same."""
     remembered = Remembered(DGX)
     for seed in range(3):
-        jobs = jobs_of(loaded_mix(seed, count, 8, 0.8, 0.5))
+        jobs = jobs_of(loaded_mix(seed, count, 8, 0.8, MIXES["uniform 1-5"]))
         for policy in ("preserve", "topo_aware"):
             rules = Rules(policy, "cut", time_models=("bandwidth",))
             assert checked(DGX, jobs, rules, remembered) == checked(DGX, jobs, rules)
@@ -466,14 +475,35 @@ def test_poisson_batches() -> None:
     assert 0.30 <= min(least) < max(least) <= 0.52
 
 
-def test_loaded_mix() -> None:
-    """Jobs ask for the load that was asked for, and the share of sensitive ones is right."""
-    rows = list(loaded_mix(1, 20_000, gpus=8, load=0.8, sensitive=0.3))
+@pytest.mark.parametrize("name", MIXES)
+def test_loaded_mix(name: str) -> None:
+    """Jobs ask for the load, and have the sizes, run times and sensitivity, that were asked for."""
+    mix = MIXES[name].on(8)
+    rows = loaded_mix(1, 20_000, gpus=8, load=0.8, mix=mix)
     asked = sum(row["gpus"] * row["duration_s"] for row in rows)
-    assert asked / (8 * rows[-1]["arrival_s"]) == pytest.approx(0.8, rel=0.03)
-    assert sum(row["bandwidth_sensitive"] for row in rows) / len(rows) == pytest.approx(
-        0.3, abs=0.01
+    assert asked / (8 * rows[-1]["arrival_s"]) == pytest.approx(0.8)
+    found = Counter(row["gpus"] for row in rows)
+    total = sum(mix.sizes.values())
+    assert found.keys() == mix.sizes.keys()
+    for size, weight in mix.sizes.items():
+        assert found[size] / len(rows) == pytest.approx(weight / total, abs=0.01)
+    sensitive = sum(row["bandwidth_sensitive"] for row in rows)
+    assert sensitive / len(rows) == pytest.approx(mix.sensitive, abs=0.01)
+    halves = mix.median_s or mix.mean_s * math.log(2)
+    assert median(row["duration_s"] for row in rows) == pytest.approx(halves, rel=0.05)
+    # Few long jobs carry the mean of a lognormal distribution: a sample of it lies far off.
+    spread = 0.05 if mix.median_s is None else 0.5
+    assert mean(row["duration_s"] for row in rows) == pytest.approx(mix.mean_s, rel=spread)
+
+
+def test_sizes_of_helios() -> None:
+    """Sizes that fall geometrically have the published mean and median of Helios."""
+    sizes = powers_of_two(3.716, largest=2**40)
+    total = sum(sizes.values())
+    assert sum(size * weight for size, weight in sizes.items()) / total == pytest.approx(
+        3.716, rel=0.01
     )
+    assert sizes[1] / total > 0.5
 
 
 # ----------------------------------------------------------------------------------------- measures
