@@ -7,7 +7,7 @@ from functools import cached_property
 from gpulaunch.decide.placement.candidates import Limits, enumerate_sets
 from gpulaunch.decide.placement.fabric import UNIT, Fabric, fabric_of
 from gpulaunch.decide.placement.scores import ScoreName, Scorer
-from gpulaunch.decide.placement.search import Figure, grow_sets, ranked
+from gpulaunch.decide.placement.search import Criterion, grow_sets, ranked
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.machine.topology import Topology
@@ -203,7 +203,7 @@ class PlacementProblem:
         own, among = sparing or ([0] * len(self.fabric.gpus), 1)
         return grow_sets(self.fabric, self.count, self._limits, own, among)
 
-    def _figures(self, by: Sequence[ScoreName]) -> list[Figure]:
+    def _figures(self, by: Sequence[ScoreName]) -> list[Criterion]:
         minimum = round(self.needs.least_gb_per_s * UNIT)
         return [self.scorer.figure(name, (*self.musts, *by), minimum) for name in by]
 

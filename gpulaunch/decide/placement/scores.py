@@ -19,7 +19,7 @@ from gpulaunch.decide.placement.effective import (
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes, expected_of
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
-from gpulaunch.decide.placement.search import Figure, Weigh, bounded, plain
+from gpulaunch.decide.placement.search import Criterion, Weigh, bounded, plain
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import Pattern
@@ -140,7 +140,7 @@ class Scorer:
 
     # ------------------------------------------------------------------ figures to compare by
 
-    def figure(self, name: ScoreName, by: Sequence[ScoreName], minimum: int = 0) -> Figure:
+    def figure(self, name: ScoreName, by: Sequence[ScoreName], minimum: int = 0) -> Criterion:
         """Return a score as a figure by which candidates are compared.
 
         Args:
@@ -157,7 +157,7 @@ class Scorer:
         if name == "effective_bandwidth":
             return effective
         enough = partial(self._with_enough, effective, minimum)
-        return Figure(lambda mask: min(minimum, effective.value(mask)), enough)
+        return Criterion(lambda mask: min(minimum, effective.value(mask)), enough)
 
     def _simple(self, name: ScoreName) -> Weigh:
         """Return what weighs a set by a score that depends on no mapping and no model."""
@@ -169,7 +169,7 @@ class Scorer:
             return lambda mask: -round(self.fragmentation(mask) * UNIT)
         return self._weigh_rest(name)
 
-    def _with_enough(self, effective: Figure, minimum: int, masks: Sequence[int]) -> list[int]:
+    def _with_enough(self, effective: Criterion, minimum: int, masks: Sequence[int]) -> list[int]:
         """Return the sets that reach a bandwidth; if there is none, those with the most."""
         found = [mask for mask in masks if effective.value(mask) >= minimum]
         return found or effective.largest(masks)
@@ -209,7 +209,7 @@ class Scorer:
         free, scope = self.fabric.mask(self.free), self.fabric.mask(self._scope)
         return lambda mask: expected[free & ~mask] + expected[scope & ~mask]
 
-    def _aggregate(self, *, slowest_first: bool) -> Figure:
+    def _aggregate(self, *, slowest_first: bool) -> Criterion:
         # Without edges every pair counts, so that such jobs stay compact, too.
         if not self.edges or self.traffic.alike:
             return plain(self._sum_among)
@@ -220,7 +220,7 @@ class Scorer:
             lambda mask: self.traffic.most_total(self._gpus(mask)),
         )
 
-    def _effective(self, *, slowest_first: bool) -> Figure:
+    def _effective(self, *, slowest_first: bool) -> Criterion:
         if not self.edges:
             return plain(lambda _: 0)
         table = self._table("cut" if self.collective else f"{self._name} slowest")
@@ -231,7 +231,9 @@ class Scorer:
                 lambda mask: self.mapper.slowest(self._gpus(mask), slowest_first=slowest_first)
             )
             return (
-                Figure(slowest.value, self.mapper.with_fastest_edges) if slowest_first else slowest
+                Criterion(slowest.value, self.mapper.with_fastest_edges)
+                if slowest_first
+                else slowest
             )
         bound = MOST_BANDWIDTH.get(self._model)
         if bound is None:

@@ -15,8 +15,8 @@ MOST_GROWN = 40_000
 """Sets that are looked at while sets grow, where all are too many to compare: some 60 ms."""
 
 
-class Figure(Record):
-    """A figure by which sets are compared.
+class Criterion(Record):
+    """One figure by which sets are compared.
 
     Attributes:
         value: returns it.
@@ -27,7 +27,7 @@ class Figure(Record):
     largest: Callable[[Sequence[int]], list[int]]
 
 
-def plain(value: Weigh) -> Figure:
+def plain(value: Weigh) -> Criterion:
     """Return a figure that is quick."""
 
     def largest(masks: Sequence[int]) -> list[int]:
@@ -35,10 +35,10 @@ def plain(value: Weigh) -> Figure:
         most = max(values)
         return [mask for mask, figure in zip(masks, values, strict=True) if figure == most]
 
-    return Figure(value, largest)
+    return Criterion(value, largest)
 
 
-def bounded(value: Weigh, bound: Weigh) -> Figure:
+def bounded(value: Weigh, bound: Weigh) -> Criterion:
     """Return a figure that is slow, but has a quick bound: it is at most that."""
 
     def largest(masks: Sequence[int]) -> list[int]:
@@ -54,10 +54,10 @@ def bounded(value: Weigh, bound: Weigh) -> Figure:
                 found.append(mask)
         return found
 
-    return Figure(value, largest)
+    return Criterion(value, largest)
 
 
-def best_set(masks: Sequence[int], figures: Sequence[Figure]) -> int:
+def best_set(masks: Sequence[int], figures: Sequence[Criterion]) -> int:
     """Return the set with the most of the first figure, of equals of the second, and so on.
 
     Of those that are still equal it has the lowest indices.
@@ -73,7 +73,7 @@ def best_set(masks: Sequence[int], figures: Sequence[Figure]) -> int:
     return max(masks)
 
 
-def ranked(masks: Sequence[int], figures: Sequence[Figure]) -> Iterator[int]:
+def ranked(masks: Sequence[int], figures: Sequence[Criterion]) -> Iterator[int]:
     """Yield sets, the best first."""
     left = set(masks)
     while left:
