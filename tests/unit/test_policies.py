@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes
 from gpulaunch.decide.placement.place import Candidate, Placement, place, ranking
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.levels import distance, machine_tree
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Measured, Topology
@@ -38,6 +39,8 @@ SCORES = {
     ("greedy", False): ("aggregate",),
     ("preserve", True): ("effective", "lasting", "aggregate", "filling"),
     ("preserve", False): ("lasting", "aggregate", "filling"),
+    ("lookahead", True): ("effective", "expected", "lasting", "aggregate", "filling"),
+    ("lookahead", False): ("expected", "lasting", "aggregate", "filling"),
     ("preserve_paper", True): ("effective",),
     ("preserve_paper", False): ("preserved",),
 }
@@ -87,14 +90,16 @@ class Machine:
         )
         self.name: dict[Gpus, str] = {}
         self.into_switch = np.zeros(count, np.int64)
+        instances = {gpu.index for gpu in topology.gpus if gpu.mig}
         self.apart: set[Gpus] = set()  # pairs that meet between sockets or machines
         for link in topology.links:
             a, b = self.at[link.a], self.at[link.b]
             planned = micro(link.nvlink_planned_gb_per_s) if link.nvlink_count else 0
             self.nvlinks[a, b] = self.nvlinks[b, a] = link.nvlink_count
-            self.weight[a, b] = self.weight[b, a] = micro(
-                link.nvlink_gb_per_s or link.pcie_gb_per_s
-            )
+            if not ({link.a, link.b} & instances):  # no two of those work together
+                self.weight[a, b] = self.weight[b, a] = micro(
+                    link.nvlink_gb_per_s or link.pcie_gb_per_s
+                )
             self.hop[a, b] = self.hop[b, a] = max(planned, micro(link.pcie_gb_per_s))
             self.name[a, b] = self.name[b, a] = link.name
             if link.kind == "nvlink":
@@ -154,7 +159,7 @@ class Machine:
         """Return what NVSwitch carries where it computes the sums."""
         share = {"9": 0.83, "10": 0.75}
         able = [
-            share.get((gpu.compute_capability or "").split(".")[0], 0.0)
+            0.0 if gpu.mig else share.get((gpu.compute_capability or "").split(".")[0], 0.0)
             for gpu in self.topology.gpus
         ]
         ranks = sets.shape[1]
@@ -173,8 +178,8 @@ class Machine:
         return np.where(widest_ways(wired) > 0, whole, widest_ways(np.maximum(wired, hop))).tolist()
 
     def rings(self, sets: Sequence[Gpus]) -> list[list[Gpus]]:
-        """Hops of the ring with the most bandwidth, the first of equals."""
-        found = self.mapped(
+        """Hops of the ring with the most bandwidth, of equals the most double, then single links."""
+        found = self.by_links.mapped(
             sets, PATTERNS["ring"].edges(len(sets[0])), None, slowest_first=False
         ).values()
         return [
@@ -194,6 +199,14 @@ class Machine:
         return [
             known.get(kind, cut) for kind, cut in zip(kinds, self.calibrated.cut(sets), strict=True)
         ]
+
+    @cached_property
+    def by_links(self) -> "Machine":
+        """With pairs of the same bandwidth told apart by their number of NVLinks."""
+        other = Machine(self.topology)
+        counts = ((self.nvlinks > 1) * 1000) + (self.nvlinks == 1)
+        other.weight = self.weight * 1_000_000 + counts
+        return other
 
     @cached_property
     def calibrated(self) -> "Machine":
@@ -225,6 +238,20 @@ class Machine:
                 dict(zip(sets, getattr(self, model)(sets), strict=True)) if sets else {}
             )
         return self.known[key]
+
+    def expected(self, left: Iterable[int], sizes: JobSizes) -> int:
+        """Return the mean, over sizes of jobs, of the best cut of so many of the GPUs left."""
+        every = range(len(self.indices))
+        if len(every) > 8:  # then it is not known
+            return 0
+        mean = 0.0
+        for size, share in sizes.shares:
+            if 1 < size <= len(every):
+                cut = self.bandwidth("cut", list(combinations(every, size)))
+                mean += share * max(
+                    (cut[gpus] for gpus in combinations(sorted(left), size)), default=0
+                )
+        return round(mean)
 
     def pairs(self, model: str) -> np.ndarray:
         """Return what the model says of every two GPUs."""
@@ -304,6 +331,7 @@ class Ranked(NamedTuple):
     lasting: int
     filling: Fraction
     cost: int
+    expected: int
 
 
 class Case(Record):
@@ -318,6 +346,7 @@ class Case(Record):
     sensitive: bool
     pattern: Pattern
     needs: Needs = Needs()
+    sizes: JobSizes = DEFAULT_SIZES
 
     def problem(self) -> PlacementProblem:
         asked = as_dict(self)
@@ -342,16 +371,18 @@ class Case(Record):
             effective = collective.get(gpus, mapped.slowest) if edges else None
             if self.suits(gpus, effective):
                 figures = {"effective": effective or 0, "aggregate": mapped.total}
-                preserved = machine.inside({machine.at[gpu] for gpu in self.free} - {*gpus})
-                later = machine.inside({*range(len(machine.indices))} - {*gpus})
+                left = {machine.at[gpu] for gpu in self.free} - {*gpus}
+                later = {*range(len(machine.indices))} - {*gpus}
+                preserved = machine.inside(left)
                 candidate = Ranked(
                     gpus=tuple(machine.indices[gpu] for gpu in mapped.order),
                     aggregate=mapped.total if edges else None,
                     effective=effective,
                     preserved=preserved,
-                    lasting=preserved + later,
+                    lasting=preserved + machine.inside(later),
                     filling=self.filling(gpus),
                     cost=sum(machine.far[pair] for pair in combinations(gpus, 2)),
+                    expected=sum(machine.expected(rest, self.sizes) for rest in (left, later)),
                 )
                 merit = [figures.get(name, getattr(candidate, name)) for name in by]
                 found.append(([-figure for figure in merit], gpus != self.made(), gpus, candidate))
@@ -416,6 +447,12 @@ CARDS = {
     "H100": {
         "nvlink_version": 4,
         "compute_capability": "9.0",
+        "pcie_generation": 5,
+        "pcie_width": 16,
+    },
+    "one NVLink slower than PCIe": {
+        "nvlink_version": 1,
+        "compute_capability": "6.0",
         "pcie_generation": 5,
         "pcie_width": 16,
     },
@@ -489,6 +526,7 @@ def random_topology(rng: random.Random, count: int) -> Topology:
     path = {pair: rng.choice(near if socket[pair[0]] == socket[pair[1]] else far) for pair in pairs}
     card = CARDS[rng.choice(sorted(CARDS))]
     numa = rng.random() < 0.7
+    instances = rng.sample(indices, rng.randrange(1, count + 1)) if rng.random() < 0.1 else ()
     gpus = tuple(
         Gpu(
             index=index,
@@ -498,6 +536,7 @@ def random_topology(rng: random.Random, count: int) -> Topology:
             numa_node=socket[index] if numa else None,
             nvswitch_links=into_switch.get(index, 0),
             node=node[index],
+            mig=Mig(index, f"GPU-{index}", 0, "1g.10gb") if index in instances else None,
             **card,
         )
         for index in indices
@@ -579,6 +618,14 @@ def random_needs(rng: random.Random, case: Case) -> Needs:
     return needs
 
 
+def random_sizes(rng: random.Random) -> JobSizes:
+    """Draw the default, or two or three other sizes."""
+    sizes = sorted(rng.sample(range(1, 10), rng.randrange(2, 4)))
+    parts = [rng.randrange(1, 8) for _ in sizes]
+    shares = tuple((size, part / sum(parts)) for size, part in zip(sizes, parts, strict=True))
+    return rng.choice((DEFAULT_SIZES, JobSizes(f"test {shares}", shares)))
+
+
 def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -> Case:
     free = rng.sample(machine.indices, rng.randrange(1, min(8, len(machine.indices)) + 1))
     if rng.random() < 0.5:
@@ -587,13 +634,14 @@ def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -
     count = min(rng.choice((1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6, 7, 8)), len(admitted))
     pattern = random_pattern(rng, count)
     case = Case(machine, free, admitted, count, policy, model, rng.random() < 0.6, pattern)
-    return replace(case, needs=random_needs(rng, case))
+    case = replace(case, needs=random_needs(rng, case))
+    return replace(case, sizes=random_sizes(rng)) if policy == "lookahead" else case
 
 
 # ---------------------------------------------------------------------------------------- the tests
 
 
-POLICIES = ["baseline", "best_fit", "greedy", "preserve", "preserve_paper"]
+POLICIES = ["baseline", "best_fit", "greedy", "preserve", "lookahead", "preserve_paper"]
 MODELS = ["cut", "mapa", "measured"]
 
 
@@ -683,6 +731,7 @@ def test_cases_cover_what_they_should() -> None:
         switched = np.count_nonzero(machine.into_switch[chosen])
         seen.add("over PCIe" if len(chosen) > 1 and not joined else "")
         seen.add("partly behind a switch" if joined and 1 < switched < len(chosen) else "")
+        seen.add("MIG instances" if any(gpu.mig for gpu in machine.topology.gpus) else "")
         seen.add("several machines" if len({gpu.node for gpu in machine.topology.gpus}) > 1 else "")
     needs = ("required", "within", "at_most", "nvlink", "least_gb_per_s")
     kinds = {
@@ -692,6 +741,7 @@ def test_cases_cover_what_they_should() -> None:
         "over PCIe",
         "partly behind a switch",
         "several machines",
+        "MIG instances",
     }
     assert seen >= {
         *(f"{n} GPUs" for n in range(1, 9)),
