@@ -1,8 +1,8 @@
 """The sets of GPUs that a request could get, without those that differ from another in name only.
 
 A set is a mask over the positions of a Fabric: of two sets the larger number has the lower indices.
-GPUs that have the same links to all others, on the same socket, are interchangeable: only the
-lowest of them are taken. So are whole sockets of such GPUs, as in an NVSwitch machine: the first
+GPUs that have the same links to all others and to a switch, on the same socket, are
+interchangeable: only the lowest of them are taken. So are whole sockets of such GPUs, as in an NVSwitch machine: the first
 sockets get the most.
 """
 # pure: decides on plain values
@@ -82,13 +82,15 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
 
 
 def _twins(fabric: Fabric, positions: Sequence[int], limits: Limits) -> list[list[int]]:
-    """Return GPUs in groups that have the same links to all, and the same limits."""
+    """Return GPUs in groups that have the same links to all and to a switch, and the same limits."""
     groups: list[list[int]] = []
     alike: dict[object, list[list[int]]] = {}
     for gpu in positions:
         row, bit = fabric.kind[gpu], fabric.bit[gpu]
         limited = tuple(bool(group & bit) for group, _ in limits.at_most)
-        rivals = alike.setdefault((limited, *sorted(row)), [])  # twins have at least that in common
+        # Twins have at least that in common.
+        own = limited, fabric.into_switch[gpu], fabric.nvls[gpu], *sorted(row)
+        rivals = alike.setdefault(own, [])
         for group in rivals:
             if _have_same_links(fabric.kind[group[0]], row, group[0], gpu):
                 group.append(gpu)

@@ -19,6 +19,11 @@ class JobSizes(Record):
     name: str
     shares: tuple[tuple[int, float], ...]
 
+    @property
+    def table(self) -> str:
+        """Name of a machine's table for them: two settings may call different sizes the same."""
+        return f"expected {self.shares}"
+
 
 JOB_SIZES = {
     "philly": JobSizes("philly", ((1, 0.70), (2, 0.10), (4, 0.15), (8, 0.05))),
@@ -35,9 +40,9 @@ def expected_of(fabric: Fabric, sizes: JobSizes) -> Sequence[int] | None:
         None where it is not known: on machines of more than MAPPED_GPUS GPUs without a table of it,
             or where all GPUs are linked alike.
     """
-    table = fabric.tables.get(sizes.name)
+    table = fabric.tables.get(sizes.table)
     if table is None and len(fabric.gpus) <= MAPPED_GPUS and len(fabric.kinds) > 2:
-        table = fabric.tables[sizes.name] = expected_bandwidths(fabric, sizes)
+        table = fabric.tables[sizes.table] = expected_bandwidths(fabric, sizes)
     return table
 
 

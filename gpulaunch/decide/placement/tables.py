@@ -47,7 +47,7 @@ def tabulate(fabric: Fabric, sizes: JobSizes) -> None:
                 start = MAPPED_GPUS * mask
                 order[start : start + size] = bytes(scorer.mapping(mask, slowest_first=True).gpus)
     fabric.tables |= tables | {"among": fabric.sums_among}
-    fabric.tables[sizes.name] = expected_bandwidths(fabric, sizes)
+    fabric.tables[sizes.table] = expected_bandwidths(fabric, sizes)
     if count <= MAPPED_GPUS:
         fabric.orders |= {name: bytes(order) for name, order in orders.items()}
 
