@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from gpulaunch.decide.placement.candidates import Limits, enumerate_sets
+from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes
 from gpulaunch.decide.placement.fabric import UNIT, Fabric, fabric_of
 from gpulaunch.decide.placement.scores import ScoreName, Scorer
 from gpulaunch.decide.placement.search import Criterion, grow_sets, ranked
@@ -69,6 +70,7 @@ class PlacementProblem:
         needs: what a set must have besides its size.
         utility: what policies that go by utility need.
         scope: indices of all GPUs in reach, busy or not; None for those of the machine.
+        job_sizes: sizes of the jobs to come.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class PlacementProblem:
         needs: Needs = Needs(),  # noqa: B008  # it is frozen
         utility: UtilitySetting = UtilitySetting(),  # noqa: B008
         scope: Sequence[int] | None = None,
+        job_sizes: JobSizes = DEFAULT_SIZES,
     ) -> None:
         self.topology = topology
         self.free = tuple(sorted(free))
@@ -95,6 +98,7 @@ class PlacementProblem:
         self.needs = needs
         self.utility = utility
         self._scope = scope
+        self._job_sizes = job_sizes
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -181,6 +185,7 @@ class PlacementProblem:
             self.model,
             [position[gpu] for gpu in self.fabric.gpus if gpu in scope],
             many=len(self._sets or ()) > MANY_SETS,
+            job_sizes=self._job_sizes,
         )
 
     def ranked(self, by: Sequence[ScoreName]) -> Iterator[int]:
