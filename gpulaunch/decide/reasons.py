@@ -109,7 +109,7 @@ def best_text(placement: Placement, policy: str, problem: PlacementProblem) -> s
         return f"what policy {policy.replace('_', '-')} makes of {of_all}{useful}"
     if not placement.by:
         return f"lowest indices of {of_all}"
-    value = getattr(placement.scores, placement.by[0], 0.0)
+    value = getattr(placement.scores, placement.by[0])
     if value is None:
         return f"as good as any of {of_all}"
     word = placement.by[0].replace("_", " ")

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.errors import UsageError, quoted
@@ -131,6 +132,7 @@ class Request(Record):
         ends_within_s: seconds within which the job has ended for certain once it has started: its
             time limit, and the time to end it; None without a limit.
         in_order: whether it passes nobody in the queue, and nobody may pass it.
+        job_sizes: sizes of the jobs that the machine gets, for policies that expect them.
         engine_job: the job of a cluster engine that it is part of, or None. If its ranks divide
             GPUs among themselves, this is the request of all of them.
     """
@@ -150,6 +152,7 @@ class Request(Record):
     exclusive_reason: str | None = None
     ends_within_s: float | None = None
     in_order: bool = False
+    job_sizes: JobSizes = DEFAULT_SIZES
     engine_job: "EngineJob | None" = None
 
     @property

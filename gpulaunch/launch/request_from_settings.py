@@ -1,6 +1,7 @@
 """The request of a launch, from its settings, its profile and the machine."""
 
 from gpulaunch.decide import request as requests
+from gpulaunch.decide.placement.expected import DEFAULT_SIZES
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.files.size import format_size
@@ -65,6 +66,7 @@ def request_of(
         profile=profile.name or None,
         name=name,
         assumed=tuple(assumed),
+        job_sizes=settings.get("job_sizes").value or DEFAULT_SIZES,
     )
 
 

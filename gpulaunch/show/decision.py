@@ -142,6 +142,7 @@ def _scores_document(scores: Scores | None) -> dict[str, float | None]:
         "effective_bandwidth_gb_per_s": known(scores.effective_bandwidth) if scores else None,
         "preserved_bandwidth_gb_per_s": known(scores.preserved_bandwidth) if scores else None,
         "lasting_bandwidth_gb_per_s": known(scores.lasting_bandwidth) if scores else None,
+        "expected_bandwidth_gb_per_s": known(scores.expected_bandwidth) if scores else None,
         "fragmentation": known(scores.fragmentation) if scores else None,
         "communication_cost": scores.communication_cost if scores else None,
     }

@@ -105,7 +105,9 @@ def _gpus_by_reason(explanation: Explanation) -> dict[str, str]:
 
 
 def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Table | Text]:
-    columns = ("effective", "preserved", "lasting", "aggregate", "fragmentation", "cost")
+    expects = grant.placement.scores.expected_bandwidth is not None
+    spared = "expected" if expects else "preserved"
+    columns = ("effective", spared, "lasting", "aggregate", "fragmentation", "cost")
     table = make_table("", *columns, "GPUs", right=columns)
     problem = grant.problem
     for place, candidate in enumerate(explanation.candidates):
@@ -119,6 +121,7 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
     pattern = (
         request.pattern.name if request.pattern.ranks else request.pattern.name.replace("_", "-")
     )
+    sizes = f", job sizes {printable(request.job_sizes.name)}" if expects else ""
     return [
         Text(f"{_count_candidates(grant)}, bandwidths in GB/s", "bold"),
         table,
@@ -126,7 +129,7 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
         *(Text(f"unsure: {doubt}", "yellow") for doubt in explanation.doubts),
         *_idle_part(explanation),
         Text(
-            f"policy {request.policy.replace('_', '-')}, bandwidth model "
+            f"policy {request.policy.replace('_', '-')}{sizes}, bandwidth model "
             f"{request.bandwidth_model}, pattern"
             f" {printable(pattern)}, {sensitive}{assumed}; in rank order: "
             f"{problem.format_ranks(grant.placement.gpus)}",
@@ -172,7 +175,9 @@ def _count_candidates(grant: Grant) -> str:
 def _score_cells(scores: Scores) -> list[str]:
     bandwidths = (
         scores.effective_bandwidth,
-        scores.preserved_bandwidth,
+        scores.preserved_bandwidth
+        if scores.expected_bandwidth is None
+        else scores.expected_bandwidth,
         scores.lasting_bandwidth,
         scores.aggregate_bandwidth,
     )

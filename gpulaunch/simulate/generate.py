@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import log, sqrt
 from random import Random
 
+from gpulaunch.decide.placement.expected import JOB_SIZES
 from gpulaunch.records import Record, replace
 from gpulaunch.typing import Any
 
@@ -79,12 +80,6 @@ def _uniform(*sizes: int) -> dict[int, float]:
     return dict.fromkeys(sizes, 1.0)
 
 
-def powers_of_two(mean: float, largest: int = 16) -> dict[int, float]:
-    """Return shares of 1, 2, 4 ... that fall geometrically and have a mean, over all powers."""
-    ratio = (mean - 1) / (2 * mean - 1)
-    return {2**k: ratio**k for k in range(largest.bit_length())}
-
-
 _TRACES = "mean and median run time: cluster_summary.csv of AcmeTrace (NSDI'24), lognormal assumed"
 
 MIXES: dict[str, Mix] = {
@@ -99,20 +94,20 @@ MIXES: dict[str, Mix] = {
     "chains": Mix(_uniform(1, 2, 3, 4, 5), pattern="chain", source="sizes: mapa-sc21 4"),
     "all to all": Mix(_uniform(1, 2, 3, 4, 5), pattern="all_to_all", source="sizes: mapa-sc21 4"),
     "Philly": Mix(
-        {1: 70, 2: 10, 4: 15, 8: 5},
+        dict(JOB_SIZES["philly"].shares),
         mean_s=18006.055,
         median_s=874.0,
         source=f"sizes: Gavel (OSDI'20), its generator; {_TRACES}",
     ),
     "Helios": Mix(
-        powers_of_two(mean=3.716),
+        dict(JOB_SIZES["helios"].shares),
         mean_s=6651.681,
         median_s=206.0,
         source="sizes: mean 3.716 and median 1 (SC'21, HeliosArtifact), falling geometrically over "
         f"powers of two assumed; {_TRACES}",
     ),
     "PAI": Mix(
-        {1: 48.0, 2: 0.2, 4: 0.2, 8: 0.5},
+        dict(JOB_SIZES["pai"].shares),
         mean_s=4787.109,
         median_s=480.667,
         source=f"sizes: jobs with whole GPUs of ATC'23 (FGD) Table 1; {_TRACES}",

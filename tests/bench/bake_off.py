@@ -28,6 +28,7 @@ from statistics import fmean
 from bake_off_compare import Cell, Results, seemingly_better
 from bake_off_page import write_page
 
+from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import FailedError
@@ -60,6 +61,9 @@ LOADS = (0.8, 0.5, 0.95)
 QUEUES = ("fifo", "backfill")
 JUDGES = ("cut", "mapa")
 TRACES, MOST_TRACES = (8, 24), 80
+TOLD = "_told"
+"""Suffix of a policy that is told the sizes of the mix; else it expects the default ones."""
+
 JOBS = 100
 """Jobs of a trace."""
 
@@ -97,18 +101,27 @@ def machine_of(name: str) -> tuple[Topology, Remembered]:
 
 
 @lru_cache
-def request_of(pattern: str, gpus: int, *, sensitive: bool) -> Request:
+def request_of(pattern: str, gpus: int, sizes: JobSizes, *, sensitive: bool) -> Request:
     """Return a request, the same object for the same arguments."""
-    return Request(gpus, PATTERNS[pattern], sensitive, "", "")
+    return Request(gpus, PATTERNS[pattern], sensitive, "", "", job_sizes=sizes)
 
 
-def trace(gpus: int, cell: Cell, seed: int, jobs: int) -> list[SimulatedJob]:
-    """Return the trace of a cell that a seed makes."""
+@lru_cache
+def sizes_of(name: str) -> JobSizes:
+    """Return the sizes of a mix's jobs."""
+    sizes = MIXES[name].sizes
+    total = sum(sizes.values())
+    return JobSizes(name, tuple((gpus, part / total) for gpus, part in sizes.items()))
+
+
+def trace(gpus: int, cell: Cell, seed: int, jobs: int, *, told: bool) -> list[SimulatedJob]:
+    """Return the trace of a cell that a seed makes; policies are told its sizes or not."""
     mix = MIXES[cell.mix]
+    sizes = sizes_of(cell.mix) if told else DEFAULT_SIZES
 
     def asked(row: Row) -> Request:
         sensitive = row["bandwidth_sensitive"] and row["gpus"] > 1
-        request = request_of(mix.pattern, row["gpus"], sensitive=sensitive)
+        request = request_of(mix.pattern, row["gpus"], sizes, sensitive=sensitive)
         if cell.queue == "fifo":
             return request
         return replace(request, ends_within_s=LIMIT * row["duration_s"])
@@ -149,17 +162,18 @@ def replayed(unit: Unit) -> tuple[Unit, dict[int, tuple[float | None, ...]], flo
     began = time.process_time()
     topology, remembered = machine_of(unit.cell.machine)
     yardstick = remembered.yardstick(unit.cell.judge)
-    model = POLICIES[unit.policy].bandwidth_model
+    policy = unit.policy.removesuffix(TOLD)
     rules = Rules(
-        unit.policy,
-        model,
+        policy,
+        POLICIES[policy].bandwidth_model,
         queue=unit.cell.queue,
         time_models=("bandwidth",),
         yardstick=unit.cell.judge,
     )
     found = {}
     for seed in unit.seeds:
-        jobs = trace(len(topology.gpus), unit.cell, seed, unit.jobs)
+        told = unit.policy.endswith(TOLD)
+        jobs = trace(len(topology.gpus), unit.cell, seed, unit.jobs, told=told)
         try:
             stays = simulate(topology, jobs, rules, remembered=remembered)
         except FailedError as problem:  # best-effort has a limit of GPUs
@@ -259,7 +273,8 @@ def cells_of(machines: list[str], mixes: list[str]) -> Iterator[Cell]:
 
 def policies_compared() -> list[str]:
     """Return all policies but those that differ from another only for jobs with a least utility."""
-    return [name for name, policy in POLICIES.items() if not policy.waits_for_utility]
+    names = [name for name, policy in POLICIES.items() if not policy.waits_for_utility]
+    return [*names, f"lookahead{TOLD}"]
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from values import machine
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Situation
 from gpulaunch.decide.needs import admitted_gpus
+from gpulaunch.decide.placement.expected import JOB_SIZES
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request, Sharing, UtilityTerms
 from gpulaunch.errors import UsageError
@@ -27,7 +28,6 @@ from gpulaunch.simulate.generate import (
     MIXES,
     loaded_mix,
     poisson_batches,
-    powers_of_two,
     uniform_mix,
 )
 from gpulaunch.simulate.machines import Remembered
@@ -498,12 +498,12 @@ def test_loaded_mix(name: str) -> None:
 
 def test_sizes_of_helios() -> None:
     """Sizes that fall geometrically have the published mean and median of Helios."""
-    sizes = powers_of_two(3.716, largest=2**40)
-    total = sum(sizes.values())
-    assert sum(size * weight for size, weight in sizes.items()) / total == pytest.approx(
-        3.716, rel=0.01
-    )
-    assert sizes[1] / total > 0.5
+    sizes = dict(JOB_SIZES["helios"].shares)
+    ratio = sizes[2] / sizes[1]
+    every = {2**k: sizes[1] * ratio**k for k in range(40)}  # beyond 16 GPUs, too
+    assert sizes == pytest.approx({size: every[size] for size in sizes}, abs=1e-3)
+    assert sum(size * share for size, share in every.items()) == pytest.approx(3.716, rel=0.02)
+    assert sizes[1] > 0.5
 
 
 # ----------------------------------------------------------------------------------------- measures

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from gpulaunch.decide.placement.effective import effective_bandwidth
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, Fabric
+from gpulaunch.errors import UsageError, quoted
 from gpulaunch.records import Record
 
 
@@ -27,10 +28,42 @@ class JobSizes(Record):
 
 JOB_SIZES = {
     "philly": JobSizes("philly", ((1, 0.70), (2, 0.10), (4, 0.15), (8, 0.05))),
+    "helios": JobSizes("helios", ((1, 0.578), (2, 0.244), (4, 0.103), (8, 0.043), (16, 0.018))),
+    "pai": JobSizes("pai", ((1, 0.982), (2, 0.004), (4, 0.004), (8, 0.010))),
 }
-"""Published sizes by name: Philly's as Gavel (OSDI'20) generates them."""
+"""Published sizes by name.
+
+philly: Microsoft's, as Gavel (OSDI'20) generates them. helios: SenseTime's, with the published mean
+of 3.7 GPUs, falling geometrically over powers of two, which is assumed. pai: jobs of Alibaba's with
+whole GPUs (ATC'23, FGD, Table 1).
+"""
 
 DEFAULT_SIZES = JOB_SIZES["philly"]
+
+_MOST_GPUS = 1024
+
+
+def parse_job_sizes(text: str) -> JobSizes:
+    """Return published job sizes by name, or sizes such as "1:70,2:10,4:15,8:5".
+
+    Raises:
+        UsageError: it is neither.
+    """
+    if text in JOB_SIZES:
+        return JOB_SIZES[text]
+    try:
+        parts = [part.split(":") for part in text.split(",")]
+        shares = {int(gpus): float(share) for gpus, share in parts}
+        total = sum(shares.values())
+        right = len(shares) == len(parts) and all(1 <= gpus <= _MOST_GPUS for gpus in shares)
+        if right and 0 < total < float("inf") and min(shares.values()) >= 0:
+            return JobSizes(text, tuple((gpus, shares[gpus] / total) for gpus in sorted(shares)))
+    except ValueError:
+        pass
+    raise UsageError(
+        f"{quoted(text)} is no list of numbers of GPUs with shares such as 1:70,2:10,4:15,8:5",
+        f"or one of {', '.join(JOB_SIZES)}",
+    )
 
 
 def expected_of(fabric: Fabric, sizes: JobSizes) -> Sequence[int] | None:

@@ -83,7 +83,7 @@ def _candidates_in_order(problem: PlacementProblem, order: Order) -> Iterator[Ca
     if order.chosen_set is not None and problem.allows(order.chosen_set):
         chosen = problem.mask(order.chosen_set)
         if order.in_rank_order:
-            yield _chosen_candidate(problem, order.chosen_set)
+            yield _chosen_candidate(problem, order, order.chosen_set)
         else:
             yield _map_candidate(problem, order, chosen)
     for mask in problem.ranked(order.by):
@@ -96,15 +96,18 @@ def _candidates_in_order(problem: PlacementProblem, order: Order) -> Iterator[Ca
 def _map_candidate(problem: PlacementProblem, order: Order, mask: int) -> Candidate:
     slowest_first = slowest_decides((*problem.musts, *order.by))
     mapping = problem.scorer.mapping(mask, slowest_first=slowest_first, effort=MAPPING_EFFORT)
-    return _make_candidate(problem, mask, mapping)
+    return _make_candidate(problem, order, mask, mapping)
 
 
-def _chosen_candidate(problem: PlacementProblem, gpus: Sequence[int]) -> Candidate:
+def _chosen_candidate(problem: PlacementProblem, order: Order, gpus: Sequence[int]) -> Candidate:
     """Return the policy's own set, in the rank order that the policy gave it."""
     positions = [problem.fabric.position[gpu] for gpu in gpus]
-    return _make_candidate(problem, problem.mask(gpus), problem.scorer.traffic.figures(positions))
+    mapping = problem.scorer.traffic.figures(positions)
+    return _make_candidate(problem, order, problem.mask(gpus), mapping)
 
 
-def _make_candidate(problem: PlacementProblem, mask: int, mapping: Mapping) -> Candidate:
+def _make_candidate(
+    problem: PlacementProblem, order: Order, mask: int, mapping: Mapping
+) -> Candidate:
     gpus = tuple(problem.fabric.gpus[position] for position in mapping.gpus)
-    return Candidate(gpus, problem.scorer.scores(mask, mapping))
+    return Candidate(gpus, problem.scorer.scores(mask, mapping, order.by))

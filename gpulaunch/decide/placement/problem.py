@@ -70,7 +70,7 @@ class PlacementProblem:
         needs: what a set must have besides its size.
         utility: what policies that go by utility need.
         scope: indices of all GPUs in reach, busy or not; None for those of the machine.
-        sizes: sizes of the jobs to come.
+        job_sizes: sizes of the jobs to come.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class PlacementProblem:
         needs: Needs = Needs(),  # noqa: B008  # it is frozen
         utility: UtilitySetting = UtilitySetting(),  # noqa: B008
         scope: Sequence[int] | None = None,
-        sizes: JobSizes = DEFAULT_SIZES,
+        job_sizes: JobSizes = DEFAULT_SIZES,
     ) -> None:
         self.topology = topology
         self.free = tuple(sorted(free))
@@ -98,7 +98,7 @@ class PlacementProblem:
         self.needs = needs
         self.utility = utility
         self._scope = scope
-        self._sizes = sizes
+        self._job_sizes = job_sizes
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -185,7 +185,7 @@ class PlacementProblem:
             self.model,
             [position[gpu] for gpu in self.fabric.gpus if gpu in scope],
             many=len(self._sets or ()) > MANY_SETS,
-            sizes=self._sizes,
+            job_sizes=self._job_sizes,
         )
 
     def ranked(self, by: Sequence[ScoreName]) -> Iterator[int]:

@@ -90,7 +90,7 @@ class Scorer:
         model: name of the effective-bandwidth model.
         scope: positions of all GPUs in reach, free or not.
         many: whether many candidates are to be weighed.
-        sizes: sizes of the jobs to come.
+        job_sizes: sizes of the jobs to come.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class Scorer:
         scope: Sequence[int],
         *,
         many: bool = False,
-        sizes: JobSizes = DEFAULT_SIZES,
+        job_sizes: JobSizes = DEFAULT_SIZES,
     ) -> None:
         self.fabric = fabric
         self.free = free
         self.count = count
         self.collective = pattern.collective
         self._name = "" if pattern.given else pattern.name
-        self._sizes = sizes
+        self._sizes = job_sizes
         self.edges = pattern.edges(count)
         self._model = model
         self._scope = scope
@@ -279,8 +279,14 @@ class Scorer:
     def _total_by_socket(self) -> dict[int, int]:
         return dict(enumerate(self.fabric.socket_size))
 
-    def scores(self, mask: int, mapping: Mapping) -> Scores:
-        """Return all scores of a candidate with a mapping of it."""
+    def scores(self, mask: int, mapping: Mapping, by: Sequence[ScoreName] = ()) -> Scores:
+        """Return all scores of a candidate with a mapping of it.
+
+        Args:
+            mask: the candidate.
+            mapping: the mapping.
+            by: the scores that decide; only if expected bandwidth is one is it told.
+        """
         effective = None
         if self.edges:
             speed = self._modelled_bandwidth(mask) if self.collective else mapping.slowest
@@ -292,6 +298,11 @@ class Scorer:
             lasting_bandwidth=self._weigh_rest("lasting_bandwidth")(mask) / UNIT,
             fragmentation=self.fragmentation(mask),
             communication_cost=communication_cost(self.fabric.distance, self._gpus(mask)),
+            expected_bandwidth=(
+                self._expected()(mask) / UNIT
+                if "expected_bandwidth" in by and expected_of(self.fabric, self._sizes)
+                else None
+            ),
         )
 
 
