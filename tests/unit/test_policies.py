@@ -178,7 +178,7 @@ class Machine:
         return np.where(widest_ways(wired) > 0, whole, widest_ways(np.maximum(wired, hop))).tolist()
 
     def rings(self, sets: Sequence[Gpus]) -> list[list[Gpus]]:
-        """Hops of the ring with the most bandwidth, of equals the most double, then single links."""
+        """Hops of the ring with the most bandwidth, then double links, then single ones."""
         found = self.by_links.mapped(
             sets, PATTERNS["ring"].edges(len(sets[0])), None, slowest_first=False
         ).values()
@@ -239,11 +239,16 @@ class Machine:
             )
         return self.known[key]
 
+    @cached_property
+    def foresees(self) -> bool:
+        """Whether it is known what jobs to come can expect: on small machines, not all alike."""
+        figures = (self.weight, self.direct, self.hop, self.nvlinks)
+        kinds = {(name, *(int(one[pair]) for one in figures)) for pair, name in self.name.items()}
+        return len(self.indices) <= 8 and len(kinds) > 1
+
     def expected(self, left: Iterable[int], sizes: JobSizes) -> int:
         """Return the mean, over sizes of jobs, of the best cut of so many of the GPUs left."""
         every = range(len(self.indices))
-        if len(every) > 8:  # then it is not known
-            return 0
         mean = 0.0
         for size, share in sizes.shares:
             if 1 < size <= len(every):
@@ -331,7 +336,7 @@ class Ranked(NamedTuple):
     lasting: int
     filling: Fraction
     cost: int
-    expected: int
+    expected: int | None
 
 
 class Case(Record):
@@ -346,7 +351,7 @@ class Case(Record):
     sensitive: bool
     pattern: Pattern
     needs: Needs = Needs()
-    sizes: JobSizes = DEFAULT_SIZES
+    job_sizes: JobSizes = DEFAULT_SIZES
 
     def problem(self) -> PlacementProblem:
         asked = as_dict(self)
@@ -370,7 +375,6 @@ class Case(Record):
         for gpus, mapped in machine.mapped(sets, edges, model, slowest_first=slowest_first).items():
             effective = collective.get(gpus, mapped.slowest) if edges else None
             if self.suits(gpus, effective):
-                figures = {"effective": effective or 0, "aggregate": mapped.total}
                 left = {machine.at[gpu] for gpu in self.free} - {*gpus}
                 later = {*range(len(machine.indices))} - {*gpus}
                 preserved = machine.inside(left)
@@ -382,8 +386,15 @@ class Case(Record):
                     lasting=preserved + machine.inside(later),
                     filling=self.filling(gpus),
                     cost=sum(machine.far[pair] for pair in combinations(gpus, 2)),
-                    expected=sum(machine.expected(rest, self.sizes) for rest in (left, later)),
+                    expected=sum(machine.expected(rest, self.job_sizes) for rest in (left, later))
+                    if "expected" in by and machine.foresees
+                    else None,
                 )
+                figures = {
+                    "effective": effective or 0,
+                    "aggregate": mapped.total,
+                    "expected": candidate.expected or 0,
+                }
                 merit = [figures.get(name, getattr(candidate, name)) for name in by]
                 found.append(([-figure for figure in merit], gpus != self.made(), gpus, candidate))
         return [candidate for *_, candidate in sorted(found, key=lambda entry: entry[:3])]
@@ -635,7 +646,7 @@ def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -
     pattern = random_pattern(rng, count)
     case = Case(machine, free, admitted, count, policy, model, rng.random() < 0.6, pattern)
     case = replace(case, needs=random_needs(rng, case))
-    return replace(case, sizes=random_sizes(rng)) if policy == "lookahead" else case
+    return replace(case, job_sizes=random_sizes(rng)) if policy == "lookahead" else case
 
 
 # ---------------------------------------------------------------------------------------- the tests
@@ -651,12 +662,13 @@ def shown(found: Candidate | Placement | None) -> tuple[Any, ...] | None:
         return None
     scores = found.scores
     exact = as_list(scores)[: field_names(Scores).index("fragmentation")]
+    exact.append(scores.expected_bandwidth)
     figures = [None if figure is None else micro(figure) for figure in exact]
     return (found.gpus, *figures, round(scores.fragmentation, 9), scores.communication_cost)
 
 
 def wanted(ranked: Ranked) -> tuple[Any, ...]:
-    return (*ranked[:5], round(float(-ranked.filling), 9), ranked.cost)
+    return (*ranked[:5], ranked.expected, round(float(-ranked.filling), 9), ranked.cost)
 
 
 def random_cases(seed: str, policy: str, model: str, count: int) -> Iterator[Case]:

@@ -2,8 +2,8 @@
 
 A set is a mask over the positions of a Fabric: of two sets the larger number has the lower indices.
 GPUs that have the same links to all others and to a switch, on the same socket, are
-interchangeable: only the lowest of them are taken. So are whole sockets of such GPUs, as in an NVSwitch machine: the first
-sockets get the most.
+interchangeable: only the lowest of them are taken. So are whole sockets of such GPUs, as in an
+NVSwitch machine: the first sockets get the most.
 """
 # pure: decides on plain values
 
@@ -64,13 +64,14 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
     Returns:
         None if there are more than MOST_SETS.
     """
-    groups_of_twins = _twins(fabric, fabric.positions(limits.admitted | limits.required), limits)
+    members: dict[int, list[int]] = {}
+    for gpu in fabric.positions(free):
+        members.setdefault(fabric.socket[gpu], []).append(gpu)
     found: dict[int, None] = {}
     for group in limits.groups:
         eligible = limits.admitted & group & ~limits.required
-        cells = _make_cells(
-            fabric, groups_of_twins, free, eligible, whole_sockets=not limits.at_most
-        )
+        twins = _twins(fabric, fabric.positions(eligible), limits)
+        cells = _make_cells(fabric, twins, members, whole_sockets=not limits.at_most)
         masks = _combine(cells, count - limits.required.bit_count())
         if masks is None:
             return None
@@ -82,53 +83,42 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
 
 
 def _twins(fabric: Fabric, positions: Sequence[int], limits: Limits) -> list[list[int]]:
-    """Return GPUs in groups that have the same links to all and to a switch, and the same limits."""
+    """Return GPUs in groups that have the same links to all and a switch, and the same limits.
+
+    The rows of two such GPUs are the same once each has their own link in its own place.
+    """
     groups: list[list[int]] = []
-    alike: dict[object, list[list[int]]] = {}
+    known: dict[object, list[int]] = {}
     for gpu in positions:
         row, bit = fabric.kind[gpu], fabric.bit[gpu]
         limited = tuple(bool(group & bit) for group, _ in limits.at_most)
-        # Twins have at least that in common.
-        own = limited, fabric.into_switch[gpu], fabric.nvls[gpu], *sorted(row)
-        rivals = alike.setdefault(own, [])
-        for group in rivals:
-            if _have_same_links(fabric.kind[group[0]], row, group[0], gpu):
-                group.append(gpu)
-                break
-        else:
-            rivals.append([gpu])
-            groups.append(rivals[-1])
+        own = limited, fabric.into_switch[gpu], fabric.nvls[gpu]
+        keys = [(own, *row[:gpu], link, *row[gpu + 1 :]) for link in set(row)]
+        twins = next((known[key] for key in keys if key in known), None)
+        if twins is None:
+            twins = []
+            groups.append(twins)
+            known |= dict.fromkeys(keys, twins)
+        twins.append(gpu)
     return groups
 
 
-def _have_same_links(one: Sequence[int], other: Sequence[int], a: int, b: int) -> bool:
-    """Return whether the rows of two GPUs agree on everybody else."""
-    return all(
-        one[start:end] == other[start:end] for start, end in ((0, a), (a + 1, b), (b + 1, len(one)))
-    )
-
-
 def _make_cells(
-    fabric: Fabric, twins: list[list[int]], free: int, eligible: int, *, whole_sockets: bool
+    fabric: Fabric, twins: list[list[int]], members: dict[int, list[int]], *, whole_sockets: bool
 ) -> list[Cell]:
     """Return what the parts of the machine have to offer.
 
     Args:
         fabric: the links.
-        twins: GPUs that are interchangeable by their links.
-        free: GPUs that are free.
-        eligible: GPUs that may be taken.
+        twins: GPUs that may be taken, those together that are interchangeable by their links.
+        members: free GPUs of each socket, whether or not they may be taken.
         whole_sockets: whether whole sockets may be interchangeable, too.
     """
-    members: dict[int, list[int]] = {}
-    for gpu in fabric.positions(free):
-        members.setdefault(fabric.socket[gpu], []).append(gpu)
     cells: list[Cell] = []
     for group in twins:
         parts: dict[int, list[int]] = {}
         for gpu in group:
-            if eligible & fabric.bit[gpu]:
-                parts.setdefault(fabric.socket[gpu], []).append(gpu)
+            parts.setdefault(fabric.socket[gpu], []).append(gpu)
         # Only if they follow each other does the first socket have the lowest GPUs.
         in_order = whole_sockets and all(a[-1] < b[0] for a, b in pairwise(parts.values()))
         alike: dict[object, list[list[int]]] = {}

@@ -87,6 +87,7 @@ class Fabric:
         seen: dict[tuple[object, ...], int] = {}  # links are many, and alike
         self.kind = [[0] * count for _ in range(count)]
         self.into_switch = [0] * count
+        switched: dict[int, Link] = {}
         instances = {gpu.index for gpu in topology.gpus if gpu.mig}
         for link in topology.links:
             usable = not instances or not (link.a in instances or link.b in instances)
@@ -97,9 +98,10 @@ class Fabric:
             a, b = self.position[link.a], self.position[link.b]
             self.kind[a][b] = self.kind[b][a] = place
             if link.kind == "nvswitch":
-                per_link = link.nvlink_planned_gb_per_s / link.nvlink_count
-                for i in (a, b):
-                    self.into_switch[i] = round(topology.gpus[i].nvswitch_links * per_link * UNIT)
+                switched[a] = switched[b] = link
+        for i, link in switched.items():
+            per_link = link.nvlink_planned_gb_per_s / link.nvlink_count
+            self.into_switch[i] = round(topology.gpus[i].nvswitch_links * per_link * UNIT)
         self.rings: dict[tuple[int, ...], tuple[str, ...]] = {}
         self.kinds = (*places, Kind(0, 0, 0, 0, False, ""))
         for i in range(count):

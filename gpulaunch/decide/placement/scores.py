@@ -177,10 +177,23 @@ class Scorer:
     def _gpus(self, mask: int) -> list[int]:
         return self.fabric.positions(mask)
 
-    def _regions(self, name: ScoreName) -> tuple[Sequence[int], ...]:
-        """Return the GPUs among which a score counts what a set leaves."""
-        free, scope = self.free, self._scope
-        return {"preserved_bandwidth": (free,), "lasting_bandwidth": (free, scope)}.get(name, ())
+    @cached_property
+    def _pulls(self) -> dict[ScoreName, tuple[list[int], int, int]]:
+        """What counts to scores of what a set leaves.
+
+        That is the sum of w from each position to all in the score's regions, the sum of w over all
+        pairs in them, and how many regions there are; 1e-6 GB/s.
+        """
+        now, ever = (self._pull(region) for region in (self.free, self._scope))
+        both = [a + b for a, b in zip(now[0], ever[0], strict=True)]
+        return {
+            "preserved_bandwidth": (*now, 1),
+            "lasting_bandwidth": (both, now[1] + ever[1], 2),
+        }
+
+    def _pull(self, region: Sequence[int]) -> tuple[list[int], int]:
+        pulls = [sum([row[b] for b in region]) for row in self.fabric.weight]
+        return pulls, sum([pulls[a] for a in region]) // 2
 
     def sparing(self, name: ScoreName) -> tuple[list[int], int] | None:
         """Return what a set is worth to a score that counts what it leaves; None for any other.
@@ -188,18 +201,17 @@ class Scorer:
         Returns:
             What each position adds, and how often w of each pair within the set does, 1e-6 GB/s.
         """
-        regions = self._regions(name)
-        own = [-sum([row[b] for region in regions for b in region]) for row in self.fabric.weight]
-        return (own, len(regions)) if regions else None
+        if name not in self._pulls:
+            return None
+        pulls, _, regions = self._pulls[name]
+        return [-pull for pull in pulls], regions
 
     def _weigh_rest(self, name: ScoreName) -> Weigh:
         """Return what weighs the sum of w over all pairs that a set leaves in some regions."""
-        weight, among = self.fabric.weight, self._sum_among
-        regions = self._regions(name)
-        every = sum(sum([weight[a][b] for a in region for b in region]) for region in regions) // 2
-        own, times = self.sparing(name) or ([], 0)
-        sums = _subset_sums(own)
-        return lambda mask: every + sums(mask) + times * among(mask)
+        among = self._sum_among
+        pulls, every, regions = self._pulls[name]
+        sums = _subset_sums(pulls)
+        return lambda mask: every - sums(mask) + regions * among(mask)
 
     def _expected(self) -> Weigh:
         """Return what tells the bandwidth that jobs to come can expect of what a set leaves."""
