@@ -817,6 +817,24 @@ def test_set_that_many_nvlinks_leave_in_parts() -> None:
     assert shown(placement) == wanted(case.ranked()[0])
 
 
+def test_gpu_with_more_links_into_the_switch_is_not_alike() -> None:
+    """Of two GPUs with the same links to all others the one with more into the switch is taken."""
+    into_switch = (2, 3, 2, 2, 0)
+    gpus = tuple(
+        Gpu(index, f"GPU-{index}", "test", 1 << 34, nvswitch_links=links, **CARDS["V100"])
+        for index, links in enumerate(into_switch)
+    )
+    direct = {(0, 4): 1, (1, 4): 1, (2, 4): 2, (3, 4): 2}
+    links = wired(gpus, lambda a, b: Wire("PHB", direct.get((a, b), 0)))
+    machine = Machine(Topology("test", gpus, links, "a test"))
+    every = [*range(5)]
+    ring = PATTERNS["ring"]
+    case = Case(machine, every, every, 4, "preserve", "cut", sensitive=True, pattern=ring)
+    placement = place(case.problem(), "preserve")
+    assert (placement.gpus, placement.scores.effective_bandwidth) == ((1, 2, 4, 3), 80)
+    assert shown(placement) == wanted(case.ranked()[0])
+
+
 def dgx1_problem(
     count: int, *, pattern: str = "ring", sensitive: bool, free: Iterable[int] = range(8)
 ) -> PlacementProblem:

@@ -1,8 +1,9 @@
 """Figures of all sets of a machine's GPUs, made once, so that decisions only look them up.
 
-A decision comes out the same with tables and without, only sooner. Machines of up to 16 GPUs have
-them: for each set its cut, the sum of w over its pairs, and the slowest edge of each built-in
-pattern; machines of up to 8 GPUs the best mapping of each pattern, too.
+A decision comes out the same with tables and without, only sooner, but that on 9 GPUs and more
+only they know what jobs to come can expect. Machines of up to 16 GPUs have them: for each set that,
+its cut, the sum of w over its pairs, and the slowest edge of each built-in pattern; machines of up
+to 8 GPUs the best mapping of each pattern, too.
 """
 # pure: decides on plain values
 
