@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from gpulaunch.decide import request as requests
 from gpulaunch.errors import UsageError
 from gpulaunch.launch.launch import Launch, Patience
+from gpulaunch.launch.placement_tables import attach_tables
 from gpulaunch.launch.request_from_settings import request_of
 from gpulaunch.launch.settings import Settings
 from gpulaunch.launch.surroundings import Surroundings, is_private, read_surroundings
@@ -62,6 +63,7 @@ def read_launch(
     profile = _read_profile(settings, label)
     around = _with_measurements(settings, read_surroundings(settings, warn))
     around = _with_engine(settings, around)
+    attach_tables(around.machine)
     return Launch(
         command=tuple(command),
         request=read_request(
