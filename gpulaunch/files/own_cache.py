@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from gpulaunch.typing import Any
 
-MAX_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 
 
 def load(name: str, max_age_s: float | None = None) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def load_bytes(name: str, max_age_s: float | None = None) -> bytes:
         young = max_age_s is None or 0 <= time.time() - status.st_mtime < max_age_s
         if not (mine and young):
             raise ValueError(name)
-        return os.read(fd, MAX_BYTES)
+        return os.read(fd, _MAX_BYTES)
     finally:
         os.close(fd)
 

@@ -9,8 +9,7 @@ from contextlib import suppress
 
 from gpulaunch.decide.placement.expected import JobSizes
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, fabric_of
-from gpulaunch.files import own_cache
-from gpulaunch.files.document import SHIPPED
+from gpulaunch.files.document import MAX_FILE_BYTES, SHIPPED
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.machine.topology import Topology
@@ -20,14 +19,11 @@ _CACHE = "gpulaunch.tables"
 
 def attach_tables(machine: Machine) -> None:
     """Give a machine its tables, if there is a file that has them."""
-    fabric = fabric_of(machine.topology)
-    if not fabric.has_tables:
-        return
     with suppress(OSError, ValueError):
         content = _read_file(machine.key)
-        from gpulaunch.decide.placement.tables import read_tables  # late: few machines have them
+        from gpulaunch.decide.placement.tables import read_tables  # late: often there is no file
 
-        read_tables(fabric, content)
+        read_tables(fabric_of(machine.topology), content)
 
 
 def _read_file(key: TableKey | None) -> bytes:
@@ -38,11 +34,13 @@ def _read_file(key: TableKey | None) -> bytes:
         ValueError: another user may write to it.
     """
     if key is None:
+        from gpulaunch.files import own_cache  # late: described machines do without
+
         return own_cache.load_bytes(_CACHE)
     if SHIPPED not in key.file:
         raise FileNotFoundError(key.file)
     with open(key.file.removesuffix(".toml") + ".tables", "rb") as file:
-        return file.read(own_cache.MAX_BYTES)
+        return file.read(MAX_FILE_BYTES)
 
 
 def make_tables(topology: Topology, sizes: JobSizes, tell: Callable[[str], None]) -> None:
@@ -58,6 +56,7 @@ def make_tables(topology: Topology, sizes: JobSizes, tell: Callable[[str], None]
     if not fabric.has_tables or sizes.name in fabric.tables:
         return
     from gpulaunch.decide.placement.tables import tabulate, to_bytes  # late: as above
+    from gpulaunch.files import own_cache
 
     if len(fabric.gpus) > MAPPED_GPUS:
         sets = f"{1 << len(fabric.gpus):,} sets of GPUs"
