@@ -4,12 +4,15 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
-from gpulaunch.cli.output import print_json, warn
+from gpulaunch.cli.output import flush_stdout, print_json, say, warn
+from gpulaunch.decide.placement.expected import DEFAULT_SIZES
 from gpulaunch.errors import UsageError
 from gpulaunch.files.write import document_text, write_text
-from gpulaunch.launch.surroundings import shown_machine
+from gpulaunch.launch.placement_tables import make_tables
+from gpulaunch.launch.surroundings import shown_machine, shown_settings
 from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.topology import Topology
 from gpulaunch.show.topology.document import topology_document
@@ -84,6 +87,10 @@ def main(arguments: Sequence[str]) -> int:
         _write_machine(topology, options.output)
     else:
         _print_topology(topology)
+        if topology.digest is None:  # this machine
+            flush_stdout()
+            sizes = shown_settings(None).get("job_sizes").value or DEFAULT_SIZES
+            make_tables(topology, sizes, partial(say, "info"))
     return 0
 
 
@@ -131,7 +138,7 @@ def _find_machine(
 def _visible_machine(name: str | None) -> Topology:
     """Return the machine with the GPUs that a job started here would see."""
     from gpulaunch.decide.request import admit_visible
-    from gpulaunch.launch.surroundings import read_surroundings, shown_settings
+    from gpulaunch.launch.surroundings import read_surroundings
     from gpulaunch.machine.topology import part_of_machine
 
     around = read_surroundings(shown_settings(name), warn, may_hide=True, use=False)

@@ -16,7 +16,21 @@ _MAX_BYTES = 16 << 20
 
 
 def load(name: str, max_age_s: float | None = None) -> dict[str, Any]:
-    """Return the document of a cache.
+    """Return the document of a cache; see load_bytes.
+
+    Raises:
+        OSError: there is none.
+        ValueError: it is too old, or another user may write to it.
+        TypeError: it is no document.
+    """
+    document = json.loads(load_bytes(name, max_age_s))
+    if not isinstance(document, dict):
+        raise TypeError(name)
+    return document
+
+
+def load_bytes(name: str, max_age_s: float | None = None) -> bytes:
+    """Return the content of a cache.
 
     Args:
         name: name of its file.
@@ -25,7 +39,6 @@ def load(name: str, max_age_s: float | None = None) -> dict[str, Any]:
     Raises:
         OSError: there is none.
         ValueError: it is too old, or another user may write to it.
-        TypeError: it is no document.
     """
     fd = os.open(path_of(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -36,15 +49,19 @@ def load(name: str, max_age_s: float | None = None) -> dict[str, Any]:
             and not status.st_mode & 0o022
         )
         young = max_age_s is None or 0 <= time.time() - status.st_mtime < max_age_s
-        document = json.loads(os.read(fd, _MAX_BYTES) if mine and young else b"")
-        if not isinstance(document, dict):
-            raise TypeError(name)
-        return document
+        if not (mine and young):
+            raise ValueError(name)
+        return os.read(fd, _MAX_BYTES)
     finally:
         os.close(fd)
 
 
 def store(name: str, document: dict[str, Any]) -> None:
+    """Write a document to a cache; see store_bytes."""
+    store_bytes(name, json.dumps(document, separators=(",", ":")).encode())
+
+
+def store_bytes(name: str, content: bytes) -> None:
     """Write a cache; if that fails, what it should hold is found out again the next time."""
     with suppress(OSError):
         path = path_of(name)
@@ -53,8 +70,8 @@ def store(name: str, document: dict[str, Any]) -> None:
             fd = os.open(
                 draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
             )
-            with open(fd, "w") as file:
-                json.dump(document, file, separators=(",", ":"))
+            with open(fd, "wb") as file:
+                file.write(content)
             os.replace(draft, path)
         except OSError:
             os.unlink(draft)

@@ -18,6 +18,9 @@ UNIT = 1_000_000
 MAPPED_GPUS = 8
 """Number of GPUs up to which a machine's tables have the best mappings of all sets."""
 
+TABULATED_GPUS = 16
+"""Number of GPUs up to which figures of all sets are tabulated: 65,536."""
+
 
 class Kind(Record):
     """One kind of links as placement sees it; bandwidths in 1e-6 GB/s per direction.
@@ -132,6 +135,11 @@ class Fabric:
     def text(self) -> str:
         """Everything that the figures of sets depend on."""
         return repr((self.kinds, self.kind, self.into_switch, self.nvls))
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether there may be tables: sets of as many GPUs differ, and all sets are not many."""
+        return len(self.kinds) > 2 and len(self.gpus) <= TABULATED_GPUS
 
     @cached_property
     def hop(self) -> list[list[int]]:

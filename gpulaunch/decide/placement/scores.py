@@ -17,7 +17,7 @@ from gpulaunch.decide.placement.effective import (
     nvlink_parts,
 )
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes, expected_of
-from gpulaunch.decide.placement.fabric import MAPPED_GPUS, UNIT, Fabric
+from gpulaunch.decide.placement.fabric import MAPPED_GPUS, TABULATED_GPUS, UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
 from gpulaunch.decide.placement.search import Criterion, Weigh, bounded, plain
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
@@ -44,9 +44,6 @@ _SIMPLE = (
     "expected_bandwidth",
     "fragmentation",
 )
-
-MOST_TABULATED = 16
-"""Number of GPUs up to which sums over all sets are tabulated: 65,536."""
 
 
 class Scores(Record):
@@ -115,7 +112,7 @@ class Scorer:
         self._model = model
         self._scope = scope
         among = fabric.tables.get("among")
-        if among is None and many and len(fabric.gpus) <= MOST_TABULATED:
+        if among is None and many and len(fabric.gpus) <= TABULATED_GPUS:
             among = fabric.sums_among
         self._sum_among = among.__getitem__ if among else fabric.sum_among
 

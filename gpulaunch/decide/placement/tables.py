@@ -8,20 +8,19 @@ to 8 GPUs the best mapping of each pattern, too.
 # pure: decides on plain values
 
 import json
+from zlib import crc32
 
 from gpulaunch.decide.placement.expected import JobSizes, expected_bandwidths
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, Fabric
 from gpulaunch.decide.placement.scores import Scorer
 from gpulaunch.profiles.pattern import PATTERNS
 
-MOST_GPUS = 16
-
 _FORM = 1
 """Number of the form of a file; another one is not read."""
 
 
 def tabulate(fabric: Fabric, sizes: JobSizes) -> None:
-    """Make all tables of a machine of at most MOST_GPUS GPUs.
+    """Make all tables of a machine of at most TABULATED_GPUS GPUs.
 
     Args:
         fabric: the machine; it keeps the tables.
@@ -54,7 +53,10 @@ def tabulate(fabric: Fabric, sizes: JobSizes) -> None:
 
 
 def to_bytes(fabric: Fabric) -> bytes:
-    """Return a machine's tables as the content of a file: a line of JSON, then the figures."""
+    """Return a machine's tables as the content of a file.
+
+    Four bytes of a checksum of all that follows, a line of JSON, the figures.
+    """
     title = {
         "form": _FORM,
         "links": fabric.text,
@@ -64,9 +66,10 @@ def to_bytes(fabric: Fabric) -> bytes:
     figures = b"".join(
         figure.to_bytes(8, "little") for table in fabric.tables.values() for figure in table
     )
-    return (
+    content = (
         json.dumps(title).encode() + b"\n" + figures + b"".join(map(bytes, fabric.orders.values()))
     )
+    return crc32(content).to_bytes(4, "little") + content
 
 
 def read_tables(fabric: Fabric, content: bytes) -> None:
@@ -75,13 +78,13 @@ def read_tables(fabric: Fabric, content: bytes) -> None:
     Raises:
         ValueError: the content is damaged.
     """
-    start = content.index(b"\n") + 1
-    title = json.loads(content[:start])
+    if crc32(memoryview(content)[4:]) != int.from_bytes(content[:4], "little"):
+        raise ValueError("another checksum")
+    start = content.index(b"\n", 4) + 1
+    title = json.loads(content[4:start])
     if title["form"] != _FORM or title["links"] != fabric.text:
         return
     each, figures = 8 << len(fabric.gpus), memoryview(content)[start:]
-    if len(figures) != each * (len(title["tables"]) + len(title["orders"])):
-        raise ValueError(f"tables of {len(figures)} bytes")
     parts = [figures[start : start + each] for start in range(0, len(figures), each)]
     tables, orders = parts[: len(title["tables"])], parts[len(title["tables"]) :]
     fabric.tables = dict(zip(title["tables"], (part.cast("Q") for part in tables), strict=True))

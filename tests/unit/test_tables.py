@@ -1,0 +1,236 @@
+"""Tables of all sets: decisions are the same with them, and a bad file of them changes nothing."""
+
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import count, cycle, islice, product
+from pathlib import Path
+
+import pytest
+import values
+from test_policies import Case, Machine, random_needs, random_topology
+
+from gpulaunch.decide.placement.expected import DEFAULT_SIZES
+from gpulaunch.decide.placement.fabric import MAPPED_GPUS, Fabric, fabric_of
+from gpulaunch.decide.placement.place import place
+from gpulaunch.decide.placement.tables import read_tables, tabulate, to_bytes
+from gpulaunch.launch.placement_tables import attach_tables, make_tables
+from gpulaunch.machine import find
+from gpulaunch.machine.table_key import TableKey
+from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.records import replace
+
+ROOT = Path(__file__).parents[2]
+POLICIES = ["baseline", "best_fit", "greedy", "preserve", "preserve_paper", "lookahead"]
+EIGHT, OTHER = values.machine("dgx1-v100"), values.machine("dgx1-p100")
+
+
+def content_of(topology: Topology) -> bytes:
+    """Return the content of the file with a machine's tables."""
+    fabric = Fabric(topology)
+    tabulate(fabric, DEFAULT_SIZES)
+    return to_bytes(fabric)
+
+
+@pytest.fixture(scope="module")
+def content() -> bytes:
+    """Return the tables of EIGHT."""
+    return content_of(EIGHT)
+
+
+# Decisions
+
+
+def test_tables_come_back(content: bytes) -> None:
+    """What is read is what was made, figure by figure."""
+    made, back = Fabric(EIGHT), Fabric(EIGHT)
+    tabulate(made, DEFAULT_SIZES)
+    read_tables(back, content)
+    assert {name: [*table] for name, table in back.tables.items()} == made.tables
+    assert {name: bytes(order) for name, order in back.orders.items()} == made.orders
+    assert to_bytes(back) == content
+
+
+def cases(machine: Machine, rng: random.Random, number: int) -> Iterator[Case]:
+    """Draw requests to a machine, for each named pattern by each policy in turn."""
+    gpus = len(machine.indices)
+    # Beyond 8 GPUs lookahead is another policy where there are tables: then it knows more.
+    policies = POLICIES if gpus <= MAPPED_GPUS else POLICIES[:-1]
+    for policy, pattern in islice(cycle(product(policies, PATTERNS.values())), number):
+        free = rng.sample(machine.indices, rng.randrange(1, gpus + 1))
+        asked = rng.randrange(1, len(free) + 1)
+        model = rng.choice(("cut", "cut", "cut", "mapa", "measured"))
+        sensitive = rng.random() < 0.6
+        case = Case(machine, free, free, asked, policy, model, sensitive, pattern)
+        few = gpus <= 6 and rng.random() < 0.3  # what a need is met by is found by trying all
+        yield replace(case, needs=random_needs(rng, case)) if few else case
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_decisions_are_the_same_with_tables(seed: int) -> None:
+    """On machines of 3 to 10 GPUs each score policy places each named pattern as without tables."""
+    rng = random.Random(f"tables {seed}")
+    gpus = 9 + seed % 2 if seed >= 28 else 3 + seed % 6
+    drawn = (random_topology(rng, gpus) for _ in count())
+    bare = Machine(next(one for one in drawn if Fabric(one).has_tables))
+    tabulated = Machine(replace(bare.topology))
+    asked = list(cases(bare, rng, 120))
+    want = [place(case.problem(), case.policy) for case in asked]
+    read_tables(fabric_of(tabulated.topology), content_of(bare.topology))
+    asked = [replace(case, machine=tabulated) for case in asked]
+    assert [place(case.problem(), case.policy) for case in asked] == want
+    assert fabric_of(tabulated.topology).tables.keys() >= {"cut", "among", "philly"}
+
+
+# Files
+
+
+def attached(machine: find.Machine) -> bool:
+    """Return whether a machine that was just read gets tables."""
+    machine = replace(machine, topology=replace(machine.topology))
+    attach_tables(machine)
+    return bool(fabric_of(machine.topology).tables)
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Path:
+    """Return the description of EIGHT where a wheel keeps it."""
+    directory = tmp_path / "gpulaunch" / "_profiles" / "machines"
+    directory.mkdir(parents=True)
+    return Path(shutil.copy(ROOT / "profiles/machines/dgx1-v100.toml", directory))
+
+
+def described(path: Path) -> find.Machine:
+    """Return EIGHT as described by a file."""
+    return find.Machine(EIGHT, (), TableKey("dgx1-v100", "0", str(path)))
+
+
+def test_tables_of_a_wheel_are_read(shipped: Path, content: bytes) -> None:
+    """Tables beside a shipped description are read; beside any other file they mean nothing."""
+    assert not attached(described(shipped))
+    shipped.with_suffix(".tables").write_bytes(content)
+    assert attached(described(shipped))
+    elsewhere = shipped.rename(shipped.parents[3] / "mine.toml")
+    elsewhere.with_suffix(".tables").write_bytes(content)
+    assert not attached(described(elsewhere))
+
+
+BAD: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda _: b"",
+    "zeros": lambda content: bytes(len(content)),
+    "without a line": lambda _: b"\x8d\xef\x02\xd2\x00",
+    "truncated in its title": lambda content: content[:100],
+    "truncated in its figures": lambda content: content[:-1],
+    "longer": lambda content: content + b"x",
+    "one bit of a figure": lambda content: content[:-9] + bytes([content[-9] ^ 1]) + content[-8:],
+    "one bit of the title": lambda content: content[:9] + bytes([content[9] ^ 1]) + content[10:],
+    "of another machine": lambda _: content_of(OTHER),
+    "huge": lambda content: content + bytes(2 << 20),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_tables_of_a_wheel_change_nothing(shipped: Path, content: bytes, kind: str) -> None:
+    """A damaged file, or that of another machine, is as none."""
+    shipped.with_suffix(".tables").write_bytes(BAD[kind](content))
+    assert not attached(described(shipped))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> Path:
+    """Return the file with the tables of this machine, which is EIGHT."""
+    runtime = tmp_path / "runtime"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    path = runtime / "gpulaunch.tables"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    return path
+
+
+HERE = find.Machine(EIGHT, (), None)
+
+
+def test_tables_of_this_machine_are_read(cache: Path) -> None:
+    """The user's own file is read, and none is none."""
+    assert attached(HERE)
+    cache.unlink()
+    assert not attached(HERE)
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_tables_of_this_machine_change_nothing(cache: Path, content: bytes, kind: str) -> None:
+    """A damaged file, or that of another machine, is as none."""
+    cache.write_bytes(BAD[kind](content))
+    assert not attached(HERE)
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "writable by others": lambda path: path.chmod(0o666),
+    "a symbolic link": lambda path: path.rename(f"{path}.x") and path.symlink_to(f"{path}.x"),
+    "a named pipe": lambda path: (path.unlink(), os.mkfifo(path)),
+    "a directory": lambda path: (path.unlink(), path.mkdir()),
+    "in a directory of others": lambda path: path.parent.chmod(0o777),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_tables_that_others_may_have_made_are_not_read(cache: Path, kind: str) -> None:
+    """Only the user's own regular file in the user's own directory counts."""
+    HOSTILE[kind](cache)
+    assert not attached(HERE)
+
+
+def test_tables_are_made_once(cache: Path, content: bytes) -> None:
+    """This machine's tables are made where they are missing or another's, and kept."""
+    told: list[str] = []
+    kept = cache.stat().st_ino
+    make_tables(replace(EIGHT), DEFAULT_SIZES, told.append)
+    assert cache.stat().st_ino == kept
+    cache.write_bytes(content_of(OTHER))
+    make_tables(replace(EIGHT), DEFAULT_SIZES, told.append)
+    made = cache.stat()
+    assert (cache.read_bytes(), made.st_mode & 0o777) == (content, 0o600)
+    make_tables(replace(EIGHT), DEFAULT_SIZES, told.append)
+    assert (cache.stat().st_ino, told) == (made.st_ino, [])
+
+
+def test_tables_for_other_jobs_are_made_anew(cache: Path) -> None:
+    """Where the user has set other sizes of jobs, the tables get these, too."""
+    sizes = replace(DEFAULT_SIZES, name="1:1,4:1", shares=((1, 0.5), (4, 0.5)))
+    make_tables(replace(EIGHT), sizes, print)
+    back = Fabric(EIGHT)
+    read_tables(back, cache.read_bytes())
+    assert {"philly", "1:1,4:1"} <= back.tables.keys()
+
+
+def test_machines_without_tables(cache: Path) -> None:
+    """Where all GPUs are linked alike, or are more than 16, no file is made."""
+    cache.unlink()
+    for name in ("dgx-a100", "nvl72", "minsky-cluster"):
+        make_tables(values.machine(name), DEFAULT_SIZES, print)
+        assert not cache.exists()
+
+
+def test_a_wheel_has_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build hook adds tables of the machines of up to 8 GPUs whose sets differ."""
+    pytest.importorskip("hatchling", reason="hatchling is not installed")
+    monkeypatch.syspath_prepend(str(ROOT))
+    from hatch_build import CompiledProfiles
+
+    hook = CompiledProfiles(str(ROOT), {}, None, None, str(tmp_path / "dist"), "wheel")
+    data: dict[str, dict[str, str]] = {"force_include": {}}
+    hook.initialize("standard", data)
+    made = {Path(path).stem: path for path in data["force_include"] if path.endswith(".tables")}
+    machines = [path.stem for path in (ROOT / "profiles" / "machines").rglob("*.toml")]
+    fabrics = {name: Fabric(values.machine(name)) for name in machines}
+    small = {name for name, fabric in fabrics.items() if len(fabric.gpus) <= MAPPED_GPUS}
+    want = {name for name in small if fabrics[name].has_tables}
+    assert made.keys() == want
+    for name, path in made.items():
+        read_tables(fabrics[name], Path(path).read_bytes())
+        assert fabrics[name].tables
+        inside = data["force_include"][path]
+        assert inside.removesuffix(".tables") + ".json" in data["force_include"].values()
