@@ -53,7 +53,7 @@ def make_tables(topology: Topology, sizes: JobSizes, tell: Callable[[str], None]
     """
     attach_tables(Machine(topology, (), None))
     fabric = fabric_of(topology)
-    if not fabric.has_tables or sizes.name in fabric.tables:
+    if not fabric.has_tables or sizes.table in fabric.tables:
         return
     from gpulaunch.decide.placement.tables import tabulate, to_bytes  # late: as above
     from gpulaunch.files import own_cache

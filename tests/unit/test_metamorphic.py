@@ -5,20 +5,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
-from test_policies import (
-    Case,
-    Machine,
-    random_case,
-    random_needs,
-    random_pattern,
-    random_sizes,
-    random_topology,
-)
+from test_policies import Case, Machine, random_needs, random_pattern, random_topology
 
-from gpulaunch.decide.placement.fabric import Fabric, fabric_of
 from gpulaunch.decide.placement.place import place, ranking
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
-from gpulaunch.decide.placement.tables import read_tables, tabulate, to_bytes
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.records import as_dict, replace
@@ -168,25 +158,6 @@ def test_faster_links_everywhere_change_nothing_but_the_scale(policy: str, facto
                 if name.endswith("bandwidth") and figure is not None
             }
             assert as_dict(other.scores) == as_dict(one.scores) | times, before
-
-
-@pytest.mark.parametrize("policy", ["baseline", *BY_LINKS])
-def test_tables_change_nothing(policy: str) -> None:
-    """A machine whose tables were written and read answers what it answers without them."""
-    rng = random.Random(f"tables {policy}")
-    for _ in range(3):
-        machine = Machine(random_topology(rng, rng.randrange(3, 8)))
-        bare = Machine(replace(machine.topology))
-        fabric, sizes = Fabric(machine.topology), random_sizes(rng)
-        tabulate(fabric, sizes)
-        content = to_bytes(fabric)
-        for _ in range(30):
-            case = random_case(rng, machine, policy, rng.choice(("cut", "cut", "mapa")))
-            case = replace(case, job_sizes=rng.choice((sizes, case.job_sizes)))
-            without = answers(replace(case, machine=bare))
-            read_tables(fabric_of(machine.topology), content)
-            assert fabric_of(machine.topology).tables
-            assert answers(case) == without, case
 
 
 def answers(case: Case) -> tuple[Any, ...]:

@@ -11,9 +11,11 @@ import pytest
 import values
 from test_policies import Case, Machine, random_needs, random_topology
 
+from gpulaunch.decide.placement import tables
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, Fabric, fabric_of
 from gpulaunch.decide.placement.place import place
+from gpulaunch.decide.placement.scores import Scorer
 from gpulaunch.decide.placement.tables import read_tables, tabulate, to_bytes
 from gpulaunch.launch.placement_tables import attach_tables, make_tables
 from gpulaunch.machine import find
@@ -81,7 +83,29 @@ def test_decisions_are_the_same_with_tables(seed: int) -> None:
     read_tables(fabric_of(tabulated.topology), content_of(bare.topology))
     asked = [replace(case, machine=tabulated) for case in asked]
     assert [place(case.problem(), case.policy) for case in asked] == want
-    assert fabric_of(tabulated.topology).tables.keys() >= {"cut", "among", "philly"}
+    assert fabric_of(tabulated.topology).tables.keys() >= {"cut", "among", DEFAULT_SIZES.table}
+
+
+def test_tables_leave_out_what_is_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern has no table where the search gives up on a set; the others have theirs."""
+    monkeypatch.setattr(tables, "_EFFORT", 0)
+    fabric = Fabric(EIGHT)
+    tabulate(fabric, DEFAULT_SIZES)
+    assert fabric.orders.keys() == {"all_to_all"}
+
+
+def test_tables_are_as_sure_of_the_last_set_as_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However many sets there are, each has all the effort that one may have."""
+    monkeypatch.setattr(tables, "_EFFORT", 10)
+    fabric = Fabric(EIGHT)
+    tabulate(fabric, DEFAULT_SIZES)
+    for name in ("chain", "star", "stencil_2d", "stencil_3d"):
+        slowest, every = fabric.tables[f"{name} slowest"], range(8)
+        for mask in (mask for mask in range(256) if mask & mask - 1):
+            one = Scorer(fabric, every, mask.bit_count(), PATTERNS[name], "cut", every).mapper
+            assert one.slowest(fabric.positions(mask), slowest_first=True) == slowest[mask]
 
 
 # Files
@@ -203,7 +227,7 @@ def test_tables_for_other_jobs_are_made_anew(cache: Path) -> None:
     make_tables(replace(EIGHT), sizes, print)
     back = Fabric(EIGHT)
     read_tables(back, cache.read_bytes())
-    assert {"philly", "1:1,4:1"} <= back.tables.keys()
+    assert {DEFAULT_SIZES.table, sizes.table} <= back.tables.keys()
 
 
 def test_machines_without_tables(cache: Path) -> None:

@@ -73,7 +73,7 @@ def expected_of(fabric: Fabric, sizes: JobSizes) -> Sequence[int] | None:
         None where it is not known: on machines of more than MAPPED_GPUS GPUs without a table of it,
             or where all GPUs are linked alike.
     """
-    if len(fabric.kinds) <= 2:
+    if not fabric.has_tables:
         return None
     table = fabric.tables.get(sizes.table)
     if table is None and len(fabric.gpus) <= MAPPED_GPUS:

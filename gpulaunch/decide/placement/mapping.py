@@ -51,6 +51,10 @@ class Mapper:
         """Return whether the search stopped comparing all mappings, because there were too many."""
         return self._left < 0
 
+    def start_over(self, effort: int) -> None:
+        """Try so many partial mappings from now on before good mappings have to do."""
+        self._left = effort
+
     def best(self, gpus: Sequence[int], *, slowest_first: bool = False, effort: int = 0) -> Mapping:
         """Return the best mapping to a set of GPUs; of equals the one with the lowest positions.
 

@@ -3,20 +3,29 @@
 A decision comes out the same with tables and without, only sooner, but that on 9 GPUs and more
 only they know what jobs to come can expect. Machines of up to 16 GPUs have them: for each set that,
 its cut, the sum of w over its pairs, and the slowest edge of each built-in pattern; machines of up
-to 8 GPUs the best mapping of each pattern, too.
+to 8 GPUs the best mapping of each pattern, too. What takes too long to be sure of is left out.
 """
 # pure: decides on plain values
 
 import json
+from collections.abc import Callable, Sequence
 from zlib import crc32
 
+from gpulaunch.decide.placement.effective import effective_bandwidth
 from gpulaunch.decide.placement.expected import JobSizes, expected_bandwidths
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, Fabric
+from gpulaunch.decide.placement.mapping import Mapper
 from gpulaunch.decide.placement.scores import Scorer
-from gpulaunch.profiles.pattern import PATTERNS
+from gpulaunch.profiles.pattern import PATTERNS, Pattern
+from gpulaunch.typing import TypeVar
 
 _FORM = 1
 """Number of the form of a file; another one is not read."""
+
+_EFFORT = 5_000
+"""Partial mappings to try for one set, some 50 ms: of all sets of a 4 x 4 torus none needs 850."""
+
+T = TypeVar("T")
 
 
 def tabulate(fabric: Fabric, sizes: JobSizes) -> None:
@@ -28,28 +37,57 @@ def tabulate(fabric: Fabric, sizes: JobSizes) -> None:
 
     Cost: about 1 s for 8 GPUs and 15 s for 16, all different.
     """
-    count = len(fabric.gpus)
-    everything = range(count)
-    names = {"cut": PATTERNS["all_to_all"]}
-    names |= {f"{p.name} slowest": p for p in PATTERNS.values() if not p.collective and p.edges(2)}
-    tables = {name: [0] * (1 << count) for name in names}
-    orders = {p.name: bytearray(MAPPED_GPUS << count) for p in PATTERNS.values() if p.edges(2)}
-    for size in range(2, count + 1):
-        masks = [mask for mask in range(1 << count) if mask.bit_count() == size]
-        for name, pattern in names.items():
-            scorer = Scorer(fabric, everything, size, pattern, "cut", everything)
-            value = scorer.figure("effective_bandwidth", ("effective_bandwidth",)).value
-            for mask in masks:
-                tables[name][mask] = value(mask)
-        for name, order in orders.items() if count <= MAPPED_GPUS else ():
-            scorer = Scorer(fabric, everything, size, PATTERNS[name], "cut", everything)
-            for mask in masks:
-                start = MAPPED_GPUS * mask
-                order[start : start + size] = bytes(scorer.mapping(mask, slowest_first=True).gpus)
-    fabric.tables |= tables | {"among": fabric.sums_among}
-    fabric.tables[sizes.table] = expected_bandwidths(fabric, sizes)
-    if count <= MAPPED_GPUS:
-        fabric.orders |= {name: bytes(order) for name, order in orders.items()}
+    masks = range(1 << len(fabric.gpus))
+    tables: dict[str, Sequence[int]] = {
+        "cut": [effective_bandwidth(fabric, "cut", m) if m & m - 1 else 0 for m in masks],
+        "among": fabric.sums_among,
+        sizes.table: expected_bandwidths(fabric, sizes),
+    }
+    for pattern in PATTERNS.values():
+        slowest = None if pattern.collective else _of_all_sets(fabric, pattern, _slowest, 0)
+        if slowest:
+            tables[f"{pattern.name} slowest"] = slowest
+        if len(fabric.gpus) <= MAPPED_GPUS:
+            orders = _of_all_sets(fabric, pattern, _order, bytes(MAPPED_GPUS))
+            if orders:
+                fabric.orders[pattern.name] = b"".join(orders)
+    fabric.tables |= tables
+
+
+def _slowest(mapper: Mapper, gpus: Sequence[int]) -> int:
+    return mapper.slowest(gpus, slowest_first=True)
+
+
+def _order(mapper: Mapper, gpus: Sequence[int]) -> bytes:
+    return bytes(mapper.best(gpus, slowest_first=True).gpus).ljust(MAPPED_GPUS, b"\0")
+
+
+def _of_all_sets(
+    fabric: Fabric, pattern: Pattern, ask: Callable[[Mapper, Sequence[int]], T], none: T
+) -> list[T] | None:
+    """Return by mask what is asked of a pattern's mappings to a set; `none` of less than two GPUs.
+
+    Returns:
+        None without edges, or if it is not sure of one set, because the search gave up.
+    """
+    if not pattern.edges(2):
+        return None
+    every = range(len(fabric.gpus))
+    mappers = [
+        Scorer(fabric, every, n, pattern, "cut", every).mapper for n in range(2, len(every) + 1)
+    ]
+    found = []
+    for mask in range(1 << len(every)):
+        gpus = fabric.positions(mask)
+        if len(gpus) < 2:
+            found.append(none)
+            continue
+        mapper = mappers[len(gpus) - 2]
+        mapper.start_over(_EFFORT)
+        found.append(ask(mapper, gpus))
+        if mapper.gave_up:
+            return None
+    return found
 
 
 def to_bytes(fabric: Fabric) -> bytes:
