@@ -328,6 +328,7 @@ def test_a_dry_run_prints_the_decision_and_takes_nothing(launcher: Launcher) -> 
         "effective_bandwidth_gb_per_s": 60.0,
         "preserved_bandwidth_gb_per_s": 311.0,
         "lasting_bandwidth_gb_per_s": 622.0,  # on an idle machine nobody has to leave for it
+        "expected_bandwidth_gb_per_s": None,  # preserve does not go by it
         "fragmentation": 0.25,  # GPU 1 stays free of the four of its socket
         "communication_cost": 3,  # three pairs, each with an NVLink
     }
@@ -345,6 +346,41 @@ def test_a_dry_run_prints_the_decision_and_takes_nothing(launcher: Launcher) -> 
     assert launcher.records() == []
 
 
+@pytest.mark.parametrize(
+    ("sizes", "named", "want"),
+    [
+        # of GPUs 1-3 and 5-7 a pair has 40 GB/s, the ring 1,2,6,5 60, and all six 80
+        (None, "philly", 2 * (0.10 * 40 + 0.15 * 60)),
+        ("2:1,4:3", "2:1,4:3", 2 * (0.25 * 40 + 0.75 * 60)),
+        ("6:1", "6:1", 2 * 80),
+        ("8:1", "8:1", 0),
+    ],
+)
+def test_lookahead_expects_jobs_of_the_sizes_that_come(
+    launcher: Launcher, sizes: str | None, named: str, want: float
+) -> None:
+    """The expected bandwidth of the next job is a mean over job_sizes; --explain names them."""
+    launcher.environment |= {"GPULAUNCH_JOB_SIZES": sizes} if sizes else {}
+    asked = (*DGX, "-n", "2", "--only", "0,4", "--policy", "lookahead", "--dry-run")
+    got = json.loads(launcher.run(*asked, "--json", "--", "x").stdout)
+    assert got["scores"]["expected_bandwidth_gb_per_s"] == pytest.approx(want)
+    shown = launcher.run(*asked, "--explain", "--", "x").stdout
+    assert f"policy lookahead, job sizes {named}, bandwidth model cut" in shown.replace("\n", " ")
+
+
+@pytest.mark.parametrize("sizes", ["x", "2", "2:", "0:1", "2:1,2:3", "2:-1,4:2", "2:0", "2:nan"])
+def test_what_is_no_sizes(launcher: Launcher, sizes: str) -> None:
+    """A job_sizes that is none is refused with an example, and takes nothing."""
+    launcher.environment["GPULAUNCH_JOB_SIZES"] = sizes
+    ended = launcher.run(*DGX, "--", "true")
+    assert ended.returncode == 2
+    assert ended.stderr == (
+        f"gpulaunch: error: GPULAUNCH_JOB_SIZES={sizes}: '{sizes}' is no list of numbers of GPUs "
+        "with shares such as 1:70,2:10,4:15,8:5\n"
+        "gpulaunch: hint: or one of philly, helios, pai\n"
+    )
+
+
 def test_a_single_gpu_has_no_edge(launcher: Launcher) -> None:
     """Scores that do not exist are null."""
     got = json.loads(launcher.run(*DGX, "--dry-run", "--json", "--", "x").stdout)
@@ -353,6 +389,7 @@ def test_a_single_gpu_has_no_edge(launcher: Launcher) -> None:
         "effective_bandwidth_gb_per_s": None,
         "preserved_bandwidth_gb_per_s": 558.0,
         "lasting_bandwidth_gb_per_s": 1116.0,
+        "expected_bandwidth_gb_per_s": None,
         "fragmentation": 0.75,
         "communication_cost": 0,
     }
