@@ -3,10 +3,11 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import compress
 from operator import attrgetter
 
 from gpulaunch.machine.levels import Level, machine_tree
-from gpulaunch.machine.levels import distance as length
+from gpulaunch.machine.levels import distance as path_length
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import nvls_efficiency
 from gpulaunch.machine.topology import Topology
@@ -122,7 +123,12 @@ class Fabric:
         """Return the positions of a mask, ascending."""
         found = self._positions.get(mask)
         if found is None:
-            found = self._positions[mask] = [i for i, bit in enumerate(self.bit) if mask & bit]
+            found = self._positions[mask] = []
+            left = mask
+            while left:
+                length = left.bit_length()
+                left ^= 1 << length - 1
+                found.append(len(self.bit) - length)
         return found
 
     @cached_property
@@ -130,6 +136,11 @@ class Fabric:
         """The nominal bandwidth w of each two positions, 1e-6 GB/s."""
         weights = [kind.weight for kind in self.kinds]
         return [[weights[kind] for kind in row] for row in self.kind]
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether all GPUs are linked alike, so that sets of one size have the same bandwidth."""
+        return len(self.kinds) <= 2 and len({*self.into_switch}) == len({*self.nvls}) == 1
 
     @property
     def text(self) -> str:
@@ -153,14 +164,22 @@ class Fabric:
         planned = [kind.planned if kind.direct else 0 for kind in self.kinds]
         return [[planned[kind] for kind in row] for row in self.kind]
 
+    def reached(self, usable: Sequence[bool]) -> list[int]:
+        """Return the GPUs that each position reaches over links of some kinds, as a mask."""
+        return [sum(compress(masks, usable)) for masks in self._reached]
+
+    @cached_property
+    def _reached(self) -> list[list[int]]:
+        found = [[0] * len(self.kinds) for _ in self.gpus]
+        for masks, row in zip(found, self.kind, strict=True):
+            for bit, kind in zip(self.bit, row, strict=True):
+                masks[kind] |= bit
+        return found
+
     @cached_property
     def nvlinked(self) -> list[int]:
         """The GPUs to which each position has NVLinks, as a mask."""
-        counts = [kind.count for kind in self.kinds]
-        return [
-            sum([bit for bit, kind in zip(self.bit, row, strict=True) if counts[kind]])
-            for row in self.kind
-        ]
+        return self.reached([kind.count > 0 for kind in self.kinds])
 
     @cached_property
     def fastest_pcie(self) -> int:
@@ -210,7 +229,7 @@ class Fabric:
 
         Source: topo-aware-sc17 4.1.2.
         """
-        return length(self.tree, self.gpus[a], self.gpus[b])
+        return path_length(self.tree, self.gpus[a], self.gpus[b])
 
     def nearest(self, gpus: Sequence[int], count: int, kept: Sequence[int]) -> list[int]:
         """Return GPUs close to each other: those to keep, then always the one best linked to all.

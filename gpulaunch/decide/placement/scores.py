@@ -18,8 +18,8 @@ from gpulaunch.decide.placement.effective import (
 )
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes, expected_of
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, TABULATED_GPUS, UNIT, Fabric
-from gpulaunch.decide.placement.mapping import Mapper
-from gpulaunch.decide.placement.search import Criterion, Weigh, bounded, plain
+from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper
+from gpulaunch.decide.placement.search import Criterion, Guide, Weigh, bounded, plain
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import Pattern
@@ -44,6 +44,13 @@ _SIMPLE = (
     "expected_bandwidth",
     "fragmentation",
 )
+
+
+MOST_MAPPED = 4
+"""Number of sets of many ranks, equal in all scores before, whose sums of bandwidths are compared.
+
+Those with the best links; each takes about 1 ms.
+"""
 
 
 class Scores(Record):
@@ -126,7 +133,7 @@ class Scorer:
     @cached_property
     def mapper(self) -> Mapper:
         """Finds the pattern's best mappings."""
-        return Mapper(self.traffic)
+        return Mapper(self.traffic, self._slowest)
 
     def _pair_speed(self, kind: int) -> int:
         """Return how fast two GPUs are that such a link joins, by the model; 0 without any."""
@@ -192,16 +199,19 @@ class Scorer:
         pulls = [sum([row[b] for b in region]) for row in self.fabric.weight]
         return pulls, sum([pulls[a] for a in region]) // 2
 
-    def sparing(self, name: ScoreName) -> tuple[list[int], int] | None:
-        """Return what a set is worth to a score that counts what it leaves; None for any other.
+    def guide(self, name: ScoreName | None) -> Guide:
+        """Return what sets are worth that grow, where all are too many to be weighed by a score.
 
-        Returns:
-            What each position adds, and how often w of each pair within the set does, 1e-6 GB/s.
+        A score that counts what a set leaves is its own guide. Collectives are as fast as the
+        NVLinks within the set; what else is asked for, compact sets have.
         """
-        if name not in self._pulls:
-            return None
-        pulls, _, regions = self._pulls[name]
-        return [-pull for pull in pulls], regions
+        weight, none = self.fabric.weight, [0] * len(self.fabric.gpus)
+        if name in self._pulls:
+            pulls, _, regions = self._pulls[name]
+            return Guide([-pull for pull in pulls], [[regions * w for w in row] for row in weight])
+        if name == "effective_bandwidth" and self.collective and any(map(any, self.fabric.direct)):
+            return Guide(none, self.fabric.direct)
+        return Guide(none, weight)
 
     def _weigh_rest(self, name: ScoreName) -> Weigh:
         """Return what weighs the sum of w over all pairs that a set leaves in some regions."""
@@ -227,12 +237,13 @@ class Scorer:
         return bounded(
             lambda mask: self.mapper.total(self._gpus(mask), slowest_first=slowest_first),
             lambda mask: self.traffic.most_total(self._gpus(mask)),
+            MOST_MAPPED if self.count > EXACT_RANKS else None,
         )
 
     def _effective(self, *, slowest_first: bool) -> Criterion:
         if not self.edges:
             return plain(lambda _: 0)
-        table = self._table("cut" if self.collective else f"{self._name} slowest")
+        table = self._table("cut") if self.collective else self._slowest
         if table and (self.collective or slowest_first):
             return plain(table.__getitem__)
         if not self.collective:
@@ -245,9 +256,14 @@ class Scorer:
                 else slowest
             )
         bound = MOST_BANDWIDTH.get(self._model)
-        if bound is None:
+        if bound is None or self.fabric.alike:
             return plain(self._modelled_bandwidth)
         return bounded(self._modelled_bandwidth, lambda mask: bound(self.fabric, mask))
+
+    @property
+    def _slowest(self) -> Sequence[int] | None:
+        """The table of the pattern's slowest edges, if the machine has it."""
+        return None if self.collective else self._table(f"{self._name} slowest")
 
     def _table(self, name: str) -> Sequence[int] | None:
         """Return a table of the machine, if it has it; they are made for the model `cut`."""
@@ -259,13 +275,13 @@ class Scorer:
             return None
         return self.fabric.orders.get(self._name)
 
-    def mapping(self, mask: int, *, slowest_first: bool, effort: int = 0) -> Mapping:
+    def mapping(self, mask: int, *, slowest_first: bool, kicks: int = 0) -> Mapping:
         """Return the best mapping to a set; see Mapper.best."""
         orders = self._orders(slowest_first=slowest_first)
         if orders and self.edges:
             start = MAPPED_GPUS * mask
             return self.traffic.figures(tuple(orders[start : start + self.count]))
-        return self.mapper.best(self._gpus(mask), slowest_first=slowest_first, effort=effort)
+        return self.mapper.best(self._gpus(mask), slowest_first=slowest_first, kicks=kicks)
 
     def _modelled_bandwidth(self, mask: int) -> int:
         table = self._table("cut")
