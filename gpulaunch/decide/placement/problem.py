@@ -13,7 +13,7 @@ from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import Pattern
-from gpulaunch.records import Record, replace
+from gpulaunch.records import Record
 
 MANY_SETS = 1_000
 """Number of candidates from which it pays to tabulate sums over all sets first."""
@@ -240,17 +240,9 @@ class PlacementProblem:
         Returns:
             None if no set meets them.
         """
-        other = PlacementProblem(
-            self.topology,
-            free=self.free,
-            admitted=self.admitted,
-            count=self.count,
-            pattern=self.pattern,
-            sensitive=self.sensitive,
-            model=self.model,
-            needs=replace(self.needs, least_gb_per_s=0.0),
-        )
-        best = next(other.ranked(("effective_bandwidth",)), None)
-        if best is None or not other.meets(best):
+        best = next(self.ranked(("effective_bandwidth",)), None)
+        if best is None:
             return None
-        return other.scores_by(best, ("effective_bandwidth",))[0] / UNIT
+        by: tuple[ScoreName, ...] = (*self.musts, "effective_bandwidth")
+        figures = dict(zip(by, self.scores_by(best, by), strict=True))
+        return figures["effective_bandwidth"] / UNIT if figures.get("nvlink", 1) else None

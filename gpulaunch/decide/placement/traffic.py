@@ -29,11 +29,6 @@ class Mapping(Record):
     slowest: int
     total: int
 
-    @property
-    def figures(self) -> tuple[int, int]:
-        """The slowest edge and the total, which say how good it is."""
-        return self.slowest, self.total
-
 
 class Traffic:
     """A pattern's edges over the links of a machine.
