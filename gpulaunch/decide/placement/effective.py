@@ -101,15 +101,12 @@ def ring_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
 
 def _joined_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
     """Return ring_bandwidth of GPUs that NVLink connects."""
-    kinds, kind, into_switch = fabric.kinds, fabric.kind, fabric.into_switch
+    direct, into_switch = fabric.direct, fabric.into_switch
     if fabric.alike:  # no cut is narrower than that around one GPU
-        direct = kinds[0].planned * (len(gpus) - 1) if kinds[0].direct else 0
-        return max(kinds[0].hop, direct + into_switch[gpus[0]])
+        a, b, *_ = gpus
+        return max(fabric.hop[a][b], direct[a][b] * (len(gpus) - 1) + into_switch[a])
     joined = _widest_join(fabric, [[gpu] for gpu in gpus])
-    rows = []
-    for a in gpus:
-        links = [kinds[kind[a][b]] for b in gpus]
-        rows.append((*(link.planned if link.direct else 0 for link in links), into_switch[a]))
+    rows = [(*[direct[a][b] for b in gpus], into_switch[a]) for a in gpus]
     # No cut is wider than the links of one GPU.
     if not any(into_switch[a] for a in gpus) and min(map(sum, rows)) <= joined:
         return joined
@@ -118,14 +115,13 @@ def _joined_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
 
 def nvlink_parts(fabric: Fabric, gpus: Sequence[int]) -> list[list[int]]:
     """Split GPUs into parts that NVLink connects."""
-    kinds, kind = fabric.kinds, fabric.kind
     parts: list[list[int]] = []
     left = list(gpus)
     while left:
         part = [left.pop(0)]
         for a in part:  # it grows
-            row = kind[a]
-            found = [b for b in left if kinds[row[b]].count]
+            joined = fabric.nvlinked[a]
+            found = [b for b in left if joined & fabric.bit[b]]
             if found:
                 part += found
                 left = [b for b in left if b not in found]
@@ -135,12 +131,12 @@ def nvlink_parts(fabric: Fabric, gpus: Sequence[int]) -> list[list[int]]:
 
 def _widest_join(fabric: Fabric, parts: list[list[int]]) -> int:
     """Return the narrowest edge of a widest spanning tree over the parts (Prim)."""
-    kinds, kind = fabric.kinds, fabric.kind
+    hop = fabric.hop
     reach = dict.fromkeys(range(1, len(parts)), 0)
     added, narrowest = 0, 1 << 62
     while reach:
         for i in reach:
-            widest = max(kinds[kind[a][b]].hop for a in parts[added] for b in parts[i])
+            widest = max(hop[a][b] for a in parts[added] for b in parts[i])
             reach[i] = max(reach[i], widest)
         added = max(reach, key=reach.__getitem__)
         narrowest = min(narrowest, reach.pop(added))
