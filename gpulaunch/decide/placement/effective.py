@@ -103,7 +103,7 @@ def _joined_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
     """Return ring_bandwidth of GPUs that NVLink connects."""
     direct, into_switch = fabric.direct, fabric.into_switch
     if fabric.alike:  # no cut is narrower than that around one GPU
-        a, b, *_ = gpus
+        a, b = gpus[0], gpus[-1]
         return max(fabric.hop[a][b], direct[a][b] * (len(gpus) - 1) + into_switch[a])
     joined = _widest_join(fabric, [[gpu] for gpu in gpus])
     rows = [(*[direct[a][b] for b in gpus], into_switch[a]) for a in gpus]
