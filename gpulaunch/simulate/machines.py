@@ -13,6 +13,7 @@ from gpulaunch.decide.choose import pose_problem
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Refuse, Situation
 from gpulaunch.decide.needs import admitted_gpus
+from gpulaunch.decide.placement.expected import expected_of
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.policies import POLICIES, MachineFigure, utility_of
@@ -151,7 +152,7 @@ class SimulatedMachines:
         self._remembered = remembered
         fabric = Fabric(topology)
         position = {gpu.uuid: fabric.position[gpu.index] for gpu in topology.gpus}
-        self._weight = [[fabric.kinds[place].weight for place in row] for row in fabric.kind]
+        self._fabric = fabric
         self._position = position
 
     def kind_of(self, request: Request) -> int:
@@ -284,31 +285,31 @@ class SimulatedMachines:
             names = grant.placement.by
         joins = float(bool(grant.share_option and grant.share_option.residents))
         taken = {uuid for lease in leases for uuid in lease.uuids}
-        free = [place for uuid, place in self._position.items() if uuid not in taken]
-        return joins, *(self._machine_figure(name, grant.placement, free) for name in names)
+        places = [place for uuid, place in self._position.items() if uuid not in taken]
+        free, placement = self._fabric.mask(places), grant.placement
+        return joins, *(self._machine_figure(name, request, placement, free) for name in names)
 
     def _machine_figure(
-        self, name: MachineFigure, placement: Placement, free: Sequence[int]
+        self, name: MachineFigure, request: Request, placement: Placement, free: int
     ) -> float:
         """Return one figure of a placement on a machine; of two machines the larger figure wins.
 
-        For preserved bandwidth it is the bandwidth lost, not the one left: that would always favour
-        the largest machine.
+        For preserved and expected bandwidth it is the bandwidth lost, not the one left: that would
+        always favour the emptiest machine.
         """
         if name == "fewest_free_gpus":
-            return -float(len(free))
+            return -float(free.bit_count())
         if name == "utility":
             return round(placement.utility or 0.0, 9)
         if name == "fragmentation":
             return -placement.scores.fragmentation
         value: float = getattr(placement.scores, name, None) or 0.0
         if name in ("preserved_bandwidth", "lasting_bandwidth"):
-            value -= self._sum_of_links(free) / UNIT
+            value -= self._fabric.sum_among(free) / UNIT
+        expected = expected_of(self._fabric, request.job_sizes)
+        if name == "expected_bandwidth" and expected:
+            value -= expected[free] / UNIT
         return round(value, 6)
-
-    def _sum_of_links(self, places: Sequence[int]) -> int:
-        weight = self._weight
-        return sum(weight[a][b] for i, a in enumerate(places) for b in places[:i])
 
     def start(self, number: int, lease: Lease) -> None:
         """Give a job its GPUs on a machine."""
