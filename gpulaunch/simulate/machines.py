@@ -13,7 +13,6 @@ from gpulaunch.decide.choose import pose_problem
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Refuse, Situation
 from gpulaunch.decide.needs import admitted_gpus
-from gpulaunch.decide.placement.expected import expected_of
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.policies import POLICIES, MachineFigure, utility_of
@@ -282,20 +281,19 @@ class SimulatedMachines:
         if names == ():
             return ()
         if names is None:
-            names = grant.placement.by
+            # The next job may go to any machine, so what it can expect of one does not matter.
+            names = tuple(name for name in grant.placement.by if name != "expected_bandwidth")
         joins = float(bool(grant.share_option and grant.share_option.residents))
         taken = {uuid for lease in leases for uuid in lease.uuids}
         places = [place for uuid, place in self._position.items() if uuid not in taken]
         free, placement = self._fabric.mask(places), grant.placement
-        return joins, *(self._machine_figure(name, request, placement, free) for name in names)
+        return joins, *(self._machine_figure(name, placement, free) for name in names)
 
-    def _machine_figure(
-        self, name: MachineFigure, request: Request, placement: Placement, free: int
-    ) -> float:
+    def _machine_figure(self, name: MachineFigure, placement: Placement, free: int) -> float:
         """Return one figure of a placement on a machine; of two machines the larger figure wins.
 
-        For preserved and expected bandwidth it is the bandwidth lost, not the one left: that would
-        always favour the emptiest machine.
+        For preserved bandwidth it is the bandwidth lost, not the one left: that would always favour
+        the emptiest machine.
         """
         if name == "fewest_free_gpus":
             return -float(free.bit_count())
@@ -306,9 +304,6 @@ class SimulatedMachines:
         value: float = getattr(placement.scores, name, None) or 0.0
         if name in ("preserved_bandwidth", "lasting_bandwidth"):
             value -= self._fabric.sum_among(free) / UNIT
-        expected = expected_of(self._fabric, request.job_sizes)
-        if name == "expected_bandwidth" and expected:
-            value -= expected[free] / UNIT
         return round(value, 6)
 
     def start(self, number: int, lease: Lease) -> None:
