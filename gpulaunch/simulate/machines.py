@@ -151,7 +151,7 @@ class SimulatedMachines:
         self._remembered = remembered
         fabric = Fabric(topology)
         position = {gpu.uuid: fabric.position[gpu.index] for gpu in topology.gpus}
-        self._weight = [[fabric.kinds[place].weight for place in row] for row in fabric.kind]
+        self._fabric = fabric
         self._position = position
 
     def kind_of(self, request: Request) -> int:
@@ -281,34 +281,30 @@ class SimulatedMachines:
         if names == ():
             return ()
         if names is None:
-            names = grant.placement.by
+            # The next job may go to any machine, so what it can expect of one does not matter.
+            names = tuple(name for name in grant.placement.by if name != "expected_bandwidth")
         joins = float(bool(grant.share_option and grant.share_option.residents))
         taken = {uuid for lease in leases for uuid in lease.uuids}
-        free = [place for uuid, place in self._position.items() if uuid not in taken]
-        return joins, *(self._machine_figure(name, grant.placement, free) for name in names)
+        places = [place for uuid, place in self._position.items() if uuid not in taken]
+        free, placement = self._fabric.mask(places), grant.placement
+        return joins, *(self._machine_figure(name, placement, free) for name in names)
 
-    def _machine_figure(
-        self, name: MachineFigure, placement: Placement, free: Sequence[int]
-    ) -> float:
+    def _machine_figure(self, name: MachineFigure, placement: Placement, free: int) -> float:
         """Return one figure of a placement on a machine; of two machines the larger figure wins.
 
         For preserved bandwidth it is the bandwidth lost, not the one left: that would always favour
-        the largest machine.
+        the emptiest machine.
         """
         if name == "fewest_free_gpus":
-            return -float(len(free))
+            return -float(free.bit_count())
         if name == "utility":
             return round(placement.utility or 0.0, 9)
         if name == "fragmentation":
             return -placement.scores.fragmentation
         value: float = getattr(placement.scores, name, None) or 0.0
         if name in ("preserved_bandwidth", "lasting_bandwidth"):
-            value -= self._sum_of_links(free) / UNIT
+            value -= self._fabric.sum_among(free) / UNIT
         return round(value, 6)
-
-    def _sum_of_links(self, places: Sequence[int]) -> int:
-        weight = self._weight
-        return sum(weight[a][b] for i, a in enumerate(places) for b in places[:i])
 
     def start(self, number: int, lease: Lease) -> None:
         """Give a job its GPUs on a machine."""

@@ -310,7 +310,7 @@ def test_what_was_decided_before_changes_nothing(count: int) -> None:
 
 
 def test_machines_fill_as_the_policy_says() -> None:
-    """Baseline takes the first machine with room, best-fit the fullest, preserve the least loss."""
+    """Baseline takes the first machine with room, best-fit the fullest, others the least loss."""
     jobs = [job(0, 3, 0, 9), job(1, 2, 1, 9), job(2, 1, 2, 9), job(3, 2, 3, 9)]
 
     def machines(policy: str) -> list[int]:
@@ -318,11 +318,11 @@ def test_machines_fill_as_the_policy_says() -> None:
 
     assert machines("baseline") == [0, 1, 0, 1]
     assert machines("best_fit") == [0, 1, 0, 1]
-    assert machines("preserve") == [0, 1, 0, 1]
     scattered = [job(0, 2, 0, 9), job(1, 4, 0, 5), job(2, 1, 6, 9)]
-    assert [
-        s.machine for s in checked(MINSKY, scattered, Rules("preserve", "cut", machines=2))
-    ] == [0, 1, 0]
+    for policy in ("preserve", "lookahead"):
+        assert machines(policy) == [0, 1, 0, 1]
+        stays = checked(MINSKY, scattered, Rules(policy, "cut", machines=2))
+        assert [stay.machine for stay in stays] == [0, 1, 0]
 
 
 @pytest.mark.parametrize("policy", POLICIES)

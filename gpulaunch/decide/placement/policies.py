@@ -265,14 +265,14 @@ POLICIES: dict[str, Policy] = {
         colour="#365ee5",
         help="sensitive jobs: effective, lasting, aggregate bandwidth, fragmentation; "
         "insensitive ones: the last three",
-        source="mapa-sc21 Algorithm 1, with chosen ties and what is left counted now and later: "
-        "[the winner of a bake-off](bake-off.md)",
+        source="mapa-sc21 Algorithm 1, with chosen ties and what is left counted now and later",
     ),
     "lookahead": Policy(
         lookahead,
         colour="#0f8f9c",
-        help="as `preserve`, with what jobs to come can expect before lasting bandwidth",
-        source="ours",
+        help="as `preserve`, with expected bandwidth before lasting bandwidth",
+        source="mapa-sc21 Algorithm 1, with what the next job can expect of what is left "
+        "([why](decisions/lookahead.md)): [the winner of a bake-off](bake-off.md)",
     ),
     "preserve_paper": Policy(
         preserve_paper,
@@ -310,7 +310,7 @@ POLICIES: dict[str, Policy] = {
 }
 """The policies by name; tests/unit/test_report.py compares their colours."""
 
-DEFAULT_POLICY = "preserve"
+DEFAULT_POLICY = "lookahead"
 """The policy of a launch that names none; for a sensitive job it prefers fast links."""
 
 CHEAPEST_POLICY = "baseline"
