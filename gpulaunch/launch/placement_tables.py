@@ -53,12 +53,13 @@ def make_tables(topology: Topology, sizes: JobSizes, tell: Callable[[str], None]
     """
     attach_tables(Machine(topology, (), None))
     fabric = fabric_of(topology)
-    if not fabric.has_tables or sizes.table in fabric.tables:
+    small = len(fabric.gpus) <= MAPPED_GPUS
+    if not fabric.has_tables or (sizes.table if small else "cut") in fabric.tables:
         return
     from gpulaunch.decide.placement.tables import tabulate, to_bytes  # late: as above
     from gpulaunch.files import own_cache
 
-    if len(fabric.gpus) > MAPPED_GPUS:
+    if not small:
         sets = f"{1 << len(fabric.gpus):,} sets of GPUs"
         tell(f"making tables of {sets}, once per boot, which may take a minute")
     tabulate(fabric, sizes)

@@ -70,13 +70,13 @@ def expected_of(fabric: Fabric, sizes: JobSizes) -> Sequence[int] | None:
     """Return by mask the bandwidth that the next job can expect of free GPUs, 1e-6 GB/s.
 
     Returns:
-        None where it is not known: on machines of more than MAPPED_GPUS GPUs without a table of it,
-            or where all GPUs are linked alike.
+        None where it is not known: on machines of more than MAPPED_GPUS GPUs, or where all GPUs
+            are linked alike.
     """
-    if not fabric.has_tables:
+    if not fabric.has_tables or len(fabric.gpus) > MAPPED_GPUS:
         return None
     table = fabric.tables.get(sizes.table)
-    if table is None and len(fabric.gpus) <= MAPPED_GPUS:
+    if table is None:
         table = fabric.tables[sizes.table] = expected_bandwidths(fabric, sizes)
     return table
 
@@ -87,7 +87,7 @@ def expected_bandwidths(fabric: Fabric, sizes: JobSizes) -> list[int]:
     That is the mean, over the sizes of jobs, of the most effective bandwidth that so many of the
     GPUs have, by the model `cut`; 0 for a job that does not fit, or that has one GPU. Source: ours.
 
-    Cost: 5 ms for 8 GPUs, 5 s for 16.
+    Cost: 5 ms for 8 GPUs.
     """
     bits = fabric.bit
     expected = [0.0] * (1 << len(bits))
