@@ -64,9 +64,10 @@ def cut(fabric: Fabric, gpus: Sequence[int]) -> int:
 def effective_bandwidth(fabric: Fabric, model: str, mask: int) -> int:
     """Return the effective bandwidth of a set of at least two GPUs by a model, worked out once."""
     known = fabric.effective.setdefault(model, {})
-    found = known.get(mask)
+    key = mask.bit_count() if fabric.alike else mask
+    found = known.get(key)
     if found is None:
-        found = known[mask] = BANDWIDTH_MODELS[model](fabric, fabric.positions(mask))
+        found = known[key] = BANDWIDTH_MODELS[model](fabric, fabric.positions(mask))
     return found
 
 
@@ -100,8 +101,11 @@ def ring_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
 
 def _joined_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
     """Return ring_bandwidth of GPUs that NVLink connects."""
-    joined = _widest_join(fabric, [[gpu] for gpu in gpus])
     kinds, kind, into_switch = fabric.kinds, fabric.kind, fabric.into_switch
+    if fabric.alike:  # no cut is narrower than that around one GPU
+        direct = kinds[0].planned * (len(gpus) - 1) if kinds[0].direct else 0
+        return max(kinds[0].hop, direct + into_switch[gpus[0]])
+    joined = _widest_join(fabric, [[gpu] for gpu in gpus])
     rows = []
     for a in gpus:
         links = [kinds[kind[a][b]] for b in gpus]

@@ -1,6 +1,8 @@
 """Whether a pattern fits a set of GPUs so that no edge is slower than asked."""
 # pure: decides on plain values
 
+from collections.abc import Iterator
+
 from gpulaunch.decide.placement.traffic import Traffic
 
 _ENDLESS = 1 << 60
@@ -56,9 +58,24 @@ class Embedding:
             left ^= bit
             if (fast[self._bits - bit.bit_length()] & mask).bit_count() >= fewest:
                 usable |= bit
-        if usable.bit_count() < self._traffic.ranks:
-            return False
-        return self._put(0, usable, usable)
+        return any(self._put(0, part, part) for part in self._parts(usable))
+
+    def _parts(self, mask: int) -> Iterator[int]:
+        """Yield the parts of a set that fast links connect, those with enough GPUs."""
+        fast = self._fast[-1]
+        while mask:
+            part, new = 0, mask & -mask
+            while new:
+                part |= new
+                reached = 0
+                while new:
+                    bit = new & -new
+                    new ^= bit
+                    reached |= fast[self._bits - bit.bit_length()]
+                new = reached & mask & ~part
+            mask ^= part
+            if part.bit_count() >= self._traffic.ranks:
+                yield part
 
     def _put(self, rank: int, free: int, mask: int) -> bool:
         traffic, fast = self._traffic, self._fast

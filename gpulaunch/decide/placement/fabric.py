@@ -6,7 +6,7 @@ from functools import cached_property
 from operator import attrgetter
 
 from gpulaunch.machine.levels import Level, machine_tree
-from gpulaunch.machine.levels import distance as length
+from gpulaunch.machine.levels import distance as path_length
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import nvls_efficiency
 from gpulaunch.machine.topology import Topology
@@ -119,7 +119,12 @@ class Fabric:
         """Return the positions of a mask, ascending."""
         found = self._positions.get(mask)
         if found is None:
-            found = self._positions[mask] = [i for i, bit in enumerate(self.bit) if mask & bit]
+            found = self._positions[mask] = []
+            left = mask
+            while left:
+                length = left.bit_length()
+                left ^= 1 << length - 1
+                found.append(len(self.bit) - length)
         return found
 
     @cached_property
@@ -127,6 +132,11 @@ class Fabric:
         """The nominal bandwidth w of each two positions, 1e-6 GB/s."""
         weights = [kind.weight for kind in self.kinds]
         return [[weights[kind] for kind in row] for row in self.kind]
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether all GPUs are linked alike, so that sets of one size have the same bandwidth."""
+        return len(self.kinds) <= 2 and len({*self.into_switch}) == len({*self.nvls}) == 1
 
     @property
     def text(self) -> str:
@@ -202,7 +212,7 @@ class Fabric:
 
         Source: topo-aware-sc17 4.1.2.
         """
-        return length(self.tree, self.gpus[a], self.gpus[b])
+        return path_length(self.tree, self.gpus[a], self.gpus[b])
 
     def nearest(self, gpus: Sequence[int], count: int, kept: Sequence[int]) -> list[int]:
         """Return GPUs close to each other: those to keep, then always the one best linked to all.

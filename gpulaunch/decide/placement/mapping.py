@@ -2,17 +2,18 @@
 # pure: decides on plain values
 
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import combinations
 from operator import or_
 
 from gpulaunch.decide.placement.embedding import Embedding
+from gpulaunch.decide.placement.exchanges import Exchanges, Move, moves_of
 from gpulaunch.decide.placement.rank_search import RankSearch
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.typing import TypeVar
 
 EXACT_RANKS = 8
-"""Number of ranks up to which the best mapping is found; beyond, one that no exchange improves."""
+"""Number of ranks up to which the best mapping is found; beyond, one that exchanges led to."""
 
 EFFORT = 50_000
 """Partial mappings that one decision tries, in about 0.4 s, before good mappings have to do."""
@@ -22,12 +23,6 @@ LEAST_EFFORT = 20
 
 _QUICKER = 10  # so many steps of an embedding take as long as one of a search for the best sum
 
-MOST_EDGES_COUNTED = 2_000_000
-"""Edges that are counted to improve one mapping of many ranks, in 0.2 s.
-
-Every swap or reversal that is tried counts those of the pattern.
-"""
-
 T = TypeVar("T")
 
 
@@ -36,10 +31,13 @@ class Mapper:
 
     Args:
         traffic: the pattern over the links.
+        slowest: by mask the slowest edge of the mapping whose slowest edge is the fastest, 1e-6
+            GB/s; None if it is not known.
     """
 
-    def __init__(self, traffic: Traffic) -> None:
+    def __init__(self, traffic: Traffic, slowest: Sequence[int] | None = None) -> None:
         self.traffic = traffic
+        self._known_slowest = slowest
         self._kind = traffic.fabric.kind
         self._left = EFFORT
         self._known: dict[object, int] = {}
@@ -51,20 +49,19 @@ class Mapper:
         """Return whether the search stopped comparing all mappings, because there were too many."""
         return self._left < 0
 
-    def best(self, gpus: Sequence[int], *, slowest_first: bool = False, effort: int = 0) -> Mapping:
+    def best(self, gpus: Sequence[int], *, slowest_first: bool = False, kicks: int = 0) -> Mapping:
         """Return the best mapping to a set of GPUs; of equals the one with the lowest positions.
 
         Args:
             gpus: positions, ascending; as many as there are ranks.
             slowest_first: compare the slowest edge before the total, not after it.
-            effort: partial mappings that are tried, beyond EXACT_RANKS, to better what swaps led
-                to.
+            kicks: how long to try beyond EXACT_RANKS; see Exchanges.best.
 
         Source: mapa-sc21 3.3, which leaves the choice among isomorphic matches to Eq. 1.
         """
         if not self.traffic.edges:
             return Mapping(tuple(gpus), 0, 0)
-        if self.traffic.alike or len({self._kind[a][b] for a, b in combinations(gpus, 2)}) == 1:
+        if self._are_alike(gpus):
             return self.traffic.figures(gpus)
         if len(gpus) <= EXACT_RANKS:
             slowest = self.slowest(gpus, slowest_first=slowest_first)
@@ -74,25 +71,26 @@ class Mapper:
                 found = self._search(gpus, slowest, lambda search: search.first_mapping(total))
             if found and not self.gave_up:
                 return self.traffic.figures(found)
-        near = self.near_best(gpus, slowest_first=slowest_first)
-        return (
-            self._improve_by_search(gpus, near, effort, slowest_first=slowest_first)
-            if effort
-            else near
-        )
+        return self.near_best(gpus, slowest_first=slowest_first, kicks=kicks)
 
     def slowest(self, gpus: Sequence[int], *, slowest_first: bool) -> int:
         """Return the slowest edge of the best mapping to a set; see best."""
         if not self.traffic.speed:
             return 0
+        if self._are_alike(gpus):
+            return self.traffic.figures(gpus).slowest
         if not slowest_first:
             least = self.total(gpus, slowest_first=False)
             return self._figure("slowest", gpus, least, slowest_first=False)
         mask = self.traffic.fabric.mask(gpus)
+        if self._known_slowest:
+            return self._known_slowest[mask]
         return next(floor for floor in self.traffic.floors if self._fits(mask, floor))
 
     def total(self, gpus: Sequence[int], *, slowest_first: bool) -> int:
         """Return the total of the best mapping to a set; see best."""
+        if self._are_alike(gpus):
+            return self.traffic.figures(gpus).total
         floor = self.slowest(gpus, slowest_first=True) if slowest_first else 0
         return self._figure("total", gpus, floor, slowest_first=slowest_first)
 
@@ -169,44 +167,34 @@ class Mapper:
                 high = middle
         return floors[low]
 
-    def near_best(self, gpus: Sequence[int], *, slowest_first: bool) -> Mapping:
-        """Return a mapping that no swap of two GPUs and no reversal of a stretch improves."""
-        kind = self._kind
-        if len({kind[a][b] for a, b in combinations(gpus, 2)}) == 1:
+    def near_best(self, gpus: Sequence[int], *, slowest_first: bool, kicks: int = 0) -> Mapping:
+        """Return a mapping that exchanges led to; see Exchanges.best."""
+        if self._are_alike(gpus):
             return self.traffic.figures(gpus)
-        order, links = _canonical_order(kind, gpus)
-        key = (slowest_first, *links)
+        order, links = _canonical_order(self._kind, gpus)
+        key = (slowest_first, kicks, *links)
         if key not in self._orders:
             ordered = [gpus[i] for i in order]
-            starts = [_place_greedily(self.traffic, ordered), ordered]
+            floor, starts = 0, [_place_greedily(self.traffic, ordered), ordered]
             if slowest_first and self.traffic.speed:
                 floor = self.slowest(gpus, slowest_first=True)
                 starts.append(self._embedding(floor).find(self.traffic.fabric.mask(gpus)))
-            self._orders[key] = _improve_by_swaps(
-                self.traffic, ordered, starts, slowest_first=slowest_first
-            )
+            exchanges = Exchanges(self.traffic, self._moves, ordered, floor)
+            places = [[ordered.index(gpu) for gpu in start] for start in starts]
+            self._orders[key] = exchanges.best(places, kicks)
         return self.traffic.figures([gpus[order[i]] for i in self._orders[key]])
 
-    def _improve_by_search(
-        self, gpus: Sequence[int], start: Mapping, effort: int, *, slowest_first: bool
-    ) -> Mapping:
-        """Return the best mapping that a search of limited effort can make of a good one."""
-        traffic, found = self.traffic, start
-        while True:
-            better = None
-            if slowest_first and traffic.speed:
-                better = RankSearch(
-                    traffic.connected, gpus, found.slowest + 1, effort
-                ).better_mapping(0)
-            if better is None:
-                floor = found.slowest if slowest_first else 0
-                better = RankSearch(traffic.connected, gpus, floor, effort).better_mapping(
-                    found.total + 1
-                )
-            if better is None:
-                return found
-            by_rank = dict(zip(traffic.connected_order, better, strict=True))
-            found = traffic.figures([by_rank[rank] for rank in range(traffic.ranks)])
+    @cached_property
+    def _moves(self) -> list[list[Move]]:
+        return moves_of(self.traffic)
+
+    def _are_alike(self, gpus: Sequence[int]) -> bool:
+        """Return whether every mapping to a set is as good as any other."""
+        return (
+            self.traffic.alike
+            or self.traffic.fabric.alike
+            or len({self._kind[a][b] for a, b in combinations(gpus, 2)}) == 1
+        )
 
 
 def _canonical_order(
@@ -233,38 +221,6 @@ def _canonical_order(
         order.append(min(left, key=sort_key))
         left.remove(order[-1])
     return order, [rows[order[b]][order[a]] for b in range(len(order)) for a in range(b)]
-
-
-def _improve_by_swaps(
-    traffic: Traffic, gpus: Sequence[int], starts: Sequence[Sequence[int]], *, slowest_first: bool
-) -> list[int]:
-    """Return places of ranks in a set that no swap or reversal improves, from the best start."""
-    kind = [[traffic.fabric.kind[a][b] for b in gpus] for a in gpus]
-    place = {gpu: i for i, gpu in enumerate(gpus)}
-    edges, gain, speed = traffic.edges, traffic.gain, traffic.speed
-
-    def merit(order: Sequence[int]) -> tuple[int, int]:
-        links = [(share, kind[order[a]][order[b]]) for a, b, share in edges]
-        total = sum([gain[share][link] for share, link in links])
-        slowest = min([speed[share][link] for share, link in links]) if speed else 0
-        return (slowest, total) if slowest_first else (total, slowest)
-
-    order = max(([place[gpu] for gpu in start] for start in starts), key=merit)
-    best = merit(order)
-    tries = MOST_EDGES_COUNTED // len(edges)
-    improved = True
-    while improved and tries > 0:
-        improved = False
-        for i, j in combinations(range(len(gpus)), 2):
-            swapped = list(order)
-            swapped[i], swapped[j] = swapped[j], swapped[i]
-            turned = [*order[:i], *order[i : j + 1][::-1], *order[j + 1 :]]
-            tries -= 2
-            for other in (swapped, turned) if tries > 0 else ():
-                figures = merit(other)
-                if figures > best:
-                    best, order, improved = figures, other, True
-    return order
 
 
 def _place_greedily(traffic: Traffic, gpus: Sequence[int]) -> list[int]:

@@ -63,11 +63,6 @@ class RankSearch:
         self._run(least=total, enough=total, eager=False)
         return self._gpus_by_rank() if self._found >= total else None
 
-    def better_mapping(self, total: int) -> list[int] | None:
-        """Return the best mapping of at least this total that was found, or None."""
-        self._run(least=total, enough=self._most(0, 0), eager=True)
-        return self._gpus_by_rank() if self._found >= total else None
-
     def _gpus_by_rank(self) -> list[int]:
         return [self._gpus[i] for i in self._best_order]
 

@@ -129,7 +129,7 @@ class Scorer:
     @cached_property
     def mapper(self) -> Mapper:
         """Finds the pattern's best mappings."""
-        return Mapper(self.traffic)
+        return Mapper(self.traffic, self._slowest)
 
     def _pair_speed(self, kind: int) -> int:
         """Return how fast two GPUs are that such a link joins, by the model; 0 without any."""
@@ -235,7 +235,7 @@ class Scorer:
     def _effective(self, *, slowest_first: bool) -> Criterion:
         if not self.edges:
             return plain(lambda _: 0)
-        table = self._table("cut" if self.collective else f"{self._name} slowest")
+        table = self._table("cut") if self.collective else self._slowest
         if table and (self.collective or slowest_first):
             return plain(table.__getitem__)
         if not self.collective:
@@ -252,6 +252,11 @@ class Scorer:
             return plain(self._modelled_bandwidth)
         return bounded(self._modelled_bandwidth, lambda mask: bound(self.fabric, mask))
 
+    @property
+    def _slowest(self) -> Sequence[int] | None:
+        """The table of the pattern's slowest edges, if the machine has it."""
+        return None if self.collective else self._table(f"{self._name} slowest")
+
     def _table(self, name: str) -> Sequence[int] | None:
         """Return a table of the machine, if it has it; they are made for the model `cut`."""
         return self.fabric.tables.get(name) if self._model == "cut" else None
@@ -262,13 +267,13 @@ class Scorer:
             return None
         return self.fabric.orders.get(self._name)
 
-    def mapping(self, mask: int, *, slowest_first: bool, effort: int = 0) -> Mapping:
+    def mapping(self, mask: int, *, slowest_first: bool, kicks: int = 0) -> Mapping:
         """Return the best mapping to a set; see Mapper.best."""
         orders = self._orders(slowest_first=slowest_first)
         if orders and self.edges:
             start = MAPPED_GPUS * mask
             return self.traffic.figures(tuple(orders[start : start + self.count]))
-        return self.mapper.best(self._gpus(mask), slowest_first=slowest_first, effort=effort)
+        return self.mapper.best(self._gpus(mask), slowest_first=slowest_first, kicks=kicks)
 
     def _modelled_bandwidth(self, mask: int) -> int:
         table = self._table("cut")
