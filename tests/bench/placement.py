@@ -30,7 +30,7 @@ from gpulaunch.decide.placement.embedding import Embedding
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.decide.placement.mapping import Mapper
-from gpulaunch.decide.placement.place import KICKS
+from gpulaunch.decide.placement.place import MOST_KICKS
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.placement.scores import Scorer
@@ -340,7 +340,7 @@ def print_mappings() -> None:
                 gpus = sorted(random.Random(ranks).sample(free, ranks))
                 traffic = Scorer(fabric, free, ranks, pattern, "cut", free).traffic
                 start = time.process_time()
-                got = Mapper(traffic).best(gpus, slowest_first=True, kicks=KICKS)
+                got = Mapper(traffic).best(gpus, slowest_first=True, kicks=MOST_KICKS)
                 spent.append((time.process_time() - start) * 1000)
                 best = Mapper(traffic).best(gpus, slowest_first=True, kicks=long)
                 if not pattern.collective:

@@ -10,6 +10,7 @@ sockets get the most.
 from collections.abc import Sequence
 from itertools import accumulate, pairwise, product
 from math import comb
+from operator import mul
 
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.records import Record
@@ -158,6 +159,12 @@ def _make_sockets_cell(fabric: Fabric, sockets: list[list[int]]) -> Cell:
 
 def _combine(cells: list[Cell], count: int) -> list[int] | None:
     """Return all ways to take `count` GPUs out of the cells; None if they are too many."""
+    ways = [1] + [0] * count
+    for cell in cells:
+        sizes = list(map(len, cell))
+        ways = [sum(map(mul, sizes, reversed(ways[: n + 1]))) for n in range(count + 1)]
+    if ways[count] > 2 * MOST_SETS:
+        return None
     # GPUs that the cells after each one have
     after = [sum(len(cell) - 1 for cell in cells[i + 1 :]) for i in range(len(cells))]
     masks_by_count: dict[int, list[int]] = {0: [0]}
@@ -167,6 +174,4 @@ def _combine(cells: list[Cell], count: int) -> list[int] | None:
             if count - later <= taken + more <= count:
                 joined.setdefault(taken + more, []).extend([a | b for b in options for a in masks])
         masks_by_count = joined
-        if sum(map(len, masks_by_count.values())) > 2 * MOST_SETS:
-            return None
     return masks_by_count.get(count, [])

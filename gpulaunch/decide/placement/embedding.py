@@ -27,16 +27,7 @@ class Embedding:
         self._last = 0
         # of each share of weight and each GPU: the GPUs that an edge of that weight may lead to
         self._fast = [
-            [
-                sum(
-                    [
-                        bit
-                        for bit, kind in zip(fabric.bit, row, strict=True)
-                        if speeds[kind] >= floor
-                    ]
-                )
-                for row in fabric.kind
-            ]
+            fabric.reached([speed >= floor for speed in speeds])
             for speeds in self._traffic.speed or ()
         ]
         self._bits = len(fabric.bit)

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from itertools import compress
 from operator import attrgetter
 
 from gpulaunch.machine.levels import Level, machine_tree
@@ -155,14 +156,22 @@ class Fabric:
         planned = [kind.planned if kind.direct else 0 for kind in self.kinds]
         return [[planned[kind] for kind in row] for row in self.kind]
 
+    def reached(self, usable: Sequence[bool]) -> list[int]:
+        """Return the GPUs that each position reaches over links of some kinds, as a mask."""
+        return [sum(compress(masks, usable)) for masks in self._reached]
+
+    @cached_property
+    def _reached(self) -> list[list[int]]:
+        found = [[0] * len(self.kinds) for _ in self.gpus]
+        for masks, row in zip(found, self.kind, strict=True):
+            for bit, kind in zip(self.bit, row, strict=True):
+                masks[kind] |= bit
+        return found
+
     @cached_property
     def nvlinked(self) -> list[int]:
         """The GPUs to which each position has NVLinks, as a mask."""
-        counts = [kind.count for kind in self.kinds]
-        return [
-            sum([bit for bit, kind in zip(self.bit, row, strict=True) if counts[kind]])
-            for row in self.kind
-        ]
+        return self.reached([kind.count > 0 for kind in self.kinds])
 
     @cached_property
     def fastest_pcie(self) -> int:

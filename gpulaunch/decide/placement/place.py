@@ -9,8 +9,8 @@ from gpulaunch.decide.placement.scores import ScoreName, Scores, slowest_decides
 from gpulaunch.decide.placement.traffic import Mapping
 from gpulaunch.records import Record
 
-KICKS = 30
-"""How long the winner's mapping is bettered where it is not exact: some 5 ms for 16 ranks."""
+MOST_KICKS = 30
+"""Kicks that better the winner's mapping where it is not exact, up to 16 ranks: some 5 ms."""
 
 
 class Candidate(Record):
@@ -95,7 +95,8 @@ def _candidates_in_order(problem: PlacementProblem, order: Order) -> Iterator[Ca
 
 def _map_candidate(problem: PlacementProblem, order: Order, mask: int) -> Candidate:
     slowest_first = slowest_decides((*problem.musts, *order.by))
-    mapping = problem.scorer.mapping(mask, slowest_first=slowest_first, kicks=KICKS)
+    kicks = min(MOST_KICKS, MOST_KICKS * 16**2 // problem.count**2)
+    mapping = problem.scorer.mapping(mask, slowest_first=slowest_first, kicks=kicks)
     return _make_candidate(problem, mask, mapping)
 
 

@@ -199,9 +199,9 @@ class PlacementProblem:
 
     def _grow(self, by: Sequence[ScoreName]) -> list[int]:
         """Return sets that grew, where all are too many: compact ones, or such as spare others."""
-        sparing = self.scorer.sparing(by[0]) if by else None
-        own, among = sparing or ([0] * len(self.fabric.gpus), 1)
-        return grow_sets(self.fabric, self.count, self._limits, own, among)
+        return grow_sets(
+            self.fabric, self.count, self._limits, self.scorer.guide(by[0] if by else None)
+        )
 
     def _figures(self, by: Sequence[ScoreName]) -> list[Criterion]:
         minimum = round(self.needs.least_gb_per_s * UNIT)

@@ -19,7 +19,7 @@ from gpulaunch.decide.placement.effective import (
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes, expected_of
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
-from gpulaunch.decide.placement.search import Criterion, Weigh, bounded, plain
+from gpulaunch.decide.placement.search import Criterion, Guide, Weigh, bounded, plain
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import Pattern
@@ -195,16 +195,19 @@ class Scorer:
         pulls = [sum([row[b] for b in region]) for row in self.fabric.weight]
         return pulls, sum([pulls[a] for a in region]) // 2
 
-    def sparing(self, name: ScoreName) -> tuple[list[int], int] | None:
-        """Return what a set is worth to a score that counts what it leaves; None for any other.
+    def guide(self, name: ScoreName | None) -> Guide:
+        """Return what sets are worth that grow, where all are too many to be weighed by a score.
 
-        Returns:
-            What each position adds, and how often w of each pair within the set does, 1e-6 GB/s.
+        A score that counts what a set leaves is its own guide. Collectives are as fast as the
+        NVLinks within the set; what else is asked for, compact sets have.
         """
-        if name not in self._pulls:
-            return None
-        pulls, _, regions = self._pulls[name]
-        return [-pull for pull in pulls], regions
+        weight, none = self.fabric.weight, [0] * len(self.fabric.gpus)
+        if name in self._pulls:
+            pulls, _, regions = self._pulls[name]
+            return Guide([-pull for pull in pulls], [[regions * w for w in row] for row in weight])
+        if name == "effective_bandwidth" and self.collective and any(map(any, self.fabric.direct)):
+            return Guide(none, self.fabric.direct)
+        return Guide(none, weight)
 
     def _weigh_rest(self, name: ScoreName) -> Weigh:
         """Return what weighs the sum of w over all pairs that a set leaves in some regions."""

@@ -2,7 +2,8 @@
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterator, Sequence
-from heapq import nlargest
+from collections import Counter
+from operator import add
 
 from gpulaunch.decide.placement.candidates import Limits
 from gpulaunch.decide.placement.fabric import Fabric
@@ -11,8 +12,14 @@ from gpulaunch.records import Record
 Weigh = Callable[[int], int]
 """A figure of a set, given its mask; more is better."""
 
-MOST_GROWN = 40_000
-"""Sets that are looked at while sets grow, where all are too many to compare: some 60 ms."""
+MOST_GROWN = 20_000
+"""Sets that are looked at while sets grow, where all are too many to compare: some 40 ms."""
+
+MOST_NEAR = 32
+"""GPUs by which each set may grow, those with the best links to it."""
+
+MOST_ALIKE = 2
+"""Sets that are linked alike, of which each grows on."""
 
 
 class Criterion(Record):
@@ -82,53 +89,94 @@ def ranked(masks: Sequence[int], figures: Sequence[Criterion]) -> Iterator[int]:
         left.remove(best)
 
 
-def grow_sets(
-    fabric: Fabric, count: int, limits: Limits, own: Sequence[int], among: int
-) -> list[int]:
+class Guide(Record):
+    """What sets are worth that grow.
+
+    Attributes:
+        own: worth of each position.
+        links: worth of each two positions of a set.
+    """
+
+    own: Sequence[int]
+    links: Sequence[Sequence[int]]
+
+
+class _Part(Record):
+    """A set that grows.
+
+    Attributes:
+        mask: the set.
+        worth: its worth.
+        pulls: what each GPU that is to be chosen would add, or has added.
+    """
+
+    mask: int
+    worth: int
+    pulls: list[int]
+
+
+def grow_sets(fabric: Fabric, count: int, limits: Limits, guide: Guide) -> list[int]:
     """Return sets that grew one GPU at a time, where all sets are too many to compare.
 
     Of all that one more GPU makes of the sets so far those with the most worth grow on: beam search
-    (Lowerre, The HARPY speech recognition system, 1976).
+    (Lowerre, The HARPY speech recognition system, 1976). Of sets that are linked alike, to
+    themselves and all others, only MOST_ALIKE do, so that a machine that looks the same from
+    everywhere is not searched everywhere.
 
     Args:
         fabric: the links.
         count: number of GPUs in a set.
         limits: rules that the sets keep.
-        own: worth of each position, 1e-6 GB/s.
-        among: how often w of the links within a set counts besides.
+        guide: what sets are worth.
 
     Returns:
         As many as grew to this size, perhaps none.
     """
-    weight = [[among * weight for weight in row] for row in fabric.weight]
-    found: dict[int, int] = {}
+    found: dict[int, None] = {}
     for group in limits.groups:
         gpus = fabric.positions(limits.admitted & group & ~limits.required)
         width = max(1, MOST_GROWN // (len(limits.groups) * count * max(1, len(gpus))))
         start = fabric.positions(limits.required)
-        pulls = [own[gpu] + sum(weight[gpu][other] for other in start) for gpu in gpus]
-        beam = [(0, limits.required, pulls)]
-        for _ in range(count - len(start)):
-            grown = {}
-            for worth, mask, pulls in beam:
-                barred = mask
-                for held, most in limits.at_most:
-                    if (mask & held).bit_count() >= most:
-                        barred |= held
-                for gpu, pull in zip(gpus, pulls, strict=True):
-                    if not fabric.bit[gpu] & barred:
-                        grown[mask | fabric.bit[gpu]] = (worth + pull, gpu, pulls)
-            best = nlargest(width, ((worth, mask) for mask, (worth, _, _) in grown.items()))
-            beam = []
-            for worth, mask in best:
-                _, gpu, pulls = grown[mask]
-                row = weight[gpu]
-                beam.append(
-                    (
-                        worth,
-                        mask,
-                        [pull + row[other] for pull, other in zip(pulls, gpus, strict=True)],
-                    )
-                )
-        found.update((mask, worth) for worth, mask, _ in beam)
+        links = [[guide.links[gpu][other] for other in gpus] for gpu in gpus]
+        pulls = [guide.own[gpu] + sum([guide.links[gpu][b] for b in start]) for gpu in gpus]
+        beam = [_Part(limits.required, 0, pulls)]
+        for size in range(len(start), count):
+            grown: dict[int, tuple[int, int, _Part]] = {}
+            for part in beam:
+                near = _allowed(part, [fabric.bit[gpu] for gpu in gpus], limits)
+                if size:
+                    near = sorted(near, key=part.pulls.__getitem__, reverse=True)[:MOST_NEAR]
+                for place in near:
+                    mask = part.mask | fabric.bit[gpus[place]]
+                    grown[mask] = part.worth + part.pulls[place], place, part
+            beam = _grown_on(grown, links, width if size else len(gpus))
+        found |= dict.fromkeys(part.mask for part in beam)
     return list(found)
+
+
+def _allowed(part: _Part, bits: Sequence[int], limits: Limits) -> list[int]:
+    """Return the places of the GPUs by which a set may grow."""
+    barred = part.mask
+    for held, most in limits.at_most:
+        if (part.mask & held).bit_count() >= most:
+            barred |= held
+    return [place for place, bit in enumerate(bits) if not bit & barred]
+
+
+def _grown_on(
+    grown: dict[int, tuple[int, int, _Part]], links: Sequence[Sequence[int]], width: int
+) -> list[_Part]:
+    """Return the sets with the most worth, by mask: worth, the place of the new GPU, the rest."""
+    beam: list[_Part] = []
+    alike: Counter[tuple[int, ...]] = Counter()
+    best = sorted([(worth, mask) for mask, (worth, *_) in grown.items()], reverse=True)
+    for worth, mask in best[: 4 * width]:
+        if len(beam) == width:
+            break
+        _, place, part = grown[mask]
+        pulls = list(map(add, part.pulls, links[place]))
+        shape = tuple(sorted(pulls))
+        alike[shape] += 1
+        if alike[shape] <= MOST_ALIKE:
+            beam.append(_Part(mask, worth, pulls))
+    return beam
