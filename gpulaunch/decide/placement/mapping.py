@@ -175,13 +175,16 @@ class Mapper:
         key = (slowest_first, kicks, *links)
         if key not in self._orders:
             ordered = [gpus[i] for i in order]
-            floor, starts = 0, [_place_greedily(self.traffic, ordered), ordered]
+            floor = 0
             if slowest_first and self.traffic.speed:
                 floor = self.slowest(gpus, slowest_first=True)
-                starts.append(self._embedding(floor).find(self.traffic.fabric.mask(gpus)))
             exchanges = Exchanges(self.traffic, self._moves, ordered, floor)
-            places = [[ordered.index(gpu) for gpu in start] for start in starts]
-            self._orders[key] = exchanges.best(places, kicks)
+            starts = [_place_greedily(self.traffic, ordered)] + [ordered] * (kicks > 0)
+            found = exchanges.best([[*map(ordered.index, start)] for start in starts], kicks)
+            if self.traffic.figures([ordered[i] for i in found]).slowest < floor:
+                fast = self._embedding(floor).find(self.traffic.fabric.mask(gpus))
+                found = exchanges.best([[*map(ordered.index, fast)]], kicks)
+            self._orders[key] = found
         return self.traffic.figures([gpus[order[i]] for i in self._orders[key]])
 
     @cached_property

@@ -9,8 +9,8 @@ from gpulaunch.decide.placement.scores import ScoreName, Scores, slowest_decides
 from gpulaunch.decide.placement.traffic import Mapping
 from gpulaunch.records import Record
 
-MOST_KICKS = 30
-"""Kicks that better the winner's mapping where it is not exact, up to 16 ranks: some 5 ms."""
+MOST_KICKS = 20
+"""Kicks that better the winner's mapping where it is not exact, up to 16 ranks: some 4 ms."""
 
 
 class Candidate(Record):

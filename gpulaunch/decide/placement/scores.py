@@ -18,7 +18,7 @@ from gpulaunch.decide.placement.effective import (
 )
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes, expected_of
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, UNIT, Fabric
-from gpulaunch.decide.placement.mapping import Mapper
+from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper
 from gpulaunch.decide.placement.search import Criterion, Guide, Weigh, bounded, plain
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
@@ -47,6 +47,13 @@ _SIMPLE = (
 
 MOST_TABULATED = 16
 """Number of GPUs up to which sums over all sets are tabulated: 65,536."""
+
+
+MOST_MAPPED = 4
+"""Number of sets of many ranks, equal in all scores before, whose sums of bandwidths are compared.
+
+Those with the best links; each takes about 1 ms.
+"""
 
 
 class Scores(Record):
@@ -233,6 +240,7 @@ class Scorer:
         return bounded(
             lambda mask: self.mapper.total(self._gpus(mask), slowest_first=slowest_first),
             lambda mask: self.traffic.most_total(self._gpus(mask)),
+            MOST_MAPPED if self.count > EXACT_RANKS else None,
         )
 
     def _effective(self, *, slowest_first: bool) -> Criterion:
@@ -251,7 +259,7 @@ class Scorer:
                 else slowest
             )
         bound = MOST_BANDWIDTH.get(self._model)
-        if bound is None:
+        if bound is None or self.fabric.alike:
             return plain(self._modelled_bandwidth)
         return bounded(self._modelled_bandwidth, lambda mask: bound(self.fabric, mask))
 

@@ -45,13 +45,21 @@ def plain(value: Weigh) -> Criterion:
     return Criterion(value, largest)
 
 
-def bounded(value: Weigh, bound: Weigh) -> Criterion:
-    """Return a figure that is slow, but has a quick bound: it is at most that."""
+def bounded(value: Weigh, bound: Weigh, most_weighed: int | None = None) -> Criterion:
+    """Return a figure that is slow, but has a quick bound: it is at most that.
+
+    Args:
+        value: the figure.
+        bound: its bound.
+        most_weighed: number of sets, those with the largest bounds, that are weighed at most; None
+            for all that may be the best.
+    """
 
     def largest(masks: Sequence[int]) -> list[int]:
         found: list[int] = []
         most = 0
-        for limit, mask in sorted(zip(map(bound, masks), masks, strict=True), reverse=True):
+        best = sorted(zip(map(bound, masks), masks, strict=True), reverse=True)
+        for limit, mask in best[:most_weighed]:
             if found and limit < most:
                 break
             figure = value(mask)
