@@ -14,11 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain, combinations, product
 from math import comb
 from pathlib import Path
 from statistics import fmean, median
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -35,18 +36,19 @@ from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.placement.scores import Scorer
 from gpulaunch.decide.placement.tables import read_tables, tabulate, to_bytes
-from gpulaunch.decide.placement.traffic import Traffic
 from gpulaunch.decide.request import Request
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.link import Wire, wired
-from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.records import Record, replace
 from gpulaunch.simulate.event_loop import Rules, simulate
 from gpulaunch.simulate.generate import Mix, loaded_mix
 from gpulaunch.simulate.simulated_job import SimulatedJob
+
+if TYPE_CHECKING:
+    from gpulaunch.machine.link_bandwidth import PathType
 
 ARGUMENTS = sys.argv[1:]
 QUICK = "--quick" in ARGUMENTS
@@ -77,7 +79,7 @@ PUBLISHED_MS = {
     "dgx1-v100": {2: 1.1, 3: 0.34, 4: 2.7, 5: 37.0},
     "torus-2d-16": {2: 4.5, 3: 2.5, 4: 8.3, 5: 972.0},
 }
-"""By job size, what a decision of socal-ucr/MAPA's Preserve of August 2021 took, its sleep left out.
+"""By job size, ms of a decision of socal-ucr/MAPA's Preserve of August 2021 without its sleep.
 
 It is the mean over the decisions of one of its traces of 100 jobs, run once and not in this run. An
 idle machine took it 65, 890 and 80,000 ms for 5, 6 and 8 of 8 GPUs, and 10.7 s for 5 of 16.
@@ -243,9 +245,7 @@ def print_times() -> None:
     """Print the worst decision of each machine beside its goal."""
     made = [(name, tables_of(name)) for name in GOAL_MS]
     title = "".join(f"{column:>8} {'with':14}" for column in ("without", "cold", "warm"))
-    print(
-        f"\nA decision in ms, worst over {len(PATTERNS)} patterns, all sizes\n{'':32}goal{title}"
-    )
+    print(f"\nA decision in ms, worst over {len(PATTERNS)} patterns, all sizes\n{'':32}goal{title}")
     for name, tables in made:
         topology = machine(name)
         count = len(topology.gpus)
@@ -329,7 +329,9 @@ def print_mappings() -> None:
     long = 200 if QUICK else 2_000
     print(f"\nMappings of 9 to 16 ranks on random GPUs beside {long} kicks: the slowest edge, or")
     print("for collectives the sum; and the sum where the slowest edge is the same, % lost")
-    print(f"{'':28}{'best':>11}{'mean':>8}{'worst':>8}   {'sum':>8}{'mean':>8}{'worst':>8}{'ms':>7}")
+    print(
+        f"{'':28}{'best':>11}{'mean':>8}{'worst':>8}   {'sum':>8}{'mean':>8}{'worst':>8}{'ms':>7}"
+    )
     machines = {name: [machine(name)] for name in ("torus-2d-16", "cube-mesh-16")}
     machines["random-16"] = [random_machine(seed) for seed in range(3)]
     for (name, topologies), pattern in product(machines.items(), PATTERNS.values()):
@@ -393,7 +395,7 @@ def best_cut(fabric: Fabric, size: int) -> float:
     if comb(count, size) > MOST_ENUMERATED:
         direct = fabric.direct
 
-        @lru_cache(maxsize=None)
+        @cache
         def worth(gpus: frozenset[int]) -> float:
             degrees = sorted(sum(direct[a][b] for b in gpus) for a in gpus)
             return figure(fabric.mask(gpus)) + degrees[0] / 1e3 + sum(degrees) / 1e6
@@ -423,7 +425,7 @@ def best_lasting(fabric: Fabric, size: int) -> float:
     rows, every = weights.sum(axis=1), weights.sum() // 2
     if comb(count, size) > MOST_ENUMERATED:
 
-        @lru_cache(maxsize=None)
+        @cache
         def left(gpus: frozenset[int]) -> float:
             chosen = sorted(gpus)
             within = weights[np.ix_(chosen, chosen)].sum() // 2
@@ -434,10 +436,7 @@ def best_lasting(fabric: Fabric, size: int) -> float:
     parts = np.array_split(sets, 1 + len(sets) // 200_000)
     return max(
         int(
-            (
-                2 * (every - rows[part].sum(axis=1))
-                + weights_within(weights, part).sum(axis=1)
-            ).max()
+            (2 * (every - rows[part].sum(axis=1)) + weights_within(weights, part).sum(axis=1)).max()
         )
         for part in parts
     )

@@ -18,6 +18,7 @@ from gpulaunch.decide.placement.effective import (
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper
 from gpulaunch.decide.placement.mapping import Mapping as Mapped
+from gpulaunch.decide.placement.place import MOST_KICKS
 from gpulaunch.decide.placement.scores import Scorer, Scores
 from gpulaunch.decide.placement.traffic import Traffic
 from gpulaunch.machine.catalog import load_described_machine
@@ -538,7 +539,7 @@ def test_one_gpu_has_no_effective_bandwidth(dgx1: Fabric, model: str) -> None:
 @pytest.mark.parametrize("slowest_first", [True, False])
 @pytest.mark.parametrize("seed", range(8))
 def test_mapping_of_many_ranks(pattern: str, seed: int, *, slowest_first: bool) -> None:
-    """Beyond eight ranks the order is never worse than by index; no swap or reversal helps."""
+    """Beyond eight ranks the order is no worse than by index, nor far from a long search's."""
     rng = random.Random(f"{pattern} {seed}")
     ranks = rng.randrange(EXACT_RANKS + 1, 17)
     nvlinks = random_nvlinks(rng, ranks, (0, 0, 0, 1, 2))
@@ -547,18 +548,13 @@ def test_mapping_of_many_ranks(pattern: str, seed: int, *, slowest_first: bool) 
     fabric = Fabric(machine(ranks, gpu=V100, nvlinks=nvlinks, pcie=random_pcie(rng, ranks)))
     edges = random_edges(rng, ranks) if pattern == "given" else PATTERNS[pattern].edges(ranks)
     traffic = Traffic(fabric, edges, [kind.hop for kind in fabric.kinds])
-    got = Mapper(traffic).best(range(ranks), slowest_first=slowest_first)
-
-    def merit(gpus: Sequence[int]) -> tuple[int, int]:
-        figures = traffic.figures(gpus)
-        return (
-            (figures.slowest, figures.total) if slowest_first else (figures.total, figures.slowest)
-        )
-
+    got, best = (
+        Mapper(traffic).best(range(ranks), slowest_first=slowest_first, kicks=kicks)
+        for kicks in (MOST_KICKS, 500)
+    )
+    by_index = traffic.figures(range(ranks))
     assert sorted(got.gpus) == list(range(ranks))
-    assert merit(got.gpus) >= merit(range(ranks))
-    for i, j in combinations(range(ranks), 2):
-        order = list(got.gpus)
-        assert merit([*order[:i], *order[i : j + 1][::-1], *order[j + 1 :]]) <= merit(order)
-        order[i], order[j] = order[j], order[i]
-        assert merit(order) <= merit(got.gpus)
+    if slowest_first:
+        assert got.slowest == best.slowest
+        assert got.figures >= by_index.figures
+    assert got.total >= max(0.8 * best.total, 0 if slowest_first else by_index.total)

@@ -1,8 +1,8 @@
 """The best of many sets, by figures that are compared one after the other."""
 # pure: decides on plain values
 
-from collections.abc import Callable, Iterator, Sequence
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from operator import add
 
 from gpulaunch.decide.placement.candidates import Limits
