@@ -19,14 +19,13 @@ from itertools import chain, combinations, product
 from math import comb
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Situation
 from gpulaunch.decide.placement import fabric as fabrics
-from gpulaunch.decide.placement.effective import effective_bandwidth
 from gpulaunch.decide.placement.embedding import Embedding
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES
 from gpulaunch.decide.placement.fabric import Fabric
@@ -365,81 +364,43 @@ def weights_within(weights: np.ndarray, sets: np.ndarray) -> np.ndarray:
     return sum(weights[sets, sets[:, [i]]] for i in range(sets.shape[1]))
 
 
-def exchanged(value: Callable[[frozenset[int]], float], count: int, size: int) -> float:
+def exchanged(value: Callable[[int], tuple[int, ...]], fabric: Fabric, size: int) -> int:
     """Return the most that exchanges of single GPUs lead to from random sets."""
-    draw, best = random.Random(0), 0.0
+    draw, value, best = random.Random(0), cache(value), 0
     for _ in range(3 if QUICK else 20):
-        chosen = frozenset(draw.sample(range(count), size))
-        worth, better = value(chosen), True
-        while better:
-            others = (
-                chosen - {out} | {new}
-                for out, new in product(sorted(chosen), range(count))
-                if new not in chosen
-            )
-            found = max(others, key=value)
-            better = value(found) > worth
-            if better:
-                chosen, worth = found, value(found)
-        best = max(best, worth)
+        found, chosen = fabric.mask(draw.sample(range(len(fabric.gpus)), size)), 0
+        while found != chosen:
+            chosen = found
+            swaps = product(fabric.bit, repeat=2)
+            others = [chosen ^ a ^ b for a, b in swaps if chosen & a and not chosen & b]
+            found = max([chosen, *others], key=value)
+        best = max(best, value(found)[0])
     return best
 
 
-def best_cut(fabric: Fabric, size: int) -> float:
-    """Return the widest cut of all sets of a size, or of as many as there is time for."""
+def best_known(
+    fabric: Fabric, size: int, figure: Callable[[int], int], bound: Callable[[np.ndarray], Any]
+) -> float:
+    """Return the most of a figure that any set of a size has, or the best known.
+
+    Args:
+        fabric: the links.
+        size: number of GPUs.
+        figure: the figure of a set by its mask.
+        bound: returns at least that, for sets one a row.
+    """
     count = len(fabric.gpus)
-
-    def figure(mask: int) -> int:
-        return effective_bandwidth(fabric, "cut", mask)
-
     if comb(count, size) > MOST_ENUMERATED:
-        direct = fabric.direct
-
-        @cache
-        def worth(gpus: frozenset[int]) -> float:
-            degrees = sorted(sum(direct[a][b] for b in gpus) for a in gpus)
-            return figure(fabric.mask(gpus)) + degrees[0] / 1e3 + sum(degrees) / 1e6
-
-        return float(int(exchanged(worth, count, size) // 1e6 * 1e6))
+        return exchanged(lambda mask: (figure(mask), fabric.sum_among(mask)), fabric, size)
     sets = all_sets(count, size)
-    # No cut is wider than the NVLinks of one GPU, and over PCIe it is not wider than PCIe.
-    bounds = np.concatenate(
-        [
-            weights_within(np.array(fabric.direct), part).min(axis=1)
-            for part in np.array_split(sets, 1 + len(sets) // 200_000)
-        ]
-    )
-    bounds = np.maximum(bounds, fabric.fastest_pcie)
+    parts = np.array_split(sets, 1 + len(sets) // 200_000)
+    bounds = np.concatenate([bound(part) for part in parts])
     best = 0
     for place in np.argsort(-bounds, kind="stable")[:MOST_WEIGHED]:
         if bounds[place] <= best:
             break
         best = max(best, figure(fabric.mask(map(int, sets[place]))))
     return best
-
-
-def best_lasting(fabric: Fabric, size: int) -> float:
-    """Return the most lasting bandwidth that any set leaves of an idle machine, or nearly."""
-    count = len(fabric.gpus)
-    weights = np.array(fabric.weight)
-    rows, every = weights.sum(axis=1), weights.sum() // 2
-    if comb(count, size) > MOST_ENUMERATED:
-
-        @cache
-        def left(gpus: frozenset[int]) -> float:
-            chosen = sorted(gpus)
-            within = weights[np.ix_(chosen, chosen)].sum() // 2
-            return float(2 * (every - rows[chosen].sum() + within))
-
-        return exchanged(left, count, size)
-    sets = all_sets(count, size)
-    parts = np.array_split(sets, 1 + len(sets) // 200_000)
-    return max(
-        int(
-            (2 * (every - rows[part].sum(axis=1)) + weights_within(weights, part).sum(axis=1)).max()
-        )
-        for part in parts
-    )
 
 
 def best_slowest(fabric: Fabric, problem: PlacementProblem) -> float:
@@ -485,11 +446,25 @@ def set_gap(topology: Topology, size: int, pattern: Pattern) -> tuple[float, flo
     ms = (time.process_time() - start) * 1000
     problem = found.problem
     got = problem.scores_by(problem.mask(found.gpus), POLICIES["preserve"].order(problem).by)[0]
-    fabric = problem.fabric
+    fabric, weights = problem.fabric, np.array(problem.fabric.weight)
     if pattern.collective:
-        best = best_cut(fabric, size)
+        # No cut is wider than the NVLinks of one GPU, and over PCIe it is not wider than PCIe.
+        direct = np.array(fabric.direct)
+
+        def bound(sets: np.ndarray) -> Any:
+            return np.maximum(weights_within(direct, sets).min(axis=1), fabric.fastest_pcie)
+
     else:
-        best = best_slowest(fabric, problem) if pattern.edges(size) else best_lasting(fabric, size)
+
+        def bound(sets: np.ndarray) -> Any:
+            among = weights_within(weights, sets).sum(axis=1) // 2
+            return weights.sum() - 2 * weights.sum(axis=1)[sets].sum(axis=1) + 2 * among
+
+    if pattern.edges(size) and not pattern.collective:
+        best = best_slowest(fabric, problem)
+    else:
+        by = POLICIES["preserve"].order(problem).by
+        best = best_known(fabric, size, problem.scorer.figure(by[0], by).value, bound)
     return got, max(got, best), ms
 
 
