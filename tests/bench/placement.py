@@ -152,6 +152,13 @@ def cluster() -> Topology:
 # ------------------------------------------------------------------------------------------ times
 
 
+def make_request(gpus: int, pattern: Pattern) -> Request:
+    """Ask for GPUs for a sensitive job."""
+    return Request(
+        gpus, pattern, bandwidth_sensitive=True, policy=DEFAULT_POLICY, bandwidth_model="cut"
+    )
+
+
 class Job(Record):
     """A sensitive job, and the machine that it meets."""
 
@@ -162,13 +169,7 @@ class Job(Record):
 
     def decide(self) -> Grant:
         """Decide about it."""
-        request = Request(
-            self.gpus,
-            self.pattern,
-            bandwidth_sensitive=True,
-            policy=DEFAULT_POLICY,
-            bandwidth_model="cut",
-        )
+        request = make_request(self.gpus, self.pattern)
         free = set(self.free)
         busy = [OutsideUse(g.uuid, "others") for g in self.topology.gpus if g.index not in free]
         found = decide(request, Situation(self.topology, outside=busy))
@@ -271,16 +272,13 @@ def placed_states(topology: Topology) -> Iterator[Job]:
     count = len(topology.gpus)
     mix = Mix(dict.fromkeys((1, 2, 3, 4, 5), 1.0), sensitive=1.0, mean_s=RUN_S)
     jobs = round(DAY_S * LOAD * count / (3 * RUN_S))
-    request = Request(
-        1,
-        PATTERNS["ring"],
-        bandwidth_sensitive=True,
-        policy=DEFAULT_POLICY,
-        bandwidth_model="cut",
-    )
     trace = [
         SimulatedJob(
-            i, "job", replace(request, gpus=row["gpus"]), row["arrival_s"], row["duration_s"]
+            i,
+            "job",
+            make_request(row["gpus"], PATTERNS["ring"]),
+            row["arrival_s"],
+            row["duration_s"],
         )
         for i, row in enumerate(loaded_mix(0, jobs, count, LOAD, mix))
     ]
