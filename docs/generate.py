@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpulaunch.profiles.document.schema import key_table, profile_schema
+from gpulaunch.show.policy_table import policy_table
 
 DOCS = Path(__file__).parent
 
@@ -21,9 +22,14 @@ def _profiles(text: str) -> str:
     return _with_part(text, "keys", key_table())
 
 
+def _placement(text: str) -> str:
+    return _with_part(text, "policies", policy_table())
+
+
 GENERATED: Mapping[str, Callable[[str], str]] = {
     "profile.schema.json": _profile_schema,
     "profiles.md": _profiles,
+    "placement.md": _placement,
 }
 """Name of a file in docs/ -> function that makes its text of the text it has."""
 

@@ -58,9 +58,7 @@ def test_tables_come_back(content: bytes) -> None:
 def cases(machine: Machine, rng: random.Random, number: int) -> Iterator[Case]:
     """Draw requests to a machine, for each named pattern by each policy in turn."""
     gpus = len(machine.indices)
-    # Beyond 8 GPUs lookahead is another policy where there are tables: then it knows more.
-    policies = POLICIES if gpus <= MAPPED_GPUS else POLICIES[:-1]
-    for policy, pattern in islice(cycle(product(policies, PATTERNS.values())), number):
+    for policy, pattern in islice(cycle(product(POLICIES, PATTERNS.values())), number):
         free = rng.sample(machine.indices, rng.randrange(1, gpus + 1))
         asked = rng.randrange(1, len(free) + 1)
         model = rng.choice(("cut", "cut", "cut", "mapa", "measured"))
@@ -83,7 +81,9 @@ def test_decisions_are_the_same_with_tables(seed: int) -> None:
     read_tables(fabric_of(tabulated.topology), content_of(bare.topology))
     asked = [replace(case, machine=tabulated) for case in asked]
     assert [place(case.problem(), case.policy) for case in asked] == want
-    assert fabric_of(tabulated.topology).tables.keys() >= {"cut", "among", DEFAULT_SIZES.table}
+    tables = fabric_of(tabulated.topology).tables
+    assert tables.keys() >= {"cut", "among", "chain slowest", "star slowest"}
+    assert (DEFAULT_SIZES.table in tables) == (len(bare.topology.gpus) <= 8)
 
 
 def test_tables_leave_out_what_is_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
