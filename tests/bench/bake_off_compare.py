@@ -58,11 +58,11 @@ class Loss(NamedTuple):
 
 
 def gain_of(own: Traces, other: Traces, figure: int) -> Gain:
-    """Compare two policies by the ratio of a figure, trace by trace."""
+    """Compare two policies by the ratio of a figure, trace by trace, where both have one."""
     ratios = []
     for seed in own.keys() & other.keys():
         a, b = own[seed][figure], other[seed][figure]
-        if a is not None and b is not None:
+        if a and b and a > 0 and b > 0:  # Eq. 2 of mapa-sc21 can be negative
             ratios.append(log(a / b) if MORE_IS_BETTER[figure] else log(b / a))
     mean = fmean(ratios) if ratios else 0.0
     spread = stdev(ratios) if len(ratios) > 1 else 0.0

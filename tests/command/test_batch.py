@@ -830,7 +830,8 @@ def test_a_job_that_has_changed(site: Site) -> None:
     jobs[1]["gpus"] = 2
     site.write([*jobs[:2], jobs[3], jobs[2]])
     assert said(site.run("--resume")) == "4 of 4 jobs ended with 0"
-    assert (site.home / "ran").read_text().split() == ["a", "b", "c", "b", "d", "c"]
+    ran = (site.home / "ran").read_text().split()
+    assert (sorted(ran[:3]), sorted(ran[3:])) == (["a", "b", "c"], ["b", "c", "d"])
     assert said(site.run("--resume")) == "4 of 4 jobs ended with 0"
     assert len((site.home / "ran").read_text().split()) == 6
 
