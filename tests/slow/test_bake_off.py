@@ -34,7 +34,7 @@ def test_no_policy_serves_sensitive_jobs_better_than_the_default(
     assert losses_of({cell: by_policy}, DEFAULT_POLICY) == []
     gain = gain_of(by_policy[DEFAULT_POLICY], by_policy["baseline"], FIGURES.index("slowdown"))
     assert gain.percent > 0
-    assert gain.counts
+    assert gain.errors > 2
 
 
 def test_jobs_pass_others_in_backfill() -> None:
