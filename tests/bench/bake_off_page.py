@@ -311,7 +311,7 @@ INTRODUCTION = """\
 Every policy replays the same traces of {mixes} mixes of jobs on {machines}, at loads of {loads}, with the queues {queues}, run
 times that follow the bandwidth obtained (`--time-model bandwidth`), judged by the bandwidth models {judges}. Each combination is a
 cell. In backfill each job has a time limit of three times its run time (assumed), by which others may pass it. A cell has 24
-traces of 100 jobs, 80 where another policy seemed to be better than the default, fewer for a policy that is slow on a machine.
+traces of 100 jobs, 80 where another policy seemed to be better than the default, fewer for a policy that is slow on a machine or where time ran out.
 Behind an NVSwitch all sets of GPUs are alike, and so are all policies. `topo-aware-p` differs from `topo-aware` only for jobs that ask
 for a least utility; none does here.
 
@@ -329,11 +329,14 @@ OUTLOOK = """\
 
 These are simulations: bandwidths are a model's ([bandwidth](bandwidth.md)), one constant says how much slower sensitive jobs get
 ([simulation](simulate.md)), and jobs that share a link do not slow each other down. The load of a trace is the GPU time that its jobs ask for,
-divided by what the machine has until the last one arrives; where run times are lognormal, one long job may be most of it.
+divided by what the machine has until the last one arrives; where run times are lognormal, one long job may be most of it. Equation 2 of
+mapa-sc21, the model `mapa`, was fitted to rings of 2 to 5 GPUs on one machine; for more GPUs and other machines it extrapolates, to nearly 0 GB/s
+in places, by which a job would take next to for ever: losses of tens of percent by `mapa` on 16 GPUs are of that kind.
 
-## What preserve does
+## What preserve and lookahead do
 
-It is Preserve of mapa-sc21 (Algorithm 1), as `preserve-paper` has it, with three departures. What is left over counts twice: among the GPUs
+`lookahead` is `preserve` with one score more ([why](decisions/lookahead.md)); it expects the default sizes of jobs whatever the mix, and
+`lookahead-told` those of the mix. `preserve` is Preserve of mapa-sc21 (Algorithm 1), as `preserve-paper` has it, with three departures. What is left over counts twice: among the GPUs
 that are free now (Eq. 3), and among all GPUs of the machine but the chosen ones, as it will be once those that run have left (*lasting
 bandwidth*); with Eq. 3 alone an insensitive pair goes across two sockets if that leaves another pair whole right now, and both are broken up
 for as long as it runs. Ties are chosen: sensitive jobs by effective, lasting, then aggregate bandwidth, insensitive ones by lasting, then
