@@ -330,8 +330,8 @@ OUTLOOK = """\
 These are simulations: bandwidths are a model's ([bandwidth](bandwidth.md)), one constant says how much slower sensitive jobs get
 ([simulation](simulate.md)), and jobs that share a link do not slow each other down. The load of a trace is the GPU time that its jobs ask for,
 divided by what the machine has until the last one arrives; where run times are lognormal, one long job may be most of it. Equation 2 of
-mapa-sc21, the model `mapa`, was fitted to rings of 2 to 5 GPUs on one machine; for more GPUs and other machines it extrapolates, to nearly 0 GB/s
-in places, by which a job would take next to for ever: losses of tens of percent by `mapa` on 16 GPUs are of that kind.
+mapa-sc21, the model `mapa`, was fitted to rings of 2 to 5 GPUs on one machine; for 6 GPUs and more it falls below 0 GB/s in
+places. Traces with such a figure are left out; large losses by `mapa` on 16 GPUs and on the cluster are to be read with that in mind.
 
 ## What preserve and lookahead do
 
