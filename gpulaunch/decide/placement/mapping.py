@@ -98,12 +98,20 @@ class Mapper:
         floor = self.slowest(gpus, slowest_first=True) if slowest_first else 0
         return self._figure("total", gpus, floor, slowest_first=slowest_first)
 
-    def with_fastest_edges(self, masks: Sequence[int]) -> list[int]:
-        """Return those of some sets whose best mapping has the fastest slowest edge."""
+    def with_fastest_edges(
+        self, masks: Sequence[int], most: Sequence[int] | None = None
+    ) -> list[int]:
+        """Return those of some sets whose best mapping has the fastest slowest edge.
+
+        Args:
+            masks: the sets.
+            most: by mask, what that edge is at most; None if it is not known.
+        """
         every = reduce(or_, masks)
         for floor in self.traffic.floors:
             if self._fits(every, floor):
-                found = [mask for mask in masks if self._fits(mask, floor)]
+                likely = [mask for mask in masks if most is None or most[mask] >= floor]
+                found = [mask for mask in likely if self._fits(mask, floor)]
                 if found:
                     return found
         return []

@@ -22,7 +22,7 @@ from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper
 from gpulaunch.decide.placement.search import Criterion, Guide, Weigh, bounded, plain
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
-from gpulaunch.profiles.pattern import Pattern
+from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.records import Record
 from gpulaunch.typing import Literal
 
@@ -250,11 +250,11 @@ class Scorer:
             slowest = plain(
                 lambda mask: self.mapper.slowest(self._gpus(mask), slowest_first=slowest_first)
             )
-            return (
-                Criterion(slowest.value, self.mapper.with_fastest_edges)
-                if slowest_first
-                else slowest
-            )
+            if not slowest_first:
+                return slowest
+            # A chain runs through every grid, so no grid's slowest edge is faster.
+            chain = self._table("chain slowest") if self._name.startswith("stencil") else None
+            return Criterion(slowest.value, partial(self.mapper.with_fastest_edges, most=chain))
         bound = MOST_BANDWIDTH.get(self._model)
         if bound is None or self.fabric.alike:
             return plain(self._modelled_bandwidth)
@@ -263,7 +263,10 @@ class Scorer:
     @property
     def _slowest(self) -> Sequence[int] | None:
         """The table of the pattern's slowest edges, if the machine has it."""
-        return None if self.collective else self._table(f"{self._name} slowest")
+        if self.collective:
+            return None
+        is_chain = self.edges == PATTERNS["chain"].edges(self.count)  # as a grid of 11 ranks is
+        return self._table("chain slowest" if is_chain else f"{self._name} slowest")
 
     def _table(self, name: str) -> Sequence[int] | None:
         """Return a table of the machine, if it has it; they are made for the model `cut`."""

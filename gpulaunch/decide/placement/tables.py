@@ -1,6 +1,7 @@
 """Figures of all sets of a machine's GPUs, made once, so that decisions only look them up.
 
-A decision comes out the same with tables and without, only sooner. Machines of up to 16 GPUs have
+A decision comes out the same with tables and without, only sooner, unless it gives up (explain says
+so) without them. Machines of up to 16 GPUs have
 them: for each set its cut, the sum of w over its pairs, and the slowest edge of a chain and a star;
 machines of up to 8 GPUs also that of the other built-in patterns, the best mapping of each, and
 what the next job can expect. What takes too long to be sure of is left out.
