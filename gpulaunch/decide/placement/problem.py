@@ -200,7 +200,7 @@ class PlacementProblem:
         sets = self._sets
         if sets is None:
             sets = [mask for mask in self._grow(by) if self._limits.allow(mask)]
-        return ranked(sets, self._figures((*self.musts, *by)))
+        return ranked(sets, self._criteria((*self.musts, *by)))
 
     def _grow(self, by: Sequence[ScoreName]) -> list[int]:
         """Return sets that grew, where all are too many: compact ones, or such as spare others."""
@@ -208,7 +208,7 @@ class PlacementProblem:
             self.fabric, self.count, self._limits, self.scorer.guide(by[0] if by else None)
         )
 
-    def _figures(self, by: Sequence[ScoreName]) -> list[Criterion]:
+    def _criteria(self, by: Sequence[ScoreName]) -> list[Criterion]:
         minimum = round(self.needs.least_gb_per_s * UNIT)
         return [self.scorer.figure(name, (*self.musts, *by), minimum) for name in by]
 
@@ -226,7 +226,7 @@ class PlacementProblem:
 
     def scores_by(self, mask: int, by: Sequence[ScoreName]) -> tuple[int, ...]:
         """Return the exact scores of a set, by name."""
-        return tuple(figure.value(mask) for figure in self._figures(by))
+        return tuple(criterion.value(mask) for criterion in self._criteria(by))
 
     def meets(self, mask: int) -> bool:
         """Return whether a candidate has what the job needs."""

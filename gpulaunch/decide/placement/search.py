@@ -37,7 +37,7 @@ class Criterion(Record):
 
 
 def plain(value: Weigh) -> Criterion:
-    """Return a figure that is quick."""
+    """Return a criterion whose figure is quick."""
 
     def largest(masks: Sequence[int]) -> list[int]:
         values = [value(mask) for mask in masks]
@@ -48,7 +48,7 @@ def plain(value: Weigh) -> Criterion:
 
 
 def bounded(value: Weigh, bound: Weigh, most_weighed: int | None = None) -> Criterion:
-    """Return a figure that is slow, but has a quick bound: it is at most that.
+    """Return a criterion whose figure is slow, but has a quick bound: it is at most that.
 
     Args:
         value: the figure.
@@ -74,31 +74,31 @@ def bounded(value: Weigh, bound: Weigh, most_weighed: int | None = None) -> Crit
     return Criterion(value, largest)
 
 
-def best_set(masks: Sequence[int], figures: Sequence[Criterion]) -> int:
+def best_set(masks: Sequence[int], criteria: Sequence[Criterion]) -> int:
     """Return the set with the most of the first figure, of equals of the second, and so on.
 
     Of those that are still equal it has the lowest indices.
 
     Args:
         masks: at least one set.
-        figures: the figures that decide, the first one first.
+        criteria: what decides, the first one first.
     """
-    for figure in figures:
+    for criterion in criteria:
         if len(masks) == 1:
             break
-        masks = figure.largest(masks)
+        masks = criterion.largest(masks)
     return max(masks)
 
 
-def ranked(masks: Sequence[int], figures: Sequence[Criterion]) -> Iterator[int]:
+def ranked(masks: Sequence[int], criteria: Sequence[Criterion]) -> Iterator[int]:
     """Yield sets, the best first; of the first few without the slow figures of all others."""
     left = set(masks)
     for _ in range(min(_FEW, len(left))):
-        best = best_set(list(left), figures)
+        best = best_set(list(left), criteria)
         yield best
         left.remove(best)
     yield from sorted(
-        left, key=lambda mask: (*[figure.value(mask) for figure in figures], mask), reverse=True
+        left, key=lambda mask: (*[one.value(mask) for one in criteria], mask), reverse=True
     )
 
 
