@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,10 +68,16 @@ class Host:
             yield process
 
     def leases(self) -> list[dict]:
-        """Return the live leases, as status tells of them."""
-        done = self.launcher.run("status", *DGX, "--json")
-        assert (done.returncode, done.stderr) == (0, "")
-        return json.loads(done.stdout)["leases"]
+        """Return the live leases, as status tells of them once podman answers in its time."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            done = self.launcher.run("status", *DGX, "--json")
+            assert (done.returncode, done.stderr) == (0, "")
+            leases = json.loads(done.stdout)["leases"]
+            # status waits two seconds in all; podman on a busy machine needs longer at times.
+            late = [one for one in leases if "no answer" in (one["container_problem"] or "")]
+            if not late or time.monotonic() > deadline:
+                return leases
 
     def lease(self) -> dict:
         """Return the only lease."""
