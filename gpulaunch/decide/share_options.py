@@ -234,7 +234,8 @@ def assess_group(request: Request, group: Sequence[str], residents: Sequence[Lea
     shares = _shares_of(residents)
     capacity = _capacity_of(sharing, group)
     clients = [*(share.client for share in shares), sharing.client]
-    verdict = judge(clients, capacity, sharing.bounds)
+    held = [*(share.sm_percentage for share in shares), sharing.sm_percentage]
+    verdict = judge(clients, capacity, sharing.bounds, held)
     refusal = _refusal(request, group, shares, verdict)
     allotment = prediction = None
     if refusal is None:
@@ -296,7 +297,8 @@ def _depends_on_links(request: Request, group: Sequence[str]) -> bool:
 def _allot(sharing: Sharing, shares: Sequence[Share], capacity: Capacity) -> Allotment:
     residents = [(share.client.demand, share.sm_percentage) for share in shares]
     announced = _still_to_come(sharing, shares)
-    allotment = allot_newcomer(residents, sharing.client.demand, announced, capacity)
+    client = sharing.client
+    allotment = allot_newcomer(residents, client.demand, announced, capacity, client.objective)
     asked = sharing.sm_percentage
     if asked is None:
         return allotment

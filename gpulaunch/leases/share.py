@@ -88,7 +88,10 @@ _DEMAND: FieldTable = {
     "curve": list,
     "counters": list,
     "intensity": ("memory", "compute"),
+    "utilization": ("share", "time-active"),
+    "busy_percentage": (0.0, 100.0),
 }
+_OPTIONAL = ("power_w", "counters", "intensity", "utilization", "busy_percentage")
 _OBJECTIVE: FieldTable = {
     "name": OBJECTIVES,
     "throughput_weight": (0.0, 1e6),
@@ -168,7 +171,7 @@ def _parse_demand(document: Mapping[str, Any]) -> Demand:
     Raises:
         FieldError: a field is wrong.
     """
-    required = [key for key in _DEMAND if key not in ("power_w", "counters", "intensity")]
+    required = [key for key in _DEMAND if key not in _OPTIONAL]
     where = ("share", "demand")
     demand = checked(_known(document, _DEMAND), _DEMAND, required=required, where=where)
     points = [

@@ -36,14 +36,18 @@ class Demand(Record):
 
     Attributes:
         name: name of the job's profile, or of the job, for messages.
-        sm_utilization_percentage: average SM utilization, 0-100: share of the SMs in use where
-            GPM measured it, else share of the time in which a kernel ran.
+        sm_utilization_percentage: average SM utilization, 0-100.
         memory_bandwidth_utilization_percentage: average, 0-100.
         memory_bytes: maximum device memory.
         power_w: average power; None if unknown.
         curve: throughput over the share of SMs, by ascending share; empty if not measured.
         counters: None if not counted.
         intensity: "memory" or "compute", where neither curve nor counters tell; None if unknown.
+        utilization: what both utilizations are: "share" of the SMs and of the bandwidth in use, as
+            GPM tells, or "time-active": of the time in which a kernel ran and in which memory was
+            accessed, as NVML tells; None if unknown, as published figures are.
+        busy_percentage: share of the time in which a kernel ran, 0-100, where the utilizations are
+            shares; None if unknown.
     """
 
     name: str
@@ -54,3 +58,5 @@ class Demand(Record):
     curve: tuple[CurvePoint, ...] = ()
     counters: Counters | None = None
     intensity: str | None = None
+    utilization: str | None = None
+    busy_percentage: float | None = None

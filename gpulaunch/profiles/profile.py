@@ -194,7 +194,6 @@ class Profile(Section):
         memory = self.memory_bytes
         if sm is None or bandwidth is None or memory is None:
             return None
-        intensity = self.classification.intensity
         return Demand(
             self.name,
             sm,
@@ -203,7 +202,9 @@ class Profile(Section):
             resources.power_w,
             self.curve,
             self.llc_counters,
-            intensity,
+            self.classification.intensity,
+            resources.utilization,
+            resources.time_active_percentage if resources.utilization == "share" else None,
         )
 
 

@@ -1,12 +1,11 @@
 """The memory intensity of a job, and the number of SMs that it can use: cd-search-ics18 4.1.
 
-What was measured comes first: the job's curve. Without one, the off-SM bandwidth model goes by a
-profiler's counters. It knows no stalls but those of memory, so what it says of a size is an
-estimate and marked as one.
+What was measured comes first: the job's curve. Without one, the off-SM bandwidth model tells the
+class by a profiler's counters.
 """
 # pure: decides on plain values
 
-from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
+from gpulaunch.profiles.demand import Counters, Demand
 from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.curve import fewest_sms, percentage_for, saturates
@@ -31,30 +30,6 @@ class OffSm(Record):
 
     demand_gb_per_s: float
     supply_gb_per_s: float
-
-
-class Knee(Record):
-    """The right size for a job that is alone.
-
-    Attributes:
-        sm_percentage: 1-100.
-        estimated: it comes from the off-SM model, not from a curve.
-    """
-
-    sm_percentage: int
-    estimated: bool
-
-
-class Known(Record):
-    """A curve that tells how a job does on the whole GPU.
-
-    Attributes:
-        points: one or more.
-        estimated: they come from the off-SM model; their unit is arbitrary.
-    """
-
-    points: tuple[CurvePoint, ...]
-    estimated: bool
 
 
 def is_memory_intensive(
@@ -110,46 +85,19 @@ def model_off_sm(
     )
 
 
-def curve_of(demand: Demand, capacity: Capacity) -> Known | None:
-    """Return the measured curve if it reaches the whole GPU, else that of the off-SM model.
-
-    Returns:
-        None if there is neither.
-    """
-    if saturates(demand.curve) is not None:
-        return Known(demand.curve, estimated=False)
-    model = model_off_sm(demand.counters, capacity, dram_efficiency=1.0)
-    return Known(_off_sm_curve(model, capacity), estimated=True) if model else None
-
-
-def _off_sm_curve(model: OffSm, capacity: Capacity) -> tuple[CurvePoint, ...]:
-    """Return a curve that is linear until the SMs get what there is, then flat.
-
-    Too small a share would slow the job down for as long as it runs, so this errs on the large
-    side: DRAM counts in full, and an SM draws no more than its part of the cache's bandwidth,
-    however much it could ask for.
-    """
-    drawn = min(model.demand_gb_per_s, capacity.llc_gb_per_s or 0.0)
-    if drawn <= model.supply_gb_per_s:
-        return (CurvePoint(100.0, 100.0),)
-    saturation = 100 * model.supply_gb_per_s / drawn
-    return (CurvePoint(saturation, saturation), CurvePoint(100.0, saturation))
-
-
-def find_knee(demand: Demand, capacity: Capacity) -> Knee | None:
-    """Return the fewest SMs that keep a lone job within 5 % of its best throughput.
+def find_knee(demand: Demand, capacity: Capacity) -> int | None:
+    """Return the least percentage of the SMs that keeps a lone job within 5 % of its best.
 
     Args:
         demand: demand of the job.
         capacity: what the GPU offers; without its number of SMs the answer is to 1 %.
 
     Returns:
-        None if nothing is known.
+        None if its curve does not reach the whole GPU, or it has none.
 
     Source: mps-sharing-2024 Fig. 1, right-sizing a single client.
     """
-    known = curve_of(demand, capacity)
-    if known is None:
+    if saturates(demand.curve) is None:
         return None
     sm_count = capacity.sm_count or SMS_IF_UNKNOWN
-    return Knee(percentage_for(fewest_sms(known.points, sm_count), sm_count), known.estimated)
+    return percentage_for(fewest_sms(demand.curve, sm_count), sm_count)

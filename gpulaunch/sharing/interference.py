@@ -7,10 +7,13 @@ from math import fsum
 from gpulaunch.errors import printable
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.demand import Demand
-from gpulaunch.records import Record
+from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity
+from gpulaunch.sharing.curve import saturates
+from gpulaunch.sharing.partition import Held, partition
 from gpulaunch.sharing.prediction import drawn_power, idle_power, rates, steady_gain
 from gpulaunch.sharing.slowdown import mean_slowdown
+from gpulaunch.typing import Literal
 
 MOST_FOR_THROUGHPUT = 2
 """Number of clients beyond which throughput suffers (IV.B criterion 4)."""
@@ -19,6 +22,12 @@ MOST_SMALL_FOR_THROUGHPUT = 3
 """Number of clients if all are small.
 
 The conclusions of the paper say "groups of 2-3" of low utilization.
+"""
+
+LEAST_GAIN = 1.1
+"""Throughput of a pair, against one after the other, from which its sums do not count. Ours.
+
+It is above what noise of 5 % in either figure makes.
 """
 
 _STEP = 10.0
@@ -48,6 +57,10 @@ class Bounds(Record):
     slowdown_percentage: float = 25.0
 
 
+DecidedBy = Literal["sums", "curves", "measured"]
+
+_BY_SUMS: tuple[DecidedBy, float] = ("sums", 0.0)
+
 BOUNDS = Bounds()
 """The bounds of the paper."""
 
@@ -56,8 +69,9 @@ class Sums(Record):
     """The sums over all clients of a GPU.
 
     Attributes:
-        sm_percentage: average SM utilization.
-        memory_bandwidth_percentage: average memory-bandwidth utilization.
+        sm_percentage: average SM utilization; where some tell it as a share of the SMs and others
+            as a share of the time, all of it as time.
+        memory_bandwidth_percentage: average memory-bandwidth utilization, likewise.
         memory_bytes: the most that they hold.
         power_w: average power; None if one is unknown.
         predicted_power_w: what they are predicted to draw together, the idle GPU's part counted
@@ -80,6 +94,8 @@ class Verdict(Record):
     Attributes:
         compatible: whether they may share it.
         reasons: every bound that is exceeded, with figures; empty if they may.
+        decided_by: "sums" of what they use; "curves" or "measured" where a pair's throughput, as
+            predicted from both curves or as measured, outweighs sums that are exceeded.
         notes: what is worth knowing and no reason to refuse.
         sums: what they use together.
     """
@@ -88,18 +104,30 @@ class Verdict(Record):
     reasons: tuple[str, ...]
     notes: tuple[str, ...]
     sums: Sums
+    decided_by: DecidedBy = "sums"
 
 
-def judge(clients: Sequence[Client], capacity: Capacity, bounds: Bounds = BOUNDS) -> Verdict:
+def judge(
+    clients: Sequence[Client],
+    capacity: Capacity,
+    bounds: Bounds = BOUNDS,
+    held: Held = (),
+) -> Verdict:
     """Judge whether clients may share a GPU.
 
     They must stay within the bounds, and be as few as each one's objective wants. Their order makes
     no difference, and one more client never turns a refusal into a grant.
 
+    Two clients of which more is known may exceed sums: if each was measured beside the other, or
+    if both curves were measured, and both together reach LEAST_GAIN times the throughput of one
+    after the other. A curve outweighs the sum of SM utilization alone; nothing outweighs memory.
+
     Args:
         clients: all that would be on the GPU, one at least.
         capacity: what the GPU offers.
         bounds: what they may use together.
+        held: percentage of the SMs of each client that cannot be chosen any more; None given, all
+            can.
 
     Source: mps-sharing-2024 IV.B: two workflows interfere if their average SM utilization, or their
         average memory-bandwidth utilization, sums to over 100 %, or their maximum memory to over
@@ -107,20 +135,96 @@ def judge(clients: Sequence[Client], capacity: Capacity, bounds: Bounds = BOUNDS
         2 says "under 100 %"; exactly 100 passes here. Departures: docs/decisions/interference.md.
     """
     slowdowns = _known_slowdowns(clients)
-    sums = _add_up(clients, capacity, slowdowns)
+    demands = [client.demand for client in clients]
+    unlike = _find_unlike(demands)
+    if not unlike and len(_kinds(demands)) > 1:
+        demands = list(map(_as_time, demands))
+    sums = _add_up(demands, capacity, slowdowns)
+    sm, bandwidth = _find_exceeded(sums, bounds)
+    exceeded = [*sm, *bandwidth]
+    decided_by, gain = _BY_SUMS
+    if exceeded and not any(_is_beyond(demand, bounds) for demand in demands):
+        decided_by, gain = _weigh(clients, slowdowns, capacity, held)
+    if decided_by == "sums" or (decided_by == "curves" and bandwidth):
+        decided_by, outweighed = "sums", []
+    else:
+        exceeded, outweighed = [], exceeded
     reasons = (
-        *_find_exceeded(sums, capacity, bounds),
+        *unlike,
+        *exceeded,
+        *_find_memory(sums, capacity, bounds),
         *_find_crowding(clients, capacity, bounds),
         *_find_slowdown(clients, slowdowns, bounds),
-        *_find_intolerable(clients),
+        *_find_intolerable(clients, held),
     )
-    return Verdict(not reasons, reasons, tuple(_write_notes(sums, capacity)), sums)
+    how = "measured together" if decided_by == "measured" else "by their curves"
+    notes = [
+        f"{each}, but {how} they reach {gain:.3g} of one after the other" for each in outweighed
+    ]
+    notes += _write_notes(sums, capacity)
+    return Verdict(not reasons, reasons, tuple(notes), sums, decided_by)
+
+
+def _kinds(demands: Sequence[Demand]) -> set[str]:
+    """Return what the utilizations of some jobs are; those of unknown kind go with any."""
+    return {demand.utilization for demand in demands if demand.utilization}
+
+
+def _find_unlike(demands: Sequence[Demand]) -> list[str]:
+    """Return why the utilizations of some jobs cannot be added up, if they cannot."""
+    if len(_kinds(demands)) < 2:
+        return []
+    return [
+        f"utilization of {printable(demand.name)} is a share of the SMs and that of others of the "
+        "time: its busy time is not known"
+        for demand in demands
+        if demand.utilization == "share" and demand.busy_percentage is None
+    ]
+
+
+def _as_time(demand: Demand) -> Demand:
+    """Return a demand with utilizations that are shares of the time.
+
+    Memory is accessed at most while a kernel runs.
+    """
+    if demand.utilization != "share" or demand.busy_percentage is None:
+        return demand
+    busy = max(demand.busy_percentage, demand.sm_utilization_percentage)
+    return replace(
+        demand,
+        sm_utilization_percentage=busy,
+        memory_bandwidth_utilization_percentage=busy,
+        utilization="time-active",
+    )
+
+
+def _weigh(
+    clients: Sequence[Client],
+    slowdowns: Sequence[float | None],
+    capacity: Capacity,
+    held: Held,
+) -> tuple[DecidedBy, float]:
+    """Return what outweighs sums that are exceeded, and the throughput of the clients by that.
+
+    Only a pair is known well enough.
+    """
+    if len(clients) != 2:
+        return _BY_SUMS
+    measured = not any(client.predicted for client in clients)
+    known = [slowdown for slowdown in slowdowns if slowdown is not None]
+    if len(known) == len(clients) and measured:
+        gain = fsum(1 / (1 + slowdown) for slowdown in known)
+        return ("measured", gain) if gain >= LEAST_GAIN else _BY_SUMS
+    demands = [client.demand for client in clients]
+    if any(saturates(demand.curve) is None for demand in demands):
+        return _BY_SUMS
+    gain = partition(demands, capacity, held=held).gain
+    return ("curves", gain) if gain >= LEAST_GAIN else _BY_SUMS
 
 
 def _add_up(
-    clients: Sequence[Client], capacity: Capacity, slowdowns: Sequence[float | None]
+    demands: Sequence[Demand], capacity: Capacity, slowdowns: Sequence[float | None]
 ) -> Sums:
-    demands = [client.demand for client in clients]
     powers = [demand.power_w for demand in demands if demand.power_w is not None]
     known = sorted(slowdown for slowdown in slowdowns if slowdown is not None)
     return Sums(
@@ -147,15 +251,28 @@ def _known_slowdowns(clients: Sequence[Client]) -> list[float | None]:
     return found
 
 
-def _find_exceeded(sums: Sums, capacity: Capacity, bounds: Bounds) -> Iterator[str]:
-    """Yield the bounds of the rule that are exceeded."""
+def _find_exceeded(sums: Sums, bounds: Bounds) -> list[list[str]]:
+    """Return the bounds of SM and memory-bandwidth utilization, each if it is exceeded."""
     found = (
         ("SM", sums.sm_percentage, bounds.sm_percentage),
         ("memory-bandwidth", sums.memory_bandwidth_percentage, bounds.memory_bandwidth_percentage),
     )
-    for what, value, most in found:
-        if value > most:
-            yield f"average {what} utilization {_percent_of(value, most)}"
+    return [
+        [f"average {what} utilization {_percent_of(value, most)}"] if value > most else []
+        for what, value, most in found
+    ]
+
+
+def _is_beyond(demand: Demand, bounds: Bounds) -> bool:
+    """Return whether a job exceeds a bound of utilization all by itself."""
+    return (
+        demand.sm_utilization_percentage > bounds.sm_percentage
+        or demand.memory_bandwidth_utilization_percentage > bounds.memory_bandwidth_percentage
+    )
+
+
+def _find_memory(sums: Sums, capacity: Capacity, bounds: Bounds) -> Iterator[str]:
+    """Yield whether they hold more memory than they may."""
     most_bytes = capacity.memory_bytes * bounds.memory_percentage / 100
     if sums.memory_bytes > most_bytes:
         yield f"maximum memory {_mib(sums.memory_bytes)} of at most {_mib(most_bytes)}"
@@ -202,14 +319,14 @@ def _how_known(client: Client, clients: Sequence[Client]) -> str:
     return "predicted" if beside.intersection(client.predicted) else "measured"
 
 
-def _find_intolerable(clients: Sequence[Client]) -> Iterator[str]:
+def _find_intolerable(clients: Sequence[Client], held: Held) -> Iterator[str]:
     """Yield the client predicted to lose most, if one that shares for energy or product minds."""
     tolerances = [
         client.objective.throughput_tolerance_percentage
         for client in clients
         if client.objective.name != "throughput"
     ]
-    speeds = rates([client.demand for client in clients])
+    speeds = rates([client.demand for client in clients], [own or 100 for own in held])
     slowest, name = min(
         (speed, client.demand.name) for speed, client in zip(speeds, clients, strict=True)
     )

@@ -1,21 +1,21 @@
-"""The partition of a GPU's SMs among clients of CUDA MPS.
+"""The partition of a GPU's SMs among clients of CUDA MPS: the best of some by what is predicted.
 
-A percentage is a cap and no reservation, and a client keeps its own as long as it runs. So a
-partition of a whole group is what would be best; a job that comes to others gets of it what they
-have left.
+A percentage is a cap and no reservation, and a client keeps its own as long as it runs. So what
+residents have is given, and only what newcomers get is chosen.
 """
 # pure: decides on plain values
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
-from gpulaunch.errors import printable
+from gpulaunch.leases.share import Objective
 from gpulaunch.profiles.demand import Demand
-from gpulaunch.records import Record
+from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.cd_search import Allocation, Performance, cd_search
-from gpulaunch.sharing.curve import KEPT, percentage_for, round_down, throughput_at
-from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN, curve_of, find_knee, is_memory_intensive
+from gpulaunch.sharing.cd_search import Performance, cd_search
+from gpulaunch.sharing.curve import KEPT, percentage_for, round_down
+from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN, find_knee, is_memory_intensive
+from gpulaunch.sharing.kernels import kernels_of
+from gpulaunch.sharing.prediction import rates, steady_gain, worth_of
 from gpulaunch.typing import Literal
 
 LEAST_LEFT = 10
@@ -24,28 +24,38 @@ LEAST_LEFT = 10
 Source: the smallest partition of mps-sharing-2024 Fig. 1.
 """
 
-Mode = Literal["alone", "performance", "power", "even", "unknown"]
-"""How the SMs are divided: see Partition."""
+THROUGHPUT = Objective()
+
+Mode = Literal["alone", "no caps", "even", "knees", "performance", "power"]
+"""How a partition came about: see Partition."""
+
+_STEPS = (16, 8, 4, 2, 1)
+"""Percentage points by which caps are moved to look for better ones nearby."""
+
+MOST_MOVED = 4
+"""Jobs up to which caps are moved; with each one more there are many more ways."""
+
+_DIGITS = 9  # decimals to which predictions are rounded before they are compared
+
+Held = Sequence[int | None]
+"""For each job the percentage that it has already, or None if it is still to be chosen."""
 
 
 class Partition(Record):
     """Percentages for a group of jobs.
 
     Attributes:
-        mode: alone: one job; performance, power, even: as in cd_search; unknown: an even share for
-            everybody, since no job is known to be memory-intensive and some may be.
-        sm_percentages: percentage of each job, in the order given, 1-100; they sum to 100 at most,
-            unless a share is less than an SM.
+        mode: what it was found by. alone: one job; no caps: 100 % for all that come; even: an even
+            share each; knees: the fewest SMs that each needs; performance, power: as in cd_search.
+        sm_percentages: percentage of each job, in the order given, 1-100.
+        gain: predicted throughput of all while they run, against one after the other.
         reason: why, in a sentence.
-        estimated: names of the jobs whose share rests on the off-SM model and not on a curve.
-        evaluations: how often the search asked for the performance of a job.
     """
 
     mode: Mode
     sm_percentages: tuple[int, ...]
+    gain: float
     reason: str
-    estimated: tuple[str, ...] = ()
-    evaluations: int = 0
 
 
 class Allotment(Record):
@@ -53,7 +63,8 @@ class Allotment(Record):
 
     Attributes:
         sm_percentage: its percentage, 1-100.
-        optimum: what would be best for residents, newcomer and announced jobs, in this order.
+        optimum: what would be best for residents, newcomer and announced jobs, in this order, could
+            all be chosen.
         left: 100 less the residents' percentages; under 0 if their caps overlap already.
         overlaps: its cap reaches into what residents have, or what is kept for announced jobs.
         reason: why, in a sentence.
@@ -67,144 +78,177 @@ class Allotment(Record):
 
 
 def partition(
-    demands: Sequence[Demand], capacity: Capacity, performance: Performance | None = None
+    demands: Sequence[Demand],
+    capacity: Capacity,
+    objective: Objective = THROUGHPUT,
+    held: Held = (),
 ) -> Partition:
-    """Return the percentages that are best for jobs that run together on one GPU.
+    """Return the percentages that are predicted to be best for jobs that run together on one GPU.
 
-    A job of which nobody knows whether it is memory-intensive counts as compute-intensive beside
-    one that is: it loses nothing by that. Where no job is known to be, caps that overlap let each
-    use what the others leave idle.
+    No caps, even shares, knees, and what cd_search finds are compared by the objective, and then
+    caps near the best of them. Of equals the first counts; for energy, and where all SMs a job
+    needs are known, it is the one that takes the fewest SMs of those within 5 % of the best. A job
+    of which nothing but its busy time is known counts as slower under any cap, so where that is
+    true of all, there are none.
 
     Args:
         demands: demands of the jobs, one or more.
         capacity: what the GPU offers. Without its number of SMs, percentages stand for them.
-        performance: what the search goes by; None for the jobs' curves, measured alone.
+        objective: what is to be best.
+        held: percentages that cannot be chosen any more; none given, all can.
 
-    Cost: some microseconds for each job and SM.
+    Cost: 20 us where nothing is known but busy times, else some ms.
 
-    Source: cd-search-ics18 4.2, 4.3, 7.4.3; for one job mps-sharing-2024 Fig. 1; where classes are
-        unknown NVIDIA, Multi-Process Service, on limiting resources: 100 % / (0.5 n) rather than
-        100 % / n. Departures: docs/decisions/partition.md.
+    Source: cd-search-ics18 4.2, 4.3, 7.4.3; for one job mps-sharing-2024 Fig. 1. Departures:
+        docs/decisions/partition.md.
     """
-    if len(demands) == 1:
+    if len(demands) == 1 and not any(held):
         return _partition_alone(demands[0], capacity)
-    classes = [is_memory_intensive(demand, capacity) for demand in demands]
-    found = cd_search(
-        [known is True for known in classes],
-        capacity.sm_count or SMS_IF_UNKNOWN,
-        performance or _performance_by_curves(demands, capacity),
-    )
-    mode: Mode = "unknown" if found.mode == "even" and None in classes else found.mode
-    memory = [demand for demand, known in zip(demands, classes, strict=True) if known]
-    estimated = [demand for demand in memory if _is_estimated(demand, capacity)]
-    uncurved = [demand for demand in memory if curve_of(demand, capacity) is None]
-    if mode == "unknown":
-        percentages = _make_overlapping(len(classes))
-    else:
-        percentages = _make_percentages(classes, found, capacity.sm_count)
-    reasons = [*_explain(demands, classes, mode, estimated), *_explain_uncurved(uncurved)]
-    names = tuple(demand.name for demand in estimated)
-    return Partition(mode, percentages, "; ".join(reasons), names, found.evaluations)
+    everyone = zip(demands, held or [None] * len(demands), range(len(demands)), strict=True)
+    order = sorted(everyone, key=lambda one: repr(one[:2]))  # which comes first makes no difference
+    found = _best([one[0] for one in order], [one[1] for one in order], capacity, objective)
+    percentages = {place: own for (*_, place), own in zip(order, found.sm_percentages, strict=True)}
+    return replace(found, sm_percentages=tuple(percentages[place] for place in sorted(percentages)))
+
+
+def _best(
+    demands: Sequence[Demand], fixed: Held, capacity: Capacity, objective: Objective
+) -> Partition:
+    compared = _Comparison(demands, capacity, objective, fixed)
+    if all(kernels.sms == 1.0 and not kernels.curve for kernels in map(kernels_of, demands)):
+        return compared.told("no caps", compared.with_caps(100))
+    found: dict[tuple[int, ...], Mode] = {}
+    for mode, percentages in _candidates(demands, capacity, fixed):
+        found.setdefault(compared.with_held(percentages), mode)
+    best = max(found, key=compared.worth)
+    if objective.name == "energy":
+        near = [one for one in found if compared.speed(one) >= KEPT * compared.speed(best)]
+        best = min(near, key=sum)
+        return compared.told(found[best], best)
+    return compared.told(found[best], compared.climb(best) if len(demands) <= MOST_MOVED else best)
+
+
+class _Comparison:
+    """Compares partitions of some jobs by an objective."""
+
+    def __init__(
+        self,
+        demands: Sequence[Demand],
+        capacity: Capacity,
+        objective: Objective,
+        held: Held,
+    ) -> None:
+        self._demands, self._capacity, self._objective = demands, capacity, objective
+        self._held = held
+        self._known: dict[tuple[int, ...], tuple[float, float]] = {}
+
+    def with_held(self, percentages: Sequence[int]) -> tuple[int, ...]:
+        """Return percentages with those that cannot be chosen in their places."""
+        return tuple(
+            one if held is None else held for one, held in zip(percentages, self._held, strict=True)
+        )
+
+    def with_caps(self, percentage: int) -> tuple[int, ...]:
+        """Return the same percentage for all that can be chosen."""
+        return self.with_held([percentage] * len(self._demands))
+
+    def worth(self, percentages: tuple[int, ...]) -> tuple[float, float]:
+        """Return what the objective wants most, then the speed of the slowest."""
+        if percentages not in self._known:
+            gain = steady_gain(self._demands, self._capacity, percentages)
+            slowest = min(rates(self._demands, percentages))
+            self._known[percentages] = (
+                round(worth_of(gain, self._objective), _DIGITS),
+                round(slowest, _DIGITS),
+            )
+        return self._known[percentages]
+
+    def speed(self, percentages: tuple[int, ...]) -> float:
+        """Return the predicted throughput of all, against one after the other."""
+        return steady_gain(self._demands, self._capacity, percentages).throughput
+
+    def climb(self, percentages: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the percentages that small steps lead to, each better than the one before."""
+        for step in _STEPS:
+            better = percentages
+            while better:
+                percentages = better
+                near = max(self._near(percentages, step), key=self.worth, default=percentages)
+                better = near if self.worth(near) > self.worth(percentages) else ()
+        return percentages
+
+    def _near(self, percentages: tuple[int, ...], step: int) -> Iterator[tuple[int, ...]]:
+        """Yield percentages of which one is more or less, or one has what another gives."""
+        free = [i for i, held in enumerate(self._held) if held is None]
+        for i in free:
+            for j in [None, *free]:
+                changed = list(percentages)
+                changed[i] -= step
+                if j is not None and j != i:
+                    changed[j] += step
+                elif j == i:
+                    changed[i] += 2 * step
+                if all(1 <= one <= 100 for one in changed):
+                    yield tuple(changed)
+
+    def told(self, mode: Mode, percentages: tuple[int, ...]) -> Partition:
+        """Return a partition with its reason."""
+        gain = self.speed(percentages)
+        beside = self.speed(self.with_caps(max(1, 100 // len(self._demands))))
+        reason = f"{_REASONS[mode]}; predicted throughput {gain:.3g} of one after the other"
+        if round(beside, 2) != round(gain, 2):
+            reason += f", {beside:.3g} with even shares"
+        return Partition(mode, percentages, gain, reason)
+
+
+_REASONS: dict[Mode, str] = {
+    "no caps": "no caps, so that each uses what the others leave idle",
+    "even": "an even share each",
+    "knees": "the fewest SMs that keep each within 5 % of its best throughput",
+    "performance": "memory-intensive jobs get the SMs that they need, the others the rest",
+    "power": "the SMs that memory-intensive jobs need; the rest stays idle",
+}
 
 
 def _partition_alone(demand: Demand, capacity: Capacity) -> Partition:
     """Return the share of a lone job; all SMs where nobody could use what it would leave."""
-    known = find_knee(demand, capacity)
-    if known is None:
-        return Partition("alone", (100,), "alone, and its curve is not known: all SMs")
-    estimated = (demand.name,) if known.estimated else ()
-    if 100 - known.sm_percentage < LEAST_LEFT:
-        return Partition("alone", (100,), "alone, and it makes use of all SMs", estimated)
-    how = ", as estimated from its counters" if known.estimated else ""
-    reason = (
-        f"alone: {known.sm_percentage} % of the SMs keep it within 5 % of its best throughput{how}"
-    )
-    return Partition("alone", (known.sm_percentage,), reason, estimated)
+    knee = find_knee(demand, capacity)
+    if knee is None:
+        return Partition("alone", (100,), 1.0, "alone, and its curve is not known: all SMs")
+    if 100 - knee < LEAST_LEFT:
+        return Partition("alone", (100,), 1.0, "alone, and it makes use of all SMs")
+    reason = f"alone: {knee} % of the SMs keep it within 5 % of its best throughput"
+    return Partition("alone", (knee,), rates([demand], [knee])[0], reason)
 
 
-def _performance_by_curves(demands: Sequence[Demand], capacity: Capacity) -> Performance:
-    """Return performance on the jobs' own curves, whatever the others have.
+def _candidates(
+    demands: Sequence[Demand], capacity: Capacity, held: Held
+) -> Iterator[tuple[Mode, Sequence[int]]]:
+    """Yield percentages to compare, and what they come from."""
+    jobs, sm_count = len(demands), capacity.sm_count
+    yield "no caps", [100] * jobs
+    yield "even", [round_down(100 // jobs, sm_count)] * jobs
+    knees = [find_knee(demand, capacity) for demand in demands]
+    yield "knees", [knee or 100 for knee in knees]
+    needed = sum(own or knee or 0 for own, knee in zip(held, knees, strict=True))
+    others = sum(own is None and knee is None for own, knee in zip(held, knees, strict=True))
+    if others and needed < 100:
+        rest = round_down((100 - needed) // others, sm_count)
+        yield "knees", [knee or rest for knee in knees]
+    yield _search(demands, capacity)
 
-    A job that is only said to be memory-intensive has no curve: until one says how few SMs are
-    enough, whatever is less than an even share counts as too little.
-    """
-    curves = [curve_of(demand, capacity) for demand in demands]
+
+def _search(demands: Sequence[Demand], capacity: Capacity) -> tuple[Mode, list[int]]:
+    """Return what the search of cd-search-ics18 finds with predicted performance."""
     sm_count = capacity.sm_count or SMS_IF_UNKNOWN
-    even = max(1, sm_count // len(demands))
+    classes = [is_memory_intensive(demand, capacity) is True for demand in demands]
 
-    def performance(job: int, sms: Sequence[int]) -> float:
-        curve = curves[job]
-        if curve is None:
-            return 1.0 if sms[job] >= even else KEPT * sms[job] / even
-        return throughput_at(curve.points, 100 * sms[job] / sm_count)
+    def percentages(sms: Sequence[int]) -> list[int]:
+        return [min(100, percentage_for(n, sm_count)) for n in sms]
 
-    return performance
-
-
-def _is_estimated(demand: Demand, capacity: Capacity) -> bool:
-    curve = curve_of(demand, capacity)
-    return curve is not None and curve.estimated
-
-
-def _make_percentages(
-    classes: Sequence[bool | None], found: Allocation, sm_count: int | None
-) -> tuple[int, ...]:
-    """Return percentages for SMs that a search found.
-
-    Memory-intensive jobs get what gives them their SMs, but no more than an even share; the others
-    divide what is left.
-    """
-    jobs = len(classes)
-    most = max(1, 100 // jobs)
-    needed = [
-        min(most, percentage_for(sms, sm_count or SMS_IF_UNKNOWN)) if known else 0
-        for known, sms in zip(classes, found.sms, strict=True)
-    ]
-    others = sum(not known for known in classes)
-    share = round_down((100 - sum(needed)) // others, sm_count) if others else 0
-    return tuple(percentage or share for percentage in needed)
-
-
-def _make_overlapping(jobs: int) -> tuple[int, ...]:
-    """Return twice an even share for each job."""
-    return (max(1, min(100, 200 // jobs)),) * jobs
-
-
-def _explain(
-    demands: Sequence[Demand],
-    classes: Sequence[bool | None],
-    mode: Mode,
-    estimated: Sequence[Demand],
-) -> Iterable[str]:
-    """Yield why, in clauses; names are sorted, so that the order of jobs makes no difference."""
-    pairs = list(zip(demands, classes, strict=True))
-    memory = _names(demand for demand, known in pairs if known)
-    unknown = _names(demand for demand, known in pairs if known is None)
-    kept = "the fewest SMs that keep within 5 % of an even share's throughput"
-    if mode == "performance":
-        yield f"memory-intensive: {memory}: {kept}; the rest is divided evenly"
-    elif mode == "power":
-        yield f"all are memory-intensive: {kept}; the rest stays idle"
-    elif mode == "even":
-        yield "all are compute-intensive: an even share each"
-    else:
-        yield "twice an even share each, so that none idles while others pause"
-    if unknown:
-        yield f"neither a curve nor counters say whether memory-intensive: {unknown}"
-    if estimated:
-        yield f"estimated from counters: {_names(estimated)}"
-
-
-def _explain_uncurved(demands: Sequence[Demand]) -> Iterable[str]:
-    if demands:
-        yield f"no curve says how few SMs are enough, so an even share each: {_names(demands)}"
-
-
-def _names(demands: Iterable[Demand]) -> str:
-    counts = Counter(printable(demand.name) for demand in demands)
-    return ", ".join(
-        f"{count} x {name}" if count > 1 else name for name, count in sorted(counts.items())
-    )
+    performance: Performance = lambda job, sms: rates(demands, percentages(sms))[job]  # noqa: E731
+    found = cd_search(classes, sm_count, performance)
+    return found.mode, percentages(found.sms)
 
 
 def allot_newcomer(
@@ -212,15 +256,12 @@ def allot_newcomer(
     newcomer: Demand,
     announced: Sequence[Demand],
     capacity: Capacity,
+    objective: Objective = THROUGHPUT,
 ) -> Allotment:
     """Return what a job gets that comes to a GPU where no resident can be resized.
 
-    1. Without residents: its part of the partition of all that are announced; alone, what it can
-       make use of.
-    2. Residents leave 10 % or more, apart from what announced jobs will get: a memory-intensive job
-       takes its part of the partition, or what is left if that is less; any other job takes all
-       that is left.
-    3. They leave less: its part of the partition. Caps overlap then, and jobs meet on the same SMs.
+    It is its part of the best partition in which residents have what they have. Alone it starts at
+    what it can make use of, so that others find room.
 
     Args:
         residents: for each job that is there its demand and its percentage, 1-100. Their order
@@ -228,35 +269,20 @@ def allot_newcomer(
         newcomer: demand of the job that comes.
         announced: demands of jobs of the group that are still to come, without the newcomer.
         capacity: what the GPU offers.
+        objective: what is to be best.
 
     Source: cd-search-ics18 4: a new arrival restarts the search. Departure: here it cannot, since
-        MPS fixes a client's percentage when it starts; so the search's result counts for the
-        newcomer alone.
+        MPS fixes a client's percentage when it starts.
     """
-    optimum = partition([*(demand for demand, _ in residents), newcomer, *announced], capacity)
-    own = optimum.sm_percentages[len(residents)]
-    reserved = sum(optimum.sm_percentages[len(residents) + 1 :])
+    demands = [*(demand for demand, _ in residents), newcomer, *announced]
+    held = [*(percentage for _, percentage in residents), *[None] * (1 + len(announced))]
+    optimum = partition(demands, capacity, objective)
+    found = partition(demands, capacity, objective, held) if residents else optimum
+    own, *later = found.sm_percentages[len(residents) :]
     left = 100 - sum(percentage for _, percentage in residents)
-    room = left - reserved
-    if not residents:
-        reason = optimum.reason
-        if announced:
-            reason = f"its part of {len(announced) + 1} announced jobs: {reason}"
-        return Allotment(own, optimum, left, overlaps=own > room, reason=reason)
-    kept = f", less {reserved} % for jobs to come" if reserved else ""
-    there = f"the jobs that are there leave {max(0, left)} %{kept}: "
-    if room < LEAST_LEFT:
-        reason = f"{there}too little, so it gets its part of the best partition, {own} %"
-        return Allotment(own, optimum, left, overlaps=own > room, reason=reason)
-    if is_memory_intensive(newcomer, capacity) and own <= room:
-        return Allotment(
-            own,
-            optimum,
-            left,
-            overlaps=False,
-            reason=f"{there}it is memory-intensive and needs {own} %",
-        )
-    taken = round_down(room, capacity.sm_count)
-    return Allotment(
-        taken, optimum, left, overlaps=taken > room, reason=f"{there}it gets all of that"
-    )
+    reason = found.reason
+    if residents:
+        reason = f"beside {100 - left} % of the jobs that are there: {reason}"
+    elif announced:
+        reason = f"its part of {len(announced) + 1} announced jobs: {reason}"
+    return Allotment(own, optimum, left, overlaps=own > left - sum(later), reason=reason)

@@ -22,6 +22,7 @@ from gpulaunch.sharing.prediction import (
     normalized_turnaround,
     run_together,
     system_throughput,
+    worth_of,
 )
 
 
@@ -338,7 +339,8 @@ def _why_alone(ready: Sequence[Workflow], most: int, site: PlanSite) -> str:
 def _predict_group(flows: Sequence[Workflow], gpu: int, start_s: float, site: PlanSite) -> Group:
     """Return a group with its predicted costs."""
     demands = [flow.demand for flow in flows]
-    caps = partition(demands, site.capacity).sm_percentages if len(flows) > 1 else ()
+    together = len(flows) > 1
+    caps = partition(demands, site.capacity, site.objective).sm_percentages if together else ()
     solos = [Solo(flow.demand, flow.alone_s) for flow in flows]
     run = run_together(solos, site.capacity, caps, site.idle_w)
     cost, alone = Cost(run.time_s, run.energy_j), [flow.alone_s for flow in flows]
@@ -394,19 +396,13 @@ def compare_configurations(job: PlannedJob, site: PlanSite) -> Configurations:
         tasks = job.repetitions // workflows
         group = _predict_group([Workflow(job, 1, tasks)] * workflows, 0, 0.0, site)
         choices.append(Configuration(tasks, workflows, group.cost, group.gain))
-    best = max(choices, key=lambda choice: (_worth(choice.gain, site.objective), -choice.workflows))
+    best = max(
+        choices,
+        key=lambda choice: (round(worth_of(choice.gain, site.objective), 9), -choice.workflows),
+    )
     return Configurations(job, tuple(choices), best, limits)
 
 
 def _divisors(number: int) -> list[int]:
     small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
     return sorted({*small, *(number // divisor for divisor in small)})
-
-
-def _worth(gain: Gain, objective: Objective) -> float:
-    """Return what the objective wants most; an efficiency that is unknown counts as 1."""
-    if objective.name == "throughput":
-        return round(gain.throughput, 9)
-    if objective.name == "energy":
-        return round(gain.energy_efficiency or 1.0, 9)
-    return round(gain.log_product(objective.throughput_weight, objective.energy_weight), 9)

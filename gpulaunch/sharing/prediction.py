@@ -9,10 +9,11 @@ leave out.
 from collections.abc import Sequence
 from math import fsum, log
 
-from gpulaunch.profiles.demand import CurvePoint, Demand
+from gpulaunch.leases.share import Objective
+from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.curve import throughput_at
+from gpulaunch.sharing.kernels import Kernels, kernels_of
 
 IDLE_SHARE = 0.19
 """Power of a GPU that jobs hold and that runs no kernel, as a share of its limit.
@@ -23,6 +24,8 @@ Source: the line of least squares through average power over average SM utilizat
     of mps-sharing-2024 Table II meets 0 % at 56.9 W, 19 % of that card's 300 W. Estimated: single
     tasks lie up to 45 W off the line.
 """
+
+_MANY = 6  # jobs whose cases are too many to tell all apart
 
 
 class Solo(Record):
@@ -57,14 +60,17 @@ class Together(Record):
 def rates(demands: Sequence[Demand], percentages: Sequence[float] = ()) -> tuple[float, ...]:
     """Return the predicted speed of each job beside the others, as a share of its speed alone.
 
-    A job's kernels run in the share u of its time. Meanwhile those of the others want U - u of the
-    GPU, and that part of its time stretches by as much: rate = 1 / (1 + u (U - u)). A job alone has
-    1, two that never pause 1/2 each.
+    A job's kernels run in the share u of its time. Each other job runs kernels meanwhile with the
+    probability of its own busy time. Where those that run then want more SMs or more bandwidth
+    than there are, that part of the job's time stretches by as much. Kernels want all SMs but as
+    far as a curve or the share of SMs in use tells that fewer are enough, and no more than their
+    cap. Two jobs that never pause and want all have 1/2 each.
 
     Args:
         demands: demands of all jobs on the GPU.
-        percentages: cap of each job in SMs, 0-100; where a job's curve says that it is slower under
-            its cap than this, it is as slow as that. None given, none are capped.
+        percentages: cap of each job in SMs, above 0, 100 at most; none given, none are capped.
+
+    Cost: 5 us for each job where none has a curve; 20 us for each of a pair with curves.
 
     Source: ours. mps-sharing-2024 says that interference comes with utilization, and has no model.
 
@@ -72,23 +78,59 @@ def rates(demands: Sequence[Demand], percentages: Sequence[float] = ()) -> tuple
         >>> rates([Demand("a", 50, 0, 0), Demand("b", 50, 0, 0)])
         (0.8, 0.8)
     """
-    shares = [demand.sm_utilization_percentage / 100 for demand in demands]
-    total = fsum(shares)
-    contended = [1 / (1 + share * max(0.0, total - share)) for share in shares]
-    if not percentages:
-        return tuple(contended)
-    capped = [
-        capped_rate(demand.curve, cap) for demand, cap in zip(demands, percentages, strict=True)
-    ]
-    return tuple(map(min, contended, capped))
+    kernels = [kernels_of(demand) for demand in demands]
+    shares = [percentage / 100 for percentage in percentages] or [1.0] * len(kernels)
+    wanted = [min(one.sms, share) for one, share in zip(kernels, shares, strict=True)]
+    capped = [one.speed(share) for one, share in zip(kernels, shares, strict=True)]
+    drawn = [one.bandwidth * speed for one, speed in zip(kernels, capped, strict=True)]
+    alike = min(wanted, default=1.0) == 1.0  # then bandwidth is never short before SMs are
+    known: dict[tuple[Kernels, float], float] = {}  # jobs of a kind fare alike
+    for i, (one, share) in enumerate(zip(kernels, shares, strict=True)):
+        if (one, share) in known:
+            continue
+        others = [j for j in range(len(kernels)) if j != i]
+        if alike:
+            stretch = 1 + fsum([kernels[j].busy for j in others])
+        else:
+            states = _states([(kernels[j].busy, wanted[j], drawn[j]) for j in others])
+            stretch = fsum(
+                chance / _speed(one, share, capped[i], wanted[i] + sms, drawn[i] + bandwidth)
+                for (sms, bandwidth), chance in states.items()
+            )
+        known[one, share] = 1 / (1 + one.busy * (stretch - 1))
+    return tuple(known[case] for case in zip(kernels, shares, strict=True))
 
 
-def capped_rate(curve: Sequence[CurvePoint], percentage: float) -> float:
-    """Return the speed under a cap of SMs, as a share of that with all of them.
+def _speed(one: Kernels, cap: float, capped: float, sms: float, bandwidth: float) -> float:
+    """Return the speed of kernels while all that run want so much, as a share of that alone.
 
-    It is more than 1 if the curve falls, and 1 without a curve.
+    They have their part of the SMs all the time, or all SMs for their part of the time, whichever
+    is better for them.
     """
-    return throughput_at(curve, percentage) / throughput_at(curve, 100) if curve else 1.0
+    speed = capped
+    if sms > 1:
+        speed = max(one.speed(min(cap, one.sms) / sms), capped / sms)
+    return min(speed, capped / max(1.0, bandwidth))
+
+
+def _states(
+    others: Sequence[tuple[float, float, float]],
+) -> dict[tuple[float, float], float]:
+    """Return what others want of SMs and bandwidth at a time, with the probability of each case.
+
+    Args:
+        others: of each job its busy time, and what it wants then.
+    """
+    digits = 9 if len(others) < _MANY else 2
+    states = {(0.0, 0.0): 1.0}
+    for busy, sms, bandwidth in others:
+        found: dict[tuple[float, float], float] = {}
+        for (some, used), chance in states.items():
+            both = round(some + sms, digits), round(used + bandwidth, digits)  # so that cases meet
+            found[some, used] = found.get((some, used), 0.0) + chance * (1 - busy)
+            found[both] = found.get(both, 0.0) + chance * busy
+        states = found
+    return states
 
 
 def idle_power(capacity: Capacity, measured_w: float | None = None) -> float | None:
@@ -289,15 +331,31 @@ class Gain(Record):
         )
 
 
-def steady_gain(demands: Sequence[Demand], capacity: Capacity) -> Gain:
+def steady_gain(
+    demands: Sequence[Demand], capacity: Capacity, percentages: Sequence[float] = ()
+) -> Gain:
     """Return the gain while all of them run, whatever their durations.
 
     One after the other, each would do the same work.
+
+    Args:
+        demands: demands of all jobs on the GPU.
+        capacity: what the GPU offers.
+        percentages: cap of each job; none given, none are capped.
     """
-    at = pace(demands, capacity, idle_w=idle_power(capacity))
+    at = pace(demands, capacity, percentages, idle_power(capacity))
     if not at.power_w:
         return Gain(fsum(at.speeds), None)
     alone = fsum(
         (demand.power_w or 0.0) * speed for demand, speed in zip(demands, at.speeds, strict=True)
     )
     return Gain(fsum(at.speeds), alone / at.power_w)
+
+
+def worth_of(gain: Gain, objective: Objective) -> float:
+    """Return what an objective wants most; an efficiency that is unknown counts as 1."""
+    if objective.name == "throughput":
+        return gain.throughput
+    if objective.name == "energy":
+        return gain.energy_efficiency or 1.0
+    return gain.log_product(objective.throughput_weight, objective.energy_weight)

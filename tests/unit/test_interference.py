@@ -19,7 +19,6 @@ from gpulaunch.sharing.prediction import (
     IDLE_SHARE,
     Gain,
     Solo,
-    capped_rate,
     drawn_power,
     idle_power,
     normalized_turnaround,
@@ -425,18 +424,48 @@ CURVE = (CurvePoint(20, 40.0), CurvePoint(50, 80.0), CurvePoint(100, 100.0))
     ("cap", "rate"), [(100, 1), (50, 0.8), (35, 0.6), (20, 0.4), (10, 0.2), (75, 0.9)]
 )
 def test_a_cap_is_read_off_the_curve(cap, rate) -> None:
-    """Between the points of a curve the rate is on the line, under the first on the line to 0."""
-    assert capped_rate(CURVE, cap) == pytest.approx(rate)
-    assert capped_rate((), cap) == 1.0
-    demand = replace(busy(50), curve=CURVE)
-    assert rates([demand, busy(50)], (cap, 100)) == pytest.approx((min(0.8, rate), 0.8))
+    """Alone, a job is as fast under a cap as its curve says."""
+    assert rates([replace(busy(50), curve=CURVE)], (cap,)) == (pytest.approx(rate),)
+
+
+def test_a_cap_without_a_curve() -> None:
+    """Where nothing says that fewer SMs are enough, kernels are slower by what is taken."""
+    assert rates([busy(50)], (50,)) == (1 / (0.5 + 0.5 / 0.5),)
+
+
+def test_kernels_that_leave_sms_idle() -> None:
+    """Where share of SMs and busy time are known, kernels that fit beside each other do not meet.
+
+    By hand: 40 % of the SMs in 80 % of the time are half of the SMs while a kernel runs. Two such
+    fit, three do not: while both others run, which they do in 0.64 of the time, all take 1.5 times
+    as long.
+    """
+    half = replace(busy(40), utilization="share", busy_percentage=80.0)
+    assert rates([half, half]) == (1.0, 1.0)
+    assert rates([half, half], (50, 50)) == (1.0, 1.0)
+    stretch = 0.8 * (1 + 0.64 * 0.5) + 0.2
+    assert rates([half] * 3) == pytest.approx([1 / stretch] * 3)
+
+
+def test_bandwidth_that_runs_short() -> None:
+    """Kernels that need few SMs slow each other where they use most of the bandwidth.
+
+    By hand: 20 % of the SMs are enough, and 45 % of the bandwidth in half of the time are 90 %
+    while a kernel runs. Both want 180 % then: 1.8 times as long, in half of the time.
+    """
+    flat = tuple(CurvePoint(p, min(p, 20)) for p in range(5, 101, 5))
+    bound = replace(busy(50), memory_bandwidth_utilization_percentage=45.0, curve=flat)
+    assert rates([bound, bound]) == pytest.approx([1 / (0.5 + 0.5 * 1.4)] * 2)
+    light = replace(bound, memory_bandwidth_utilization_percentage=10.0)
+    assert rates([light, light]) == (1.0, 1.0)
 
 
 def test_prediction_of_a_group() -> None:
     """STP is the sum of speeds, ANTT the mean of slowdowns, at caps and within the power limit."""
     pair = [replace(busy(50), curve=CURVE), busy(50)]
     found = predict(pair, A100X, (35, 65))
-    assert as_list(found) == pytest.approx([0.6 + 0.8, (1 / 0.6 + 1 / 0.8) / 2])
+    capped = 1 / (0.5 + 0.5 / 0.65)
+    assert as_list(found) == pytest.approx([0.6 + capped, (1 / 0.6 + 1 / capped) / 2])
     hot = [busy(50, power_w=300.0), busy(50, power_w=300.0)]
     speeds = pace(hot, A100X, idle_w=idle_power(A100X)).speeds
     assert sum(speeds) < 1.6
@@ -451,6 +480,91 @@ def test_gain() -> None:
     assert gain.product(2, 1) == pytest.approx(gain.throughput**2 * gain.energy_efficiency)
     assert steady_gain([busy(50)], A100X) == Gain(1.0, None)
     assert Gain(1.6, None).product(1, 1) is None
+
+
+# what outweighs sums
+
+
+def curved(sm: float, knee: int, **options) -> Demand:
+    """Return a job that no more SMs than its knee make faster."""
+    points = tuple(CurvePoint(p, min(p, knee)) for p in range(5, 101, 5))
+    return replace(busy(sm, **options), name=f"{sm}-{knee}", curve=points)
+
+
+def verdict(*demands: Demand, **options) -> tuple[bool, str]:
+    found = judge([Client(demand) for demand in demands], A100X, **options)
+    return found.compatible, found.decided_by
+
+
+def test_curves_outweigh_the_sum_of_sms() -> None:
+    """Two jobs that never pause share a GPU if their curves say that it pays by 10 %."""
+    linear, flat = curved(95, 100), curved(95, 30)
+    assert verdict(linear, flat) == (True, "curves")
+    assert verdict(linear, linear) == (False, "sums")
+    assert verdict(replace(linear, curve=()), flat) == (False, "sums")
+    (note,) = judge([Client(linear), Client(flat)], A100X).notes
+    assert note == (
+        "average SM utilization 190 % of at most 100 %, but by their curves they reach 1.7 of one "
+        "after the other"
+    )
+
+
+def test_caps_that_are_held_count() -> None:
+    """Beside a resident that takes the whole GPU a curve promises less than before it came."""
+    linear, flat = curved(95, 100), curved(95, 30)
+    free = judge([Client(linear), Client(flat)], A100X)
+    held = judge([Client(linear), Client(flat)], A100X, held=(100, None))
+    assert "reach 1.7 " in free.notes[0]
+    assert "reach 1.57" in held.notes[0]
+
+
+def test_curves_outweigh_neither_bandwidth_nor_memory() -> None:
+    """Bandwidth that is short, and memory, count whatever curves say; so do sums of three."""
+    linear, flat = curved(95, 100), curved(95, 30)
+    loud = [replace(one, memory_bandwidth_utilization_percentage=60.0) for one in (linear, flat)]
+    large = [replace(one, memory_bytes=50 << 30) for one in (linear, flat)]
+    assert verdict(*loud) == (False, "sums")
+    assert verdict(*large) == (False, "curves")
+    assert verdict(linear, flat, busy(1)) == (False, "sums")
+
+
+def test_a_measured_pair_outweighs_bandwidth() -> None:
+    """A pair that was measured to gain 10 % shares a GPU, whatever sums to over 100 %."""
+    one, other = (
+        replace(busy(70), name=name, memory_bandwidth_utilization_percentage=60.0) for name in "ab"
+    )
+
+    def judged(slowdown: float, **options) -> tuple[bool, str]:
+        clients = [
+            Client(one, slowdowns={"b": slowdown}, **options),
+            Client(other, slowdowns={"a": slowdown}, **options),
+        ]
+        found = judge(clients, A100X, Bounds(slowdown_percentage=100.0))
+        return found.compatible, found.decided_by
+
+    assert judged(0.5) == (True, "measured")
+    assert judged(0.9) == (False, "sums")
+    assert judged(0.5, predicted=("a", "b")) == (False, "sums")
+
+
+# figures of two kinds
+
+
+def test_time_and_share_are_never_added() -> None:
+    """A share of the SMs is turned into busy time beside jobs that tell that, or refused."""
+    timed = replace(busy(50), name="timed", utilization="time-active")
+    shared = replace(busy(45), name="shared", utilization="share")
+    known = replace(shared, busy_percentage=100.0)
+    assert verdict(timed, timed) == (True, "sums")
+    assert verdict(shared, shared) == (True, "sums")
+    assert verdict(busy(50), shared) == (True, "sums")
+    found = judge([Client(timed), Client(known)], A100X)
+    assert found.reasons[0] == "average SM utilization 150 % of at most 100 %"
+    found = judge([Client(timed), Client(shared)], A100X)
+    assert found.reasons[0] == (
+        "utilization of shared is a share of the SMs and that of others of the time: its busy time "
+        "is not known"
+    )
 
 
 # rank_group
