@@ -14,8 +14,8 @@ from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Performance, cd_search
 from gpulaunch.sharing.curve import KEPT, percentage_for, round_down
 from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN, find_knee, is_memory_intensive
-from gpulaunch.sharing.kernels import kernels_of
-from gpulaunch.sharing.prediction import rates, steady_gain, worth_of
+from gpulaunch.sharing.kernels import Kernels, kernels_of
+from gpulaunch.sharing.prediction import gain_at, idle_power, pace_at, rates, speeds_of, worth_of
 from gpulaunch.typing import Literal
 
 LEAST_LEFT = 10
@@ -35,7 +35,7 @@ _STEPS = (16, 8, 4, 2, 1)
 MOST_MOVED = 4
 """Jobs up to which caps are moved; with each one more there are many more ways."""
 
-_DIGITS = 9  # decimals to which predictions are rounded before they are compared
+_DIGITS = 3  # decimals of predictions that make a difference
 
 Held = Sequence[int | None]
 """For each job the percentage that it has already, or None if it is still to be chosen."""
@@ -115,15 +115,15 @@ def _best(
     demands: Sequence[Demand], fixed: Held, capacity: Capacity, objective: Objective
 ) -> Partition:
     compared = _Comparison(demands, capacity, objective, fixed)
-    if all(kernels.sms == 1.0 and not kernels.curve for kernels in map(kernels_of, demands)):
+    if all(kernels.sms == 1.0 and not kernels.curve for kernels in compared.kernels):
         return compared.told("no caps", compared.with_caps(100))
     found: dict[tuple[int, ...], Mode] = {}
-    for mode, percentages in _candidates(demands, capacity, fixed):
+    for mode, percentages in _candidates(demands, compared.kernels, capacity, fixed):
         found.setdefault(compared.with_held(percentages), mode)
     best = max(found, key=compared.worth)
     if objective.name == "energy":
-        near = [one for one in found if compared.speed(one) >= KEPT * compared.speed(best)]
-        best = min(near, key=sum)
+        least = KEPT * compared.throughput_of(best)
+        best = min((one for one in found if compared.throughput_of(one) >= least), key=sum)
         return compared.told(found[best], best)
     return compared.told(found[best], compared.climb(best) if len(demands) <= MOST_MOVED else best)
 
@@ -140,7 +140,10 @@ class _Comparison:
     ) -> None:
         self._demands, self._capacity, self._objective = demands, capacity, objective
         self._held = held
-        self._known: dict[tuple[int, ...], tuple[float, float]] = {}
+        self.kernels = [kernels_of(demand) for demand in demands]
+        self._idle_w = idle_power(capacity)
+        self._known: dict[tuple[int, ...], tuple[float, ...]] = {}
+        self._throughput: dict[tuple[int, ...], float] = {}
 
     def with_held(self, percentages: Sequence[int]) -> tuple[int, ...]:
         """Return percentages with those that cannot be chosen in their places."""
@@ -152,20 +155,26 @@ class _Comparison:
         """Return the same percentage for all that can be chosen."""
         return self.with_held([percentage] * len(self._demands))
 
-    def worth(self, percentages: tuple[int, ...]) -> tuple[float, float]:
-        """Return what the objective wants most, then the speed of the slowest."""
+    def worth(self, percentages: tuple[int, ...]) -> tuple[float, ...]:
+        """Return what the objective wants most, then the slowest's speed, then the SMs kept free.
+
+        Where the energy is not known, throughput stands for it.
+        """
         if percentages not in self._known:
-            gain = steady_gain(self._demands, self._capacity, percentages)
-            slowest = min(rates(self._demands, percentages))
-            self._known[percentages] = (
-                round(worth_of(gain, self._objective), _DIGITS),
-                round(slowest, _DIGITS),
-            )
+            speeds = speeds_of(self.kernels, percentages)
+            at = pace_at(speeds, self._demands, self._capacity, self._idle_w)
+            gain = gain_at(self._demands, at)
+            self._throughput[percentages] = gain.throughput
+            objective = self._objective if gain.energy_efficiency else THROUGHPUT
+            figures = worth_of(gain, objective), min(at.speeds)
+            worth = *(round(figure, _DIGITS) for figure in figures), -sum(percentages)
+            self._known[percentages] = worth
         return self._known[percentages]
 
-    def speed(self, percentages: tuple[int, ...]) -> float:
+    def throughput_of(self, percentages: tuple[int, ...]) -> float:
         """Return the predicted throughput of all, against one after the other."""
-        return steady_gain(self._demands, self._capacity, percentages).throughput
+        self.worth(percentages)
+        return self._throughput[percentages]
 
     def climb(self, percentages: tuple[int, ...]) -> tuple[int, ...]:
         """Return the percentages that small steps lead to, each better than the one before."""
@@ -193,8 +202,8 @@ class _Comparison:
 
     def told(self, mode: Mode, percentages: tuple[int, ...]) -> Partition:
         """Return a partition with its reason."""
-        gain = self.speed(percentages)
-        beside = self.speed(self.with_caps(max(1, 100 // len(self._demands))))
+        even = self.with_caps(max(1, 100 // len(self._demands)))
+        gain, beside = map(self.throughput_of, (percentages, even))
         reason = f"{_REASONS[mode]}; predicted throughput {gain:.3g} of one after the other"
         if round(beside, 2) != round(gain, 2):
             reason += f", {beside:.3g} with even shares"
@@ -212,33 +221,41 @@ _REASONS: dict[Mode, str] = {
 
 def _partition_alone(demand: Demand, capacity: Capacity) -> Partition:
     """Return the share of a lone job; all SMs where nobody could use what it would leave."""
-    knee = find_knee(demand, capacity)
+    knee = _knee_of(demand, capacity)
     if knee is None:
-        return Partition("alone", (100,), 1.0, "alone, and its curve is not known: all SMs")
-    if 100 - knee < LEAST_LEFT:
-        return Partition("alone", (100,), 1.0, "alone, and it makes use of all SMs")
+        known = find_knee(demand, capacity) is not None
+        why = "it makes use of all SMs" if known else "its curve is not known: all SMs"
+        return Partition("alone", (100,), 1.0, f"alone, and {why}")
     reason = f"alone: {knee} % of the SMs keep it within 5 % of its best throughput"
     return Partition("alone", (knee,), rates([demand], [knee])[0], reason)
 
 
 def _candidates(
-    demands: Sequence[Demand], capacity: Capacity, held: Held
+    demands: Sequence[Demand], kernels: Sequence[Kernels], capacity: Capacity, held: Held
 ) -> Iterator[tuple[Mode, Sequence[int]]]:
     """Yield percentages to compare, and what they come from."""
     jobs, sm_count = len(demands), capacity.sm_count
     yield "no caps", [100] * jobs
     yield "even", [round_down(100 // jobs, sm_count)] * jobs
-    knees = [find_knee(demand, capacity) for demand in demands]
+    knees = [_knee_of(demand, capacity) for demand in demands]
     yield "knees", [knee or 100 for knee in knees]
     needed = sum(own or knee or 0 for own, knee in zip(held, knees, strict=True))
     others = sum(own is None and knee is None for own, knee in zip(held, knees, strict=True))
     if others and needed < 100:
         rest = round_down((100 - needed) // others, sm_count)
         yield "knees", [knee or rest for knee in knees]
-    yield _search(demands, capacity)
+    yield _search(demands, kernels, capacity)
 
 
-def _search(demands: Sequence[Demand], capacity: Capacity) -> tuple[Mode, list[int]]:
+def _knee_of(demand: Demand, capacity: Capacity) -> int | None:
+    """Return a job's knee, if it leaves SMs that are worth having."""
+    knee = find_knee(demand, capacity)
+    return None if knee is None or 100 - knee < LEAST_LEFT else knee
+
+
+def _search(
+    demands: Sequence[Demand], kernels: Sequence[Kernels], capacity: Capacity
+) -> tuple[Mode, list[int]]:
     """Return what the search of cd-search-ics18 finds with predicted performance."""
     sm_count = capacity.sm_count or SMS_IF_UNKNOWN
     classes = [is_memory_intensive(demand, capacity) is True for demand in demands]
@@ -246,7 +263,7 @@ def _search(demands: Sequence[Demand], capacity: Capacity) -> tuple[Mode, list[i
     def percentages(sms: Sequence[int]) -> list[int]:
         return [min(100, percentage_for(n, sm_count)) for n in sms]
 
-    performance: Performance = lambda job, sms: rates(demands, percentages(sms))[job]  # noqa: E731
+    performance: Performance = lambda job, sms: speeds_of(kernels, percentages(sms))[job]  # noqa: E731
     found = cd_search(classes, sm_count, performance)
     return found.mode, percentages(found.sms)
 

@@ -78,15 +78,19 @@ def rates(demands: Sequence[Demand], percentages: Sequence[float] = ()) -> tuple
         >>> rates([Demand("a", 50, 0, 0), Demand("b", 50, 0, 0)])
         (0.8, 0.8)
     """
-    kernels = [kernels_of(demand) for demand in demands]
+    return speeds_of([kernels_of(demand) for demand in demands], percentages)
+
+
+def speeds_of(kernels: Sequence[Kernels], percentages: Sequence[float] = ()) -> tuple[float, ...]:
+    """Return the rates of jobs by their kernels, where those are known already; see rates."""
     shares = [percentage / 100 for percentage in percentages] or [1.0] * len(kernels)
     wanted = [min(one.sms, share) for one, share in zip(kernels, shares, strict=True)]
     capped = [one.speed(share) for one, share in zip(kernels, shares, strict=True)]
     drawn = [one.bandwidth * speed for one, speed in zip(kernels, capped, strict=True)]
     alike = min(wanted, default=1.0) == 1.0  # then bandwidth is never short before SMs are
-    known: dict[tuple[Kernels, float], float] = {}  # jobs of a kind fare alike
+    known: dict[tuple[int, float], float] = {}  # jobs of a kind fare alike
     for i, (one, share) in enumerate(zip(kernels, shares, strict=True)):
-        if (one, share) in known:
+        if (id(one), share) in known:
             continue
         others = [j for j in range(len(kernels)) if j != i]
         if alike:
@@ -97,8 +101,8 @@ def rates(demands: Sequence[Demand], percentages: Sequence[float] = ()) -> tuple
                 chance / _speed(one, share, capped[i], wanted[i] + sms, drawn[i] + bandwidth)
                 for (sms, bandwidth), chance in states.items()
             )
-        known[one, share] = 1 / (1 + one.busy * (stretch - 1))
-    return tuple(known[case] for case in zip(kernels, shares, strict=True))
+        known[id(one), share] = 1 / (1 + one.busy * (stretch - 1))
+    return tuple(known[id(one), share] for one, share in zip(kernels, shares, strict=True))
 
 
 def _speed(one: Kernels, cap: float, capped: float, sms: float, bandwidth: float) -> float:
@@ -200,7 +204,16 @@ def pace(
         that they do so exactly: power above idle falls as speed does. A limit without that would
         promise energy for nothing.
     """
-    speeds = rates(demands, percentages)
+    return pace_at(rates(demands, percentages), demands, capacity, idle_w)
+
+
+def pace_at(
+    speeds: tuple[float, ...],
+    demands: Sequence[Demand],
+    capacity: Capacity,
+    idle_w: float | None,
+) -> Pace:
+    """Return the pace of jobs of known rates, within the card's limit; see pace."""
     power = drawn_power(demands, speeds, idle_w)
     if power is None or idle_w is None or capacity.power_limit_w is None:
         return Pace(speeds, power)
@@ -343,7 +356,11 @@ def steady_gain(
         capacity: what the GPU offers.
         percentages: cap of each job; none given, none are capped.
     """
-    at = pace(demands, capacity, percentages, idle_power(capacity))
+    return gain_at(demands, pace(demands, capacity, percentages, idle_power(capacity)))
+
+
+def gain_at(demands: Sequence[Demand], at: Pace) -> Gain:
+    """Return the gain of jobs that run at some pace."""
     if not at.power_w:
         return Gain(fsum(at.speeds), None)
     alone = fsum(

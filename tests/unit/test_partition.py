@@ -14,7 +14,7 @@ from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Allocation, cd_search
 from gpulaunch.sharing.curve import keeps, percentage_for, round_down, saturates, throughput_at
-from gpulaunch.sharing.intensity import Knee, find_knee, is_memory_intensive, model_off_sm
+from gpulaunch.sharing.intensity import find_knee, is_memory_intensive, model_off_sm
 from gpulaunch.sharing.partition import (
     LEAST_LEFT,
     Allotment,
