@@ -137,7 +137,8 @@ class Machine(NamedTuple):
             CurvePoint(100 * n / self.sm_count, self.rates([job], [n])[0])
             for n in range(1, self.sm_count + 1)
         ]
-        return Demand(job.name, 100.0, 0.0, 1 << 30, curve=tuple(points))
+        asked = job.dram * self.sm_count / self.memory_bandwidth
+        return Demand(job.name, 100.0, 100 * min(1.0, asked), 1 << 30, curve=tuple(points))
 
 
 def _served(loads: Iterable[float]) -> float:
@@ -154,3 +155,9 @@ def allocations(jobs: int, sm_count: int, *, all_used: bool) -> Iterator[tuple[i
     for first in range(fewest, sm_count - jobs + 2):
         for others in allocations(jobs - 1, sm_count - first, all_used=all_used):
             yield (first, *others)
+
+
+def sms_of(percentages: Sequence[int], sm_count: int) -> list[int]:
+    """Return the SMs that clients get under caps, each its part where caps overlap; 1 at least."""
+    total = max(100, sum(percentages))
+    return [max(1, percentage * sm_count // total) for percentage in percentages]

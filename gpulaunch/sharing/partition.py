@@ -237,6 +237,7 @@ def _candidates(
     jobs, sm_count = len(demands), capacity.sm_count
     yield "no caps", [100] * jobs
     yield "even", [round_down(100 // jobs, sm_count)] * jobs
+    yield _search(demands, kernels, capacity)
     knees = [_knee_of(demand, capacity) for demand in demands]
     yield "knees", [knee or 100 for knee in knees]
     needed = sum(own or knee or 0 for own, knee in zip(held, knees, strict=True))
@@ -244,7 +245,6 @@ def _candidates(
     if others and needed < 100:
         rest = round_down((100 - needed) // others, sm_count)
         yield "knees", [knee or rest for knee in knees]
-    yield _search(demands, kernels, capacity)
 
 
 def _knee_of(demand: Demand, capacity: Capacity) -> int | None:
@@ -299,7 +299,7 @@ def allot_newcomer(
     left = 100 - sum(percentage for _, percentage in residents)
     reason = found.reason
     if residents:
-        reason = f"beside {100 - left} % of the jobs that are there: {reason}"
+        reason = f"the jobs that are there have {100 - left} %: {reason}"
     elif announced:
         reason = f"its part of {len(announced) + 1} announced jobs: {reason}"
     return Allotment(own, optimum, left, overlaps=own > left - sum(later), reason=reason)

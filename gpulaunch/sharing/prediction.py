@@ -86,7 +86,7 @@ def speeds_of(kernels: Sequence[Kernels], percentages: Sequence[float] = ()) -> 
     shares = [percentage / 100 for percentage in percentages] or [1.0] * len(kernels)
     wanted = [min(one.sms, share) for one, share in zip(kernels, shares, strict=True)]
     capped = [one.speed(share) for one, share in zip(kernels, shares, strict=True)]
-    drawn = [one.bandwidth * speed for one, speed in zip(kernels, capped, strict=True)]
+    drawn = [one.bandwidth * min(1.0, speed) for one, speed in zip(kernels, capped, strict=True)]
     alike = min(wanted, default=1.0) == 1.0  # then bandwidth is never short before SMs are
     known: dict[tuple[int, float], float] = {}  # jobs of a kind fare alike
     for i, (one, share) in enumerate(zip(kernels, shares, strict=True)):
