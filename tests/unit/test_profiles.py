@@ -660,15 +660,12 @@ def test_intensity_speaks_last() -> None:
     assert is_memory_intensive(replace(said, curve=straight), A100X) is False
 
 
-def test_memory_intensive_without_a_curve_keeps_an_even_share() -> None:
-    """A memory-intensive job without a curve keeps its even share, as its need is unknown."""
+def test_memory_intensive_without_a_curve_has_no_cap() -> None:
+    """A job that is only said to be memory-intensive may need all SMs that it can get."""
     memory, compute = (
         Demand(name, 40, 40, 1 << 30, intensity=name) for name in ("memory", "compute")
     )
-    found = partition([memory, compute], A100X)
-    assert found.sm_percentages == (50, 50)
-    assert partition([memory, replace(memory, name="other")], A100X).sm_percentages == (50, 50)
-    assert "no curve says how few SMs are enough, so an even share each: memory" in found.reason
+    assert partition([memory, compute], A100X).sm_percentages == (100, 100)
 
 
 def test_slowdown_on_one_gpu_goes_first(tmp_path: Path) -> None:
