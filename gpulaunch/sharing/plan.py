@@ -10,88 +10,20 @@ from heapq import heappop, heappush
 from math import fsum, isqrt
 
 from gpulaunch.errors import printable
-from gpulaunch.leases.share import Client, Objective
-from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record, replace
-from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.interference import BOUNDS, Bounds, judge, rank_partner
-from gpulaunch.sharing.partition import partition
-from gpulaunch.sharing.prediction import (
-    Gain,
-    Solo,
-    normalized_turnaround,
-    run_together,
-    system_throughput,
-    worth_of,
+from gpulaunch.sharing.grouping import divide
+from gpulaunch.sharing.interference import judge
+from gpulaunch.sharing.prediction import Gain, normalized_turnaround, system_throughput, worth_of
+from gpulaunch.sharing.workload import (
+    Cost,
+    PlannedJob,
+    PlanSite,
+    Workflow,
+    add_up,
+    refusals,
+    share,
+    sum_known,
 )
-
-
-class PlannedJob(Record):
-    """An entry of the queue.
-
-    Attributes:
-        name: a name that no other entry has.
-        client: what it uses of a GPU, and its objective.
-        duration_s: duration of one task, alone on the GPU; above 0.
-        repetitions: number of tasks; 1 or more.
-        parallel: number of workflows that the tasks are divided among, each running its tasks one
-            after the other; a divisor of repetitions.
-        after: names of the jobs that must have ended.
-    """
-
-    name: str
-    client: Client
-    duration_s: float
-    repetitions: int = 1
-    parallel: int = 1
-    after: tuple[str, ...] = ()
-
-
-class PlanSite(Record):
-    """The GPUs that the queue will run on.
-
-    Attributes:
-        capacity: what one GPU offers.
-        gpus: number of GPUs; 1 or more.
-        objective: objective of all jobs.
-        idle_w: power of a GPU without kernels; None if unknown.
-        bounds: what jobs may use together of one GPU.
-    """
-
-    capacity: Capacity
-    gpus: int = 1
-    objective: Objective = Objective()
-    idle_w: float | None = None
-    bounds: Bounds = BOUNDS
-
-
-class Workflow(Record):
-    """Tasks of a job that run one after the other: one client of a GPU.
-
-    Attributes:
-        job: the job.
-        number: number of the workflow among those of its job, from 1.
-        tasks: number of tasks.
-    """
-
-    job: PlannedJob
-    number: int
-    tasks: int
-
-    @property
-    def demand(self) -> Demand:
-        """Demand of any of its tasks."""
-        return self.job.client.demand
-
-    @property
-    def alone_s(self) -> float:
-        """Time that it takes alone on a GPU."""
-        return self.tasks * self.job.duration_s
-
-    @property
-    def alone_j(self) -> float | None:
-        """Energy that it takes alone."""
-        return None if self.demand.power_w is None else self.demand.power_w * self.alone_s
 
 
 class GroupMember(Record):
@@ -106,20 +38,6 @@ class GroupMember(Record):
     workflow: Workflow
     sm_percentage: int | None
     end_s: float
-
-
-class Cost(Record):
-    """Time and energy; the energy is None if a power is unknown."""
-
-    time_s: float
-    energy_j: float | None
-
-    def gain_over(self, other: "Cost") -> Gain:
-        """Return what this brings against another cost."""
-        energies = (
-            other.energy_j / self.energy_j if self.energy_j and other.energy_j is not None else None
-        )
-        return Gain(other.time_s / self.time_s, energies)
 
 
 class Group(Record):
@@ -195,29 +113,28 @@ class Plan(Record):
 
 
 def make_plan(jobs: Sequence[PlannedJob], site: PlanSite) -> Plan:
-    """Divide a queue into groups that share a GPU, as mps-sharing-2024 IV.B does.
+    """Divide a queue into groups that share a GPU, by the division that is predicted to be best.
 
-    Whenever a GPU is free, the job with the lowest SM utilization of those that can start begins a
-    group. The others are asked by rank_partner, and join if judge lets them. While there are GPUs
-    enough, jobs get one each.
+    While there are GPUs enough, jobs get one each. Whenever jobs get ready that others waited for,
+    those that have not started are divided anew.
 
     Args:
         jobs: jobs in the order of the queue, each fit to run alone; `after` has no circles. The
             order matters to the sequential baseline only.
         site: the GPUs.
 
-    Cost: 300 jobs in 1 s.
+    Cost: 10 jobs in 10 ms for throughput; 300 jobs in some seconds.
 
     Source: mps-sharing-2024 IV and V. Departures: docs/decisions/interference.md.
     """
     ascending = sorted(
         jobs, key=lambda job: (job.client.demand.sm_utilization_percentage, job.name)
     )
-    groups = _schedule(
-        [flow for job in ascending for flow in _make_workflows(job)], site, _choose_lowest
-    )
-    baseline = _schedule([Workflow(job, 1, job.repetitions) for job in jobs], site, _choose_first)
-    cost, sequential = _add_up(groups, site), _add_up(baseline, site)
+    flows = [flow for job in ascending for flow in _make_workflows(job)]
+    groups = _schedule(flows, site, divide)
+    alone = [Workflow(job, 1, job.repetitions) for job in jobs]
+    baseline = _schedule(alone, site, lambda ready, _: [[flow] for flow in ready])
+    cost, sequential = _total_of(groups, site), _total_of(baseline, site)
     repeated = [job for job in jobs if job.repetitions > 1]
     return Plan(
         groups,
@@ -234,28 +151,24 @@ def _make_workflows(job: PlannedJob) -> Iterator[Workflow]:
     )
 
 
-Chosen = tuple[Sequence[Workflow], str | None]
-"""Workflows that start together; and if it is one, why nobody joins."""
-
-
 def _schedule(
     workflows: Sequence[Workflow],
     site: PlanSite,
-    choose: Callable[[Sequence[Workflow], int, PlanSite], Chosen],
+    divided: Callable[[Sequence[Workflow], PlanSite], list[list[Workflow]]],
 ) -> tuple[Group, ...]:
     """Start groups when GPUs get free, and when the jobs end that others wait for.
 
     Args:
         workflows: all workflows.
         site: the GPUs.
-        choose: given those that can start, in this order, and the number of free GPUs, returns
-            those that start on the next GPU.
+        divided: returns the groups of those that can start, in their order.
     """
     groups: list[Group] = []
     left = Counter(flow.job.name for flow in workflows)  # those that have not started, by job
     ends: dict[str, float] = {}
     free = [(0.0, gpu) for gpu in range(site.gpus)]  # a heap: when each GPU gets free
     waiting = list(workflows)
+    planned: list[list[Workflow]] = []
     while waiting:
         now, gpu = heappop(free)
         done = {name for name, end in ends.items() if not left[name] and end <= now}
@@ -263,7 +176,10 @@ def _schedule(
         if not ready:
             heappush(free, (min(end for end in ends.values() if end > now), gpu))
             continue
-        chosen, why_alone = choose(ready, 1 + sum(time <= now for time, _ in free), site)
+        if len(ready) != sum(map(len, planned)):
+            planned = divided(ready, site)
+        chosen = planned.pop(0)
+        why_alone = _why_alone(chosen[0], ready, site) if len(chosen) == 1 else None
         group = replace(_predict_group(chosen, gpu, now, site), why_alone=why_alone)
         groups.append(group)
         for member in group.members:
@@ -275,74 +191,25 @@ def _schedule(
     return tuple(groups)
 
 
-def _choose_first(ready: Sequence[Workflow], _free: int, _site: PlanSite) -> Chosen:
-    return ready[:1], None
-
-
-def _choose_lowest(ready: Sequence[Workflow], free: int, site: PlanSite) -> Chosen:
-    """Choose the workflow with the lowest utilization, and those that may join it, best first.
-
-    Others join as far as GPUs are short. One that is refused is refused for good: one more client
-    never turns a refusal into a grant.
-    """
-    most = -(-len(ready) // free)
-    members, candidates = [ready[0]], list(ready[1:])
-    while candidates and len(members) < most and not _refusal(members, _NOTHING, site):
-        candidates = _sort_by_preference(candidates, members, site)
-        while candidates and _refusal(members, candidates[0].job.client, site):
-            candidates.pop(0)
-        if candidates:
-            members.append(candidates.pop(0))
-    why_alone = _why_alone(ready, most, site) if len(members) == 1 else None
-    return members, why_alone
-
-
-_NOTHING = Client(
-    Demand("", 0.0, 0.0, 0), Objective("energy", throughput_tolerance_percentage=100.0)
-)
-"""A client that uses nothing: where even this one may not join, nobody may."""
-
-
-def _refusal(members: Sequence[Workflow], client: Client, site: PlanSite) -> tuple[str, ...]:
-    clients = [member.job.client for member in members]
-    return judge([*clients, client], site.capacity, site.bounds).reasons
-
-
-def _sort_by_preference(
-    candidates: Sequence[Workflow], members: Sequence[Workflow], site: PlanSite
-) -> list[Workflow]:
-    demands = [member.demand for member in members]
-
-    def key(flow: Workflow) -> tuple[tuple[float, ...], str, int]:
-        return (
-            rank_partner(flow.demand, demands, site.objective, site.capacity),
-            flow.job.name,
-            flow.number,
-        )
-
-    return sorted(candidates, key=key)
-
-
-def _why_alone(ready: Sequence[Workflow], most: int, site: PlanSite) -> str:
-    """Return what keeps the best candidate from joining the first."""
-    if len(ready) == 1:
+def _why_alone(flow: Workflow, ready: Sequence[Workflow], site: PlanSite) -> str:
+    """Return what keeps others from joining a workflow."""
+    others = [other for other in ready if other != flow]
+    if not others:
         return "no other job can start then"
-    if most == 1:
+    if len(ready) <= site.gpus:
         return "there is a GPU for each"
-    best = _sort_by_preference(ready[1:], ready[:1], site)[0]
-    return (
-        f"beside {printable(best.job.name)}: "
-        f"{'; '.join(_refusal(ready[:1], best.job.client, site))}"
-    )
+    reasons = {other.job.name: refusals([flow, other], site) for other in others}
+    allowed = [name for name, why in reasons.items() if not why]
+    if allowed:
+        return f"beside {printable(allowed[0])}: other groups are predicted to bring more"
+    name, why = next(iter(reasons.items()))
+    return f"beside {printable(name)}: {'; '.join(why)}"
 
 
 def _predict_group(flows: Sequence[Workflow], gpu: int, start_s: float, site: PlanSite) -> Group:
     """Return a group with its predicted costs."""
-    demands = [flow.demand for flow in flows]
-    together = len(flows) > 1
-    caps = partition(demands, site.capacity, site.objective).sm_percentages if together else ()
-    solos = [Solo(flow.demand, flow.alone_s) for flow in flows]
-    run = run_together(solos, site.capacity, caps, site.idle_w)
+    shared = share(flows, site)
+    run, caps = shared.run, shared.sm_percentages
     cost, alone = Cost(run.time_s, run.energy_j), [flow.alone_s for flow in flows]
     return Group(
         gpu=gpu,
@@ -352,7 +219,7 @@ def _predict_group(flows: Sequence[Workflow], gpu: int, start_s: float, site: Pl
             for flow, cap, end in zip(flows, caps or (None,), run.ends_s, strict=True)
         ),
         cost=cost,
-        gain=cost.gain_over(Cost(fsum(alone), _sum_known([flow.alone_j for flow in flows]))),
+        gain=cost.gain_over(Cost(fsum(alone), sum_known([flow.alone_j for flow in flows]))),
         stp=system_throughput(alone, run.ends_s),
         antt=normalized_turnaround(alone, run.ends_s),
         notes=judge([flow.job.client for flow in flows], site.capacity, site.bounds).notes,
@@ -360,22 +227,10 @@ def _predict_group(flows: Sequence[Workflow], gpu: int, start_s: float, site: Pl
     )
 
 
-def _sum_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fsum(known) if len(known) == len(values) else None
-
-
-def _add_up(groups: Sequence[Group], site: PlanSite) -> Cost:
-    """Return the time until the last job ends, and the energy of all GPUs until then.
-
-    GPUs that wait do so at idle power.
-    """
+def _total_of(groups: Sequence[Group], site: PlanSite) -> Cost:
+    """Return the time until the last job ends, and the energy of all GPUs until then."""
     time_s = max((group.start_s + group.cost.time_s for group in groups), default=0.0)
-    energy_j = _sum_known([group.cost.energy_j for group in groups])
-    waiting_s = max(0.0, site.gpus * time_s - fsum(group.cost.time_s for group in groups))
-    if energy_j is None or site.idle_w is None:
-        return Cost(time_s, None)
-    return Cost(time_s, energy_j + site.idle_w * waiting_s)
+    return add_up([group.cost for group in groups], time_s, site)
 
 
 def compare_configurations(job: PlannedJob, site: PlanSite) -> Configurations:

@@ -15,8 +15,8 @@ from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import capacity_by
 from gpulaunch.sharing.interference import judge
-from gpulaunch.sharing.plan import PlannedJob, PlanSite
 from gpulaunch.sharing.prediction import idle_power
+from gpulaunch.sharing.workload import PlannedJob, PlanSite
 from gpulaunch.typing import Any
 
 _QUEUE: FieldTable = {

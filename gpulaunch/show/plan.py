@@ -1,16 +1,9 @@
 """The JSON document of a collocation plan; all predictions are under "predicted"."""
 
 from gpulaunch.errors import printable
-from gpulaunch.sharing.plan import (
-    Configuration,
-    Configurations,
-    Cost,
-    Group,
-    GroupMember,
-    Plan,
-    PlanSite,
-)
+from gpulaunch.sharing.plan import Configuration, Configurations, Group, GroupMember, Plan
 from gpulaunch.sharing.prediction import Gain
+from gpulaunch.sharing.workload import Cost, PlanSite
 from gpulaunch.show import Document
 
 

@@ -17,17 +17,10 @@ from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.interference import BOUNDS, judge
 from gpulaunch.sharing.partition import partition
-from gpulaunch.sharing.plan import (
-    Group,
-    Plan,
-    PlannedJob,
-    PlanSite,
-    Workflow,
-    compare_configurations,
-    make_plan,
-)
+from gpulaunch.sharing.plan import Group, Plan, compare_configurations, make_plan
 from gpulaunch.sharing.plan_file import find_circle
 from gpulaunch.sharing.prediction import Solo, run_together
+from gpulaunch.sharing.workload import PlannedJob, PlanSite, Workflow
 from gpulaunch.show.plan import plan_document
 
 CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limit_w=300.0)
