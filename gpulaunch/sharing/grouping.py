@@ -119,15 +119,7 @@ def _best_division(queue: _Queue) -> Division:
 
     Of each subset the ways are kept that no other beats in both time and energy.
     """
-    by_first: dict[int, list[Group]] = {place: [] for place in queue.places}
-    for size in range(1, len(queue.places) + 1):
-        found = [
-            group for group in map(Group, combinations(queue.places, size)) if queue.cost(group)
-        ]
-        for group in found:
-            by_first[min(group)].append(group)
-        if not found:  # one more never turns a refusal into a grant
-            break
+    by_first = {place: list(_groups_from(queue, Group([place]))) for place in queue.places}
     known: dict[Group, list[_Way]] = {Group(): [_Way(Cost(0.0, 0.0), ())]}
 
     def ways(left: Group) -> list[_Way]:
@@ -141,6 +133,17 @@ def _best_division(queue: _Queue) -> Division:
         return known[left]
 
     return max(ways(Group(queue.places)), key=lambda way: queue.worth(way.cost)).groups
+
+
+def _groups_from(queue: _Queue, group: Group) -> Iterator[Group]:
+    """Yield a group and those that later workflows make of it.
+
+    One more never turns a refusal into a grant.
+    """
+    if queue.cost(group):
+        yield group
+        for place in range(max(group) + 1, len(queue.places)):
+            yield from _groups_from(queue, group | {place})
 
 
 def _sum_of(one: Cost, other: Cost) -> Cost:

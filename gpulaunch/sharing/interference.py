@@ -326,12 +326,14 @@ def _find_intolerable(clients: Sequence[Client], held: Held) -> Iterator[str]:
         for client in clients
         if client.objective.name != "throughput"
     ]
+    if not tolerances:
+        return
     speeds = rates([client.demand for client in clients], [own or 100 for own in held])
     slowest, name = min(
         (speed, client.demand.name) for speed, client in zip(speeds, clients, strict=True)
     )
     loss = round(100 * (1 - slowest), _NOISE_DIGITS)
-    if tolerances and loss > min(tolerances):
+    if loss > min(tolerances):
         yield f"predicted throughput loss of {printable(name)} {_percent_of(loss, min(tolerances))}"
 
 

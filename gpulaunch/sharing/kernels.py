@@ -42,7 +42,6 @@ class Kernels(Record):
         return self.busy / max(whole / part - pause, _LEAST * self.busy)
 
 
-@lru_cache(maxsize=1024)
 def kernels_of(demand: Demand) -> Kernels:
     """Return what the kernels of a job take of a GPU while they run.
 
@@ -59,7 +58,12 @@ def kernels_of(demand: Demand) -> Kernels:
     bandwidth = min(1.0, demand.memory_bandwidth_utilization_percentage / 100 / busy) if busy else 0
     if not demand.curve:
         return Kernels(busy, sms, bandwidth, ())
-    found = Kernels(max(busy, _LEAST), 1.0, bandwidth, demand.curve)
+    return _curved(busy, bandwidth, demand.curve)
+
+
+@lru_cache(maxsize=1024)
+def _curved(busy: float, bandwidth: float, curve: tuple[CurvePoint, ...]) -> Kernels:
+    found = Kernels(max(busy, _LEAST), 1.0, bandwidth, curve)
     shares = (percentage / 100 for percentage in range(1, 100))
     enough = next((share for share in shares if keeps(found.speed(share), 1.0)), 1.0)
-    return Kernels(found.busy, min(1.0, enough / KEPT), bandwidth, demand.curve)
+    return Kernels(found.busy, min(1.0, enough / KEPT), bandwidth, curve)

@@ -202,11 +202,11 @@ class _Comparison:
 
     def told(self, mode: Mode, percentages: tuple[int, ...]) -> Partition:
         """Return a partition with its reason."""
-        even = self.with_caps(max(1, 100 // len(self._demands)))
-        gain, beside = map(self.throughput_of, (percentages, even))
+        gain = self.throughput_of(percentages)
         reason = f"{_REASONS[mode]}; predicted throughput {gain:.3g} of one after the other"
-        if round(beside, 2) != round(gain, 2):
-            reason += f", {beside:.3g} with even shares"
+        if mode != "no caps":
+            even = self.throughput_of(self.with_caps(max(1, 100 // len(self._demands))))
+            reason += f", {even:.3g} with even shares"
         return Partition(mode, percentages, gain, reason)
 
 

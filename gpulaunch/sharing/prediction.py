@@ -89,19 +89,18 @@ def speeds_of(kernels: Sequence[Kernels], percentages: Sequence[float] = ()) -> 
     drawn = [one.bandwidth * min(1.0, speed) for one, speed in zip(kernels, capped, strict=True)]
     alike = min(wanted, default=1.0) == 1.0  # then bandwidth is never short before SMs are
     busy = fsum([one.busy for one in kernels])
+    if alike:
+        return tuple([1 / (1 + one.busy * (busy - one.busy)) for one in kernels])
     known: dict[tuple[int, float], float] = {}  # jobs of a kind fare alike
     for i, (one, share) in enumerate(zip(kernels, shares, strict=True)):
         if (id(one), share) in known:
             continue
-        if alike:
-            stretch = 1 + busy - one.busy
-        else:
-            others = (j for j in range(len(kernels)) if j != i)
-            states = _states([(kernels[j].busy, wanted[j], drawn[j]) for j in others])
-            stretch = fsum(
-                chance / _speed(one, share, capped[i], wanted[i] + sms, drawn[i] + bandwidth)
-                for (sms, bandwidth), chance in states.items()
-            )
+        others = (j for j in range(len(kernels)) if j != i)
+        states = _states([(kernels[j].busy, wanted[j], drawn[j]) for j in others])
+        stretch = fsum(
+            chance / _speed(one, share, capped[i], wanted[i] + sms, drawn[i] + bandwidth)
+            for (sms, bandwidth), chance in states.items()
+        )
         known[id(one), share] = 1 / (1 + one.busy * (stretch - 1))
     return tuple(known[id(one), share] for one, share in zip(kernels, shares, strict=True))
 

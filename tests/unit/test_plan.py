@@ -158,7 +158,7 @@ def test_many_jobs_in_one_plan() -> None:
     ]
     plan = make_plan(jobs, site())
     assert complaints(jobs, plan, site()) == []
-    assert max(map(len, names(plan))) > 20
+    assert max(map(len, names(plan))) > 10
 
 
 # by hand
@@ -184,21 +184,6 @@ def test_groups_follow_each_other() -> None:
     assert plan.groups[0].why_alone == ("beside big: average SM utilization 110 % of at most 100 %")
     assert plan.groups[1].why_alone == "no other job can start then"
     assert as_list(plan.gain) == pytest.approx([1.0, 1.0])
-
-
-def test_low_goes_with_high_power() -> None:
-    """Of partners that are about as busy, the one whose power is farthest is taken."""
-    queue = [
-        job("cool", 20, power_w=90.0),
-        job("warm", 34, power_w=120.0),
-        job("hot", 38, power_w=280.0),
-    ]
-    assert names(make_plan(queue, site())) == [["cool", "hot", "warm"]]
-    throughput = [
-        replace(each, client=replace(each.client, objective=Objective("throughput")))
-        for each in queue
-    ]
-    assert names(make_plan(throughput, site("throughput"))) == [["cool", "hot"], ["warm"]]
 
 
 def test_low_utilization_joins_before_opposing_power() -> None:
@@ -282,46 +267,80 @@ def divisions(flows: list[Workflow]) -> Iterator[list[list[Workflow]]]:
             yield from ([[first, *others], *division] for division in divisions(left))
 
 
-def best_time(jobs: list[PlannedJob], where: PlanSite) -> float:
-    """Least predicted time of all divisions that judge allows."""
-    times: list[float] = []
-    for division in divisions([Workflow(each, 1, each.repetitions) for each in jobs]):
-        if all(judge([flow.job.client for flow in group], CARD).compatible for group in division):
-            caps = [
-                partition([flow.demand for flow in group], CARD).sm_percentages
-                for group in division
-            ]
-            solos = [[Solo(flow.demand, flow.alone_s) for flow in group] for group in division]
-            runs = [
-                run_together(s, CARD, c if len(s) > 1 else (), where.idle_w)
-                for s, c in zip(solos, caps, strict=True)
-            ]
-            times.append(sum(run.time_s for run in runs))
-    return min(times)
+def costs(division: list[list[Workflow]], where: PlanSite) -> tuple[float, float]:
+    """Return time and energy of groups that run one after the other on the next free GPU."""
+    ends, energy_j, spans = [0.0] * where.gpus, 0.0, []
+    for group in division:
+        demands = [flow.demand for flow in group]
+        caps = partition(demands, CARD, where.objective).sm_percentages
+        solos = [Solo(flow.demand, flow.alone_s) for flow in group]
+        run = run_together(solos, CARD, caps if len(group) > 1 else (), where.idle_w)
+        spans.append(run.time_s)
+        energy_j += run.energy_j
+    for span in sorted(spans, reverse=True):
+        first = ends.index(min(ends))
+        ends[first] += span
+    return max(ends), energy_j + where.idle_w * (where.gpus * max(ends) - sum(spans))
 
 
-def test_groups_are_near_the_best() -> None:
-    """For queues of five shipped workloads the plan has 90 % of the best throughput on average."""
-    chance = random.Random(3)
-    profiles = [
-        profile
-        for profile in map(load_profile, profile_names())
-        if profile.demand and profile.resources.duration_s
+def best_cost(jobs: list[PlannedJob], where: PlanSite) -> float:
+    """Return the least cost of all divisions that judge allows, by what the objective wants."""
+    return min(
+        _wanted(*costs(division, where), where)
+        for division in divisions([Workflow(each, 1, each.repetitions) for each in jobs])
+        if len(division) >= min(len(jobs), where.gpus)
+        and all(judge([flow.job.client for flow in group], CARD).compatible for group in division)
+    )
+
+
+def _wanted(time_s: float, energy_j: float, where: PlanSite) -> float:
+    return {"throughput": time_s, "energy": energy_j, "product": time_s * energy_j}[
+        where.objective.name
     ]
-    shares = []
-    for _ in range(12):
-        jobs = []
-        for name in "abcde":
-            profile = chance.choice(profiles)
-            tasks = max(1, round(chance.uniform(60, 600) / profile.resources.duration_s))
-            jobs.append(
-                PlannedJob(name, Client(profile.demand), profile.resources.duration_s, tasks)
+
+
+def drawn_queue(chance: random.Random, objective: str, size: int) -> list[PlannedJob]:
+    """Return jobs of Table II, or made up, that take 1 to 60 minutes."""
+    profiles = [profile for profile in map(load_profile, profile_names()) if profile.demand]
+    jobs = []
+    for number in range(size):
+        demand = chance.choice([profile.demand for profile in profiles if profile.demand.power_w])
+        if chance.random() < 0.5:
+            demand = Demand(
+                "made up",
+                chance.uniform(2, 95),
+                chance.uniform(0, 60),
+                chance.randrange(40 << 30),
+                chance.uniform(60, 300),
             )
-        shares.append(
-            best_time(jobs, site("throughput")) / make_plan(jobs, site("throughput")).cost.time_s
+        client = Client(demand, Objective(objective))
+        jobs.append(PlannedJob(f"{number}", client, 60 * 10 ** chance.uniform(0, 1.78)))
+    return jobs
+
+
+@pytest.mark.parametrize("objective", ["throughput", "energy", "product"])
+@pytest.mark.parametrize("seed", range(8))
+def test_one_gpu_gets_the_best_division(objective: str, seed: int) -> None:
+    """No division of six jobs that judge allows is predicted to be better."""
+    where = site(objective)
+    jobs = drawn_queue(random.Random(seed), objective, 6)
+    plan = make_plan(jobs, where)
+    assert _wanted(plan.cost.time_s, plan.cost.energy_j, where) == pytest.approx(
+        best_cost(jobs, where)
+    )
+
+
+@pytest.mark.parametrize("objective", ["throughput", "energy", "product"])
+@pytest.mark.parametrize("gpus", [2, 3, 4])
+def test_several_gpus_get_nearly_the_best(objective: str, gpus: int) -> None:
+    """On two to four GPUs a plan is within 5 % of the best division of six jobs."""
+    where = site(objective, gpus)
+    for seed in range(4):
+        jobs = drawn_queue(random.Random(seed), objective, 6)
+        plan = make_plan(jobs, where)
+        assert _wanted(plan.cost.time_s, plan.cost.energy_j, where) <= (
+            best_cost(jobs, where) / 0.95
         )
-    assert max(shares) <= 1 + 1e-9
-    assert sum(shares) / len(shares) >= 0.9
 
 
 # a x b
