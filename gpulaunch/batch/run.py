@@ -158,6 +158,7 @@ class _Batch:
     ) -> None:
         assert results.header is not None  # noqa: S101  begin() has written one
         self._count_jobs = len(tasks)
+        self._order = {task.id: place for place, task in enumerate(tasks)}
         self._results, self._launches, self._ways, self._listener = (
             results,
             launches,
@@ -234,18 +235,23 @@ class _Batch:
 
     def _longest_wait_s(self) -> float | None:
         times = [self._kill_at] if self._kill_at is not None else []
-        if self._pending and self._queued is None and not self._stops:
-            times.append(self._pending[0].arrival_s)
+        coming = self._next_task()
+        if coming and self._queued is None and not self._stops:
+            times.append(coming.arrival_s)
         return min(times) - self._clock() if times else None
 
+    def _next_task(self) -> Task | None:
+        """Return the first job that waits for none that has not ended."""
+        done = self._done.keys()
+        return next((task for task in self._pending if done >= set(task.after)), None)
+
     def _begin_next(self) -> None:
-        while (
-            self._pending
-            and self._queued is None
-            and not self._stops
-            and self._clock() >= self._pending[0].arrival_s
-        ):
-            self._launch(self._pending.pop(0))
+        while self._queued is None and not self._stops:
+            task = self._next_task()
+            if task is None or self._clock() < task.arrival_s:
+                return
+            self._pending.remove(task)
+            self._launch(task)
 
     def _launch(self, task: Task) -> None:
         words, variables = self._ways.words({**self._ways.common, **task.settings, "wait": "true"})
@@ -306,7 +312,7 @@ class _Batch:
             if begun.started_s is not None or not begun.told_to_end:
                 self._add_result(begun, over.exit_status)
             else:
-                insort(self._pending, begun.task, key=_start_order)
+                self._put_back(begun.task)
             return
         self._results.read()
         words = self._results.last_words_of(
@@ -315,7 +321,10 @@ class _Batch:
         if words:
             self._keep(replace(words, interrupted=begun.told_to_end))
         else:  # its launcher was killed, so its exit status is unknown
-            insort(self._pending, begun.task, key=_start_order)
+            self._put_back(begun.task)
+
+    def _put_back(self, task: Task) -> None:
+        insort(self._pending, task, key=lambda one: self._order[one.id])
 
     def _add_result(self, begun: _Begun, exit_status: int) -> None:
         task = begun.task
@@ -407,10 +416,6 @@ class _Batch:
                 pass
             except GpulaunchError as problem:
                 self._listener.say("error", f"{_describe_task(begun.task)}: {problem.message}")
-
-
-def _start_order(task: Task) -> tuple[float, int]:
-    return task.arrival_s, task.id
 
 
 def _describe_task(task: Task) -> str:

@@ -12,6 +12,7 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Refuse, Situation
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.given import Given
+from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import SETTINGS, Settings
 from gpulaunch.records import Record
@@ -31,6 +32,7 @@ class Task(Record):
         arrival_s: earliest launch, in seconds from the beginning of the batch.
         settings: settings of its launch, as texts.
         command: argv of the job.
+        after: ids of the jobs that must have ended before.
     """
 
     id: int
@@ -40,11 +42,26 @@ class Task(Record):
     arrival_s: float
     settings: Mapping[str, str]
     command: tuple[str, ...]
+    after: tuple[int, ...] = ()
+
+
+class CheckedTask(Record):
+    """A task that the machine could take.
+
+    Attributes:
+        task: the task.
+        launch: its launch, as read on the idle machine.
+        duration_s: seconds that the file says it takes, or None.
+    """
+
+    task: Task
+    launch: Launch
+    duration_s: float | None
 
 
 def read_tasks(
     file: JobFile, common: Mapping[str, str], warn: Callable[[str], None], *, at_once: bool = False
-) -> list[Task]:
+) -> list[CheckedTask]:
     """Return the jobs of a file in the order of their start: by arrival, then by place in the file.
 
     Each is read as its launch will read it, and decided on for the idle machine, so that no mistake
@@ -64,9 +81,11 @@ def read_tasks(
         _make_task(number, entry, at_once=at_once) for number, entry in enumerate(file.entries)
     ]
     check = _Check(common, warn)
-    for task, entry in zip(tasks, file.entries, strict=True):
-        check(task, entry)
-    return sorted(tasks, key=lambda task: (task.arrival_s, task.id))
+    checked = [
+        CheckedTask(task, check(task, entry), entry.own.get("duration_s"))
+        for task, entry in zip(tasks, file.entries, strict=True)
+    ]
+    return sorted(checked, key=lambda one: (one.task.arrival_s, one.task.id))
 
 
 def _make_task(number: int, entry: Entry, *, at_once: bool) -> Task:
@@ -121,13 +140,12 @@ class _Check:
         self._common = common
         self._warn_of = warn
         self._warned: set[str] = set()
-        self._known: set[object] = set()
+        self._known: dict[object, Launch] = {}
 
-    def __call__(self, task: Task, entry: Entry) -> None:
+    def __call__(self, task: Task, entry: Entry) -> Launch:
         same = task.label, task.command[0], tuple(sorted(task.settings.items()))
         if same in self._known:
-            return
-        self._known.add(same)
+            return self._known[same]
         given = {key: Given(key, text) for key, text in {**self._common, **task.settings}.items()}
         try:
             launch = read_launch(
@@ -145,6 +163,8 @@ class _Check:
             raise entry.where.error(
                 None, f"job {task.id} ({task.name}) can never run: {decision.reason}"
             )
+        self._known[same] = launch
+        return launch
 
     def _warn(self, text: str) -> None:
         if text not in self._warned:

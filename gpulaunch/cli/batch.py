@@ -50,11 +50,19 @@ def main(arguments: Sequence[str]) -> int:
     path = options.results or f"{os.path.basename(options.file)}.results.jsonl"
     with profiles_at_hand(file.tables):
         shown_machine(options.topology, warn)  # a mistake in the machine is one in all jobs
-        tasks = read_tasks(file, common, warn, at_once=options.at_once)
+        checked = read_tasks(file, common, warn, at_once=options.at_once)
+        tasks, plan = [one.task for one in checked], None
+        if options.plan:
+            from gpulaunch.batch.planned import plan_tasks  # late: few batches are planned
+
+            plan = plan_tasks(checked)
+            tasks = list(plan.tasks)
         if options.logs:
             _make_directory(options.logs)
         results = batch.begin(path, options.file, warn, resume=options.resume)
         display = _Display(quiet=options.quiet, shared=options.logs is None)
+        if plan:
+            display.say("info", plan.message)
         ways = Ways(
             _words, common, options.logs, options.json, read_grace(Settings({}, os.environ))
         )
@@ -77,6 +85,11 @@ def _parser() -> Parser:
     )
     add_topology(parser)
     parser.add_argument("--policy", metavar="NAME", help="how to choose GPUs, for all jobs")
+    parser.add_argument(
+        "--plan",
+        action="store_true",
+        help="run jobs that share together as is predicted to be best (see docs/plan.md)",
+    )
     parser.add_argument("--at-once", action="store_true", help="wait for no arrival_s")
     parser.add_argument(
         "--resume",

@@ -1,0 +1,107 @@
+"""`gpulaunch batch --plan`: the jobs of a batch in the groups and on the GPUs that a plan has."""
+
+from collections.abc import Mapping, Sequence
+
+from gpulaunch.batch.tasks import CheckedTask, Task
+from gpulaunch.errors import UsageError
+from gpulaunch.files.duration import format_duration
+from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.records import Record, replace
+from gpulaunch.sharing.capacity import least_of
+from gpulaunch.sharing.plan import Plan, make_plan
+from gpulaunch.sharing.prediction import idle_power
+from gpulaunch.sharing.workload import PlannedJob, PlanSite
+
+
+class PlannedTasks(Record):
+    """A batch in the order of a plan.
+
+    Attributes:
+        tasks: all its jobs, in the order of their start.
+        message: what the plan predicts, in a line.
+    """
+
+    tasks: tuple[Task, ...]
+    message: str
+
+
+def plan_tasks(checked: Sequence[CheckedTask]) -> PlannedTasks:
+    """Return the jobs of a batch with the GPU, the cap and the predecessors that a plan gives them.
+
+    Planned are jobs that share, want one GPU of any, are there from the beginning, and whose
+    duration is known. All others come after them, in their order.
+
+    Args:
+        checked: the jobs, with their launches.
+
+    Raises:
+        UsageError: none can be planned.
+    """
+    durations = {one.task.id: _duration_of(one) for one in checked}
+    planned = [one for one in checked if durations[one.task.id]]
+    if not planned:
+        raise UsageError(
+            "no job can be planned: none shares one GPU from the beginning and has a duration_s",
+            "write share = true and duration_s, or a profile that has its duration",
+        )
+    sharing = planned[0].launch.request.sharing
+    assert sharing is not None  # noqa: S101  else it would have no duration
+    gpus = [
+        gpu for gpu in planned[0].launch.machine.topology.gpus if gpu.uuid in sharing.capacities
+    ]
+    capacity = least_of([sharing.capacities[gpu.uuid] for gpu in gpus])
+    jobs = [_planned_job(one, durations[one.task.id] or 0.0) for one in planned]
+    site = PlanSite(
+        capacity, len(gpus), sharing.client.objective, idle_power(capacity), sharing.bounds
+    )
+    plan = make_plan(jobs, site)
+    tasks = {str(one.task.id): one.task for one in planned}
+    ordered = _in_order(plan, tasks, [gpu.uuid for gpu in gpus])
+    others = [one.task for one in checked if one not in planned]
+    return PlannedTasks((*ordered, *others), _message(plan, len(jobs), len(checked)))
+
+
+def _duration_of(one: CheckedTask) -> float | None:
+    """Return how long a job takes alone, in seconds; None if it is not to be planned."""
+    request, settings = one.launch.request, one.task.settings
+    if request.sharing is None or request.gpus != 1 or one.task.arrival_s:
+        return None
+    if {"only", "exclude", "sm_percentage"} & settings.keys():
+        return None
+    profile = load_profile(settings["profile"]) if "profile" in settings else None
+    duration_s = one.duration_s or (profile.resources.duration_s if profile else None)
+    return duration_s or None
+
+
+def _planned_job(one: CheckedTask, duration_s: float) -> PlannedJob:
+    sharing = one.launch.request.sharing
+    assert sharing is not None  # noqa: S101  else it would have no duration
+    return PlannedJob(str(one.task.id), sharing.client, duration_s)
+
+
+def _in_order(plan: Plan, tasks: Mapping[str, Task], uuids: Sequence[str]) -> list[Task]:
+    """Return tasks, group after group; a group waits for the one before it on its GPU."""
+    ordered: list[Task] = []
+    before: dict[int, tuple[int, ...]] = {}
+    for group in plan.groups:
+        members = [tasks[member.workflow.job.name] for member in group.members]
+        for task, member in zip(members, group.members, strict=True):
+            settings = {**task.settings, "only": uuids[group.gpu]}
+            if member.sm_percentage is not None:
+                settings["sm_percentage"] = str(member.sm_percentage)
+            after = before.get(group.gpu, ())
+            ordered.append(replace(task, settings=settings, after=after))
+        before[group.gpu] = tuple(task.id for task in members)
+    return ordered
+
+
+def _message(plan: Plan, planned: int, jobs: int) -> str:
+    gpus = len({group.gpu for group in plan.groups})
+    where = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    groups = "1 group" if len(plan.groups) == 1 else f"{len(plan.groups)} groups"
+    taken, alone = (format_duration(cost.time_s) for cost in (plan.cost, plan.sequential))
+    rest = f"; {jobs - planned} not planned" if jobs > planned else ""
+    return (
+        f"planned: {planned} jobs in {groups} on {where}, predicted to take {taken}, "
+        f"{alone} without sharing{rest}"
+    )
