@@ -96,12 +96,16 @@ def _in_order(plan: Plan, tasks: Mapping[str, Task], uuids: Sequence[str]) -> li
 
 
 def _message(plan: Plan, planned: int, jobs: int) -> str:
-    gpus = len({group.gpu for group in plan.groups})
-    where = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
-    groups = "1 group" if len(plan.groups) == 1 else f"{len(plan.groups)} groups"
+    what = _counted(planned, "job")
+    groups = _counted(len(plan.groups), "group")
+    where = _counted(len({group.gpu for group in plan.groups}), "GPU")
     taken, alone = (format_duration(cost.time_s) for cost in (plan.cost, plan.sequential))
     rest = f"; {jobs - planned} not planned" if jobs > planned else ""
     return (
-        f"planned: {planned} jobs in {groups} on {where}, predicted to take {taken}, "
+        f"planned: {what} in {groups} on {where}, predicted to take {taken}, "
         f"{alone} without sharing{rest}"
     )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

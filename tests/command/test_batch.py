@@ -13,7 +13,7 @@ from typing import Any
 import pexpect
 import pytest
 import tomlkit
-from conftest import DGX, Launcher, ending_in_time, held, wait_for_end
+from conftest import DGX, Launcher, ending_in_time, held, until, wait_for_end
 
 from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB
 from gpulaunch.cli.batch import _words
@@ -72,7 +72,7 @@ class Site:
         """Return number and GPUs of the job that starts next."""
         number, gpus, pid = self._started.readline().split()
         self.pid = int(pid)
-        return int(number), [int(gpu) for gpu in gpus.split(",")]
+        return int(number), [int(gpu.rpartition("-")[2]) for gpu in gpus.split(",")]
 
     def release(self, number: int) -> None:
         """Let a job go on, once it waits for that."""
@@ -152,6 +152,64 @@ def said(done: subprocess.CompletedProcess[str]) -> str:
     found = DONE.fullmatch(done.stderr)
     assert found, done.stderr
     return found[1]
+
+
+# ------------------------------------------------------------------------------------------- a plan
+
+
+def light(number: int, sm: float, **more: Any) -> dict[str, Any]:
+    return {
+        "name": f"job {number}",
+        "share": True,
+        "sm": sm,
+        "memory_bandwidth": 5,
+        "memory": "1GiB",
+        "duration_s": 60,
+        **more,
+    }
+
+
+def test_a_plan_is_carried_out(site: Site) -> None:
+    """Jobs start in the groups of the plan; the next on a GPU waits for the last of the group."""
+    utilizations = [90, 90, 90, 8, 8]
+    jobs = [light(n, sm, command=site.gated(n)) for n, sm in enumerate(utilizations)]
+    site.write(jobs)
+    where = ("--topology", "rtx-a6000-2")
+    process = site.launcher.start("batch", site.file.name, *where, "--plan", cwd=site.home)
+    assert [site.next_start() for _ in range(3)] == [(3, [0]), (4, [0]), (0, [1])]
+    site.release(3)
+    until(lambda: 3 in site.results())
+    table = json.loads(site.launcher.run("status", *where, "--json").stdout)
+    assert (len(table["leases"]), table["queue"]) == (2, [])
+    site.release(4)
+    assert site.next_start() == (2, [0])
+    site.release(0)
+    assert site.next_start() == (1, [1])
+    site.release(1)
+    site.release(2)
+    _, errors = process.communicate(timeout=60)
+    assert errors.splitlines()[0] == (
+        "gpulaunch: info: planned: 5 jobs in 4 groups on 2 GPUs, predicted to take 2 min, 3 min "
+        "without sharing"
+    )
+    assert site.statuses() == dict.fromkeys(range(5), 0)
+
+
+def test_what_cannot_be_planned(site: Site) -> None:
+    """A file of which no job can be planned is refused; jobs beside planned ones run after them."""
+    site.write([{"command": ["true"]}, light(1, 20, arrival_s=1, command=["true"])])
+    done = site.run("--plan")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == (
+        "gpulaunch: error: no job can be planned: none shares one GPU from the beginning and has a "
+        "duration_s"
+    )
+    site.write([{"command": ["true"]}, light(1, 20, command=["true"])])
+    done = site.run("--plan")
+    assert done.stderr.splitlines()[0] == (
+        "gpulaunch: info: planned: 1 job in 1 group on 1 GPU, predicted to take 1 min, 1 min "
+        "without sharing; 1 not planned"
+    )
 
 
 # ------------------------------------------------------------------------------- that all goes well
