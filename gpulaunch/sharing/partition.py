@@ -298,7 +298,7 @@ def allot_newcomer(
     own, *later = found.sm_percentages[len(residents) :]
     left = 100 - sum(percentage for _, percentage in residents)
     reason = found.reason
-    if residents:
+    if residents and found.mode != "no caps":
         reason = f"the jobs that are there have {100 - left} %: {reason}"
     elif announced:
         reason = f"its part of {len(announced) + 1} announced jobs: {reason}"

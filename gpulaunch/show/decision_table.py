@@ -62,7 +62,7 @@ def _sharing_parts(
             Text(f"{chosen.allotment.sm_percentage} % of the SMs: {chosen.allotment.reason}")
         )
         optimum = chosen.allotment.optimum
-        if len(optimum.sm_percentages) > 1:
+        if optimum.reason != chosen.allotment.reason and len(optimum.sm_percentages) > 1:
             parts.append(
                 Text(
                     f"best for all together would be {_format_shares(optimum)}: {optimum.reason}",

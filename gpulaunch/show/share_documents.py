@@ -39,6 +39,7 @@ def share_option_document(option: "ShareOption") -> Document:
             for lease in option.residents
         ],
         "problem": option.refusal,
+        "decided_by": option.verdict.decided_by,
         "notes": list(option.verdict.notes),
         "sm_utilization_percentage": sums.sm_percentage,
         "memory_bandwidth_utilization_percentage": sums.memory_bandwidth_percentage,
