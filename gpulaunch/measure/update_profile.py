@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from gpulaunch.errors import printable
-from gpulaunch.measure.borrow import borrowed
 from gpulaunch.measure.measured_launch import Outcome, Sections
 from gpulaunch.measure.measured_pattern import communication_of
 from gpulaunch.measure.measured_run import Run
@@ -34,9 +33,6 @@ _MERGED = ("communication", "collocation", "shared_gpu", "counters")
 
 _GRAPH_KEYS = ("pattern", "edges", "confidence")
 """Keys that belong to one measurement: they are replaced together."""
-
-_PREDICTED = {"predicted_from": "nobody"}
-"""Stand-in for the [shared_gpu] of a job that has none, so that it counts as not measured."""
 
 
 def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list[str]:
@@ -72,8 +68,6 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
             sections["command"] = list(command)
         fresh = _drop_measured(outcome.sections, known) if outcome.guessed else outcome.sections
         sections |= {key: _merge_section(key, known, value) for key, value in fresh.items()}
-        if resources:
-            sections |= _predict_sharing(name, {**known, **sections})
         write_sections(path, sections)
     lines = []
     if resources.get("incomplete"):
@@ -102,13 +96,6 @@ def _drop_measured(sections: Sections, known: Mapping[str, Any]) -> Sections:
         return sections
     kept = {**sections, "communication": communication}
     return {key: value for key, value in kept.items() if value.keys() - {"source"}}
-
-
-def _predict_sharing(name: str, document: Mapping[str, Any]) -> Sections:
-    """Return a new prediction of [shared_gpu], unless the profile has measured slowdowns."""
-    if not document.get("shared_gpu", _PREDICTED).get("predicted_from"):
-        return {}
-    return {"shared_gpu": borrowed({**document, "name": document.get("name", name)})}
 
 
 def _merge_section(section: str, known: Mapping[str, Any], fresh: Any) -> Any:  # noqa: ANN401
@@ -171,6 +158,6 @@ def learn(path: str, run: Run) -> list[str]:
         found = communication_of(run, RECORDED)
         if found.section and not {"communication", "base"} & {*known, *begins}:
             sections["communication"] = found.section
-        write_sections(path, {**sections, **_predict_sharing(name, {**known, **sections})})
+        write_sections(path, sections)
     verdict = "is replaced by this run" if change.replaced else "does not fit this run"
     return [f"profile {name} {verdict}: {what}" for what in change.misfits]

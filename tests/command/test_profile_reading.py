@@ -1,4 +1,4 @@
-"""`gpulaunch profile --scan`, `--scan-nccl-log` and `--import-ncu`, and what a profile borrows."""
+"""`gpulaunch profile --scan`, `--scan-nccl-log` and `--import-ncu`."""
 
 import json
 import tomllib
@@ -183,49 +183,6 @@ def test_what_cannot_be_read(
     done = launcher.run("profile", *options, cwd=files)
     assert (done.returncode, done.stdout, sorted(files.iterdir())) == (2, "", before)
     assert done.stderr.startswith(f"gpulaunch: error: {message}"), done.stderr
-
-
-# ---------------------------------------------------------------------------------------- borrowing
-
-
-def test_a_job_without_pair_data_borrows(
-    launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path
-) -> None:
-    """A job without measured neighbours borrows from the nearest profile, marked predicted."""
-    folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles")
-    folder.mkdir(parents=True)
-    for name, sm, slowdown in (("near", 62, 12.5), ("far", 20, 90)):
-        (folder / f"{name}.toml").write_text(
-            f'name = "{name}"\n[resources]\nsm_utilization_percentage = {sm}\n'
-            'memory_bandwidth_utilization_percentage = 30\nutilization = "time-active"\nsource = '
-            '"made up"\n'
-            f'[shared_gpu]\nslowdown_percentage = {{ kripke-1x = {slowdown} }}\nsource = "made '
-            'up"\n'
-        )
-    lent = (folder / "near.toml").read_text().replace('"near"', '"nearest"').replace("= 62", "= 60")
-    (folder / "nearest.toml").write_text(
-        f'{lent}predicted_from = "far"\n'
-    )  # who has borrowed does not lend
-    dgx1_v100.script(0, "active", 60)
-    dgx1_v100.script(0, "memactive", 30)
-    dgx1_v100.begin_script()
-    path = tmp_path / "job.toml"
-    assert (
-        launcher.run("profile", "-o", str(path), "--only", "0", "--", "sleep", "0.6").returncode
-        == 0
-    )
-    shared = read(path)["shared_gpu"]
-    assert (shared["predicted_from"], shared["slowdown_percentage"]) == (
-        "near",
-        {"kripke-1x": 12.5},
-    )
-    assert shared["source"].startswith("predicted: nearest to 'near'")
-    assert (
-        "predicted_from: these slowdowns were not measured"
-        in launcher.run("profiles", "check", str(path)).stderr
-    )
-    launcher.run("--record", "--name", "own", "--only", "0", "--", "sleep", "0.6")
-    assert read(folder / "own.toml")["shared_gpu"]["predicted_from"] == "near"
 
 
 def test_pcie_alone_tells_no_peers(launcher: Launcher, nvml: FakeNvml, tmp_path: Path) -> None:

@@ -235,7 +235,8 @@ class SharedGpu(Section):
         "table of profile name and number: how much longer it takes beside that job on one *GPU*",
     )
     predicted_from = text(
-        "name of the profile that these figures were borrowed from; they are measured if missing"
+        "name of the profile whose figures these are, as earlier versions predicted them; they "
+        "are measured if missing"
     )
     measured_on = text(_GPU)
     incomplete = flag("the job failed before all was measured")
