@@ -79,6 +79,9 @@ class Run(Record):
         date: when it began, ISO 8601, UTC.
         problems: why the measurement is incomplete or cannot be trusted.
         sampling_cpu_percentage: part of one CPU that measuring took, 0-100.
+        beside: name of the only job that shared its GPUs, from its start to its end; None if there
+            was none, or another came or went.
+        promised_slowdown: time beside that job / time alone - 1, as predicted at its start.
     """
 
     command: tuple[str, ...]
@@ -89,6 +92,8 @@ class Run(Record):
     date: str
     problems: tuple[str, ...] = ()
     sampling_cpu_percentage: float = 0.0
+    beside: str | None = None
+    promised_slowdown: float | None = None
 
     @property
     def is_complete(self) -> bool:

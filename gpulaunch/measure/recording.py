@@ -10,6 +10,7 @@ from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.machine.find import load_driver
 from gpulaunch.measure.measured_run import Run, run_document
 from gpulaunch.measure.sampler import Sampler
@@ -37,12 +38,23 @@ class Recording:
         self._sampler: Sampler | None = None
         self._problems: list[str] = []
         self._driver: str | None = None
+        self._lease_id = ""
         self._keeper: Keeper | None = None
+        self._group: tuple[str, ...] = ()
+        self._mates: dict[str, str] = {}
+        self._promised: float | None = None
         self._date, self._began_s = now(), time.monotonic()
 
     def begin(self, acquired: Acquired[Keeper]) -> None:
         """Begin to measure; call it when the job has its GPUs and is about to start."""
-        self._problems = [SHARED] if acquired.lease.share else []
+        if acquired.lease.share:
+            self._problems = [SHARED]
+            self._group = acquired.lease.share.group
+            self._mates = self._find_mates(acquired.lease.id)
+            option = acquired.grant.share_option
+            if option and option.prediction:
+                self._promised = 1 / option.prediction.speeds[-1] - 1
+        self._lease_id = acquired.lease.id
         self._keeper = acquired.holder
         self._sampler = Sampler(granted_gpus(self._launch, acquired.grant))
         with suppress(GpulaunchError):
@@ -62,6 +74,8 @@ class Recording:
             self._problems.append(f"{STOPPED} for {stopped_s:.1f} s")
         gpus = self._sampler.stop() if self._sampler else ()
         found = self._sampler.problems if self._sampler else ()
+        mates = self._find_mates(self._lease_id) if self._mates else {}
+        beside = next(iter(mates.values())) if len(mates) == 1 and mates == self._mates else None
         return Run(
             command=self._launch.command,
             exit_status=exit_status(status),
@@ -71,7 +85,18 @@ class Recording:
             date=self._date,
             problems=(*self._problems, *found),
             sampling_cpu_percentage=100 * self._sampler.cost if self._sampler else 0.0,
+            beside=beside,
+            promised_slowdown=self._promised if beside else None,
         )
+
+    def _find_mates(self, own_id: str) -> dict[str, str]:
+        """Return the jobs that share the GPUs now: id of the lease -> name of what it uses."""
+        seen = open_table_of(self._launch, lambda _: None).peek().of(self._launch.machine.key)
+        return {
+            lease.id: lease.share.client.demand.name
+            for lease in seen.leases
+            if lease.share and lease.share.group == self._group and lease.id != own_id
+        }
 
 
 def write_run(path: str, run: Run) -> None:

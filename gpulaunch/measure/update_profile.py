@@ -8,7 +8,8 @@ from gpulaunch.errors import printable
 from gpulaunch.measure.measured_launch import Outcome, Sections
 from gpulaunch.measure.measured_pattern import communication_of
 from gpulaunch.measure.measured_run import Run
-from gpulaunch.measure.measured_runs import updated
+from gpulaunch.measure.measured_runs import rounded, updated
+from gpulaunch.measure.recording import SHARED
 from gpulaunch.profiles.profile import VERSION
 from gpulaunch.profiles.profile_file import (
     alone,
@@ -27,6 +28,9 @@ RESERVATION = (
     "measure again with "
     "XLA_PYTHON_CLIENT_PREALLOCATE=false (JAX) or TF_FORCE_GPU_ALLOW_GROWTH=true (TensorFlow)"
 )
+
+BROKEN_PROMISE = 0.1
+"""Slowdown beyond the predicted one of which users are told, as part of the time alone. Ours."""
 
 _MERGED = ("communication", "collocation", "shared_gpu", "counters")
 """Sections into which a measurement is merged; it replaces all others as a whole."""
@@ -135,7 +139,8 @@ def check_own(path: str) -> None:
 def learn(path: str, run: Run) -> list[str]:
     """Add a run to what a profile knows, and return lines for the user.
 
-    A run that failed, or whose GPUs were shared, is not used.
+    A run that failed is not used. Of one that shared its GPUs with the same job from start to end,
+    the slowdown beside that job is learned, if the profile has the duration alone.
 
     Args:
         path: path of the profile's file, which need not exist yet.
@@ -146,6 +151,8 @@ def learn(path: str, run: Run) -> list[str]:
         FailedError: it cannot be written.
     """
     name = os.path.basename(path).removesuffix(".toml")
+    if run.beside is not None and run.exit_status == 0 and run.problems == (SHARED,):
+        return _learn_beside(path, name, run, run.beside)
     if not run.is_complete:
         why = next(iter(run.problems), None) or next(
             (gpu.problem for gpu in run.gpus if gpu.problem), None
@@ -161,3 +168,24 @@ def learn(path: str, run: Run) -> list[str]:
         write_sections(path, sections)
     verdict = "is replaced by this run" if change.replaced else "does not fit this run"
     return [f"profile {name} {verdict}: {what}" for what in change.misfits]
+
+
+def _learn_beside(path: str, name: str, run: Run, beside: str) -> list[str]:
+    """Add how much longer a job took beside another one on the same GPUs."""
+    with alone():
+        known, begins = learned_from(path, name)
+        alone_s = known.get("resources", {}).get("duration_s")
+        if not alone_s:
+            return [
+                f"profile {name} learns nothing beside {printable(beside)}: it has no duration_s"
+            ]
+        slowdown = max(0.0, run.duration_s / alone_s - 1)
+        fresh = {"slowdown_percentage": {beside: rounded(100 * slowdown)}, "source": RECORDED}
+        section = _merge_section("shared_gpu", known, fresh)
+        write_sections(path, {**begins, "shared_gpu": section})
+    promised = run.promised_slowdown or 0.0
+    if slowdown - promised <= BROKEN_PROMISE:
+        return []
+    took = f"beside {printable(beside)} it took {1 + slowdown:.3g} times as long as alone"
+    predicted = f"{1 + promised:.3g} was predicted; from now on the measured slowdown counts"
+    return [f"profile {name}: {took}, {predicted}"]

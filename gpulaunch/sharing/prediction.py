@@ -232,10 +232,12 @@ class Prediction(Record):
         stp: system throughput: sum of the jobs' speeds, 1 being that alone on the whole GPU; higher
             is better.
         antt: average normalized turnaround time: mean of their slowdowns; lower is better.
+        speeds: speed of each, as a share of its speed alone.
     """
 
     stp: float
     antt: float
+    speeds: tuple[float, ...]
 
 
 def predict(
@@ -252,7 +254,8 @@ def predict(
         Micro 28(3), 2008.
     """
     speeds = pace(demands, capacity, percentages, idle_power(capacity)).speeds
-    return Prediction(fsum(speeds), fsum(1 / speed for speed in speeds) / len(speeds))
+    antt = fsum(1 / speed for speed in speeds) / len(speeds)
+    return Prediction(fsum(speeds), antt, speeds)
 
 
 def run_together(

@@ -1,5 +1,7 @@
 """Sharing that `gpulaunch profile` measures through MPS."""
 
+import os
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -100,3 +102,42 @@ def test_a_sweep_that_fails_half_way_keeps_its_points(launcher: Launcher, tmp_pa
     curve = tomllib.loads(path.read_text())["sm_curve"]
     assert (done.returncode, curve["sm_percentage"], curve["incomplete"]) == (9, [10, 20], True)
     assert "incomplete" in launcher.run("profiles", "check", str(path)).stderr
+
+
+PROFILE = """\
+name = "{name}"
+[resources]
+sm_utilization_percentage = 30
+memory_bandwidth_utilization_percentage = 10
+memory_mib = 1000
+duration_s = 0.4
+source = "made up"
+"""
+
+
+@pytest.mark.usefixtures("dgx1_v100", "fake_mps")
+def test_a_recorded_launch_learns_what_sharing_costs(launcher: Launcher, tmp_path: Path) -> None:
+    """A job that loses more beside another than promised is told so, and they part next time."""
+    folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles")
+    folder.mkdir(parents=True)
+    for name in ("job", "other"):
+        (folder / f"{name}.toml").write_text(PROFILE.format(name=name))
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    share = ("--share", "--only", "0,1", "--no-wait")
+    other = launcher.start(*share, "-p", "other", "--", "sh", "-c", f"echo; read _ < {gate}")
+    other.stdout.readline()
+    job = ("--record", "-p", "job", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 0.9")
+    first, second = launcher.run(*share, *job), launcher.run(*share, *job)
+    gate.write_text("\n")
+    other.communicate(timeout=30)
+    (told,) = (line for line in first.stderr.splitlines() if "beside other" in line)
+    assert re.fullmatch(
+        r"gpulaunch: warning: profile job: beside other it took \d\.\d+ times as long as alone, "
+        r"1\.09 was predicted; from now on the measured slowdown counts",
+        told,
+    )
+    document = tomllib.loads((folder / "job.toml").read_text())
+    assert document["shared_gpu"]["slowdown_percentage"]["other"] > 100
+    assert document["resources"]["duration_s"] == 0.4
+    assert (first.stdout, second.stdout) == ("GPU-v100-0\n", "GPU-v100-1\n")

@@ -465,7 +465,8 @@ def test_prediction_of_a_group() -> None:
     pair = [replace(busy(50), curve=CURVE), busy(50)]
     found = predict(pair, A100X, (35, 65))
     capped = 1 / (0.5 + 0.5 / 0.65)
-    assert as_list(found) == pytest.approx([0.6 + capped, (1 / 0.6 + 1 / capped) / 2])
+    assert found.speeds == pytest.approx((0.6, capped))
+    assert (found.stp, found.antt) == pytest.approx((0.6 + capped, (1 / 0.6 + 1 / capped) / 2))
     hot = [busy(50, power_w=300.0), busy(50, power_w=300.0)]
     speeds = pace(hot, A100X, idle_w=idle_power(A100X)).speeds
     assert sum(speeds) < 1.6
