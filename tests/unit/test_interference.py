@@ -1,6 +1,6 @@
 """Which jobs may share a GPU, by the rule and figures of mps-sharing-2024, and what it brings."""
 
-from itertools import permutations
+from itertools import permutations, product
 from math import isclose
 from statistics import linear_regression
 
@@ -115,6 +115,18 @@ def test_combinations_of_table_3(number, names, sm, memory_bandwidth, memory_mib
     assert verdict.compatible == (number not in INTERFERING)
     expected = f"average SM utilization {sm:g} % of at most 100 %"
     assert verdict.reasons == ((expected,) if number in INTERFERING else ())
+
+
+@pytest.mark.parametrize(("one", "other"), product(TABLE_2, repeat=2))
+def test_pairs_of_table_2(one, other) -> None:
+    """Of all ordered pairs those may share whose three sums stay within the bounds."""
+    fits = (
+        one[1] + other[1] <= A100X.memory_bytes >> 20
+        and one[2] + other[2] <= 100
+        and one[3] + other[3] <= 100
+    )
+    verdict = judge([Client(shipped(one[0])), Client(shipped(other[0]))], A100X)
+    assert (verdict.compatible, verdict.decided_by) == (fits, "sums")
 
 
 @pytest.mark.parametrize(

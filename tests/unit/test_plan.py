@@ -319,7 +319,7 @@ def drawn_queue(chance: random.Random, objective: str, size: int) -> list[Planne
 
 
 @pytest.mark.parametrize("objective", ["throughput", "energy", "product"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(34))
 def test_one_gpu_gets_the_best_division(objective: str, seed: int) -> None:
     """No division of six jobs that judge allows is predicted to be better."""
     where = site(objective)
