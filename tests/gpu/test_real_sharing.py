@@ -25,6 +25,7 @@ from conftest import Launcher
 
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.partition import Partition, partition
 from gpulaunch.sharing.prediction import normalized_turnaround, system_throughput
@@ -586,7 +587,8 @@ def divided(bench: Bench, curves: Curves) -> Partition:
         said = {"percentages": list(PERCENTAGES), "throughputs": throughputs, "gpu": bench.gpu.name}
         text = PROFILE.format(kind=kind) + CURVE.format(**said, unit=unit, seconds=CURVE_S)
         bench.profile(kind).write_text(text)
-        demands.append(load_profile(str(bench.profile(kind))).demand)
+        demand = load_profile(str(bench.profile(kind))).demand
+        demands.append(replace(demand, sm_utilization_percentage=100.0))  # as they truly are
     return partition(demands, Capacity(bench.gpu.memory_mib << 20, len(KINDS), curves.sm_count))
 
 
@@ -622,7 +624,7 @@ def report(bench: Bench, curves: Curves, found: Partition, rows: Sequence[Row]) 
         lines.append(f"| {row.way} | {caps} | {' | '.join(_amounts(row.amounts))} | {sums} |")
     lines += [
         "",
-        f"The search found mode {found.mode}: {found.reason}.",
+        f"Found by {found.mode}: {found.reason}.",
         "",
         f"| % of SMs, alone under MPS | {' | '.join(map(str, PERCENTAGES))} |",
         f"|{'---|' * (1 + len(PERCENTAGES))}",
@@ -651,7 +653,7 @@ def test_throughput(bench: Bench, curves: Curves) -> None:
         rows.append(together(bench, "time-sliced, without MPS"))
     rows.append(together(bench, "MPS, no caps", (100, 100)))
     rows.append(together(bench, "MPS, even", (50, 50)))
-    rows.append(together(bench, "MPS, CD-search", found.sm_percentages))
+    rows.append(together(bench, "MPS, as predicted best", found.sm_percentages))
     text = report(bench, curves, found, rows)
     print(f"\n\n{text}\n")
     if REPORT:

@@ -117,7 +117,7 @@ def test_combinations_of_table_3(number, names, sm, memory_bandwidth, memory_mib
     assert verdict.reasons == ((expected,) if number in INTERFERING else ())
 
 
-@pytest.mark.parametrize(("one", "other"), product(TABLE_2, repeat=2))
+@pytest.mark.parametrize(("one", "other"), [*product(TABLE_2, repeat=2)])
 def test_pairs_of_table_2(one, other) -> None:
     """Of all ordered pairs those may share whose three sums stay within the bounds."""
     fits = (
