@@ -79,6 +79,9 @@ class Run(Record):
         date: when it began, ISO 8601, UTC.
         problems: why the measurement is incomplete or cannot be trusted.
         sampling_cpu_percentage: part of one CPU that measuring took, 0-100.
+        nccl_pattern: name of the pattern that NCCL's log shows; "unknown" if it does not show one,
+            None without a log.
+        nccl_confidence: confidence of that pattern; None without a log.
     """
 
     command: tuple[str, ...]
@@ -89,6 +92,8 @@ class Run(Record):
     date: str
     problems: tuple[str, ...] = ()
     sampling_cpu_percentage: float = 0.0
+    nccl_pattern: str | None = None
+    nccl_confidence: str | None = None
 
     @property
     def is_complete(self) -> bool:
