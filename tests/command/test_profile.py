@@ -699,12 +699,23 @@ def test_what_nccl_does_is_held_against_the_promise(
 
 
 @pytest.mark.usefixtures("dgx1_v100")
+def test_no_nccl_log_is_left_behind(launcher: Launcher, tmp_path: Path) -> None:
+    """The folder of the log is removed even if job and launcher end by a signal."""
+    script = "dirname $NCCL_DEBUG_FILE; touch $NCCL_DEBUG_FILE; kill -INT $$"
+    to = ("--record-to", str(tmp_path / "run.json"))
+    done = launcher.run("--only", "0,3", "-n", "2", *to, "--", "sh", "-c", script)
+    assert done.returncode == -signal.SIGINT
+    assert (done.stderr, Path(done.stdout.strip()).exists()) == ("", False)
+
+
+@pytest.mark.usefixtures("dgx1_v100")
 def test_the_users_own_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
     """A user's NCCL_DEBUG_FILE is read and kept, NCCL_DEBUG without a file is left alone."""
     to = ("--record-to", str(tmp_path / "run.json"))
     file = tmp_path / "logs[1]" / "%h.%p.log"
     file.parent.mkdir()
-    (file.parent / "box.0.log").write_text(NCCL_LINES)  # of an earlier run
+    earlier = NCCL_LINES.replace("busId ffff12000", "busId ffff0a000")
+    (file.parent / "box.0.log").write_text(earlier)
     launcher.environment |= {"NCCL_DEBUG": "WARN"}
     done = launcher.run(*nccl_job(*to))
     assert (done.stdout, done.stderr) == ("WARN None\n", "")
