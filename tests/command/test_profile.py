@@ -714,7 +714,9 @@ def test_the_users_own_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
     to = ("--record-to", str(tmp_path / "run.json"))
     file = tmp_path / "logs[1]" / "%h.%p.log"
     file.parent.mkdir()
-    earlier = NCCL_LINES.replace("busId ffff12000", "busId ffff0a000")
+    earlier = NCCL_LINES.replace("comm 0x2", "comm 0x7").replace(
+        "busId ffff12000", "busId ffff06000"
+    )
     (file.parent / "box.0.log").write_text(earlier)
     launcher.environment |= {"NCCL_DEBUG": "WARN"}
     done = launcher.run(*nccl_job(*to))
