@@ -118,7 +118,11 @@ class Recorder:
         """Add what NCCL's log shows to the run, and say what is worse than promised."""
         if self._nccl is None or self._acquired is None:
             return
-        found = self._nccl.read(self._launch, self._acquired)
+        try:
+            found = self._nccl.read(self._launch, self._acquired)
+        except Exception as problem:  # noqa: BLE001  the run is worth keeping without it
+            self._warn(f"NCCL's log cannot be read: {problem!r}")
+            return
         if found and found.shortfall:
             self._warn(found.shortfall)
         if found and found.setup:

@@ -3,17 +3,17 @@
 import os
 from collections.abc import Iterator, MutableMapping
 from glob import escape, glob
-from tempfile import TemporaryDirectory
 
 from gpulaunch.files.log_file import log_lines
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
-from gpulaunch.measure.logs.nccl_log import read_nccl_log
-from gpulaunch.measure.logs.nccl_setup import Setup, read_setup
-from gpulaunch.measure.logs.nccl_shortfall import describe_shortfall
 from gpulaunch.records import Record
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulaunch.measure.logs.nccl_setup import Setup
 
 _VARIABLES = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH"}
 
@@ -26,7 +26,7 @@ class NcclFindings(Record):
         shortfall: a line on what is worse than promised; None if nothing is.
     """
 
-    setup: Setup | None
+    setup: "Setup | None"
     shortfall: str | None
 
 
@@ -40,6 +40,8 @@ class NcclRecording:
     """
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
+        from tempfile import TemporaryDirectory  # late: slow, and few launches are measured
+
         self._folder: TemporaryDirectory[str] | None = None
         path = environment.get("NCCL_DEBUG_FILE", "")
         if not path and "NCCL_DEBUG" not in environment:
@@ -56,6 +58,11 @@ class NcclRecording:
             launch: the launch.
             acquired: what it was granted.
         """
+        # Late: the job has ended, and need not wait for these.
+        from gpulaunch.measure.logs.nccl_log import read_nccl_log
+        from gpulaunch.measure.logs.nccl_setup import read_setup
+        from gpulaunch.measure.logs.nccl_shortfall import describe_shortfall
+
         log = read_nccl_log(self._lines())
         if self._folder:
             self._folder.cleanup()
