@@ -15,9 +15,10 @@ import pytest
 from conftest import Launcher
 from test_real_sharing import Bench
 
-from gpulaunch.measure import torch_all_reduce
+from gpulaunch.measure import all_reduce
 
-JOB = ("--", sys.executable, torch_all_reduce.__file__, "nccl", str(1 << 20), str(1 << 26), "2")
+TORCH = str(Path(all_reduce.__file__).with_name("torch_all_reduce.py"))
+JOB = ("--", sys.executable, TORCH, "nccl", str(1 << 20), str(1 << 26), "2")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Promise against reality: what NCCL's log says of the links that GPUs were chosen for."""
+"""What NCCL's log says of a measured run: its pattern, and the links that GPUs were chosen for."""
 
 import pytest
 from values import machine
@@ -6,7 +6,10 @@ from values import machine
 from gpulaunch.machine.topology import Topology
 from gpulaunch.measure.logs.nccl_log import read_nccl_log
 from gpulaunch.measure.logs.nccl_shortfall import describe_shortfall
-from gpulaunch.records import replace
+from gpulaunch.measure.measured_pattern import communication_of
+from gpulaunch.measure.measured_run import GpuRun, Run
+from gpulaunch.measure.usage import Figures
+from gpulaunch.records import field_names, replace
 
 RANKS = (0, 3, 2)  # GPUs of the ranks, all joined by double NVLinks but 0 and 2
 
@@ -121,3 +124,15 @@ def test_gpus_without_address() -> None:
     log = read_nccl_log([*MEMBERS, via(0, 1, "SHM/direct/direct"), rings(1, 9, "PHB")])
     found = describe_shortfall(log, [known.gpus[index] for index in RANKS], known.links, 40)
     assert found == "NCCL reckons with 9 GB/s over PHB, 40 GB/s were promised"
+
+
+@pytest.mark.parametrize(
+    ("nccl", "want"),
+    [("ring", "ring"), ("none", None), ("unknown", None), (None, None)],
+)
+def test_pattern_where_counters_show_nothing(nccl: str | None, want: str | None) -> None:
+    """NCCL's pattern counts without counters; that it moved nothing, or is unknown, does not."""
+    nothing = Figures(*(None for _ in field_names(Figures)[:-1]), {})
+    gpus = tuple(GpuRun(i, f"GPU-{i}", "V100", 16 << 30, nothing, has_gpm=False) for i in (0, 1))
+    run = Run(("true",), 0, 1.0, gpus, None, "2026-01-02", (), 0.0, nccl, "likely")
+    assert communication_of(run, "here").section.get("pattern") == want
