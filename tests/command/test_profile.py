@@ -709,6 +709,15 @@ def test_no_nccl_log_is_left_behind(launcher: Launcher, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("dgx1_v100")
+def test_a_job_of_one_gpu_has_no_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
+    """A measured job of one GPU, and one that is not measured, get no variable of NCCL."""
+    script = ("--", "sh", "-c", "env | grep -c NCCL")
+    to = ("--record-to", str(tmp_path / "run.json"))
+    assert launcher.run("-n", "1", *to, *script).stdout == "0\n"
+    assert launcher.run("-n", "2", *script).stdout == "0\n"
+
+
+@pytest.mark.usefixtures("dgx1_v100")
 def test_the_users_own_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
     """A user's NCCL_DEBUG_FILE is read and kept, NCCL_DEBUG without a file is left alone."""
     to = ("--record-to", str(tmp_path / "run.json"))
