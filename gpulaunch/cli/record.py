@@ -123,8 +123,7 @@ class Recorder:
         except Exception as problem:  # noqa: BLE001  the run is worth keeping without it
             self._warn(f"NCCL's log cannot be read: {problem!r}")
             return
-        if found and found.shortfall:
-            self._warn(found.shortfall)
-        if found and found.setup:
-            setup = found.setup
-            self._run = replace(run, nccl_pattern=setup.pattern, nccl_confidence=setup.confidence)
+        if found:
+            self._run = replace(run, nccl_pattern=found.pattern, nccl_confidence=found.confidence)
+            if found.shortfall:
+                self._warn(found.shortfall)

@@ -4,16 +4,14 @@ import os
 from collections.abc import Iterator, MutableMapping
 from glob import escape, glob
 
+from gpulaunch.errors import UsageError
 from gpulaunch.files.log_file import log_lines
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
+from gpulaunch.profiles.confidence import Confidence
 from gpulaunch.records import Record
-from gpulaunch.typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from gpulaunch.measure.logs.nccl_setup import Setup
 
 _VARIABLES = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH"}
 
@@ -22,11 +20,13 @@ class NcclFindings(Record):
     """What NCCL's log tells of a launch.
 
     Attributes:
-        setup: what NCCL set up; None if the log has nothing of it.
+        pattern: name of the pattern; None if the log has nothing of it.
+        confidence: confidence of the pattern.
         shortfall: a line on what is worse than promised; None if nothing is.
     """
 
-    setup: "Setup | None"
+    pattern: str | None
+    confidence: Confidence | None
     shortfall: str | None
 
 
@@ -60,8 +60,8 @@ class NcclRecording:
         """
         # Late: the job has ended, and need not wait for these.
         from gpulaunch.measure.logs.nccl_log import read_nccl_log
-        from gpulaunch.measure.logs.nccl_setup import read_setup
         from gpulaunch.measure.logs.nccl_shortfall import describe_shortfall
+        from gpulaunch.measure.logs.nccl_traffic import communication
 
         log = read_nccl_log(self._lines())
         if self._folder:
@@ -75,10 +75,13 @@ class NcclRecording:
             if problem.pattern.collective and grant.own is None
             else None
         )
-        return NcclFindings(
-            read_setup(log),
-            describe_shortfall(log, granted_gpus(launch, grant), topology.links, promised),
-        )
+        gpus = granted_gpus(launch, grant)
+        shortfall = describe_shortfall(log, gpus, topology.links, promised)
+        try:
+            found = communication(log, "NCCL's log")
+        except UsageError:  # neither calls nor what was set up for them
+            return NcclFindings(None, None, shortfall)
+        return NcclFindings(found.pattern, found.pattern_confidence, shortfall)
 
     def _lines(self) -> Iterator[bytes]:
         """Yield the lines of all files that the job wrote."""

@@ -654,6 +654,10 @@ box:1:1 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 2, bw 4.5/4.5, type PHB/P
 box:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[3] via SHM/direct/direct
 box:1:1 [0] NCCL INFO Connected all rings
 """
+NCCL_CALL = (
+    "box:1:1 [0] NCCL INFO AlltoAll: opCount 1 sendbuff 0x1 recvbuff 0x2 count 900000 datatype 7 "
+    "op 0 root 0 comm 0x1 [nranks=2] stream 0x3\n"
+)
 NCCL_JOB = """\
 import os, sys
 print(os.environ["NCCL_DEBUG"], os.environ.get("NCCL_DEBUG_SUBSYS"))
@@ -669,9 +673,9 @@ SHORTFALL = (
 )
 
 
-def nccl_job(*options: str) -> tuple[str, ...]:
+def nccl_job(*options: str, lines: str = NCCL_LINES) -> tuple[str, ...]:
     """Return a launch on two GPUs whose NCCL takes host memory for their NVLinks."""
-    job = ("--", sys.executable, "-c", NCCL_JOB, NCCL_LINES)
+    job = ("--", sys.executable, "-c", NCCL_JOB, lines)
     return ("--only", "0,3", "-n", "2", *options, *job)
 
 
@@ -735,6 +739,8 @@ def test_the_users_own_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == (f"INFO None\n{file.parent}\n", SHORTFALL)
     assert len(list(file.parent.iterdir())) == 2
     assert json.loads((tmp_path / "run.json").read_text())["nccl_pattern"] == "ring"
+    launcher.run(*nccl_job(*to, lines=NCCL_LINES + NCCL_CALL))
+    assert json.loads((tmp_path / "run.json").read_text())["nccl_pattern"] == "all_to_all"
 
 
 def test_nvswitch_hides_the_peers(launcher: Launcher, hgx_h100: FakeNvml, tmp_path: Path) -> None:
