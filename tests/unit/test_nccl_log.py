@@ -515,6 +515,12 @@ def test_rings_that_nccl_reckons_with() -> None:
     [
         ("before 2.22 rings and trees are there for any job", OLD, "ring+tree", "guess"),
         (
+            "also where long rings are cut off",
+            OLD.replace("Channel 00 :    0   1   2   3", "Channel 00 :    0   1   3"),
+            "ring+tree",
+            "guess",
+        ),
+        (
             "since 2.22 connected rings were used",
             late((0, "Connected all rings")),
             "ring",

@@ -88,7 +88,10 @@ def _find_shapes(log: NcclLog) -> tuple[list[str], Confidence, list[str]]:
         used = sorted(log.connected)
         why = [f"NCCL {log.version} connected its {' and '.join(f'{one}s' for one in used)}"]
         return used, "likely", why if used else []
-    there = [name for name, found in (("ring", log.rings), ("tree", log.trees)) if found]
+    if not (log.rings or log.trees):
+        return [], "guess", []
+    # A long ring is cut off in the log, but NCCL has rings wherever it has trees.
+    shapes = ["ring", "tree"] if log.trees else ["ring"]
     channels = sum(count for _, count in log.rings or log.trees)
-    why = [f"NCCL set up {' and '.join(f'{one}s' for one in there)}, channels: {channels}"]
-    return there, "guess", why if there else []
+    text = f"NCCL set up {' and '.join(f'{one}s' for one in shapes)}, channels: {channels}"
+    return shapes, "guess", [text]
