@@ -442,8 +442,10 @@ def test_garbage_is_read_in_linear_time() -> None:
         "NCCL " + "a:1:" * 500_000,
         "opCount" + ": opCount 1" * 100_000,
     ]
+    torn = said(0, "Channel 00/1 : 9999998[0] -> 9999999[1] via P2P/IPC")
     begin = perf_counter()
     read_nccl_log(lines)
+    assert read([torn])[1].pattern == "all_to_all"
     assert perf_counter() - begin < 10  # 0.3 s on an idle core
 
 

@@ -18,6 +18,11 @@ CONNECTS_LATE = (2, 22)
 Source: NCCL's user guide, NCCL_RUNTIME_CONNECT (since 2.22, on by default).
 """
 
+MOST_COMPARED = 128
+"""Most ranks whose pairs are compared with named patterns, which takes 1.5 s; a torn line may have
+millions.
+"""
+
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 
 
@@ -62,8 +67,9 @@ def read_setup(log: NcclLog) -> Setup | None:
     shapes, confidence, reasons = _find_shapes(log)
     pairs = _sending_pairs(log)
     if pairs:
-        near = nearest_pattern(ranks, tuple((a, b, 1.0) for a, b in sorted(pairs)))
-        shapes.append(near.name or "all_to_all")
+        edges = tuple((a, b, 1.0) for a, b in sorted(pairs))
+        name = nearest_pattern(ranks, edges).name if ranks <= MOST_COMPARED else None
+        shapes.append(name or "all_to_all")
         confidence = "guess"
         reasons.append(f"Send and Recv between {len(pairs)} pairs of ranks ({shapes[-1]})")
     if not shapes:
