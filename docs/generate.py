@@ -8,6 +8,8 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.profiles.document.inherit import variants_of
 from gpulaunch.profiles.document.schema import key_table, profile_schema
 from gpulaunch.show.policy_table import policy_table
 
@@ -19,7 +21,18 @@ def _profile_schema(_: str) -> str:
 
 
 def _profiles(text: str) -> str:
-    return _with_part(text, "keys", key_table())
+    return _with_part(_with_part(text, "keys", key_table()), "library", _library())
+
+
+def _library() -> str:
+    """Return a table of the shipped profiles, with what may be asked of each after an @."""
+    lines = ["| profile | after an `@` | what it is | pattern |", "|---|---|---|---|"]
+    for path in sorted((DOCS.parent / "profiles" / "workloads").glob("*.toml")):
+        profile = load_profile(str(path))
+        asked = ", ".join(f"`{variant}`" for variant in variants_of(profile))
+        pattern = profile.communication.pattern or ""
+        lines.append(f"| `{profile.name}` | {asked} | {profile.description} | {pattern} |")
+    return "\n".join(lines) + "\n"
 
 
 def _placement(text: str) -> str:

@@ -83,12 +83,13 @@ PROFILE_OPTIONS = (
         ("--scan-nccl-log",),
         "scan_nccl_log",
         "FILE",
-        "read the log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL,GRAPH",
+        "read the log of NCCL_DEBUG=INFO, best with NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH",
     ),
     Option(("--import-ncu",), "import_ncu", "FILE", "read counters from Nsight Compute's CSV"),
 )
 _MODES = ("sensitivity", "sweep", "pair", "scan", "scan_nccl_log", "import_ncu")
 _READING = ("scan", "scan_nccl_log", "import_ncu")
+_MEASURING = (*_MODES, "runs", "iterations_from", "slice")
 _NOT_HERE = {"dry_run", "explain", "json_status_fd", "record", "record_to", "version", "name"}
 
 
@@ -127,7 +128,28 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         raise UsageError(
             "no command given", "gpulaunch profile [OPTIONS] -o FILE -- COMMAND [ARG...]"
         )
+    script = _find_script(command)
+    if script and not given.keys() & {"output", "name", *_MEASURING}:
+        return _propose(given, script, command)
     return _run(mode, given, command)
+
+
+def _find_script(command: Sequence[str]) -> str | None:
+    """Return the first argument of a command that is a Python file; None if none is."""
+    paths = (word for word in command if word.endswith(".py"))
+    return next((path for path in paths if os.path.isfile(path)), None)
+
+
+def _propose(given: Mapping[str, Given], script: str, command: Sequence[str]) -> int:
+    """Scan the script that a command would run, and say how to make a profile of it."""
+    status = profile_reading.main("scan", {**given, "scan": Given("--scan", script)}, None)
+    if "quiet" not in given:
+        path = shlex.quote(f"{os.path.basename(script).removesuffix('.py')}.toml")
+        keep_it = f"gpulaunch profile --scan {shlex.quote(script)} -o {path}"
+        measure_it = f"gpulaunch profile -o {path} -- {shlex.join(command)}"
+        say("info", printable(f"nothing was run; to keep this: {keep_it}"))
+        say("info", printable(f"to measure the job: {measure_it}"))
+    return status
 
 
 def _find_mode(given: Mapping[str, Given]) -> str:
@@ -335,6 +357,7 @@ def _print_help() -> None:
         "Measure a job, or read its source, for its profile; options of a launch apply, see "
         "'gpulaunch --help'.",
         "gpulaunch profile [OPTIONS] -o FILE -- COMMAND [ARG...]\n"
+        "       gpulaunch profile -- python SCRIPT.py [ARG...]: scan it, run nothing\n"
         "       gpulaunch profile --scan PATH | --scan-nccl-log FILE | --import-ncu FILE [--json] "
         "[-o FILE]",
     )

@@ -66,7 +66,9 @@ def main(mode: str, given: Mapping[str, Given], target: Target | None) -> int:
     if target:
         for line in keep(target.path, target.name, Outcome(found.sections, 0, guessed=True), ()):
             warn(line)
-        if "quiet" not in given:
+        if not found.sections:
+            warn(f"nothing for a profile was found, and nothing is written to {target.path}")
+        elif "quiet" not in given:
             say("info", f"written to {target.path}")
     return 0
 
@@ -98,7 +100,8 @@ def _scan_nccl_log(path: str) -> Read:
     found = communication(log, name)
     document = nccl_document(log, found, name)
     sections = _communication_section(document, f"NCCL log {name}")
-    sections["communication"]["message_bytes"] = rounded(found.message_bytes)
+    if found.message_bytes:
+        sections["communication"]["message_bytes"] = rounded(found.message_bytes)
     if found.edges and is_whole(found.edges, found.ranks):
         sections["communication"]["edges"] = [list(edge) for edge in found.edges]
     return Read(document, nccl_lines(document), sections)
@@ -131,7 +134,8 @@ def _communication_section(document: Mapping[str, Any], source: str) -> Sections
         section["pattern"] = document["pattern"]
     if document["sensitive"] is not None:
         section["bandwidth_sensitive"] = document["sensitive"]
-    return {"communication": section}
+    # A section that says nothing but its source is not worth writing.
+    return {"communication": section} if len(section) > 2 else {}
 
 
 _READ = {"scan": _scan, "scan_nccl_log": _scan_nccl_log, "import_ncu": _import_ncu}

@@ -8,8 +8,10 @@ from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
+from gpulaunch.measure.nccl_recording import record_nccl
 from gpulaunch.measure.recording import Recording, absolute, write_run
 from gpulaunch.measure.update_profile import check_own, learn
+from gpulaunch.records import replace
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -72,9 +74,12 @@ class Recorder:
             check_writable(self._path)
         if launch.recorded_in:
             check_own(launch.recorded_in)
+        self._nccl = record_nccl(launch)
+        self._acquired: Acquired[Keeper] | None = None
 
     def begin(self, acquired: Acquired[Keeper]) -> None:
         """Begin to measure, as the job has its GPUs and is about to start."""
+        self._acquired = acquired
         try:
             if self._recording:
                 self._recording.begin(acquired)
@@ -97,6 +102,7 @@ class Recorder:
         if self._run is None:
             return
         try:
+            self._read_nccl(self._run)
             if self._path:
                 write_run(self._path, self._run)
             if self._launch.recorded_in:
@@ -107,3 +113,17 @@ class Recorder:
         # Whatever fails here, the job's own exit status counts.
         except Exception as problem:  # noqa: BLE001
             self._warn(f"what was measured is lost: {problem!r}")
+
+    def _read_nccl(self, run: "Run") -> None:
+        """Add what NCCL's log shows to the run, and say what is worse than promised."""
+        if self._nccl is None or self._acquired is None:
+            return
+        try:
+            found = self._nccl.read(self._launch, self._acquired)
+        except Exception as problem:  # noqa: BLE001  the run is worth keeping without it
+            self._warn(f"NCCL's log cannot be read: {problem!r}")
+            return
+        if found:
+            self._run = replace(run, nccl_pattern=found.pattern, nccl_confidence=found.confidence)
+            if found.shortfall:
+                self._warn(found.shortfall)

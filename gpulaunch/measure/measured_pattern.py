@@ -1,4 +1,4 @@
-"""A profile's [communication], from the link counters of a measured run (mapa-sc21 3.1)."""
+"""A profile's [communication] from a run: its link counters (mapa-sc21 3.1), else NCCL's log."""
 # pure: decides on plain values
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from gpulaunch.measure.traffic_graph import (
     TrafficGraph,
     traffic_graph,
 )
-from gpulaunch.profiles.pattern import is_whole
+from gpulaunch.profiles.pattern import PATTERNS, is_whole
 from gpulaunch.records import Record
 from gpulaunch.typing import Any, cast
 
@@ -39,6 +39,9 @@ class MeasuredPattern(Record):
 def communication_of(run: Run, source: str) -> MeasuredPattern:
     """Return which ranks of a run exchanged data, as far as the GPUs' counters show.
 
+    Where they show no traffic, NCCL's log of the run counts, if there is one. A log without
+    communication does not count, since data also moves without NCCL.
+
     Args:
         run: a run on any number of GPUs; on one there is no communication.
         source: the beginning of the section's source.
@@ -54,7 +57,11 @@ def communication_of(run: Run, source: str) -> MeasuredPattern:
         section["confidence"] = "certain" if sure else "likely"
     if graph.edges and not graph.hidden and is_whole(graph.edges, graph.ranks):
         section["edges"] = [[a, b, rounded(gb)] for a, b, gb in graph.edges]
-    if section:
+    is_silent = section.get("pattern", "none") == "none" and "edges" not in section
+    if is_silent and run.nccl_pattern in PATTERNS and run.nccl_pattern != "none":
+        section = {"pattern": run.nccl_pattern, "confidence": run.nccl_confidence}
+        section["source"] = f"{source}: NCCL's log, {run.date}"
+    elif section:
         models = ", ".join(sorted({gpu.model for gpu in run.gpus}))
         section["source"] = f"{source}: NVLink counters of {len(run.gpus)} {models}, {run.date}"
     return MeasuredPattern(section, (*graph.known, *graph.unknown, *_describe_nearest(nearest)))

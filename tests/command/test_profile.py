@@ -645,6 +645,104 @@ def test_a_ring_is_seen(
     assert [gb for _, _, gb in communication["edges"]] == [near(2 * 10 * 0.5, 0)] * 4
 
 
+NCCL_LINES = """\
+NCCL version 2.22.3+cuda12.6
+box:1:1 [0] NCCL INFO Channel 00/02 : 0 1
+box:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId ffff06000 commId 0x9 - Init COMPLETE
+box:2:2 [0] NCCL INFO comm 0x2 rank 1 nranks 2 cudaDev 1 busId ffff12000 commId 0x9 - Init COMPLETE
+box:1:1 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 2, bw 4.5/4.5, type PHB/PIX, same 1
+box:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[3] via SHM/direct/direct
+box:1:1 [0] NCCL INFO Connected all rings
+"""
+NCCL_CALL = (
+    "box:1:1 [0] NCCL INFO AlltoAll: opCount 1 sendbuff 0x1 recvbuff 0x2 count 900000 datatype 7 "
+    "op 0 root 0 comm 0x1 [nranks=2] stream 0x3\n"
+)
+NCCL_JOB = """\
+import os, sys
+print(os.environ["NCCL_DEBUG"], os.environ.get("NCCL_DEBUG_SUBSYS"))
+path = os.environ.get("NCCL_DEBUG_FILE", "")
+if path:
+    with open(path.replace("%h", "box").replace("%p", str(os.getpid())), "w") as file:
+        file.write(sys.argv[1])
+        print(os.path.dirname(path))
+"""
+SHORTFALL = (
+    "gpulaunch: warning: NCCL used SHM, not the 2 NVLinks (50 GB/s), between GPUs 0 and 3; "
+    "NCCL reckons with 9 GB/s over PHB, 40 GB/s were promised\n"
+)
+
+
+def nccl_job(*options: str, lines: str = NCCL_LINES) -> tuple[str, ...]:
+    """Return a launch on two GPUs whose NCCL takes host memory for their NVLinks."""
+    job = ("--", sys.executable, "-c", NCCL_JOB, lines)
+    return ("--only", "0,3", "-n", "2", *options, *job)
+
+
+@pytest.mark.parametrize("way", ["record", "profile"])
+def test_what_nccl_does_is_held_against_the_promise(
+    launcher: Launcher, dgx1_v100: FakeNvml, way: str
+) -> None:
+    """A measured job has its NCCL log read: less than promised is said, and its pattern kept."""
+    for gpu in (0, 3):
+        for link in range(6):
+            dgx1_v100.script(gpu, f"link:{link}:tx", "0:0")
+            dgx1_v100.script(gpu, f"link:{link}:rx", "0:0")
+    dgx1_v100.begin_script()
+    if way == "record":
+        done = launcher.run("--record", "--name", "mine", *nccl_job())
+    else:
+        done = launcher.run("profile", "--name", "mine", *nccl_job())
+    wanted, folder = done.stdout.splitlines()
+    assert (done.returncode, wanted) == (0, "INFO INIT,GRAPH")
+    assert SHORTFALL in done.stderr
+    assert not Path(folder).exists()
+    communication = own(launcher, "mine")["communication"]
+    assert (communication["pattern"], communication["confidence"]) == ("ring", "likely")
+    assert "NCCL's log" in communication["source"]
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_no_nccl_log_is_left_behind(launcher: Launcher, tmp_path: Path) -> None:
+    """The folder of the log is removed even if job and launcher end by a signal."""
+    script = "dirname $NCCL_DEBUG_FILE; touch $NCCL_DEBUG_FILE; kill -INT $$"
+    to = ("--record-to", str(tmp_path / "run.json"))
+    done = launcher.run("--only", "0,3", "-n", "2", *to, "--", "sh", "-c", script)
+    assert done.returncode == -signal.SIGINT
+    assert (done.stderr, Path(done.stdout.strip()).exists()) == ("", False)
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_a_job_of_one_gpu_has_no_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
+    """A measured job of one GPU, and one that is not measured, get no variable of NCCL."""
+    script = ("--", "sh", "-c", "env | grep -c NCCL")
+    to = ("--record-to", str(tmp_path / "run.json"))
+    assert launcher.run("-n", "1", *to, *script).stdout == "0\n"
+    assert launcher.run("-n", "2", *script).stdout == "0\n"
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_the_users_own_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
+    """A user's NCCL_DEBUG_FILE is read and kept, NCCL_DEBUG without a file is left alone."""
+    to = ("--record-to", str(tmp_path / "run.json"))
+    file = tmp_path / "logs[1]" / "%h.%p.log"
+    file.parent.mkdir()
+    earlier = NCCL_LINES.replace("comm 0x2", "comm 0x7").replace(
+        "busId ffff12000", "busId ffff06000"
+    )
+    (file.parent / "box.0.log").write_text(earlier)
+    launcher.environment |= {"NCCL_DEBUG": "WARN"}
+    done = launcher.run(*nccl_job(*to))
+    assert (done.stdout, done.stderr) == ("WARN None\n", "")
+    launcher.environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(file)}
+    done = launcher.run(*nccl_job(*to))
+    assert (done.stdout, done.stderr) == (f"INFO None\n{file.parent}\n", SHORTFALL)
+    assert len(list(file.parent.iterdir())) == 2
+    assert json.loads((tmp_path / "run.json").read_text())["nccl_pattern"] == "ring"
+    launcher.run(*nccl_job(*to, lines=NCCL_LINES + NCCL_CALL))
+    assert json.loads((tmp_path / "run.json").read_text())["nccl_pattern"] == "all_to_all"
+
+
 def test_nvswitch_hides_the_peers(launcher: Launcher, hgx_h100: FakeNvml, tmp_path: Path) -> None:
     """Behind NVSwitch only totals are known: no edges, no pattern, and a line that says so."""
     for gpu in range(4):

@@ -73,6 +73,23 @@ def test_scan_as_json(launcher: Launcher, files: Path) -> None:
     ]
 
 
+def test_a_launched_script_is_scanned(launcher: Launcher, files: Path) -> None:
+    """Without a place for the profile the launched script is scanned, and nothing runs."""
+    job = ("--", "torchrun", "--nproc-per-node=2", "train.py", "--lr", "1 2")
+    done = launcher.run("profile", *job, cwd=files)
+    assert done.returncode == 0
+    assert done.stdout == launcher.run("profile", "--scan", "train.py", cwd=files).stdout
+    assert done.stderr == (
+        "gpulaunch: info: nothing was run; to keep this: gpulaunch profile --scan train.py "
+        "-o train.toml\n"
+        "gpulaunch: info: to measure the job: gpulaunch profile -o train.toml -- torchrun "
+        "--nproc-per-node=2 train.py --lr '1 2'\n"
+    )
+    assert launcher.run("profile", "-q", *job, cwd=files).stderr == ""
+    runs = launcher.run("profile", "--runs", "2", *job, cwd=files)
+    assert (runs.returncode, "nobody says where" in runs.stderr) == (2, True)
+
+
 def test_scan_of_what_is_silent(launcher: Launcher, files: Path) -> None:
     """Where nothing communicates the calls are empty, and the pattern is none."""
     document = json.loads(launcher.run("profile", "--scan", "quiet.py", "--json", cwd=files).stdout)
@@ -120,6 +137,25 @@ def test_into_a_profile(
         assert launcher.run("profiles", "check", name, cwd=files).returncode == 0
         dry = ("-p", f"./{name}", "-n", "2", "--topology", "dgx1-v100", "--dry-run", "--", "true")
         assert launcher.run(*dry, cwd=files).returncode == 0
+
+
+def test_a_log_without_calls(launcher: Launcher, tmp_path: Path) -> None:
+    """NCCL_DEBUG=INFO alone makes a profile; where it shows nothing, none is written."""
+    ring = RANK.format(pid=1, rank=0) + "Channel 00 :    0   1   2   3\n"
+    (tmp_path / "nccl.log").write_text(ring)
+    done = launcher.run("profile", "--scan-nccl-log", "nccl.log", "-o", "x.toml", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "gpulaunch: info: written to x.toml\n")
+    found = read(tmp_path / "x.toml")["communication"]
+    assert found == {
+        "pattern": "ring",
+        "confidence": "guess",
+        "source": "NCCL log nccl.log",
+    }
+    lost = [{"pid": 10, "rank": 0, "ranks": ranks, "group": "a"} for ranks in (2, 4)]
+    (tmp_path / "nccl.log").write_text("".join(INIT.format(**one) for one in lost))
+    done = launcher.run("profile", "--scan-nccl-log", "nccl.log", "-o", "y.toml", cwd=tmp_path)
+    assert (done.returncode, (tmp_path / "y.toml").exists()) == (0, False)
+    assert "nothing for a profile was found, and nothing is written to y.toml" in done.stderr
 
 
 def test_several_communicators(launcher: Launcher, tmp_path: Path) -> None:

@@ -1139,6 +1139,53 @@ def test_profiles_of_mapa() -> None:
     assert got == MAPA_WORKLOADS
 
 
+TODAY = {
+    # profile: pattern, sensitive, GPUs, MiB of memory, as their sources have it
+    "ddp": ("ring", True, None, None),
+    "ddp@size=1.5b": ("ring", True, None, 22_889),
+    "ddp@size=7.5b": ("ring", True, None, 114_441),
+    "fsdp@size=1.5b": ("ring", True, 2, 11_445),
+    "fsdp@size=7.5b": ("ring", True, 4, 28_611),
+    "lora": ("ring", None, None, None),
+    "lora@size=1.8b": ("ring", None, None, 6_861),
+    "lora@size=7b": ("ring", None, None, 20_583),
+    "qlora@size=1.8b": ("ring", None, None, 5_940),
+    "qlora@size=7b": ("ring", None, None, 11_776),
+    "qlora@size=14b": ("ring", None, None, 19_149),
+    "qlora@size=72b": ("ring", None, None, 62_874),
+    "vllm@tp=1": ("all_to_all", True, 1, None),
+    "vllm@tp=2": ("all_to_all", True, 2, None),
+    "vllm@tp=4": ("all_to_all", True, 4, None),
+    "vllm@tp=8": ("all_to_all", True, 8, None),
+    "vllm@pp=2": ("chain", False, 2, None),
+    "vllm@pp=4": ("chain", False, 4, None),
+    "tensorrt-llm@tp=4": ("all_to_all", True, 4, None),
+    "tensorrt-llm@pp=4": ("chain", True, 4, None),
+    "megatron-lm": ("ring", True, None, None),
+    "mixture-of-experts": ("all_to_all", True, None, None),
+    "device-map-auto": ("chain", None, None, None),
+    "sdxl@precision=fp16": ("none", None, 1, 22_221),
+    "sdxl@precision=fp32": ("none", None, 1, 28_672),
+    "jupyter": ("none", None, 1, None),
+}
+
+
+@pytest.mark.parametrize("name", TODAY)
+def test_profiles_of_today(name: str) -> None:
+    """What people run today has the pattern, sensitivity and figures that are published of it."""
+    profile = load_profile(name)
+    memory = profile.memory_bytes
+    assert (
+        profile.communication.pattern,
+        profile.communication.bandwidth_sensitive,
+        profile.gpus,
+        memory and memory >> 20,
+    ) == TODAY[name]
+    assert any(
+        sign in profile.communication.source for sign in (".org/", ".com/", ".ai/", ".io/", ".co/")
+    )
+
+
 WITH_SOURCE = {
     name
     for name, key in Profile.keys.items()

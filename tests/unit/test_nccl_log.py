@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
-from gpulaunch.measure.logs.nccl_log import Member, NcclLog, read_nccl_log
+from gpulaunch.measure.logs.nccl_log import Member, NcclLog, RingGraph, read_nccl_log
 from gpulaunch.measure.logs.nccl_traffic import (
     LEAST_GB_PER_S,
     LoggedTraffic,
@@ -18,6 +18,7 @@ from gpulaunch.measure.logs.nccl_traffic import (
     nccl_document,
 )
 from gpulaunch.records import replace
+from gpulaunch.show.nccl import nccl_lines
 
 FLOAT = 7
 MB = 1_000_000
@@ -101,7 +102,7 @@ PUBLISHED = [
         ),
         {
             "rings": (((0, 1, 2, 3), 1),),
-            "ways": (("P2P", 1), ("NET", 1)),
+            "ways": {"P2P": 1, "NET": 1},
             "version": "2.18.3+cuda12.1",
         },
     ),
@@ -383,12 +384,12 @@ def test_mess() -> None:
     ("lines", "message"),
     [
         (["Epoch 1", "Epoch 2"], "run.log: no lines of NCCL"),
-        ([said(0, "Channel 00/02 : 0 1")], "run.log: no calls in its lines of NCCL"),
+        ([said(0, "NET/Socket : Using eth0")], "run.log: no calls in its lines of NCCL"),
         ([], "run.log: no lines of NCCL"),
     ],
 )
 def test_no_calls(lines: list[str], message: str) -> None:
-    """A log without calls is refused, with what to set."""
+    """A log without calls, rings and connections is refused, with what to set."""
     with pytest.raises(UsageError) as caught:
         read(lines)
     assert caught.value.message == message
@@ -441,6 +442,169 @@ def test_garbage_is_read_in_linear_time() -> None:
         "NCCL " + "a:1:" * 500_000,
         "opCount" + ": opCount 1" * 100_000,
     ]
+    torn = said(0, "Channel 00/1 : 9999998[0] -> 9999999[1] via P2P/IPC")
     begin = perf_counter()
     read_nccl_log(lines)
+    assert read([torn])[1].pattern == "all_to_all"
     assert perf_counter() - begin < 10  # 0.3 s on an idle core
+
+
+# ------------------------------------------------------------------ logs of NCCL_DEBUG=INFO alone
+# formats as in NVIDIA/nccl issues 226 (2.4), 300 (2.5), 671 (2.10), 1027 (2.18) and 1538 (2.22)
+
+
+def logged(version: str, *lines: tuple[int, str]) -> str:
+    """Return a log of NCCL_DEBUG=INFO: its version, then what each rank says."""
+    return f"NCCL version {version}\n" + "".join(said(rank, text) for rank, text in lines)
+
+
+OLD = logged(
+    "2.4.8+cuda10.1",
+    (0, "Channel 00 :    0   1   2   3"),
+    (0, "Ring 00 : 0[0] -> 1[1] via P2P/IPC"),
+    (1, "Ring 00 : 1 -> 2 [send] via NET/Socket/0"),
+    (2, "Ring 00 : 2[2] -> 3[3] via direct shared memory"),
+    (0, "Trees [0] -1->0->1/-1/-1"),
+    (1, "Trees [0] 0->1->2/3/-1"),
+    (2, "Trees [0] 1->2->-1/-1/-1"),
+    (3, "Trees [0] 1->3->-1/-1/-1"),
+    (3, "comm 0x7f145c002250 rank 3 nranks 4 cudaDev 3 nvmlDev 3 - Init COMPLETE"),
+)
+FIVE = logged(
+    "2.5.6+cuda10.2",
+    (0, "Channel 00/02 :    0   1   2"),
+    (0, "Trees [0] 1/-1/-1->0->-1|-1->0->1/-1/-1"),
+    (1, "Trees [0] 2/-1/-1->1->0|0->1->2/-1/-1"),
+    (2, "Trees [0] -1/-1/-1->2->1|1->2->-1/-1/-1"),
+    (0, "Ring 00 : 0[6000] -> 1[7000] via P2P/IPC"),
+)
+SPLIT = "ncclCommSplit comm 0x{0} rank {0} nranks 2 cudaDev {0} busId 1{0}000 - Init COMPLETE"
+
+
+def late(*lines: tuple[int, str], ranks: int = 4) -> str:
+    """Return a log of NCCL 2.22, which connects when a call first needs it."""
+    channel = (0, "Channel 00/02 : " + " ".join(map(str, range(ranks))))
+    return logged("2.22.3+cuda12.6", channel, (0, "Trees [0] 1/-1/-1->0->-1"), *lines)
+
+
+def test_setup_of_2_4() -> None:
+    """Rings, trees and transports are read from NCCL 2.4, whose trees stand the other way round."""
+    log = read_nccl_log(OLD.splitlines())
+    assert log.rings == (((0, 1, 2, 3), 1),)
+    assert log.trees == ((((0, 1), (1, 2), (1, 3)), 1),)
+    assert log.ways == {"P2P": 1, "NET": 1, "SHM": 1}
+
+
+def test_trees_of_2_5() -> None:
+    """NCCL 2.5 prints each rank's place in its tree twice; it is one tree."""
+    assert read_nccl_log(FIVE.splitlines()).trees == ((((0, 1), (1, 2)), 1),)
+
+
+def test_rings_that_nccl_reckons_with() -> None:
+    """The best of NCCL's ring graphs counts, in the words of old and new versions."""
+    lines = [
+        said(0, "Pattern 4, crossNic 0, nChannels 2, speed 10.000000/10.0, type PHB/PIX, same 1"),
+        said(0, "Pattern 1, crossNic 0, nChannels 9, bw 90.000000/90.000000, type NVL/PIX, same 1"),
+        said(1, "Pattern 4, crossNic 0, nChannels 6, bw 20.000000/20.000000, type NVL/PIX, same 1"),
+    ]
+    assert read_nccl_log(lines).ring_graph == RingGraph(6, 120.0, "NVL")
+    assert read_nccl_log(lines[:1]).ring_graph == RingGraph(2, 20.0, "PHB")
+    assert read_nccl_log(lines[1:2]).ring_graph is None
+
+
+@pytest.mark.parametrize(
+    ("sentence", "text", "pattern", "confidence"),
+    [
+        ("before 2.22 rings and trees are there for any job", OLD, "ring+tree", "guess"),
+        (
+            "also where long rings are cut off",
+            OLD.replace("Channel 00 :    0   1   2   3", "Channel 00 :    0   1   3"),
+            "ring+tree",
+            "guess",
+        ),
+        (
+            "since 2.22 connected rings were used",
+            late((0, "Connected all rings")),
+            "ring",
+            "likely",
+        ),
+        (
+            "and so were connected trees",
+            late((0, "Connected all rings, use ring PXN 0 GDR 1"), (0, "Connected all trees")),
+            "ring+tree",
+            "likely",
+        ),
+        ("nothing was connected", late(), "unknown", "guess"),
+        (
+            "Send and Recv from stage to stage are a chain",
+            late(
+                *((r, f"Channel 00/1 : {r}[{r}] -> {r + 1}[{r + 1}] via P2P/IPC") for r in range(3))
+            ),
+            "chain",
+            "guess",
+        ),
+        (
+            "with rings they are a ring",
+            late(
+                (0, "Connected all rings"),
+                *(
+                    (r, f"Channel 00/1 : {r}[{r}] -> {r + 1}[{r + 1}] via P2P/IPC")
+                    for r in range(3)
+                ),
+            ),
+            "ring",
+            "guess",
+        ),
+        (
+            "communicators of a part hide who sends what",
+            OLD + said(0, SPLIT.format(0)) + said(1, SPLIT.format(1)),
+            "unknown",
+            "guess",
+        ),
+        (
+            "one rank",
+            said(0, "comm 0x7f rank 0 nranks 1 cudaDev 0 busId 6000 - I"),
+            "none",
+            "likely",
+        ),
+    ],
+)
+def test_pattern_without_calls(sentence: str, text: str, pattern: str, confidence: str) -> None:
+    """Without calls, what NCCL set up gives the pattern, as sure as it can be."""
+    found = read(text.splitlines())[1]
+    assert (found.pattern, found.confidence) == (pattern, confidence), sentence
+
+
+def test_without_calls_sizes_are_unknown() -> None:
+    """Without calls nothing is said of sizes and sensitivity, but how to learn them."""
+    found = read(OLD.splitlines())[1]
+    assert (found.ranks, found.sensitive, found.message_bytes, found.calls_per_gpu) == (
+        4,
+        None,
+        None,
+        None,
+    )
+    assert "NCCL set up rings and trees, channels: 1" in found.reasons
+    assert "NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH" in found.reasons[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (
+            OLD,
+            [
+                "ring 0 1 2 3: 1 channel",
+                "1 tree",
+                "connections: P2P 1, NET 1, SHM 1",
+                "",
+                "pattern:    ring+tree (4 ranks)",
+            ],
+        ),
+        (call(0, "AllReduce", MB, ranks=1), ["pattern:    none (1 rank)", "sensitive:  no"]),
+    ],
+)
+def test_lines_without_calls(text: str, lines: list[str]) -> None:
+    """What NCCL set up is shown, and a log with only [nranks=1] calls has its conclusion."""
+    log, found = read(text.splitlines())
+    assert nccl_lines(nccl_document(log, found, "run.log"))[: len(lines)] == lines

@@ -1,8 +1,8 @@
 """Reader of a run's NCCL_DEBUG=INFO log: calls, message sizes, rings and trees.
 
-It reads the lines of NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH as NCCL 2.4 to 2.28 prints them, those of
-all ranks mixed, with other programs' output between them. All ranks print through one pipe: lines
-may be torn, glued together, coloured, and hold bytes that are no text.
+It reads the lines of NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH, or of INIT alone, as NCCL 2.4 to 2.28
+prints them, those of all ranks mixed, with other programs' output between them. All ranks print
+through one pipe: lines may be torn, glued together, coloured, and hold bytes that are no text.
 """
 # pure: decides on plain values
 
@@ -37,15 +37,25 @@ _COMM = re.compile(
     r"(?: commId (?P<id>0x[0-9a-f]{1,16}))?(?: parent (?P<parent>0x[0-9a-f]{1,16})"
     r" (?:split|child)Count (?P<split>\d{1,9}) color (?P<color>-?\d{1,10}))?"
 )
-_CHANNEL = re.compile(r"NCCL INFO Channel \d{1,4}/\d{1,4} :(?P<order>(?: +\d{1,5}){2,64})\s*$")
+_CHANNEL = re.compile(r"NCCL INFO Channel \d{1,4}(?:/\d{1,4})? :(?P<order>(?: +\d{1,5}){2,64})\s*$")
 _RING = re.compile(
     r"NCCL INFO Ring (?P<channel>\d{1,4}) : \d{1,7} -> (?P<rank>\d{1,7}) -> (?P<next>\d{1,7})\s*$"
 )
+# "below->rank->above" for each channel; NCCL 2.4 has it the other way round.
 _TREE = re.compile(
-    r"\[(?P<channel>\d{1,4})\] -?\d{1,7}/-?\d{1,7}/-?\d{1,7}->(?P<rank>\d{1,7})->(?P<up>\d{1,7})\b"
+    r"\[(?P<channel>\d{1,4})\] (?:"
+    r"-?\d{1,7}/-?\d{1,7}/-?\d{1,7}->(?P<rank>\d{1,7})->(?P<up>\d{1,7})\b"
+    r"|(?P<old_up>\d{1,7})->(?P<old_rank>\d{1,7})->-?\d{1,7}/)"
 )
 _VIA = re.compile(
-    r"-> \d{1,7}\[[0-9a-f]{1,9}\](?: \[(?:send|receive)\])? via (?P<way>[A-Z][A-Z0-9]{1,8})"
+    r"\d{1,4}(?:/(?P<use>\d))? : (?P<a>\d{1,7})(?:\[[0-9a-f]{1,9}\])? ->"
+    r" (?P<b>\d{1,7})(?:\[[0-9a-f]{1,9}\])?(?: \[(?:send|receive)\])?"
+    r" via (?P<way>[A-Z][A-Z0-9]{1,8}|direct shared memory)"
+)
+_CONNECTED = re.compile(r"NCCL INFO Connected all (?P<shape>ring|tree)s")
+_RING_GRAPH = re.compile(
+    r"NCCL INFO Pattern 4, .{0,40}nChannels (?P<channels>\d{1,4}),"
+    r" (?:bw|speed) (?P<gb_per_s>\d{1,6}(?:\.\d{1,9})?)/\S{1,20}, type (?P<path>[A-Z0-9]{2,4})/"
 )
 _VERSION = re.compile(r"NCCL version (?P<version>\d[\w.+-]{1,40})")
 _TIME = re.compile(
@@ -105,6 +115,36 @@ class Calls(Record):
     peer: int
 
 
+class Connection(Record):
+    """A way from one rank to another.
+
+    Attributes:
+        a: the sending rank, in its communicator.
+        b: the receiving rank.
+        way: transport, such as "P2P", "SHM" or "NET".
+        by_send: whether Send and Recv use it, rather than rings and trees.
+    """
+
+    a: int
+    b: int
+    way: str
+    by_send: bool
+
+
+class RingGraph(Record):
+    """What NCCL reckons with for its rings on one machine.
+
+    Attributes:
+        channels: number of channels.
+        gb_per_s: bandwidth of all of them together.
+        path: the worst path between two GPUs, such as "NVL" or "PHB".
+    """
+
+    channels: int
+    gb_per_s: float
+    path: str
+
+
 class NcclLog(Record):
     """The contents of a log.
 
@@ -118,8 +158,9 @@ class NcclLog(Record):
         gpus: number of GPUs whose calls are in the log.
         rings: orders of ranks with their number of channels, the most used first.
         trees: edges of each tree with its number of channels, the most used first.
-        ways: transports between ranks, such as "P2P", "SHM" or "NET", with their number of
-            connections.
+        connections: ways between ranks with the number of lines about each.
+        connected: "ring" and "tree", if ranks were joined to all rings or trees.
+        ring_graph: the best rings that NCCL found; None if it does not tell.
         duration_s: seconds from the first to the last call that has a time; None if fewer than two
             have.
     """
@@ -133,8 +174,18 @@ class NcclLog(Record):
     gpus: int
     rings: tuple[tuple[tuple[int, ...], int], ...]
     trees: tuple[tuple[tuple[tuple[int, int], ...], int], ...]
-    ways: tuple[tuple[str, int], ...]
+    connections: dict[Connection, int]
+    connected: frozenset[str]
+    ring_graph: RingGraph | None
     duration_s: float | None
+
+    @property
+    def ways(self) -> dict[str, int]:
+        """Transports with their number of connections, the most used first."""
+        found: Counter[str] = Counter()
+        for connection, count in self.connections.items():
+            found[connection.way] += count
+        return dict(found.most_common())
 
 
 def read_nccl_log(lines: Iterable[str | bytes]) -> NcclLog:
@@ -166,7 +217,9 @@ class _LogReader:
         self.channels: Counter[tuple[int, ...]] = Counter()
         self.nexts: dict[str, dict[int, int]] = {}
         self.ups: dict[str, set[tuple[int, int]]] = {}
-        self.ways: Counter[str] = Counter()
+        self.connections: Counter[Connection] = Counter()
+        self.connected: set[str] = set()
+        self.ring_graphs: list[RingGraph] = []
         self.times: list[float] = []
 
     def read(self, number: int, line: str) -> None:
@@ -180,12 +233,16 @@ class _LogReader:
             self.damaged += announced - len(found)
         elif "cudaDev" in line:
             self._note_member(line)
+        elif "nChannels" in line:
+            self._note_ring_graph(line)
         elif "Channel" in line or "Ring" in line:
             self._note_ring(line)
         elif "Trees" in line:
             for tree in _TREE.finditer(line):
-                rank, up = int(tree["rank"]), int(tree["up"])
+                rank, up = int(tree["rank"] or tree["old_rank"]), int(tree["up"] or tree["old_up"])
                 self.ups.setdefault(tree["channel"], set()).add((min(rank, up), max(rank, up)))
+        elif connected := _CONNECTED.search(line):
+            self.connected.add(connected["shape"])
         elif version := _VERSION.search(line):
             self.version = version["version"]
 
@@ -258,7 +315,14 @@ class _LogReader:
         elif ring := _RING.search(line):
             self.nexts.setdefault(ring["channel"], {})[int(ring["rank"])] = int(ring["next"])
         elif via := _VIA.search(line):
-            self.ways[via["way"]] += 1
+            way = via["way"] if via["way"].isupper() else "SHM"
+            self.connections[Connection(int(via["a"]), int(via["b"]), way, via["use"] == "1")] += 1
+
+    def _note_ring_graph(self, line: str) -> None:
+        if found := _RING_GRAPH.search(line):
+            channels = int(found["channels"])
+            amount = channels * float(found["gb_per_s"])
+            self.ring_graphs.append(RingGraph(channels, amount, found["path"]))
 
     def log(self) -> NcclLog:
         """Return all that was read."""
@@ -275,7 +339,9 @@ class _LogReader:
             len(self.devices) or int(bool(self.calls)),
             tuple(rings.most_common()),
             tuple(trees.most_common()),
-            tuple(self.ways.most_common()),
+            dict(self.connections),
+            frozenset(self.connected),
+            max(self.ring_graphs, key=lambda graph: graph.gb_per_s, default=None),
             duration,
         )
 

@@ -7,6 +7,7 @@ from math import fsum
 
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.logs.nccl_log import LARGE_BYTES, Calls, Endpoint, NcclLog
+from gpulaunch.measure.logs.nccl_setup import read_setup
 from gpulaunch.measure.nearest_pattern import nearest_pattern
 from gpulaunch.measure.traffic_graph import NOISE_SHARE
 from gpulaunch.profiles.confidence import Confidence, weakest
@@ -46,6 +47,7 @@ _RINGS = ("AllReduce", "AllGather", "AllGatherV", "ReduceScatter", "Broadcast", 
 _EVERYONE = ("AlltoAll", "AllToAll", "AlltoAllv", "AllToAllv")
 _ONE_ROOT = ("Gather", "Scatter")
 _PEERS = ("Send", "Recv")
+_WITHOUT_CALLS = "calls and sizes are not logged: NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH adds them"
 _HINT = "run the job with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH"
 
 
@@ -85,8 +87,8 @@ class LoggedTraffic(Record):
             bytes.
         edges: GB between ranks, if the calls do not all involve all ranks; () otherwise, or if
             unknown.
-        calls_per_gpu: number of calls that move data to another GPU.
-        message_bytes: average message size of these calls.
+        calls_per_gpu: number of calls that move data to another GPU; None if no calls were logged.
+        message_bytes: average message size of these calls; None if no calls were logged.
         gb_per_s: average rate that each GPU sent in large messages; None if the log has no times.
         sensitive: whether faster links make the job faster; None if the log does not show it.
         confidence: the weaker confidence of pattern and sensitivity.
@@ -98,8 +100,8 @@ class LoggedTraffic(Record):
     collectives: tuple[Collective, ...]
     pattern: str
     edges: tuple[Edge, ...]
-    calls_per_gpu: float
-    message_bytes: float
+    calls_per_gpu: float | None
+    message_bytes: float | None
     gb_per_s: float | None
     sensitive: bool | None
     confidence: Confidence
@@ -115,13 +117,28 @@ def communication(log: NcclLog, name: str) -> LoggedTraffic:
         name: what errors call the file.
 
     Raises:
-        UsageError: the log has no calls.
+        UsageError: the log has neither calls nor what NCCL set up for them.
 
     Source: mapa-sc21 2.3: fast links pay for messages of 10^5 bytes and more, if there are enough
         of them; 3.1: the graphs of all calls are united. The paper has no bound for "enough";
         docs/communication.md says what ours is and which of the paper's networks it gets wrong.
     """
     if not log.calls:
+        setup = read_setup(log)
+        if setup:
+            return LoggedTraffic(
+                setup.ranks,
+                (),
+                setup.pattern,
+                (),
+                None,
+                None,
+                None,
+                setup.sensitive,
+                setup.confidence,
+                setup.confidence,
+                (*setup.reasons, _WITHOUT_CALLS),
+            )
         what = "no calls in its" if log.lines else "no"
         raise UsageError(f"{name}: {what} lines of NCCL", _HINT)
     moving = {call: count for call, count in log.calls.items() if call.ranks > 1}
@@ -192,7 +209,7 @@ def nccl_document(log: NcclLog, found: LoggedTraffic, file: str) -> dict[str, An
             {"edges": [list(edge) for edge in tree], "channels": channels}
             for tree, channels in log.trees
         ],
-        "connections": dict(log.ways),
+        "connections": log.ways,
         "damaged": log.damaged,
     }
 

@@ -1,0 +1,103 @@
+"""NCCL's log of a launch that is measured, and what it shows."""
+
+import os
+from collections.abc import Iterator, MutableMapping
+from glob import escape, glob
+
+from gpulaunch.errors import UsageError
+from gpulaunch.files.log_file import log_lines
+from gpulaunch.launch.acquire import Acquired
+from gpulaunch.launch.assess import granted_gpus
+from gpulaunch.launch.keepers import Keeper
+from gpulaunch.launch.launch import Launch
+from gpulaunch.profiles.confidence import Confidence
+from gpulaunch.records import Record
+
+_VARIABLES = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,GRAPH"}
+
+
+class NcclFindings(Record):
+    """What NCCL's log tells of a launch.
+
+    Attributes:
+        pattern: name of the pattern; None if the log has nothing of it.
+        confidence: confidence of the pattern.
+        shortfall: a line on what is worse than promised; None if nothing is.
+    """
+
+    pattern: str | None
+    confidence: Confidence | None
+    shortfall: str | None
+
+
+class NcclRecording:
+    """The log of NCCL that a job leaves: in a folder of ours, or in the user's NCCL_DEBUG_FILE.
+
+    A job whose user sets NCCL_DEBUG itself, without a file, has its log to itself.
+
+    Args:
+        environment: variables that the job will get; those that ask for the log are added.
+    """
+
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        from tempfile import TemporaryDirectory  # late: slow, and few launches are measured
+
+        self._folder: TemporaryDirectory[str] | None = None
+        path = environment.get("NCCL_DEBUG_FILE", "")
+        if not path and "NCCL_DEBUG" not in environment:
+            self._folder = TemporaryDirectory(prefix="gpulaunch-nccl-", ignore_cleanup_errors=True)
+            path = os.path.join(self._folder.name, "%h.%p")
+            environment.update(_VARIABLES, NCCL_DEBUG_FILE=path)
+        self._pattern = escape(path).replace("%h", "*").replace("%p", "*")
+        self._before = {one: os.stat(one).st_mtime_ns for one in glob(self._pattern)}
+
+    def read(self, launch: Launch, acquired: Acquired[Keeper]) -> NcclFindings | None:
+        """Read what the job left, and remove it if it is ours; None if there is nothing.
+
+        Args:
+            launch: the launch.
+            acquired: what it was granted.
+        """
+        # Late: the job has ended, and need not wait for these.
+        from gpulaunch.measure.logs.nccl_log import read_nccl_log
+        from gpulaunch.measure.logs.nccl_shortfall import describe_shortfall
+        from gpulaunch.measure.logs.nccl_traffic import communication
+
+        log = read_nccl_log(self._lines())
+        if self._folder:
+            self._folder.cleanup()
+        if not log.lines:
+            return None
+        grant, topology = acquired.grant, launch.machine.topology
+        problem = grant.problem
+        promised = (
+            grant.placement.scores.effective_bandwidth
+            if problem.pattern.collective and grant.own is None
+            else None
+        )
+        gpus = granted_gpus(launch, grant)
+        shortfall = describe_shortfall(log, gpus, topology.links, promised)
+        try:
+            found = communication(log, "NCCL's log")
+        except UsageError:  # neither calls nor what was set up for them
+            return NcclFindings(None, None, shortfall)
+        return NcclFindings(found.pattern, found.pattern_confidence, shortfall)
+
+    def _lines(self) -> Iterator[bytes]:
+        """Yield the lines of all files that the job wrote."""
+        for path in sorted(glob(self._pattern)):
+            if os.path.isfile(path) and self._before.get(path) != os.stat(path).st_mtime_ns:
+                yield from log_lines(path)
+
+
+def record_nccl(launch: Launch) -> NcclRecording | None:
+    """Begin to record NCCL's log of a launch; None if it has one GPU, or is a container's.
+
+    Call it before the job is forked, which inherits this process's variables.
+    """
+    if launch.container or launch.compose or launch.request.gpus == 1:
+        return None
+    try:
+        return NcclRecording(os.environ)
+    except OSError:  # no room for a folder: the launch goes on without
+        return None
