@@ -93,9 +93,9 @@ class Membership:
         if self._group.leave(LEAVE_S):
             self._companion.tell(DISMISSED)
 
-    def take_off(self, pids: set[int]) -> list[str]:
-        """Detach processes from their MPS server before they are killed; return refusals."""
-        return self._group.daemon.terminate(pids)
+    def take_off(self, pids: set[int], number: int) -> list[str]:
+        """Detach processes from their MPS server that a signal would end; return refusals."""
+        return self._group.daemon.terminate(pids, number)
 
     def wait(
         self,

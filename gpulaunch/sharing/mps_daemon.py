@@ -22,6 +22,7 @@ from gpulaunch.process.system import (
     owner_of,
     pids_of_program,
     program_of,
+    reaction,
     user_of,
 )
 from gpulaunch.records import Record
@@ -180,17 +181,26 @@ class Daemon:
             found.update(_read_pids(self.ask(f"get_client_list {server}", timeout_s)))
         return found
 
-    def terminate(self, pids: Collection[int]) -> list[str]:
-        """Detach processes from their server, before they are killed; return what was refused.
+    def terminate(self, pids: Collection[int], number: int) -> list[str]:
+        """Detach processes from their server that a signal would end; return what was refused.
+
+        One that catches the signal may end in order, so it stays attached.
+
+        Args:
+            pids: processes that are about to get the signal; others than clients do not count.
+            number: the signal.
 
         Source: NVIDIA, Multi-Process Service, "terminate_client": a client that is ended by a
             signal leaves the server undefined, and others on it may hang.
         """
-        refused = []
+        refused: list[str] = []
+        ending = {pid for pid in pids if reaction(pid, number) == "ends"}
+        if not ending:
+            return refused
         try:
             for server in self.servers()[:_MOST_SERVERS]:
                 clients = _read_pids(self.ask(f"get_client_list {server}"))
-                for client in sorted(set(pids).intersection(clients)):
+                for client in sorted(ending.intersection(clients)):
                     answer = self.ask(f"terminate_client {server} {client}").strip()
                     # ask() may have sent it twice: then the client is off already.
                     if answer not in ("", "0") and client in self.clients():

@@ -54,8 +54,10 @@ class Client:
         how: "attached", or "without" MPS.
     """
 
-    def __init__(self, launcher: Launcher, *options: str, deaf: bool = False) -> None:
-        words = ["mps_client", *(["--deaf", "--stays"] if deaf else [])]
+    def __init__(
+        self, launcher: Launcher, *options: str, deaf: bool = False, words: tuple[str, ...] = ()
+    ) -> None:
+        words = words or ("mps_client", *(("--deaf", "--stays") if deaf else ()))
         self.process = launcher.start(*options, "--", *words, stdin=subprocess.PIPE)
         line = self.process.stdout.readline()
         assert line, self.process.stderr.read()
@@ -75,7 +77,7 @@ class Client:
 
 
 @contextmanager
-def client(launcher: Launcher, *options: str, **how: bool):
+def client(launcher: Launcher, *options: str, **how: object):
     job = Client(launcher, *options, **how)
     try:
         yield job
@@ -637,6 +639,100 @@ def test_free_ends_a_client_safely(launcher: Launcher, fake_mps: FakeMps) -> Non
         assert gone(launcher, fake_mps)
 
 
+AS_TORCHRUN = ("sh", "-c", "trap 'kill $!; wait; exit 3' TERM; mps_client --stays <&0 & wait")
+
+
+@pytest.mark.parametrize("how", ["free", "free without launcher", "limit", "TERM", "HUP", "CI"])
+def test_a_client_without_handler_is_taken_off_first(
+    launcher: Launcher, fake_mps: FakeMps, how: str
+) -> None:
+    """However gpulaunch ends a client that a signal ends, MPS has let go of it before."""
+    end_by(launcher, fake_mps, how, ("mps_client", "--stays"))
+
+
+@pytest.mark.parametrize("how", ["free", "free without launcher", "limit", "TERM", "CI"])
+def test_a_client_whose_parent_passes_term_on(
+    launcher: Launcher, fake_mps: FakeMps, how: str
+) -> None:
+    """Where a job catches TERM, its clients without a handler are taken off, too."""
+    end_by(launcher, fake_mps, how, AS_TORCHRUN)
+
+
+def end_by(launcher: Launcher, fake_mps: FakeMps, how: str, words: tuple[str, ...]) -> None:
+    """End a client in some way, and check that MPS had let go of it before that."""
+    launcher.environment["CI"] = "true" if how == "CI" else ""
+    limit = ("--time-limit", "0.5s") if how == "limit" else ()
+    with client(launcher, *LIGHT, *limit, words=words) as job:
+        (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+        if how in ("CI", "free without launcher"):
+            job.process.kill()
+            job.process.wait()
+        if how in ("TERM", "HUP"):
+            job.process.send_signal(signal.Signals[f"SIG{how}"])
+        if how.startswith("free"):
+            done = launcher.run("free", lease["id"])
+            assert (done.returncode, done.stderr) == (0, "")
+        wait_for_end(job.pid)
+        job.process.communicate(timeout=30)
+        fake_mps.wait_for("left", pid=job.pid)
+    kinds = [event.kind for event in fake_mps.events("terminated", "left", "died")]
+    assert kinds == ["terminated", "left"]
+    assert gone(launcher, fake_mps)
+
+
+@pytest.mark.parametrize("how", ["free", "limit", "TERM"])
+def test_a_client_that_handles_term_stays_attached(
+    launcher: Launcher, fake_mps: FakeMps, how: str
+) -> None:
+    """A client that catches TERM ends by itself and in order: MPS is not asked to let go of it."""
+    limit = ("--time-limit", "0.5s") if how == "limit" else ()
+    with client(launcher, *LIGHT, *limit, words=("mps_client", "--tidy")) as job:
+        (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+        if how == "TERM":
+            job.process.terminate()
+        if how == "free":
+            assert launcher.run("free", lease["id"]).returncode == 0
+        wait_for_end(job.pid)
+    assert fake_mps.commands("terminate_client") == []
+    assert ended_safely(fake_mps, job.pid)
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "status"),
+    [
+        ("mps_client <&0 & exec sleep 600", "HUP", 129),
+        ("trap 'echo got' HUP; mps_client <&0 & wait; wait; exit 4", "HUP", 4),
+    ],
+)
+def test_a_signal_that_does_not_reach_a_client(
+    launcher: Launcher, fake_mps: FakeMps, script: str, name: str, status: int
+) -> None:
+    """A client that goes on is not taken off: its parent ends without it, or reloads by HUP."""
+    with client(launcher, *LIGHT, "-q", words=("sh", "-c", script)) as job:
+        job.process.send_signal(signal.Signals[f"SIG{name}"])
+        if status == 129:
+            assert job.process.wait(30) == status
+        else:
+            assert job.process.stdout.readline() == "got\n"
+        fake_mps.end_client(job.pid)
+        assert job.process.wait(30) == status
+    assert fake_mps.commands("terminate_client") == []
+    assert gone(launcher, fake_mps)
+
+
+def test_a_launch_inside_keeps_its_client(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """TERM to a job lets the client of a launch inside it be: that has a lease of its own."""
+    script = "gpulaunch -- mps_client <&0 2>/dev/null & wait"
+    outer = launcher.start(*LIGHT, "--", "sh", "-c", script, stdin=subprocess.PIPE)
+    (inner,) = fake_mps.wait_for("attached")
+    outer.terminate()
+    assert (outer.wait(30), fake_mps.commands("terminate_client")) == (143, [])
+    assert is_alive(inner.pid)
+    fake_mps.end_client(inner.pid)
+    outer.communicate(timeout=30)
+    assert gone(launcher, fake_mps)
+
+
 def test_a_job_in_ci_is_ended_safely(launcher: Launcher, fake_mps: FakeMps) -> None:
     """Where CI=true and the launcher is killed, the job is taken off MPS before it is killed."""
     launcher.environment["CI"] = "true"
@@ -851,6 +947,21 @@ def test_the_real_control_daemon(launcher: Launcher, real_mps: RealMps) -> None:
         assert said.startswith("MPS: its server (pid ")
         assert said.endswith(") is still INITIALIZING after 0.5 s")
         assert gone(launcher, real_mps)
+
+
+def test_the_real_daemon_lets_go_of_no_client(
+    real_mps: RealMps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real daemon is asked for its clients before TERM, within a moment, and has none here."""
+    real_mps.start()
+    monkeypatch.setenv("PATH", real_mps.environment["PATH"])
+    daemon = Daemon(str(real_mps.pipe()), [], os.geteuid())
+    daemon.ask(f"start_server -uid {os.geteuid()}")
+    assert len(daemon.servers()) == 1
+    assert daemon.terminate({os.getpid()}, signal.SIGKILL) == []
+    kill(daemon.pid())
+    assert daemon.terminate({os.getpid()}, signal.SIGTERM) != []
+    daemon.quit()
 
 
 def test_many_ask_the_real_daemon_at_once(
