@@ -53,6 +53,10 @@ class MpsError(Exception):
     """MPS does not do what it should; the text says why, in lower case without a full stop."""
 
 
+class MpsHangsError(MpsError):
+    """MPS does not get anywhere in the time that it has."""
+
+
 def program() -> str | None:
     """Return the path of nvidia-cuda-mps-control; None if it is not on PATH."""
     return shutil.which(CONTROL)
@@ -119,7 +123,7 @@ class Daemon:
         """Start a server for this user unless there is one, and wait until it is ACTIVE.
 
         Raises:
-            MpsError: it does not become so.
+            MpsError: it does not become so; MpsHangsError if that took its time.
         """
         deadline = time.monotonic() + patience_s
         if not self.servers():
@@ -140,7 +144,7 @@ class Daemon:
                     if servers
                     else "there is no server"
                 )
-                raise MpsError(f"{where} after {patience_s:g} s")
+                raise MpsHangsError(f"{where} after {patience_s:g} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 
@@ -230,11 +234,9 @@ class Daemon:
                 died = f"its daemon does not survive {command.partition(' ')[0]}"
                 raise MpsError(f"{CONTROL}: {said.problem}" if said.problem else died)
             if time.monotonic() + pause_s > deadline:
-                raise MpsError(
-                    f"{CONTROL}: {said.problem}"
-                    if said.problem
-                    else f"its daemon {late} within {timeout_s:g} s"
-                )
+                if said.problem:
+                    raise MpsError(f"{CONTROL}: {said.problem}")
+                raise MpsHangsError(f"its daemon {late} within {timeout_s:g} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 
@@ -273,7 +275,7 @@ class Daemon:
             except OSError as error:
                 raise MpsError(f"{CONTROL}: {os.strerror(error.errno or 0).lower()}") from None
             except subprocess.TimeoutExpired:
-                raise MpsError(f"its daemon {late} within {timeout_s:g} s") from None
+                raise MpsHangsError(f"its daemon {late} within {timeout_s:g} s") from None
             answer.seek(0)
             problem.seek(0)
             told = printable(problem.read(_MOST_BYTES).decode(errors="replace").strip())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from test_crashes import at_step, ends, launcher_in, start
 from test_table import put
 
 from gpulaunch.sharing.mps_daemon import Daemon
+from gpulaunch.sharing.past_hang import KEPT_S
 
 pytest_plugins = ("fake_mps", "fake_nvml")
 
@@ -93,7 +95,7 @@ def gone(launcher: Launcher, mps: Mps) -> bool:
     launcher.run("status")  # puts away the records of launchers that were killed
     groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
     left = (
-        [path.name for path in groups.iterdir() if path.suffix != ".lock"]
+        [path.name for path in groups.iterdir() if path.suffix not in (".lock", ".hung")]
         if groups.exists()
         else []
     )
@@ -258,6 +260,48 @@ def test_a_daemon_that_does_not_answer(launcher: Launcher, fake_mps: FakeMps) ->
         "s\n"
     )
     assert (status, said) == (0, want)
+    assert gone(launcher, fake_mps)
+
+
+@pytest.mark.parametrize(
+    "again", [None, "rm", "longer", "10 minutes", "driver", "boot", "other GPU"]
+)
+def test_a_server_that_hung_is_not_tried_again_soon(
+    launcher: Launcher, fake_mps: FakeMps, again: str | None
+) -> None:
+    """A server that hung costs one launch its wait; later ones say so, and what makes them try."""
+    fake_mps.tell(status="INITIALIZING")
+    launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "0.3s"
+    first = own_gpu(launcher)
+    assert first.endswith(" is still INITIALIZING after 0.3 s")
+    (note,) = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"]).glob("*.hung")
+    fake_mps.tell(status="ACTIVE")
+    options = LIGHT
+    if again == "rm":
+        note.unlink()
+    elif again == "longer":
+        launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "5s"
+    elif again == "driver":
+        os.utime(fake_mps.bin / CONTROL, (1, 1))
+    elif again == "10 minutes":
+        said = json.loads(note.read_text())
+        note.write_text(json.dumps({**said, "at_s": said["at_s"] - KEPT_S}))
+    elif again == "boot":
+        said = json.loads(note.read_text())
+        note.write_text(json.dumps({**said, "place": ["another boot", *said["place"][1:]]}))
+    elif again == "other GPU":
+        options = (*LIGHT, "--only", "3")
+    began = len(fake_mps.events("started"))
+    with client(launcher, *options) as job:
+        assert job.how == ("attached" if again else "without")
+        said = job.end()[1]
+    if again is None:
+        assert len(fake_mps.events("started")) == began
+        line = said.removeprefix(f"gpulaunch: warning: not shared: {first}, ")
+        assert re.fullmatch(
+            rf"\d+ s ago; tried again in 9 min \d+ s, or after 'rm {note}'\n", line
+        ), said
+    assert note.exists() == (again in (None, "other GPU"))
     assert gone(launcher, fake_mps)
 
 
@@ -941,11 +985,11 @@ def test_gpus_that_differ(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: Fake
 
 def test_the_real_control_daemon(launcher: Launcher, real_mps: RealMps) -> None:
     """NVIDIA's daemon is started, asked, awaited and ended; without a GPU no server works."""
-    launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "0.5s"
-    for _ in range(2):
+    for timeout in ("0.5", "0.6"):  # who waits longer tries again
+        launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = f"{timeout}s"
         said = own_gpu(launcher)
         assert said.startswith("MPS: its server (pid ")
-        assert said.endswith(") is still INITIALIZING after 0.5 s")
+        assert said.endswith(f") is still INITIALIZING after {timeout} s")
         assert gone(launcher, real_mps)
 
 
