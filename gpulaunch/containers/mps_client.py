@@ -6,14 +6,20 @@ from posixpath import normpath
 
 from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.leases.environment import MPS_VARIABLES, mps_environment
+from gpulaunch.leases.environment import mps_environment
 from gpulaunch.leases.share import Share
 from gpulaunch.records import Record
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108  no file of ours is made there
 """Directory that an MPS daemon and its clients must share, besides the pipe directory."""
 
-_SET_BY_US = frozenset(MPS_VARIABLES)
+_SET_BY_US = frozenset(
+    {
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    }
+)
 _ROOT = frozenset({"", "root"})
 _NO = frozenset({"0", "f", "F", "FALSE", "false", "False"})  # false for Go's strconv.ParseBool
 
@@ -159,7 +165,7 @@ def _check_variables(command: ContainerCommand) -> None:
     for assignment in command.values("-e", "--env"):
         name = assignment.partition("=")[0]
         if name in _SET_BY_US:
-            hint = "--sm-percentage, --memory and --guest say what it is to have"
+            hint = "--sm-percentage and --memory say what it is to have"
             raise UsageError(
                 f"-e {name}: gpulaunch sets that for a container that shares GPUs", hint
             )

@@ -1381,8 +1381,7 @@ def test_what_gpulaunch_sets(line: str, want: str) -> None:
     """Setting by hand what sharing sets is refused, with the options that say what is wanted."""
     got = refusal(line)
     text = f"-e {want}: gpulaunch sets that for a container that shares GPUs"
-    hint = "--sm-percentage, --memory and --guest say what it is to have"
-    assert got == (f"{text} ({hint})" if want else "")
+    assert got == (f"{text} (--sm-percentage and --memory say what it is to have)" if want else "")
 
 
 @pytest.mark.parametrize(
