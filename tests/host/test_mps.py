@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Launcher, some_of
+from conftest import Launcher, some_of, until
 from fake_mps import CLIENT, CONTROL, SERVER, FakeMps, Mps, RealMps, is_alive, kill, wait_for_end
 from fake_nvml import FakeNvml
 from test_crashes import at_step, ends, launcher_in, start
@@ -593,6 +593,39 @@ def test_a_job_that_attached_is_not_asked_about_again(
     _, said = job.communicate(timeout=30)
     assert (job.returncode, said) == (0, "")
     assert len(fake_mps.commands("get_client_list")) == 1
+    assert gone(launcher, fake_mps)
+
+
+@pytest.mark.parametrize(
+    ("mib", "status", "told"), [(1000, 3, True), (1000, 0, False), (800, 3, False)]
+)
+def test_a_job_that_failed_at_its_limit_is_told_whose_it_was(
+    launcher: Launcher,
+    fake_mps: FakeMps,
+    dgx1_v100: FakeNvml,
+    tmp_path: Path,
+    mib: int,
+    status: int,
+    told: bool,
+) -> None:
+    """A job that fails after it has held nearly its 1 GiB learns that gpulaunch limits it."""
+    calls = tmp_path / "calls"
+    launcher.environment["FAKE_NVML_CALLS"] = str(calls)
+
+    def asked(calls: Path) -> int:
+        return calls.read_text().count("MPSComputeRunningProcesses")
+
+    script = f"mps_client <&0; exit {status}"
+    with client(launcher, *LIGHT, words=("sh", "-c", script)) as job:
+        fake_mps.tell_nvml(dgx1_v100, client_mib=mib)
+        before = asked(calls)
+        until(lambda: asked(calls) > before)
+        found, said = job.end()
+    line = (
+        "gpulaunch: warning: the job has failed, and had held 1000 MiB of GPU memory: gpulaunch "
+        "limits it to 1 GiB, which --memory raises\n"
+    )
+    assert (found, said) == (status, line if told else "")
     assert gone(launcher, fake_mps)
 
 
