@@ -45,8 +45,8 @@ def read_use(gpus: Iterable[Gpu], ignored: Collection[str]) -> tuple[OutsideUse,
     )
 
 
-def pids_at_work(uuids: Iterable[str]) -> set[int]:  # noqa: ARG001
-    return set()
+def pids_at_work(uuids: Iterable[str]) -> dict[int, int]:  # noqa: ARG001
+    return {}
 
 
 def version() -> str:

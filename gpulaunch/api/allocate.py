@@ -41,7 +41,7 @@ def allocate(
     memory: int | str | None = None,
     only: int | str | Iterable[int | str] | None = None,
     exclude: int | str | Iterable[int | str] | None = None,
-    share: bool | None = None,
+    share: bool | str | None = None,
     topology: str | None = None,
     name: str | None = None,
     wait: bool | None = None,
@@ -64,7 +64,7 @@ def allocate(
         only: indices or UUIDs of the GPUs to choose among.
         exclude: indices or UUIDs of GPUs that must not be chosen.
         share: whether to share GPUs through CUDA MPS with other jobs of this user, where the
-            interference rule allows it.
+            interference rule allows it; "1/2" or "50%" for this part of a GPU's SMs and memory.
         topology: name or file of a described machine to use in place of this one.
         name: name of the lease in `gpulaunch status`.
         wait: whether to queue for GPUs that are busy.

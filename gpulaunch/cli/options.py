@@ -22,6 +22,7 @@ class Option(Record):
         metavar: name of its value in the help; None if it takes none.
         help: text for --help; it may contain the words of _policy_words() in braces.
         sets: value that it stands for if it takes none.
+        attaches: whether it may have a value nevertheless, attached by =.
         repeats: whether every value counts if it is given several times; otherwise only the last.
     """
 
@@ -30,6 +31,7 @@ class Option(Record):
     metavar: str | None
     help: str
     sets: str = "true"
+    attaches: bool = False
     repeats: bool = False
 
 
@@ -133,7 +135,12 @@ OPTIONS = (
         ("--share",),
         "share",
         None,
-        "share GPUs with other jobs of yours through CUDA MPS, if that hurts nobody",
+        "share GPUs with other jobs of yours through CUDA MPS, if that hurts nobody; =1/2 or "
+        "=50%%: with this part of a GPU's SMs and memory",
+        attaches=True,
+    ),
+    Option(
+        ("--guest",), "guest", None, "share, at a lower priority than the other jobs on the GPU"
     ),
     Option(("--exclusive",), "share", None, "GPUs of its own (default)", "false"),
     Option(
@@ -288,9 +295,9 @@ def read_line(arguments: Sequence[str], options: Sequence[Option] = OPTIONS) -> 
             if option is None:
                 raise UsageError(f"unknown option {printable(flag)}", "see 'gpulaunch --help'")
             if option.metavar is None:
-                if attached is not None:
+                if attached is not None and not option.attaches:
                     raise UsageError(f"{flag} takes no value, but {quoted(attached)} is given")
-                given[option.name] = Given(flag, option.sets)
+                given[option.name] = Given(flag, option.sets if attached is None else attached)
             else:
                 text = attached if attached is not None else next(rest, (0, None))[1]
                 if text is None:

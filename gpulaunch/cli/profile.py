@@ -197,7 +197,7 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
 
 def _is_on(given: Mapping[str, Given], name: str) -> bool:
     """Return whether a switch of a launch is set on this command line."""
-    return name in given and given[name].text == "true"
+    return name in given and given[name].text != "false"
 
 
 def _launch_options(given: Mapping[str, Given]) -> Iterator[str]:
@@ -208,6 +208,9 @@ def _launch_options(given: Mapping[str, Given]) -> Iterator[str]:
     }
     for key, value in given.items():
         if key not in ours:
+            if not takes[value.option] and value.text not in ("true", "false"):
+                yield f"{value.option}={value.text}"
+                continue
             texts = (*value.before, value.text) if takes[value.option] else (None,)
             for text in texts:
                 yield value.option

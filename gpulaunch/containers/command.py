@@ -143,6 +143,12 @@ class ContainerCommand(Record):
         return not (self.makes_only or self.says("-d", "--detach"))
 
     @property
+    def passes_signals(self) -> bool:
+        """True if the client passes the signals that it gets on to the container."""
+        refused = any(flag.name == "--sig-proxy" and not flag.is_on for flag in self.flags)
+        return self.is_attached and not refused and not self.says("-t", "--tty")
+
+    @property
     def composes(self) -> bool:
         """True if it makes or starts the containers of a project of several services."""
         tried = any(flag.name == "--dry-run" and flag.is_on for flag in self.compose_flags)

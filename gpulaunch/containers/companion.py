@@ -28,7 +28,7 @@ class ContainerCompanion:
         guards: whether to end the container if the launcher is killed.
         time_limit_s: longest run of the container in seconds, or None.
         grace_s: seconds between TERM and KILL.
-        before_kill: called once with the processes of a container that outlive the grace.
+        before_signal: called with the processes of a container before they get TERM or KILL.
         beside_others: whether the command makes other leases' containers, too.
     """
 
@@ -41,14 +41,14 @@ class ContainerCompanion:
         guards: bool,
         time_limit_s: float | None,
         grace_s: float,
-        before_kill: Callable[[set[int]], object] | None = None,
+        before_signal: Callable[[set[int], int], object] | None = None,
         beside_others: bool = False,
     ) -> None:
         self._grace_s = grace_s
         self._table = table
         self._record = record
         self._guards = guards
-        self._before_kill = before_kill
+        self._before_signal = before_signal
         self._overdue_s = None if time_limit_s is None else time.monotonic() + time_limit_s
         self._followed = Followed(
             container.client,
@@ -97,12 +97,12 @@ class ContainerCompanion:
         Raises:
             FailedError: the engine refuses.
         """
-        found = self._followed.end(grace_s, self._before_kill)
+        found = self._followed.end(grace_s, self._before_signal)
         # It tells the containers' status, and ends by itself a moment after them.
         patience_s = max(grace_s, KILL_S)
         end_all(lambda: {command.pid} if state_of(command) else set(), patience_s)
         # The command may have made another container before it ended.
-        return self._followed.end(grace_s, self._before_kill) or found
+        return self._followed.end(grace_s, self._before_signal) or found
 
     def _act(self, word: bytes) -> None:
         if word == DISMISSED:

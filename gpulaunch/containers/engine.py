@@ -198,7 +198,7 @@ class EngineClient(Protocol):
         self,
         container: Container,
         grace_s: float,
-        before_kill: Callable[[set[int]], object] | None = None,
+        before_signal: Callable[[set[int], int], object] | None = None,
     ) -> None:
         """Stop a container with TERM, and after the grace with KILL, so that it does not come back.
 
@@ -208,7 +208,7 @@ class EngineClient(Protocol):
         Args:
             container: the container.
             grace_s: seconds for it to end by itself.
-            before_kill: called once with the processes that outlive the grace.
+            before_signal: called with its processes before they get TERM or KILL.
 
         Raises:
             FailedError: the engine refuses.

@@ -162,12 +162,14 @@ class Followed:
                 found |= client.pids(container)
         return found
 
-    def end(self, grace_s: float, before_kill: Callable[[set[int]], object] | None = None) -> bool:
+    def end(
+        self, grace_s: float, before_signal: Callable[[set[int], int], object] | None = None
+    ) -> bool:
         """Stop the containers, so that none comes back by itself.
 
         Args:
             grace_s: seconds between TERM and KILL.
-            before_kill: called once with the processes of a container that outlive the grace.
+            before_signal: called with the processes of a container before they get TERM or KILL.
 
         Returns:
             Whether there was any to stop.
@@ -178,7 +180,7 @@ class Followed:
         holders = self._holders()
         for container in holders:
             self._ended_by_us = True
-            self._client.end(container, grace_s, before_kill)
+            self._client.end(container, grace_s, before_signal)
         return bool(holders)
 
     def wait(self, command: Process, overdue_s: float | None, end: Callable[[], object]) -> None:

@@ -101,6 +101,7 @@ class Sharing(Record):
         user_id: the user whose job it is.
         capacities: what each GPU that can be shared offers, by UUID.
         unfit: why each of the other GPUs cannot be shared, by UUID.
+        guest: whether it gives way to the other jobs, by a lower priority.
     """
 
     client: "Client"
@@ -110,6 +111,7 @@ class Sharing(Record):
     user_id: int
     capacities: "Mapping[str, Capacity]"
     unfit: Mapping[str, str]
+    guest: bool = False
 
 
 class Request(Record):

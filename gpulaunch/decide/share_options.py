@@ -287,6 +287,7 @@ def share_of(request: Request, option: ShareOption) -> Share:
         option.allotment.sm_percentage,
         _depends_on_links(request, option.group),
         _sharing(request).client,
+        guest=_sharing(request).guest,
     )
 
 

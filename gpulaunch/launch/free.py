@@ -21,7 +21,7 @@ from gpulaunch.leases.table import Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.table_key import same_table
-from gpulaunch.process.ending import KILL_S, end_all, wait_for_all, wait_for_one
+from gpulaunch.process.ending import KILL_S, end_all, reached_by, wait_for_all, wait_for_one
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import is_same, state_of, user_name, user_of, who_may
 from gpulaunch.typing import TYPE_CHECKING
@@ -166,14 +166,17 @@ def _end_holders(
         )
     daemon = _daemon_of(record)
 
-    def before_kill(pids: set[int]) -> None:
-        for problem in daemon.terminate(pids) if daemon else ():
+    def before_signal(pids: set[int], number: int) -> None:
+        if daemon is None:
+            return
+        reached = reached_by(number, pids, _processes_of(fd, record))
+        for problem in daemon.terminate(reached, number):
             warn(problem)
 
     end_all(
         lambda: _job_of(record, fd) if _is_live(fd) else set(),
         grace_s,
-        before_kill=before_kill,
+        before_signal=before_signal,
     )
     launcher = _find_pid(record.launcher, fd) if isinstance(record, Lease) else None
     if launcher:  # it ends what the job left behind, and releases the lease
@@ -187,7 +190,7 @@ def _end_holders(
         survivors = end_all(
             lambda: _processes_of(fd, record) if _is_live(fd) else set(),
             0 if attempt else grace_s,
-            before_kill=before_kill,
+            before_signal=before_signal,
         )
         if not survivors and _is_live(fd):
             wait_for_all(holders(fd), KILL_S)

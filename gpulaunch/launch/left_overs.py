@@ -58,7 +58,7 @@ class LeaseCompanion:
         grace_s: seconds between TERM and KILL.
         idle_s: seconds without any use of its GPUs after which processes outside this session no
             longer keep the lease, such as an empty tmux; None where that cannot be told.
-        before_kill: called once with processes that outlive the grace, before they are killed.
+        before_signal: called with processes before they get TERM or KILL.
     """
 
     def __init__(
@@ -71,13 +71,13 @@ class LeaseCompanion:
         guards: bool,
         grace_s: float,
         idle_s: float | None,
-        before_kill: Callable[[set[int]], object] | None = None,
+        before_signal: Callable[[set[int], int], object] | None = None,
     ) -> None:
         self._idle_s, self._session = idle_s, os.getsid(0)
         self._idle_since_s: float | None = None
         self._table, self._record, self._lease = table, record, lease
         self._ends, self._guards = ends, guards
-        self._grace_s, self._before_kill = grace_s, before_kill
+        self._grace_s, self._before_signal = grace_s, before_signal
         self._companion = Companion(self._act, record.fd)
 
     def dismiss(self) -> None:
@@ -105,7 +105,7 @@ class LeaseCompanion:
             with suppress(*_NO_REASON_TO_GO):
                 if not self._guards:
                     wait_for_all(self._find(known), SETTLE_S)
-                end_all(lambda: self._find(known), self._grace_s, before_kill=self._before_kill)
+                end_all(lambda: self._find(known), self._grace_s, before_signal=self._before_signal)
         while self._is_kept_by(known):
             pass
         release(self._table, self._record, self._lease)
@@ -158,7 +158,7 @@ class LeaseCompanion:
 
     def _end_if_overdue(self, known: Collection[Process]) -> None:
         if self._left_s() <= 0:
-            end_all(lambda: self._find(known), self._grace_s, before_kill=self._before_kill)
+            end_all(lambda: self._find(known), self._grace_s, before_signal=self._before_signal)
 
     def _are_idle(self, found: set[int], idle_s: float) -> bool:
         """Return whether none of the processes keeps the lease any more; they go on unharmed.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # many launches have no profile
 
 MAX_NAME_CHARACTERS = 1000
 
-_ONLY_WHEN_SHARED = ("sm", "memory_bandwidth", "sm_percentage", "share_with", "objective")
+_ONLY_WHEN_SHARED = ("guest", "sm", "memory_bandwidth", "sm_percentage", "share_with", "objective")
 
 GRACE_S = 10.0
 LEFTOVER_TIMEOUT_S = 600.0
@@ -175,6 +175,8 @@ def _has_to_share(
             warn(f"not shared by gpulaunch: {around.engine.job.title} shares the GPU already")
         return False
     if settings.get("share", profile.sharing.share).value:
+        return True
+    if settings.get("guest").value and settings.distance("share") > 1:
         return True
     hint = None if settings.distance("share") == 0 else "add --share"
     for name in _ONLY_WHEN_SHARED:

@@ -1,9 +1,12 @@
 """The terms of a launch that shares GPUs, and the GPUs of a machine that can be shared."""
 
+import math
 import os
+from collections.abc import Sequence
 
 from gpulaunch.decide.request import Sharing, Unfit
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
+from gpulaunch.files.size import format_size
 from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
@@ -27,8 +30,12 @@ _OPTIONS = {
     "average memory-bandwidth utilization": "--memory-bandwidth",
     "maximum memory": "--memory",
 }
+MEMORY_HEADROOM_PERCENTAGE = 10.0
+"""What a job may hold beyond its measured peak. Ours: samples miss short peaks, batches differ."""
+
 _DRIVER_OF_CUDA_13_1 = 590
 _VOLTA = (7, 0)
+_MIB = 1 << 20
 _CLIENTS, _CLIENTS_FROM_CUDA_13_1 = 48, 60
 
 
@@ -46,16 +53,28 @@ def read_sharing(
     Raises:
         UsageError: a named profile does not exist, or lacks figures.
     """
-    objective, bounds = _read_objective(settings), _read_bounds(settings)
-    percentage = settings.get("sm_percentage", profile.sharing.sm_percentage).value
+    part = _read_part(settings)
+    objective, bounds = _read_objective(settings, profile, part), _read_bounds(settings)
+    percentage = settings.get("sm_percentage", part or profile.sharing.sm_percentage).value
     with_whom = settings.get("share_with")
     announced = tuple(_load_demand(name, with_whom.origin) for name in with_whom.value or ())
-    demand = _read_demand(settings, profile, name)
+    demand = _read_demand(settings, profile, name, part)
     if isinstance(demand, Unfit):
         return demand
     offer = what_can_be_shared(machine)
     if isinstance(offer, Unfit):
         return offer
+    sizes = [capacity.memory_bytes for capacity in offer.capacities.values()]
+    headroom = settings.get("share_memory_headroom").value
+    headroom = MEMORY_HEADROOM_PERCENTAGE if headroom is None else headroom
+    limit = _read_memory_limit(settings, profile, part, sizes, headroom)
+    if isinstance(limit, Unfit):
+        return limit
+    demand = replace(demand, memory_bytes=limit)
+    announced = tuple(
+        replace(other, memory_bytes=with_headroom(other.memory_bytes, headroom, sizes))
+        for other in announced
+    )
     return Sharing(
         client=Client(demand, objective, profile.gpu_slowdowns, profile.predicted_beside),
         bounds=bounds,
@@ -64,7 +83,57 @@ def read_sharing(
         user_id=os.geteuid(),
         capacities=offer.capacities,
         unfit=offer.unfit,
+        guest=bool(settings.get("guest").value),
     )
+
+
+def with_headroom(peak_bytes: int, headroom_percentage: float, sizes: Sequence[int]) -> int:
+    """Return the memory limit of a job that is known by its peak: more, but no more than a GPU has.
+
+    Args:
+        peak_bytes: the most that it was measured to hold.
+        headroom_percentage: what it gets beyond that, of its peak.
+        sizes: memory of each GPU that it may get, in bytes.
+    """
+    limit = math.ceil(peak_bytes * (100 + headroom_percentage) / 100 / _MIB) * _MIB
+    return max(peak_bytes, min(limit, max(sizes, default=limit)))
+
+
+def _read_part(settings: Settings) -> int | None:
+    """Return the part of a GPU that the user asks for by --share=1/2, in percent."""
+    part = settings.get("share").value
+    return None if isinstance(part, bool) else part
+
+
+def _read_memory_limit(
+    settings: Settings,
+    profile: Profile,
+    part: int | None,
+    sizes: Sequence[int],
+    headroom_percentage: float,
+) -> int | Unfit:
+    """Return what a job may allocate on each GPU: what is asked for, its part, or its peak's.
+
+    Args:
+        settings: settings of the launch.
+        profile: profile of the job.
+        part: the part of a GPU that is asked for, in percent, or None.
+        sizes: memory of each GPU that can be shared, in bytes.
+        headroom_percentage: what it gets beyond its peak.
+    """
+    asked = settings.get("memory", profile.memory_bytes)
+    peak_bytes = profile.memory_bytes or 0
+    if asked.value is not None and asked.origin != "profile":
+        return int(asked.value)
+    if part is None or not sizes:
+        return with_headroom(peak_bytes, headroom_percentage, sizes)
+    limit = min(sizes) * part // 100 // _MIB * _MIB
+    if limit < peak_bytes:
+        return Unfit(
+            f"{part} % of a GPU's {format_size(min(sizes))} is {format_size(limit)}: profile "
+            f"{quoted(profile.name)} takes {format_size(peak_bytes)}"
+        )
+    return limit
 
 
 class ShareableGpus(Record):
@@ -98,8 +167,13 @@ def what_can_be_shared(machine: Machine) -> ShareableGpus | Unfit:
     return offer
 
 
-def _read_demand(settings: Settings, profile: Profile, name: str) -> Demand | Unfit:
-    """Return the job's use of a GPU, or what is missing; settings come before the profile."""
+def _read_demand(
+    settings: Settings, profile: Profile, name: str, part: int | None
+) -> Demand | Unfit:
+    """Return the job's use of a GPU, or what is missing; settings come before the profile.
+
+    A job that asks for a part of a GPU is taken to use that part, where nobody says what it uses.
+    """
     own = profile.resources
     memory_bytes = settings.get("memory", profile.memory_bytes).value
     said = {
@@ -107,13 +181,17 @@ def _read_demand(settings: Settings, profile: Profile, name: str) -> Demand | Un
         "memory_bandwidth_utilization_percentage": settings.get(
             "memory_bandwidth", own.memory_bandwidth_utilization_percentage
         ).value,
-        "memory_mib": memory_bytes and -(-memory_bytes // (1 << 20)),
+        "memory_mib": memory_bytes and -(-memory_bytes // _MIB),
     }
-    resources = {key: value for key, value in said.items() if value is not None}
+    resources = {
+        key: part if value is None else value
+        for key, value in said.items()
+        if value is not None or part
+    }
     known = profile.but(name=profile.name or name, resources=resources)
     demand = known.demand
     if demand:
-        return replace(demand, memory_bytes=memory_bytes)
+        return demand
     missing = ", ".join(_OPTIONS[what] for what in known.missing_demand)
     whose = f"profile {quoted(profile.name)} does not say" if profile.name else "nobody says"
     return Unfit(f"{whose} what it uses of a GPU: {missing}")
@@ -136,10 +214,12 @@ def _load_demand(name: str, origin: str) -> Demand:
     return profile.demand
 
 
-def _read_objective(settings: Settings) -> Objective:
+def _read_objective(settings: Settings, profile: Profile, part: int | None) -> Objective:
+    """Return the purpose of sharing; parts of a GPU fill it, however many they are."""
     weights = settings.get("product_weights").value
+    many = "energy" if part and profile.demand is None else None
     said = {
-        "name": settings.get("objective").value,
+        "name": settings.get("objective").value or many,
         "throughput_weight": weights[0] if weights else None,
         "energy_weight": weights[1] if weights else None,
         "throughput_tolerance_percentage": settings.get("throughput_tolerance_percentage").value,

@@ -5,6 +5,7 @@ the host's file.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 
 from gpulaunch.typing import TYPE_CHECKING, Any
@@ -182,6 +183,20 @@ def _parse_switch(text: str) -> bool:
     raise UsageError(f"{quoted(text)} is neither true nor false")
 
 
+def _parse_share(text: str) -> bool | int:
+    """Return a switch, or the part of a GPU in percent: 50 for "1/2", "50%" and "50 %"."""
+    part = re.fullmatch(r"(\d{1,4})/(\d{1,4})|(\d{1,3}) ?%", text, re.ASCII)
+    if part is None:
+        try:
+            return _parse_switch(text)
+        except UsageError:
+            raise UsageError(f"{quoted(text)} is no part of a GPU such as 1/2 or 50%") from None
+    parts, of = (int(part[1]), int(part[2])) if part[1] else (int(part[3]), 100)
+    if not 0 < of <= 100 * parts <= 100 * of:
+        raise UsageError(f"{quoted(text)} is not within 1 % to 100 % of a GPU")
+    return 100 * parts // of
+
+
 SETTINGS: dict[str, Callable[[str], Any]] = {
     "profile": str,
     "gpus": _parse_gpus,
@@ -205,7 +220,8 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "host_bandwidth": _number_parser(0.0, 1e6, "GB/s"),
     "min_utility": _number_parser(0.0, 1.0, ""),
     "utility_weights": _parse_weights,
-    "share": _parse_switch,
+    "share": _parse_share,
+    "guest": _parse_switch,
     "sm": _number_parser(0.0, 100.0, "%"),
     "memory_bandwidth": _number_parser(0.0, 100.0, "%"),
     "sm_percentage": _parse_percentage,
@@ -217,6 +233,7 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "memory_bandwidth_bound_percentage": _number_parser(0.0, 1e4, "%"),
     "memory_bound_percentage": _number_parser(0.0, 100.0, "%"),
     "slowdown_bound_percentage": _number_parser(0.0, 1e4, "%"),
+    "share_memory_headroom": _number_parser(0.0, 100.0, "%"),
     "mps_directory": _parse_directory,
     "mps_timeout": _parse_duration,
     "bind_cpu": _parse_switch,

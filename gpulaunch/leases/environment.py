@@ -80,6 +80,7 @@ MPS_VARIABLES = (
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_MPS_CLIENT_PRIORITY",
 )
 """Variables that tell a process its MPS server and its share."""
 
@@ -95,6 +96,8 @@ def mps_environment(share: "Share") -> dict[str, str]:
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(share.sm_percentage),
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ",".join(f"{uuid}={mib}M" for uuid in share.group),
     }
+    if share.guest:
+        environment["CUDA_MPS_CLIENT_PRIORITY"] = "1"  # below normal
     if share.pipe_directory:
         environment["CUDA_MPS_PIPE_DIRECTORY"] = share.pipe_directory
     return environment

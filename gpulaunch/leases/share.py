@@ -59,6 +59,7 @@ class Share(Record):
         bandwidth_sensitive: whether it depends on the links between them.
         client: the demand and objective that the other clients have to consider.
         pipe_directory: directory of its MPS daemon; None on a described machine, which has none.
+        guest: whether its kernels come after those of the other clients (MPS client priority).
     """
 
     group: tuple[str, ...]
@@ -66,6 +67,7 @@ class Share(Record):
     bandwidth_sensitive: bool
     client: Client
     pipe_directory: str | None = None
+    guest: bool = False
 
 
 _SHARE: FieldTable = {
@@ -77,6 +79,7 @@ _SHARE: FieldTable = {
     "slowdowns": dict,
     "predicted": ListOf(str),
     "pipe_directory": str,
+    "guest": bool,
 }
 _MOST_CHARACTERS = 100
 _DEMAND: FieldTable = {
@@ -116,6 +119,7 @@ def share_document(share: Share) -> dict[str, Any]:
         "slowdowns": dict(share.client.slowdowns),
         **({"predicted": share.client.predicted} if share.client.predicted else {}),
         **({"pipe_directory": share.pipe_directory} if share.pipe_directory else {}),
+        **({"guest": True} if share.guest else {}),
     }
 
 
@@ -125,7 +129,7 @@ def parse_share(document: object) -> Share:
     Raises:
         FieldError: it is no such document.
     """
-    required = [key for key in _SHARE if key not in ("predicted", "pipe_directory")]
+    required = [key for key in _SHARE if key not in ("predicted", "pipe_directory", "guest")]
     share = checked(_known(document, _SHARE), _SHARE, required=required, where=("share",))
     slowdowns = checked(
         share["slowdowns"],
@@ -155,6 +159,7 @@ def parse_share(document: object) -> Share:
             _parse_demand(share["demand"]), Objective(**objective), dict(slowdowns), predicted
         ),
         pipe_directory=directory,
+        guest=share.get("guest", False),
     )
 
 

@@ -144,8 +144,11 @@ class Driver(Protocol):
             FailedError: the driver is missing or fails.
         """
 
-    def pids_at_work(self, uuids: Iterable[str]) -> set[int]:
+    def pids_at_work(self, uuids: Iterable[str]) -> dict[int, int]:
         """Return the processes that compute on the GPUs with these UUIDs, as far as visible.
+
+        Returns:
+            For each the bytes that it holds on the GPU where it holds most; 0 if unknown.
 
         Raises:
             FailedError: the driver is missing or fails.

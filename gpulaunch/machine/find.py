@@ -163,4 +163,12 @@ def find_at_work(machine: Machine, uuids: Collection[str], pids: set[int]) -> se
     """
     if machine.key or not pids:
         return pids
-    return pids & load_driver(machine.topology.driver).pids_at_work(uuids)
+    return pids & load_driver(machine.topology.driver).pids_at_work(uuids).keys()
+
+
+def most_memory(machine: Machine, uuids: Collection[str], pids: set[int]) -> int:
+    """Return the bytes that one of the processes holds at most on one of these GPUs, if known."""
+    if machine.key or not pids:
+        return 0
+    held = load_driver(machine.topology.driver).pids_at_work(uuids)
+    return max((size for pid, size in held.items() if pid in pids), default=0)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
-from gpulaunch.process.system import stat_fields
+from gpulaunch.process.system import reaction, stat_fields
 
 SETTLE_S = 0.3
 """Time that processes of a job have to end by themselves once its main process has ended."""
@@ -116,7 +116,7 @@ def end_all(
     find: Callable[[], set[int]],
     grace_s: float,
     ignored: Collection[int] = (),
-    before_kill: Callable[[set[int]], object] | None = None,
+    before_signal: Callable[[set[int], int], object] | None = None,
 ) -> set[int]:
     """End processes: TERM to those that are there, and KILL to all after the grace.
 
@@ -128,15 +128,16 @@ def end_all(
             others.
         grace_s: time for them to end by themselves.
         ignored: signals that do not end the grace.
-        before_kill: called once with those that outlive the grace.
+        before_signal: called with those that are about to get TERM, and with those that are to get
+            KILL, and the signal's number.
 
     Returns:
         Processes that KILL has not ended.
     """
     for number, patience_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_S)):
         told: set[int] = set()
-        if number == signal.SIGKILL and before_kill and (alive := find()):
-            before_kill(alive)
+        if before_signal and (alive := find()):
+            before_signal(alive, number)
         deadline = time.monotonic() + patience_s
         while alive := find():
             for pid in alive - told if number == signal.SIGKILL or not told else ():
@@ -151,6 +152,23 @@ def end_all(
         else:
             return set()
     return alive
+
+
+def reached_by(number: int, first: set[int], others: set[int]) -> set[int]:
+    """Return the processes that a signal reaches.
+
+    KILL takes along those that end with their parent, and who catches TERM may pass it on, as
+    torchrun does. Any other signal need not mean the end.
+
+    Args:
+        number: the signal.
+        first: processes that get it.
+        others: processes of the same job.
+    """
+    passed_on = number == signal.SIGTERM and any(
+        reaction(pid, number) == "catches" for pid in first
+    )
+    return first | others if passed_on or number == signal.SIGKILL else first
 
 
 def wait_for_one(pids: Iterable[int], timeout_s: float) -> None:

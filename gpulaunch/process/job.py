@@ -111,6 +111,7 @@ class Job:
     Args:
         keep: descriptor that the job inherits; None for none.
         tied: kill it if this process dies.
+        before_signal: called with the number of each signal that the job is about to get from here.
 
     Attributes:
         interrupted: INT, QUIT, TERM or HUP has come.
@@ -119,7 +120,14 @@ class Job:
         stopped_s: seconds for which it and this process were stopped, as by Ctrl-Z.
     """
 
-    def __init__(self, keep: int | None, *, tied: bool = False) -> None:
+    def __init__(
+        self,
+        keep: int | None,
+        *,
+        tied: bool = False,
+        before_signal: Callable[[int], object] | None = None,
+    ) -> None:
+        self._before_signal = before_signal
         self.interrupted = False
         self.asked_to_end_s: float | None = None
         self.first_term_s: float | None = None
@@ -206,22 +214,24 @@ class Job:
             elif left_s <= _DAY_S:
                 return None
 
-    def end(self, grace_s: float, before_kill: Callable[[], object] | None = None) -> int:
+    def end(self, grace_s: float) -> int:
         """End the job: TERM, and KILL if it is still there after the grace. Return its wait status.
 
         Args:
             grace_s: time for it to end by itself.
-            before_kill: called if it does not.
         """
-        os.kill(self.pid, signal.SIGTERM)
+        self._send(signal.SIGTERM)
         os.kill(self.pid, signal.SIGCONT)  # a stopped job would not hear it
         status = self.wait(grace_s)
         if status is None:
-            if before_kill:
-                before_kill()
-            os.kill(self.pid, signal.SIGKILL)
+            self._send(signal.SIGKILL)
             status = self.wait()
         return status or 0
+
+    def _send(self, number: int) -> None:
+        if self._before_signal:
+            self._before_signal(number)
+        os.kill(self.pid, number)
 
     def _reap(self) -> int | None:
         """Reap the job and adopted descendants; return the job's wait status once it has ended."""
@@ -263,7 +273,7 @@ class Job:
         elif info.si_signo in PYTHON_IGNORES and info.si_pid == os.getpid():
             pass  # our own, from writing a message that nobody reads, or beyond the limit of a file
         elif sent_by_process or info.si_signo not in _TERMINAL_SIGNALS:
-            os.kill(self.pid, info.si_signo)
+            self._send(info.si_signo)
 
     def _continue(self) -> None:
         """Wake the job, unless whoever woke us woke it too, as a shell's fg does."""

@@ -2,13 +2,22 @@
 
 import os
 import pwd
+import signal
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 
 from gpulaunch.errors import printable
 from gpulaunch.process.identity import Process
+from gpulaunch.typing import Literal
 
 _LONGEST_COMMAND = 50
 """Characters of a command in a message."""
+
+_ENDING_NOBODY = frozenset(
+    getattr(signal, f"SIG{name}")
+    for name in ("CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "WINCH")
+)
 
 
 def user_name(user_id: int) -> str:
@@ -148,12 +157,53 @@ def is_same(pid: int, process: Process) -> bool:
     fields = stat_fields(pid)
     if len(fields) <= 19 or int(fields[19]) != process.start_time:
         return False
+    return _status_of(f"/proc/{pid}/status").get("NSpid", "").split()[-1:] == [str(process.pid)]
+
+
+def reaction(pid: int, number: int) -> Literal["ends", "catches", "ignores"]:
+    """Return what a process does with a signal; it catches one, too, that it blocks, to read it.
+
+    Args:
+        pid: a process; it "ignores" all if it is not visible here.
+        number: the signal.
+
+    Source: signal(7), default actions; proc(5), /proc/PID/status. Threads have one disposition, and
+        each its own mask: the kernel takes one that does not block the signal. pid_namespaces(7):
+        the first process of a namespace gets what it catches or blocks, and KILL.
+    """
+    status = _status_of(f"/proc/{pid}/status")
+    if not status or number in _ENDING_NOBODY:
+        return "ignores"
+    if number == signal.SIGKILL:
+        return "ends"
+    if _has(status, "SigIgn", number) or _has(status, "SigCgt", number):
+        return "ignores" if _has(status, "SigIgn", number) else "catches"
+    with suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            own = _status_of(f"/proc/{pid}/task/{thread}/status")
+            if own and not _has(own, "SigBlk", number):
+                return "ignores" if leads_namespace(pid) else "ends"
+    return "catches"
+
+
+def leads_namespace(pid: int) -> bool:
+    """Return whether a process is the first of a pid namespace inside this one, as containers'."""
+    pids = _status_of(f"/proc/{pid}/status").get("NSpid", "").split()
+    return len(pids) > 1 and pids[-1] == "1"
+
+
+def _has(status: Mapping[str, str], name: str, number: int) -> bool:
+    """Return whether a mask of signals in a status file contains a signal."""
+    return bool(int(status[name], 16) >> number - 1 & 1)
+
+
+def _status_of(path: str) -> dict[str, str]:
+    """Return the fields of a status file in /proc; none if the process or thread has ended."""
     try:
-        with open(f"/proc/{pid}/status") as file:
-            pids = next((line.split() for line in file if line.startswith("NSpid:")), [])
+        with open(path, errors="replace") as file:
+            return {name: value.strip() for name, _, value in (row.partition(":") for row in file)}
     except OSError:
-        return False
-    return pids[-1:] == [str(process.pid)]
+        return {}
 
 
 def parents() -> dict[int, int]:

@@ -155,7 +155,7 @@ def judge(
         *_find_memory(sums, capacity, bounds),
         *_find_crowding(clients, capacity, bounds),
         *_find_slowdown(clients, slowdowns, bounds),
-        *_find_intolerable(clients, held),
+        *_find_intolerable(clients),
     )
     how = "measured together" if decided_by == "measured" else "by their curves"
     notes = [
@@ -319,7 +319,7 @@ def _how_known(client: Client, clients: Sequence[Client]) -> str:
     return "predicted" if beside.intersection(client.predicted) else "measured"
 
 
-def _find_intolerable(clients: Sequence[Client], held: Held) -> Iterator[str]:
+def _find_intolerable(clients: Sequence[Client]) -> Iterator[str]:
     """Yield the client predicted to lose most, if one that shares for energy or product minds."""
     tolerances = [
         client.objective.throughput_tolerance_percentage
@@ -328,7 +328,7 @@ def _find_intolerable(clients: Sequence[Client], held: Held) -> Iterator[str]:
     ]
     if not tolerances:
         return
-    speeds = rates([client.demand for client in clients], [own or 100 for own in held])
+    speeds = rates([client.demand for client in clients])
     slowest, name = min(
         (speed, client.demand.name) for speed, client in zip(speeds, clients, strict=True)
     )

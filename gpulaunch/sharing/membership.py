@@ -1,15 +1,18 @@
 """A job's part in its share group, from before its lease until after it."""
 
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
-from gpulaunch.errors import NotShareableError
+from gpulaunch.errors import FailedError, NotShareableError
+from gpulaunch.files.size import format_size
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.share import Share
 from gpulaunch.leases.table import Table
-from gpulaunch.machine.find import Machine, find_at_work
+from gpulaunch.machine.find import Machine, find_at_work, most_memory
 from gpulaunch.process.companion import DISMISSED
 from gpulaunch.records import replace
 from gpulaunch.sharing.mps_daemon import MpsError
@@ -28,6 +31,9 @@ LOOK_S = 1.0
 """Time that the daemon has to answer in such a check: signals for the job wait meanwhile."""
 
 LEAVE_S = 5.0
+
+NEAR = 0.9
+"""Part of its limit of memory from which on a job counts as near it. Ours."""
 
 
 @contextmanager
@@ -76,6 +82,8 @@ class Membership:
     def __init__(self, table: Table, record: Draft, share: Share) -> None:
         self._group = ShareGroup(table, share.group, share.pipe_directory or "")
         self._companion = self._group.companion(record.fd)
+        self._limit_bytes = share.client.demand.memory_bytes
+        self._held_bytes = 0
 
     def dismiss(self) -> None:
         """Give up a membership whose job was not started.
@@ -93,9 +101,9 @@ class Membership:
         if self._group.leave(LEAVE_S):
             self._companion.tell(DISMISSED)
 
-    def take_off(self, pids: set[int]) -> list[str]:
-        """Detach processes from their MPS server before they are killed; return refusals."""
-        return self._group.daemon.terminate(pids)
+    def take_off(self, pids: set[int], number: int) -> list[str]:
+        """Detach processes from their MPS server that a signal would end; return refusals."""
+        return self._group.daemon.terminate(pids, number)
 
     def wait(
         self,
@@ -109,7 +117,8 @@ class Membership:
         """Wait for the job, and warn if it uses its GPUs without having become a client of MPS.
 
         CUDA becomes a client silently when it starts, or silently does not, and no event says when
-        a job starts CUDA: so the daemon is asked, ever more rarely.
+        a job starts CUDA: so the daemon is asked, ever more rarely. As rarely its memory is looked
+        at, which tells at a failed job's end whether it was near its limit.
 
         Args:
             wait_for_job: waits for so many seconds at most (None: for ever), as Job.wait.
@@ -123,16 +132,34 @@ class Membership:
             The job's wait status; None if it runs longer than the limit.
         """
         deadline = None if limit_s is None else time.monotonic() + limit_s
-        pause_s: float | None = FIRST_LOOK_S
+        pause_s, known = FIRST_LOOK_S, False
         while True:
-            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            waits = [seconds for seconds in (pause_s, left_s) if seconds is not None]
-            status = wait_for_job(min(waits, default=None))
-            overdue = deadline is not None and time.monotonic() >= deadline
-            if status is not None or pause_s is None or overdue:
+            left_s = pause_s if deadline is None else max(0.0, deadline - time.monotonic())
+            status = wait_for_job(min(pause_s, left_s))
+            if status is not None:
+                self._tell_of_limit(status, warn)
                 return status
-            known = self._is_attached(machine, uuids, pids(), warn)
-            pause_s = None if known else min(2 * pause_s, LONGEST_PAUSE_S)
+            if deadline is not None and time.monotonic() >= deadline:
+                return None
+            found = pids()
+            known = known or self._is_attached(machine, uuids, found, warn)
+            with suppress(FailedError):
+                held_bytes = most_memory(machine, uuids, found)
+                self._held_bytes = max(self._held_bytes, held_bytes)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _tell_of_limit(self, status: int, warn: Callable[[str], None]) -> None:
+        """Tell whose limit it was if a job failed that had come near its limit of memory.
+
+        Only what was seen: who asked for much at once, and got nothing, had not come near it.
+        """
+        code = os.waitstatus_to_exitcode(status)
+        if (code > 0 or code == -signal.SIGABRT) and self._held_bytes >= NEAR * self._limit_bytes:
+            held, limit = format_size(self._held_bytes), format_size(self._limit_bytes)
+            warn(
+                f"the job has failed, and had held {held} of GPU memory: gpulaunch limits it to "
+                f"{limit}, which --memory raises"
+            )
 
     def _is_attached(
         self, machine: Machine, uuids: Sequence[str], pids: set[int], warn: Callable[[str], None]

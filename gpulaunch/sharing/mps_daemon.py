@@ -22,6 +22,7 @@ from gpulaunch.process.system import (
     owner_of,
     pids_of_program,
     program_of,
+    reaction,
     user_of,
 )
 from gpulaunch.records import Record
@@ -50,6 +51,10 @@ _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
 
 class MpsError(Exception):
     """MPS does not do what it should; the text says why, in lower case without a full stop."""
+
+
+class MpsHangsError(MpsError):
+    """MPS does not get anywhere in the time that it has."""
 
 
 def program() -> str | None:
@@ -118,7 +123,7 @@ class Daemon:
         """Start a server for this user unless there is one, and wait until it is ACTIVE.
 
         Raises:
-            MpsError: it does not become so.
+            MpsError: it does not become so; MpsHangsError if that took its time.
         """
         deadline = time.monotonic() + patience_s
         if not self.servers():
@@ -139,7 +144,7 @@ class Daemon:
                     if servers
                     else "there is no server"
                 )
-                raise MpsError(f"{where} after {patience_s:g} s")
+                raise MpsHangsError(f"{where} after {patience_s:g} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 
@@ -180,17 +185,26 @@ class Daemon:
             found.update(_read_pids(self.ask(f"get_client_list {server}", timeout_s)))
         return found
 
-    def terminate(self, pids: Collection[int]) -> list[str]:
-        """Detach processes from their server, before they are killed; return what was refused.
+    def terminate(self, pids: Collection[int], number: int) -> list[str]:
+        """Detach processes from their server that a signal would end; return what was refused.
+
+        One that catches the signal may end in order, so it stays attached.
+
+        Args:
+            pids: processes that are about to get the signal; others than clients do not count.
+            number: the signal.
 
         Source: NVIDIA, Multi-Process Service, "terminate_client": a client that is ended by a
             signal leaves the server undefined, and others on it may hang.
         """
-        refused = []
+        refused: list[str] = []
+        ending = {pid for pid in pids if reaction(pid, number) == "ends"}
+        if not ending:
+            return refused
         try:
             for server in self.servers()[:_MOST_SERVERS]:
                 clients = _read_pids(self.ask(f"get_client_list {server}"))
-                for client in sorted(set(pids).intersection(clients)):
+                for client in sorted(ending.intersection(clients)):
                     answer = self.ask(f"terminate_client {server} {client}").strip()
                     # ask() may have sent it twice: then the client is off already.
                     if answer not in ("", "0") and client in self.clients():
@@ -220,11 +234,9 @@ class Daemon:
                 died = f"its daemon does not survive {command.partition(' ')[0]}"
                 raise MpsError(f"{CONTROL}: {said.problem}" if said.problem else died)
             if time.monotonic() + pause_s > deadline:
-                raise MpsError(
-                    f"{CONTROL}: {said.problem}"
-                    if said.problem
-                    else f"its daemon {late} within {timeout_s:g} s"
-                )
+                if said.problem:
+                    raise MpsError(f"{CONTROL}: {said.problem}")
+                raise MpsHangsError(f"its daemon {late} within {timeout_s:g} s")
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_POLL_S)
 
@@ -263,7 +275,7 @@ class Daemon:
             except OSError as error:
                 raise MpsError(f"{CONTROL}: {os.strerror(error.errno or 0).lower()}") from None
             except subprocess.TimeoutExpired:
-                raise MpsError(f"its daemon {late} within {timeout_s:g} s") from None
+                raise MpsHangsError(f"its daemon {late} within {timeout_s:g} s") from None
             answer.seek(0)
             problem.seek(0)
             told = printable(problem.read(_MOST_BYTES).decode(errors="replace").strip())

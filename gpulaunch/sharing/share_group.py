@@ -19,7 +19,7 @@ from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.leases.table import Table
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.sharing.mps_daemon import Daemon, MpsError, pipe_directory_of
+from gpulaunch.sharing.mps_daemon import Daemon, MpsError, MpsHangsError, pipe_directory_of
 from gpulaunch.sharing.mps_directories import (
     MEMBERS_FILE,
     PATIENCE_S,
@@ -27,6 +27,7 @@ from gpulaunch.sharing.mps_directories import (
     is_own,
     make_own,
 )
+from gpulaunch.sharing.past_hang import note_hang, recall_hang
 
 _LOCK_MARGIN_S = 30.0
 
@@ -154,6 +155,10 @@ class ShareGroup:
     def _lock_path(self) -> str:
         return f"{self.directory}.lock"
 
+    @property
+    def _note_path(self) -> str:
+        return f"{self.directory}.hung"
+
     def members(self) -> list[Lease]:
         """Return the live leases of the group."""
         try:
@@ -174,7 +179,11 @@ class ShareGroup:
         members = self.members()
         try:
             self._make_ready(alone=not members)
+            with suppress(OSError):
+                os.unlink(self._note_path)
         except MpsError as problem:
+            if isinstance(problem, MpsHangsError):
+                note_hang(self._note_path, str(problem), self._patience_s)
             if not members:
                 raise MpsError(f"MPS: {problem}") from None
             jobs = f"{len(members)} jobs still run"
@@ -187,6 +196,8 @@ class ShareGroup:
 
     def _make_ready(self, *, alone: bool) -> None:
         """Use the daemon that runs; without members a dead or faulty one is replaced."""
+        if hung := recall_hang(self._note_path, self._patience_s):
+            raise MpsError(hung)
         if self.daemon.pid() is None and not alone:
             raise MpsError("its control daemon is gone")
         if self.daemon.pid() is not None:

@@ -193,6 +193,7 @@ def _lease_document(
         "shared": lease.share is not None,
         "sm_percentage": lease.share.sm_percentage if lease.share else None,
         "share_memory_bytes": lease.share.client.demand.memory_bytes if lease.share else None,
+        "guest": lease.share is not None and lease.share.guest,
         "profile": lease.profile,
         "command": [printable(argument) for argument in lease.command],
         "started_at": lease.started_at,

@@ -247,7 +247,8 @@ def _lease_cells(
 def _share_cell(lease: Document) -> str:
     if not lease["shared"]:
         return "all"
-    return f"{lease['sm_percentage']} %, {format_size(lease['share_memory_bytes'])}"
+    guest = ", guest" if lease["guest"] else ""
+    return f"{lease['sm_percentage']} %, {format_size(lease['share_memory_bytes'])}{guest}"
 
 
 def _ticket_cells(ticket: Document, now: datetime) -> list[str | Text]:

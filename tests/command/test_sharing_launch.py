@@ -124,7 +124,7 @@ def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
         sharing["sm_utilization_percentage"],
         sharing["memory_bandwidth_utilization_percentage"],
     ) == (50, 45)
-    assert (sharing["memory_bytes"], sharing["power_w"]) == (3 << 30, None)
+    assert (sharing["memory_bytes"], sharing["power_w"]) == ((1024 + 2253) << 20, None)
     assert len(sharing["optimum_sm_percentages"]) == 2
     beside_light = min(1 / 1.04, 1.0, 0.9 + 0.1 * (given - 20) / 10)  # its rate, its cap
     assert sharing["predicted_stp"] == pytest.approx(1 / 1.04 + beside_light)

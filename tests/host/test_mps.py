@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,13 +11,14 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Launcher, some_of
+from conftest import Launcher, some_of, until
 from fake_mps import CLIENT, CONTROL, SERVER, FakeMps, Mps, RealMps, is_alive, kill, wait_for_end
 from fake_nvml import FakeNvml
 from test_crashes import at_step, ends, launcher_in, start
 from test_table import put
 
 from gpulaunch.sharing.mps_daemon import Daemon
+from gpulaunch.sharing.past_hang import KEPT_S
 
 pytest_plugins = ("fake_mps", "fake_nvml")
 
@@ -54,8 +56,10 @@ class Client:
         how: "attached", or "without" MPS.
     """
 
-    def __init__(self, launcher: Launcher, *options: str, deaf: bool = False) -> None:
-        words = ["mps_client", *(["--deaf", "--stays"] if deaf else [])]
+    def __init__(
+        self, launcher: Launcher, *options: str, deaf: bool = False, words: tuple[str, ...] = ()
+    ) -> None:
+        words = words or ("mps_client", *(("--deaf", "--stays") if deaf else ()))
         self.process = launcher.start(*options, "--", *words, stdin=subprocess.PIPE)
         line = self.process.stdout.readline()
         assert line, self.process.stderr.read()
@@ -75,7 +79,7 @@ class Client:
 
 
 @contextmanager
-def client(launcher: Launcher, *options: str, **how: bool):
+def client(launcher: Launcher, *options: str, **how: object):
     job = Client(launcher, *options, **how)
     try:
         yield job
@@ -91,7 +95,7 @@ def gone(launcher: Launcher, mps: Mps) -> bool:
     launcher.run("status")  # puts away the records of launchers that were killed
     groups = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"])
     left = (
-        [path.name for path in groups.iterdir() if path.suffix != ".lock"]
+        [path.name for path in groups.iterdir() if path.suffix not in (".lock", ".hung")]
         if groups.exists()
         else []
     )
@@ -256,6 +260,48 @@ def test_a_daemon_that_does_not_answer(launcher: Launcher, fake_mps: FakeMps) ->
         "s\n"
     )
     assert (status, said) == (0, want)
+    assert gone(launcher, fake_mps)
+
+
+@pytest.mark.parametrize(
+    "again", [None, "rm", "longer", "10 minutes", "driver", "boot", "other GPU"]
+)
+def test_a_server_that_hung_is_not_tried_again_soon(
+    launcher: Launcher, fake_mps: FakeMps, again: str | None
+) -> None:
+    """A server that hung costs one launch its wait; later ones say so, and what makes them try."""
+    fake_mps.tell(status="INITIALIZING")
+    launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "0.3s"
+    first = own_gpu(launcher)
+    assert first.endswith(" is still INITIALIZING after 0.3 s")
+    (note,) = Path(launcher.environment["GPULAUNCH_MPS_DIRECTORY"]).glob("*.hung")
+    fake_mps.tell(status="ACTIVE")
+    options = LIGHT
+    if again == "rm":
+        note.unlink()
+    elif again == "longer":
+        launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "5s"
+    elif again == "driver":
+        os.utime(fake_mps.bin / CONTROL, (1, 1))
+    elif again == "10 minutes":
+        said = json.loads(note.read_text())
+        note.write_text(json.dumps({**said, "at_s": said["at_s"] - KEPT_S}))
+    elif again == "boot":
+        said = json.loads(note.read_text())
+        note.write_text(json.dumps({**said, "place": ["another boot", *said["place"][1:]]}))
+    elif again == "other GPU":
+        options = (*LIGHT, "--only", "3")
+    began = len(fake_mps.events("started"))
+    with client(launcher, *options) as job:
+        assert job.how == ("attached" if again else "without")
+        said = job.end()[1]
+    if again is None:
+        assert len(fake_mps.events("started")) == began
+        line = said.removeprefix(f"gpulaunch: warning: not shared: {first}, ")
+        assert re.fullmatch(
+            rf"\d+ s ago; tried again in 9 min \d+ s, or after 'rm {note}'\n", line
+        ), said
+    assert note.exists() == (again in (None, "other GPU"))
     assert gone(launcher, fake_mps)
 
 
@@ -550,6 +596,39 @@ def test_a_job_that_attached_is_not_asked_about_again(
     assert gone(launcher, fake_mps)
 
 
+@pytest.mark.parametrize(
+    ("mib", "status", "told"), [(1000, 3, True), (1000, 0, False), (800, 3, False)]
+)
+def test_a_job_that_failed_at_its_limit_is_told_whose_it_was(
+    launcher: Launcher,
+    fake_mps: FakeMps,
+    dgx1_v100: FakeNvml,
+    tmp_path: Path,
+    mib: int,
+    status: int,
+    told: bool,
+) -> None:
+    """A job that fails after it has held nearly its 1 GiB learns that gpulaunch limits it."""
+    calls = tmp_path / "calls"
+    launcher.environment["FAKE_NVML_CALLS"] = str(calls)
+
+    def asked(calls: Path) -> int:
+        return calls.read_text().count("MPSComputeRunningProcesses")
+
+    script = f"mps_client <&0; exit {status}"
+    with client(launcher, *LIGHT, words=("sh", "-c", script)) as job:
+        fake_mps.tell_nvml(dgx1_v100, client_mib=mib)
+        before = asked(calls)
+        until(lambda: asked(calls) > before)
+        found, said = job.end()
+    line = (
+        "gpulaunch: warning: the job has failed, and had held 1000 MiB of GPU memory: gpulaunch "
+        "limits it to 1 GiB, which --memory raises\n"
+    )
+    assert (found, said) == (status, line if told else "")
+    assert gone(launcher, fake_mps)
+
+
 def test_a_share_is_not_handed_on(launcher: Launcher, fake_mps: FakeMps) -> None:
     """A launch that does not share is no client of a group whose variables it has found."""
     with client(launcher, *LIGHT) as job:
@@ -635,6 +714,100 @@ def test_free_ends_a_client_safely(launcher: Launcher, fake_mps: FakeMps) -> Non
             assert (done.returncode, done.stderr) == (0, "")
             assert ended_safely(fake_mps, job.pid)
         assert gone(launcher, fake_mps)
+
+
+AS_TORCHRUN = ("sh", "-c", "trap 'kill $!; wait; exit 3' TERM; mps_client --stays <&0 & wait")
+
+
+@pytest.mark.parametrize("how", ["free", "free without launcher", "limit", "TERM", "HUP", "CI"])
+def test_a_client_without_handler_is_taken_off_first(
+    launcher: Launcher, fake_mps: FakeMps, how: str
+) -> None:
+    """However gpulaunch ends a client that a signal ends, MPS has let go of it before."""
+    end_by(launcher, fake_mps, how, ("mps_client", "--stays"))
+
+
+@pytest.mark.parametrize("how", ["free", "free without launcher", "limit", "TERM", "CI"])
+def test_a_client_whose_parent_passes_term_on(
+    launcher: Launcher, fake_mps: FakeMps, how: str
+) -> None:
+    """Where a job catches TERM, its clients without a handler are taken off, too."""
+    end_by(launcher, fake_mps, how, AS_TORCHRUN)
+
+
+def end_by(launcher: Launcher, fake_mps: FakeMps, how: str, words: tuple[str, ...]) -> None:
+    """End a client in some way, and check that MPS had let go of it before that."""
+    launcher.environment["CI"] = "true" if how == "CI" else ""
+    limit = ("--time-limit", "0.5s") if how == "limit" else ()
+    with client(launcher, *LIGHT, *limit, words=words) as job:
+        (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+        if how in ("CI", "free without launcher"):
+            job.process.kill()
+            job.process.wait()
+        if how in ("TERM", "HUP"):
+            job.process.send_signal(signal.Signals[f"SIG{how}"])
+        if how.startswith("free"):
+            done = launcher.run("free", lease["id"])
+            assert (done.returncode, done.stderr) == (0, "")
+        wait_for_end(job.pid)
+        job.process.communicate(timeout=30)
+        fake_mps.wait_for("left", pid=job.pid)
+    kinds = [event.kind for event in fake_mps.events("terminated", "left", "died")]
+    assert kinds == ["terminated", "left"]
+    assert gone(launcher, fake_mps)
+
+
+@pytest.mark.parametrize("how", ["free", "limit", "TERM"])
+def test_a_client_that_handles_term_stays_attached(
+    launcher: Launcher, fake_mps: FakeMps, how: str
+) -> None:
+    """A client that catches TERM ends by itself and in order: MPS is not asked to let go of it."""
+    limit = ("--time-limit", "0.5s") if how == "limit" else ()
+    with client(launcher, *LIGHT, *limit, words=("mps_client", "--tidy")) as job:
+        (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
+        if how == "TERM":
+            job.process.terminate()
+        if how == "free":
+            assert launcher.run("free", lease["id"]).returncode == 0
+        wait_for_end(job.pid)
+    assert fake_mps.commands("terminate_client") == []
+    assert ended_safely(fake_mps, job.pid)
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "status"),
+    [
+        ("mps_client <&0 & exec sleep 600", "HUP", 129),
+        ("trap 'echo got' HUP; mps_client <&0 & wait; wait; exit 4", "HUP", 4),
+    ],
+)
+def test_a_signal_that_does_not_reach_a_client(
+    launcher: Launcher, fake_mps: FakeMps, script: str, name: str, status: int
+) -> None:
+    """A client that goes on is not taken off: its parent ends without it, or reloads by HUP."""
+    with client(launcher, *LIGHT, "-q", words=("sh", "-c", script)) as job:
+        job.process.send_signal(signal.Signals[f"SIG{name}"])
+        if status == 129:
+            assert job.process.wait(30) == status
+        else:
+            assert job.process.stdout.readline() == "got\n"
+        fake_mps.end_client(job.pid)
+        assert job.process.wait(30) == status
+    assert fake_mps.commands("terminate_client") == []
+    assert gone(launcher, fake_mps)
+
+
+def test_a_launch_inside_keeps_its_client(launcher: Launcher, fake_mps: FakeMps) -> None:
+    """TERM to a job lets the client of a launch inside it be: that has a lease of its own."""
+    script = "gpulaunch -- mps_client <&0 2>/dev/null & wait"
+    outer = launcher.start(*LIGHT, "--", "sh", "-c", script, stdin=subprocess.PIPE)
+    (inner,) = fake_mps.wait_for("attached")
+    outer.terminate()
+    assert (outer.wait(30), fake_mps.commands("terminate_client")) == (143, [])
+    assert is_alive(inner.pid)
+    fake_mps.end_client(inner.pid)
+    outer.communicate(timeout=30)
+    assert gone(launcher, fake_mps)
 
 
 def test_a_job_in_ci_is_ended_safely(launcher: Launcher, fake_mps: FakeMps) -> None:
@@ -845,12 +1018,27 @@ def test_gpus_that_differ(launcher: Launcher, fake_mps: FakeMps, dgx1_v100: Fake
 
 def test_the_real_control_daemon(launcher: Launcher, real_mps: RealMps) -> None:
     """NVIDIA's daemon is started, asked, awaited and ended; without a GPU no server works."""
-    launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = "0.5s"
-    for _ in range(2):
+    for timeout in ("0.5", "0.6"):  # who waits longer tries again
+        launcher.environment["GPULAUNCH_MPS_TIMEOUT"] = f"{timeout}s"
         said = own_gpu(launcher)
         assert said.startswith("MPS: its server (pid ")
-        assert said.endswith(") is still INITIALIZING after 0.5 s")
+        assert said.endswith(f") is still INITIALIZING after {timeout} s")
         assert gone(launcher, real_mps)
+
+
+def test_the_real_daemon_lets_go_of_no_client(
+    real_mps: RealMps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real daemon is asked for its clients before TERM, within a moment, and has none here."""
+    real_mps.start()
+    monkeypatch.setenv("PATH", real_mps.environment["PATH"])
+    daemon = Daemon(str(real_mps.pipe()), [], os.geteuid())
+    daemon.ask(f"start_server -uid {os.geteuid()}")
+    assert len(daemon.servers()) == 1
+    assert daemon.terminate({os.getpid()}, signal.SIGKILL) == []
+    kill(daemon.pid())
+    assert daemon.terminate({os.getpid()}, signal.SIGTERM) != []
+    daemon.quit()
 
 
 def test_many_ask_the_real_daemon_at_once(

@@ -7,6 +7,7 @@ launch (docs/decisions/docker.md).
 
 import json
 import os
+import signal
 import time
 
 # `import socket` makes enums of all its constants: half of what asking an engine costs a launch.
@@ -34,6 +35,8 @@ from gpulaunch.containers.engine import (
 from gpulaunch.containers.labels import LEASE_LABEL
 from gpulaunch.containers.life import Container
 from gpulaunch.errors import FailedError, printable
+from gpulaunch.process.ending import reached_by
+from gpulaunch.process.system import leads_namespace
 from gpulaunch.records import replace
 from gpulaunch.typing import Any, TypeVar
 
@@ -190,7 +193,7 @@ class DockerClient:
         self,
         container: Container,
         grace_s: float,
-        before_kill: Callable[[set[int]], object] | None = None,
+        before_signal: Callable[[set[int], int], object] | None = None,
     ) -> None:
         """Stop a container so that it does not come back; see EngineClient.end."""
         with suppress(_NotFoundError):
@@ -204,12 +207,18 @@ class DockerClient:
                 )
             if container.state == "paused":  # it would not receive TERM
                 self._send("POST", f"/containers/{container.id}/unpause")
-            if before_kill is None:
+            if before_signal is None:
                 path = f"/containers/{container.id}/stop?t={round(grace_s)}"
                 self._send("POST", path, answer_s=grace_s + self._answer_s)
-            elif not self._stops_by_itself(container, grace_s):
-                with suppress(FailedError):  # it has to end, even if its processes cannot be listed
-                    before_kill(self.pids(container))
+                return
+            # It has to end, even if its processes cannot be listed.
+            with suppress(FailedError):
+                pids = self.pids(container)
+                first = set(filter(leads_namespace, pids))
+                before_signal(reached_by(signal.SIGTERM, first, pids), signal.SIGTERM)
+            if not self._stops_by_itself(container, grace_s):
+                with suppress(FailedError):
+                    before_signal(self.pids(container), signal.SIGKILL)
                 with suppress(_ConflictError):
                     self._send("POST", f"/containers/{container.id}/kill")
 

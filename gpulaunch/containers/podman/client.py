@@ -213,7 +213,7 @@ class PodmanClient:
         self,
         container: Container,
         grace_s: float,
-        before_kill: Callable[[set[int]], object] | None = None,  # noqa: ARG002  for MPS alone
+        before_signal: Callable[[set[int], int], object] | None = None,  # noqa: ARG002  for MPS alone
     ) -> None:
         """Stop a container so that it does not come back; see EngineClient.end."""
         with suppress(_NoSuchContainerError):

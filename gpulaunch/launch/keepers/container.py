@@ -14,7 +14,7 @@ from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.job import Started
-from gpulaunch.process.system import is_cancelled_by_kill
+from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace
 
 
 class ContainerKeeper(ProcessKeeper):
@@ -27,7 +27,7 @@ class ContainerKeeper(ProcessKeeper):
         launch: the launch to run, with its container.
         table: the allocation table.
         record: draft of the lease's record.
-        before_kill: called once with processes that outlive the grace, before they are killed.
+        before_signal: called with processes of the job before they get a signal from here.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ContainerKeeper(ProcessKeeper):
         launch: Launch,
         table: Table,
         record: Draft,
-        before_kill: Callable[[set[int]], object] | None = None,
+        before_signal: Callable[[set[int], int], object] | None = None,
     ) -> None:
         container = launch.container
         assert container is not None  # noqa: S101  for the type checker
@@ -48,9 +48,9 @@ class ContainerKeeper(ProcessKeeper):
             guards=is_cancelled_by_kill(),
             time_limit_s=launch.time_limit_s,
             grace_s=launch.grace_s,
-            before_kill=before_kill,
+            before_signal=before_signal,
         )
-        super().__init__(launch, table, record, before_kill)
+        super().__init__(launch, table, record, before_signal)
 
     def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
         """Start the docker command with the GPUs of its lease, in rank order."""
@@ -67,6 +67,11 @@ class ContainerKeeper(ProcessKeeper):
     def pids(self) -> set[int]:
         """Return the processes in the containers."""
         return self._companion_of_containers.pids()
+
+    def _first_pids(self, others: set[int]) -> set[int]:
+        if not self._container.command.passes_signals:
+            return set()
+        return set(filter(leads_namespace, others))
 
     def _end(self, grace_s: float) -> int:
         """End the containers through their engine, and the docker command; return its status."""

@@ -15,7 +15,14 @@ from gpulaunch.leases.table import Table, release
 from gpulaunch.machine.find import find_at_work
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.companion import is_companion
-from gpulaunch.process.ending import SETTLE_S, descendants, end_all, family, wait_for_all
+from gpulaunch.process.ending import (
+    SETTLE_S,
+    descendants,
+    end_all,
+    family,
+    reached_by,
+    wait_for_all,
+)
 from gpulaunch.process.job import Job, Started, cpus_near
 from gpulaunch.process.system import command_text, is_cancelled_by_kill
 from gpulaunch.sharing.mps_directories import inherited_variables
@@ -35,7 +42,7 @@ class ProcessKeeper(Keeper):
         launch: the launch to run.
         table: the allocation table.
         record: draft of the lease's record, whose lock the job inherits.
-        before_kill: called once with processes that outlive the grace, before they are killed.
+        before_signal: called with processes of the job before they get a signal from here.
     """
 
     def __init__(
@@ -43,17 +50,19 @@ class ProcessKeeper(Keeper):
         launch: Launch,
         table: Table,
         record: Draft,
-        before_kill: Callable[[set[int]], object] | None = None,
+        before_signal: Callable[[set[int], int], object] | None = None,
     ) -> None:
         self._launch = launch
         self._table = table
         self._record = record
-        self._before_kill = before_kill
+        self._before_signal = before_signal
         self._companion: LeaseCompanion | None = None
         self._over_limit = False
         self._after_term_s = launch.grace_s if is_cancelled_by_kill() else None
         self._is_removed = False
-        self._job = Job(keep=record.fd)
+        self._job = Job(
+            keep=record.fd, before_signal=self._prepare_for_signal if before_signal else None
+        )
 
     def dismiss(self) -> None:
         """End the child without starting the job, and the companions."""
@@ -77,7 +86,7 @@ class ProcessKeeper(Keeper):
             guards=self._launch.leftovers == "end" and is_cancelled_by_kill(),
             grace_s=self._launch.grace_s,
             idle_s=None if self._launch.machine.key else self._launch.leftover_timeout_s,
-            before_kill=self._before_kill,
+            before_signal=self._before_signal,
         )
         environment = job_environment(
             self._visible(lease, gpus),
@@ -151,12 +160,19 @@ class ProcessKeeper(Keeper):
     def _end(self, grace_s: float) -> int:
         """End the job as end() does, with another grace, in seconds."""
         self._over_limit = True
+        return self._job.end(grace_s)
 
-        def before_kill() -> None:
-            if self._before_kill:
-                self._before_kill(family())
+    def _prepare_for_signal(self, number: int) -> None:
+        """Announce a signal for the job, which may pass it on to its children."""
+        from gpulaunch.leases.holders import nested_processes  # late: few jobs need it
 
-        return self._job.end(grace_s, before_kill)
+        assert self._before_signal  # noqa: S101  for the type checker
+        others = self.pids() - nested_processes(self._table, self._record.id)
+        self._before_signal(reached_by(number, self._first_pids(others), others), number)
+
+    def _first_pids(self, others: set[int]) -> set[int]:  # noqa: ARG002  containers'
+        """Return those of the job's processes that get the signals for it."""
+        return {self._job.pid}
 
     def release(self, lease: Lease) -> bool:
         """Release the lease, unless something that the job left running keeps it.
@@ -257,7 +273,7 @@ class ProcessKeeper(Keeper):
                 return found
             return find_at_work(self._launch.machine, lease.uuids, found)
 
-        return end_all(find, self._launch.grace_s, self._job.ignored, self._before_kill)
+        return end_all(find, self._launch.grace_s, self._job.ignored, self._before_signal)
 
 
 def _named(pids: set[int]) -> str:

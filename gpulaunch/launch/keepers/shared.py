@@ -35,9 +35,9 @@ class SharedKeeper(Keeper):
             keeper = ContainerKeeper
         self._job = keeper(launch, table, record, self._take_off_mps)
 
-    def _take_off_mps(self, pids: set[int]) -> None:
-        """Detach processes from their MPS server before SIGKILL, which would take it down."""
-        for problem in self._membership.take_off(pids):
+    def _take_off_mps(self, pids: set[int], number: int) -> None:
+        """Detach processes from their MPS server before a signal that would end them attached."""
+        for problem in self._membership.take_off(pids, number):
             self._table.warn(problem)
 
     def dismiss(self) -> None:

@@ -47,8 +47,8 @@ def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
     return faults.watch_faults(gpus)
 
 
-def pids_at_work(uuids: Iterable[str]) -> set[int]:
-    """Return the compute processes and MPS clients that NVML lists."""
+def pids_at_work(uuids: Iterable[str]) -> dict[int, int]:
+    """Return the compute processes and MPS clients that NVML lists, with their memory."""
     from gpulaunch.machine.nvidia import outside_use
 
     return outside_use.compute_pids(uuids)

@@ -360,11 +360,15 @@ class NvmlDevice:
 
     def pids(self, kind: str) -> set[int]:
         """Return the processes of a kind: "compute", "graphics", or "mps" for MPS clients."""
+        return set(self.memory_by_pid(kind))
+
+    def memory_by_pid(self, kind: str) -> dict[int, int]:
+        """Return the bytes of this GPU that each process of a kind holds, 0 if unknown."""
         for function in _PROCESSES[kind]:
             processes = self._ask(function)
             if processes is not None:
-                return {process.pid for process in processes}
-        return set()
+                return {process.pid: process.usedGpuMemory or 0 for process in processes}
+        return {}
 
 
 def asks_by_field(compute_capability: str | None) -> bool:

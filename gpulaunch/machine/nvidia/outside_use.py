@@ -1,6 +1,7 @@
 """The present use of this machine's GPUs, under a lease or not, read from NVML every time."""
 
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu import Gpu
@@ -44,16 +45,19 @@ def read_use(gpus: Iterable[Gpu], ignored: Collection[str] = ()) -> tuple[Outsid
     return tuple(filter(None, uses))
 
 
-def compute_pids(gpus: Iterable[str]) -> set[int]:
-    """Return the processes that compute on the GPUs with these UUIDs, as far as NVML tells."""
-    pids: set[int] = set()
+def compute_pids(gpus: Iterable[str]) -> dict[int, int]:
+    """Return the processes that compute on the GPUs with these UUIDs, as far as NVML tells.
+
+    Returns:
+        For each the bytes that it holds on the GPU where it holds most.
+    """
+    held: dict[int, int] = {}
     for uuid in gpus:
-        try:
-            card = nvml.card_of(uuid, 0)
-            pids |= card.pids("compute") | card.pids("mps")
-        except nvml.LostGpuError:
-            continue
-    return pids
+        for kind in ("compute", "mps"):
+            with suppress(nvml.LostGpuError):
+                for pid, size in nvml.card_of(uuid, 0).memory_by_pid(kind).items():
+                    held[pid] = max(size, held.get(pid, 0))
+    return held
 
 
 def _find_obstacle(card: nvml.NvmlDevice, gpu: Gpu) -> OutsideUse | None:

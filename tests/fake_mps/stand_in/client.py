@@ -1,4 +1,4 @@
-"""mps_client [--deaf] [--stays]: a CUDA program as far as MPS is concerned.
+"""mps_client [--deaf|--tidy] [--stays]: a CUDA program as far as MPS is concerned.
 
 At its start it connects to the control daemon of CUDA_MPS_PIPE_DIRECTORY as libcuda does in cuInit,
 which starts a server if there is none and waits while there is one of another user; without a
@@ -7,6 +7,7 @@ daemon it goes on without MPS and says nothing to the user. Then it prints a lin
 ends with status 1, as a program does that looks at its errors.
 
 --deaf   ignores INT and TERM
+--tidy   detaches and ends in order on TERM
 --stays  does not end when MPS has terminated it: only the others end it
 """
 
@@ -70,6 +71,8 @@ def main() -> None:
     if "--deaf" in sys.argv:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "--tidy" in sys.argv:
+        signal.signal(signal.SIGTERM, lambda *_: None)
     connection = connect()
     print("attached" if connection else "without", os.getpid(), flush=True)
     poll = select.poll()
