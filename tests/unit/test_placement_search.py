@@ -18,7 +18,7 @@ from gpulaunch.decide.placement.expected import (
 )
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
-from gpulaunch.decide.placement.search import best_set, bounded, plain, ranked
+from gpulaunch.decide.placement.search import Criterion, best_set, ranked
 from gpulaunch.decide.placement.traffic import Traffic
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
@@ -107,22 +107,29 @@ def in_order(masks: Sequence[int], by: Figures) -> list[int]:
 def test_best_set_is_first_by_all_figures() -> None:
     """The best set has the most of the first figure, of equals the next, then lowest indices."""
     for _, masks, by in figures():
-        assert best_set(masks, [plain(one.__getitem__) for one in by]) == in_order(masks, by)[0]
+        assert best_set(masks, [Criterion(one.__getitem__) for one in by]) == in_order(masks, by)[0]
 
 
 def test_ranked_is_that_order() -> None:
     """Sets are ranked as sorting by all figures ranks them, each of them once."""
     for _, masks, by in figures():
-        assert [*ranked(masks, [plain(one.__getitem__) for one in by])] == in_order(masks, by)
+        assert [*ranked(masks, [Criterion(one.__getitem__) for one in by])] == in_order(masks, by)
 
 
 def test_bound_changes_nothing() -> None:
-    """A figure with any bound finds the sets that it finds without."""
+    """Figures with any bounds, which are tightened at once or in steps, find the same best set."""
     for rng, masks, by in figures():
+        criteria = []
         for one in by:
             bound = {mask: figure + rng.choice((0, 0, 1, 5)) for mask, figure in one.items()}
-            found = bounded(one.__getitem__, bound.__getitem__).largest(masks)
-            assert sorted(found) == sorted(plain(one.__getitem__).largest(masks)), (one, bound)
+
+            def tighten(mask: int, most: int, one: dict[int, int] = one) -> int:
+                return max(one[mask], most - 1)
+
+            limit = rng.choice((None, bound.__getitem__))
+            step = rng.choice((None, tighten)) if limit else None
+            criteria.append(Criterion(one.__getitem__, limit, step))
+        assert best_set(masks, criteria) == in_order(masks, by)[0], (by, criteria)
 
 
 def test_bounds_are_bounds() -> None:

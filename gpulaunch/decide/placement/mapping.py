@@ -2,9 +2,8 @@
 # pure: decides on plain values
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, reduce
+from functools import cached_property
 from itertools import combinations
-from operator import or_
 
 from gpulaunch.decide.placement.embedding import Embedding
 from gpulaunch.decide.placement.exchanges import Exchanges, Move, moves_of
@@ -89,7 +88,7 @@ class Mapper:
         mask = self.traffic.fabric.mask(gpus)
         if self._known_slowest:
             return self._known_slowest[mask]
-        return next(floor for floor in self.traffic.floors if self._fits(mask, floor))
+        return self.fastest(mask)
 
     def total(self, gpus: Sequence[int], *, slowest_first: bool) -> int:
         """Return the total of the best mapping to a set; see best."""
@@ -98,23 +97,15 @@ class Mapper:
         floor = self.slowest(gpus, slowest_first=True) if slowest_first else 0
         return self._figure("total", gpus, floor, slowest_first=slowest_first)
 
-    def with_fastest_edges(
-        self, masks: Sequence[int], most: Sequence[int] | None = None
-    ) -> list[int]:
-        """Return those of some sets whose best mapping has the fastest slowest edge.
+    def fastest(self, mask: int) -> int:
+        """Return how fast all edges can be, 1e-6 GB/s, on any GPUs of a set."""
+        return next(floor for floor in self.traffic.floors if self._fits(mask, floor))
 
-        Args:
-            masks: the sets.
-            most: by mask, what that edge is at most; None if it is not known.
-        """
-        every = reduce(or_, masks)
-        for floor in self.traffic.floors:
-            if self._fits(every, floor):
-                likely = [mask for mask in masks if most is None or most[mask] >= floor]
-                found = [mask for mask in likely if self._fits(mask, floor)]
-                if found:
-                    return found
-        return []
+    def tighten(self, mask: int, most: int) -> int:
+        """Return a bound of the slowest edge of a set if it has that; else a lower bound."""
+        if self._fits(mask, most):
+            return most
+        return next(floor for floor in self.traffic.floors if floor < most)
 
     def _fits(self, mask: int, floor: int) -> bool:
         """Return whether a mapping was found, to a set or a part of it, with edges no slower."""

@@ -19,7 +19,7 @@ from gpulaunch.decide.placement.effective import (
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes, expected_of
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, TABULATED_GPUS, UNIT, Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper
-from gpulaunch.decide.placement.search import Criterion, Guide, Weigh, bounded, plain
+from gpulaunch.decide.placement.search import Criterion, Guide, Weigh
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
@@ -153,15 +153,18 @@ class Scorer:
             minimum: bandwidth that is adequate, 1e-6 GB/s.
         """
         if name in _SIMPLE:
-            return plain(self._simple(name))
+            return Criterion(self._simple(name))
         slowest_first = slowest_decides(by)
         if name == "aggregate_bandwidth":
             return self._aggregate(slowest_first=slowest_first)
         effective = self._effective(slowest_first=slowest_first)
         if name == "effective_bandwidth":
             return effective
-        enough = partial(self._with_enough, effective, minimum)
-        return Criterion(lambda mask: min(minimum, effective.value(mask)), enough)
+        value, bound = effective.value, effective.bound
+        return Criterion(
+            lambda mask: min(minimum, value(mask)),
+            bound and (lambda mask: min(minimum, bound(mask))),
+        )
 
     def _simple(self, name: ScoreName) -> Weigh:
         """Return what weighs a set by a score that depends on no mapping and no model."""
@@ -172,11 +175,6 @@ class Scorer:
         if name == "fragmentation":
             return lambda mask: -round(self.fragmentation(mask) * UNIT)
         return self._weigh_rest(name)
-
-    def _with_enough(self, effective: Criterion, minimum: int, masks: Sequence[int]) -> list[int]:
-        """Return the sets that reach a bandwidth; if there is none, those with the most."""
-        found = [mask for mask in masks if effective.value(mask) >= minimum]
-        return found or effective.largest(masks)
 
     def _gpus(self, mask: int) -> list[int]:
         return self.fabric.positions(mask)
@@ -231,34 +229,48 @@ class Scorer:
     def _aggregate(self, *, slowest_first: bool) -> Criterion:
         # Without edges every pair counts, so that such jobs stay compact, too.
         if not self.edges or self.traffic.alike:
-            return plain(self._sum_among)
+            return Criterion(self._sum_among)
         if self._orders(slowest_first=slowest_first):
-            return plain(lambda mask: self.mapping(mask, slowest_first=slowest_first).total)
-        return bounded(
+            return Criterion(lambda mask: self.mapping(mask, slowest_first=slowest_first).total)
+        return Criterion(
             lambda mask: self.mapper.total(self._gpus(mask), slowest_first=slowest_first),
             lambda mask: self.traffic.most_total(self._gpus(mask)),
-            MOST_MAPPED if self.count > EXACT_RANKS else None,
+            most_weighed=MOST_MAPPED if self.count > EXACT_RANKS else None,
         )
 
     def _effective(self, *, slowest_first: bool) -> Criterion:
         if not self.edges:
-            return plain(lambda _: 0)
+            return Criterion(lambda _: 0)
         table = self._table("cut") if self.collective else self._slowest
         if table and (self.collective or slowest_first):
-            return plain(table.__getitem__)
+            return Criterion(table.__getitem__)
         if not self.collective:
-            slowest = plain(
-                lambda mask: self.mapper.slowest(self._gpus(mask), slowest_first=slowest_first)
-            )
-            if not slowest_first:
-                return slowest
-            # A chain runs through every grid, so no grid's slowest edge is faster.
-            chain = self._table("chain slowest") if self._name.startswith("stencil") else None
-            return Criterion(slowest.value, partial(self.mapper.with_fastest_edges, most=chain))
+            return self._slowest_edge(slowest_first=slowest_first)
         bound = MOST_BANDWIDTH.get(self._model)
         if bound is None or self.fabric.alike:
-            return plain(self._modelled_bandwidth)
-        return bounded(self._modelled_bandwidth, lambda mask: bound(self.fabric, mask))
+            return Criterion(self._modelled_bandwidth)
+        return Criterion(self._modelled_bandwidth, lambda mask: bound(self.fabric, mask))
+
+    def _slowest_edge(self, *, slowest_first: bool) -> Criterion:
+        mapper = self.mapper
+
+        def value(mask: int) -> int:
+            return mapper.slowest(self._gpus(mask), slowest_first=slowest_first)
+
+        if not slowest_first:
+            return Criterion(value)
+        # A chain runs through every grid, so no grid's slowest edge is faster.
+        chain = self._table("chain slowest") if self._name.startswith("stencil") else None
+
+        def bound(mask: int) -> int:
+            return min(self._fastest, chain[mask]) if chain else self._fastest
+
+        return Criterion(value, bound, mapper.tighten)
+
+    @cached_property
+    def _fastest(self) -> int:
+        """How fast the slowest edge of any set is at most, 1e-6 GB/s."""
+        return self.mapper.fastest(self.fabric.mask(self.free))
 
     @property
     def _slowest(self) -> Sequence[int] | None:
