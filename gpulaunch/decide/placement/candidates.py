@@ -68,7 +68,7 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
     members: dict[int, list[int]] = {}
     for gpu in fabric.positions(free):
         members.setdefault(fabric.socket[gpu], []).append(gpu)
-    found: dict[int, None] = {}
+    found: list[int] = []
     for group in limits.groups:
         eligible = limits.admitted & group & ~limits.required
         twins = _twins(fabric, fabric.positions(eligible), limits)
@@ -76,8 +76,8 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
         masks = _combine(cells, count - limits.required.bit_count())
         if masks is None:
             return None
-        found.update(dict.fromkeys(limits.required | mask for mask in masks))
-    masks = list(found)
+        found += [limits.required | mask for mask in masks] if limits.required else masks
+    masks = list(set(found)) if len(limits.groups) > 1 else found
     for group, most in limits.at_most:
         masks = [mask for mask in masks if (mask & group).bit_count() <= most]
     return masks if len(masks) <= MOST_SETS else None

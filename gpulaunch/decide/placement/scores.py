@@ -19,7 +19,7 @@ from gpulaunch.decide.placement.effective import (
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes, expected_of
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, TABULATED_GPUS, UNIT, Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper
-from gpulaunch.decide.placement.search import Criterion, Guide, Weigh
+from gpulaunch.decide.placement.search import SAME, Criterion, Guide, Weigh
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
@@ -153,7 +153,7 @@ class Scorer:
             minimum: bandwidth that is adequate, 1e-6 GB/s.
         """
         if name in _SIMPLE:
-            return Criterion(self._simple(name))
+            return self._simple(name)
         slowest_first = slowest_decides(by)
         if name == "aggregate_bandwidth":
             return self._aggregate(slowest_first=slowest_first)
@@ -166,15 +166,16 @@ class Scorer:
             bound and (lambda mask: min(minimum, bound(mask))),
         )
 
-    def _simple(self, name: ScoreName) -> Weigh:
-        """Return what weighs a set by a score that depends on no mapping and no model."""
+    def _simple(self, name: ScoreName) -> Criterion:
+        """Return a score that depends on no mapping and no model."""
         if name == "nvlink":
-            return lambda mask: int(len(nvlink_parts(self.fabric, self._gpus(mask))) == 1)
+            return Criterion(lambda mask: int(len(nvlink_parts(self.fabric, self._gpus(mask))) == 1))
         if name == "expected_bandwidth":
-            return self._expected()
+            expected = self._expected()
+            return Criterion(expected) if expected else SAME
         if name == "fragmentation":
-            return lambda mask: -round(self.fragmentation(mask) * UNIT)
-        return self._weigh_rest(name)
+            return Criterion(lambda mask: -round(self.fragmentation(mask) * UNIT))
+        return Criterion(self._weigh_rest(name))
 
     def _gpus(self, mask: int) -> list[int]:
         return self.fabric.positions(mask)
@@ -215,14 +216,19 @@ class Scorer:
         """Return what weighs the sum of w over all pairs that a set leaves in some regions."""
         among = self._sum_among
         pulls, every, regions = self._pulls[name]
-        sums = _subset_sums(pulls)
-        return lambda mask: every - sums(mask) + regions * among(mask)
+        first, second, *others = _subset_sums([-pull for pull in pulls], every)
+        if others:
+            tables = list(enumerate((first, second, *others)))
+            return lambda mask: (
+                sum([sums[mask >> 8 * i & 255] for i, sums in tables]) + regions * among(mask)
+            )
+        return lambda mask: first[mask & 255] + second[mask >> 8] + regions * among(mask)
 
-    def _expected(self) -> Weigh:
+    def _expected(self) -> Weigh | None:
         """Return what tells the bandwidth that jobs to come can expect of what a set leaves."""
         expected = expected_of(self.fabric, self._sizes)
         if expected is None:
-            return lambda _: 0
+            return None
         free, scope = self.fabric.mask(self.free), self.fabric.mask(self._scope)
         return lambda mask: expected[free & ~mask] + expected[scope & ~mask]
 
@@ -240,7 +246,7 @@ class Scorer:
 
     def _effective(self, *, slowest_first: bool) -> Criterion:
         if not self.edges:
-            return Criterion(lambda _: 0)
+            return SAME
         table = self._table("cut") if self.collective else self._slowest
         if table and (self.collective or slowest_first):
             return Criterion(table.__getitem__)
@@ -331,6 +337,7 @@ class Scorer:
         if self.edges:
             speed = self._modelled_bandwidth(mask) if self.collective else mapping.slowest
             effective = speed / UNIT
+        expected = self._expected() if "expected_bandwidth" in by else None
         return Scores(
             aggregate_bandwidth=mapping.total / UNIT if self.edges else None,
             effective_bandwidth=effective,
@@ -338,28 +345,23 @@ class Scorer:
             lasting_bandwidth=self._weigh_rest("lasting_bandwidth")(mask) / UNIT,
             fragmentation=self.fragmentation(mask),
             communication_cost=communication_cost(self.fabric.distance, self._gpus(mask)),
-            expected_bandwidth=(
-                self._expected()(mask) / UNIT
-                if "expected_bandwidth" in by and expected_of(self.fabric, self._sizes)
-                else None
-            ),
+            expected_bandwidth=expected(mask) / UNIT if expected else None,
         )
 
 
-def _subset_sums(values: Sequence[int]) -> Weigh:
-    """Return what sums up the values of a mask's positions."""
-    tables = []  # of eight bits each, the lowest first
+def _subset_sums(values: Sequence[int], start: int) -> list[list[int]]:
+    """Return the sums of the values of eight positions each, and of the start, by their bits.
+
+    The lowest bits come first; there are two lists at least.
+    """
+    found = []
     for end in range(len(values), 0, -8):
-        sums = [0]
+        sums = [start]
         for value in reversed(values[max(0, end - 8) : end]):
             sums += [known + value for known in sums]
-        tables.append(sums)
-    if len(tables) == 1:
-        return tables[0].__getitem__
-    if len(tables) == 2:
-        low, high = tables
-        return lambda mask: low[mask & 255] + high[mask >> 8]
-    return lambda mask: sum([sums[mask >> 8 * i & 255] for i, sums in enumerate(tables)])
+        found.append(sums)
+        start = 0
+    return found if len(found) > 1 else [*found, [0]]
 
 
 def slowest_decides(by: Sequence[ScoreName]) -> bool:

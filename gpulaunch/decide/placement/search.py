@@ -43,6 +43,10 @@ class Criterion(Record):
     most_weighed: int | None = None
 
 
+SAME = Criterion(lambda _: 0)
+"""A figure that all sets have alike."""
+
+
 def best_set(masks: Sequence[int], criteria: Sequence[Criterion]) -> int:
     """Return the set with the most of the first figure, of equals of the second, and so on.
 
@@ -52,6 +56,7 @@ def best_set(masks: Sequence[int], criteria: Sequence[Criterion]) -> int:
         masks: at least one set.
         criteria: what decides, the first one first.
     """
+    criteria = [criterion for criterion in criteria if criterion is not SAME]
     for place, criterion in enumerate(criteria, 1):
         if len(masks) == 1:
             break
@@ -100,11 +105,11 @@ def _most_of_slow(
 
 def ranked(masks: Sequence[int], criteria: Sequence[Criterion]) -> Iterator[int]:
     """Yield sets, the best first; of the first few without the slow figures of all others."""
-    left = set(masks)
-    for _ in range(min(_FEW, len(left))):
-        best = best_set(list(left), criteria)
+    left = masks
+    for _ in range(min(_FEW, len(masks))):
+        best = best_set(left, criteria)
         yield best
-        left.remove(best)
+        left = [mask for mask in left if mask != best]
     yield from sorted(
         left, key=lambda mask: (*[one.value(mask) for one in criteria], mask), reverse=True
     )
