@@ -86,15 +86,19 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
 def _twins(fabric: Fabric, positions: Sequence[int], limits: Limits) -> list[list[int]]:
     """Return GPUs in groups that have the same links to all and a switch, and the same limits.
 
-    The rows of two such GPUs are the same once each has their own link in its own place.
+    Two such GPUs reach the same GPUs over each kind of link, once each has itself among those that
+    it reaches over the link of the two.
     """
     groups: list[list[int]] = []
     known: dict[object, list[int]] = {}
     for gpu in positions:
-        row, bit = fabric.kind[gpu], fabric.bit[gpu]
+        reached, bit = fabric.reached_by_kind[gpu], fabric.bit[gpu]
         limited = tuple(bool(group & bit) for group, _ in limits.at_most)
         own = limited, fabric.into_switch[gpu], fabric.nvls[gpu]
-        keys = [(own, *row[:gpu], link, *row[gpu + 1 :]) for link in set(row)]
+        keys = [
+            (own, *reached[:kind], masks | bit, *reached[kind + 1 : -1])
+            for kind, masks in enumerate(reached[:-1])
+        ]
         twins = next((known[key] for key in keys if key in known), None)
         if twins is None:
             twins = []

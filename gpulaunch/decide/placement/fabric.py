@@ -166,10 +166,11 @@ class Fabric:
 
     def reached(self, usable: Sequence[bool]) -> list[int]:
         """Return the GPUs that each position reaches over links of some kinds, as a mask."""
-        return [sum(compress(masks, usable)) for masks in self._reached]
+        return [sum(compress(masks, usable)) for masks in self.reached_by_kind]
 
     @cached_property
-    def _reached(self) -> list[list[int]]:
+    def reached_by_kind(self) -> list[list[int]]:
+        """The GPUs that each position reaches over links of each kind, as masks."""
         found = [[0] * len(self.kinds) for _ in self.gpus]
         for masks, row in zip(found, self.kind, strict=True):
             for bit, kind in zip(self.bit, row, strict=True):

@@ -19,7 +19,7 @@ from gpulaunch.decide.placement.effective import (
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes, expected_of
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, TABULATED_GPUS, UNIT, Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper
-from gpulaunch.decide.placement.search import SAME, Criterion, Guide, Weigh
+from gpulaunch.decide.placement.search import Criterion, Guide, Weigh
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
@@ -144,6 +144,14 @@ class Scorer:
 
     # ------------------------------------------------------------------ figures to compare by
 
+    def tells_apart(self, name: ScoreName) -> bool:
+        """Return whether candidates can differ in a score."""
+        if self.fabric.alike:
+            return name == "fragmentation"
+        if name == "expected_bandwidth":
+            return self._expected() is not None
+        return name != "effective_bandwidth" or bool(self.edges)
+
     def figure(self, name: ScoreName, by: Sequence[ScoreName], minimum: int = 0) -> Criterion:
         """Return a score as a figure by which candidates are compared.
 
@@ -171,8 +179,7 @@ class Scorer:
         if name == "nvlink":
             return Criterion(lambda mask: int(len(nvlink_parts(self.fabric, self._gpus(mask))) == 1))
         if name == "expected_bandwidth":
-            expected = self._expected()
-            return Criterion(expected) if expected else SAME
+            return Criterion(self._expected() or (lambda _: 0))
         if name == "fragmentation":
             return Criterion(lambda mask: -round(self.fragmentation(mask) * UNIT))
         return Criterion(self._weigh_rest(name))
@@ -246,7 +253,7 @@ class Scorer:
 
     def _effective(self, *, slowest_first: bool) -> Criterion:
         if not self.edges:
-            return SAME
+            return Criterion(lambda _: 0)
         table = self._table("cut") if self.collective else self._slowest
         if table and (self.collective or slowest_first):
             return Criterion(table.__getitem__)

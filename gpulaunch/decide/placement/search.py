@@ -43,10 +43,6 @@ class Criterion(Record):
     most_weighed: int | None = None
 
 
-SAME = Criterion(lambda _: 0)
-"""A figure that all sets have alike."""
-
-
 def best_set(masks: Sequence[int], criteria: Sequence[Criterion]) -> int:
     """Return the set with the most of the first figure, of equals of the second, and so on.
 
@@ -56,7 +52,6 @@ def best_set(masks: Sequence[int], criteria: Sequence[Criterion]) -> int:
         masks: at least one set.
         criteria: what decides, the first one first.
     """
-    criteria = [criterion for criterion in criteria if criterion is not SAME]
     for place, criterion in enumerate(criteria, 1):
         if len(masks) == 1:
             break
