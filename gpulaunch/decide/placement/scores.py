@@ -12,8 +12,8 @@ from itertools import combinations
 
 from gpulaunch.decide.placement.effective import (
     BANDWIDTH_MODELS,
-    MOST_BANDWIDTH,
     effective_bandwidth,
+    most_cut,
     nvlink_parts,
 )
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes, expected_of
@@ -177,7 +177,9 @@ class Scorer:
     def _simple(self, name: ScoreName) -> Criterion:
         """Return a score that depends on no mapping and no model."""
         if name == "nvlink":
-            return Criterion(lambda mask: int(len(nvlink_parts(self.fabric, self._gpus(mask))) == 1))
+            return Criterion(
+                lambda mask: int(len(nvlink_parts(self.fabric, self._gpus(mask))) == 1)
+            )
         if name == "expected_bandwidth":
             return Criterion(self._expected() or (lambda _: 0))
         if name == "fragmentation":
@@ -259,10 +261,9 @@ class Scorer:
             return Criterion(table.__getitem__)
         if not self.collective:
             return self._slowest_edge(slowest_first=slowest_first)
-        bound = MOST_BANDWIDTH.get(self._model)
-        if bound is None or self.fabric.alike:
+        if self._model != "cut":
             return Criterion(self._modelled_bandwidth)
-        return Criterion(self._modelled_bandwidth, lambda mask: bound(self.fabric, mask))
+        return Criterion(self._modelled_bandwidth, partial(most_cut, self.fabric))
 
     def _slowest_edge(self, *, slowest_first: bool) -> Criterion:
         mapper = self.mapper
