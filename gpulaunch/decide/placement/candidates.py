@@ -73,7 +73,7 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
         eligible = limits.admitted & group & ~limits.required
         twins = _twins(fabric, fabric.positions(eligible), limits)
         cells = _make_cells(fabric, twins, members, whole_sockets=not limits.at_most)
-        masks = _combine(cells, count - limits.required.bit_count())
+        masks = combine(cells, count - limits.required.bit_count(), 2 * MOST_SETS)
         if masks is None:
             return None
         found += [limits.required | mask for mask in masks] if limits.required else masks
@@ -162,13 +162,13 @@ def _make_sockets_cell(fabric: Fabric, sockets: list[list[int]]) -> Cell:
     return cell
 
 
-def _combine(cells: list[Cell], count: int) -> list[int] | None:
-    """Return all ways to take `count` GPUs out of the cells; None if they are too many."""
+def combine(cells: Sequence[Cell], count: int, most: int) -> list[int] | None:
+    """Return all ways to take `count` GPUs out of the cells; None if they are more than `most`."""
     ways = [1] + [0] * count
     for cell in cells:
         sizes = list(map(len, cell))
         ways = [sum(map(mul, sizes, reversed(ways[: n + 1]))) for n in range(count + 1)]
-    if ways[count] > 2 * MOST_SETS:
+    if ways[count] > most:
         return None
     # GPUs that the cells after each one have
     after = [sum(len(cell) - 1 for cell in cells[i + 1 :]) for i in range(len(cells))]

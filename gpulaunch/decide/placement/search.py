@@ -9,9 +9,10 @@ from operator import add
 from gpulaunch.decide.placement.candidates import Limits
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
-Weigh = Callable[[int], int]
-"""A figure of a set, given its mask; more is better."""
+Weigh = Callable[[int], Any]
+"""A figure of a set, given its mask: a whole number or a tuple of numbers; more is better."""
 
 MOST_GROWN = 20_000
 """Sets that are looked at while sets grow, where all are too many to compare: some 40 ms."""
@@ -39,7 +40,7 @@ class Criterion(Record):
 
     value: Weigh
     bound: Weigh | None = None
-    tighten: Callable[[int, int], int] | None = None
+    tighten: Callable[[int, Any], Any] | None = None
     most_weighed: int | None = None
 
 
@@ -57,7 +58,10 @@ def best_set(masks: Sequence[int], criteria: Sequence[Criterion]) -> int:
             break
         if criterion.bound:
             quick = takewhile(lambda one: not one.bound, criteria[place:])
-            masks = _most_of_slow(masks, criterion, [one.value for one in quick])
+            then = [one.value for one in quick]
+            if place + len(then) == len(criteria):
+                then.append(int)  # a mask is a number: no other set need be as good
+            masks = _most_of_slow(masks, criterion, then)
         else:
             values = [criterion.value(mask) for mask in masks]
             most = max(values)
@@ -78,13 +82,13 @@ def _most_of_slow(
     if criterion.most_weighed:
         ranked = sorted(zip(bounds.values(), masks, strict=True), reverse=True)
         masks = [mask for _, mask in ranked[: criterion.most_weighed]]
-    waiting: dict[int, list[int]] = {}
+    waiting: dict[Any, list[int]] = {}
     for mask in masks:
         waiting.setdefault(bounds[mask], []).append(mask)
     found: list[int] = []
     while not found:
         level = max(waiting)
-        best: list[int] = []
+        best: list[Any] = []
         ranks = [([weigh(mask) for weigh in then], mask) for mask in waiting.pop(level)]
         for rank, mask in sorted(ranks, reverse=True):
             if found and rank < best:
