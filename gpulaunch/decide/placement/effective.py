@@ -63,6 +63,9 @@ def cut(fabric: Fabric, gpus: Sequence[int]) -> int:
 
 def effective_bandwidth(fabric: Fabric, model: str, mask: int) -> int:
     """Return the effective bandwidth of a set of at least two GPUs by a model, worked out once."""
+    table = fabric.tables.get(model)
+    if table:
+        return table[mask]
     known = fabric.effective.setdefault(model, {})
     key = mask.bit_count() if fabric.alike else mask
     found = known.get(key)

@@ -37,15 +37,6 @@ ScoreName = Literal[
     "expected_bandwidth",
 ]
 
-_SIMPLE = (
-    "nvlink",
-    "preserved_bandwidth",
-    "lasting_bandwidth",
-    "expected_bandwidth",
-    "fragmentation",
-)
-
-
 MOST_MAPPED = 4
 """Number of sets of many ranks, equal in all scores before, whose sums of bandwidths are compared.
 
@@ -160,8 +151,12 @@ class Scorer:
             by: all scores that are compared, in order: the mapping is the best one by these.
             minimum: bandwidth that is adequate, 1e-6 GB/s.
         """
-        if name in _SIMPLE:
-            return self._simple(name)
+        if name == "nvlink":
+            return Criterion(lambda mask: len(nvlink_parts(self.fabric, self._gpus(mask))) == 1)
+        if name == "fragmentation":
+            return Criterion(lambda mask: -round(self.fragmentation(mask) * UNIT))
+        if name == "expected_bandwidth" or name in self._pulls:
+            return Criterion(self._weigh_rest(name))
         slowest_first = slowest_decides(by)
         if name == "aggregate_bandwidth":
             return self._aggregate(slowest_first=slowest_first)
@@ -173,18 +168,6 @@ class Scorer:
             lambda mask: min(minimum, value(mask)),
             bound and (lambda mask: min(minimum, bound(mask))),
         )
-
-    def _simple(self, name: ScoreName) -> Criterion:
-        """Return a score that depends on no mapping and no model."""
-        if name == "nvlink":
-            return Criterion(
-                lambda mask: int(len(nvlink_parts(self.fabric, self._gpus(mask))) == 1)
-            )
-        if name == "expected_bandwidth":
-            return Criterion(self._expected() or (lambda _: 0))
-        if name == "fragmentation":
-            return Criterion(lambda mask: -round(self.fragmentation(mask) * UNIT))
-        return Criterion(self._weigh_rest(name))
 
     def _gpus(self, mask: int) -> list[int]:
         return self.fabric.positions(mask)
@@ -222,7 +205,9 @@ class Scorer:
         return Guide(none, weight)
 
     def _weigh_rest(self, name: ScoreName) -> Weigh:
-        """Return what weighs the sum of w over all pairs that a set leaves in some regions."""
+        """Return what weighs what a set leaves: by the sum of w over all pairs in some regions."""
+        if name == "expected_bandwidth":
+            return self._expected() or (lambda _: 0)
         among = self._sum_among
         pulls, every, regions = self._pulls[name]
         first, second, *others = _subset_sums([-pull for pull in pulls], every)
@@ -259,27 +244,23 @@ class Scorer:
         table = self._table("cut") if self.collective else self._slowest
         if table and (self.collective or slowest_first):
             return Criterion(table.__getitem__)
-        if not self.collective:
-            return self._slowest_edge(slowest_first=slowest_first)
-        if self._model != "cut":
-            return Criterion(self._modelled_bandwidth)
-        return Criterion(self._modelled_bandwidth, partial(most_cut, self.fabric))
-
-    def _slowest_edge(self, *, slowest_first: bool) -> Criterion:
+        if self.collective:
+            return Criterion(
+                partial(effective_bandwidth, self.fabric, self._model),
+                partial(most_cut, self.fabric) if self._model == "cut" else None,
+            )
         mapper = self.mapper
-
-        def value(mask: int) -> int:
-            return mapper.slowest(self._gpus(mask), slowest_first=slowest_first)
-
-        if not slowest_first:
-            return Criterion(value)
         # A chain runs through every grid, so no grid's slowest edge is faster.
         chain = self._table("chain slowest") if self._name.startswith("stencil") else None
 
         def bound(mask: int) -> int:
             return min(self._fastest, chain[mask]) if chain else self._fastest
 
-        return Criterion(value, bound, mapper.tighten)
+        return Criterion(
+            lambda mask: mapper.slowest(self._gpus(mask), slowest_first=slowest_first),
+            bound if slowest_first else None,
+            mapper.tighten,
+        )
 
     @cached_property
     def _fastest(self) -> int:
@@ -312,12 +293,6 @@ class Scorer:
             return self.traffic.figures(tuple(orders[start : start + self.count]))
         return self.mapper.best(self._gpus(mask), slowest_first=slowest_first, kicks=kicks)
 
-    def _modelled_bandwidth(self, mask: int) -> int:
-        table = self._table("cut")
-        if table:
-            return table[mask]
-        return effective_bandwidth(self.fabric, self._model, mask)
-
     # ------------------------------------------------------------------ figures to report
 
     def fragmentation(self, mask: int) -> float:
@@ -341,14 +316,13 @@ class Scorer:
             mapping: the mapping.
             by: the scores that decide; only if expected bandwidth is one is it told.
         """
-        effective = None
-        if self.edges:
-            speed = self._modelled_bandwidth(mask) if self.collective else mapping.slowest
-            effective = speed / UNIT
+        speed = mapping.slowest
+        if self.collective and self.edges:
+            speed = effective_bandwidth(self.fabric, self._model, mask)
         expected = self._expected() if "expected_bandwidth" in by else None
         return Scores(
             aggregate_bandwidth=mapping.total / UNIT if self.edges else None,
-            effective_bandwidth=effective,
+            effective_bandwidth=speed / UNIT if self.edges else None,
             preserved_bandwidth=self._weigh_rest("preserved_bandwidth")(mask) / UNIT,
             lasting_bandwidth=self._weigh_rest("lasting_bandwidth")(mask) / UNIT,
             fragmentation=self.fragmentation(mask),
