@@ -24,6 +24,7 @@ from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS
 
 # ------------------------------------------------------------------------------------- embedding.py
 
@@ -80,6 +81,52 @@ def test_little_effort_says_no_at_worst() -> None:
         assert hasty.steps <= effort + traffic.ranks
         gave_up += truth and not found
     assert gave_up
+
+
+# --------------------------------------------------------------------------------------- traffic.py
+
+
+@pytest.mark.parametrize("name", ["ring", "chain", "star", "tree", "stencil_2d", "stencil_3d"])
+@pytest.mark.parametrize("ranks", [2, 4, 6, 7, 8])
+def test_what_turns_looks_alike_from_every_rank(name: str, ranks: int) -> None:
+    """If a pattern turns, then some renaming of it onto itself brings any rank to rank 0."""
+    fabric = Fabric(random_topology(random.Random(0), 8))
+    traffic = Traffic(fabric, PATTERNS[name].edges(ranks))
+    edges = {(a, b) for a, b, _ in traffic.edges}
+    if traffic.turns:
+        first = {
+            names.index(0)
+            for names in permutations(range(ranks))
+            if all((min(names[a], names[b]), max(names[a], names[b])) in edges for a, b in edges)
+        }
+        assert first == {*range(ranks)}
+    assert traffic.connected.turns == traffic.turns
+    assert traffic.turns or (name, ranks) not in {("ring", 7), ("stencil_2d", 4), ("stencil_3d", 8)}
+
+
+def test_turns_lose_no_mapping() -> None:
+    """A cube of ranks fits where it fits without its turns, and its best mapping is the same."""
+    rng, seen = random.Random("turns"), set()
+    edges = PATTERNS["stencil_3d"].edges(8)
+    for _ in range(12):
+        fabric = Fabric(random_topology(rng, 9))
+        gpus = rng.sample(range(9), 8)
+        speeds = [*(rng.randrange(1, 4) for _ in fabric.kinds[:-1]), 0]
+        turning, still = Traffic(fabric, edges, speeds), Traffic(fabric, edges, speeds)
+        still.turns = False
+        for floor in turning.floors:
+            fits, want = (
+                Embedding(traffic, floor).fits(511, 10**9) for traffic in (turning, still)
+            )
+            assert fits == want
+            seen.add(want)
+        for slowest_first in (True, False):
+            found, want = (
+                Mapper(traffic).best(sorted(gpus), slowest_first=slowest_first)
+                for traffic in (turning, still)
+            )
+            assert found == want
+    assert seen == {True, False}
 
 
 # ---------------------------------------------------------------------------------------- search.py
