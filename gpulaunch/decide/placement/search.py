@@ -88,14 +88,16 @@ def _most_of_slow(
     found: list[int] = []
     while not found:
         level = max(waiting)
-        best: list[Any] = []
-        ranks = [([weigh(mask) for weigh in then], mask) for mask in waiting.pop(level)]
-        for rank, mask in sorted(ranks, reverse=True):
-            if found and rank < best:
+        best: tuple[Any, ...] = ()
+        masks = waiting.pop(level)
+        columns = [map(weigh, masks) for weigh in then]
+        for rank in sorted(zip(*columns, masks, strict=True), reverse=True):
+            if found and rank[:-1] < best:
                 break
+            mask = rank[-1]
             figure = tighten(mask, level) if tighten else criterion.value(mask)
             if figure == level:
-                best = rank
+                best = rank[:-1]
                 found.append(mask)
             else:
                 waiting.setdefault(figure, []).append(mask)
