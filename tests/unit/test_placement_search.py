@@ -8,7 +8,7 @@ import pytest
 from test_policies import CARDS, random_pattern, random_topology
 
 from gpulaunch.decide.placement.candidates import Limits, enumerate_sets
-from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS, MOST_BANDWIDTH
+from gpulaunch.decide.placement.effective import cut, most_cut
 from gpulaunch.decide.placement.embedding import Embedding
 from gpulaunch.decide.placement.expected import (
     DEFAULT_SIZES,
@@ -18,12 +18,13 @@ from gpulaunch.decide.placement.expected import (
 )
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
-from gpulaunch.decide.placement.search import best_set, bounded, plain, ranked
+from gpulaunch.decide.placement.search import Criterion, best_set, ranked
 from gpulaunch.decide.placement.traffic import Traffic
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology
+from gpulaunch.profiles.pattern import PATTERNS
 
 # ------------------------------------------------------------------------------------- embedding.py
 
@@ -82,6 +83,52 @@ def test_little_effort_says_no_at_worst() -> None:
     assert gave_up
 
 
+# --------------------------------------------------------------------------------------- traffic.py
+
+
+@pytest.mark.parametrize("name", ["ring", "chain", "star", "tree", "stencil_2d", "stencil_3d"])
+@pytest.mark.parametrize("ranks", [2, 4, 6, 7, 8])
+def test_what_turns_looks_alike_from_every_rank(name: str, ranks: int) -> None:
+    """If a pattern turns, then some renaming of it onto itself brings any rank to rank 0."""
+    fabric = Fabric(random_topology(random.Random(0), 8))
+    traffic = Traffic(fabric, PATTERNS[name].edges(ranks))
+    edges = {(a, b) for a, b, _ in traffic.edges}
+    if traffic.turns:
+        first = {
+            names.index(0)
+            for names in permutations(range(ranks))
+            if all((min(names[a], names[b]), max(names[a], names[b])) in edges for a, b in edges)
+        }
+        assert first == {*range(ranks)}
+    assert traffic.connected.turns == traffic.turns
+    assert traffic.turns or (name, ranks) not in {("ring", 7), ("stencil_2d", 4), ("stencil_3d", 8)}
+
+
+def test_turns_lose_no_mapping() -> None:
+    """A cube of ranks fits where it fits without its turns, and its best mapping is the same."""
+    rng, seen = random.Random("turns"), set()
+    edges = PATTERNS["stencil_3d"].edges(8)
+    for _ in range(12):
+        fabric = Fabric(random_topology(rng, 9))
+        gpus = rng.sample(range(9), 8)
+        speeds = [*(rng.randrange(1, 4) for _ in fabric.kinds[:-1]), 0]
+        turning, still = Traffic(fabric, edges, speeds), Traffic(fabric, edges, speeds)
+        still.turns = False
+        for floor in turning.floors:
+            fits, want = (
+                Embedding(traffic, floor).fits(511, 10**9) for traffic in (turning, still)
+            )
+            assert fits == want
+            seen.add(want)
+        for slowest_first in (True, False):
+            found, want = (
+                Mapper(traffic).best(sorted(gpus), slowest_first=slowest_first)
+                for traffic in (turning, still)
+            )
+            assert found == want
+    assert seen == {True, False}
+
+
 # ---------------------------------------------------------------------------------------- search.py
 
 Figures = list[dict[int, int]]
@@ -107,42 +154,48 @@ def in_order(masks: Sequence[int], by: Figures) -> list[int]:
 def test_best_set_is_first_by_all_figures() -> None:
     """The best set has the most of the first figure, of equals the next, then lowest indices."""
     for _, masks, by in figures():
-        assert best_set(masks, [plain(one.__getitem__) for one in by]) == in_order(masks, by)[0]
+        assert best_set(masks, [Criterion(one.__getitem__) for one in by]) == in_order(masks, by)[0]
 
 
 def test_ranked_is_that_order() -> None:
     """Sets are ranked as sorting by all figures ranks them, each of them once."""
     for _, masks, by in figures():
-        assert [*ranked(masks, [plain(one.__getitem__) for one in by])] == in_order(masks, by)
+        assert [*ranked(masks, [Criterion(one.__getitem__) for one in by])] == in_order(masks, by)
 
 
 def test_bound_changes_nothing() -> None:
-    """A figure with any bound finds the sets that it finds without."""
+    """Figures with any bounds, which are tightened at once or in steps, find the same best set."""
     for rng, masks, by in figures():
+        criteria = []
         for one in by:
             bound = {mask: figure + rng.choice((0, 0, 1, 5)) for mask, figure in one.items()}
-            found = bounded(one.__getitem__, bound.__getitem__).largest(masks)
-            assert sorted(found) == sorted(plain(one.__getitem__).largest(masks)), (one, bound)
+
+            def tighten(mask: int, most: int, one: dict[int, int] = one) -> int:
+                return max(one[mask], most - 1)
+
+            limit = rng.choice((None, bound.__getitem__))
+            step = rng.choice((None, tighten)) if limit else None
+            criteria.append(Criterion(one.__getitem__, limit, step))
+        assert best_set(masks, criteria) == in_order(masks, by)[0], (by, criteria)
 
 
 def test_bounds_are_bounds() -> None:
-    """No bandwidth of a set is above its bound, nor any total; bounds of both models are met."""
+    """No cut of a set is above its bound, nor any total; the bound of cuts is met."""
     rng = random.Random("bounds")
-    met = set()
+    met = False
     for _ in range(60):
         fabric = Fabric(random_topology(rng, rng.randrange(2, 8)))
         masks = [mask for mask in range(1 << len(fabric.gpus)) if mask.bit_count() > 1]
         for mask in rng.sample(masks, min(20, len(masks))):
             gpus = fabric.positions(mask)
-            for model, bound in MOST_BANDWIDTH.items():
-                most, value = bound(fabric, mask), BANDWIDTH_MODELS[model](fabric, gpus)
-                assert value <= most, (model, gpus, fabric.text)
-                met |= {model} if value == most else set()
+            most, value = most_cut(fabric, mask), cut(fabric, gpus)
+            assert value <= most, (gpus, fabric.text)
+            met = met or value == most
             traffic = Traffic(fabric, random_pattern(rng, len(gpus)).edges(len(gpus)))
             if traffic.edges:
                 total = Mapper(traffic).total(gpus, slowest_first=False)
                 assert total <= traffic.most_total(gpus), (traffic.edges, gpus, fabric.text)
-    assert met == {*MOST_BANDWIDTH}
+    assert met
 
 
 # ------------------------------------------------------------------------------------ candidates.py

@@ -68,16 +68,16 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
     members: dict[int, list[int]] = {}
     for gpu in fabric.positions(free):
         members.setdefault(fabric.socket[gpu], []).append(gpu)
-    found: dict[int, None] = {}
+    found: list[int] = []
     for group in limits.groups:
         eligible = limits.admitted & group & ~limits.required
         twins = _twins(fabric, fabric.positions(eligible), limits)
         cells = _make_cells(fabric, twins, members, whole_sockets=not limits.at_most)
-        masks = _combine(cells, count - limits.required.bit_count())
+        masks = combine(cells, count - limits.required.bit_count(), 2 * MOST_SETS)
         if masks is None:
             return None
-        found.update(dict.fromkeys(limits.required | mask for mask in masks))
-    masks = list(found)
+        found += [limits.required | mask for mask in masks] if limits.required else masks
+    masks = list(set(found)) if len(limits.groups) > 1 else found
     for group, most in limits.at_most:
         masks = [mask for mask in masks if (mask & group).bit_count() <= most]
     return masks if len(masks) <= MOST_SETS else None
@@ -86,15 +86,19 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
 def _twins(fabric: Fabric, positions: Sequence[int], limits: Limits) -> list[list[int]]:
     """Return GPUs in groups that have the same links to all and a switch, and the same limits.
 
-    The rows of two such GPUs are the same once each has their own link in its own place.
+    Two such GPUs reach the same GPUs over each kind of link, once each has itself among those that
+    it reaches over the link of the two.
     """
     groups: list[list[int]] = []
     known: dict[object, list[int]] = {}
     for gpu in positions:
-        row, bit = fabric.kind[gpu], fabric.bit[gpu]
+        reached, bit = fabric.reached_by_kind[gpu], fabric.bit[gpu]
         limited = tuple(bool(group & bit) for group, _ in limits.at_most)
         own = limited, fabric.into_switch[gpu], fabric.nvls[gpu]
-        keys = [(own, *row[:gpu], link, *row[gpu + 1 :]) for link in set(row)]
+        keys = [
+            (own, *reached[:kind], masks | bit, *reached[kind + 1 : -1])
+            for kind, masks in enumerate(reached[:-1])
+        ]
         twins = next((known[key] for key in keys if key in known), None)
         if twins is None:
             twins = []
@@ -158,13 +162,13 @@ def _make_sockets_cell(fabric: Fabric, sockets: list[list[int]]) -> Cell:
     return cell
 
 
-def _combine(cells: list[Cell], count: int) -> list[int] | None:
-    """Return all ways to take `count` GPUs out of the cells; None if they are too many."""
+def combine(cells: Sequence[Cell], count: int, most: int) -> list[int] | None:
+    """Return all ways to take `count` GPUs out of the cells; None if they are more than `most`."""
     ways = [1] + [0] * count
     for cell in cells:
         sizes = list(map(len, cell))
         ways = [sum(map(mul, sizes, reversed(ways[: n + 1]))) for n in range(count + 1)]
-    if ways[count] > 2 * MOST_SETS:
+    if ways[count] > most:
         return None
     # GPUs that the cells after each one have
     after = [sum(len(cell) - 1 for cell in cells[i + 1 :]) for i in range(len(cells))]

@@ -63,6 +63,9 @@ def cut(fabric: Fabric, gpus: Sequence[int]) -> int:
 
 def effective_bandwidth(fabric: Fabric, model: str, mask: int) -> int:
     """Return the effective bandwidth of a set of at least two GPUs by a model, worked out once."""
+    table = fabric.tables.get(model)
+    if table:
+        return table[mask]
     known = fabric.effective.setdefault(model, {})
     key = mask.bit_count() if fabric.alike else mask
     found = known.get(key)
@@ -243,7 +246,7 @@ def measured(fabric: Fabric, gpus: Sequence[int]) -> int:
     return cut(fabric.calibrated, gpus) if known is None else round(known * UNIT)
 
 
-def _most_cut(fabric: Fabric, mask: int) -> int:
+def most_cut(fabric: Fabric, mask: int) -> int:
     """Return at least the cut of a set.
 
     It is the fastest way from a GPU that has no NVLink in the set. If there is none, no cut is
@@ -259,39 +262,6 @@ def _most_cut(fabric: Fabric, mask: int) -> int:
         linked, fabric.fastest_pcie, nvls_bandwidth(fabric, gpus) if into_switch[gpus[0]] else 0
     )
 
-
-def _most_mapa(fabric: Fabric, mask: int) -> int:
-    """Return at least Eq. 2 of the best ring, of whose edges each GPU has two."""
-    gpus = fabric.positions(mask)
-    counts = [kind.count for kind in fabric.kinds]
-    doubles = wired = slow = 0
-    for a in gpus:
-        links = [counts[fabric.kind[a][b]] for b in gpus if b != a]
-        many = sum([count > 1 for count in links])
-        none = links.count(0)
-        doubles += min(2, many)
-        wired += min(2, len(links) - none)
-        slow += min(2, none)
-    return _most_of_rings(len(gpus), doubles // 2, wired // 2, slow // 2)
-
-
-@lru_cache(maxsize=4096)
-def _most_of_rings(gpus: int, doubles: int, wired: int, slow: int) -> int:
-    edges = len(PATTERNS["ring"].edges(gpus))
-    mixes = (
-        (x, y, edges - x - y)
-        for x in range(min(doubles, edges) + 1)
-        for y in range(min(wired, edges) - x + 1)
-        if edges - x - y <= slow
-    )
-    return round(max(mapa_equation(*mix) for mix in mixes) * UNIT)
-
-
-MOST_BANDWIDTH: dict[str, Callable[[Fabric, int], int]] = {
-    "cut": _most_cut,
-    "mapa": _most_mapa,
-}
-"""Quick bounds of effective bandwidth, by model, of a set given as a mask."""
 
 BANDWIDTH_MODELS: dict[str, Callable[[Fabric, Sequence[int]], int]] = {
     "cut": cut,

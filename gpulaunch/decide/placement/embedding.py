@@ -87,6 +87,10 @@ class Embedding:
                     return True
                 if self.steps > self._last:
                     return False
+                if not rank and traffic.turns:  # then no other rank can be there
+                    free ^= bit
+                    if free.bit_count() < traffic.ranks:
+                        return False
         return False
 
     def find(self, mask: int) -> list[int]:

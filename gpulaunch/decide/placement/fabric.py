@@ -166,10 +166,11 @@ class Fabric:
 
     def reached(self, usable: Sequence[bool]) -> list[int]:
         """Return the GPUs that each position reaches over links of some kinds, as a mask."""
-        return [sum(compress(masks, usable)) for masks in self._reached]
+        return [sum(compress(masks, usable)) for masks in self.reached_by_kind]
 
     @cached_property
-    def _reached(self) -> list[list[int]]:
+    def reached_by_kind(self) -> list[list[int]]:
+        """The GPUs that each position reaches over links of each kind, as masks."""
         found = [[0] * len(self.kinds) for _ in self.gpus]
         for masks, row in zip(found, self.kind, strict=True):
             for bit, kind in zip(self.bit, row, strict=True):
@@ -242,17 +243,13 @@ class Fabric:
             kept: GPUs to begin with, as far as they can be chosen.
         """
         found = [gpu for gpu in kept if gpu in gpus][:count]
-        others = [gpu for gpu in gpus if gpu not in found]
-        weights = dict.fromkeys(others, 0)
-        added = list(found)
-        while len(found) < count:
-            for one in added:
-                kinds = self.kind[self.position[one]]
-                for gpu in weights:
-                    weights[gpu] += self.kinds[kinds[self.position[gpu]]].weight
-            added = [max(weights, key=lambda gpu: (weights[gpu], -gpu))]
-            found += added
-            del weights[added[0]]
+        pulls = dict.fromkeys(gpus, 0)
+        for place in range(count):
+            if place == len(found):
+                left = [gpu for gpu in gpus if gpu not in found]
+                found.append(max(left, key=lambda gpu: (pulls[gpu], -gpu)))
+            row = self.weight[self.position[found[place]]]
+            pulls = {gpu: known + row[self.position[gpu]] for gpu, known in pulls.items()}
         return found
 
     @cached_property

@@ -1,16 +1,14 @@
 """Which rank sits on which GPU of a set: the pattern's edges meet the links (mapa-sc21 3.3)."""
 # pure: decides on plain values
 
-from collections.abc import Callable, Sequence
-from functools import cached_property, reduce
+from collections.abc import Sequence
+from functools import cached_property
 from itertools import combinations
-from operator import or_
 
 from gpulaunch.decide.placement.embedding import Embedding
 from gpulaunch.decide.placement.exchanges import Exchanges, Move, moves_of
 from gpulaunch.decide.placement.rank_search import RankSearch
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
-from gpulaunch.typing import TypeVar
 
 EXACT_RANKS = 8
 """Number of ranks up to which the best mapping is found; beyond, one that exchanges led to."""
@@ -22,8 +20,6 @@ LEAST_EFFORT = 20
 """Partial mappings that are tried after that to see how fast the edges of a set can be."""
 
 _QUICKER = 10  # so many steps of an embedding take as long as one of a search for the best sum
-
-T = TypeVar("T")
 
 
 class Mapper:
@@ -70,9 +66,9 @@ class Mapper:
         if len(gpus) <= EXACT_RANKS:
             slowest = self.slowest(gpus, slowest_first=slowest_first)
             total = self.total(gpus, slowest_first=slowest_first)
-            found: list[int] | None = None
+            found: list[int] = []
             if not self.gave_up:
-                found = self._search(gpus, slowest, lambda search: search.first_mapping(total))
+                _, found = self._search(gpus, slowest, total, total, eager=False)
             if found and not self.gave_up:
                 return self.traffic.figures(found)
         return self.near_best(gpus, slowest_first=slowest_first, kicks=kicks)
@@ -89,7 +85,7 @@ class Mapper:
         mask = self.traffic.fabric.mask(gpus)
         if self._known_slowest:
             return self._known_slowest[mask]
-        return next(floor for floor in self.traffic.floors if self._fits(mask, floor))
+        return self.fastest(mask)
 
     def total(self, gpus: Sequence[int], *, slowest_first: bool) -> int:
         """Return the total of the best mapping to a set; see best."""
@@ -98,23 +94,15 @@ class Mapper:
         floor = self.slowest(gpus, slowest_first=True) if slowest_first else 0
         return self._figure("total", gpus, floor, slowest_first=slowest_first)
 
-    def with_fastest_edges(
-        self, masks: Sequence[int], most: Sequence[int] | None = None
-    ) -> list[int]:
-        """Return those of some sets whose best mapping has the fastest slowest edge.
+    def fastest(self, mask: int) -> int:
+        """Return how fast all edges can be, 1e-6 GB/s, on any GPUs of a set."""
+        return next(floor for floor in self.traffic.floors if self._fits(mask, floor))
 
-        Args:
-            masks: the sets.
-            most: by mask, what that edge is at most; None if it is not known.
-        """
-        every = reduce(or_, masks)
-        for floor in self.traffic.floors:
-            if self._fits(every, floor):
-                likely = [mask for mask in masks if most is None or most[mask] >= floor]
-                found = [mask for mask in likely if self._fits(mask, floor)]
-                if found:
-                    return found
-        return []
+    def tighten(self, mask: int, most: int) -> int:
+        """Return a bound of the slowest edge of a set if it has that; else a lower bound."""
+        if self._fits(mask, most):
+            return most
+        return next(floor for floor in self.traffic.floors if floor < most)
 
     def _fits(self, mask: int, floor: int) -> bool:
         """Return whether a mapping was found, to a set or a part of it, with edges no slower."""
@@ -138,32 +126,30 @@ class Mapper:
         if key not in self._known:
             found: int | None = None
             if len(gpus) <= EXACT_RANKS and not self.gave_up:
-                exact = self._most_total if name == "total" else self._fastest_floor
-                found = exact(gpus, least)
+                if name == "total":
+                    found, _ = self._search(gpus, least)
+                else:
+                    found = self._fastest_floor(gpus, least)
             if found is None or self.gave_up:
                 found = getattr(self.near_best(gpus, slowest_first=slowest_first), name)
             self._known[key] = found
         return self._known[key]
 
-    def _most_total(self, gpus: Sequence[int], floor: int) -> int:
-        """Return the largest total of all mappings to a set whose edges are not slower."""
-        return self._search(gpus, floor, lambda search: search.best_total(), connected=True)
-
     def _search(
         self,
         gpus: Sequence[int],
         floor: int,
-        ask: Callable[[RankSearch], T],
+        least: int = 0,
+        enough: int | None = None,
         *,
-        connected: bool = False,
-    ) -> T:
-        """Return the answer of an exact search, which may give up."""
-        search = RankSearch(
-            self.traffic.connected if connected else self.traffic, gpus, floor, self._left
-        )
-        answer = ask(search)
+        eager: bool = True,
+    ) -> tuple[int, list[int]]:
+        """Search mappings to a set; see RankSearch.best. An eager one is of ranks renumbered."""
+        traffic = self.traffic.connected if eager else self.traffic
+        search = RankSearch(traffic, gpus, floor, self._left)
+        found = search.best(least, enough, eager=eager)
         self._left = search.left
-        return answer
+        return found
 
     def _fastest_floor(self, gpus: Sequence[int], total: int) -> int:
         """Return the fastest slowest edge of all mappings to a set with at least this total."""
@@ -172,8 +158,7 @@ class Mapper:
         low, high = 0, len(floors)
         while high - low > 1 and not self.gave_up:
             middle = (low + high) // 2
-            floor = floors[middle]
-            if self._search(gpus, floor, lambda search: search.reaches(total), connected=True):
+            if self._search(gpus, floors[middle], total, total)[0] >= total:
                 low = middle
             else:
                 high = middle

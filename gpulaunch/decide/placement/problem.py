@@ -200,7 +200,8 @@ class PlacementProblem:
         sets = self._sets
         if sets is None:
             sets = [mask for mask in self._grow(by) if self._limits.allow(mask)]
-        return ranked(sets, self._criteria((*self.musts, *by)))
+        names = [name for name in (*self.musts, *by) if self.scorer.tells_apart(name)]
+        return ranked(sets, self._criteria(names))
 
     def _grow(self, by: Sequence[ScoreName]) -> list[int]:
         """Return sets that grew, where all are too many: compact ones, or such as spare others."""

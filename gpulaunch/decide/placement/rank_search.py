@@ -47,37 +47,26 @@ class RankSearch:
         self._rows: dict[tuple[int, int, tuple[int, ...]], int] = {}
         self._sums: dict[tuple[int, int], int] = {}
         self._order = [0] * self._count
+        self._best_order: list[int] = []
 
-    def best_total(self) -> int:
-        """Return the largest total found; -1 if every mapping has an edge that is too slow."""
-        self._run(least=0, enough=self._most(0, 0), eager=True)
-        return self._found
-
-    def reaches(self, total: int) -> bool:
-        """Return whether a mapping of at least this total was found."""
-        self._run(least=total, enough=total, eager=True)
-        return self._found >= total
-
-    def first_mapping(self, total: int) -> list[int] | None:
-        """Return the first mapping by positions with at least this total; None without one."""
-        self._run(least=total, enough=total, eager=False)
-        return self._gpus_by_rank() if self._found >= total else None
-
-    def _gpus_by_rank(self) -> list[int]:
-        return [self._gpus[i] for i in self._best_order]
-
-    def _run(self, *, least: int, enough: int, eager: bool) -> None:
-        """Search for more and more than `least`, until it is enough.
+    def best(
+        self, least: int = 0, enough: int | None = None, *, eager: bool
+    ) -> tuple[int, list[int]]:
+        """Return the largest total found, and its mapping: GPUs by rank.
 
         Args:
             least: totals below are of no interest.
-            enough: total at which to stop.
+            enough: total at which to stop; None for the most there can be.
             eager: try first what adds most, not what comes first.
+
+        Returns:
+            least - 1 and nothing if no mapping was found whose edges are fast enough.
         """
         self._found = least - 1
-        self._enough = enough
+        self._enough = self._most(0, 0) if enough is None else enough
         self._eager = eager
         self._extend(0, 0, 0)
+        return self._found, [self._gpus[i] for i in self._best_order]
 
     def _extend(self, rank: int, used: int, total: int) -> None:
         if rank == self._count:

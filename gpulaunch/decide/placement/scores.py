@@ -12,14 +12,14 @@ from itertools import combinations
 
 from gpulaunch.decide.placement.effective import (
     BANDWIDTH_MODELS,
-    MOST_BANDWIDTH,
     effective_bandwidth,
+    most_cut,
     nvlink_parts,
 )
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes, expected_of
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, TABULATED_GPUS, UNIT, Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper
-from gpulaunch.decide.placement.search import Criterion, Guide, Weigh, bounded, plain
+from gpulaunch.decide.placement.search import Criterion, Guide, Weigh
 from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
@@ -36,15 +36,6 @@ ScoreName = Literal[
     "fragmentation",
     "expected_bandwidth",
 ]
-
-_SIMPLE = (
-    "nvlink",
-    "preserved_bandwidth",
-    "lasting_bandwidth",
-    "expected_bandwidth",
-    "fragmentation",
-)
-
 
 MOST_MAPPED = 4
 """Number of sets of many ranks, equal in all scores before, whose sums of bandwidths are compared.
@@ -144,6 +135,14 @@ class Scorer:
 
     # ------------------------------------------------------------------ figures to compare by
 
+    def tells_apart(self, name: ScoreName) -> bool:
+        """Return whether candidates can differ in a score."""
+        if self.fabric.alike:
+            return name == "fragmentation"
+        if name == "expected_bandwidth":
+            return self._expected() is not None
+        return name != "effective_bandwidth" or bool(self.edges)
+
     def figure(self, name: ScoreName, by: Sequence[ScoreName], minimum: int = 0) -> Criterion:
         """Return a score as a figure by which candidates are compared.
 
@@ -152,31 +151,23 @@ class Scorer:
             by: all scores that are compared, in order: the mapping is the best one by these.
             minimum: bandwidth that is adequate, 1e-6 GB/s.
         """
-        if name in _SIMPLE:
-            return plain(self._simple(name))
+        if name == "nvlink":
+            return Criterion(lambda mask: len(nvlink_parts(self.fabric, self._gpus(mask))) == 1)
+        if name == "fragmentation":
+            return Criterion(lambda mask: -round(self.fragmentation(mask) * UNIT))
+        if name == "expected_bandwidth" or name in self._pulls:
+            return Criterion(self._weigh_rest(name))
         slowest_first = slowest_decides(by)
         if name == "aggregate_bandwidth":
             return self._aggregate(slowest_first=slowest_first)
         effective = self._effective(slowest_first=slowest_first)
         if name == "effective_bandwidth":
             return effective
-        enough = partial(self._with_enough, effective, minimum)
-        return Criterion(lambda mask: min(minimum, effective.value(mask)), enough)
-
-    def _simple(self, name: ScoreName) -> Weigh:
-        """Return what weighs a set by a score that depends on no mapping and no model."""
-        if name == "nvlink":
-            return lambda mask: int(len(nvlink_parts(self.fabric, self._gpus(mask))) == 1)
-        if name == "expected_bandwidth":
-            return self._expected()
-        if name == "fragmentation":
-            return lambda mask: -round(self.fragmentation(mask) * UNIT)
-        return self._weigh_rest(name)
-
-    def _with_enough(self, effective: Criterion, minimum: int, masks: Sequence[int]) -> list[int]:
-        """Return the sets that reach a bandwidth; if there is none, those with the most."""
-        found = [mask for mask in masks if effective.value(mask) >= minimum]
-        return found or effective.largest(masks)
+        value, bound = effective.value, effective.bound
+        return Criterion(
+            lambda mask: min(minimum, value(mask)),
+            bound and (lambda mask: min(minimum, bound(mask))),
+        )
 
     def _gpus(self, mask: int) -> list[int]:
         return self.fabric.positions(mask)
@@ -214,51 +205,67 @@ class Scorer:
         return Guide(none, weight)
 
     def _weigh_rest(self, name: ScoreName) -> Weigh:
-        """Return what weighs the sum of w over all pairs that a set leaves in some regions."""
+        """Return what weighs what a set leaves: by the sum of w over all pairs in some regions."""
+        if name == "expected_bandwidth":
+            return self._expected() or (lambda _: 0)
         among = self._sum_among
         pulls, every, regions = self._pulls[name]
-        sums = _subset_sums(pulls)
-        return lambda mask: every - sums(mask) + regions * among(mask)
+        first, second, *others = _subset_sums([-pull for pull in pulls], every)
+        if others:
+            tables = list(enumerate((first, second, *others)))
+            return lambda mask: (
+                sum([sums[mask >> 8 * i & 255] for i, sums in tables]) + regions * among(mask)
+            )
+        return lambda mask: first[mask & 255] + second[mask >> 8] + regions * among(mask)
 
-    def _expected(self) -> Weigh:
+    def _expected(self) -> Weigh | None:
         """Return what tells the bandwidth that jobs to come can expect of what a set leaves."""
         expected = expected_of(self.fabric, self._sizes)
         if expected is None:
-            return lambda _: 0
+            return None
         free, scope = self.fabric.mask(self.free), self.fabric.mask(self._scope)
         return lambda mask: expected[free & ~mask] + expected[scope & ~mask]
 
     def _aggregate(self, *, slowest_first: bool) -> Criterion:
         # Without edges every pair counts, so that such jobs stay compact, too.
         if not self.edges or self.traffic.alike:
-            return plain(self._sum_among)
+            return Criterion(self._sum_among)
         if self._orders(slowest_first=slowest_first):
-            return plain(lambda mask: self.mapping(mask, slowest_first=slowest_first).total)
-        return bounded(
+            return Criterion(lambda mask: self.mapping(mask, slowest_first=slowest_first).total)
+        return Criterion(
             lambda mask: self.mapper.total(self._gpus(mask), slowest_first=slowest_first),
             lambda mask: self.traffic.most_total(self._gpus(mask)),
-            MOST_MAPPED if self.count > EXACT_RANKS else None,
+            most_weighed=MOST_MAPPED if self.count > EXACT_RANKS else None,
         )
 
     def _effective(self, *, slowest_first: bool) -> Criterion:
         if not self.edges:
-            return plain(lambda _: 0)
+            return Criterion(lambda _: 0)
         table = self._table("cut") if self.collective else self._slowest
         if table and (self.collective or slowest_first):
-            return plain(table.__getitem__)
-        if not self.collective:
-            slowest = plain(
-                lambda mask: self.mapper.slowest(self._gpus(mask), slowest_first=slowest_first)
+            return Criterion(table.__getitem__)
+        if self.collective:
+            return Criterion(
+                partial(effective_bandwidth, self.fabric, self._model),
+                partial(most_cut, self.fabric) if self._model == "cut" else None,
             )
-            if not slowest_first:
-                return slowest
-            # A chain runs through every grid, so no grid's slowest edge is faster.
-            chain = self._table("chain slowest") if self._name.startswith("stencil") else None
-            return Criterion(slowest.value, partial(self.mapper.with_fastest_edges, most=chain))
-        bound = MOST_BANDWIDTH.get(self._model)
-        if bound is None or self.fabric.alike:
-            return plain(self._modelled_bandwidth)
-        return bounded(self._modelled_bandwidth, lambda mask: bound(self.fabric, mask))
+        mapper = self.mapper
+        # A chain runs through every grid, so no grid's slowest edge is faster.
+        chain = self._table("chain slowest") if self._name.startswith("stencil") else None
+
+        def bound(mask: int) -> int:
+            return min(self._fastest, chain[mask]) if chain else self._fastest
+
+        return Criterion(
+            lambda mask: mapper.slowest(self._gpus(mask), slowest_first=slowest_first),
+            bound if slowest_first else None,
+            mapper.tighten,
+        )
+
+    @cached_property
+    def _fastest(self) -> int:
+        """How fast the slowest edge of any set is at most, 1e-6 GB/s."""
+        return self.mapper.fastest(self.fabric.mask(self.free))
 
     @property
     def _slowest(self) -> Sequence[int] | None:
@@ -286,12 +293,6 @@ class Scorer:
             return self.traffic.figures(tuple(orders[start : start + self.count]))
         return self.mapper.best(self._gpus(mask), slowest_first=slowest_first, kicks=kicks)
 
-    def _modelled_bandwidth(self, mask: int) -> int:
-        table = self._table("cut")
-        if table:
-            return table[mask]
-        return effective_bandwidth(self.fabric, self._model, mask)
-
     # ------------------------------------------------------------------ figures to report
 
     def fragmentation(self, mask: int) -> float:
@@ -315,39 +316,34 @@ class Scorer:
             mapping: the mapping.
             by: the scores that decide; only if expected bandwidth is one is it told.
         """
-        effective = None
-        if self.edges:
-            speed = self._modelled_bandwidth(mask) if self.collective else mapping.slowest
-            effective = speed / UNIT
+        speed = mapping.slowest
+        if self.collective and self.edges:
+            speed = effective_bandwidth(self.fabric, self._model, mask)
+        expected = self._expected() if "expected_bandwidth" in by else None
         return Scores(
             aggregate_bandwidth=mapping.total / UNIT if self.edges else None,
-            effective_bandwidth=effective,
+            effective_bandwidth=speed / UNIT if self.edges else None,
             preserved_bandwidth=self._weigh_rest("preserved_bandwidth")(mask) / UNIT,
             lasting_bandwidth=self._weigh_rest("lasting_bandwidth")(mask) / UNIT,
             fragmentation=self.fragmentation(mask),
             communication_cost=communication_cost(self.fabric.distance, self._gpus(mask)),
-            expected_bandwidth=(
-                self._expected()(mask) / UNIT
-                if "expected_bandwidth" in by and expected_of(self.fabric, self._sizes)
-                else None
-            ),
+            expected_bandwidth=expected(mask) / UNIT if expected else None,
         )
 
 
-def _subset_sums(values: Sequence[int]) -> Weigh:
-    """Return what sums up the values of a mask's positions."""
-    tables = []  # of eight bits each, the lowest first
+def _subset_sums(values: Sequence[int], start: int) -> list[list[int]]:
+    """Return the sums of the values of eight positions each, and of the start, by their bits.
+
+    The lowest bits come first; there are two lists at least.
+    """
+    found = []
     for end in range(len(values), 0, -8):
-        sums = [0]
+        sums = [start]
         for value in reversed(values[max(0, end - 8) : end]):
             sums += [known + value for known in sums]
-        tables.append(sums)
-    if len(tables) == 1:
-        return tables[0].__getitem__
-    if len(tables) == 2:
-        low, high = tables
-        return lambda mask: low[mask & 255] + high[mask >> 8]
-    return lambda mask: sum([sums[mask >> 8 * i & 255] for i, sums in enumerate(tables)])
+        found.append(sums)
+        start = 0
+    return found if len(found) > 1 else [*found, [0]]
 
 
 def slowest_decides(by: Sequence[ScoreName]) -> bool:

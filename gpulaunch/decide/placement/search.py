@@ -3,14 +3,16 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from operator import add
 
 from gpulaunch.decide.placement.candidates import Limits
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
-Weigh = Callable[[int], int]
-"""A figure of a set, given its mask; more is better."""
+Weigh = Callable[[int], Any]
+"""A figure of a set, given its mask: a whole number or a tuple of numbers; more is better."""
 
 MOST_GROWN = 20_000
 """Sets that are looked at while sets grow, where all are too many to compare: some 40 ms."""
@@ -29,49 +31,17 @@ class Criterion(Record):
 
     Attributes:
         value: returns it.
-        largest: returns those of some sets that have the most of it.
-    """
-
-    value: Weigh
-    largest: Callable[[Sequence[int]], list[int]]
-
-
-def plain(value: Weigh) -> Criterion:
-    """Return a criterion whose figure is quick."""
-
-    def largest(masks: Sequence[int]) -> list[int]:
-        values = [value(mask) for mask in masks]
-        most = max(values)
-        return [mask for mask, figure in zip(masks, values, strict=True) if figure == most]
-
-    return Criterion(value, largest)
-
-
-def bounded(value: Weigh, bound: Weigh, most_weighed: int | None = None) -> Criterion:
-    """Return a criterion whose figure is slow, but has a quick bound: it is at most that.
-
-    Args:
-        value: the figure.
-        bound: its bound.
+        bound: returns at least that, where it is slow to tell; None where it is quick.
+        tighten: given a set and a bound of it, returns the bound if that is the figure, else a
+            lower one; None for the figure.
         most_weighed: number of sets, those with the largest bounds, that are weighed at most; None
             for all that may be the best.
     """
 
-    def largest(masks: Sequence[int]) -> list[int]:
-        found: list[int] = []
-        most = 0
-        best = sorted(zip(map(bound, masks), masks, strict=True), reverse=True)
-        for limit, mask in best[:most_weighed]:
-            if found and limit < most:
-                break
-            figure = value(mask)
-            if not found or figure > most:
-                most, found = figure, []
-            if figure == most:
-                found.append(mask)
-        return found
-
-    return Criterion(value, largest)
+    value: Weigh
+    bound: Weigh | None = None
+    tighten: Callable[[int, Any], Any] | None = None
+    most_weighed: int | None = None
 
 
 def best_set(masks: Sequence[int], criteria: Sequence[Criterion]) -> int:
@@ -83,20 +53,64 @@ def best_set(masks: Sequence[int], criteria: Sequence[Criterion]) -> int:
         masks: at least one set.
         criteria: what decides, the first one first.
     """
-    for criterion in criteria:
+    for place, criterion in enumerate(criteria, 1):
         if len(masks) == 1:
             break
-        masks = criterion.largest(masks)
+        if criterion.bound:
+            quick = takewhile(lambda one: not one.bound, criteria[place:])
+            then = [one.value for one in quick]
+            if place + len(then) == len(criteria):
+                then.append(int)  # a mask is a number: no other set need be as good
+            masks = _most_of_slow(masks, criterion, then)
+        else:
+            values = [criterion.value(mask) for mask in masks]
+            most = max(values)
+            masks = [mask for mask, figure in zip(masks, values, strict=True) if figure == most]
     return max(masks)
+
+
+def _most_of_slow(
+    masks: Sequence[int], criterion: Criterion, then: Sequence[Weigh]
+) -> Sequence[int]:
+    """Return the sets with the most of a slow figure, and of those the ones that stay best.
+
+    Sets are weighed by their bounds, and where those are equal by the quick figures that follow, so
+    that few are.
+    """
+    bound, tighten = criterion.bound or criterion.value, criterion.tighten
+    bounds = {mask: bound(mask) for mask in masks}
+    if criterion.most_weighed:
+        ranked = sorted(zip(bounds.values(), masks, strict=True), reverse=True)
+        masks = [mask for _, mask in ranked[: criterion.most_weighed]]
+    waiting: dict[Any, list[int]] = {}
+    for mask in masks:
+        waiting.setdefault(bounds[mask], []).append(mask)
+    found: list[int] = []
+    while not found:
+        level = max(waiting)
+        best: tuple[Any, ...] = ()
+        masks = waiting.pop(level)
+        columns = [map(weigh, masks) for weigh in then]
+        for rank in sorted(zip(*columns, masks, strict=True), reverse=True):
+            if found and rank[:-1] < best:
+                break
+            mask = rank[-1]
+            figure = tighten(mask, level) if tighten else criterion.value(mask)
+            if figure == level:
+                best = rank[:-1]
+                found.append(mask)
+            else:
+                waiting.setdefault(figure, []).append(mask)
+    return found
 
 
 def ranked(masks: Sequence[int], criteria: Sequence[Criterion]) -> Iterator[int]:
     """Yield sets, the best first; of the first few without the slow figures of all others."""
-    left = set(masks)
-    for _ in range(min(_FEW, len(left))):
-        best = best_set(list(left), criteria)
+    left = masks
+    for _ in range(min(_FEW, len(masks))):
+        best = best_set(left, criteria)
         yield best
-        left.remove(best)
+        left = [mask for mask in left if mask != best]
     yield from sorted(
         left, key=lambda mask: (*[one.value(mask) for one in criteria], mask), reverse=True
     )

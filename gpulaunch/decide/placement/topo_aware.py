@@ -4,13 +4,15 @@ Source: topo-aware-sc17 4.4. docs/decisions/topo-aware.md lists the departures.
 """
 # pure: decides on plain values
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from itertools import chain, combinations, product
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, lru_cache
+from itertools import chain, combinations
 from math import inf
 from operator import mul
 
 from gpulaunch.decide.placement.bipartition import bipartition
+from gpulaunch.decide.placement.candidates import Cell, combine
+from gpulaunch.decide.placement.search import Criterion, best_set
 from gpulaunch.decide.placement.valuation import Gpus, JobOnMachine, Valuation, Worth
 
 Allows = Callable[[Gpus], bool]
@@ -28,6 +30,8 @@ _SAME_SOCKET = 0.01
 
 It decides where all are equally far, as behind an NVSwitch.
 """
+
+_NOTHING: Worth = -1.0, 0.0, 0
 
 _ROUNDING = 1e-12
 """Mean distances that differ by less are the same."""
@@ -90,57 +94,29 @@ def _try_parts(
         return [], True
     sets = _distinct_sets(job, gpus, most, alike=allows is None)
     if sets is not None:
-        return _try_sets(mapper, sets, allows), mapper.steps > 0
+        return _best_of(mapper, gpus, sets, allows), mapper.steps > 0
     halves = _halves(job, part)
     found = [_try_parts(mapper, half, choosable, allows, most // 2)[0] for half in halves]
     return list(chain.from_iterable(found)), False
 
 
-def _try_sets(mapper: "_TaskMapper", sets: Sequence[Gpus], allows: Allows | None) -> list[Gpus]:
-    """Return the best placement, if any, unless the mapper has no more steps.
-
-    The most promising sets come first, until no other can be better.
-    """
-    best, found = None, []
-    for bound, number, gpus, ways in _most_promising_first(mapper.value, sets):
-        if mapper.steps <= 0 or (best and (bound, number) < best):
-            break
-        if allows is None or allows(gpus):
-            distance, order = mapper.map(ways)
-            if order and (not best or (mapper.value.worth(gpus, distance), number) > best):
-                best = mapper.value.worth(gpus, distance), number
-                found = [tuple([gpus[place] for place in order])]
-    return found
-
-
 def _distinct_sets(
     job: JobOnMachine, gpus: Sequence[int], most: int, *, alike: bool
-) -> list[Gpus] | None:
-    """Return all sets of GPUs in order; None if there are more than `most`.
+) -> list[int] | None:
+    """Return all sets of GPUs as masks, the first GPU the largest; None if more than `most`.
 
     Of GPUs that no cost tells apart, the lowest are taken, unless they are not `alike`.
     """
-    groups: list[list[int]] = []
-    for gpu in gpus:
-        others = (group for group in groups if alike and _are_alike(job, gpu, group[0], gpus))
-        group = next(others, None)
-        if group is None:
-            groups.append([gpu])
-        else:
-            group.append(gpu)
-    sets: dict[int, list[Gpus]] = {0: [()]}
-    later = len(gpus)
-    for group in groups:
-        later -= len(group)
-        joined: dict[int, list[Gpus]] = {}
-        for (held, some), more in product(sets.items(), range(len(group) + 1)):
-            if job.ranks - later <= held + more <= job.ranks:
-                taken = tuple(group[:more])
-                joined.setdefault(held + more, []).extend([one + taken for one in some])
-        sets = joined
-        if sum(map(len, sets.values())) > most:
-            return None
-    return sorted(tuple(sorted(one)) for one in sets[job.ranks])
+    groups: dict[int, Cell] = {}  # by its first GPU: the lowest none, one, two and so on
+    for gpu, bit in zip(gpus, _bits(gpus), strict=True):
+        first = next((one for one in groups if alike and _are_alike(job, gpu, one, gpus)), gpu)
+        cell = groups.setdefault(first, [[0]])
+        cell.append([cell[-1][0] | bit])
+    return combine([*groups.values()], job.ranks, most)
+
+
+def _bits(gpus: Sequence[int]) -> list[int]:
+    return [1 << place for place in reversed(range(len(gpus)))]
 
 
 def _are_alike(job: JobOnMachine, one: int, other: int, gpus: Iterable[int]) -> bool:
@@ -154,30 +130,49 @@ def _kind(job: JobOnMachine, gpu: int) -> tuple[int, float, int]:
     return job.socket_of[gpu], job.slowdown.get(gpu, 0.0), job.begun.get(gpu, 0)
 
 
-def _most_promising_first(
-    value: Valuation, sets: Sequence[Gpus]
-) -> Iterator[tuple[Worth, int, Gpus, Ways]]:
-    """Yield sets, what they can be worth at most, minus their number, and their distances.
+def _best_of(
+    mapper: "_TaskMapper", gpus: Sequence[int], sets: Sequence[int], allows: Allows | None
+) -> list[Gpus]:
+    """Return the best placement on some sets of GPUs, if any, while the mapper has steps.
 
-    At most is as if the heaviest edges had the shortest ways.
+    The most promising sets come first, until no other can be better: a set is worth at most what it
+    would be if the heaviest edges had the shortest ways.
     """
-    far = value.job.far
-    gpus = sorted(set(chain.from_iterable(sets)))
-    way = {(a, b): far[a][b] for a, b in combinations(gpus, 2)}
+    value = mapper.value
+    gpu_at = dict(zip(map(int.bit_length, _bits(gpus)), gpus, strict=True))
+    way = {(a, b): value.job.far[a][b] for a, b in combinations(gpus, 2)}
     kind = {gpu: _kind(value.job, gpu) for gpu in gpus}
     weights = sorted((weight for *_, weight in value.edges), reverse=True)
-    nearest: dict[Ways, float] = {}
     bounds: dict[object, Worth] = {}
-    found: dict[Worth, list[tuple[Worth, int, Gpus, Ways]]] = {}
-    for number, chosen in enumerate(sets):
-        ways = tuple(map(way.__getitem__, combinations(chosen, 2)))
-        if ways not in nearest:
-            nearest[ways] = sum(map(mul, weights, sorted(ways)))
-        key = nearest[ways], *map(kind.__getitem__, chosen)
+
+    def opened(mask: int) -> tuple[Gpus, Ways]:
+        chosen = []
+        while mask:
+            chosen.append(gpu_at[mask.bit_length()])
+            mask ^= 1 << mask.bit_length() - 1
+        return tuple(chosen), tuple(map(way.__getitem__, combinations(chosen, 2)))
+
+    @cache
+    def nearest(ways: Ways) -> float:
+        return sum(map(mul, weights, sorted(ways)), 0.0)
+
+    def most(mask: int) -> Worth:
+        chosen, ways = opened(mask)
+        key = nearest(ways), *map(kind.__getitem__, chosen)
         if key not in bounds:
-            bounds[key] = value.worth(chosen, nearest[ways])
-        found.setdefault(bounds[key], []).append((bounds[key], -number, chosen, ways))
-    return chain.from_iterable(found[bound] for bound in sorted(found, reverse=True))
+            bounds[key] = value.worth(chosen, nearest(ways))
+        return bounds[key]
+
+    @cache
+    def placed(mask: int) -> tuple[Worth, list[Gpus]]:
+        chosen, ways = opened(mask)
+        if mapper.steps > 0 and (allows is None or allows(chosen)):
+            distance, order = mapper.map(ways)
+            if order:
+                return value.worth(chosen, distance), [tuple([chosen[place] for place in order])]
+        return _NOTHING, []
+
+    return placed(best_set(sets, [Criterion(lambda mask: placed(mask)[0], most)]))[1]
 
 
 class _TaskMapper:

@@ -161,7 +161,9 @@ class Traffic:
         moved = [
             (min(place[a], place[b]), max(place[a], place[b]), weight) for a, b, weight in edges
         ]
-        return Traffic(fabric, moved, speeds, worth)
+        connected = Traffic(fabric, moved, speeds, worth)
+        connected.turns = self.turns  # whatever the ranks are called
+        return connected
 
     @cached_property
     def alike(self) -> bool:
@@ -173,10 +175,21 @@ class Traffic:
 
     @cached_property
     def turns(self) -> bool:
-        """Return whether the pattern stays the same if every rank becomes the next one."""
-        edges = set(self.edges)
-        moved = {((a + 1) % self.ranks, (b + 1) % self.ranks, share) for a, b, share in edges}
-        return edges == {(min(a, b), max(a, b), share) for a, b, share in moved}
+        """Whether some turn of the pattern onto itself brings any rank in the place of rank 0.
+
+        Known are those of rings, by one rank, and of grids of two ranks each way, end for end.
+        """
+        edges, ranks = set(self.edges), range(self.ranks)
+
+        def stays(places: list[int]) -> bool:
+            moved = [(places[a], places[b], share) for a, b, share in self.edges]
+            return edges == {(min(a, b), max(a, b), share) for a, b, share in moved}
+
+        if stays([(rank + 1) % self.ranks for rank in ranks]):
+            return True
+        ways = [1 << way for way in range((self.ranks - 1).bit_length())]
+        is_grid = 1 << len(ways) == self.ranks
+        return is_grid and all(stays([rank ^ way for rank in ranks]) for way in ways)
 
     def most_total(self, gpus: Sequence[int]) -> int:
         """Return at least the total of any mapping to a set.
