@@ -17,7 +17,11 @@ _LAST = re.compile(
     re.IGNORECASE,
 )
 _STEP_AROUND = re.compile(r"[+-] 1\b|\b1 \+")
-_NO_PEER = re.compile(r"(.* )?(MPI_)?PROC_NULL|- 1|None")
+_NO_PEER = re.compile(r"(.* )?(MPI_)?PROC_NULL|- 1|None|(self \. )?_?(my_?)?(world_?)?rank|mype")
+_NEIGHBOUR = re.compile(r"(self \. )?\w*(next|prev)(?![a-z])\w*( \( .* \))?|.* \. \w*(next|prev)\w*( \( .* \))?")
+_AXIS = re.compile(r"\b_?(?:n_?)?(?:procs?|ranks?)_?([xyz])\b", re.IGNORECASE)
+_PIPELINE = re.compile(r"pipeline|[a-z_]stage|stage_", re.IGNORECASE)
+_RING_WORD = re.compile(r"\bring|_ring|[a-z]Ring|Ring[A-Z]")
 
 
 def pattern_of_peers(expressions: Sequence[Words], *, pair: bool) -> str:
@@ -85,7 +89,18 @@ def pattern_of_peer(words: Words) -> str:
         return "star"
     if "%" in words:
         return "ring" if _STEP_AROUND.search(text) else ""
-    return "chain" if _STEP.fullmatch(text) else ""
+    return "chain" if _STEP.fullmatch(text) or _NEIGHBOUR.fullmatch(text) else ""
+
+
+def grid_of_names(text: str) -> str:
+    """Return the pattern of a grid of ranks that variables such as `nproc_x` tell of; "" for none."""
+    axes = {found[1].lower() for found in _AXIS.finditer(text)}
+    return {"xy": "stencil_2d", "xyz": "stencil_3d"}.get("".join(sorted(axes)), "")
+
+
+def count_words(text: str) -> tuple[int, int]:
+    """Return how many words of a program tell of pipelines, and of rings."""
+    return len(_PIPELINE.findall(text)), len(_RING_WORD.findall(text))
 
 
 def _union_of_choice(found: Sequence[str]) -> str:
