@@ -88,6 +88,7 @@ class _Reader:
     def __init__(self, facts: Facts, tree: ast.Module) -> None:
         self.facts = facts
         self.scope = facts.scope(tree, None)
+        self.rebound = _rebound(tree.body)
         self.function = ""  # key of the function that is being read
         self.loops = self.rooted = 0
         self.seen: list[tuple[Use, str, bool]] = []  # with the function, and whether in a loop
@@ -146,7 +147,7 @@ class _Reader:
             root = alias.name.partition(".")[0]
             self.imported.append(root)
             full = alias.name if alias.asname else root
-            self._bind(alias.asname or root, frozenset({full} if root in names().roots else ()))
+            self._bind_import(node, alias.asname or root, full if root in names().roots else "")
 
     def _importfrom(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
@@ -154,10 +155,14 @@ class _Reader:
         self.imported += [root] if root else []
         for alias in node.names:
             known = root in names().roots
-            values = frozenset({f"{module}.{alias.name}"} if known else ())
-            self._bind(alias.asname or alias.name, values)
+            full = f"{module}.{alias.name}" if known else ""
+            self._bind_import(node, alias.asname or alias.name, full)
             if known and alias.name == "*":
                 self.facts.add("wildcard", "", "", frozenset({module}))
+
+    def _bind_import(self, node: ast.stmt, name: str, full: str) -> None:
+        hidden = self.scope.parent is None and self.rebound.get(name, 0) > node.lineno
+        self._bind(name, frozenset({full} if full and not hidden else ()))
 
     def _assign(self, node: ast.Assign) -> None:
         values = self.value(node.value)
@@ -514,6 +519,24 @@ class _Reader:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             return list(self.facts.set_to.get(node.attr, {}).values())
         return []
+
+
+def _rebound(body: Sequence[ast.stmt]) -> dict[str, int]:
+    """Return the line of the last statement of a module that surely gives a name another value."""
+    found: dict[str, int] = {}
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found[node.name] = node.lineno
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        items = node.items if isinstance(node, ast.With) else []
+        targets = [*targets, *(one.optional_vars for one in items if one.optional_vars)]
+        read = isinstance(node, ast.Assign) and {
+            one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)
+        }
+        for one in (part for target in targets for part in ast.walk(target)):
+            if isinstance(one, ast.Name) and one.id not in (read or ()):
+                found[one.id] = node.lineno
+    return found
 
 
 def _constant(test: ast.expr) -> bool | None:

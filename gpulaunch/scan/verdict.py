@@ -109,6 +109,8 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _is_small(use: Use) -> bool:
+    if use.interface.traffic in ("gradients", "each"):
+        return False
     return use.amount == "small" or (use.interface.traffic == "small" and use.amount != "large")
 
 
