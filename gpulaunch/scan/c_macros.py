@@ -19,7 +19,7 @@ _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)', re.MULTILINE
 
 
 class Macro(Record):
-    """A macro that stands for a call that matters, perhaps through another macro.
+    """A definition of a macro.
 
     Attributes:
         parameters: names of its parameters; None if it takes none.
@@ -29,6 +29,21 @@ class Macro(Record):
     parameters: tuple[str, ...] | None
     body: str
 
+    def words(self) -> set[str]:
+        """Return the words of the body."""
+        return set(_WORD.findall(self.body))
+
+    def calls_parameter(self) -> bool:
+        """Return whether a parameter is the name of a function that is called."""
+        return any(
+            re.search(rf"\b{re.escape(one)}\s*\(", self.body) for one in self.parameters or ()
+        )
+
+    def drops_all(self) -> bool:
+        """Return whether no argument comes into the body."""
+        used = {*(self.parameters or ()), "__VA_ARGS__"} & self.words()
+        return self.parameters is not None and not used
+
 
 class Unit(Record):
     """A file before it is parsed.
@@ -36,29 +51,37 @@ class Unit(Record):
     Attributes:
         text: its text.
         includes: names of the headers that it includes.
-        macros: its macros, whatever they stand for.
+        macros: its macros, whatever they stand for; several where it has several definitions.
         words: words of its text.
     """
 
     text: str
     includes: tuple[str, ...]
-    macros: Mapping[str, Macro]
+    macros: Mapping[str, tuple[Macro, ...]]
     words: frozenset[str]
 
 
 def read_unit(text: str) -> Unit:
     """Return what can be said of a file without parsing it."""
-    macros = {}
+    macros: dict[str, tuple[Macro, ...]] = {}
     for name, parameters, body in _DEFINITION.findall(text):
         listed = tuple(one.strip() for one in parameters[1:-1].split(",")) if parameters else None
-        macros[name] = Macro(listed, re.sub(r"\\\r?\n", " ", body))
+        macro = Macro(listed, re.sub(r"\\\r?\n", " ", body))
+        macros[name] = (*macros.get(name, ()), macro)
     return Unit(text, tuple(_INCLUDE.findall(text)), macros, frozenset(_WORD.findall(text)))
 
 
-def wanted_macros(macros: Mapping[str, Macro]) -> dict[str, Macro]:
-    """Return the macros that stand for something that matters."""
-    words = {name: set(_WORD.findall(macro.body)) for name, macro in macros.items()}
+def wanted_macros(macros: Mapping[str, Sequence[Macro]]) -> set[str]:
+    """Return the names of macros that stand for something that matters, or for what is passed."""
+    words = {
+        name: {word for one in found for word in one.words()} for name, found in macros.items()
+    }
     wanted = {name for name, found in words.items() if any(map(is_wanted, found))}
+    wanted |= {
+        name
+        for name, found in macros.items()
+        if is_wanted(name) or any(one.calls_parameter() for one in found)
+    }
     users: dict[str, list[str]] = {}
     for name, found in words.items():
         for word in found & words.keys():
@@ -68,7 +91,7 @@ def wanted_macros(macros: Mapping[str, Macro]) -> dict[str, Macro]:
         new = [name for name in users.get(left.pop(), ()) if name not in wanted]
         wanted.update(new)
         left += new
-    return {name: macros[name] for name in wanted}
+    return wanted
 
 
 def is_wanted(name: str) -> bool:
@@ -90,9 +113,9 @@ def expanded(macro: Macro, given: Sequence[str]) -> str:
     return re.sub(r"\s*##\s*", "", body)
 
 
-def included_macros(unit: Unit, headers: Mapping[str, Unit]) -> dict[str, Macro]:
+def included_macros(unit: Unit, headers: Mapping[str, Unit]) -> dict[str, tuple[Macro, ...]]:
     """Return a file's macros and those of the scanned headers that it includes, directly or not."""
-    found: dict[str, Macro] = {}
+    found: dict[str, tuple[Macro, ...]] = {}
     seen: set[str] = set()
     left = list(unit.includes)
     while left:
@@ -101,7 +124,7 @@ def included_macros(unit: Unit, headers: Mapping[str, Unit]) -> dict[str, Macro]
             seen.add(name)
             found |= headers[name].macros
             left += headers[name].includes
-    return found | unit.macros
+    return {**found, **unit.macros}
 
 
 def arguments(call: "Node") -> list[str]:

@@ -36,7 +36,7 @@ SMALL_BYTES = 100_000
 
 _WIDEST_BYTES = 8  # of one element
 _GRADIENTS = re.compile(r"(?<!requires_)grad|diff(?!er)", re.IGNORECASE)
-_START = re.compile(r"nccl_?(?:unique)?_?id|sizeof\(?\w*id\b|hostname|_id\b", re.IGNORECASE)
+_START = re.compile(r"nccl_?(?:unique)?_?id\b|&\s*\w*id\b|host_?name|host_?hash", re.IGNORECASE)
 _ROOT = re.compile(
     r"\( ?!? ?(?:\w+(?:\.|->))*\w*(?:rank|pe|me|id)\w* ?\)|.*\w*(?:rank|pe|me|id)\w* ?== ?0.*"
     r"|.*0 ?== ?\w+.*",
@@ -45,7 +45,13 @@ _ROOT = re.compile(
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)[uUlLzZ]*")
 _WORD = re.compile(r"\w+|[^\s\w]")
 _LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
-_SKIPPED = {"comment", "string_literal", "raw_string_literal", "preproc_def", "preproc_function_def"}
+_SKIPPED = {
+    "comment",
+    "string_literal",
+    "raw_string_literal",
+    "preproc_def",
+    "preproc_function_def",
+}
 _CLASSES = {"class_specifier", "struct_specifier", "union_specifier"}
 _EXPECTING = {"EXPECT_CALL", "ON_CALL"}  # GoogleMock: the second argument is an expected call
 _GRID = "MPI_Cart_create"
@@ -112,25 +118,25 @@ def _read(unit: Unit, headers: Mapping[str, Unit]) -> FileFindings:
         for name in dict.fromkeys(unit.includes)
         if (name.rpartition(".")[0] or name) not in quiet and name.split("/")[-1] not in headers
     )
-    macros = wanted_macros(included_macros(unit, headers))
-    if not any(word in macros or is_wanted(word) for word in unit.words):
+    macros = included_macros(unit, headers)
+    wanted = wanted_macros(macros)
+    if not any(word in wanted or is_wanted(word) for word in unit.words):
         return FileFindings(headers=unknown)
-    file = _File(macros)
+    file = _File(macros, wanted)
     file.read(parse(unit.text), Place())
     uses = file.uses()
     grids = [file.grid(call) for call in file.called if call.name == _GRID]
     grid = union(grids) if grids else grid_of_names(unit.text) if uses else ""
-    return FileFindings(
-        uses, grid, count_words(unit.text), *file.doubts(), headers=unknown
-    )
+    return FileFindings(uses, grid, count_words(unit.text), *file.doubts(), headers=unknown)
 
 
 class _File:
     """A file while it is read."""
 
-    def __init__(self, macros: Mapping[str, Macro]) -> None:
+    def __init__(self, macros: Mapping[str, Sequence[Macro]], wanted: set[str]) -> None:
         self.called: list[Called] = []
         self._macros = macros
+        self._wanted = wanted
         self._expansions = 0
         self._aliases: dict[str, str] = {}
         self._settings: dict[tuple[str, str], list[str]] = {}  # "" is a value that does not show
@@ -195,7 +201,9 @@ class _File:
             name = self._declare(node, node.child_by_field_name("declarator"), defined=True)
             self._functions.append(name)
             self._group = None
-            return [(child, Place(name, line=place.line, depth=place.depth)) for child in node.children]
+            return [
+                (child, Place(name, line=place.line, depth=place.depth)) for child in node.children
+            ]
         if node.type in ("declaration", "field_declaration"):
             self._declare(node, node.child_by_field_name("declarator"), defined=False)
         elif node.type in ("init_declarator", "assignment_expression"):
@@ -206,7 +214,7 @@ class _File:
             return self._branch(node, place)
         elif node.type == "call_expression":
             return self._call(node, place)
-        elif node.type == "identifier" and text_of(node) in self._macros:
+        elif node.type == "identifier" and text_of(node) in self._wanted:
             self._expand(node, text_of(node), (), place)
         return inside
 
@@ -215,7 +223,9 @@ class _File:
         once = node.type == "do_statement" and test in ("0", "false")
         for one in (node.child_by_field_name("initializer"), node.child_by_field_name("update")):
             for part in below(one) if one else ():
-                name = text_of(part.child_by_field_name("declarator") or part.child_by_field_name("left"))
+                name = text_of(
+                    part.child_by_field_name("declarator") or part.child_by_field_name("left")
+                )
                 if name:
                     self._settings.setdefault((place.function, name), []).append("")
         inner = replace(place, loops=place.loops + (not once))
@@ -226,13 +236,13 @@ class _File:
         condition = node.child_by_field_name("condition")
         test = text_of(condition)
         rooted = bool(node.type == "if_statement" and _ROOT.fullmatch(test[:200]))
-        never = test.strip("() ") in ("0", "false")
+        never, always = test.strip("() ") in ("0", "false"), test.strip("() ") in ("1", "true")
         alternative = node.child_by_field_name("alternative")
         inner = replace(place, rooted=place.rooted or rooted)
         return [
             (child, place if child == alternative else inner)
             for child in node.children
-            if child == alternative or not never
+            if (not always if child == alternative else not never)
         ]
 
     def _call(self, node: "Node", place: Place) -> "list[tuple[Node, Place]]":
@@ -244,13 +254,19 @@ class _File:
             return []
         if name in ("ncclGroupStart", "ncclGroupEnd"):
             self._group = place if name == "ncclGroupStart" else None
-        elif name in self._macros:
+        elif name in self._wanted:
             self._expand(node, name, given, place)
+            return []
+        elif name in self._macros and all(one.drops_all() for one in self._macros[name]):
             return []
         elif is_wanted(name):
             # A loop within a group of NCCL calls goes over GPUs, not over time.
-            around = self._group if self._group and self._group.function == place.function else place
-            self.called.append(Called(name, given, at.start_byte if not place.line else -1, line, around))
+            around = (
+                self._group if self._group and self._group.function == place.function else place
+            )
+            self.called.append(
+                Called(name, given, at.start_byte if not place.line else -1, line, around)
+            )
         elif name in self._aliases:
             self.called.append(Called(self._aliases[name], given, at.start_byte, line, place))
         elif name:
@@ -261,12 +277,14 @@ class _File:
 
     def _expand(self, node: "Node", name: str, given: Sequence[str], place: Place) -> None:
         """Read what a macro stands for, as if it were written where it is used."""
-        self._expansions += 1
-        if place.depth < _DEEPEST and self._expansions < _MOST_EXPANSIONS:
-            text = f"void {place.function or '_'}() {{ {expanded(self._macros[name], given)}; }}"
-            line = place.line or node.start_point[0] + 1
-            inner = replace(place, line=line, depth=place.depth + 1)
-            body = next((one for one in below(parse(text)) if one.type == "compound_statement"), None)
+        line = place.line or node.start_point[0] + 1
+        inner = replace(place, line=line, depth=place.depth + 1)
+        for macro in self._macros[name]:
+            self._expansions += 1
+            if place.depth >= _DEEPEST or self._expansions > _MOST_EXPANSIONS:
+                return
+            root = parse(f"void _() {{ {expanded(macro, given)}; }}")
+            body = next((one for one in below(root) if one.type == "compound_statement"), None)
             if body:
                 self.read(body, inner)
 
@@ -288,8 +306,12 @@ class _File:
         while declarator and declarator.type not in ("identifier", "field_identifier"):
             function = declarator if declarator.type == "function_declarator" else function
             parts = declarator.child_by_field_name("declarator")
-            declarator = parts or declarator.child_by_field_name("name") or next(
-                (one for one in declarator.named_children if "declarator" in one.type), None
+            declarator = (
+                parts
+                or declarator.child_by_field_name("name")
+                or next(
+                    (one for one in declarator.named_children if "declarator" in one.type), None
+                )
             )
         name = text_of(declarator)
         around = node.parent
@@ -334,7 +356,7 @@ class _File:
         """Return the value of a product of numbers, or of a name with one such value; else None."""
         if not text.isidentifier():
             return _product(text)
-        texts = [
+        texts = [one.body for one in self._macros.get(text, ())] + [
             one
             for function in {"", call.place.function}
             for one in self._settings.get((function, text), [])

@@ -39,6 +39,7 @@ class Names(Record):
         roots: Python packages whose names are followed.
         loose: object that an unknown receiver of a particular method is taken for, by package.
         methods: those methods.
+        doubted: methods that are not taken for calls on such an object, but leave a doubt.
         quiet_modules: Python packages that move nothing between GPUs, or only by known names.
         quiet_headers: headers, without their endings, of which the same holds.
         subgroups: functions after which a collective may join only some ranks.
@@ -51,6 +52,7 @@ class Names(Record):
     roots: frozenset[str]
     loose: Mapping[str, str]
     methods: frozenset[str]
+    doubted: frozenset[str]
     quiet_modules: frozenset[str]
     quiet_headers: frozenset[str]
     subgroups: frozenset[str]
@@ -66,6 +68,7 @@ def names() -> Names:
     like = data["c"].pop("like")
     loose = data["loose"]
     methods = frozenset(loose.pop("names").split())
+    doubted = frozenset(loose.pop("doubted").split())
     followed = {prefix.partition(".")[0] for family in families for prefix in family.within}
     starters = frozenset((data["starters"] + " " + data["c_starters"]).split())
     roots = followed | {"functools", "sys", "typing", *(name.split(".")[0] for name in starters)}
@@ -77,6 +80,7 @@ def names() -> Names:
         frozenset(roots),
         loose,
         methods,
+        doubted,
         frozenset(data["quiet_modules"].split()) | (roots - unknown),
         frozenset(data["quiet_headers"].split()),
         frozenset(data["subgroups"].split()),
@@ -129,12 +133,8 @@ def _family(part: Mapping[str, Any]) -> Family:
     return Family(part["shown"], tuple(part["within"]), _interfaces(lists, _PEER_KEYWORDS))
 
 
-def _interfaces(
-    lists: Mapping[str, str], keywords: tuple[str, ...]
-) -> dict[str, Interface]:
-    return {
-        name: _interface(key, keywords) for key, text in lists.items() for name in text.split()
-    }
+def _interfaces(lists: Mapping[str, str], keywords: tuple[str, ...]) -> dict[str, Interface]:
+    return {name: _interface(key, keywords) for key, text in lists.items() for name in text.split()}
 
 
 def _interface(key: str, keywords: tuple[str, ...]) -> Interface:

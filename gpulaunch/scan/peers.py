@@ -17,8 +17,12 @@ _LAST = re.compile(
     re.IGNORECASE,
 )
 _STEP_AROUND = re.compile(r"[+-] 1\b|\b1 \+")
-_NO_PEER = re.compile(r"(.* )?(MPI_)?PROC_NULL|- 1|None|(self \. )?_?(my_?)?(world_?)?rank|mype")
-_NEIGHBOUR = re.compile(r"(self \. )?\w*(next|prev)(?![a-z])\w*( \( .* \))?|.* \. \w*(next|prev)\w*( \( .* \))?")
+_NO_PEER = re.compile(
+    r"(.* )?(MPI_)?PROC_NULL|- 1|None|(self \. )?_?(my_?)?(world_?)?rank|mype|.*[gG]et_rank \( .*\)"
+)
+_NEIGHBOUR = re.compile(
+    r"(self \. )?\w*(next|prev)(?![a-z])\w*( \( .* \))?|.* \. \w*(next|prev)\w*( \( .* \))?"
+)
 _AXIS = re.compile(r"\b_?(?:n_?)?(?:procs?|ranks?)_?([xyz])\b", re.IGNORECASE)
 _PIPELINE = re.compile(r"pipeline|[a-z_]stage|stage_", re.IGNORECASE)
 _RING_WORD = re.compile(r"\bring|_ring|[a-z]Ring|Ring[A-Z]")
@@ -60,7 +64,9 @@ def pattern_of_choices(expressions: Sequence[Sequence[Words]], *, pair: bool) ->
     if pair:
         return pattern_of_peers([choices[0] for choices in expressions], pair=True)
     found = [
-        _union_of_choice([pattern_of_peer(words) for words in choices]) for choices in expressions
+        _union_of_choice([pattern_of_peer(words) for words in choices])
+        or ("chain" if all(_NEIGHBOUR.fullmatch(" ".join(words)) for words in choices) else "")
+        for choices in expressions
     ]
     return "" if "" in found or not found else union(found)
 
@@ -89,7 +95,7 @@ def pattern_of_peer(words: Words) -> str:
         return "star"
     if "%" in words:
         return "ring" if _STEP_AROUND.search(text) else ""
-    return "chain" if _STEP.fullmatch(text) or _NEIGHBOUR.fullmatch(text) else ""
+    return "chain" if _STEP.fullmatch(text) else ""
 
 
 def grid_of_names(text: str) -> str:

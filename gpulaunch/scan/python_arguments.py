@@ -119,13 +119,13 @@ def _choices(expression: ast.expr, settings: Settings) -> list[Words]:
 
 def _possible_values(expression: ast.expr, settings: Settings) -> Sequence[ast.expr | None]:
     """Return the values of a variable, but for those that it is itself a part of."""
-    name = last_name(expression)
+    name, known = last_name(expression), settings(expression)
+    if len(known) > _MOST_SETTINGS:
+        return [expression]
     found = [
-        one
-        for one in settings(expression)
-        if one is None or name not in [last_name(part) for part in _names(one)]
+        one for one in known if one is None or name not in [last_name(part) for part in _names(one)]
     ]
-    return found if 0 < len(found) <= _MOST_SETTINGS else [expression]
+    return found or [expression]
 
 
 def _names(expression: ast.expr) -> list[ast.expr]:

@@ -11,7 +11,13 @@ from gpulaunch.records import replace
 from gpulaunch.scan.call import Amount, Doubt, FileFindings, Interface, Use
 from gpulaunch.scan.interfaces import names, python_interface
 from gpulaunch.scan.peers import count_words, grid_of_names
-from gpulaunch.scan.python_arguments import amount_of, argument, grid_pattern, is_alone, peers_pattern
+from gpulaunch.scan.python_arguments import (
+    amount_of,
+    argument,
+    grid_pattern,
+    is_alone,
+    peers_pattern,
+)
 from gpulaunch.scan.python_values import NOTHING, Facts, Scope, Values, elements, limited
 from gpulaunch.scan.repeats import repeating
 
@@ -29,8 +35,14 @@ _PYTHON_2 = re.compile(
 _ASKERS = {"isinstance", "issubclass", "hasattr", "getattr", "setattr", "callable", "print", "type"}
 _LEAVERS = {"sys.exit()", "os._exit()", "os.abort()", "exit", "quit"}
 _SHARDINGS = {"in_shardings", "out_shardings", "in_axis_resources", "out_axis_resources"}
-_WRAPPERS = ("functools.partial", "functools.wraps", "jax.", "torch.compile", "torch.jit.script",
-             "tensorflow.function")
+_WRAPPERS = (
+    "functools.partial",
+    "functools.wraps",
+    "jax.",
+    "torch.compile",
+    "torch.jit.script",
+    "tensorflow.function",
+)
 _LOOPING = ("jax.lax.scan", "jax.lax.fori_loop", "jax.lax.while_loop", "jax.lax.map")
 _BY_COMPILER = Interface("all_to_all", "each", "guess")
 _BY_ROOT, _BY_ANY = frozenset({"root"}), frozenset({"any"})  # who calls a function
@@ -251,7 +263,9 @@ class _Reader:
             for path in self.value(one):
                 if not isinstance(one, ast.Call):
                     self._note(path, one, None)
-        return any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in node.decorator_list)
+        return any(
+            isinstance(one, ast.Name) and one.id == "staticmethod" for one in node.decorator_list
+        )
 
     def _classdef(self, node: ast.ClassDef) -> None:
         self._decorators(node)
@@ -325,12 +339,13 @@ class _Reader:
     def _attribute(self, node: ast.Attribute) -> Values:
         owners = self.value(node.value)
         found = limited(one for owner in owners for one in self._member(owner, node.attr))
-        if not owners and node.attr in names().methods:
-            found = limited(
-                f"{owner}.{node.attr}"
-                for module, owner in names().loose.items()
-                if module in self.imported
-            )
+        known = names()
+        if not owners and (node.attr in known.methods or node.attr in known.doubted):
+            loose = [one for module, one in known.loose.items() if module in self.imported]
+            if node.attr in known.methods:
+                found = limited(f"{one}.{node.attr}" for one in loose)
+            if not found:
+                self.unseen["likely", f"{node.attr}: of what object is not known"] = None
         return found
 
     def _member(self, owner: str, name: str) -> Iterator[str]:
@@ -383,7 +398,9 @@ class _Reader:
         self.scope = outer
         return NOTHING
 
-    def _listcomp(self, node: ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp) -> Values:
+    def _listcomp(
+        self, node: ast.ListComp | ast.GeneratorExp | ast.SetComp | ast.DictComp
+    ) -> Values:
         outer, self.scope = self.scope, self.facts.scope(node, self.scope)
         self.loops += 1
         for generator in node.generators:
@@ -453,7 +470,9 @@ class _Reader:
         """Note a call of a function, a class or an object of this file; yield the results."""
         if key.endswith("()"):
             for name in ("__call__", "forward"):
-                self.calls += [(self.function, one, self.loops > 0) for one in self._member(key, name)]
+                self.calls += [
+                    (self.function, one, self.loops > 0) for one in self._member(key, name)
+                ]
             return
         yield from self.facts.get("returned", key)
         called: Iterable[str] = (key,)
@@ -492,7 +511,9 @@ class _Reader:
         if not found or (call and is_alone(found[0], call)):
             return
         name, interface = found
-        pattern, amount = self._judge(name, interface, call, first) if call else (interface.pattern, "unknown")
+        pattern, amount = (
+            self._judge(name, interface, call, first) if call else (interface.pattern, "unknown")
+        )
         if pattern != "none":
             pattern = pattern or ("star" if self.rooted else "")
             line = node.end_lineno or 1

@@ -40,7 +40,9 @@ def scan_sources(
         (Call(file='a.py', line=1, api='torch.distributed.all_reduce', pattern='ring'),)
     """
     sources = list(files)
-    scanned = (part for file in sources for part in file.path.removesuffix(".py").split("/"))
+    scanned = [part for file in sources for part in file.path.removesuffix(".py").split("/")]
+    if len(sources) == 1:  # the rest of the package around a single file is not scanned
+        scanned = scanned[-1:]
     modules = frozenset([*scanned, *known_modules])
     others = [file for file in sources if not file.path.lower().endswith(PYTHON_ENDINGS)]
     readings = _read_others(others) if others else {}

@@ -76,20 +76,25 @@ def _keep_what_counts(found: Sequence[Found]) -> Sequence[Found]:
     What moves little, or once at the start, is left out beside calls that move more, and so is a
     wrapper for the case that another one does not apply.
     """
-    wrapped = any(use.interface.traffic == "gradients" and not use.interface.fallback for _, use, _ in found)
+    wrapped = any(
+        use.interface.traffic == "gradients" and not use.interface.fallback for _, use, _ in found
+    )
     kept = [one for one in found if not (wrapped and one[1].interface.fallback)]
     working = [one for one in kept if not (_is_small(one[1]) or _is_start(one[1]))]
+    often = [one for one in working if _is_often(one[1])]
+    if often:
+        working = [one for one in working if _is_often(one[1]) or one[1].repeats is None]
     return working or kept
 
 
 def _is_start(use: Use) -> bool:
     """Return whether a call hands out data once, at the start."""
-    once = use.repeats is False and _is_broadcast(use.name)
-    return use.interface.traffic == "setup" or once
+    broadcast = "bcast" in use.name.lower() or "broadcast" in use.name.lower()
+    return use.interface.traffic == "setup" or (use.repeats is False and broadcast)
 
 
-def _is_broadcast(name: str) -> bool:
-    return "bcast" in name.lower() or "broadcast" in name.lower()
+def _is_often(use: Use) -> bool:
+    return bool(use.repeats) or use.interface.traffic in ("gradients", "each")
 
 
 def _explain_union(counted: Sequence[Found], found: Sequence[Found]) -> list[str]:
@@ -100,7 +105,9 @@ def _explain_union(counted: Sequence[Found], found: Sequence[Found]) -> list[str
         reasons.append(f"{names} together: {together} is the smallest pattern that has all edges")
     left = [use.name for _, use, pattern in found if pattern not in patterns]
     if left:
-        reasons.append(f"little, at the start, or in a rare branch, so left out: {_join_first(left)}")
+        reasons.append(
+            f"little, at the start, or in a rare branch, so left out: {_join_first(left)}"
+        )
     return reasons
 
 
@@ -175,8 +182,7 @@ def _judge_confidence(
         reasons.append(("guess", "no file was understood"))
     for _, reading in readings:
         reasons += reading.doubts if found else reading.unseen
-    if not found:  # with calls, unknown imports are not mentioned: nearly every program has some
-        reasons += _doubt_unknown([reading for _, reading in readings])
+    reasons += _doubt_unknown([reading for _, reading in readings])
     return weakest(sure for sure, _ in reasons), list(
         dict.fromkeys(reason for _, reason in reasons)
     )
@@ -208,7 +214,8 @@ def _doubts_of(use: Use, grid: str) -> list[Doubt]:
     if use.name.endswith(_SETTERS):
         return []
     if use.pattern:
-        return [("likely", f"{use.name}: pattern by the peer that it names")]
+        sure = weakest([use.interface.sure, "likely"])
+        return [(sure, f"{use.name}: pattern by the peer that it names")]
     if grid:
         return [("likely", f"{use.name}: pattern by the process grid")]
     return [("guess", f"{use.name}: its peers are not known, taken to be all")]

@@ -89,9 +89,7 @@ def main() -> None:
     report(count)
 
 
-def judge(
-    name: str, found: Scan, label: tuple[bool, str, str], count: Counter[str]
-) -> None:
+def judge(name: str, found: Scan, label: tuple[bool, str, str], count: Counter[str]) -> None:
     """Count one program, and print it with --wrong if anything is wrong about it."""
     talks, patterns, sensitive = label
     right = found.pattern in patterns.split("|")

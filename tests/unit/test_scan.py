@@ -37,8 +37,14 @@ def labelled(name: str) -> Scan:
 
 @pytest.mark.parametrize("name", LABELS)
 def test_labelled_program(name: str) -> None:
-    """Calls, pattern and sensitivity of each labelled program are what its label says."""
+    """Calls, pattern and sensitivity of each labelled program are what its label says.
+
+    Where nothing is found, and that is not certain, nothing is said of the sensitivity either.
+    """
     found = labelled(name)
+    if not found.calls and found.confidence != "certain":
+        assert (found.sensitive, LABELS[name]["calls"]) == (None, [])
+        return
     calls = [[call.line, call.api, call.pattern] for call in found.calls]
     got = {
         "calls": calls,
