@@ -9,7 +9,7 @@ from gpulaunch.scan.interfaces import c_interface, names
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tree_sitter import Node
+    from gpulaunch.scan.c_parser import Node
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _DEFINITION = re.compile(

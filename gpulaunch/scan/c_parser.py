@@ -1,17 +1,20 @@
 """Parser of C, C++ and CUDA: tree-sitter with the grammar for CUDA, which contains the others."""
 
-from collections.abc import Iterator
 from functools import cache
 
 from gpulaunch.errors import UsageError
-from gpulaunch.typing import TYPE_CHECKING, Any
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tree_sitter import Node
+    from collections.abc import Iterator
+
+    from tree_sitter import Node, Parser
+
+__all__ = ["Node", "below", "parse", "text_of"]
 
 
 @cache
-def _parser() -> Any:
+def _parser() -> "Parser":
     try:
         import tree_sitter_cuda
         from tree_sitter import Language, Parser
@@ -28,8 +31,7 @@ def parse(text: str) -> "Node":
     Raises:
         UsageError: tree-sitter is not installed.
     """
-    root: Node = _parser().parse(text.encode("utf-8", "replace")).root_node
-    return root
+    return _parser().parse(text.encode("utf-8", "replace")).root_node
 
 
 def text_of(node: "Node | None") -> str:

@@ -1,7 +1,7 @@
 """Calls in C, C++ and CUDA that make GPUs communicate, found in the syntax tree."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from gpulaunch.profiles.pattern_union import union
@@ -29,7 +29,7 @@ from gpulaunch.scan.repeats import repeating
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tree_sitter import Node
+    from gpulaunch.scan.c_parser import Node
 
 SMALL_BYTES = 100_000
 """Calls that move less than this gain nothing from fast links (mapa-sc21 2.3, Figure 2a)."""
@@ -61,7 +61,7 @@ _MOST_EXPANSIONS = 1000  # in one file
 _DEEPEST = 6  # macros in macros
 
 
-class Place(Record):
+class CallSite(Record):
     """The surroundings of a node.
 
     Attributes:
@@ -94,7 +94,7 @@ class Called(Record):
     given: tuple[str, ...]
     at: int
     line: int
-    place: Place
+    place: CallSite
 
 
 def read_c_files(sources: Sequence[SourceFile]) -> dict[str, FileFindings]:
@@ -123,7 +123,7 @@ def _read(unit: Unit, headers: Mapping[str, Unit]) -> FileFindings:
     if not any(word in wanted or is_wanted(word) for word in unit.words):
         return FileFindings(headers=unknown)
     file = _File(macros, wanted)
-    file.read(parse(unit.text), Place())
+    file.read(parse(unit.text), CallSite())
     uses = file.uses()
     grids = [file.grid(call) for call in file.called if call.name == _GRID]
     grid = union(grids) if grids else grid_of_names(unit.text) if uses else ""
@@ -141,11 +141,11 @@ class _File:
         self._aliases: dict[str, str] = {}
         self._settings: dict[tuple[str, str], list[str]] = {}  # "" is a value that does not show
         self._functions: list[str] = []
-        self._entered: list[tuple[str, str, Place]] = []  # caller, callee
+        self._entered: list[tuple[str, str, CallSite]] = []  # caller, callee
         self._hidden: list[tuple[str, int, int]] = []  # name that the file declares, and where
-        self._group: Place | None = None
+        self._group: CallSite | None = None
 
-    def read(self, root: "Node", place: Place) -> None:
+    def read(self, root: "Node", place: CallSite) -> None:
         """Read a node and all below it, in order."""
         left = [(root, place)]
         while left:
@@ -194,7 +194,7 @@ class _File:
             tuple(("likely", f"{one}: {unseen}") for one in called if one in names().starters),
         )
 
-    def _enter(self, node: "Node", place: Place) -> "list[tuple[Node, Place]]":
+    def _enter(self, node: "Node", place: CallSite) -> "list[tuple[Node, CallSite]]":
         """Take note of a node; return what is to be read in it, with the surroundings."""
         inside = [(child, place) for child in node.children]
         if node.type == "function_definition":
@@ -202,7 +202,8 @@ class _File:
             self._functions.append(name)
             self._group = None
             return [
-                (child, Place(name, line=place.line, depth=place.depth)) for child in node.children
+                (child, CallSite(name, line=place.line, depth=place.depth))
+                for child in node.children
             ]
         if node.type in ("declaration", "field_declaration"):
             self._declare(node, node.child_by_field_name("declarator"), defined=False)
@@ -218,7 +219,7 @@ class _File:
             self._expand(node, text_of(node), (), place)
         return inside
 
-    def _loop(self, node: "Node", place: Place) -> "list[tuple[Node, Place]]":
+    def _loop(self, node: "Node", place: CallSite) -> "list[tuple[Node, CallSite]]":
         test = text_of(node.child_by_field_name("condition")).strip("()")
         once = node.type == "do_statement" and test in ("0", "false")
         for one in (node.child_by_field_name("initializer"), node.child_by_field_name("update")):
@@ -232,7 +233,7 @@ class _File:
         body = node.child_by_field_name("body")
         return [(child, inner if child == body else place) for child in node.children]
 
-    def _branch(self, node: "Node", place: Place) -> "list[tuple[Node, Place]]":
+    def _branch(self, node: "Node", place: CallSite) -> "list[tuple[Node, CallSite]]":
         condition = node.child_by_field_name("condition")
         test = text_of(condition)
         rooted = bool(node.type == "if_statement" and _ROOT.fullmatch(test[:200]))
@@ -245,7 +246,7 @@ class _File:
             if (not always if child == alternative else not never)
         ]
 
-    def _call(self, node: "Node", place: Place) -> "list[tuple[Node, Place]]":
+    def _call(self, node: "Node", place: CallSite) -> "list[tuple[Node, CallSite]]":
         name, at = _function_name(node)
         given = tuple(arguments(node))
         inside = [(child, place) for child in node.children if child.type == "argument_list"]
@@ -275,7 +276,7 @@ class _File:
             inside = [(child, place) for child in node.children]
         return inside
 
-    def _expand(self, node: "Node", name: str, given: Sequence[str], place: Place) -> None:
+    def _expand(self, node: "Node", name: str, given: Sequence[str], place: CallSite) -> None:
         """Read what a macro stands for, as if it were written where it is used."""
         line = place.line or node.start_point[0] + 1
         inner = replace(place, line=line, depth=place.depth + 1)
@@ -288,7 +289,7 @@ class _File:
             if body:
                 self.read(body, inner)
 
-    def _set(self, node: "Node", place: Place) -> None:
+    def _set(self, node: "Node", place: CallSite) -> None:
         """Note what a variable is set to, or that it is another name of a function."""
         target = node.child_by_field_name("declarator") or node.child_by_field_name("left")
         name, value = text_of(target).lstrip("*& "), node.child_by_field_name("value")

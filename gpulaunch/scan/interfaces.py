@@ -9,13 +9,15 @@ from functools import cache
 from gpulaunch.profiles.confidence import CONFIDENCES
 from gpulaunch.records import Record
 from gpulaunch.scan.call import TRAFFICS, Interface
-from gpulaunch.typing import Any
+from gpulaunch.typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _PEER_KEYWORDS = ("dst", "src", "dest", "source", "perm", "peer", "group_dst", "group_src")
 _NONBLOCKING = re.compile(r"(MPI_)?I([a-z]\w+)")
 
 
-class Family(Record):
+class PythonPackage(Record):
     """Functions and classes of one Python package.
 
     Attributes:
@@ -29,7 +31,7 @@ class Family(Record):
     names: Mapping[str, Interface]
 
 
-class Names(Record):
+class KnownNames(Record):
     """All names that are known.
 
     Attributes:
@@ -44,9 +46,12 @@ class Names(Record):
         quiet_headers: headers, without their endings, of which the same holds.
         subgroups: functions after which a collective may join only some ranks.
         starters: functions that run code that the scan does not see.
+        wrappers: beginnings of the names of functions that return the function they are given.
+        looping: functions that call a function over and over.
+        each_iteration: names of methods that run in each iteration.
     """
 
-    families: tuple[Family, ...]
+    families: tuple[PythonPackage, ...]
     functions: Mapping[str, Interface]
     like: tuple[tuple[re.Pattern[str], Interface], ...]
     roots: frozenset[str]
@@ -57,10 +62,13 @@ class Names(Record):
     quiet_headers: frozenset[str]
     subgroups: frozenset[str]
     starters: frozenset[str]
+    wrappers: tuple[str, ...]
+    looping: frozenset[str]
+    each_iteration: frozenset[str]
 
 
 @cache
-def names() -> Names:
+def names() -> KnownNames:
     """Return the names of the data file."""
     with open(os.path.join(os.path.dirname(__file__), "interfaces.toml"), "rb") as file:
         data = tomllib.load(file)
@@ -73,7 +81,7 @@ def names() -> Names:
     starters = frozenset((data["starters"] + " " + data["c_starters"]).split())
     roots = followed | {"functools", "sys", "typing", *(name.split(".")[0] for name in starters)}
     unknown = {*data["unknown_modules"].split()}
-    return Names(
+    return KnownNames(
         families,
         _interfaces(data["c"], ()),
         tuple((re.compile(text), _interface(key, ())) for key, text in like.items()),
@@ -85,6 +93,9 @@ def names() -> Names:
         frozenset(data["quiet_headers"].split()),
         frozenset(data["subgroups"].split()),
         starters,
+        tuple(data["wrappers"].split()),
+        frozenset(data["looping"].split()),
+        frozenset(data["each_iteration"].split()),
     )
 
 
@@ -123,14 +134,14 @@ def c_interface(name: str) -> Interface | None:
         full = f"MPI_{nonblocking[2].capitalize()}" if nonblocking else short
         return known.functions.get(name) or known.functions.get(full)
     found = known.functions.get(name)
-    if found or "nvshmem" not in name and "nccl" not in name.lower():
+    if found or ("nvshmem" not in name and "nccl" not in name.lower()):
         return found
     return next((one for pattern, one in known.like if pattern.fullmatch(name)), None)
 
 
-def _family(part: Mapping[str, Any]) -> Family:
+def _family(part: Mapping[str, Any]) -> PythonPackage:
     lists = {key: text for key, text in part.items() if key not in ("shown", "within")}
-    return Family(part["shown"], tuple(part["within"]), _interfaces(lists, _PEER_KEYWORDS))
+    return PythonPackage(part["shown"], tuple(part["within"]), _interfaces(lists, _PEER_KEYWORDS))
 
 
 def _interfaces(lists: Mapping[str, str], keywords: tuple[str, ...]) -> dict[str, Interface]:
@@ -154,5 +165,5 @@ def _interface(key: str, keywords: tuple[str, ...]) -> Interface:
     )
 
 
-def _one_of(words: Sequence[str], known: Sequence[str]) -> Any:
-    return next((word for word in words if word in known), None)
+def _one_of(words: Sequence[str], known: Sequence[T]) -> T | None:
+    return next((one for one in known if one in words), None)

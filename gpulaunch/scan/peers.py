@@ -99,7 +99,7 @@ def pattern_of_peer(words: Words) -> str:
 
 
 def grid_of_names(text: str) -> str:
-    """Return the pattern of a grid of ranks that variables such as `nproc_x` tell of; "" for none."""
+    """Return the pattern of a grid that variables such as `nproc_x` tell of; "" if none do."""
     axes = {found[1].lower() for found in _AXIS.finditer(text)}
     return {"xy": "stencil_2d", "xyz": "stencil_3d"}.get("".join(sorted(axes)), "")
 

@@ -1,4 +1,4 @@
-"""Possible values of names and expressions in a Python program, whatever the order of statements."""
+"""Possible values of names in a Python program, whatever the order of its statements."""
 # pure: decides on plain values
 
 import ast

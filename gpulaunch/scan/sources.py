@@ -12,9 +12,9 @@ def scan_sources(
 ) -> Scan:
     """Find the calls that make GPUs communicate, without running or compiling anything.
 
-    Python is read as a syntax tree, C, C++ and CUDA by tree-sitter; an import, a comment, a string or a
-    declaration is no call. No contents of a file make this fail: what cannot be understood becomes
-    a warning.
+    Python is read as a syntax tree, C, C++ and CUDA by tree-sitter; an import, a comment, a string
+    or a declaration is no call. No contents of a file make this fail: what cannot be understood
+    becomes a warning.
 
     Args:
         files: files of one program; their endings tell the language.

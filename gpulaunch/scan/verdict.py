@@ -54,7 +54,7 @@ def verdict(readings: Sequence[tuple[str, FileFindings]], unread: Sequence[str])
 
 
 def _pattern_of(use: Use, reading: FileFindings, grid: str) -> str:
-    """Return the pattern of one call: its own, that of a grid, what words hint at, or all-to-all."""
+    """Return the pattern of one call: its own, a grid's, what words hint at, or all-to-all."""
     if use.pattern:
         return use.pattern
     if use.name.endswith("batch_isend_irecv"):
