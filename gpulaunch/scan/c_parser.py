@@ -8,9 +8,8 @@ from gpulaunch.typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tree_sitter import Node, Parser
-
-__all__ = ["Node", "below", "parse", "text_of"]
+    from tree_sitter import Node as Node  # noqa: PLC0414 - read by the files beside this one
+    from tree_sitter import Parser
 
 
 @cache

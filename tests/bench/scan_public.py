@@ -2,17 +2,18 @@
 
 Run with `python tests/bench/scan_public.py [FOLDER] [--wrong]`. FOLDER holds the programs as
 NAME/PATH or OWNER/NAME/PATH; what is missing there is fetched into it by its address. Without a
-FOLDER a temporary one is used. The labels are in scan_public.toml.
+FOLDER a temporary one is used. The labels are in
+scan_public.toml and scan_held_back.toml.
 """
 
 import io
-import os
 import sys
 import tarfile
 import tempfile
 import tomllib
 import urllib.request
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpulaunch.errors import GpulaunchError
@@ -20,7 +21,8 @@ from gpulaunch.scan.call import Scan
 from gpulaunch.scan.source_files import read_sources
 from gpulaunch.scan.sources import scan_sources
 
-LABELS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
+SETS = ("scan_public.toml", "scan_held_back.toml")
+Label = tuple[bool, str, str]
 RARE = ("chain", "star", "stencil", "none")
 GOALS = {
     "recall": 0.90,
@@ -73,8 +75,16 @@ def scanned(path: Path) -> Scan | None:
 def main() -> None:
     arguments = [one for one in sys.argv[1:] if one != "--wrong"]
     folder = Path(arguments[0] if arguments else tempfile.mkdtemp())
+    for name in SETS:
+        print(f"\n{name}")
+        labels = tomllib.loads(Path(__file__).with_name(name).read_text())
+        report(judged(labels, folder))
+
+
+def judged(programs: Mapping[str, Mapping[str, Label]], folder: Path) -> Counter[str]:
+    """Return the counts of all programs that are in the folder, or can be fetched into it."""
     count = Counter[str]()
-    for address, labels in LABELS.items():
+    for address, labels in programs.items():
         home = folder / address.replace("==", "@").split("@")[0]
         missing = [path for path in labels if not (home / path).exists()]
         if missing:
@@ -85,11 +95,11 @@ def main() -> None:
         for path, (talks, patterns, sensitive) in labels.items():
             found = scanned(home / path) if (home / path).exists() else None
             if found:
-                judge(f"{os.fspath(home.name)}/{path}", found, (talks, patterns, sensitive), count)
-    report(count)
+                judge(f"{home.name}/{path}", found, (talks, patterns, sensitive), count)
+    return count
 
 
-def judge(name: str, found: Scan, label: tuple[bool, str, str], count: Counter[str]) -> None:
+def judge(name: str, found: Scan, label: Label, count: Counter[str]) -> None:
     """Count one program, and print it with --wrong if anything is wrong about it."""
     talks, patterns, sensitive = label
     right = found.pattern in patterns.split("|")
