@@ -9,6 +9,9 @@ from gpulaunch.profiles.pattern_union import union
 Words = Sequence[str]
 """An expression as tokens, in the notation of C or of Python."""
 
+NEIGHBOUR = "neighbour"
+"""Pattern of peers of which the name alone tells: `next_rank`; a chain, or a ring."""
+
 _LONGEST = 100  # words
 _STEP = re.compile(r"[\w. ()]+ [+-] 1|1 \+ [\w. ()]+|[\w. ()]+ \^ 1")
 _LAST = re.compile(
@@ -63,10 +66,12 @@ def pattern_of_choices(expressions: Sequence[Sequence[Words]], *, pair: bool) ->
     """
     if pair:
         return pattern_of_peers([choices[0] for choices in expressions], pair=True)
+    if expressions and all(
+        _NEIGHBOUR.fullmatch(" ".join(words)) for choices in expressions for words in choices
+    ):
+        return NEIGHBOUR
     found = [
-        _union_of_choice([pattern_of_peer(words) for words in choices])
-        or ("chain" if all(_NEIGHBOUR.fullmatch(" ".join(words)) for words in choices) else "")
-        for choices in expressions
+        _union_of_choice([pattern_of_peer(words) for words in choices]) for choices in expressions
     ]
     return "" if "" in found or not found else union(found)
 

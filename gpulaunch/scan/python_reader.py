@@ -128,7 +128,8 @@ class _Reader(Expressions):
     def _importfrom(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
         root = "" if node.level else module.partition(".")[0]
-        self.imported += [root] if root else []
+        # Of a relative import nothing is known, either, if what it names is not scanned.
+        self.imported += [root] if root else [module or one.name for one in node.names[:1]]
         for alias in node.names:
             known = root in names().roots
             full = f"{module}.{alias.name}" if known else ""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from gpulaunch.profiles.confidence import Confidence, weakest
 from gpulaunch.profiles.pattern_union import union
 from gpulaunch.scan.call import Call, Doubt, FileFindings, Scan, Use
+from gpulaunch.scan.peers import NEIGHBOUR
 
 _ASSUMED = "all_to_all"  # pattern of a job of which nothing is known (mapa-sc21 3.1)
 _MOST_SHOWN = 3
@@ -55,6 +56,9 @@ def verdict(readings: Sequence[tuple[str, FileFindings]], unread: Sequence[str])
 
 def _pattern_of(use: Use, reading: FileFindings, grid: str) -> str:
     """Return the pattern of one call: its own, a grid's, what words hint at, or all-to-all."""
+    pipelines, rings = reading.words
+    if use.pattern == NEIGHBOUR:
+        return "ring" if rings > pipelines else "chain"
     if use.pattern:
         return use.pattern
     if use.name.endswith("batch_isend_irecv"):
@@ -64,7 +68,6 @@ def _pattern_of(use: Use, reading: FileFindings, grid: str) -> str:
             if other.name.endswith((".isend", ".irecv"))
         ]
         return union(queued) if queued else _ASSUMED
-    pipelines, rings = reading.words
     if grid or max(pipelines, rings) < _HINT:
         return grid or _ASSUMED
     return "chain" if pipelines > rings else "ring"
@@ -213,9 +216,9 @@ def _doubts_of(use: Use, grid: str) -> list[Doubt]:
         return [(use.interface.sure, f"{use.name}: depends on how it is set up")]
     if use.name.endswith(_SETTERS):
         return []
-    if use.pattern:
+    if use.pattern and use.pattern != NEIGHBOUR:
         sure = weakest([use.interface.sure, "likely"])
         return [(sure, f"{use.name}: pattern by the peer that it names")]
     if grid:
         return [("likely", f"{use.name}: pattern by the process grid")]
-    return [("guess", f"{use.name}: its peers are not known, taken to be all")]
+    return [("guess", f"{use.name}: its peers are not known")]
