@@ -36,6 +36,7 @@ class KnownNames(Record):
 
     Attributes:
         families: Python packages.
+        words: the names in them, without which a file of Python has no call.
         functions: functions of C.
         like: regular expressions of further functions of C.
         roots: Python packages whose names are followed.
@@ -52,6 +53,7 @@ class KnownNames(Record):
     """
 
     families: tuple[PythonPackage, ...]
+    words: frozenset[str]
     functions: Mapping[str, Interface]
     like: tuple[tuple[re.Pattern[str], Interface], ...]
     roots: frozenset[str]
@@ -83,6 +85,7 @@ def names() -> KnownNames:
     unknown = {*data["unknown_modules"].split()}
     return KnownNames(
         families,
+        frozenset(name for family in families for name in family.names) | methods | {"jit"},
         _interfaces(data["c"], ()),
         tuple((re.compile(text), _interface(key, ())) for key, text in like.items()),
         frozenset(roots),
@@ -99,6 +102,7 @@ def names() -> KnownNames:
     )
 
 
+@cache
 def python_interface(path: str) -> tuple[str, Interface] | None:
     """Return the name under which a function or class is shown, and what is known of it.
 

@@ -104,7 +104,7 @@ class Expressions:
         return found
 
     def _name(self, node: ast.Name) -> Values:
-        found = self.scope.lookup(node.id)
+        found = self.facts.lookup(self.scope, node.id)
         if found is None:
             found = limited(f"{one}.{node.id}" for one in self.facts.get("wildcard", ""))
         return found
@@ -190,7 +190,7 @@ class Expressions:
 
     def _call(self, node: ast.Call) -> Values:
         asker = node.func.id if isinstance(node.func, ast.Name) else ""
-        asker = asker if asker and self.scope.lookup(asker) is None else ""
+        asker = asker if asker and self.facts.lookup(self.scope, asker) is None else ""
         functions = self.value(node.func)
         given = [self.value(one) for one in node.args]
         named = [(one.arg or "", self.value(one.value)) for one in node.keywords]

@@ -16,6 +16,7 @@ from gpulaunch.scan.python_values import NOTHING, Facts, elements
 from gpulaunch.scan.repeats import repeating
 
 _MOST_PASSES = 6
+_WORD = re.compile(r"[A-Za-z_]\w*")
 _ROOT = re.compile(
     r"(?:.*\b)?\w*(?:rank|pe|me|id)\w*(?:\(\))? == 0|0 == \w+|not \w*(?:rank|pe|me|id)\w*(?:\(\))?",
     re.IGNORECASE,
@@ -57,8 +58,10 @@ def read_python(path: str, text: str, known: frozenset[str]) -> FileFindings:
 def _read(tree: ast.Module, text: str, known: frozenset[str]) -> FileFindings:
     """Read a module, and again while names, parameters or results get new values."""
     facts = Facts()
-    for _ in range(_MOST_PASSES):
-        facts.grown = False
+    # Without a word that matters there is nothing to follow through names.
+    passes = 1 if names().words.isdisjoint(_WORD.findall(text)) else _MOST_PASSES
+    for _ in range(passes):
+        facts.start()
         reader = _Reader(facts, tree)
         reader.run(tree.body)
         if not facts.grown:
@@ -104,8 +107,10 @@ class _Reader(Expressions):
             if isinstance(node, (ast.Return, ast.Raise, ast.Break, ast.Continue)):
                 return
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                text = ast.unparse(node.value.func)
-                if f"{text}()" in _LEAVERS or (text in _LEAVERS and not self.scope.lookup(text)):
+                text = self.facts.text(node.value.func)
+                if f"{text}()" in _LEAVERS or (
+                    text in _LEAVERS and not self.facts.lookup(self.scope, text)
+                ):
                     return
 
     def read(self, node: ast.AST) -> None:
@@ -167,7 +172,7 @@ class _Reader(Expressions):
         self.value(node.test)
         truth = _constant(node.test)
         if truth is not False:
-            rooted = bool(_ROOT.fullmatch(ast.unparse(node.test)[:200]))
+            rooted = bool(_ROOT.fullmatch(self.facts.text(node.test)[:200]))
             self.rooted += rooted
             self.run(node.body)
             self.rooted -= rooted

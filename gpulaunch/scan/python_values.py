@@ -21,6 +21,8 @@ _LONGEST = 200  # characters
 def limited(values: Iterable[str]) -> Values:
     """Return the values, without those too long or too many to be worth following."""
     kept = {value for value in values if len(value) <= _LONGEST}
+    if len(kept) <= _MOST_VALUES:
+        return frozenset(kept)
     return frozenset(sorted(kept)[:_MOST_VALUES])
 
 
@@ -60,9 +62,11 @@ class Scope:
 
     def lookup(self, name: str) -> Values | None:
         """Return the values of a name; None if it was never bound."""
-        for scope in self.around():
-            if name in scope.names and name not in scope.globals:
+        scope: Scope | None = self
+        while scope:  # as around(), without its cost for each name of a program
+            if name in scope.names and (scope is self or not scope.is_class):
                 return scope.names[name]
+            scope = scope.parent
         return None
 
     def settings(self, name: str) -> list[ast.expr | None]:
@@ -77,14 +81,26 @@ class Facts:
     """What is known of a whole file; it only grows from one reading to the next.
 
     Attributes:
-        grown: whether something was added since this was last set to False.
+        grown: whether something was added that had been asked for before, since start().
     """
 
     def __init__(self) -> None:
         self._values: dict[tuple[str, str, str], Values] = {}
         self._scopes: dict[ast.AST, Scope] = {}
+        self._texts: dict[ast.AST, str] = {}
         self.set_to: dict[str, dict[int, ast.expr | None]] = {}  # attributes of objects
+        self._asked: set[object] = set()
         self.grown = False
+
+    def start(self) -> None:
+        """Begin another reading of the file."""
+        self._asked.clear()
+        self.grown = False
+
+    def lookup(self, scope: Scope, name: str) -> Values | None:
+        """Return the values of a name as seen from a scope; None if it was never bound."""
+        self._asked.add(name)
+        return scope.lookup(name)
 
     def scope(
         self, node: ast.AST, parent: Scope | None, key: str = "", *, is_class: bool = False
@@ -94,6 +110,12 @@ class Facts:
             self._scopes[node] = Scope(parent, key, is_class=is_class)
         return self._scopes[node]
 
+    def text(self, node: ast.AST) -> str:
+        """Return an expression as text, from the second time on without making it again."""
+        if node not in self._texts:
+            self._texts[node] = ast.unparse(node)
+        return self._texts[node]
+
     def bind(self, scope: Scope, name: str, values: Values) -> None:
         """Add possible values of a name."""
         if name in scope.globals:
@@ -102,7 +124,7 @@ class Facts:
         together = limited(values | (known or NOTHING))
         if known is None or together != known:
             scope.names[name] = together
-            self.grown = True
+            self.grown |= name in self._asked
 
     def add(self, kind: str, key: str, name: str, values: Values) -> None:
         """Add possible values of an attribute, a parameter or a result."""
@@ -110,8 +132,9 @@ class Facts:
         together = limited(known | values)
         if together != known:
             self._values[kind, key, name] = together
-            self.grown = True
+            self.grown |= (kind, key, name) in self._asked
 
     def get(self, kind: str, key: str, name: str = "") -> Values:
         """Return all possible values of an attribute, a parameter or a result."""
+        self._asked.add((kind, key, name))
         return self._values.get((kind, key, name), NOTHING)
