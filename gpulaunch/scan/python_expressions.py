@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 
 from gpulaunch.scan.call import Amount, Doubt, Interface, Use
 from gpulaunch.scan.interfaces import names, python_interface
@@ -16,9 +17,16 @@ from gpulaunch.scan.python_values import NOTHING, Facts, Values, elements, limit
 
 _ASKERS = {"isinstance", "issubclass", "hasattr", "getattr", "setattr", "callable", "print", "type"}
 _SHARDINGS = {"in_shardings", "out_shardings", "in_axis_resources", "out_axis_resources"}
+_LEAVES = (ast.expr_context, ast.operator, ast.cmpop, ast.unaryop, ast.boolop, str, type(None))
 _BY_COMPILER = Interface("all_to_all", "each", "guess")
 BY_ROOT, BY_ANY = frozenset({"root"}), frozenset({"any"})
 """The callers of a function: rank 0 in a branch of its own, or any rank."""
+
+
+@cache
+def method_name(kind: str) -> str:
+    """Return the name of the method that reads nodes of a kind."""
+    return f"_{kind.lower()}"
 
 
 class Expressions:
@@ -49,8 +57,8 @@ class Expressions:
     def _children(self, node: ast.AST) -> None:
         for _, part in ast.iter_fields(node):
             if isinstance(part, list):
-                self.run(one for one in part if isinstance(one, ast.AST))
-            elif isinstance(part, ast.AST):
+                self.run(one for one in part if not isinstance(one, _LEAVES))
+            elif isinstance(part, ast.AST) and not isinstance(part, _LEAVES):
                 self.run((part,))
 
     def _bind(self, name: str, values: Values) -> None:
@@ -89,7 +97,7 @@ class Expressions:
         """Return the possible values of an expression, and note the calls in it."""
         if node is None or isinstance(node, ast.Constant):
             return NOTHING
-        read = getattr(self, f"_{type(node).__name__.lower()}", None)
+        read = getattr(self, method_name(type(node).__name__), None)
         if read:
             found: Values = read(node)
             return found
@@ -202,7 +210,7 @@ class Expressions:
             return frozenset({text})
         if isinstance(text, str) and asker == "__import__":
             return frozenset({text.partition(".")[0]})
-        if asker not in _ASKERS:
+        if asker not in _ASKERS and (any(given) or any(values for _, values in named)):
             self._note_passed(node, functions, given, named)
         results: list[str] = []
         for path in functions:

@@ -11,7 +11,7 @@ from gpulaunch.records import replace
 from gpulaunch.scan.call import FileFindings, Use
 from gpulaunch.scan.interfaces import names
 from gpulaunch.scan.peers import count_words, grid_of_names
-from gpulaunch.scan.python_expressions import BY_ROOT, Expressions
+from gpulaunch.scan.python_expressions import BY_ROOT, Expressions, method_name
 from gpulaunch.scan.python_values import NOTHING, Facts, elements
 from gpulaunch.scan.repeats import repeating
 
@@ -70,7 +70,7 @@ def _read(tree: ast.Module, text: str, known: frozenset[str]) -> FileFindings:
     return FileFindings(
         reader.settled(),
         union(reader.grids) if reader.grids else grid_of_names(text) if reader.seen else "",
-        count_words(text),
+        count_words(text) if reader.seen else (0, 0),
         tuple(reader.doubts),
         tuple(reader.unseen),
         modules=tuple(name for name in dict.fromkeys(reader.imported) if name not in quiet),
@@ -115,7 +115,7 @@ class _Reader(Expressions):
 
     def read(self, node: ast.AST) -> None:
         """Read a statement, a part of one, or an expression."""
-        read = getattr(self, f"_{type(node).__name__.lower()}", None)
+        read = getattr(self, method_name(type(node).__name__), None)
         if isinstance(node, ast.expr):
             self.value(node)
         elif read:
