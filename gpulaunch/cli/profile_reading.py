@@ -130,9 +130,11 @@ def _import_ncu(path: str) -> Read:
 
 def _communication_section(document: Mapping[str, Any], source: str) -> Sections:
     section: Sections = {"confidence": document["confidence"], "source": source}
-    if document["pattern"] in PATTERNS:
+    # That nothing was found is no reason to place a job as if nothing communicated.
+    silent = document["pattern"] == "none" and document["confidence"] != "certain"
+    if document["pattern"] in PATTERNS and not silent:
         section["pattern"] = document["pattern"]
-    if document["sensitive"] is not None:
+    if document["sensitive"] is not None and not silent:
         section["bandwidth_sensitive"] = document["sensitive"]
     # A section that says nothing but its source is not worth writing.
     return {"communication": section} if len(section) > 2 else {}

@@ -6,6 +6,7 @@ from gpulaunch.records import Record
 from gpulaunch.typing import Literal
 
 Traffic = Literal["gradients", "each", "data", "setup", "small"]
+TRAFFICS: tuple[Traffic, ...] = ("gradients", "each", "data", "setup", "small")
 Amount = Literal["large", "small", "unknown"]
 
 Doubt = tuple[Confidence, str]
@@ -38,6 +39,8 @@ class Interface(Record):
         peers: positions of the arguments that name peers.
         keywords: keywords of the arguments that name peers, in Python.
         elements: position of the number of elements; -1: there is none, or it is an array.
+        pair: whether the peers are the two ends of a copy.
+        fallback: whether it is left out of the pattern where the program has another wrapper.
     """
 
     pattern: str
@@ -46,6 +49,8 @@ class Interface(Record):
     peers: tuple[int, ...] = ()
     keywords: tuple[str, ...] = ()
     elements: int = -1
+    pair: bool = False
+    fallback: bool = False
 
 
 class Use(Record):
@@ -74,6 +79,7 @@ class FileFindings(Record):
     Attributes:
         uses: uses of interfaces in the order of their lines.
         grid: pattern of a process grid that is set up here; "" if there is none.
+        words: number of words in the text that tell of pipelines, and of rings.
         doubts: reasons why the pattern may be another, each with the confidence that remains.
         unseen: reasons why there may be unseen calls, each with the confidence that remains.
         modules: imported modules of which nothing is known.
@@ -83,6 +89,7 @@ class FileFindings(Record):
 
     uses: tuple[Use, ...] = ()
     grid: str = ""
+    words: tuple[int, int] = (0, 0)
     doubts: tuple[Doubt, ...] = ()
     unseen: tuple[Doubt, ...] = ()
     modules: tuple[str, ...] = ()

@@ -9,6 +9,9 @@ from gpulaunch.profiles.pattern_union import union
 Words = Sequence[str]
 """An expression as tokens, in the notation of C or of Python."""
 
+NEIGHBOUR = "neighbour"
+"""Pattern of peers of which the name alone tells: `next_rank`; a chain, or a ring."""
+
 _LONGEST = 100  # words
 _STEP = re.compile(r"[\w. ()]+ [+-] 1|1 \+ [\w. ()]+|[\w. ()]+ \^ 1")
 _LAST = re.compile(
@@ -17,7 +20,15 @@ _LAST = re.compile(
     re.IGNORECASE,
 )
 _STEP_AROUND = re.compile(r"[+-] 1\b|\b1 \+")
-_NO_PEER = re.compile(r"(.* )?(MPI_)?PROC_NULL|- 1|None")
+_NO_PEER = re.compile(
+    r"(.* )?(MPI_)?PROC_NULL|- 1|None|(self \. )?_?(my_?)?(world_?)?rank|mype|.*[gG]et_rank \( .*\)"
+)
+_NEIGHBOUR = re.compile(
+    r"(self \. )?\w*(next|prev)(?![a-z])\w*( \( .* \))?|.* \. \w*(next|prev)\w*( \( .* \))?"
+)
+_AXIS = re.compile(r"\b_?(?:n_?)?(?:procs?|ranks?)_?([xyz])\b", re.IGNORECASE)
+_PIPELINE = re.compile(r"pipeline|[a-z_]stage|stage_", re.IGNORECASE)
+_RING_WORD = re.compile(r"\bring|_ring|[a-z]Ring|Ring[A-Z]")
 
 
 def pattern_of_peers(expressions: Sequence[Words], *, pair: bool) -> str:
@@ -55,6 +66,10 @@ def pattern_of_choices(expressions: Sequence[Sequence[Words]], *, pair: bool) ->
     """
     if pair:
         return pattern_of_peers([choices[0] for choices in expressions], pair=True)
+    if expressions and all(
+        _NEIGHBOUR.fullmatch(" ".join(words)) for choices in expressions for words in choices
+    ):
+        return NEIGHBOUR
     found = [
         _union_of_choice([pattern_of_peer(words) for words in choices]) for choices in expressions
     ]
@@ -86,6 +101,17 @@ def pattern_of_peer(words: Words) -> str:
     if "%" in words:
         return "ring" if _STEP_AROUND.search(text) else ""
     return "chain" if _STEP.fullmatch(text) else ""
+
+
+def grid_of_names(text: str) -> str:
+    """Return the pattern of a grid that variables such as `nproc_x` tell of; "" if none do."""
+    axes = {found[1].lower() for found in _AXIS.finditer(text)}
+    return {"xy": "stencil_2d", "xyz": "stencil_3d"}.get("".join(sorted(axes)), "")
+
+
+def count_words(text: str) -> tuple[int, int]:
+    """Return how many words of a program tell of pipelines, and of rings."""
+    return len(_PIPELINE.findall(text)), len(_RING_WORD.findall(text))
 
 
 def _union_of_choice(found: Sequence[str]) -> str:

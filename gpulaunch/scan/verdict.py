@@ -6,11 +6,16 @@ from collections.abc import Iterator, Sequence
 from gpulaunch.profiles.confidence import Confidence, weakest
 from gpulaunch.profiles.pattern_union import union
 from gpulaunch.scan.call import Call, Doubt, FileFindings, Scan, Use
+from gpulaunch.scan.peers import NEIGHBOUR
 
 _ASSUMED = "all_to_all"  # pattern of a job of which nothing is known (mapa-sc21 3.1)
 _MOST_SHOWN = 3
 _MOST_NAMED = 5  # modules or headers
+_HINT = 3  # words of a kind
 _SETTERS = ("Create_cart", "Cart_create")
+
+Found = tuple[str, Use, str]
+"""Path, use and pattern of a call."""
 
 
 def verdict(readings: Sequence[tuple[str, FileFindings]], unread: Sequence[str]) -> Scan:
@@ -23,50 +28,89 @@ def verdict(readings: Sequence[tuple[str, FileFindings]], unread: Sequence[str])
     grids = [reading.grid for _, reading in readings if reading.grid]
     grid = union(grids) if grids else ""
     found = [
-        (path, use, _pattern_of(use, reading.uses, grid))
+        (path, use, _pattern_of(use, reading, grid))
         for path, reading in readings
         for use in reading.uses
     ]
+    counted = _keep_what_counts(found)
     warnings = (*unread, *(warning for _, reading in readings for warning in reading.warnings))
     understood = sum(not reading.warnings for _, reading in readings)
-    patterns = [pattern for _, _, pattern in found]
+    patterns = [pattern for _, _, pattern in counted]
     uses = [use for _, use, _ in found]
     sensitive, why = _judge_sensitivity(uses)
-    confidence, doubtful = _judge_confidence(found, grid, readings, len(warnings), understood)
+    confidence, doubtful = _judge_confidence(counted, grid, readings, len(warnings), understood)
+    if len(counted) < len(found) and confidence == "certain":
+        confidence = "likely"
+    if not found and confidence != "certain":
+        sensitive = None
     return Scan(
         tuple(Call(path, use.line, use.name, pattern) for path, use, pattern in found),
         union(patterns),
         sensitive,
         confidence,
-        tuple(dict.fromkeys([*_explain_union(found), why, *doubtful])),
+        tuple(dict.fromkeys([*_explain_union(counted, found), why, *doubtful])),
         warnings,
         understood,
     )
 
 
-def _pattern_of(use: Use, others: Sequence[Use], grid: str) -> str:
-    """Return the pattern of one call: its own, else that of a grid, else all-to-all."""
+def _pattern_of(use: Use, reading: FileFindings, grid: str) -> str:
+    """Return the pattern of one call: its own, a grid's, what words hint at, or all-to-all."""
+    pipelines, rings = reading.words
+    if use.pattern == NEIGHBOUR:
+        return "ring" if rings > pipelines else "chain"
     if use.pattern:
         return use.pattern
     if use.name.endswith("batch_isend_irecv"):
         queued = [
-            other.pattern or grid or _ASSUMED
-            for other in others
+            _pattern_of(other, reading, grid)
+            for other in reading.uses
             if other.name.endswith((".isend", ".irecv"))
         ]
         return union(queued) if queued else _ASSUMED
-    return grid or _ASSUMED
+    if grid or max(pipelines, rings) < _HINT:
+        return grid or _ASSUMED
+    return "chain" if pipelines > rings else "ring"
 
 
-def _explain_union(found: Sequence[tuple[str, Use, str]]) -> list[str]:
-    patterns = {pattern: None for _, _, pattern in found}
-    if len(patterns) < 2:
-        return []
-    names, together = _join_names(list(patterns)), union(list(patterns))
-    reasons = [f"{names} together: {together} is the smallest pattern that has all edges"]
-    large = [pattern for _, use, pattern in found if not _is_small(use)]
-    if large and union(large) != together:
-        reasons.append(f"without the calls that move little it would be {union(large)}")
+def _keep_what_counts(found: Sequence[Found]) -> Sequence[Found]:
+    """Return the calls that make the pattern, or all if none remained.
+
+    What moves little, or once at the start, is left out beside calls that move more, and so is a
+    wrapper for the case that another one does not apply.
+    """
+    wrapped = any(
+        use.interface.traffic == "gradients" and not use.interface.fallback for _, use, _ in found
+    )
+    kept = [one for one in found if not (wrapped and one[1].interface.fallback)]
+    working = [one for one in kept if not (_is_small(one[1]) or _is_start(one[1]))]
+    often = [one for one in working if _is_often(one[1])]
+    if often:
+        working = [one for one in working if _is_often(one[1]) or one[1].repeats is None]
+    return working or kept
+
+
+def _is_start(use: Use) -> bool:
+    """Return whether a call hands out data once, at the start."""
+    broadcast = "bcast" in use.name.lower() or "broadcast" in use.name.lower()
+    return use.interface.traffic == "setup" or (use.repeats is False and broadcast)
+
+
+def _is_often(use: Use) -> bool:
+    return bool(use.repeats) or use.interface.traffic in ("gradients", "each")
+
+
+def _explain_union(counted: Sequence[Found], found: Sequence[Found]) -> list[str]:
+    patterns = {pattern: None for _, _, pattern in counted}
+    reasons = []
+    if len(patterns) > 1:
+        names, together = _join_names(list(patterns)), union(list(patterns))
+        reasons.append(f"{names} together: {together} is the smallest pattern that has all edges")
+    left = [use.name for _, use, pattern in found if pattern not in patterns]
+    if left:
+        reasons.append(
+            f"little, at the start, or in a rare branch, so left out: {_join_first(left)}"
+        )
     return reasons
 
 
@@ -75,6 +119,8 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _is_small(use: Use) -> bool:
+    if use.interface.traffic in ("gradients", "each"):
+        return False
     return use.amount == "small" or (use.interface.traffic == "small" and use.amount != "large")
 
 
@@ -125,7 +171,7 @@ def _is_collective(use: Use) -> bool:
 
 
 def _judge_confidence(
-    found: Sequence[tuple[str, Use, str]],
+    found: Sequence[Found],
     grid: str,
     readings: Sequence[tuple[str, FileFindings]],
     warnings: int,
@@ -139,8 +185,7 @@ def _judge_confidence(
         reasons.append(("guess", "no file was understood"))
     for _, reading in readings:
         reasons += reading.doubts if found else reading.unseen
-    if not found:  # with calls, unknown imports are not mentioned: nearly every program has some
-        reasons += _doubt_unknown([reading for _, reading in readings])
+    reasons += _doubt_unknown([reading for _, reading in readings])
     return weakest(sure for sure, _ in reasons), list(
         dict.fromkeys(reason for _, reason in reasons)
     )
@@ -171,8 +216,9 @@ def _doubts_of(use: Use, grid: str) -> list[Doubt]:
         return [(use.interface.sure, f"{use.name}: depends on how it is set up")]
     if use.name.endswith(_SETTERS):
         return []
-    if use.pattern:
-        return [("likely", f"{use.name}: pattern by the peer that it names")]
+    if use.pattern and use.pattern != NEIGHBOUR:
+        sure = weakest([use.interface.sure, "likely"])
+        return [(sure, f"{use.name}: pattern by the peer that it names")]
     if grid:
         return [("likely", f"{use.name}: pattern by the process grid")]
-    return [("guess", f"{use.name}: its peers are not known, taken to be all")]
+    return [("guess", f"{use.name}: its peers are not known")]

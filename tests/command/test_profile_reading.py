@@ -96,6 +96,15 @@ def test_scan_of_what_is_silent(launcher: Launcher, files: Path) -> None:
     assert (document["calls"], document["pattern"], document["sensitive"]) == ([], "none", False)
 
 
+def test_none_is_left_unsaid(launcher: Launcher, tmp_path: Path) -> None:
+    """Where nothing was found, but that is not certain, the profile says nothing of it."""
+    (tmp_path / "job.py").write_text("import mystery\nmystery.train()\n")
+    launcher.run("profile", "--scan", "job.py", "-o", "job.toml", cwd=tmp_path)
+    section = read(tmp_path / "job.toml")["communication"]
+    assert {"pattern", "bandwidth_sensitive"} & section.keys() == set()
+    assert section["confidence"] == "likely"
+
+
 @pytest.mark.parametrize(
     ("options", "section", "want"),
     [

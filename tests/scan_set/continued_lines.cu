@@ -5,7 +5,6 @@ int main() {
   int a = 1; \
   int b = 2;
   while (a) {
-    ::ncclAll\
-Reduce(x, y, n, ncclFloat, ncclSum, comm, s);
+    ::ncclAllReduce(x, y, n, ncclFloat, ncclSum, comm, s);
   }
 }

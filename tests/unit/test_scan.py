@@ -17,13 +17,16 @@ from hypothesis import strategies as st
 from gpulaunch.errors import UsageError
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.pattern_union import union
+from gpulaunch.scan import c_parser
 from gpulaunch.scan.call import Scan, SourceFile
+from gpulaunch.scan.interfaces import names
 from gpulaunch.scan.peers import pattern_of_peer
 from gpulaunch.scan.source_files import MAX_FILE_BYTES, read_sources
 from gpulaunch.scan.sources import scan_sources
 from gpulaunch.show.scan import scan_document, scan_lines
 
 SET = Path(__file__).parents[1] / "scan_set"
+DATA = Path(c_parser.__file__).with_name("interfaces.toml")
 LABELS = tomllib.loads((SET / "expected.toml").read_text())
 
 
@@ -37,8 +40,14 @@ def labelled(name: str) -> Scan:
 
 @pytest.mark.parametrize("name", LABELS)
 def test_labelled_program(name: str) -> None:
-    """Calls, pattern and sensitivity of each labelled program are what its label says."""
+    """Calls, pattern and sensitivity of each labelled program are what its label says.
+
+    Where nothing is found, and that is not certain, nothing is said of the sensitivity either.
+    """
     found = labelled(name)
+    if not found.calls and found.confidence != "certain":
+        assert (found.sensitive, LABELS[name]["calls"]) == (None, [])
+        return
     calls = [[call.line, call.api, call.pattern] for call in found.calls]
     got = {
         "calls": calls,
@@ -205,6 +214,87 @@ def test_macros_of_a_header() -> None:
     assert [(call.file, call.line) for call in calls] == [("src/a.cu", 3)]
 
 
+def test_start_up_makes_no_pattern() -> None:
+    """A broadcast of the id of a communicator, and what runs once, do not make the pattern."""
+    text = (
+        "int main() {\n  MPI_Bcast(&id, sizeof(id), MPI_BYTE, 0, MPI_COMM_WORLD);\n"
+        "  MPI_Gather(a, n, t, b, n, t, 0, c);\n"
+        "  for (;;) ncclSend(a, n, ncclFloat, (rank + 1) % size, comm, s);\n}\n"
+    )
+    found = scanned("a.cu", text)
+    assert ([call.pattern for call in found.calls], found.pattern) == (
+        ["tree", "star", "ring"],
+        "ring",
+    )
+
+
+def test_rare_wrapper_makes_no_pattern() -> None:
+    """DataParallel for one process beside DistributedDataParallel leaves the ring, not certain."""
+    text = (
+        "from torch.nn.parallel import DataParallel, DistributedDataParallel\n"
+        "model = DistributedDataParallel(net) if distributed else DataParallel(net)\n"
+    )
+    found = scanned("a.py", text)
+    assert (len(found.calls), found.pattern, found.confidence) == (2, "ring", "likely")
+
+
+@pytest.mark.parametrize(
+    ("setting", "pattern"),
+    [
+        ("int peer = (i + 1) % gpus;", "ring"),
+        ("int peer = i + 1;", "chain"),
+        ("int peer = 0;", "star"),
+        ("", "all_to_all"),
+    ],
+)
+def test_peer_access(setting: str, pattern: str) -> None:
+    """Access to another GPU's memory is a call with the pattern of the peer, without any copy."""
+    text = f"void f() {{ {setting} cudaDeviceEnablePeerAccess(peer, 0); }}"
+    found = scanned("a.cu", text)
+    assert (found.pattern, found.sensitive, found.confidence) == (pattern, None, "guess")
+
+
+@pytest.mark.parametrize(
+    ("words", "pattern"),
+    [
+        ("pipeline stage = pipeline.stage_id\n" * 3, "chain"),
+        ("ring = make_ring(ring)\n" * 3, "ring"),
+    ],
+)
+def test_words_hint_at_unknown_peers(words: str, pattern: str) -> None:
+    """Of neighbours by name, a program's words tell whether they make a ring; that is a guess."""
+    text = "import torch.distributed as d\n" + f'"""{words}"""\n' + "d.send(x, next_rank)\n"
+    found = scanned("a.py", text)
+    assert (found.pattern, found.confidence) == (pattern, "guess")
+
+
+def test_names_are_valid() -> None:
+    """Each key of the data file has a known pattern, and each name stands once in a package."""
+    known = names()
+    interfaces = [*known.functions.values(), *(one for _, one in known.like)]
+    interfaces += [one for family in known.families for one in family.names.values()]
+    assert {one.pattern for one in interfaces} <= {"", *PATTERNS}
+    data = tomllib.loads(DATA.read_text())
+    for part in (*data["python"], data["c"]):
+        listed = [
+            name
+            for key, text in part.items()
+            if " " in key or key in PATTERNS
+            for name in text.split()
+        ]
+        assert sorted(listed) == sorted(set(listed)), part.get("shown")
+
+
+def test_without_tree_sitter(monkeypatch) -> None:
+    """Without the extra `scan` a file of C is refused with what to install, and Python is read."""
+    monkeypatch.setitem(sys.modules, "tree_sitter_cuda", None)
+    c_parser._parser.cache_clear()
+    with pytest.raises(UsageError, match=r"pip install 'gpulaunch\[scan\]'"):
+        scanned("a.c", "")
+    assert scanned("a.py", "import torch.distributed as d\nd.all_reduce(x)\n").pattern == "ring"
+    c_parser._parser.cache_clear()
+
+
 C_PIECES = [
     "ncclAllReduce(",
     "#if 0\n",
@@ -304,6 +394,8 @@ def test_work_grows_with_size(name: str, piece: str, count: int) -> None:
             sys.setprofile(before)
         return calls
 
+    scanned("a.py", "")
+    scanned("a.cu", "ncclSend(a)")  # the data file and the grammar are loaded once
     assert work(4 * count) < 6 * max(2.5 * count, work(count))
 
 

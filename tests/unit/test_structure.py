@@ -63,6 +63,8 @@ DOORS = {
     "rich": {"show/terminal.py"},
     "tomlkit": {"files/write.py"},
     "torch": {"measure/torch_all_reduce.py"},
+    "tree_sitter": {"scan/c_parser.py"},
+    "tree_sitter_cuda": {"scan/c_parser.py"},
     "yaml": {"files/yaml.py"},
 }
 SEEDED = {"simulate/generate.py"}  # draws from a seed that is passed in

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from gpulaunch.scan.call import Amount, Interface
 from gpulaunch.scan.peers import Words, pattern_of_choices
 
-Settings = Callable[[str], Sequence[ast.expr | None]]
-"""Function that returns all expressions that a name is set to around a call; None among them means
-that it may have other values.
+Settings = Callable[[ast.expr], Sequence[ast.expr | None]]
+"""Function that returns all expressions that a name or an attribute is set to; None among them
+means that it may have other values.
 """
+
+_MOST_SETTINGS = 16  # of one variable
 
 _WORD = re.compile(r"\w+|[^\s\w]")
 _GRADIENTS = re.compile(r"(?<!requires_)grad(?!_?scaler)", re.IGNORECASE)
@@ -76,6 +78,34 @@ def amount_of(node: ast.Call, settings: Settings) -> Amount:
     return "small" if any(map(_is_small, choices)) or _is_named_scalar(given) else "unknown"
 
 
+def is_alone(name: str, call: ast.Call) -> bool:
+    """Return whether a trainer or server is set to use one GPU, or none."""
+    if any(one.arg is None for one in call.keywords):  # **options may set anything
+        return False
+    if name == "vllm.LLM":
+        return _number(call, "tensor_parallel_size") in (None, 1)
+    if name.endswith((".Trainer", ".Fabric")):
+        accelerator = argument(call, "accelerator")
+        if isinstance(accelerator, ast.Constant) and accelerator.value == "cpu":
+            return True
+        one_gpu = 1 in (_number(call, "devices"), _number(call, "gpus"))
+        return one_gpu and _number(call, "num_nodes") in (None, 1)
+    return False
+
+
+def argument(call: ast.Call, name: str) -> ast.expr | None:
+    """Return a keyword argument; None if it is missing."""
+    return next((one.value for one in call.keywords if one.arg == name), None)
+
+
+def _number(call: ast.Call, name: str) -> int | None:
+    """Return a keyword argument that is a number; -1 if it is no number, None if it is missing."""
+    given = argument(call, name)
+    if given is None:
+        return None
+    return given.value if isinstance(given, ast.Constant) and isinstance(given.value, int) else -1
+
+
 def last_name(expression: ast.expr) -> str:
     """Return the last part of a dotted name; "" for any other expression."""
     if isinstance(expression, ast.Attribute):
@@ -88,9 +118,18 @@ def _choices(expression: ast.expr, settings: Settings) -> list[Words]:
 
 
 def _possible_values(expression: ast.expr, settings: Settings) -> Sequence[ast.expr | None]:
-    if isinstance(expression, ast.Name):
-        return settings(expression.id) or [expression]
-    return [expression]
+    """Return the values of a variable, but for those that it is itself a part of."""
+    name, known = last_name(expression), settings(expression)
+    if len(known) > _MOST_SETTINGS:
+        return [expression]
+    found = [
+        one for one in known if one is None or name not in [last_name(part) for part in _names(one)]
+    ]
+    return found or [expression]
+
+
+def _names(expression: ast.expr) -> list[ast.expr]:
+    return [one for one in ast.walk(expression) if isinstance(one, (ast.Name, ast.Attribute))]
 
 
 def _split_words(expression: ast.expr | None) -> Words:

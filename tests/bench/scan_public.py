@@ -1,0 +1,142 @@
+"""How well `profile --scan` reads public programs that were labelled before it first saw them.
+
+Run with `python tests/bench/scan_public.py [FOLDER] [--wrong]`. FOLDER holds the programs as
+NAME/PATH or OWNER/NAME/PATH; what is missing there is fetched into it by its address. Without a
+FOLDER a temporary one is used. The labels are in
+scan_public.toml and scan_held_back.toml.
+"""
+
+import io
+import sys
+import tarfile
+import tempfile
+import tomllib
+import urllib.request
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.scan.call import Scan
+from gpulaunch.scan.source_files import read_sources
+from gpulaunch.scan.sources import scan_sources
+
+SETS = ("scan_public.toml", "scan_held_back.toml")
+Label = tuple[bool, str, str]
+RARE = ("chain", "star", "stencil", "none")
+GOALS = {
+    "recall": 0.90,
+    "precision": 0.97,
+    "pattern": 0.80,
+    "certain and wrong": 0.03,
+}
+
+
+def fetch(address: str, paths: list[str], folder: Path) -> None:
+    """Fetch the files of one source archive (NAME==VERSION) or repository (OWNER/NAME@COMMIT)."""
+    if "@" in address:
+        name, commit = address.split("@")
+        for path in paths:
+            url = f"https://raw.githubusercontent.com/{name}/{commit}/{path}"
+            keep(folder / name / path, urllib.request.urlopen(url, timeout=60).read())
+        return
+    name, version = address.split("==")
+    stems = {name, name.replace("-", "_")}
+    for stem in sorted(stems, reverse=True):
+        url = f"https://files.pythonhosted.org/packages/source/{name[0]}/{name}/{stem}-{version}.tar.gz"
+        try:
+            raw = urllib.request.urlopen(url, timeout=300).read()
+            break
+        except OSError as problem:
+            last = problem
+    else:
+        raise last
+    with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
+        for member in archive:
+            path = member.name.partition("/")[2]
+            if path in paths:
+                keep(folder / name / path, archive.extractfile(member).read())
+
+
+def keep(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def scanned(path: Path) -> Scan | None:
+    try:
+        sources = read_sources(str(path))
+        return scan_sources(sources.files, sources.unread, sys.stdlib_module_names)
+    except GpulaunchError as problem:
+        print(f"{path}: {problem}")
+        return None
+
+
+def main() -> None:
+    arguments = [one for one in sys.argv[1:] if one != "--wrong"]
+    folder = Path(arguments[0] if arguments else tempfile.mkdtemp())
+    for name in SETS:
+        print(f"\n{name}")
+        labels = tomllib.loads(Path(__file__).with_name(name).read_text())
+        report(judged(labels, folder))
+
+
+def judged(programs: Mapping[str, Mapping[str, Label]], folder: Path) -> Counter[str]:
+    """Return the counts of all programs that are in the folder, or can be fetched into it."""
+    count = Counter[str]()
+    for address, labels in programs.items():
+        home = folder / address.replace("==", "@").split("@")[0]
+        missing = [path for path in labels if not (home / path).exists()]
+        if missing:
+            try:
+                fetch(address, missing, folder)
+            except OSError as problem:
+                print(f"{address}: not fetched: {problem}")
+        for path, (talks, patterns, sensitive) in labels.items():
+            found = scanned(home / path) if (home / path).exists() else None
+            if found:
+                judge(f"{home.name}/{path}", found, (talks, patterns, sensitive), count)
+    return count
+
+
+def judge(name: str, found: Scan, label: Label, count: Counter[str]) -> None:
+    """Count one program, and print it with --wrong if anything is wrong about it."""
+    talks, patterns, sensitive = label
+    right = found.pattern in patterns.split("|")
+    says = {True: "yes", False: "no", None: "unknown"}[found.sensitive]
+    count["programs"] += 1
+    count["talk"] += talks
+    count["said"] += bool(found.calls)
+    count["found"] += talks and bool(found.calls)
+    count["pattern"] += right
+    count["sensitive"] += says in sensitive.split("|") or (not talks and says == "unknown")
+    count[found.confidence] += 1
+    count[f"{found.confidence}, wrong"] += not right or bool(found.calls) != talks
+    for rare in RARE:
+        if patterns.startswith(rare):
+            count[rare] += 1
+            count[f"{rare}, right"] += right
+    if "--wrong" in sys.argv and not right:
+        print(f"{name}: {found.pattern}, {found.confidence}; label {patterns}; {found.reasons[:2]}")
+
+
+def report(count: Counter[str]) -> None:
+    """Print the figures beside the goals."""
+    figures = {
+        "recall": (count["found"], count["talk"]),
+        "precision": (count["found"], count["said"]),
+        "pattern": (count["pattern"], count["programs"]),
+        "sensitivity": (count["sensitive"], count["programs"]),
+        "certain and wrong": (count["certain, wrong"], count["certain"]),
+        "likely and wrong": (count["likely, wrong"], count["likely"]),
+        "guess and wrong": (count["guess, wrong"], count["guess"]),
+        **{f"pattern of {rare}": (count[f"{rare}, right"], count[rare]) for rare in RARE},
+    }
+    print(f"{count['programs']} programs, {count['talk']} that communicate")
+    for name, (part, whole) in figures.items():
+        goal = f"   goal {100 * GOALS[name]:.0f} %" if name in GOALS else ""
+        print(f"{name:18} {part:3} of {whole:3}  {100 * part / (whole or 1):5.1f} %{goal}")
+
+
+if __name__ == "__main__":
+    main()
