@@ -74,9 +74,13 @@ def _of_scan(path: str, ranks: int) -> RankTraffic:
     from gpulaunch.scan.sources import scan_sources
 
     sources = read_sources(path)
-    return _of_pattern(
-        scan_sources(sources.files, sources.unread, sys.stdlib_module_names).pattern, ranks
-    )
+    found = scan_sources(sources.files, sources.unread, sys.stdlib_module_names)
+    if found.pattern == "none" and found.confidence != "certain":
+        raise UsageError(
+            f"{printable(path)}: no call was found by which ranks communicate: that is a guess",
+            "name a pattern, such as ring",
+        )
+    return _of_pattern(found.pattern, ranks)
 
 
 def _of_nccl_log(path: str, ranks: int) -> RankTraffic:

@@ -1,6 +1,5 @@
 """The terms of a launch that shares GPUs, and the GPUs of a machine that can be shared."""
 
-import math
 import os
 from collections.abc import Sequence
 
@@ -19,7 +18,12 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record, field_names, replace
 from gpulaunch.sharing import mps_daemon as mps
-from gpulaunch.sharing.capacity import Capacity, capacity_by
+from gpulaunch.sharing.capacity import (
+    MEMORY_HEADROOM_PERCENTAGE,
+    Capacity,
+    capacity_by,
+    with_headroom,
+)
 from gpulaunch.sharing.interference import Bounds
 
 LEAST_DRIVER = 550
@@ -30,9 +34,6 @@ _OPTIONS = {
     "average memory-bandwidth utilization": "--memory-bandwidth",
     "maximum memory": "--memory",
 }
-MEMORY_HEADROOM_PERCENTAGE = 10.0
-"""What a job may hold beyond its measured peak. Ours: samples miss short peaks, batches differ."""
-
 _DRIVER_OF_CUDA_13_1 = 590
 _VOLTA = (7, 0)
 _MIB = 1 << 20
@@ -85,18 +86,6 @@ def read_sharing(
         unfit=offer.unfit,
         guest=bool(settings.get("guest").value),
     )
-
-
-def with_headroom(peak_bytes: int, headroom_percentage: float, sizes: Sequence[int]) -> int:
-    """Return the memory limit of a job that is known by its peak: more, but no more than a GPU has.
-
-    Args:
-        peak_bytes: the most that it was measured to hold.
-        headroom_percentage: what it gets beyond that, of its peak.
-        sizes: memory of each GPU that it may get, in bytes.
-    """
-    limit = math.ceil(peak_bytes * (100 + headroom_percentage) / 100 / _MIB) * _MIB
-    return max(peak_bytes, min(limit, max(sizes, default=limit)))
 
 
 def _read_part(settings: Settings) -> int | None:

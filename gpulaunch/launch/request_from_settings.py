@@ -40,6 +40,8 @@ def request_of(
     gpus = settings.get("gpus", profile.gpus if ranks == 1 else None).value
     if isinstance(gpus, int):
         gpus *= ranks
+    if _guesses_none(profile):
+        profile = profile.but(communication={"pattern": None, "bandwidth_sensitive": None})
     pattern = graph or _choose_pattern(settings, profile, gpus)
     sensitive = settings.get("bandwidth_sensitive", profile.communication.bandwidth_sensitive).value
     if pattern == PATTERNS["none"]:
@@ -68,6 +70,15 @@ def request_of(
         assumed=tuple(assumed),
         job_sizes=settings.get("job_sizes").value or DEFAULT_SIZES,
     )
+
+
+def _guesses_none(profile: Profile) -> bool:
+    """Return whether a profile has a guess that its job does not communicate.
+
+    Scans of earlier versions wrote such guesses, and were wrong often. They count as unsaid.
+    """
+    said = profile.communication
+    return said.pattern == "none" and said.confidence == "guess"
 
 
 def _choose_pattern(settings: Settings, profile: Profile, gpus: int | str | None) -> Pattern | None:

@@ -1,11 +1,17 @@
 """The capacity of a GPU for jobs that share it."""
 # pure: decides on plain values
 
+import math
 from collections.abc import Sequence
 
 from gpulaunch.machine.gpu_model import GpuModel
 from gpulaunch.records import Record, field_names
 from gpulaunch.typing import Any
+
+MEMORY_HEADROOM_PERCENTAGE = 10.0
+"""What a job may hold beyond its measured peak. Ours: samples miss short peaks, batches differ."""
+
+_MIB = 1 << 20
 
 
 class Capacity(Record):
@@ -62,3 +68,15 @@ def least_of(capacities: Sequence[Capacity]) -> Capacity:
         values = [getattr(capacity, name) for capacity in capacities]
         found[name] = None if None in values else min(values)
     return Capacity(**found)
+
+
+def with_headroom(peak_bytes: int, headroom_percentage: float, sizes: Sequence[int]) -> int:
+    """Return the memory limit of a job that is known by its peak: more, but no more than a GPU has.
+
+    Args:
+        peak_bytes: the most that it was measured to hold.
+        headroom_percentage: what it gets beyond that, of its peak.
+        sizes: memory of each GPU that it may get, in bytes.
+    """
+    limit = math.ceil(peak_bytes * (100 + headroom_percentage) / 100 / _MIB) * _MIB
+    return max(peak_bytes, min(limit, max(sizes, default=limit)))

@@ -12,8 +12,8 @@ from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.gpu_model import GpuModel
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
-from gpulaunch.records import Record
-from gpulaunch.sharing.capacity import capacity_by
+from gpulaunch.records import Record, replace
+from gpulaunch.sharing.capacity import MEMORY_HEADROOM_PERCENTAGE, capacity_by, with_headroom
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.prediction import idle_power
 from gpulaunch.sharing.workload import PlannedJob, PlanSite
@@ -171,7 +171,12 @@ def _job(entry: object, where: Path, site: PlanSite) -> PlannedJob:
         missing = [key for key, name in _NAMES.items() if name in known.missing_demand]
         missing += [] if known.resources.duration_s else ["duration_s"]
         raise FieldError(where, f"job {quoted(name)}: nobody says its {', '.join(missing)}")
-    client = Client(known.demand, site.objective, known.gpu_slowdowns, known.predicted_beside)
+    demand = known.demand
+    if "memory" not in table:
+        sizes = [site.capacity.memory_bytes]
+        limit = with_headroom(demand.memory_bytes, MEMORY_HEADROOM_PERCENTAGE, sizes)
+        demand = replace(demand, memory_bytes=limit)
+    client = Client(demand, site.objective, known.gpu_slowdowns, known.predicted_beside)
     alone = judge([client], site.capacity, site.bounds)
     if not alone.compatible:
         raise FieldError(

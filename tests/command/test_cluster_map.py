@@ -51,6 +51,16 @@ def mapped(launcher: Launcher, *arguments: str) -> str:
 IN_ORDER = ("--policy", "default")
 
 
+def test_a_scan_that_finds_nothing(launcher: Launcher, small: str, tmp_path: Path) -> None:
+    """A program of which nothing is certain is not mapped as if its ranks sent nothing."""
+    path = tmp_path / "job.py"
+    path.write_text("import unknown\nunknown.run()\n")
+    done = launcher.run("cluster", "map", "--cluster", small, "--gpu-pattern", f"scan:{path}")
+    why = "no call was found by which ranks communicate: that is a guess"
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0] == f"gpulaunch: error: {path}: {why}"
+
+
 def test_the_rank_map(launcher: Launcher, small: str) -> None:
     """--json gives each rank's node, core and GPU; in order, nodes are filled one by one."""
     document = json.loads(mapped(launcher, "--cluster", small, "--ranks", "5", *IN_ORDER, "--json"))

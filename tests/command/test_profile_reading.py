@@ -5,7 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from conftest import Launcher
+from conftest import DGX, Launcher
 from fake_nvml import FakeNvml
 
 pytest_plugins = ("fake_nvml",)
@@ -97,12 +97,13 @@ def test_scan_of_what_is_silent(launcher: Launcher, files: Path) -> None:
 
 
 def test_none_is_left_unsaid(launcher: Launcher, tmp_path: Path) -> None:
-    """Where nothing was found, but that is not certain, the profile says nothing of it."""
+    """Where nothing was found, but that is not certain, no profile is written."""
     (tmp_path / "job.py").write_text("import mystery\nmystery.train()\n")
-    launcher.run("profile", "--scan", "job.py", "-o", "job.toml", cwd=tmp_path)
-    section = read(tmp_path / "job.toml")["communication"]
-    assert {"pattern", "bandwidth_sensitive"} & section.keys() == set()
-    assert section["confidence"] == "likely"
+    done = launcher.run("profile", "--scan", "job.py", "-o", "job.toml", cwd=tmp_path)
+    assert (done.returncode, (tmp_path / "job.toml").exists()) == (0, False)
+    assert done.stderr == (
+        "gpulaunch: warning: nothing for a profile was found, and nothing is written to job.toml\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -228,6 +229,24 @@ def test_what_cannot_be_read(
     done = launcher.run("profile", *options, cwd=files)
     assert (done.returncode, done.stdout, sorted(files.iterdir())) == (2, "", before)
     assert done.stderr.startswith(f"gpulaunch: error: {message}"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("confidence", "pattern", "assumed"),
+    [("guess", "all-to-all", ["pattern", "bandwidth_sensitive"]), ("likely", "none", [])],
+)
+def test_a_guess_of_none_is_unsaid(
+    launcher: Launcher, tmp_path: Path, confidence: str, pattern: str, assumed: list[str]
+) -> None:
+    """A profile that guesses that a job does not communicate counts as one that does not say."""
+    path = tmp_path / "job.toml"
+    path.write_text(
+        'name = "job"\n[communication]\npattern = "none"\nbandwidth_sensitive = false\n'
+        f'confidence = "{confidence}"\nsource = "an earlier scan"\n'
+    )
+    done = launcher.run(*DGX, "-p", str(path), "-n", "3", "--dry-run", "--json", "--", "true")
+    found = json.loads(done.stdout)
+    assert (found["pattern"], found["assumed"]) == (pattern, assumed)
 
 
 def test_pcie_alone_tells_no_peers(launcher: Launcher, nvml: FakeNvml, tmp_path: Path) -> None:

@@ -134,5 +134,7 @@ def test_pattern_where_counters_show_nothing(nccl: str | None, want: str | None)
     """NCCL's pattern counts without counters; that it moved nothing, or is unknown, does not."""
     nothing = Figures(*(None for _ in field_names(Figures)[:-1]), {})
     gpus = tuple(GpuRun(i, f"GPU-{i}", "V100", 16 << 30, nothing, has_gpm=False) for i in (0, 1))
-    run = Run(("true",), 0, 1.0, gpus, None, "2026-01-02", (), 0.0, nccl, "likely")
+    run = Run(
+        ("true",), 0, 1.0, gpus, None, "2026-01-02", nccl_pattern=nccl, nccl_confidence="likely"
+    )
     assert communication_of(run, "here").section.get("pattern") == want
