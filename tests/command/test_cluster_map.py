@@ -58,7 +58,7 @@ def test_a_scan_that_finds_nothing(launcher: Launcher, small: str, tmp_path: Pat
     done = launcher.run("cluster", "map", "--cluster", small, "--gpu-pattern", f"scan:{path}")
     why = "no call was found by which ranks communicate: that is a guess"
     assert done.returncode == 2
-    assert done.stderr.splitlines()[0] == f"gpulaunch: error: {path}: {why}"
+    assert done.stderr.splitlines()[0] == f"gpulaunch: error: --gpu-pattern: {path}: {why}"
 
 
 def test_the_rank_map(launcher: Launcher, small: str) -> None:
