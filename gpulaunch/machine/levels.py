@@ -2,6 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
@@ -101,18 +102,22 @@ def machine_tree(topology: Topology) -> Level:
 def _build_machine(topology: Topology) -> Level:
     groups = [_leaf(gpu) for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card)]
     groups = _join_levels(groups, _pairs_on_one_card(topology), "card", "PIX")
+    pairs: dict[PathType, list[tuple[int, int]]] = {}
+    nvlinks = []
+    for link in topology.links:  # there may be thousands
+        pair = link.a, link.b
+        pairs.setdefault(link.pcie_path, []).append(pair)
+        if link.nvlink_count:
+            nvlinks.append(pair)
     for path in PCIE_PATHS:
-        pairs = [(link.a, link.b) for link in topology.links if link.pcie_path == path]
-        groups = _join_levels(groups, pairs, _KINDS[path], path)
+        groups = _join_levels(groups, pairs.get(path, ()), _KINDS[path], path)
     sockets = groups[0].children if len(groups) == 1 and groups[0].path == "SYS" else tuple(groups)
     children = tuple(_as_socket(level) for level in sockets)
     alone = len(children) == 1 and children[0].kind == "socket"
     machine = (
         replace(children[0], kind="machine") if alone else _build_level("machine", "SYS", children)
     )
-    return replace(
-        machine, nvlinks=frozenset((link.a, link.b) for link in topology.links if link.nvlink_count)
-    )
+    return replace(machine, nvlinks=frozenset(nvlinks))
 
 
 def _leaf(gpu: Gpu) -> Level:
@@ -167,37 +172,49 @@ def _common_value(values: Iterable[T], otherwise: T) -> T:
     return found.pop() if len(found) == 1 else otherwise
 
 
-def distance(tree: Level, a: int, b: int) -> int:
-    """Return the distance of two GPUs: by NVLink if they have one, else along the tree.
+class Distances:
+    """The distances of GPUs: by NVLink where two have one, else along the tree.
 
-    Only the order of distances has a meaning. One edge costs 1 to a switch and 20 from a socket to
-    the machine, as in the paper, something in between at the levels between, and 40 from a machine
-    to the network.
+    Only their order has a meaning. One edge costs 1 to a switch and 20 from a socket to the
+    machine, as in the paper, something in between at the levels between, and 40 from a machine to
+    the network.
 
     Args:
         tree: the tree from machine_tree.
-        a: index of a GPU.
-        b: index of another GPU, or the same, which is at distance 0.
 
     Source: topo-aware-sc17 4.1.2, where NVLinks are edges between GPUs. Departures: no way leads
         through a third GPU, since no driver forwards there, and the paper's introduction lets such
         a pair in a DGX-1 use PCIe, too; GPUs right below a socket are farther from each other than
         those of one switch; an NVSwitch is no vertex but an edge for each pair.
     """
-    if a == b:
-        return 0
-    if (min(a, b), max(a, b)) in tree.nvlinks:
-        return _NVLINK_WEIGHT
-    for child in tree.children:
-        if a in child.gpus and b in child.gpus:
-            return distance(child, a, b)
-    return _climb(tree, a) + _climb(tree, b)
 
+    def __init__(self, tree: Level) -> None:
+        self._nvlinks = tree.nvlinks
+        # for each GPU, from the top down: the level, and the length of the way up to it
+        self._ways: dict[int, list[tuple[Level, int]]] = {}
+        self._add(tree, [])
 
-def _climb(level: Level, index: int) -> int:
-    """Return the length of the way from a GPU up to this level."""
-    below = next((child for child in level.children if index in child.gpus), None)
-    return _WEIGHTS[level.path] + _climb(below, index) if below else 0
+    def _add(self, level: Level, above: list[Level]) -> None:
+        if level.children:
+            for child in level.children:
+                self._add(child, [*above, level])
+            return
+        (gpu,) = level.gpus
+        lengths = accumulate(_WEIGHTS[each.path] for each in reversed(above))
+        self._ways[gpu] = [*zip(above, reversed([*lengths]), strict=True)]
+
+    def between(self, a: int, b: int) -> int:
+        """Return the distance of two GPUs by index; that of one to itself is 0."""
+        if a == b:
+            return 0
+        if (min(a, b), max(a, b)) in self._nvlinks:
+            return _NVLINK_WEIGHT
+        found = 0
+        for (level, one), (other_level, other) in zip(self._ways[a], self._ways[b], strict=False):
+            if level is not other_level:
+                break
+            found = one + other
+        return found
 
 
 def level_edges(tree: Level) -> Iterator[tuple[Level, Level, int]]:
@@ -212,7 +229,7 @@ def to_networkx(tree: Level) -> "Graph":
 
     Nodes are the GPUs' indices and, above them, texts such as "socket 0,1,2,3". Each has `kind`,
     `numa_node` if known, and below a network `node`, the number of its machine. Edges have `kind`
-    ("level" or "nvlink") and `weight`: their length, as distance() counts it.
+    ("level" or "nvlink") and `weight`: their length, as in Distances.
     """
     from gpulaunch.machine.graph import make_graph
 

@@ -11,7 +11,7 @@ import pytest
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
-from gpulaunch.machine.levels import Level, distance, machine_tree, to_networkx
+from gpulaunch.machine.levels import Distances, Level, machine_tree, to_networkx
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
@@ -91,7 +91,11 @@ def test_every_level_nests_in_the_next():
 def test_machine_of_one_level(path, want):
     """Where all GPUs meet at one level, the machine is that level and has its distance."""
     tree = machine_tree(Box({path: [tuple(range(8))]}).topology())
-    assert (outline(tree), tree.path, distance(tree, 0, 7)) == (("machine", *range(8)), path, want)
+    assert (outline(tree), tree.path, Distances(tree).between(0, 7)) == (
+        ("machine", *range(8)),
+        path,
+        want,
+    )
 
 
 def test_paths_that_contradict_each_other():
@@ -115,13 +119,16 @@ def test_instances_of_a_card_are_a_level():
     ]
     gpus = (whole, *parts)
     tree = machine_tree(Topology("mig", gpus, wired(gpus, lambda *_: Wire("PHB")), "made up"))
-    assert (outline(tree), distance(tree, 200, 201)) == (("machine", 0, ("card", 200, 201)), 2)
+    assert (outline(tree), Distances(tree).between(200, 201)) == (
+        ("machine", 0, ("card", 200, 201)),
+        2,
+    )
 
 
 def test_nearer_is_shorter():
     """One NVLink is shorter than a shared switch, and each PCIe path shorter than the next."""
     tree = machine_tree(NESTED)
-    got = [distance(tree, 0, other) for other in (0, 1, 2, 3, 4, 6)]
+    got = [Distances(tree).between(0, other) for other in (0, 1, 2, 3, 4, 6)]
     assert got == [0, 2, 1 + 2 + 2, 1 + 2 + 4 + 4, 1 + 2 + 4 + 8 + 8, 1 + 2 + 4 + 8 + 20 + 20]
 
 
@@ -133,7 +140,7 @@ def test_distance_follows_the_path(name):
     order = ["NVL", "PIX", "PXB", "PHB", "NODE", "SYS", "NET"]
     reach: dict[int, list[int]] = {}
     for link in topology.links:
-        reach.setdefault(order.index(link.path), []).append(distance(tree, link.b, link.a))
+        reach.setdefault(order.index(link.path), []).append(Distances(tree).between(link.b, link.a))
     ranges = [(min(reach[i]), max(reach[i])) for i in sorted(reach)]
     assert all(before[1] < after[0] for before, after in pairwise(ranges))
 
@@ -141,8 +148,13 @@ def test_distance_follows_the_path(name):
 def test_distances_of_the_published_machine():
     """On Minsky, as published, a socket's GPUs are at 1, others at what the sockets' edges say."""
     tree = machine_tree(MACHINES["power8-minsky"])
-    far = {distance(tree, a, b) for a in (0, 1) for b in (2, 3)}
-    assert (distance(tree, 0, 1), distance(tree, 2, 3), len(far), far.pop() > 40) == (1, 1, 1, True)
+    far = {Distances(tree).between(a, b) for a in (0, 1) for b in (2, 3)}
+    assert (
+        Distances(tree).between(0, 1),
+        Distances(tree).between(2, 3),
+        len(far),
+        far.pop() > 40,
+    ) == (1, 1, 1, True)
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -157,7 +169,7 @@ def test_level_graph(name):
     )
     far = [link for link in MACHINES[name].links if not link.nvlink_count][:20]
     want = [nx.shortest_path_length(levels, link.a, link.b, "weight") for link in far]
-    assert [distance(tree, link.a, link.b) for link in far] == want
+    assert [Distances(tree).between(link.a, link.b) for link in far] == want
     assert "graphml" in "\n".join(nx.generate_graphml(graph))
 
 

@@ -14,7 +14,7 @@ from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.write import document_text
 from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.levels import Level, distance, machine_tree, to_networkx
+from gpulaunch.machine.levels import Distances, Level, machine_tree, to_networkx
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology, counts_as_cuda, machines
@@ -332,7 +332,7 @@ def test_network_is_farthest() -> None:
     tree = machine_tree(topology)
     reach: dict[str, list[int]] = {}
     for link in topology.links:
-        reach.setdefault(link.path, []).append(distance(tree, link.a, link.b))
+        reach.setdefault(link.path, []).append(Distances(tree).between(link.a, link.b))
     ranges = [
         (min(reach[path]), max(reach[path])) for path in ("PIX", "PXB", "PHB", "NODE", "SYS", "NET")
     ]
@@ -356,10 +356,10 @@ def test_network_is_farther_than_the_deepest_machine() -> None:
 
     gpus = [Gpu(i, f"GPU-{i}", "A40", 0, node=i // 10) for i in range(30)]
     tree = machine_tree(Topology("uneven", tuple(gpus), wired(gpus, wire), "made up"))
-    assert max(distance(tree, a, b) for a, b in combinations(range(10), 2)) == 2 * (
+    assert max(Distances(tree).between(a, b) for a, b in combinations(range(10), 2)) == 2 * (
         1 + 2 + 4 + 8 + 20
     )
-    assert distance(tree, 10, 20) > 2 * (1 + 2 + 4 + 8 + 20)
+    assert Distances(tree).between(10, 20) > 2 * (1 + 2 + 4 + 8 + 20)
 
 
 @pytest.mark.parametrize(
@@ -374,9 +374,9 @@ def test_distance_is_the_way_through_the_graph(topology: Topology) -> None:
     )
     apart = [link for link in topology.links if link.kind == "network"]
     want = [nx.shortest_path_length(levels, link.a, link.b, "weight") for link in apart]
-    assert [distance(tree, link.a, link.b) for link in apart] == want
+    assert [Distances(tree).between(link.a, link.b) for link in apart] == want
     within = [link for link in topology.links if link.nvlink_count]
-    assert {distance(tree, link.a, link.b) for link in within} <= {1}
+    assert {Distances(tree).between(link.a, link.b) for link in within} <= {1}
     assert tree.nvlinks == {(link.a, link.b) for link in within}
     assert sum(kind == "nvlink" for _, _, kind in graph.edges(data="kind")) == len(within)
 

@@ -23,7 +23,7 @@ from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu, Mig
-from gpulaunch.machine.levels import distance, machine_tree
+from gpulaunch.machine.levels import Distances, machine_tree
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Measured, Topology
 from gpulaunch.profiles.catalog import load_profile
@@ -135,7 +135,7 @@ class Machine:
     def far(self) -> dict[Gpus, int]:
         tree = machine_tree(self.topology)
         return {
-            (a, b): distance(tree, self.indices[a], self.indices[b])
+            (a, b): Distances(tree).between(self.indices[a], self.indices[b])
             for a, b in combinations(range(len(self.indices)), 2)
         }
 

@@ -28,7 +28,7 @@ from gpulaunch.decide.placement.utility import (
 from gpulaunch.decide.placement.valuation import JobOnMachine, Valuation
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.machine.levels import distance, machine_tree
+from gpulaunch.machine.levels import Distances, machine_tree
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.slowdown import mean_slowdown
 
@@ -83,7 +83,9 @@ def all_to_all(ranks: int) -> list[tuple[int, int, float]]:
 def described(name: str) -> Machine:
     tree = machine_tree(load_described_machine(name)[0])
     sockets = {gpu: i for i, socket in enumerate(tree.sockets) for gpu in socket.gpus}
-    return Machine(sockets, {(a, b): distance(tree, a, b) for a, b in product(tree.gpus, repeat=2)})
+    return Machine(
+        sockets, {(a, b): Distances(tree).between(a, b) for a, b in product(tree.gpus, repeat=2)}
+    )
 
 
 NAMES = (

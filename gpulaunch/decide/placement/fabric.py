@@ -6,8 +6,7 @@ from functools import cached_property
 from itertools import compress
 from operator import attrgetter
 
-from gpulaunch.machine.levels import Level, machine_tree
-from gpulaunch.machine.levels import distance as path_length
+from gpulaunch.machine.levels import Distances, Level, machine_tree
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import nvls_efficiency
 from gpulaunch.machine.topology import Topology
@@ -230,7 +229,11 @@ class Fabric:
 
         Source: topo-aware-sc17 4.1.2.
         """
-        return path_length(self.tree, self.gpus[a], self.gpus[b])
+        return self._distances.between(self.gpus[a], self.gpus[b])
+
+    @cached_property
+    def _distances(self) -> Distances:
+        return Distances(self.tree)
 
     def nearest(self, gpus: Sequence[int], count: int, kept: Sequence[int]) -> list[int]:
         """Return GPUs close to each other: those to keep, then always the one best linked to all.
