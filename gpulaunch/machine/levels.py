@@ -141,8 +141,9 @@ def _join_levels(
     above = {index: i for i, level in enumerate(levels) for index in level.gpus}
     group = list(range(len(levels)))
     for a, b in pairs:
-        low, high = sorted((group[above[a]], group[above[b]]))
-        if low != high:
+        one, other = group[above[a]], group[above[b]]
+        if one != other:
+            low, high = min(one, other), max(one, other)
             group = [low if g == high else g for g in group]
     members: dict[int, list[Level]] = {}
     for level, g in zip(levels, group, strict=True):
