@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from gpulaunch.batch.tasks import CheckedTask, Task
+from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import UsageError
 from gpulaunch.files.duration import format_duration
+from gpulaunch.machine.gpu import Gpu
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import least_of
@@ -28,16 +30,17 @@ class PlannedTasks(Record):
 def plan_tasks(checked: Sequence[CheckedTask]) -> PlannedTasks:
     """Return the jobs of a batch with the GPU, the cap and the predecessors that a plan gives them.
 
-    Planned are jobs that share, want one GPU of any, are there from the beginning, and whose
-    duration is known. All others come after them, in their order.
+    Planned are jobs that share, want one GPU, leave their share of it open, are there from the
+    beginning, and whose duration is known; on the GPUs that all of them may have. All others come
+    after them, in their order.
 
     Args:
         checked: the jobs, with their launches.
 
     Raises:
-        UsageError: none can be planned.
+        UsageError: none can be planned, or there is no GPU that all may have.
     """
-    durations = {one.task.id: _duration_of(one) for one in checked}
+    durations = {one.task.id: _planned_duration(one) for one in checked}
     planned = [one for one in checked if durations[one.task.id]]
     if not planned:
         raise UsageError(
@@ -46,9 +49,7 @@ def plan_tasks(checked: Sequence[CheckedTask]) -> PlannedTasks:
         )
     sharing = planned[0].launch.request.sharing
     assert sharing is not None  # noqa: S101  else it would have no duration
-    gpus = [
-        gpu for gpu in planned[0].launch.machine.topology.gpus if gpu.uuid in sharing.capacities
-    ]
+    gpus = _common_gpus(planned)
     capacity = least_of([sharing.capacities[gpu.uuid] for gpu in gpus])
     jobs = [_planned_job(one, durations[one.task.id] or 0.0) for one in planned]
     site = PlanSite(
@@ -57,19 +58,35 @@ def plan_tasks(checked: Sequence[CheckedTask]) -> PlannedTasks:
     plan = make_plan(jobs, site)
     tasks = {str(one.task.id): one.task for one in planned}
     ordered = _in_order(plan, tasks, [gpu.uuid for gpu in gpus])
-    others = [one.task for one in checked if one not in planned]
+    last = tuple(task.id for task in ordered)
+    others = [replace(one.task, after=last) for one in checked if one not in planned]
     return PlannedTasks((*ordered, *others), _message(plan, len(jobs), len(checked)))
 
 
-def _duration_of(one: CheckedTask) -> float | None:
+def _common_gpus(planned: Sequence[CheckedTask]) -> list[Gpu]:
+    """Return the GPUs that all jobs may have and share."""
+    gpus = list(planned[0].launch.machine.topology.gpus)
+    for one in planned:
+        launch = one.launch
+        admitted = admitted_gpus(launch.request, launch.machine.topology, launch.within)
+        sharable = launch.request.sharing.capacities if launch.request.sharing else {}
+        gpus = [gpu for gpu in gpus if gpu in admitted and gpu.uuid in sharable]
+    if not gpus:
+        raise UsageError("no job can be planned: there is no GPU that all may have and share")
+    return gpus
+
+
+def _planned_duration(one: CheckedTask) -> float | None:
     """Return how long a job takes alone, in seconds; None if it is not to be planned."""
     request, settings = one.launch.request, one.task.settings
     if request.sharing is None or request.gpus != 1 or one.task.arrival_s:
         return None
-    if {"only", "exclude", "sm_percentage"} & settings.keys():
+    if request.sharing.sm_percentage is not None:
         return None
-    profile = load_profile(settings["profile"]) if "profile" in settings else None
-    duration_s = one.duration_s or (profile.resources.duration_s if profile else None)
+    name = settings.get("profile") or request.profile
+    duration_s = one.duration_s
+    if duration_s is None and name:
+        duration_s = load_profile(name).resources.duration_s
     return duration_s or None
 
 

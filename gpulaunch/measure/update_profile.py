@@ -174,11 +174,14 @@ def _learn_beside(path: str, name: str, run: Run, beside: str) -> list[str]:
     """Add how much longer a job took beside another one on the same GPUs."""
     with alone():
         known, begins = learned_from(path, name)
-        alone_s = known.get("resources", {}).get("duration_s")
-        if not alone_s:
-            return [
-                f"profile {name} learns nothing beside {printable(beside)}: it has no duration_s"
-            ]
+        resources = known.get("resources", {})
+        alone_s = None if resources.get("incomplete") else resources.get("duration_s")
+        models = ", ".join(sorted({gpu.model for gpu in run.gpus}))
+        why = None if alone_s else "it has no duration_s"
+        if resources.get("measured_on", models) != models:
+            why = f"its duration_s is of {printable(resources['measured_on'])}"
+        if why or not alone_s:
+            return [f"profile {name} learns nothing beside {printable(beside)}: {why}"]
         slowdown = max(0.0, run.duration_s / alone_s - 1)
         fresh = {"slowdown_percentage": {beside: rounded(100 * slowdown)}, "source": RECORDED}
         section = _merge_section("shared_gpu", known, fresh)

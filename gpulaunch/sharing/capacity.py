@@ -71,7 +71,9 @@ def least_of(capacities: Sequence[Capacity]) -> Capacity:
 
 
 def with_headroom(peak_bytes: int, headroom_percentage: float, sizes: Sequence[int]) -> int:
-    """Return the memory limit of a job that is known by its peak: more, but no more than a GPU has.
+    """Return the memory limit of a job that is known by its peak.
+
+    It is more, but no more than the smallest GPU has that could hold the peak.
 
     Args:
         peak_bytes: the most that it was measured to hold.
@@ -79,4 +81,5 @@ def with_headroom(peak_bytes: int, headroom_percentage: float, sizes: Sequence[i
         sizes: memory of each GPU that it may get, in bytes.
     """
     limit = math.ceil(peak_bytes * (100 + headroom_percentage) / 100 / _MIB) * _MIB
-    return max(peak_bytes, min(limit, max(sizes, default=limit)))
+    fitting = [size for size in sizes if size >= peak_bytes]  # it stays fit for the smallest
+    return max(peak_bytes, min([limit, *fitting]))

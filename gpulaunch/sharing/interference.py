@@ -193,7 +193,9 @@ def _as_time(demand: Demand) -> Demand:
     return replace(
         demand,
         sm_utilization_percentage=busy,
-        memory_bandwidth_utilization_percentage=busy,
+        memory_bandwidth_utilization_percentage=max(
+            busy, demand.memory_bandwidth_utilization_percentage
+        ),
         utilization="time-active",
     )
 
@@ -381,38 +383,12 @@ def rank_group(
         utilization comes first, coarsely.
     """
     used = _round_sum(resident.sm_utilization_percentage for resident in residents)
-    return _sort_key(used, request, residents, objective, capacity)
-
-
-def rank_partner(
-    partner: Demand, members: Sequence[Demand], objective: Objective, capacity: Capacity
-) -> tuple[float, ...]:
-    """Return the sort key of a job that may join others on a GPU; the lowest is best.
-
-    It is that of rank_group, with the SM utilization of the partner.
-
-    Args:
-        partner: demand of the job that would join.
-        members: demands of the jobs that it would join.
-        objective: objective of all of them.
-        capacity: what the GPU offers.
-    """
-    return _sort_key(partner.sm_utilization_percentage, partner, members, objective, capacity)
-
-
-def _sort_key(
-    used: float, job: Demand, others: Sequence[Demand], objective: Objective, capacity: Capacity
-) -> tuple[float, ...]:
-    key = (used // _STEP, -_power_apart(job, others), used)
+    key = (used // _STEP, -_power_apart(request, residents), used)
     if objective.name != "product":
         return key
-    gain = steady_gain([job, *others], capacity)
-    return (
-        -round(
-            gain.log_product(objective.throughput_weight, objective.energy_weight), _NOISE_DIGITS
-        ),
-        *key,
-    )
+    gain = steady_gain([request, *residents], capacity)
+    product = gain.log_product(objective.throughput_weight, objective.energy_weight)
+    return (-round(product, _NOISE_DIGITS), *key)
 
 
 def _power_apart(request: Demand, residents: Sequence[Demand]) -> float:

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.records import Record
-from gpulaunch.sharing.curve import KEPT, keeps, throughput_at
+from gpulaunch.sharing.curve import KEPT, keeps, saturates, throughput_at
 
 _LEAST = 0.01
 """Least part of its time in which a job with a curve counts as busy.
@@ -47,8 +47,9 @@ def kernels_of(demand: Demand) -> Kernels:
 
     Its busy time is its SM utilization, if that was told as time. Is it a share of the SMs, busy
     time and share together tell how many SMs its kernels use; without the busy time they count as
-    using all SMs in as much of the time. Where a curve is known, kernels use the fewest SMs that
-    keep 95 % of their speed, and as many more as it would take on a straight line to keep all.
+    using all SMs in as much of the time. Where a curve reaches the whole GPU, kernels use the
+    fewest SMs that keep 95 % of their speed, and as many more as it would take on a straight line
+    to keep all.
     """
     used = demand.sm_utilization_percentage / 100
     busy, sms = used, 1.0
@@ -56,7 +57,7 @@ def kernels_of(demand: Demand) -> Kernels:
         busy = max(used, demand.busy_percentage / 100)
         sms = used / busy or 1.0
     bandwidth = min(1.0, demand.memory_bandwidth_utilization_percentage / 100 / busy) if busy else 0
-    if not demand.curve:
+    if saturates(demand.curve) is None:  # nobody knows how it does on the whole GPU
         return Kernels(busy, sms, bandwidth, ())
     return _curved(busy, bandwidth, demand.curve)
 

@@ -32,8 +32,11 @@ LOOK_S = 1.0
 
 LEAVE_S = 5.0
 
-NEAR = 0.9
-"""Part of its limit of memory from which on a job counts as near it. Ours."""
+NEAR = 0.97
+"""Part of its limit of memory from which on a job counts as near it. Ours.
+
+The limit is 10 % beyond the peak that was measured, so a job at its peak is at 91 %.
+"""
 
 
 @contextmanager
@@ -154,7 +157,9 @@ class Membership:
         Only what was seen: who asked for much at once, and got nothing, had not come near it.
         """
         code = os.waitstatus_to_exitcode(status)
-        if (code > 0 or code == -signal.SIGABRT) and self._held_bytes >= NEAR * self._limit_bytes:
+        if (code > 0 or code == -signal.SIGABRT) and self._held_bytes >= max(
+            1.0, NEAR * self._limit_bytes
+        ):
             held, limit = format_size(self._held_bytes), format_size(self._limit_bytes)
             warn(
                 f"the job has failed, and had held {held} of GPU memory: gpulaunch limits it to "

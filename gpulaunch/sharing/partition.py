@@ -26,7 +26,7 @@ Source: the smallest partition of mps-sharing-2024 Fig. 1.
 
 THROUGHPUT = Objective()
 
-Mode = Literal["alone", "no caps", "even", "knees", "performance", "power"]
+Mode = Literal["alone", "no caps", "even", "knees", "performance", "power", "adjusted"]
 """How a partition came about: see Partition."""
 
 _STEPS = (16, 8, 4, 2, 1)
@@ -46,7 +46,8 @@ class Partition(Record):
 
     Attributes:
         mode: what it was found by. alone: one job; no caps: 100 % for all that come; even: an even
-            share each; knees: the fewest SMs that each needs; performance, power: as in cd_search.
+            share each; knees: the fewest SMs that each needs; performance, power: as in cd_search;
+            adjusted: small steps from no caps or even shares.
         sm_percentages: percentage of each job, in the order given, 1-100.
         gain: predicted throughput of all while they run, against one after the other.
         reason: why, in a sentence.
@@ -82,22 +83,25 @@ def partition(
     capacity: Capacity,
     objective: Objective = THROUGHPUT,
     held: Held = (),
+    *,
+    adjust: bool = True,
 ) -> Partition:
     """Return the percentages that are predicted to be best for jobs that run together on one GPU.
 
     No caps, even shares, knees, and what cd_search finds are compared by the objective, and then
-    caps near the best of them. Of equals the first counts; for energy, and where all SMs a job
-    needs are known, it is the one that takes the fewest SMs of those within 5 % of the best. A job
-    of which nothing but its busy time is known counts as slower under any cap, so where that is
-    true of all, there are none.
+    caps near the best of them. Of equals the one counts in which the slowest job is faster, then
+    the one that takes fewer SMs; for energy it is the one that takes the fewest SMs of those within
+    5 % of the best. A job of which nothing but its busy time is known counts as slower under any
+    cap, so where that is true of all, there are none.
 
     Args:
         demands: demands of the jobs, one or more.
         capacity: what the GPU offers. Without its number of SMs, percentages stand for them.
         objective: what is to be best.
         held: percentages that cannot be chosen any more; none given, all can.
+        adjust: whether to look for better caps near the best.
 
-    Cost: 20 us where nothing is known but busy times, else some ms.
+    Cost: 20 us where nothing is known but busy times, else 0.5 ms, and some ms to adjust.
 
     Source: cd-search-ics18 4.2, 4.3, 7.4.3; for one job mps-sharing-2024 Fig. 1. Departures:
         docs/decisions/partition.md.
@@ -106,17 +110,24 @@ def partition(
         return _partition_alone(demands[0], capacity)
     everyone = zip(demands, held or [None] * len(demands), range(len(demands)), strict=True)
     order = sorted(everyone, key=lambda one: repr(one[:2]))  # which comes first makes no difference
-    found = _best([one[0] for one in order], [one[1] for one in order], capacity, objective)
+    found = _best(
+        [one[0] for one in order], [one[1] for one in order], capacity, objective, adjust=adjust
+    )
     percentages = {place: own for (*_, place), own in zip(order, found.sm_percentages, strict=True)}
     return replace(found, sm_percentages=tuple(percentages[place] for place in sorted(percentages)))
 
 
 def _best(
-    demands: Sequence[Demand], fixed: Held, capacity: Capacity, objective: Objective
+    demands: Sequence[Demand],
+    fixed: Held,
+    capacity: Capacity,
+    objective: Objective,
+    *,
+    adjust: bool,
 ) -> Partition:
     compared = _Comparison(demands, capacity, objective, fixed)
     if all(kernels.sms == 1.0 and not kernels.curve for kernels in compared.kernels):
-        return compared.told("no caps", compared.with_caps(100))
+        return compared.describe("no caps", compared.with_caps(100))
     found: dict[tuple[int, ...], Mode] = {}
     for mode, percentages in _candidates(demands, compared.kernels, capacity, fixed):
         found.setdefault(compared.with_held(percentages), mode)
@@ -124,8 +135,13 @@ def _best(
     if objective.name == "energy":
         least = KEPT * compared.throughput_of(best)
         best = min((one for one in found if compared.throughput_of(one) >= least), key=sum)
-        return compared.told(found[best], best)
-    return compared.told(found[best], compared.climb(best) if len(demands) <= MOST_MOVED else best)
+        return compared.describe(found[best], best)
+    mode = found[best]
+    if adjust and len(demands) <= MOST_MOVED:
+        near = compared.climb(best)
+        mode = "adjusted" if near != best and mode in ("no caps", "even") else mode
+        best = near
+    return compared.describe(mode, best)
 
 
 class _Comparison:
@@ -200,12 +216,13 @@ class _Comparison:
                 if all(1 <= one <= 100 for one in changed):
                     yield tuple(changed)
 
-    def told(self, mode: Mode, percentages: tuple[int, ...]) -> Partition:
+    def describe(self, mode: Mode, percentages: tuple[int, ...]) -> Partition:
         """Return a partition with its reason."""
         gain = self.throughput_of(percentages)
         reason = f"{_REASONS[mode]}; predicted throughput {gain:.3g} of one after the other"
         if mode != "no caps":
-            even = self.throughput_of(self.with_caps(max(1, 100 // len(self._demands))))
+            share = round_down(100 // len(self._demands), self._capacity.sm_count)
+            even = self.throughput_of(self.with_caps(share))
             reason += f", {even:.3g} with even shares"
         return Partition(mode, percentages, gain, reason)
 
@@ -215,6 +232,7 @@ _REASONS: dict[Mode, str] = {
     "even": "an even share each",
     "knees": "the fewest SMs that keep each within 5 % of its best throughput",
     "performance": "memory-intensive jobs get the SMs that they need, the others the rest",
+    "adjusted": "caps at which each is predicted to lose least by the others",
     "power": "the SMs that memory-intensive jobs need; the rest stays idle",
 }
 

@@ -87,7 +87,8 @@ def speeds_of(kernels: Sequence[Kernels], percentages: Sequence[float] = ()) -> 
     wanted = [min(one.sms, share) for one, share in zip(kernels, shares, strict=True)]
     capped = [one.speed(share) for one, share in zip(kernels, shares, strict=True)]
     drawn = [one.bandwidth * min(1.0, speed) for one, speed in zip(kernels, capped, strict=True)]
-    alike = min(wanted, default=1.0) == 1.0  # then bandwidth is never short before SMs are
+    # Without curves bandwidth is never short before SMs are.
+    alike = min(wanted, default=1.0) == 1.0 and not any(one.curve for one in kernels)
     busy = fsum([one.busy for one in kernels])
     if alike:
         return tuple([1 / (1 + one.busy * (busy - one.busy)) for one in kernels])

@@ -196,11 +196,12 @@ class ShareGroup:
 
     def _make_ready(self, *, alone: bool) -> None:
         """Use the daemon that runs; without members a dead or faulty one is replaced."""
-        if hung := recall_hang(self._note_path, self._patience_s):
-            raise MpsError(hung)
-        if self.daemon.pid() is None and not alone:
+        runs = self.daemon.pid() is not None
+        if (alone or not runs) and (hung := recall_hang(self._note_path, self._patience_s)):
+            raise MpsError(hung)  # one with members works, whatever became of a slow answer
+        if not runs and not alone:
             raise MpsError("its control daemon is gone")
-        if self.daemon.pid() is not None:
+        if runs:
             try:
                 self.daemon.make_ready(self._patience_s)
             except MpsError:

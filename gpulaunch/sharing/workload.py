@@ -112,7 +112,8 @@ def share(flows: Sequence[Workflow], site: PlanSite) -> Shared:
     demands = [flow.demand for flow in flows]
     caps: tuple[int, ...] = ()
     if len(flows) > 1:
-        caps = partition(demands, site.capacity, site.objective).sm_percentages
+        found = partition(demands, site.capacity, site.objective, adjust=False)
+        caps = found.sm_percentages
     solos = [Solo(flow.demand, flow.alone_s) for flow in flows]
     return Shared(caps, run_together(solos, site.capacity, caps, site.idle_w))
 

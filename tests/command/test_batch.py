@@ -212,6 +212,25 @@ def test_what_cannot_be_planned(site: Site) -> None:
     )
 
 
+def test_a_plan_keeps_to_what_jobs_may_have(site: Site) -> None:
+    """Planned jobs stay on the GPUs that a setting leaves them; the others start after them all."""
+    jobs = [light(n, 90, command=["true"]) for n in range(3)]
+    site.write([{"name": "alone", "gpus": 2, "command": ["true"]}, *jobs])
+    environment = site.launcher.environment | {"GPULAUNCH_ONLY": "3,5"}
+    assert site.run("--plan", env=environment).returncode == 0
+    results = site.results()
+    assert {gpu for n in (1, 2, 3) for gpu in results[n]["gpus"]} == {3, 5}
+    assert results[0]["started_s"] >= max(results[n]["ended_s"] for n in (1, 2, 3))
+
+
+def test_a_part_of_a_gpu_is_not_planned(site: Site) -> None:
+    """A job that says how much of a GPU it wants has its share, and no plan changes it."""
+    jobs = [light(0, 20, command=["true"]), light(1, 20, share="1/4", command=["true"])]
+    site.write(jobs)
+    done = site.run("--plan")
+    assert (done.returncode, "1 not planned" in done.stderr) == (0, True)
+
+
 # ------------------------------------------------------------------------------- that all goes well
 
 HOLDING = """

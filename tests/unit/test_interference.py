@@ -580,6 +580,13 @@ def test_time_and_share_are_never_added() -> None:
     )
 
 
+def test_bandwidth_beyond_busy_time_stays() -> None:
+    """A share of the bandwidth that is more than the busy time is not made less."""
+    loud = replace(busy(20, 80.0), name="loud", utilization="share", busy_percentage=30.0)
+    timed = replace(busy(5, 5.0), name="timed", utilization="time-active")
+    assert judge([Client(loud), Client(busy(20, 30.0)), Client(timed)], A100X).compatible is False
+
+
 # rank_group
 
 

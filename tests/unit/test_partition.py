@@ -460,6 +460,14 @@ def test_pairs_by_hand(jobs: list[Demand], want: float) -> None:
     assert round(partition(jobs, UNCOUNTED).gain, 3) == want
 
 
+@pytest.mark.parametrize("points", [[(10, 5.0)], [(25, 25.0), (50, 50.0)]])
+def test_a_curve_that_ends_early(points: list[tuple[float, float]]) -> None:
+    """What a curve does not reach is not known, so it caps nobody and promises nothing."""
+    short = job("short", points)
+    assert partition([short, UNKNOWN], UNCOUNTED).sm_percentages == (100, 100)
+    assert partition([short, short], UNCOUNTED).gain == partition([UNKNOWN] * 2, UNCOUNTED).gain
+
+
 @given(st.lists(st.tuples(st.floats(1, 100), st.floats(0, 100)), min_size=2, max_size=4), st.data())
 def test_a_curve_never_hurts(jobs: list[tuple[float, float]], data: st.DataObject) -> None:
     """The throughput that is predicted with a job's curve is no less than without it."""
