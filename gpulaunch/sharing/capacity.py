@@ -82,4 +82,4 @@ def with_headroom(peak_bytes: int, headroom_percentage: float, sizes: Sequence[i
     """
     limit = math.ceil(peak_bytes * (100 + headroom_percentage) / 100 / _MIB) * _MIB
     fitting = [size for size in sizes if size >= peak_bytes]  # it stays fit for the smallest
-    return max(peak_bytes, min([limit, *fitting]))
+    return max(peak_bytes, min([limit, *(fitting or sizes)]))

@@ -6,6 +6,7 @@ residents have is given, and only what newcomers get is chosen.
 # pure: decides on plain values
 
 from collections.abc import Iterator, Sequence
+from math import ceil
 
 from gpulaunch.leases.share import Objective
 from gpulaunch.profiles.demand import Demand
@@ -131,7 +132,7 @@ def _best(
     found: dict[tuple[int, ...], Mode] = {}
     for mode, percentages in _candidates(demands, compared.kernels, capacity, fixed):
         found.setdefault(compared.with_held(percentages), mode)
-    best = max(found, key=compared.worth)
+    best = max(found, key=compared.preferred)
     if objective.name == "energy":
         least = KEPT * compared.throughput_of(best)
         best = min((one for one in found if compared.throughput_of(one) >= least), key=sum)
@@ -172,7 +173,7 @@ class _Comparison:
         return self.with_held([percentage] * len(self._demands))
 
     def worth(self, percentages: tuple[int, ...]) -> tuple[float, ...]:
-        """Return what the objective wants most, then the slowest's speed, then the SMs kept free.
+        """Return what the objective wants most, then the speed of the slowest.
 
         Where the energy is not known, throughput stands for it.
         """
@@ -183,9 +184,12 @@ class _Comparison:
             self._throughput[percentages] = gain.throughput
             objective = self._objective if gain.energy_efficiency else THROUGHPUT
             figures = worth_of(gain, objective), min(at.speeds)
-            worth = *(round(figure, _DIGITS) for figure in figures), -sum(percentages)
-            self._known[percentages] = worth
+            self._known[percentages] = tuple(round(figure, _DIGITS) for figure in figures)
         return self._known[percentages]
+
+    def preferred(self, percentages: tuple[int, ...]) -> tuple[float, ...]:
+        """Return the worth of a partition, then how many SMs it keeps free."""
+        return *self.worth(percentages), -sum(percentages)
 
     def throughput_of(self, percentages: tuple[int, ...]) -> float:
         """Return the predicted throughput of all, against one after the other."""
@@ -198,8 +202,18 @@ class _Comparison:
             better = percentages
             while better:
                 percentages = better
-                near = max(self._near(percentages, step), key=self.worth, default=percentages)
+                near = max(self._near(percentages, step), key=self.preferred, default=percentages)
                 better = near if self.worth(near) > self.worth(percentages) else ()
+        return self._trimmed(percentages)
+
+    def _trimmed(self, percentages: tuple[int, ...]) -> tuple[int, ...]:
+        """Return percentages in which no job has more than it can use, where that costs nothing."""
+        for place, kernels in enumerate(self.kernels):
+            enough = ceil(100 * kernels.sms)
+            if self._held[place] is None and kernels.curve and enough < percentages[place]:
+                fewer = (*percentages[:place], enough, *percentages[place + 1 :])
+                if self.worth(fewer) >= self.worth(percentages):
+                    percentages = fewer
         return percentages
 
     def _near(self, percentages: tuple[int, ...], step: int) -> Iterator[tuple[int, ...]]:

@@ -119,20 +119,20 @@ def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
     ]
     given = sharing["residents"][0]["sm_percentage"]
     assert 20 <= given <= 30
-    assert (sharing["left_sm_percentage"], document["sm_percentage"]) == (100 - given, 100 - given)
+    assert (sharing["left_sm_percentage"], document["sm_percentage"]) == (100 - given, 100)
     assert (
         sharing["sm_utilization_percentage"],
         sharing["memory_bandwidth_utilization_percentage"],
     ) == (50, 45)
     assert (sharing["memory_bytes"], sharing["power_w"]) == ((1024 + 2253) << 20, None)
     assert len(sharing["optimum_sm_percentages"]) == 2
-    beside_light = min(1 / 1.04, 1.0, 0.9 + 0.1 * (given - 20) / 10)  # its rate, its cap
-    assert sharing["predicted_stp"] == pytest.approx(1 / 1.04 + beside_light)
-    assert (like["predicted_stp"], like["predicted_antt"]) == pytest.approx((2 / 1.16, 1.16))
+    assert (sharing["decided_by"], 1.8 < sharing["predicted_stp"] < 2) == ("sums", True)
+    # Half of the time both want all bandwidth: 1.16 times as long, and a little more for the caps.
+    assert like["predicted_stp"] == pytest.approx(2 / 1.16, rel=0.02)
 
 
 def test_explained_in_the_terminal(launcher: Launcher) -> None:
-    """--explain names each group with jobs, sums and verdict, what is best and what is left."""
+    """--explain names each group with jobs, sums and verdict, and what is predicted."""
     with (
         held(launcher, *BOX, *LIGHT, "--name", "one"),
         held(launcher, *BOX, *HEAVY, "--name", "two"),
@@ -157,7 +157,7 @@ def test_explained_in_the_terminal(launcher: Launcher) -> None:
     assert lines[at + 5].split()[:6] == ["GPU", "1", "105", "10", "2", "GiB"]
     assert "average SM utilization 105 % of at most 100 %" in lines[at + 5]
     assert lines[at + 7].startswith("100 % of the SMs: ")
-    assert lines[at + 8].startswith("best for all together would be 100 % each: ")
+    assert lines[at + 8].startswith("predicted: STP 1.98, ANTT 1.01")
 
 
 def test_explained_beside_a_job_without_a_name(launcher: Launcher) -> None:
@@ -353,8 +353,8 @@ def test_announced_jobs_find_room(launcher: Launcher, tmp_path: Path) -> None:
             ]
         found.append({first: here, second: there})
     assert found[0] == found[1]
-    assert sum(found[0].values()) == 100
     assert 20 <= found[0]["memory"] <= 30
+    assert found[0]["compute"] == 100  # it pauses, and so loses least without a cap
 
 
 def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:

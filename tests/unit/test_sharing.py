@@ -391,7 +391,7 @@ def test_how_much_a_job_gets() -> None:
     small, _, left = percentage(asking(memory))
     assert (small <= 30, left) == (True, 100)
     rest, best, left = percentage(asking(compute), shared("a", memory, 0, percentage=small))
-    assert (rest, best[0] <= 30, left) == (100, True, 100 - small)
+    assert (rest, best[0] < 50, best[1], left) == (100, True, 100, 100 - small)
     assert percentage(asking(compute))[0] == 100
     assert percentage(asking(compute, announced=(memory,)))[0] == rest
     assert (
