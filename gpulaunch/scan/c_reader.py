@@ -36,7 +36,12 @@ SMALL_BYTES = 100_000
 
 _WIDEST_BYTES = 8  # of one element
 _GRADIENTS = re.compile(r"(?<!requires_)grad|diff(?!er)", re.IGNORECASE)
-_START = re.compile(r"nccl_?(?:unique)?_?id\b|&\s*\w*id\b|host_?name|host_?hash", re.IGNORECASE)
+_HOST = re.compile(r"host_?name|host_?hash", re.IGNORECASE)
+_ID = re.compile(
+    r"nccl_?(?:unique_?|comm_?)?id\b|&\s*(?:[\w.>-]*[._>])?(?:nccl_?)?(?:unique_?|comm_?)?id\b",
+    re.IGNORECASE,
+)
+_HANDS_OUT = re.compile(r"bcast|broadcast|send|recv", re.IGNORECASE)
 _ROOT = re.compile(
     r"\( ?!? ?(?:\w+(?:\.|->))*\w*(?:rank|pe|me|id)\w* ?\)|.*\w*(?:rank|pe|me|id)\w* ?== ?0.*"
     r"|.*0 ?== ?\w+.*",
@@ -172,7 +177,7 @@ class _File:
             pattern = pattern or self._find_peers(call, interface, rooted=rooted)
             if pattern == "none":
                 continue
-            if any(map(_START.search, call.given)):
+            if _sets_up(call):
                 interface = replace(interface, traffic="setup")
             often = call.place.loops > 0 or repeats.get(call.place.function)
             amount = self._find_amount(call, interface)
@@ -371,6 +376,12 @@ class _File:
             if number is not None:
                 return "small" if number * _WIDEST_BYTES < SMALL_BYTES else "large"
         return "large" if call.given and _GRADIENTS.search(call.given[0]) else "unknown"
+
+
+def _sets_up(call: Called) -> bool:
+    """Return whether a call hands out the id of a communicator, or names of hosts."""
+    ids = _HANDS_OUT.search(call.name) and any(map(_ID.search, call.given))
+    return bool(ids) or any(map(_HOST.search, call.given))
 
 
 def _function_name(call: "Node") -> "tuple[str, Node]":

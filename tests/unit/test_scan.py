@@ -228,6 +228,26 @@ def test_start_up_makes_no_pattern() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("call", "sensitive"),
+    [
+        ("ncclAllReduce(&grid[0], o, n, ncclFloat, ncclSum, c, s)", True),
+        ("MPI_Bcast(&grid, n, MPI_FLOAT, 0, c)", True),
+        ("MPI_Allreduce(&id, o, n, MPI_FLOAT, MPI_SUM, c)", True),
+        ("MPI_Bcast(&id, n, MPI_BYTE, 0, c)", False),
+        ("MPI_Bcast(&comm->nccl_id, n, MPI_BYTE, 0, c)", False),
+        ("MPI_Bcast(&state.uniqueId, n, MPI_BYTE, 0, c)", False),
+        ("MPI_Send(ncclId.internal, n, MPI_BYTE, 1, 0, c)", False),
+        ("MPI_Bcast(p, sizeof(ncclUniqueId), MPI_BYTE, 0, c)", False),
+        ("MPI_Allgather(hostHashes, n, MPI_LONG, h, n, MPI_LONG, c)", False),
+    ],
+)
+def test_id_of_a_communicator(call: str, sensitive: bool) -> None:
+    """Only an id of NCCL that is handed out is start-up, not any name that ends in "id"."""
+    found = scanned("a.cu", f"int main() {{ for (;;) {call}; }}")
+    assert found.sensitive is sensitive
+
+
 def test_rare_wrapper_makes_no_pattern() -> None:
     """DataParallel for one process beside DistributedDataParallel leaves the ring, not certain."""
     text = (
