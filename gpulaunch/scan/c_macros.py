@@ -113,18 +113,28 @@ def expanded(macro: Macro, given: Sequence[str]) -> str:
     return re.sub(r"\s*##\s*", "", body)
 
 
-def included_macros(unit: Unit, headers: Mapping[str, Unit]) -> dict[str, tuple[Macro, ...]]:
-    """Return a file's macros and those of the scanned headers that it includes, directly or not."""
-    found: dict[str, tuple[Macro, ...]] = {}
+def included_macros(
+    unit: Unit, headers: Mapping[str, Sequence[Unit]]
+) -> dict[str, tuple[Macro, ...]]:
+    """Return a file's macros and those of the scanned headers that it includes, directly or not.
+
+    Args:
+        unit: the file.
+        headers: all scanned files by their names without folders, by which they are included.
+    """
+    found: dict[str, dict[Macro, None]] = {}  # sets that keep their order
     seen: set[str] = set()
     left = list(unit.includes)
     while left:
         name = left.pop().rpartition("/")[2]
-        if name in headers and name not in seen:
-            seen.add(name)
-            found |= headers[name].macros
-            left += headers[name].includes
-    return {**found, **unit.macros}
+        if name in seen:
+            continue
+        seen.add(name)
+        for header in headers.get(name, ()):
+            for macro, bodies in header.macros.items():
+                found.setdefault(macro, {}).update(dict.fromkeys(bodies))
+            left += header.includes
+    return {**{name: tuple(bodies) for name, bodies in found.items()}, **unit.macros}
 
 
 def arguments(call: "Node") -> list[str]:

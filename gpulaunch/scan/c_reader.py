@@ -112,11 +112,13 @@ def read_c_files(sources: Sequence[SourceFile]) -> dict[str, FileFindings]:
     """
     parse("")
     units = {file.path: read_unit(file.text) for file in sources}
-    headers = {path.rpartition("/")[2]: unit for path, unit in units.items()}
+    headers: dict[str, list[Unit]] = {}
+    for path, unit in units.items():
+        headers.setdefault(path.rpartition("/")[2], []).append(unit)
     return {path: _read(unit, headers) for path, unit in units.items()}
 
 
-def _read(unit: Unit, headers: Mapping[str, Unit]) -> FileFindings:
+def _read(unit: Unit, headers: Mapping[str, Sequence[Unit]]) -> FileFindings:
     quiet = names().quiet_headers
     unknown = tuple(
         name

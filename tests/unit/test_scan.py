@@ -214,6 +214,19 @@ def test_macros_of_a_header() -> None:
     assert [(call.file, call.line) for call in calls] == [("src/a.cu", 3)]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("other", ["", "#define SUM(x) local_sum(x)\n"])
+def test_headers_of_one_name(order: int, other: str) -> None:
+    """Of headers with one name in several folders the macros of all count, in any order."""
+    files = [
+        SourceFile("a/common.h", "#define SUM(x) ncclAllReduce(x, x, n, t, o, c, s)\n"),
+        SourceFile("b/common.h", other),
+        SourceFile("main.cu", '#include "common.h"\nvoid f() {\n  SUM(g);\n}\n'),
+    ]
+    calls = scan_sources(files[::order]).calls
+    assert [(call.file, call.line) for call in calls] == [("main.cu", 3)]
+
+
 def test_start_up_makes_no_pattern() -> None:
     """A broadcast of the id of a communicator, and what runs once, do not make the pattern."""
     text = (
