@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from gpulaunch.errors import UsageError
 from gpulaunch.profiles.pattern_union import union
 from gpulaunch.records import Record, replace
 from gpulaunch.scan.c_macros import (
@@ -102,20 +103,33 @@ class Called(Record):
     place: CallSite
 
 
-def read_c_files(sources: Sequence[SourceFile]) -> dict[str, FileFindings]:
+def read_c_files(sources: Sequence[SourceFile], *, alone: bool) -> dict[str, FileFindings]:
     """Return the findings in files of C, C++ and CUDA, by path.
 
-    A file without a word that matters is not parsed.
+    A file without a word that matters is not parsed. Where tree-sitter is not installed, one that
+    has such a word becomes a warning.
+
+    Args:
+        sources: the files.
+        alone: whether the program has files of no other language, so that without tree-sitter
+            nothing can be said of it.
 
     Raises:
-        UsageError: tree-sitter is not installed.
+        UsageError: the files are alone, one has to be parsed, and tree-sitter is not installed.
     """
-    parse("")
     units = {file.path: read_unit(file.text) for file in sources}
     headers: dict[str, list[Unit]] = {}
     for path, unit in units.items():
         headers.setdefault(path.rpartition("/")[2], []).append(unit)
-    return {path: _read(unit, headers) for path, unit in units.items()}
+    found: dict[str, FileFindings] = {}
+    for path, unit in units.items():
+        try:
+            found[path] = _read(unit, headers)
+        except UsageError as problem:
+            if alone:
+                raise
+            found[path] = FileFindings(warnings=(f"{path}: {problem}",))
+    return found
 
 
 def _read(unit: Unit, headers: Mapping[str, Sequence[Unit]]) -> FileFindings:

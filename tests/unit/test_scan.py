@@ -6,7 +6,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 
@@ -318,14 +318,40 @@ def test_names_are_valid() -> None:
         assert sorted(listed) == sorted(set(listed)), part.get("shown")
 
 
-def test_without_tree_sitter(monkeypatch) -> None:
-    """Without the extra `scan` a file of C is refused with what to install, and Python is read."""
+@pytest.fixture
+def no_tree_sitter(monkeypatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "tree_sitter_cuda", None)
     c_parser._parser.cache_clear()
-    with pytest.raises(UsageError, match=r"pip install 'gpulaunch\[scan\]'"):
-        scanned("a.c", "")
-    assert scanned("a.py", "import torch.distributed as d\nd.all_reduce(x)\n").pattern == "ring"
+    yield
     c_parser._parser.cache_clear()
+
+
+KERNEL = SourceFile("ext/k.cu", "void f() { ncclAllReduce(a, b, n, t, o, c, s); }")
+PLAIN = SourceFile("ext/plain.cu", "void f() { add<<<1, 1>>>(a); }")
+
+
+@pytest.mark.usefixtures("no_tree_sitter")
+def test_without_tree_sitter() -> None:
+    """Without the extra `scan` C alone is refused with what to install, and Python is read."""
+    with pytest.raises(UsageError, match=r"pip install 'gpulaunch\[scan\]'"):
+        scan_sources([PLAIN, KERNEL])
+    found = scan_sources([PLAIN])
+    assert (found.calls, found.warnings, found.confidence) == ((), (), "certain")
+    assert scanned("a.py", "import torch.distributed as d\nd.all_reduce(x)\n").pattern == "ring"
+
+
+@pytest.mark.usefixtures("no_tree_sitter")
+@pytest.mark.parametrize(
+    ("text", "calls", "confidence"),
+    [("import torch.distributed as d\nd.all_reduce(x)\n", 1, "likely"), ("x = 1\n", 0, "guess")],
+)
+def test_python_beside_c_without_tree_sitter(text: str, calls: int, confidence: str) -> None:
+    """Beside Python a file of C that had to be parsed is a warning, which lowers confidence."""
+    found = scan_sources([SourceFile("train.py", text), PLAIN, KERNEL])
+    assert (len(found.calls), found.confidence, found.files) == (calls, confidence, 2)
+    assert found.warnings == (
+        "ext/k.cu: C, C++ and CUDA need tree-sitter: pip install 'gpulaunch[scan]'",
+    )
 
 
 C_PIECES = [
