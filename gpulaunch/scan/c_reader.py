@@ -23,6 +23,7 @@ from gpulaunch.scan.interfaces import c_interface, names
 from gpulaunch.scan.peers import (
     count_words,
     grid_of_names,
+    is_root_test,
     pattern_of_choices,
     pattern_of_peers,
 )
@@ -43,11 +44,6 @@ _ID = re.compile(
     re.IGNORECASE,
 )
 _HANDS_OUT = re.compile(r"bcast|broadcast|send|recv", re.IGNORECASE)
-_ROOT = re.compile(
-    r"\( ?!? ?(?:\w+(?:\.|->))*\w*(?:rank|pe|me|id)\w* ?\)|.*\w*(?:rank|pe|me|id)\w* ?== ?0.*"
-    r"|.*0 ?== ?\w+.*",
-    re.IGNORECASE,
-)
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)[uUlLzZ]*")
 _WORD = re.compile(r"\w+|[^\s\w]")
 _LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
@@ -257,7 +253,7 @@ class _File:
     def _branch(self, node: "Node", place: CallSite) -> "list[tuple[Node, CallSite]]":
         condition = node.child_by_field_name("condition")
         test = text_of(condition)
-        rooted = bool(node.type == "if_statement" and _ROOT.fullmatch(test[:200]))
+        rooted = node.type == "if_statement" and is_root_test(test)
         never, always = test.strip("() ") in ("0", "false"), test.strip("() ") in ("1", "true")
         alternative = node.child_by_field_name("alternative")
         inner = replace(place, rooted=place.rooted or rooted)

@@ -20,7 +20,7 @@ from gpulaunch.profiles.pattern_union import union
 from gpulaunch.scan import c_parser
 from gpulaunch.scan.call import Scan, SourceFile
 from gpulaunch.scan.interfaces import names
-from gpulaunch.scan.peers import pattern_of_peer
+from gpulaunch.scan.peers import is_root_test, pattern_of_peer
 from gpulaunch.scan.source_files import MAX_FILE_BYTES, read_sources
 from gpulaunch.scan.sources import scan_sources
 from gpulaunch.show.scan import scan_document, scan_lines
@@ -120,6 +120,59 @@ def test_union_is_smallest() -> None:
 def test_peer(expression: str, pattern: str) -> None:
     """A peer tells the pattern if it is a neighbour or a fixed rank; nothing else does."""
     assert pattern_of_peer(re.findall(r"\w+|[^\s\w]", expression)) == pattern
+
+
+@pytest.mark.parametrize(
+    ("test", "root"),
+    [
+        ("(rank == 0)", True),
+        ("(!rank)", True),
+        ("(myRank==0)", True),
+        ("(0 == comm->rank)", True),
+        ("(rank == 0 && verbose)", True),
+        ("((rank == 0) && (verbose || deep))", True),
+        ("(nvshmem_my_pe() == 0)", True),
+        ("(!MPI::COMM_WORLD.Get_rank())", True),
+        ("(my_id == 0)", True),
+        ("rank == 0", True),
+        ("not self.local_rank", True),
+        ("dist.get_rank(group) == 0", True),
+        ("hvd.rank() == 0 and step == 1", True),
+        ("(rank)", False),
+        ("(id)", False),
+        ("(type)", False),
+        ("(!valid)", False),
+        ("(width == 0)", False),
+        ("(idx == 0)", False),
+        ("(time == 0)", False),
+        ("(ranks == 0)", False),
+        ("(10 == rank)", False),
+        ("(0 == n)", False),
+        ("(rank == 01)", False),
+        ("(rank == 0 || verbose)", False),
+        ("(!(rank == 0))", False),
+        ("(rank != 0 && n == 0)", False),
+        ("not valid", False),
+        ("rank == 0 or verbose", False),
+        ("(" * 200 + "rank == 0" + ")" * 200, False),
+    ],
+)
+def test_root(test: str, root: bool) -> None:
+    """A condition on whole words for the own rank tells that only rank 0 comes here."""
+    assert is_root_test(test) is root
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "pattern"),
+    [
+        ("a.cu", "void f() {{ if ({0}) ncclSend(a, n, t, p[i], c, s); }}", "all_to_all"),
+        ("a.py", "import torch.distributed as d\nif {0}:\n  d.send(x, p[i])\n", "all_to_all"),
+    ],
+)
+def test_root_in_both_languages(name: str, text: str, pattern: str) -> None:
+    """Under a condition for rank 0 unknown peers are a star, under any other they are unknown."""
+    found = [scanned(name, text.format(test)).pattern for test in ("rank == 0", "width == 0")]
+    assert found == ["star", pattern]
 
 
 @pytest.mark.parametrize(
