@@ -354,6 +354,13 @@ def test_words_hint_at_unknown_peers(words: str, pattern: str) -> None:
     assert (found.pattern, found.confidence) == (pattern, "guess")
 
 
+def test_words_say_nothing_of_peer_access() -> None:
+    """Access that is opened to unknown peers is for any copies, whatever the words speak of."""
+    words = "/* pipeline stage = pipeline.stage_id */\n" * 3
+    found = scanned("a.cu", words + "void f() { cudaDeviceEnablePeerAccess(other, 0); }")
+    assert (found.pattern, found.confidence) == ("all_to_all", "guess")
+
+
 def test_names_are_valid() -> None:
     """Each key of the data file has a known pattern, and each name stands once in a package."""
     known = names()
