@@ -44,6 +44,17 @@ _ID = re.compile(
     re.IGNORECASE,
 )
 _HANDS_OUT = re.compile(r"bcast|broadcast|send|recv", re.IGNORECASE)
+_SIZES = {
+    1: "char bool byte int8_t uint8_t",
+    2: "short half __half __nv_bfloat16 int16_t uint16_t",
+    4: "int unsigned float int32_t uint32_t",
+    8: "long double size_t ssize_t int64_t uint64_t uintptr_t float2 cuComplex cufftComplex",
+    16: "float4 double2 cuDoubleComplex cufftDoubleComplex",
+}
+_BYTES = {name: size for size, listed in _SIZES.items() for name in listed.split()}
+_SIZEOF = re.compile(
+    r"\bsizeof\s*\(\s*(?:(?:std::|const|unsigned|signed|long(?=\s+\w))\s*)*(\w+)\s*\)"
+)
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)[uUlLzZ]*")
 _WORD = re.compile(r"\w+|[^\s\w]")
 _LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
@@ -386,7 +397,8 @@ class _File:
         if 0 <= count < len(call.given):
             number = self._constant(call.given[count], call)
             if number is not None:
-                return "small" if number * _WIDEST_BYTES < SMALL_BYTES else "large"
+                size = 1 if interface.pair else _WIDEST_BYTES  # copies count bytes
+                return "small" if number * size < SMALL_BYTES else "large"
         return "large" if call.given and _GRADIENTS.search(call.given[0]) else "unknown"
 
 
@@ -407,8 +419,12 @@ def _function_name(call: "Node") -> "tuple[str, Node]":
 
 
 def _product(text: str) -> int | None:
-    """Return the value of `2`, `(4)`, `32 * 1024 * 1024` or `1 << 20`; None for anything else."""
-    text = re.sub(r"[()\s]|sizeof\(?\w+\)?", "", text)
+    """Return the value of a product of numbers and sizes; None for anything else.
+
+    `2`, `(4)`, `1 << 20` and `32 * 1024 * sizeof(float)` have one, `sizeof(table)` has none.
+    """
+    text = _SIZEOF.sub(lambda found: str(_BYTES.get(found[1], found[0])), text)
+    text = re.sub(r"[()\s]", "", text)
     base, _, shift = text.partition("<<")
     if shift and _integer(base) is not None and 0 <= (_integer(shift) or 64) < 64:
         return (_integer(base) or 0) << (_integer(shift) or 0)

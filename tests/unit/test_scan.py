@@ -314,6 +314,28 @@ def test_id_of_a_communicator(call: str, sensitive: bool) -> None:
     assert found.sensitive is sensitive
 
 
+@pytest.mark.parametrize(
+    ("call", "sensitive"),
+    [
+        ("ncclAllReduce(a, o, 4*sizeof(float), ncclChar, ncclSum, c, s)", False),
+        ("ncclAllReduce(a, o, 1024 * 1024 * sizeof(float), ncclChar, ncclSum, c, s)", True),
+        ("ncclAllReduce(a, o, 12500, ncclFloat, ncclSum, c, s)", True),
+        ("ncclAllReduce(a, o, 12499, ncclFloat, ncclSum, c, s)", False),
+        ("cudaMemcpyPeer(a, 1, b, 0, 99999)", False),
+        ("cudaMemcpyPeer(a, 1, b, 0, 100000)", True),
+        ("cudaMemcpyPeerAsync(a, 1, b, 0, 12499 * sizeof(unsigned long long), s)", False),
+        ("cudaMemcpyPeerAsync(a, 1, b, 0, 12500 * sizeof(double), s)", True),
+        ("cudaMemcpyPeer(a, 1, b, 0, sizeof( std::uint8_t ) * 99999)", False),
+        ("cudaMemcpyPeer(a, 1, b, 0, sizeof(table))", None),
+        ("cudaMemcpyPeer(a, 1, b, 0, 4 * sizeof(struct table))", None),
+    ],
+)
+def test_bound_of_small_calls(call: str, sensitive: bool | None) -> None:
+    """Counts times sizes of known types are small below 10^5 bytes; copies count bytes."""
+    found = scanned("a.cu", f"int main() {{ for (;;) {call}; }}")
+    assert found.sensitive is sensitive
+
+
 def test_rare_wrapper_makes_no_pattern() -> None:
     """DataParallel for one process beside DistributedDataParallel leaves the ring, not certain."""
     text = (
