@@ -336,6 +336,33 @@ def test_bound_of_small_calls(call: str, sensitive: bool | None) -> None:
     assert found.sensitive is sensitive
 
 
+@pytest.mark.parametrize(
+    ("created", "alone"),
+    [
+        ("lightning.Trainer(devices=1)", True),
+        ("lightning.Trainer(devices=[0])", True),
+        ("lightning.Trainer(devices=(3,))", True),
+        ('lightning.Trainer(devices="1", num_nodes="1")', True),
+        ("lightning.Trainer(gpus=[1])", True),
+        ("lightning.Trainer(devices=[0, 1])", False),
+        ("lightning.Trainer(devices=[*gpus])", False),
+        ("lightning.Trainer(devices=-1)", False),
+        ('lightning.Trainer(devices="-1")', False),
+        ('lightning.Trainer(devices="0,1")', False),
+        ('lightning.Trainer(devices="auto")', False),
+        ("lightning.Trainer(devices=[0], num_nodes=2)", False),
+        ("vllm.LLM(m, tensor_parallel_size=1.0)", True),
+        ("vllm.LLM(m, tensor_parallel_size=2.0)", False),
+        ("vllm.LLM(m, tensor_parallel_size=1e999)", False),
+        ("vllm.LLM(m, tensor_parallel_size=1.5)", False),
+    ],
+)
+def test_one_gpu(created: str, alone: bool) -> None:
+    """A trainer or server that is set to one GPU, in whatever notation, is no call."""
+    found = scanned("a.py", f"import lightning, vllm\n{created}\n")
+    assert found.calls == () if alone else len(found.calls) == 1
+
+
 def test_rare_wrapper_makes_no_pattern() -> None:
     """DataParallel for one process beside DistributedDataParallel leaves the ring, not certain."""
     text = (
