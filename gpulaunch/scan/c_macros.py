@@ -102,13 +102,13 @@ def is_wanted(name: str) -> bool:
 
 def expanded(macro: Macro, given: Sequence[str]) -> str:
     """Return the text of a use of a macro, as a statement."""
-    body, values = macro.body, given
+    body = macro.body
     if macro.parameters is None:
         body += f"({', '.join(given)})" if given else ""
     else:
-        by_name = dict(zip(macro.parameters, values, strict=False))
+        by_name = dict(zip(macro.parameters, given, strict=False))
         if macro.parameters[-1:] == ("...",):
-            by_name["__VA_ARGS__"] = ", ".join(values[len(macro.parameters) - 1 :])
+            by_name["__VA_ARGS__"] = ", ".join(given[len(macro.parameters) - 1 :])
         body = re.sub(r"#?\b[A-Za-z_]\w*\b", lambda found: by_name.get(found[0], found[0]), body)
     return re.sub(r"\s*##\s*", "", body)
 
