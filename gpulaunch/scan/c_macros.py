@@ -102,29 +102,39 @@ def is_wanted(name: str) -> bool:
 
 def expanded(macro: Macro, given: Sequence[str]) -> str:
     """Return the text of a use of a macro, as a statement."""
-    body, values = macro.body, given
+    body = macro.body
     if macro.parameters is None:
         body += f"({', '.join(given)})" if given else ""
     else:
-        by_name = dict(zip(macro.parameters, values, strict=False))
+        by_name = dict(zip(macro.parameters, given, strict=False))
         if macro.parameters[-1:] == ("...",):
-            by_name["__VA_ARGS__"] = ", ".join(values[len(macro.parameters) - 1 :])
+            by_name["__VA_ARGS__"] = ", ".join(given[len(macro.parameters) - 1 :])
         body = re.sub(r"#?\b[A-Za-z_]\w*\b", lambda found: by_name.get(found[0], found[0]), body)
     return re.sub(r"\s*##\s*", "", body)
 
 
-def included_macros(unit: Unit, headers: Mapping[str, Unit]) -> dict[str, tuple[Macro, ...]]:
-    """Return a file's macros and those of the scanned headers that it includes, directly or not."""
-    found: dict[str, tuple[Macro, ...]] = {}
+def included_macros(
+    unit: Unit, headers: Mapping[str, Sequence[Unit]]
+) -> dict[str, tuple[Macro, ...]]:
+    """Return a file's macros and those of the scanned headers that it includes, directly or not.
+
+    Args:
+        unit: the file.
+        headers: all scanned files by their names without folders, by which they are included.
+    """
+    found: dict[str, dict[Macro, None]] = {}  # sets that keep their order
     seen: set[str] = set()
     left = list(unit.includes)
     while left:
         name = left.pop().rpartition("/")[2]
-        if name in headers and name not in seen:
-            seen.add(name)
-            found |= headers[name].macros
-            left += headers[name].includes
-    return {**found, **unit.macros}
+        if name in seen:
+            continue
+        seen.add(name)
+        for header in headers.get(name, ()):
+            for macro, bodies in header.macros.items():
+                found.setdefault(macro, {}).update(dict.fromkeys(bodies))
+            left += header.includes
+    return {**{name: tuple(bodies) for name, bodies in found.items()}, **unit.macros}
 
 
 def arguments(call: "Node") -> list[str]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from math import prod
 
+from gpulaunch.errors import UsageError
 from gpulaunch.profiles.pattern_union import union
 from gpulaunch.records import Record, replace
 from gpulaunch.scan.c_macros import (
@@ -22,6 +23,7 @@ from gpulaunch.scan.interfaces import c_interface, names
 from gpulaunch.scan.peers import (
     count_words,
     grid_of_names,
+    is_root_test,
     pattern_of_choices,
     pattern_of_peers,
 )
@@ -36,11 +38,22 @@ SMALL_BYTES = 100_000
 
 _WIDEST_BYTES = 8  # of one element
 _GRADIENTS = re.compile(r"(?<!requires_)grad|diff(?!er)", re.IGNORECASE)
-_START = re.compile(r"nccl_?(?:unique)?_?id\b|&\s*\w*id\b|host_?name|host_?hash", re.IGNORECASE)
-_ROOT = re.compile(
-    r"\( ?!? ?(?:\w+(?:\.|->))*\w*(?:rank|pe|me|id)\w* ?\)|.*\w*(?:rank|pe|me|id)\w* ?== ?0.*"
-    r"|.*0 ?== ?\w+.*",
+_HOST = re.compile(r"host_?name|host_?hash", re.IGNORECASE)
+_ID = re.compile(
+    r"nccl_?(?:unique_?|comm_?)?id\b|&\s*(?:[\w.>-]*[._>])?(?:nccl_?)?(?:unique_?|comm_?)?id\b",
     re.IGNORECASE,
+)
+_HANDS_OUT = re.compile(r"bcast|broadcast|send|recv", re.IGNORECASE)
+_SIZES = {
+    1: "char bool byte int8_t uint8_t",
+    2: "short half __half __nv_bfloat16 int16_t uint16_t",
+    4: "int unsigned float int32_t uint32_t",
+    8: "long double size_t ssize_t int64_t uint64_t uintptr_t float2 cuComplex cufftComplex",
+    16: "float4 double2 cuDoubleComplex cufftDoubleComplex",
+}
+_BYTES = {name: size for size, listed in _SIZES.items() for name in listed.split()}
+_SIZEOF = re.compile(
+    r"\bsizeof\s*\(\s*(?:(?:std::|const|unsigned|signed|long(?=\s+\w))\s*)*(\w+)\s*\)"
 )
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)[uUlLzZ]*")
 _WORD = re.compile(r"\w+|[^\s\w]")
@@ -97,21 +110,36 @@ class Called(Record):
     place: CallSite
 
 
-def read_c_files(sources: Sequence[SourceFile]) -> dict[str, FileFindings]:
+def read_c_files(sources: Sequence[SourceFile], *, alone: bool) -> dict[str, FileFindings]:
     """Return the findings in files of C, C++ and CUDA, by path.
 
-    A file without a word that matters is not parsed.
+    A file without a word that matters is not parsed. Where tree-sitter is not installed, one that
+    has such a word becomes a warning.
+
+    Args:
+        sources: the files.
+        alone: whether the program has files of no other language, so that without tree-sitter
+            nothing can be said of it.
 
     Raises:
-        UsageError: tree-sitter is not installed.
+        UsageError: the files are alone, one has to be parsed, and tree-sitter is not installed.
     """
-    parse("")
     units = {file.path: read_unit(file.text) for file in sources}
-    headers = {path.rpartition("/")[2]: unit for path, unit in units.items()}
-    return {path: _read(unit, headers) for path, unit in units.items()}
+    headers: dict[str, list[Unit]] = {}
+    for path, unit in units.items():
+        headers.setdefault(path.rpartition("/")[2], []).append(unit)
+    found: dict[str, FileFindings] = {}
+    for path, unit in units.items():
+        try:
+            found[path] = _read(unit, headers)
+        except UsageError as problem:
+            if alone:
+                raise
+            found[path] = FileFindings(warnings=(f"{path}: {problem}",))
+    return found
 
 
-def _read(unit: Unit, headers: Mapping[str, Unit]) -> FileFindings:
+def _read(unit: Unit, headers: Mapping[str, Sequence[Unit]]) -> FileFindings:
     quiet = names().quiet_headers
     unknown = tuple(
         name
@@ -172,7 +200,7 @@ class _File:
             pattern = pattern or self._find_peers(call, interface, rooted=rooted)
             if pattern == "none":
                 continue
-            if any(map(_START.search, call.given)):
+            if _sets_up(call):
                 interface = replace(interface, traffic="setup")
             often = call.place.loops > 0 or repeats.get(call.place.function)
             amount = self._find_amount(call, interface)
@@ -236,7 +264,7 @@ class _File:
     def _branch(self, node: "Node", place: CallSite) -> "list[tuple[Node, CallSite]]":
         condition = node.child_by_field_name("condition")
         test = text_of(condition)
-        rooted = bool(node.type == "if_statement" and _ROOT.fullmatch(test[:200]))
+        rooted = node.type == "if_statement" and is_root_test(test)
         never, always = test.strip("() ") in ("0", "false"), test.strip("() ") in ("1", "true")
         alternative = node.child_by_field_name("alternative")
         inner = replace(place, rooted=place.rooted or rooted)
@@ -369,8 +397,15 @@ class _File:
         if 0 <= count < len(call.given):
             number = self._constant(call.given[count], call)
             if number is not None:
-                return "small" if number * _WIDEST_BYTES < SMALL_BYTES else "large"
+                size = 1 if interface.pair else _WIDEST_BYTES  # copies count bytes
+                return "small" if number * size < SMALL_BYTES else "large"
         return "large" if call.given and _GRADIENTS.search(call.given[0]) else "unknown"
+
+
+def _sets_up(call: Called) -> bool:
+    """Return whether a call hands out the id of a communicator, or names of hosts."""
+    ids = _HANDS_OUT.search(call.name) and any(map(_ID.search, call.given))
+    return bool(ids) or any(map(_HOST.search, call.given))
 
 
 def _function_name(call: "Node") -> "tuple[str, Node]":
@@ -384,8 +419,12 @@ def _function_name(call: "Node") -> "tuple[str, Node]":
 
 
 def _product(text: str) -> int | None:
-    """Return the value of `2`, `(4)`, `32 * 1024 * 1024` or `1 << 20`; None for anything else."""
-    text = re.sub(r"[()\s]|sizeof\(?\w+\)?", "", text)
+    """Return the value of a product of numbers and sizes; None for anything else.
+
+    `2`, `(4)`, `1 << 20` and `32 * 1024 * sizeof(float)` have one, `sizeof(table)` has none.
+    """
+    text = _SIZEOF.sub(lambda found: str(_BYTES.get(found[1], found[0])), text)
+    text = re.sub(r"[()\s]", "", text)
     base, _, shift = text.partition("<<")
     if shift and _integer(base) is not None and 0 <= (_integer(shift) or 64) < 64:
         return (_integer(base) or 0) << (_integer(shift) or 0)

@@ -75,10 +75,9 @@ def names() -> KnownNames:
     with open(os.path.join(os.path.dirname(__file__), "interfaces.toml"), "rb") as file:
         data = tomllib.load(file)
     families = tuple(_family(part) for part in data["python"])
-    like = data["c"].pop("like")
-    loose = data["loose"]
-    methods = frozenset(loose.pop("names").split())
-    doubted = frozenset(loose.pop("doubted").split())
+    functions = {key: text for key, text in data["c"].items() if key != "like"}
+    loose = {key: text for key, text in data["loose"].items() if key not in ("names", "doubted")}
+    methods = frozenset(data["loose"]["names"].split())
     followed = {prefix.partition(".")[0] for family in families for prefix in family.within}
     starters = frozenset((data["starters"] + " " + data["c_starters"]).split())
     roots = followed | {"functools", "sys", "typing", *(name.split(".")[0] for name in starters)}
@@ -86,12 +85,12 @@ def names() -> KnownNames:
     return KnownNames(
         families,
         frozenset(name for family in families for name in family.names) | methods | {"jit"},
-        _interfaces(data["c"], ()),
-        tuple((re.compile(text), _interface(key, ())) for key, text in like.items()),
+        _interfaces(functions, ()),
+        tuple((re.compile(text), _interface(key, ())) for key, text in data["c"]["like"].items()),
         frozenset(roots),
         loose,
         methods,
-        doubted,
+        frozenset(data["loose"]["doubted"].split()),
         frozenset(data["quiet_modules"].split()) | (roots - unknown),
         frozenset(data["quiet_headers"].split()),
         frozenset(data["subgroups"].split()),

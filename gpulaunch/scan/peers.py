@@ -13,6 +13,7 @@ NEIGHBOUR = "neighbour"
 """Pattern of peers of which the name alone tells: `next_rank`; a chain, or a ring."""
 
 _LONGEST = 100  # words
+_LONGEST_TEST = 200  # characters
 _STEP = re.compile(r"[\w. ()]+ [+-] 1|1 \+ [\w. ()]+|[\w. ()]+ \^ 1")
 _LAST = re.compile(
     r"(?!.*(?:rank(?!s)|\bme\b|id\b))"
@@ -26,6 +27,14 @@ _NO_PEER = re.compile(
 _NEIGHBOUR = re.compile(
     r"(self \. )?\w*(next|prev)(?![a-z])\w*( \( .* \))?|.* \. \w*(next|prev)\w*( \( .* \))?"
 )
+_OWN = (  # an expression such as `rank`, `comm->my_pe` or `dist.get_rank(group)`
+    r"(?:[\w\[\]()*]*(?:\.|->|::))*\(?\*?"
+    r"(?:\w*rank(?:_?id)?_?|(?:\w*_)?(?:pe|mype|me|tid|(?:my|proc|task|node|device)?_?id))"
+    r"(?:\([^()]*\)?)?"
+)
+_ROOT = re.compile(rf"(?:!|not\b) *{_OWN}|{_OWN} *== *0|0 *== *{_OWN}", re.IGNORECASE)
+_EITHER = re.compile(r"\([^()]*(?:\|\||\bor\b)[^()]*\)")
+_OR, _AND = re.compile(r"\|\||\bor\b"), re.compile(r"&&|\band\b")
 _AXIS = re.compile(r"\b_?(?:n_?)?(?:procs?|ranks?)_?([xyz])\b", re.IGNORECASE)
 _PIPELINE = re.compile(r"pipeline|[a-z_]stage|stage_", re.IGNORECASE)
 _RING_WORD = re.compile(r"\bring|_ring|[a-z]Ring|Ring[A-Z]")
@@ -101,6 +110,21 @@ def pattern_of_peer(words: Words) -> str:
     if "%" in words:
         return "ring" if _STEP_AROUND.search(text) else ""
     return "chain" if _STEP.fullmatch(text) else ""
+
+
+def is_root_test(test: str) -> bool:
+    """Return whether a condition, in the notation of C or of Python, holds on rank 0 only.
+
+    Example:
+        >>> is_root_test("(comm->rank == 0 && verbose)"), is_root_test("(10 == width)")
+        (True, False)
+    """
+    if len(test) > _LONGEST_TEST:
+        return False
+    test = _EITHER.sub("", test)
+    return not _OR.search(test) and any(
+        _ROOT.fullmatch(part.strip("() ")) for part in _AND.split(test)
+    )
 
 
 def grid_of_names(text: str) -> str:

@@ -36,6 +36,8 @@ _SMALL_MAKERS = {
     "sum",
     "mean",
 }
+_DIGITS = re.compile(r"[0-9]{1,5}")
+_MOST_GPUS = 10**5
 _LONGEST = 2000  # characters of an argument that are read
 
 
@@ -99,11 +101,21 @@ def argument(call: ast.Call, name: str) -> ast.expr | None:
 
 
 def _number(call: ast.Call, name: str) -> int | None:
-    """Return a keyword argument that is a number; -1 if it is no number, None if it is missing."""
+    """Return a keyword argument that is a number, or the length of a list of GPUs.
+
+    Returns:
+        -1 if it is anything else, None if it is missing.
+    """
     given = argument(call, name)
     if given is None:
         return None
-    return given.value if isinstance(given, ast.Constant) and isinstance(given.value, int) else -1
+    if isinstance(given, (ast.List, ast.Tuple)):
+        plain = not any(isinstance(one, ast.Starred) for one in given.elts)
+        return len(given.elts) if plain else -1
+    value = given.value if isinstance(given, ast.Constant) else None
+    if isinstance(value, str):
+        return int(value) if _DIGITS.fullmatch(value) else -1
+    return int(value) if isinstance(value, (int, float)) and value in range(_MOST_GPUS) else -1
 
 
 def last_name(expression: ast.expr) -> str:

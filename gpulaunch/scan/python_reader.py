@@ -10,17 +10,13 @@ from gpulaunch.profiles.pattern_union import union
 from gpulaunch.records import replace
 from gpulaunch.scan.call import FileFindings, Use
 from gpulaunch.scan.interfaces import names
-from gpulaunch.scan.peers import count_words, grid_of_names
+from gpulaunch.scan.peers import count_words, grid_of_names, is_root_test
 from gpulaunch.scan.python_expressions import BY_ROOT, Expressions, method_name
 from gpulaunch.scan.python_values import NOTHING, Facts, elements
 from gpulaunch.scan.repeats import repeating
 
 _MOST_PASSES = 6
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_ROOT = re.compile(
-    r"(?:.*\b)?\w*(?:rank|pe|me|id)\w*(?:\(\))? == 0|0 == \w+|not \w*(?:rank|pe|me|id)\w*(?:\(\))?",
-    re.IGNORECASE,
-)
 _PYTHON_2 = re.compile(
     r"^[ \t]*(?:print[ \t]+[\"'\w%]|exec[ \t]+[\"'\w]|raise[ \t]+\w+,"
     r"|except[ \t]+[\w.]+,[ \t]*\w+:)",
@@ -172,7 +168,7 @@ class _Reader(Expressions):
         self.value(node.test)
         truth = _constant(node.test)
         if truth is not False:
-            rooted = bool(_ROOT.fullmatch(self.facts.text(node.test)[:200]))
+            rooted = is_root_test(self.facts.text(node.test))
             self.rooted += rooted
             self.run(node.body)
             self.rooted -= rooted

@@ -23,7 +23,8 @@ def scan_sources(
             the standard library; the result names modules that are neither scanned nor known.
 
     Raises:
-        UsageError: a file of C, C++ or CUDA, and tree-sitter is not installed.
+        UsageError: all files are C, C++ or CUDA, one has a word that matters, and tree-sitter is
+            not installed. Beside Python such a file becomes a warning.
 
     Returns:
         Calls in the order of the files, then by line, one per name and line, with the pattern, the
@@ -45,15 +46,16 @@ def scan_sources(
         scanned = scanned[-1:]
     modules = frozenset([*scanned, *known_modules])
     others = [file for file in sources if not file.path.lower().endswith(PYTHON_ENDINGS)]
-    readings = _read_others(others) if others else {}
+    alone = len(others) == len(sources)
+    readings = _read_others(others, alone=alone) if others else {}
     for file in sources:
         if file.path not in readings:
             readings[file.path] = read_python(file.path, file.text, modules)
     return verdict([(file.path, readings[file.path]) for file in sources], unread)
 
 
-def _read_others(sources: Sequence[SourceFile]) -> dict[str, FileFindings]:
+def _read_others(sources: Sequence[SourceFile], *, alone: bool) -> dict[str, FileFindings]:
     """Return the findings in files of C, C++ and CUDA, by path."""
     from gpulaunch.scan.c_reader import read_c_files
 
-    return read_c_files(sources)
+    return read_c_files(sources, alone=alone)

@@ -68,7 +68,8 @@ def _pattern_of(use: Use, reading: FileFindings, grid: str) -> str:
             if other.name.endswith((".isend", ".irecv"))
         ]
         return union(queued) if queued else _ASSUMED
-    if grid or max(pipelines, rings) < _HINT:
+    opens = use.interface.sure == "guess"  # access to a memory, for whatever copies
+    if grid or opens or max(pipelines, rings) < _HINT:
         return grid or _ASSUMED
     return "chain" if pipelines > rings else "ring"
 

@@ -6,7 +6,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from gpulaunch.profiles.pattern_union import union
 from gpulaunch.scan import c_parser
 from gpulaunch.scan.call import Scan, SourceFile
 from gpulaunch.scan.interfaces import names
-from gpulaunch.scan.peers import pattern_of_peer
+from gpulaunch.scan.peers import is_root_test, pattern_of_peer
 from gpulaunch.scan.source_files import MAX_FILE_BYTES, read_sources
 from gpulaunch.scan.sources import scan_sources
 from gpulaunch.show.scan import scan_document, scan_lines
@@ -123,6 +123,59 @@ def test_peer(expression: str, pattern: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("test", "root"),
+    [
+        ("(rank == 0)", True),
+        ("(!rank)", True),
+        ("(myRank==0)", True),
+        ("(0 == comm->rank)", True),
+        ("(rank == 0 && verbose)", True),
+        ("((rank == 0) && (verbose || deep))", True),
+        ("(nvshmem_my_pe() == 0)", True),
+        ("(!MPI::COMM_WORLD.Get_rank())", True),
+        ("(my_id == 0)", True),
+        ("rank == 0", True),
+        ("not self.local_rank", True),
+        ("dist.get_rank(group) == 0", True),
+        ("hvd.rank() == 0 and step == 1", True),
+        ("(rank)", False),
+        ("(id)", False),
+        ("(type)", False),
+        ("(!valid)", False),
+        ("(width == 0)", False),
+        ("(idx == 0)", False),
+        ("(time == 0)", False),
+        ("(ranks == 0)", False),
+        ("(10 == rank)", False),
+        ("(0 == n)", False),
+        ("(rank == 01)", False),
+        ("(rank == 0 || verbose)", False),
+        ("(!(rank == 0))", False),
+        ("(rank != 0 && n == 0)", False),
+        ("not valid", False),
+        ("rank == 0 or verbose", False),
+        ("(" * 200 + "rank == 0" + ")" * 200, False),
+    ],
+)
+def test_root(test: str, root: bool) -> None:
+    """A condition on whole words for the own rank tells that only rank 0 comes here."""
+    assert is_root_test(test) is root
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "pattern"),
+    [
+        ("a.cu", "void f() {{ if ({0}) ncclSend(a, n, t, p[i], c, s); }}", "all_to_all"),
+        ("a.py", "import torch.distributed as d\nif {0}:\n  d.send(x, p[i])\n", "all_to_all"),
+    ],
+)
+def test_root_in_both_languages(name: str, text: str, pattern: str) -> None:
+    """Under a condition for rank 0 unknown peers are a star, under any other they are unknown."""
+    found = [scanned(name, text.format(test)).pattern for test in ("rank == 0", "width == 0")]
+    assert found == ["star", pattern]
+
+
+@pytest.mark.parametrize(
     ("name", "text", "confidence"),
     [
         ("a.py", "import math\nprint(math.pi)\n", "certain"),
@@ -214,6 +267,19 @@ def test_macros_of_a_header() -> None:
     assert [(call.file, call.line) for call in calls] == [("src/a.cu", 3)]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("other", ["", "#define SUM(x) local_sum(x)\n"])
+def test_headers_of_one_name(order: int, other: str) -> None:
+    """Of headers with one name in several folders the macros of all count, in any order."""
+    files = [
+        SourceFile("a/common.h", "#define SUM(x) ncclAllReduce(x, x, n, t, o, c, s)\n"),
+        SourceFile("b/common.h", other),
+        SourceFile("main.cu", '#include "common.h"\nvoid f() {\n  SUM(g);\n}\n'),
+    ]
+    calls = scan_sources(files[::order]).calls
+    assert [(call.file, call.line) for call in calls] == [("main.cu", 3)]
+
+
 def test_start_up_makes_no_pattern() -> None:
     """A broadcast of the id of a communicator, and what runs once, do not make the pattern."""
     text = (
@@ -226,6 +292,75 @@ def test_start_up_makes_no_pattern() -> None:
         ["tree", "star", "ring"],
         "ring",
     )
+
+
+@pytest.mark.parametrize(
+    ("call", "sensitive"),
+    [
+        ("ncclAllReduce(&grid[0], o, n, ncclFloat, ncclSum, c, s)", True),
+        ("MPI_Bcast(&grid, n, MPI_FLOAT, 0, c)", True),
+        ("MPI_Allreduce(&id, o, n, MPI_FLOAT, MPI_SUM, c)", True),
+        ("MPI_Bcast(&id, n, MPI_BYTE, 0, c)", False),
+        ("MPI_Bcast(&comm->nccl_id, n, MPI_BYTE, 0, c)", False),
+        ("MPI_Bcast(&state.uniqueId, n, MPI_BYTE, 0, c)", False),
+        ("MPI_Send(ncclId.internal, n, MPI_BYTE, 1, 0, c)", False),
+        ("MPI_Bcast(p, sizeof(ncclUniqueId), MPI_BYTE, 0, c)", False),
+        ("MPI_Allgather(hostHashes, n, MPI_LONG, h, n, MPI_LONG, c)", False),
+    ],
+)
+def test_id_of_a_communicator(call: str, sensitive: bool) -> None:
+    """Only an id of NCCL that is handed out is start-up, not any name that ends in "id"."""
+    found = scanned("a.cu", f"int main() {{ for (;;) {call}; }}")
+    assert found.sensitive is sensitive
+
+
+@pytest.mark.parametrize(
+    ("call", "sensitive"),
+    [
+        ("ncclAllReduce(a, o, 4*sizeof(float), ncclChar, ncclSum, c, s)", False),
+        ("ncclAllReduce(a, o, 1024 * 1024 * sizeof(float), ncclChar, ncclSum, c, s)", True),
+        ("ncclAllReduce(a, o, 12500, ncclFloat, ncclSum, c, s)", True),
+        ("ncclAllReduce(a, o, 12499, ncclFloat, ncclSum, c, s)", False),
+        ("cudaMemcpyPeer(a, 1, b, 0, 99999)", False),
+        ("cudaMemcpyPeer(a, 1, b, 0, 100000)", True),
+        ("cudaMemcpyPeerAsync(a, 1, b, 0, 12499 * sizeof(unsigned long long), s)", False),
+        ("cudaMemcpyPeerAsync(a, 1, b, 0, 12500 * sizeof(double), s)", True),
+        ("cudaMemcpyPeer(a, 1, b, 0, sizeof( std::uint8_t ) * 99999)", False),
+        ("cudaMemcpyPeer(a, 1, b, 0, sizeof(table))", None),
+        ("cudaMemcpyPeer(a, 1, b, 0, 4 * sizeof(struct table))", None),
+    ],
+)
+def test_bound_of_small_calls(call: str, sensitive: bool | None) -> None:
+    """Counts times sizes of known types are small below 10^5 bytes; copies count bytes."""
+    found = scanned("a.cu", f"int main() {{ for (;;) {call}; }}")
+    assert found.sensitive is sensitive
+
+
+@pytest.mark.parametrize(
+    ("created", "alone"),
+    [
+        ("lightning.Trainer(devices=1)", True),
+        ("lightning.Trainer(devices=[0])", True),
+        ("lightning.Trainer(devices=(3,))", True),
+        ('lightning.Trainer(devices="1", num_nodes="1")', True),
+        ("lightning.Trainer(gpus=[1])", True),
+        ("lightning.Trainer(devices=[0, 1])", False),
+        ("lightning.Trainer(devices=[*gpus])", False),
+        ("lightning.Trainer(devices=-1)", False),
+        ('lightning.Trainer(devices="-1")', False),
+        ('lightning.Trainer(devices="0,1")', False),
+        ('lightning.Trainer(devices="auto")', False),
+        ("lightning.Trainer(devices=[0], num_nodes=2)", False),
+        ("vllm.LLM(m, tensor_parallel_size=1.0)", True),
+        ("vllm.LLM(m, tensor_parallel_size=2.0)", False),
+        ("vllm.LLM(m, tensor_parallel_size=1e999)", False),
+        ("vllm.LLM(m, tensor_parallel_size=1.5)", False),
+    ],
+)
+def test_one_gpu(created: str, alone: bool) -> None:
+    """A trainer or server that is set to one GPU, in whatever notation, is no call."""
+    found = scanned("a.py", f"import lightning, vllm\n{created}\n")
+    assert found.calls == () if alone else len(found.calls) == 1
 
 
 def test_rare_wrapper_makes_no_pattern() -> None:
@@ -268,6 +403,13 @@ def test_words_hint_at_unknown_peers(words: str, pattern: str) -> None:
     assert (found.pattern, found.confidence) == (pattern, "guess")
 
 
+def test_words_say_nothing_of_peer_access() -> None:
+    """Access that is opened to unknown peers is for any copies, whatever the words speak of."""
+    words = "/* pipeline stage = pipeline.stage_id */\n" * 3
+    found = scanned("a.cu", words + "void f() { cudaDeviceEnablePeerAccess(other, 0); }")
+    assert (found.pattern, found.confidence) == ("all_to_all", "guess")
+
+
 def test_names_are_valid() -> None:
     """Each key of the data file has a known pattern, and each name stands once in a package."""
     known = names()
@@ -285,14 +427,40 @@ def test_names_are_valid() -> None:
         assert sorted(listed) == sorted(set(listed)), part.get("shown")
 
 
-def test_without_tree_sitter(monkeypatch) -> None:
-    """Without the extra `scan` a file of C is refused with what to install, and Python is read."""
+@pytest.fixture
+def no_tree_sitter(monkeypatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "tree_sitter_cuda", None)
     c_parser._parser.cache_clear()
-    with pytest.raises(UsageError, match=r"pip install 'gpulaunch\[scan\]'"):
-        scanned("a.c", "")
-    assert scanned("a.py", "import torch.distributed as d\nd.all_reduce(x)\n").pattern == "ring"
+    yield
     c_parser._parser.cache_clear()
+
+
+KERNEL = SourceFile("ext/k.cu", "void f() { ncclAllReduce(a, b, n, t, o, c, s); }")
+PLAIN = SourceFile("ext/plain.cu", "void f() { add<<<1, 1>>>(a); }")
+
+
+@pytest.mark.usefixtures("no_tree_sitter")
+def test_without_tree_sitter() -> None:
+    """Without the extra `scan` C alone is refused with what to install, and Python is read."""
+    with pytest.raises(UsageError, match=r"pip install 'gpulaunch\[scan\]'"):
+        scan_sources([PLAIN, KERNEL])
+    found = scan_sources([PLAIN])
+    assert (found.calls, found.warnings, found.confidence) == ((), (), "certain")
+    assert scanned("a.py", "import torch.distributed as d\nd.all_reduce(x)\n").pattern == "ring"
+
+
+@pytest.mark.usefixtures("no_tree_sitter")
+@pytest.mark.parametrize(
+    ("text", "calls", "confidence"),
+    [("import torch.distributed as d\nd.all_reduce(x)\n", 1, "likely"), ("x = 1\n", 0, "guess")],
+)
+def test_python_beside_c_without_tree_sitter(text: str, calls: int, confidence: str) -> None:
+    """Beside Python a file of C that had to be parsed is a warning, which lowers confidence."""
+    found = scan_sources([SourceFile("train.py", text), PLAIN, KERNEL])
+    assert (len(found.calls), found.confidence, found.files) == (calls, confidence, 2)
+    assert found.warnings == (
+        "ext/k.cu: C, C++ and CUDA need tree-sitter: pip install 'gpulaunch[scan]'",
+    )
 
 
 C_PIECES = [
