@@ -1,7 +1,7 @@
 """NCCL's log of a launch that is measured, and what it shows."""
 
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping
 from glob import escape, glob
 
 from gpulaunch.errors import UsageError
@@ -36,23 +36,27 @@ class NcclRecording:
     A job whose user sets NCCL_DEBUG itself, without a file, has its log to itself.
 
     Args:
-        environment: variables that the job will get; those that ask for the log are added.
+        environment: variables that the job will get anyway.
+
+    Attributes:
+        variables: further variables for the job, which ask for the log.
     """
 
-    def __init__(self, environment: MutableMapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str]) -> None:
         from tempfile import TemporaryDirectory  # late: slow, and few launches are measured
 
         self._folder: TemporaryDirectory[str] | None = None
+        self.variables: Mapping[str, str] = {}
         path = environment.get("NCCL_DEBUG_FILE", "")
         if not path and "NCCL_DEBUG" not in environment:
             self._folder = TemporaryDirectory(prefix="gpulaunch-nccl-", ignore_cleanup_errors=True)
             path = os.path.join(self._folder.name, "%h.%p")
-            environment.update(_VARIABLES, NCCL_DEBUG_FILE=path)
+            self.variables = {**_VARIABLES, "NCCL_DEBUG_FILE": path}
         self._pattern = escape(path).replace("%h", "*").replace("%p", "*")
         self._before = {one: os.stat(one).st_mtime_ns for one in glob(self._pattern)}
 
     def read(self, launch: Launch, acquired: Acquired[Keeper]) -> NcclFindings | None:
-        """Read what the job left, and remove it if it is ours; None if there is nothing.
+        """Read what the job left; None if there is nothing.
 
         Args:
             launch: the launch.
@@ -64,8 +68,6 @@ class NcclRecording:
         from gpulaunch.measure.logs.nccl_traffic import communication
 
         log = read_nccl_log(self._lines())
-        if self._folder:
-            self._folder.cleanup()
         if not log.lines:
             return None
         grant, topology = acquired.grant, launch.machine.topology
@@ -83,6 +85,11 @@ class NcclRecording:
             return NcclFindings(None, None, shortfall)
         return NcclFindings(found.pattern, found.pattern_confidence, shortfall)
 
+    def close(self) -> None:
+        """Remove the log if it is in our folder."""
+        if self._folder:
+            self._folder.cleanup()
+
     def _lines(self) -> Iterator[bytes]:
         """Yield the lines of all files that the job wrote."""
         for path in sorted(glob(self._pattern)):
@@ -93,7 +100,7 @@ class NcclRecording:
 def record_nccl(launch: Launch) -> NcclRecording | None:
     """Begin to record NCCL's log of a launch; None if it has one GPU, or is a container's.
 
-    Call it before the job is forked, which inherits this process's variables.
+    Call it when the job has its GPUs and is about to start, and close what it returns.
     """
     if launch.container or launch.compose or launch.request.gpus == 1:
         return None

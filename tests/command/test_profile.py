@@ -713,6 +713,34 @@ def test_no_nccl_log_is_left_behind(launcher: Launcher, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("dgx1_v100")
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (("-n", "9"), 2),
+        (("-n", "2"), 75),
+        (("-n", "2", "--wait", "--wait-timeout", "0.3s"), 124),
+        (("--only", "0-3", "-n", "2", "--time-limit", "0.3s"), 124),
+    ],
+    ids=["refused", "would wait", "waits in vain", "too long"],
+)
+def test_no_launch_that_fails_leaves_a_folder(
+    launcher: Launcher, tmp_path: Path, options: tuple[str, ...], status: int
+) -> None:
+    """A launch that gets no GPUs, or whose job is ended, leaves nothing in the folder for files."""
+    launcher.environment |= {"TMPDIR": str(tmp_path / "temporary")}
+    (tmp_path / "temporary").mkdir()
+    to = ("--record-to", str(tmp_path / "run.json"))
+    holder = ("--only", "4-7", "-n", "4", "--", "sh", "-c", "echo; read x")
+    with launcher.start(*holder, stdin=subprocess.PIPE) as busy:
+        busy.stdout.readline()
+        only = () if status == 2 or "--only" in options else ("--only", "4-7")
+        done = launcher.run(*options, *only, *to, "--", "sleep", "20")
+        busy.communicate("")
+    assert done.returncode == status, done.stderr
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.usefixtures("dgx1_v100")
 def test_a_job_of_one_gpu_has_no_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
     """A measured job of one GPU, and one that is not measured, get no variable of NCCL."""
     script = ("--", "sh", "-c", "env | grep -c NCCL")
