@@ -103,6 +103,13 @@ MEMBERS = [joined(rank, gpu) for rank, gpu in enumerate(RANKS)]
             40,
             None,
         ),
+        (
+            "ranks of other machines, which have their own log, tell nothing",
+            [joined(rank, gpu, ranks=6) for rank, gpu in enumerate(RANKS)]
+            + [via(0, 1, "NET/IB/0"), rings(1, 1, "NVL")],
+            40,
+            None,
+        ),
         ("no log", [], 40, None),
     ],
 )

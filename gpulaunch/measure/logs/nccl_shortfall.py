@@ -22,7 +22,8 @@ def describe_shortfall(
     """Return a line on what NCCL's log shows to be worse than promised; None if nothing is.
 
     Pairs with NVLinks whose data NCCL takes through the host's memory or the network are named.
-    NCCL's own reckoning for its rings is held against the promise.
+    NCCL's own reckoning for its rings is held against the promise. Of a job that goes over several
+    machines nothing is said.
 
     Args:
         log: log of this machine's ranks.
@@ -31,7 +32,8 @@ def describe_shortfall(
         promised_gb_per_s: effective bandwidth of the placement; None if it is no all-reduce's.
     """
     hosts = {member.gpu[0] for member in log.members.values()}
-    if len(hosts) > 1:
+    # Ranks beyond the job's GPUs are on other machines, whose network the rings cross.
+    if len(hosts) > 1 or any(member.ranks > len(gpus) for member in log.members.values()):
         return None
     own = {gpu.index for gpu in gpus}
     wired = {
