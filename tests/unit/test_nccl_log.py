@@ -588,6 +588,14 @@ def test_without_calls_sizes_are_unknown() -> None:
     assert "NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH" in found.reasons[-1]
 
 
+@pytest.mark.parametrize(("pairs", "count"), [(((0, 1),), "1 pair"), (((0, 1), (1, 2)), "2 pairs")])
+def test_pairs_are_counted(pairs: tuple[tuple[int, int], ...], count: str) -> None:
+    """The reason of a pattern from Send and Recv says how many pairs of ranks they joined."""
+    said_of = ((a, f"Channel 00/1 : {a}[{a}] -> {b}[{b}] via P2P/IPC") for a, b in pairs)
+    found = read(late(*said_of).splitlines())[1]
+    assert any(f"Send and Recv between {count} of ranks" in reason for reason in found.reasons)
+
+
 @pytest.mark.parametrize(
     ("text", "lines"),
     [

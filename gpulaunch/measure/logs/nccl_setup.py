@@ -71,7 +71,8 @@ def read_setup(log: NcclLog) -> Setup | None:
         name = nearest_pattern(ranks, edges).name if ranks <= MOST_COMPARED else None
         shapes.append(name or "all_to_all")
         confidence = "guess"
-        reasons.append(f"Send and Recv between {len(pairs)} pairs of ranks ({shapes[-1]})")
+        count = f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''}"
+        reasons.append(f"Send and Recv between {count} of ranks ({shapes[-1]})")
     if not shapes:
         why = "no ring, tree or pair of ranks was connected"
         return Setup(ranks, UNKNOWN, None, "guess", (why,))

@@ -44,10 +44,11 @@ def describe_shortfall(
     missed = [(pair, staged[pair]) for pair in sorted(staged.keys() & wired.keys())]
     if missed:
         (pair, way), link = missed[0], wired[missed[0][0]]
+        wires = f"{link.nvlink_count} NVLinks" if link.nvlink_count > 1 else "NVLink"
         left = len(missed) - 1
         more = f" and {left} more pair{'s' if left > 1 else ''}" if left else ""
         parts.append(
-            f"NCCL used {way}, not the {link.nvlink_count} NVLinks "
+            f"NCCL used {way}, not the {wires} "
             f"({link.nvlink_gb_per_s:.4g} GB/s), between GPUs {pair[0]} and {pair[1]}{more}"
         )
     found = log.ring_graph
