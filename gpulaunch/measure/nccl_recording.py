@@ -33,7 +33,7 @@ class NcclFindings(Record):
 class NcclRecording:
     """The log of NCCL that a job leaves: in a folder of ours, or in the user's NCCL_DEBUG_FILE.
 
-    A job whose user sets NCCL_DEBUG itself, without a file, has its log to itself.
+    If the user sets NCCL_DEBUG or NCCL_DEBUG_SUBSYS but no file, nothing is recorded.
 
     Args:
         environment: variables that the job will get anyway.
@@ -48,7 +48,7 @@ class NcclRecording:
         self._folder: TemporaryDirectory[str] | None = None
         self.variables: Mapping[str, str] = {}
         path = environment.get("NCCL_DEBUG_FILE", "")
-        if not path and "NCCL_DEBUG" not in environment:
+        if not path and not environment.keys() & _VARIABLES.keys():
             self._folder = TemporaryDirectory(prefix="gpulaunch-nccl-", ignore_cleanup_errors=True)
             path = os.path.join(self._folder.name, "%h.%p")
             self.variables = {**_VARIABLES, "NCCL_DEBUG_FILE": path}

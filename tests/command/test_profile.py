@@ -660,7 +660,7 @@ NCCL_CALL = (
 )
 NCCL_JOB = """\
 import os, sys
-print(os.environ["NCCL_DEBUG"], os.environ.get("NCCL_DEBUG_SUBSYS"))
+print(os.environ.get("NCCL_DEBUG"), os.environ.get("NCCL_DEBUG_SUBSYS"))
 path = os.environ.get("NCCL_DEBUG_FILE", "")
 if path:
     with open(path.replace("%h", "box").replace("%p", str(os.getpid())), "w") as file:
@@ -751,7 +751,7 @@ def test_a_job_of_one_gpu_has_no_nccl_log(launcher: Launcher, tmp_path: Path) ->
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_the_users_own_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
-    """A user's NCCL_DEBUG_FILE is read and kept, NCCL_DEBUG without a file is left alone."""
+    """A user's NCCL_DEBUG_FILE is read and kept; other settings without a file are left alone."""
     to = ("--record-to", str(tmp_path / "run.json"))
     file = tmp_path / "logs[1]" / "%h.%p.log"
     file.parent.mkdir()
@@ -759,9 +759,14 @@ def test_the_users_own_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
         "busId ffff12000", "busId ffff06000"
     )
     (file.parent / "box.0.log").write_text(earlier)
-    launcher.environment |= {"NCCL_DEBUG": "WARN"}
-    done = launcher.run(*nccl_job(*to))
-    assert (done.stdout, done.stderr) == ("WARN None\n", "")
+    for name, value, seen in (
+        ("NCCL_DEBUG_SUBSYS", "NET", "None NET\n"),
+        ("NCCL_DEBUG", "WARN", "WARN None\n"),
+    ):
+        launcher.environment[name] = value
+        done = launcher.run(*nccl_job(*to))
+        assert (done.stdout, done.stderr) == (seen, "")
+        del launcher.environment[name]
     launcher.environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(file)}
     done = launcher.run(*nccl_job(*to))
     assert (done.stdout, done.stderr) == (f"INFO None\n{file.parent}\n", SHORTFALL)
