@@ -663,7 +663,8 @@ import os, sys
 print(os.environ.get("NCCL_DEBUG"), os.environ.get("NCCL_DEBUG_SUBSYS"))
 path = os.environ.get("NCCL_DEBUG_FILE", "")
 if path:
-    with open(path.replace("%h", "box").replace("%p", str(os.getpid())), "w") as file:
+    host = os.uname().nodename.partition(".")[0]
+    with open(path.replace("%h", host).replace("%p", str(os.getpid())), "w") as file:
         file.write(sys.argv[1])
         print(os.path.dirname(path))
 """
@@ -774,6 +775,29 @@ def test_the_users_own_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run.json").read_text())["nccl_pattern"] == "ring"
     launcher.run(*nccl_job(*to, lines=NCCL_LINES + NCCL_CALL))
     assert json.loads((tmp_path / "run.json").read_text())["nccl_pattern"] == "all_to_all"
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+@pytest.mark.parametrize(
+    ("host", "bus"),
+    [("elsewhere", "ffff12000"), ("%h", "ffff07000")],
+    ids=["another machine's", "another GPU's"],
+)
+def test_logs_of_other_jobs_are_not_read(
+    launcher: Launcher, tmp_path: Path, host: str, bus: str
+) -> None:
+    """Of the files of a user's NCCL_DEBUG_FILE only those of this machine and these GPUs count."""
+    here = os.uname().nodename.partition(".")[0]
+    foreign = tmp_path / f"{host.replace('%h', here)}.0.log"
+    lines = NCCL_LINES.replace("ffff12000", bus)
+    write = f"import sys; open({str(foreign)!r}, 'w').write(sys.argv[1])"
+    job = ("--", sys.executable, "-c", write, lines)
+    launcher.environment |= {"NCCL_DEBUG_FILE": str(tmp_path / "%h.%p.log")}
+    run = tmp_path / "run.json"
+    done = launcher.run("--only", "0,3", "-n", "2", "--record-to", str(run), *job)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert foreign.exists()
+    assert json.loads(run.read_text()).get("nccl_pattern") is None
 
 
 def test_nvswitch_hides_the_peers(launcher: Launcher, hgx_h100: FakeNvml, tmp_path: Path) -> None:

@@ -151,10 +151,12 @@ def test_members_of_old_and_new_versions() -> None:
         ),
     ]
     found = {key.comm: value for key, value in read_nccl_log(lines).members.items()}
-    assert found["0x7f01"] == Member(0, 2, ("a", "6000"), ("2",))
-    assert found["0x7f02"] == Member(1, 2, ("a", "7000"), ("id", "0xab"))
-    assert found["0x7f03"] == Member(1, 2, ("a", "8c000"), ("id", "0x3a"))
-    assert found["0x7f04"] == Member(0, 1, ("a", "8c000"), ("split", "id", "0x3a", "1", "0"))
+    assert found["0x7f01"] == Member(0, 2, ("a", "6000"), 0x6000, ("2",))
+    assert found["0x7f02"] == Member(1, 2, ("a", "7000"), 0x7000, ("id", "0xab"))
+    assert found["0x7f03"] == Member(1, 2, ("a", "8c000"), 0x8C000, ("id", "0x3a"))
+    assert found["0x7f04"] == Member(
+        0, 1, ("a", "8c000"), 0x8C000, ("split", "id", "0x3a", "1", "0")
+    )
 
 
 @pytest.mark.parametrize(

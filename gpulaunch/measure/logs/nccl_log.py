@@ -86,6 +86,7 @@ class Member(Record):
         rank: number of the rank in the communicator.
         ranks: number of ranks of the communicator.
         gpu: machine and bus id; without a bus id, process and device number.
+        bus: bus id as a number; None if the log does not have it.
         group: identity of the communicator, equal for all its ranks: NCCL's id of it, or what it
             was split off from; its number of ranks, if neither is known.
     """
@@ -93,6 +94,7 @@ class Member(Record):
     rank: int
     ranks: int
     gpu: tuple[str, str]
+    bus: int | None
     group: tuple[str, ...]
 
 
@@ -186,6 +188,11 @@ class NcclLog(Record):
         for connection, count in self.connections.items():
             found[connection.way] += count
         return dict(found.most_common())
+
+    @property
+    def buses(self) -> set[int]:
+        """Bus ids of all GPUs that are known by them."""
+        return {member.bus for member in self.members.values() if member.bus is not None}
 
 
 def read_nccl_log(lines: Iterable[str | bytes]) -> NcclLog:
@@ -286,6 +293,7 @@ class _LogReader:
         if not found or not prefix:
             return
         endpoint = Endpoint(prefix["host"], prefix["pid"], found["comm"])
+        bus = int(found["bus"], 16) if found["bus"] else None
         if found["bus"]:
             gpu = (prefix["host"], found["bus"])
         else:
@@ -294,7 +302,7 @@ class _LogReader:
         group = self._identify_group(found, endpoint)
         if known and known.ranks == int(found["ranks"]) and len(known.group) > len(group):
             group = known.group
-        self.members[endpoint] = Member(int(found["rank"]), int(found["ranks"]), gpu, group)
+        self.members[endpoint] = Member(int(found["rank"]), int(found["ranks"]), gpu, bus, group)
 
     def _identify_group(self, found: re.Match[str], endpoint: Endpoint) -> tuple[str, ...]:
         """Return the identity of a communicator, as far as the line has it."""

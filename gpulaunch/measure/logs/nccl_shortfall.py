@@ -69,11 +69,11 @@ def _find_staged(log: NcclLog, gpus: Sequence[Gpu]) -> dict[tuple[int, int], str
     A line names ranks without their communicator. Where a rank has different GPUs in different
     communicators, nothing can be said.
     """
-    by_bus = {bus: gpu.index for gpu in gpus if (bus := _bus_number(gpu)) is not None}
+    by_bus = gpus_by_bus(gpus)
     seats: dict[int, int | None] = {}
     for member in log.members.values():
         if member.ranks > 1:
-            gpu = by_bus.get(_hexadecimal(member.gpu[1]))
+            gpu = by_bus.get(member.bus) if member.bus is not None else None
             if seats.setdefault(member.rank, gpu) != gpu:
                 return {}
     found = {}
@@ -84,13 +84,14 @@ def _find_staged(log: NcclLog, gpus: Sequence[Gpu]) -> dict[tuple[int, int], str
     return found
 
 
+def gpus_by_bus(gpus: Sequence[Gpu]) -> dict[int, int]:
+    """Return NCCL's bus ids of GPUs, as far as their PCI addresses are known -> index."""
+    return {bus: gpu.index for gpu in gpus if (bus := _bus_number(gpu)) is not None}
+
+
 def _bus_number(gpu: Gpu) -> int | None:
     """Return a GPU's PCI address as NCCL's busId: the digits of domain, bus, device, function."""
     if not gpu.pci_address:
         return None
     domain, bus, device = gpu.pci_address.split(":")
-    return _hexadecimal(f"{domain}{bus}{device.partition('.')[0]}0")
-
-
-def _hexadecimal(digits: str) -> int:
-    return int(digits, 16)
+    return int(f"{domain}{bus}{device.partition('.')[0]}0", 16)
