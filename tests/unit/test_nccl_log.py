@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.logs.nccl_log import Member, NcclLog, RingGraph, read_nccl_log
+from gpulaunch.measure.logs.nccl_setup import read_setup
 from gpulaunch.measure.logs.nccl_traffic import (
     LEAST_GB_PER_S,
     LoggedTraffic,
@@ -575,6 +576,30 @@ def test_pattern_without_calls(sentence: str, text: str, pattern: str, confidenc
     """Without calls, what NCCL set up gives the pattern, as sure as it can be."""
     found = read(text.splitlines())[1]
     assert (found.pattern, found.confidence) == (pattern, confidence), sentence
+
+
+@pytest.mark.parametrize(
+    "torn",
+    [
+        "Trees [0] -1/-1/-1->0->9999999",
+        "Channel 00/1 : 0[0] -> 9999999[1] via P2P/IPC",
+        "comm 0x8f rank 0 nranks 0 cudaDev 0 - Init COMPLETE",
+        "comm 0x8f rank 9999999 nranks 7 cudaDev 0 - Init COMPLETE",
+    ],
+)
+def test_torn_lines_make_no_ranks(torn: str) -> None:
+    """Where communicators are known, a rank beyond them in a torn line is none."""
+    log = read_nccl_log((OLD + said(0, torn)).splitlines())
+    assert log.trees == read_nccl_log(OLD.splitlines()).trees
+    found = read_setup(log)
+    assert found is not None
+    assert (found.ranks, found.pattern) == (4, "ring+tree")
+
+
+def test_a_communicator_without_ranks_is_none() -> None:
+    """A log whose only communicator has no ranks tells nothing."""
+    line = said(0, "comm 0x8f rank 0 nranks 0 cudaDev 0 - Init COMPLETE")
+    assert read_setup(read_nccl_log([line])) is None
 
 
 def test_without_calls_sizes_are_unknown() -> None:

@@ -105,7 +105,7 @@ MEMBERS = [joined(rank, gpu) for rank, gpu in enumerate(RANKS)]
         ),
         (
             "ranks of several machines tell nothing",
-            [*MEMBERS, joined(3, 0, host="other"), via(0, 1, "NET/IB/0"), rings(1, 1, "NVL")],
+            [*MEMBERS, joined(2, 0, host="other"), via(0, 1, "NET/IB/0"), rings(1, 1, "NVL")],
             40,
             None,
         ),

@@ -290,7 +290,8 @@ class _LogReader:
         found = _COMM.search(line)
         before, info, _ = line[: found.start()].rpartition("NCCL INFO ") if found else ("", "", "")
         prefix = _PREFIX.search(before[-_BEFORE:] + info)
-        if not found or not prefix:
+        # A torn line may have any rank.
+        if not found or not prefix or int(found["rank"]) >= int(found["ranks"]):
             return
         endpoint = Endpoint(prefix["host"], prefix["pid"], found["comm"])
         bus = int(found["bus"], 16) if found["bus"] else None
@@ -335,7 +336,7 @@ class _LogReader:
     def log(self) -> NcclLog:
         """Return all that was read."""
         rings = self.channels or Counter(filter(None, map(_close_ring, self.nexts.values())))
-        trees = Counter(tuple(sorted(edges)) for edges in self.ups.values())
+        trees = Counter(filter(None, map(self._plausible_edges, self.ups.values())))
         duration = max(self.times) - min(self.times) if len(self.times) > 1 else None
         return NcclLog(
             self.version,
@@ -352,6 +353,11 @@ class _LogReader:
             max(self.ring_graphs, key=lambda graph: graph.gb_per_s, default=None),
             duration,
         )
+
+    def _plausible_edges(self, edges: set[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        """Return a tree's edges, sorted, between ranks that the largest known communicator has."""
+        largest = max((member.ranks for member in self.members.values()), default=None)
+        return tuple(sorted(edge for edge in edges if largest is None or edge[1] < largest))
 
 
 def _rotate_to_zero(order: tuple[int, ...]) -> tuple[int, ...]:
