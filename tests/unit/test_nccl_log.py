@@ -337,6 +337,14 @@ def test_rate_over_the_log() -> None:
     assert pytest.approx(0.05) == LEAST_GB_PER_S * (1 / 12 - 1 / 50)
 
 
+def test_duration_in_any_order() -> None:
+    """The first and the last time count wherever they stand; one call has no duration."""
+    lines = stamped(25 * MB, 41, 20)
+    assert read(lines[30:] + lines[:30])[0].duration_s == 20
+    assert read(lines[:2])[0].duration_s == 0
+    assert read(lines[:1])[0].duration_s is None
+
+
 # calls as mapa-sc21 Figure 5b has them; average sizes as far as its 2.3 has them: over or under 1e5
 # bytes
 FIGURE_5 = {

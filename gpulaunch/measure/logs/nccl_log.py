@@ -227,7 +227,7 @@ class _LogReader:
         self.connections: Counter[Connection] = Counter()
         self.connected: set[str] = set()
         self.ring_graphs: list[RingGraph] = []
-        self.times: list[float] = []
+        self.times: list[float] = []  # the first and the last
 
     def read(self, number: int, line: str) -> None:
         """Read one line."""
@@ -282,7 +282,8 @@ class _LogReader:
         if prefix:
             self.devices.add((host, pid, device))
             if time := _TIME.search(before):
-                self.times.append(_to_seconds(time))
+                times = [*self.times, _to_seconds(time)]
+                self.times = [min(times), max(times)] if len(times) > 1 else times
         return True
 
     def _note_member(self, line: str) -> None:
@@ -337,7 +338,7 @@ class _LogReader:
         """Return all that was read."""
         rings = self.channels or Counter(filter(None, map(_close_ring, self.nexts.values())))
         trees = Counter(filter(None, map(self._plausible_edges, self.ups.values())))
-        duration = max(self.times) - min(self.times) if len(self.times) > 1 else None
+        duration = self.times[1] - self.times[0] if len(self.times) > 1 else None
         return NcclLog(
             self.version,
             self.lines,
