@@ -89,8 +89,12 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
     except GpulaunchError as problem:
         listener.ended(problem.exit_status)
         raise
+    else:
+        if isinstance(outcome, Ended):
+            listener.ended(exit_status(outcome.status))
+    finally:
+        listener.close()
     if isinstance(outcome, Ended):
-        listener.ended(exit_status(outcome.status))
         return exit_like(outcome.status)
     _explain_refusal(launch, given)
     raise _refusal(launch, outcome, given)
@@ -142,8 +146,8 @@ class _Reporter:
         if self._talks and not os.isatty(2):
             say("info", f"waiting for {_duration(waited_s)} as number {number()} in the queue")
 
-    def granted(self, acquired: Acquired[Keeper]) -> None:
-        """Report that the launch has its GPUs."""
+    def granted(self, acquired: Acquired[Keeper]) -> Mapping[str, str]:
+        """Report that the launch has its GPUs; return variables for the job."""
         if "explain" in self._given:
             _explain_on_stderr(self._launch, acquired.grant, acquired.situation)
         if self._talks:
@@ -155,8 +159,7 @@ class _Reporter:
             say("info", f"started after {waited} on {_gpus_of(self._launch, acquired)}")
         if self._status:
             self._status.started(acquired)
-        if self._recorder:
-            self._recorder.begin(acquired)
+        return self._recorder.begin(acquired) if self._recorder else {}
 
     def over(self, status: int) -> None:
         """Record the end of the job, whose GPUs are still leased."""
@@ -169,6 +172,11 @@ class _Reporter:
             self._recorder.write()
         if self._status:
             self._status.ended(exit_status)
+
+    def close(self) -> None:
+        """Remove what was made for the time of the launch, however it went."""
+        if self._recorder:
+            self._recorder.close()
 
 
 def _duration(seconds: float) -> str:

@@ -90,6 +90,7 @@ PROFILE_OPTIONS = (
 _MODES = ("sensitivity", "sweep", "pair", "scan", "scan_nccl_log", "import_ncu")
 _READING = ("scan", "scan_nccl_log", "import_ncu")
 _MEASURING = (*_MODES, "runs", "iterations_from", "slice")
+_PYTHON = re.compile(r"python(\d+(\.\d+)?)?|pypy\d*|torchrun|accelerate|deepspeed")
 _NOT_HERE = {"dry_run", "explain", "json_status_fd", "record", "record_to", "version", "name"}
 
 
@@ -135,9 +136,13 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
 
 
 def _find_script(command: Sequence[str]) -> str | None:
-    """Return the first argument of a command that is a Python file; None if none is."""
-    paths = (word for word in command if word.endswith(".py"))
-    return next((path for path in paths if os.path.isfile(path)), None)
+    """Return the Python file that a command runs; None if it is not known to run one."""
+    for at, word in enumerate(command):
+        if at and not any(_PYTHON.fullmatch(os.path.basename(one)) for one in command[:at]):
+            continue
+        if word.endswith(".py") and os.path.isfile(word):
+            return word
+    return None
 
 
 def _propose(given: Mapping[str, Given], script: str, command: Sequence[str]) -> int:
@@ -146,7 +151,9 @@ def _propose(given: Mapping[str, Given], script: str, command: Sequence[str]) ->
     if "quiet" not in given:
         path = shlex.quote(f"{os.path.basename(script).removesuffix('.py')}.toml")
         keep_it = f"gpulaunch profile --scan {shlex.quote(script)} -o {path}"
-        measure_it = f"gpulaunch profile -o {path} -- {shlex.join(command)}"
+        kept = {name: value for name, value in given.items() if name != "json"}
+        options = "".join(f"{shlex.quote(word)} " for word in _launch_options(kept))
+        measure_it = f"gpulaunch profile {options}-o {path} -- {shlex.join(command)}"
         say("info", printable(f"nothing was run; to keep this: {keep_it}"))
         say("info", printable(f"to measure the job: {measure_it}"))
     return status

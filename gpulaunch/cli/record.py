@@ -8,7 +8,7 @@ from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
-from gpulaunch.measure.nccl_recording import record_nccl
+from gpulaunch.measure.nccl_recording import NcclRecording, record_nccl
 from gpulaunch.measure.recording import Recording, absolute, write_run
 from gpulaunch.measure.update_profile import check_own, learn
 from gpulaunch.records import replace
@@ -74,18 +74,24 @@ class Recorder:
             check_writable(self._path)
         if launch.recorded_in:
             check_own(launch.recorded_in)
-        self._nccl = record_nccl(launch)
+        self._nccl: NcclRecording | None = None
         self._acquired: Acquired[Keeper] | None = None
 
-    def begin(self, acquired: Acquired[Keeper]) -> None:
-        """Begin to measure, as the job has its GPUs and is about to start."""
+    def begin(self, acquired: Acquired[Keeper]) -> Mapping[str, str]:
+        """Begin to measure, as the job has its GPUs and is about to start.
+
+        Returns:
+            Further variables for the job.
+        """
         self._acquired = acquired
         try:
             if self._recording:
                 self._recording.begin(acquired)
+                self._nccl = record_nccl(self._launch)
         except Exception as problem:  # noqa: BLE001  whatever fails here, the job starts
             self._warn(f"nothing can be measured: {problem!r}")
             self._recording = None
+        return self._nccl.variables if self._nccl else {}
 
     def end(self, status: int) -> None:
         """End measuring, as the job has just ended.
@@ -113,6 +119,11 @@ class Recorder:
         # Whatever fails here, the job's own exit status counts.
         except Exception as problem:  # noqa: BLE001
             self._warn(f"what was measured is lost: {problem!r}")
+
+    def close(self) -> None:
+        """Remove the folder of NCCL's log, if there is one."""
+        if self._nccl:
+            self._nccl.close()
 
     def _read_nccl(self, run: "Run") -> None:
         """Add what NCCL's log shows to the run, and say what is worse than promised."""

@@ -1,6 +1,6 @@
 """The run of a launch: request -> decision -> lease -> job -> release."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from gpulaunch.containers.engines import clients_at_hand
@@ -40,7 +40,7 @@ class Ended(Record):
 def run(
     launch: Launch,
     callbacks: Callbacks,
-    granted: Callable[[Acquired[Keeper]], None],
+    granted: Callable[[Acquired[Keeper]], Mapping[str, str]],
     ended: Callable[[int], None],
 ) -> Ended | Wait | Refuse:
     """Run the command on GPUs of its own until it ends.
@@ -48,7 +48,8 @@ def run(
     Args:
         launch: the launch to run.
         callbacks: functions to call while the launch waits for its GPUs.
-        granted: called with the lease before the job starts; must not raise.
+        granted: called with the lease before the job starts; returns further variables for the job;
+            must not raise.
         ended: called with the job's wait status as soon as it has ended; must not raise.
 
     Returns:
@@ -67,10 +68,10 @@ def run(
     if not isinstance(acquired, Acquired):
         return acquired
     with _release_at_the_end(acquired) as keeper:
-        granted(acquired)
+        variables = granted(acquired)
         if acquired.grant.exclusive_reason:
             callbacks.warn(f"not shared: {acquired.grant.exclusive_reason}")
-        keeper.start(acquired.lease, granted_gpus(launch, acquired.grant))
+        keeper.start(acquired.lease, granted_gpus(launch, acquired.grant), variables)
         watch = watch_faults(launch.machine, granted_gpus(launch, acquired.grant))
         status = keeper.wait(launch.time_limit_s)
         in_time = status is not None

@@ -660,10 +660,11 @@ NCCL_CALL = (
 )
 NCCL_JOB = """\
 import os, sys
-print(os.environ["NCCL_DEBUG"], os.environ.get("NCCL_DEBUG_SUBSYS"))
+print(os.environ.get("NCCL_DEBUG"), os.environ.get("NCCL_DEBUG_SUBSYS"))
 path = os.environ.get("NCCL_DEBUG_FILE", "")
 if path:
-    with open(path.replace("%h", "box").replace("%p", str(os.getpid())), "w") as file:
+    host = os.uname().nodename.partition(".")[0]
+    with open(path.replace("%h", host).replace("%p", str(os.getpid())), "w") as file:
         file.write(sys.argv[1])
         print(os.path.dirname(path))
 """
@@ -713,6 +714,34 @@ def test_no_nccl_log_is_left_behind(launcher: Launcher, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("dgx1_v100")
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        (("-n", "9"), 2),
+        (("-n", "2"), 75),
+        (("-n", "2", "--wait", "--wait-timeout", "0.3s"), 124),
+        (("--only", "0-3", "-n", "2", "--time-limit", "0.3s"), 124),
+    ],
+    ids=["refused", "would wait", "waits in vain", "too long"],
+)
+def test_no_launch_that_fails_leaves_a_folder(
+    launcher: Launcher, tmp_path: Path, options: tuple[str, ...], status: int
+) -> None:
+    """A launch that gets no GPUs, or whose job is ended, leaves nothing in the folder for files."""
+    launcher.environment |= {"TMPDIR": str(tmp_path / "temporary")}
+    (tmp_path / "temporary").mkdir()
+    to = ("--record-to", str(tmp_path / "run.json"))
+    holder = ("--only", "4-7", "-n", "4", "--", "sh", "-c", "echo; read x")
+    with launcher.start(*holder, stdin=subprocess.PIPE) as busy:
+        busy.stdout.readline()
+        only = () if status == 2 or "--only" in options else ("--only", "4-7")
+        done = launcher.run(*options, *only, *to, "--", "sleep", "20")
+        busy.communicate("")
+    assert done.returncode == status, done.stderr
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+@pytest.mark.usefixtures("dgx1_v100")
 def test_a_job_of_one_gpu_has_no_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
     """A measured job of one GPU, and one that is not measured, get no variable of NCCL."""
     script = ("--", "sh", "-c", "env | grep -c NCCL")
@@ -723,7 +752,7 @@ def test_a_job_of_one_gpu_has_no_nccl_log(launcher: Launcher, tmp_path: Path) ->
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_the_users_own_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
-    """A user's NCCL_DEBUG_FILE is read and kept, NCCL_DEBUG without a file is left alone."""
+    """A user's NCCL_DEBUG_FILE is read and kept; other settings without a file are left alone."""
     to = ("--record-to", str(tmp_path / "run.json"))
     file = tmp_path / "logs[1]" / "%h.%p.log"
     file.parent.mkdir()
@@ -731,9 +760,14 @@ def test_the_users_own_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
         "busId ffff12000", "busId ffff06000"
     )
     (file.parent / "box.0.log").write_text(earlier)
-    launcher.environment |= {"NCCL_DEBUG": "WARN"}
-    done = launcher.run(*nccl_job(*to))
-    assert (done.stdout, done.stderr) == ("WARN None\n", "")
+    for name, value, seen in (
+        ("NCCL_DEBUG_SUBSYS", "NET", "None NET\n"),
+        ("NCCL_DEBUG", "WARN", "WARN None\n"),
+    ):
+        launcher.environment[name] = value
+        done = launcher.run(*nccl_job(*to))
+        assert (done.stdout, done.stderr) == (seen, "")
+        del launcher.environment[name]
     launcher.environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(file)}
     done = launcher.run(*nccl_job(*to))
     assert (done.stdout, done.stderr) == (f"INFO None\n{file.parent}\n", SHORTFALL)
@@ -741,6 +775,29 @@ def test_the_users_own_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run.json").read_text())["nccl_pattern"] == "ring"
     launcher.run(*nccl_job(*to, lines=NCCL_LINES + NCCL_CALL))
     assert json.loads((tmp_path / "run.json").read_text())["nccl_pattern"] == "all_to_all"
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+@pytest.mark.parametrize(
+    ("host", "bus"),
+    [("elsewhere", "ffff12000"), ("%h", "ffff07000")],
+    ids=["another machine's", "another GPU's"],
+)
+def test_logs_of_other_jobs_are_not_read(
+    launcher: Launcher, tmp_path: Path, host: str, bus: str
+) -> None:
+    """Of the files of a user's NCCL_DEBUG_FILE only those of this machine and these GPUs count."""
+    here = os.uname().nodename.partition(".")[0]
+    foreign = tmp_path / f"{host.replace('%h', here)}.0.log"
+    lines = NCCL_LINES.replace("ffff12000", bus)
+    write = f"import sys; open({str(foreign)!r}, 'w').write(sys.argv[1])"
+    job = ("--", sys.executable, "-c", write, lines)
+    launcher.environment |= {"NCCL_DEBUG_FILE": str(tmp_path / "%h.%p.log")}
+    run = tmp_path / "run.json"
+    done = launcher.run("--only", "0,3", "-n", "2", "--record-to", str(run), *job)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert foreign.exists()
+    assert json.loads(run.read_text()).get("nccl_pattern") is None
 
 
 def test_nvswitch_hides_the_peers(launcher: Launcher, hgx_h100: FakeNvml, tmp_path: Path) -> None:

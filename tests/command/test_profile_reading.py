@@ -90,6 +90,33 @@ def test_a_launched_script_is_scanned(launcher: Launcher, files: Path) -> None:
     assert (runs.returncode, "nobody says where" in runs.stderr) == (2, True)
 
 
+def test_options_of_the_launch_are_proposed(launcher: Launcher, files: Path) -> None:
+    """The command that would measure has the options of the launch that were given."""
+    options = ("-n", "2", "--json", "--only", "0, 1")
+    done = launcher.run("profile", *options, "--", "python3.11", "train.py", cwd=files)
+    want = "profile -n 2 --only '0, 1' -o train.toml -- python3.11 train.py\n"
+    assert (done.returncode, want in done.stderr) == (0, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "is_scanned"),
+    [
+        ("./app train.py", False),
+        ("mpirun -n 2 ./app train.py", False),
+        ("mpirun -n 2 python train.py", True),
+        ("accelerate launch train.py", True),
+        ("./train.py", True),
+    ],
+)
+def test_only_a_script_that_runs_is_scanned(
+    launcher: Launcher, files: Path, words: str, is_scanned: bool
+) -> None:
+    """A Python file that is only an argument is not taken for the job."""
+    done = launcher.run("profile", "--", *words.split(), cwd=files)
+    assert ("nothing was run" in done.stderr) is is_scanned, done.stderr
+    assert done.returncode == (0 if is_scanned else 2)
+
+
 def test_scan_of_what_is_silent(launcher: Launcher, files: Path) -> None:
     """Where nothing communicates the calls are empty, and the pattern is none."""
     document = json.loads(launcher.run("profile", "--scan", "quiet.py", "--json", cwd=files).stdout)

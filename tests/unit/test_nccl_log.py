@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.logs.nccl_log import Member, NcclLog, RingGraph, read_nccl_log
+from gpulaunch.measure.logs.nccl_setup import read_setup
 from gpulaunch.measure.logs.nccl_traffic import (
     LEAST_GB_PER_S,
     LoggedTraffic,
@@ -151,10 +152,12 @@ def test_members_of_old_and_new_versions() -> None:
         ),
     ]
     found = {key.comm: value for key, value in read_nccl_log(lines).members.items()}
-    assert found["0x7f01"] == Member(0, 2, ("a", "6000"), ("2",))
-    assert found["0x7f02"] == Member(1, 2, ("a", "7000"), ("id", "0xab"))
-    assert found["0x7f03"] == Member(1, 2, ("a", "8c000"), ("id", "0x3a"))
-    assert found["0x7f04"] == Member(0, 1, ("a", "8c000"), ("split", "id", "0x3a", "1", "0"))
+    assert found["0x7f01"] == Member(0, 2, ("a", "6000"), 0x6000, ("2",))
+    assert found["0x7f02"] == Member(1, 2, ("a", "7000"), 0x7000, ("id", "0xab"))
+    assert found["0x7f03"] == Member(1, 2, ("a", "8c000"), 0x8C000, ("id", "0x3a"))
+    assert found["0x7f04"] == Member(
+        0, 1, ("a", "8c000"), 0x8C000, ("split", "id", "0x3a", "1", "0")
+    )
 
 
 @pytest.mark.parametrize(
@@ -332,6 +335,14 @@ def test_rate_over_the_log() -> None:
     assert log.duration_s == 20
     assert found.gb_per_s == pytest.approx(41 * 0.1 / 20)
     assert pytest.approx(0.05) == LEAST_GB_PER_S * (1 / 12 - 1 / 50)
+
+
+def test_duration_in_any_order() -> None:
+    """The first and the last time count wherever they stand; one call has no duration."""
+    lines = stamped(25 * MB, 41, 20)
+    assert read(lines[30:] + lines[:30])[0].duration_s == 20
+    assert read(lines[:2])[0].duration_s == 0
+    assert read(lines[:1])[0].duration_s is None
 
 
 # calls as mapa-sc21 Figure 5b has them; average sizes as far as its 2.3 has them: over or under 1e5
@@ -575,6 +586,30 @@ def test_pattern_without_calls(sentence: str, text: str, pattern: str, confidenc
     assert (found.pattern, found.confidence) == (pattern, confidence), sentence
 
 
+@pytest.mark.parametrize(
+    "torn",
+    [
+        "Trees [0] -1/-1/-1->0->9999999",
+        "Channel 00/1 : 0[0] -> 9999999[1] via P2P/IPC",
+        "comm 0x8f rank 0 nranks 0 cudaDev 0 - Init COMPLETE",
+        "comm 0x8f rank 9999999 nranks 7 cudaDev 0 - Init COMPLETE",
+    ],
+)
+def test_torn_lines_make_no_ranks(torn: str) -> None:
+    """Where communicators are known, a rank beyond them in a torn line is none."""
+    log = read_nccl_log((OLD + said(0, torn)).splitlines())
+    assert log.trees == read_nccl_log(OLD.splitlines()).trees
+    found = read_setup(log)
+    assert found is not None
+    assert (found.ranks, found.pattern) == (4, "ring+tree")
+
+
+def test_a_communicator_without_ranks_is_none() -> None:
+    """A log whose only communicator has no ranks tells nothing."""
+    line = said(0, "comm 0x8f rank 0 nranks 0 cudaDev 0 - Init COMPLETE")
+    assert read_setup(read_nccl_log([line])) is None
+
+
 def test_without_calls_sizes_are_unknown() -> None:
     """Without calls nothing is said of sizes and sensitivity, but how to learn them."""
     found = read(OLD.splitlines())[1]
@@ -586,6 +621,14 @@ def test_without_calls_sizes_are_unknown() -> None:
     )
     assert "NCCL set up rings and trees, channels: 1" in found.reasons
     assert "NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH" in found.reasons[-1]
+
+
+@pytest.mark.parametrize(("pairs", "count"), [(((0, 1),), "1 pair"), (((0, 1), (1, 2)), "2 pairs")])
+def test_pairs_are_counted(pairs: tuple[tuple[int, int], ...], count: str) -> None:
+    """The reason of a pattern from Send and Recv says how many pairs of ranks they joined."""
+    said_of = ((a, f"Channel 00/1 : {a}[{a}] -> {b}[{b}] via P2P/IPC") for a, b in pairs)
+    found = read(late(*said_of).splitlines())[1]
+    assert any(f"Send and Recv between {count} of ranks" in reason for reason in found.reasons)
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,15 @@ MEMBERS = [joined(rank, gpu) for rank, gpu in enumerate(RANKS)]
         ),
         (
             "host memory where there is no NVLink but PCIe is no shortfall",
-            [joined(0, 0), joined(1, 5), via(0, 1, "SHM/direct/direct")],
+            [joined(0, 0, ranks=2), joined(1, 5, ranks=2), via(0, 1, "SHM/direct/direct")],
             None,
             None,
+        ),
+        (
+            "host memory instead of a single NVLink",
+            [joined(0, 0, ranks=2), joined(1, 1, ranks=2), via(0, 1, "SHM/direct/direct")],
+            None,
+            "NCCL used SHM, not the NVLink (25 GB/s), between GPUs 0 and 1",
         ),
         (
             "under half of the promise",
@@ -99,7 +105,14 @@ MEMBERS = [joined(rank, gpu) for rank, gpu in enumerate(RANKS)]
         ),
         (
             "ranks of several machines tell nothing",
-            [*MEMBERS, joined(3, 0, host="other"), via(0, 1, "NET/IB/0"), rings(1, 1, "NVL")],
+            [*MEMBERS, joined(2, 0, host="other"), via(0, 1, "NET/IB/0"), rings(1, 1, "NVL")],
+            40,
+            None,
+        ),
+        (
+            "ranks of other machines, which have their own log, tell nothing",
+            [joined(rank, gpu, ranks=6) for rank, gpu in enumerate(RANKS)]
+            + [via(0, 1, "NET/IB/0"), rings(1, 1, "NVL")],
             40,
             None,
         ),
@@ -112,7 +125,8 @@ def test_shortfall(
     """What is worse than promised is one line with the numbers; all else is none."""
     known = addressed()
     # GPUs 0 and 5 have no NVLink between them, and 0, 2, 3 all have.
-    own = (0, 5) if "busId 60000" in "".join(lines) else RANKS
+    text = "".join(lines)
+    own = (0, 5) if "busId 60000" in text else (0, 1) if "busId 20000" in text else RANKS
     gpus = [known.gpus[index] for index in own]
     found = describe_shortfall(read_nccl_log(lines), gpus, known.links, promised)
     assert found == want, sentence

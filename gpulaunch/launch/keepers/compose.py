@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpulaunch.containers.companion import ContainerCompanion
 from gpulaunch.containers.container_launch import HOST_VARIABLES
@@ -71,7 +71,12 @@ class ComposeKeeper(Keeper):
         super().dismiss()
         os.close(self._file)
 
-    def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:  # noqa: ARG002  each service's are chosen again
+    def start(
+        self,
+        lease: Lease,
+        gpus: Sequence[Gpu],  # noqa: ARG002  each service's are chosen again
+        variables: Mapping[str, str],  # noqa: ARG002  they are not for containers
+    ) -> None:
         """Take a lease for each service, and start docker with a project that says so.
 
         Raises:

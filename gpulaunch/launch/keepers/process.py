@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.duration import format_duration
@@ -74,7 +74,7 @@ class ProcessKeeper(Keeper):
         """Whether what the job leaves is ended in any case."""
         return self._launch.leftovers == "end" or self._companion is None
 
-    def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
+    def start(self, lease: Lease, gpus: Sequence[Gpu], variables: Mapping[str, str]) -> None:
         """Start the job on the GPUs of its lease, in rank order."""
         from gpulaunch.launch.left_overs import LeaseCompanion  # late: containers have another
 
@@ -96,8 +96,8 @@ class ProcessKeeper(Keeper):
             share=lease.share,
             program=self._launch.command[0],
         )
-        variables = {**inherited_variables(), **environment}
-        self._job.start(Started(self._launch.command, variables, self._cpus(gpus)))
+        environment_changes = {**inherited_variables(), **variables, **environment}
+        self._job.start(Started(self._launch.command, environment_changes, self._cpus(gpus)))
 
     def _visible(self, lease: Lease, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
         """Return the GPUs that the job sees: those of its lease, and of its step's other ranks."""

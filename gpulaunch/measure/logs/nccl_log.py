@@ -86,6 +86,7 @@ class Member(Record):
         rank: number of the rank in the communicator.
         ranks: number of ranks of the communicator.
         gpu: machine and bus id; without a bus id, process and device number.
+        bus: bus id as a number; None if the log does not have it.
         group: identity of the communicator, equal for all its ranks: NCCL's id of it, or what it
             was split off from; its number of ranks, if neither is known.
     """
@@ -93,6 +94,7 @@ class Member(Record):
     rank: int
     ranks: int
     gpu: tuple[str, str]
+    bus: int | None
     group: tuple[str, ...]
 
 
@@ -187,6 +189,11 @@ class NcclLog(Record):
             found[connection.way] += count
         return dict(found.most_common())
 
+    @property
+    def buses(self) -> set[int]:
+        """Bus ids of all GPUs that are known by them."""
+        return {member.bus for member in self.members.values() if member.bus is not None}
+
 
 def read_nccl_log(lines: Iterable[str | bytes]) -> NcclLog:
     """Read a log; lines that are not NCCL's are skipped.
@@ -220,7 +227,7 @@ class _LogReader:
         self.connections: Counter[Connection] = Counter()
         self.connected: set[str] = set()
         self.ring_graphs: list[RingGraph] = []
-        self.times: list[float] = []
+        self.times: list[float] = []  # the first and the last
 
     def read(self, number: int, line: str) -> None:
         """Read one line."""
@@ -275,7 +282,8 @@ class _LogReader:
         if prefix:
             self.devices.add((host, pid, device))
             if time := _TIME.search(before):
-                self.times.append(_to_seconds(time))
+                times = [*self.times, _to_seconds(time)]
+                self.times = [min(times), max(times)] if len(times) > 1 else times
         return True
 
     def _note_member(self, line: str) -> None:
@@ -283,9 +291,11 @@ class _LogReader:
         found = _COMM.search(line)
         before, info, _ = line[: found.start()].rpartition("NCCL INFO ") if found else ("", "", "")
         prefix = _PREFIX.search(before[-_BEFORE:] + info)
-        if not found or not prefix:
+        # A torn line may have any rank.
+        if not found or not prefix or int(found["rank"]) >= int(found["ranks"]):
             return
         endpoint = Endpoint(prefix["host"], prefix["pid"], found["comm"])
+        bus = int(found["bus"], 16) if found["bus"] else None
         if found["bus"]:
             gpu = (prefix["host"], found["bus"])
         else:
@@ -294,7 +304,7 @@ class _LogReader:
         group = self._identify_group(found, endpoint)
         if known and known.ranks == int(found["ranks"]) and len(known.group) > len(group):
             group = known.group
-        self.members[endpoint] = Member(int(found["rank"]), int(found["ranks"]), gpu, group)
+        self.members[endpoint] = Member(int(found["rank"]), int(found["ranks"]), gpu, bus, group)
 
     def _identify_group(self, found: re.Match[str], endpoint: Endpoint) -> tuple[str, ...]:
         """Return the identity of a communicator, as far as the line has it."""
@@ -327,8 +337,8 @@ class _LogReader:
     def log(self) -> NcclLog:
         """Return all that was read."""
         rings = self.channels or Counter(filter(None, map(_close_ring, self.nexts.values())))
-        trees = Counter(tuple(sorted(edges)) for edges in self.ups.values())
-        duration = max(self.times) - min(self.times) if len(self.times) > 1 else None
+        trees = Counter(filter(None, map(self._plausible_edges, self.ups.values())))
+        duration = self.times[1] - self.times[0] if len(self.times) > 1 else None
         return NcclLog(
             self.version,
             self.lines,
@@ -344,6 +354,11 @@ class _LogReader:
             max(self.ring_graphs, key=lambda graph: graph.gb_per_s, default=None),
             duration,
         )
+
+    def _plausible_edges(self, edges: set[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+        """Return a tree's edges, sorted, between ranks that the largest known communicator has."""
+        largest = max((member.ranks for member in self.members.values()), default=None)
+        return tuple(sorted(edge for edge in edges if largest is None or edge[1] < largest))
 
 
 def _rotate_to_zero(order: tuple[int, ...]) -> tuple[int, ...]:

@@ -50,10 +50,7 @@ def read_setup(log: NcclLog) -> Setup | None:
     Before CONNECTS_LATE, NCCL joins all ranks in rings and in trees whatever the job will call, so
     that the pattern that holds both is a guess. Since then a joined ring or tree was used.
     """
-    sizes = {member.ranks for member in log.members.values()}
-    sizes |= {len(order) for order, _ in log.rings}
-    sizes |= {1 + max(rank for edge in tree for rank in edge) for tree, _ in log.trees if tree}
-    sizes |= {1 + max(a, b) for a, b in _sending_pairs(log)}
+    sizes = {member.ranks for member in log.members.values()} or _guess_sizes(log)
     if not sizes:
         return None
     ranks = max(sizes)
@@ -65,17 +62,25 @@ def read_setup(log: NcclLog) -> Setup | None:
         why = f"communicators of {shown} and {ranks} ranks: which of them carry the data is unknown"
         return Setup(ranks, UNKNOWN, None, "guess", (why,))
     shapes, confidence, reasons = _find_shapes(log)
-    pairs = _sending_pairs(log)
+    pairs = {pair for pair in _sending_pairs(log) if pair[1] < ranks}
     if pairs:
         edges = tuple((a, b, 1.0) for a, b in sorted(pairs))
         name = nearest_pattern(ranks, edges).name if ranks <= MOST_COMPARED else None
         shapes.append(name or "all_to_all")
         confidence = "guess"
-        reasons.append(f"Send and Recv between {len(pairs)} pairs of ranks ({shapes[-1]})")
+        count = f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''}"
+        reasons.append(f"Send and Recv between {count} of ranks ({shapes[-1]})")
     if not shapes:
         why = "no ring, tree or pair of ranks was connected"
         return Setup(ranks, UNKNOWN, None, "guess", (why,))
     return Setup(ranks, union(shapes), None, confidence, tuple(reasons))
+
+
+def _guess_sizes(log: NcclLog) -> set[int]:
+    """Return numbers of ranks from all but communicators; torn lines may make them too large."""
+    sizes = {len(order) for order, _ in log.rings}
+    sizes |= {1 + max(rank for edge in tree for rank in edge) for tree, _ in log.trees}
+    return sizes | {1 + b for _, b in _sending_pairs(log)}
 
 
 def _sending_pairs(log: NcclLog) -> set[tuple[int, int]]:

@@ -22,7 +22,8 @@ def describe_shortfall(
     """Return a line on what NCCL's log shows to be worse than promised; None if nothing is.
 
     Pairs with NVLinks whose data NCCL takes through the host's memory or the network are named.
-    NCCL's own reckoning for its rings is held against the promise.
+    NCCL's own reckoning for its rings is held against the promise. Of a job that goes over several
+    machines nothing is said.
 
     Args:
         log: log of this machine's ranks.
@@ -31,7 +32,8 @@ def describe_shortfall(
         promised_gb_per_s: effective bandwidth of the placement; None if it is no all-reduce's.
     """
     hosts = {member.gpu[0] for member in log.members.values()}
-    if len(hosts) > 1:
+    # Ranks beyond the job's GPUs are on other machines, whose network the rings cross.
+    if len(hosts) > 1 or any(member.ranks > len(gpus) for member in log.members.values()):
         return None
     own = {gpu.index for gpu in gpus}
     wired = {
@@ -42,10 +44,11 @@ def describe_shortfall(
     missed = [(pair, staged[pair]) for pair in sorted(staged.keys() & wired.keys())]
     if missed:
         (pair, way), link = missed[0], wired[missed[0][0]]
+        wires = f"{link.nvlink_count} NVLinks" if link.nvlink_count > 1 else "NVLink"
         left = len(missed) - 1
         more = f" and {left} more pair{'s' if left > 1 else ''}" if left else ""
         parts.append(
-            f"NCCL used {way}, not the {link.nvlink_count} NVLinks "
+            f"NCCL used {way}, not the {wires} "
             f"({link.nvlink_gb_per_s:.4g} GB/s), between GPUs {pair[0]} and {pair[1]}{more}"
         )
     found = log.ring_graph
@@ -66,11 +69,11 @@ def _find_staged(log: NcclLog, gpus: Sequence[Gpu]) -> dict[tuple[int, int], str
     A line names ranks without their communicator. Where a rank has different GPUs in different
     communicators, nothing can be said.
     """
-    by_bus = {bus: gpu.index for gpu in gpus if (bus := _bus_number(gpu)) is not None}
+    by_bus = gpus_by_bus(gpus)
     seats: dict[int, int | None] = {}
     for member in log.members.values():
         if member.ranks > 1:
-            gpu = by_bus.get(_hexadecimal(member.gpu[1]))
+            gpu = by_bus.get(member.bus) if member.bus is not None else None
             if seats.setdefault(member.rank, gpu) != gpu:
                 return {}
     found = {}
@@ -81,13 +84,14 @@ def _find_staged(log: NcclLog, gpus: Sequence[Gpu]) -> dict[tuple[int, int], str
     return found
 
 
+def gpus_by_bus(gpus: Sequence[Gpu]) -> dict[int, int]:
+    """Return NCCL's bus ids of GPUs, as far as their PCI addresses are known -> index."""
+    return {bus: gpu.index for gpu in gpus if (bus := _bus_number(gpu)) is not None}
+
+
 def _bus_number(gpu: Gpu) -> int | None:
     """Return a GPU's PCI address as NCCL's busId: the digits of domain, bus, device, function."""
     if not gpu.pci_address:
         return None
     domain, bus, device = gpu.pci_address.split(":")
-    return _hexadecimal(f"{domain}{bus}{device.partition('.')[0]}0")
-
-
-def _hexadecimal(digits: str) -> int:
-    return int(digits, 16)
+    return int(f"{domain}{bus}{device.partition('.')[0]}0", 16)
