@@ -548,26 +548,36 @@ class _Odd(BaseHTTPRequestHandler):
 RUNNING = Container("c" * 64, "job", "running", False, False, "sha256:i", "L", ("GPU-0",))
 TOP = {
     "Titles": ["UID", "PID", "CMD"],
-    "Processes": [["root", "7", "sh"], ["root", "90", "python train.py"]],
+    "Processes": [["root", "5000007", "sh"], ["root", "5000090", "python train.py"]],
 }
+"""Two processes with numbers that no process here has, so that no signal ends them."""
+
+BEGIN = ["top", (set(), signal.SIGTERM), "stop?t=-1"]
+BEFORE_KILL = ({5000007, 5000090}, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
     ("answers", "want"),
     [
-        ({"stop?t=-1": (204, None)}, ["stop?t=-1"]),
-        ({"stop?t=-1": (304, None)}, ["stop?t=-1"]),
-        ({"top": (200, TOP), "kill": (204, None)}, ["stop?t=-1", "top", {7, 90}, "kill"]),
-        ({"top": (200, TOP), "kill": (409, None)}, ["stop?t=-1", "top", {7, 90}, "kill"]),
-        ({"top": (409, None), "kill": (409, None)}, ["stop?t=-1", "top", set(), "kill"]),
-        ({"top": (500, {"message": "no ps"}), "kill": (204, None)}, ["stop?t=-1", "top", "kill"]),
+        ({"top": (200, TOP), "stop?t=-1": (204, None)}, BEGIN),
+        ({"top": (200, TOP), "stop?t=-1": (304, None)}, BEGIN),
+        ({"top": (200, TOP), "kill": (204, None)}, [*BEGIN, "top", BEFORE_KILL, "kill"]),
+        ({"top": (200, TOP), "kill": (409, None)}, [*BEGIN, "top", BEFORE_KILL, "kill"]),
+        (
+            {"top": (409, None), "kill": (409, None)},
+            [*BEGIN, "top", (set(), signal.SIGKILL), "kill"],
+        ),
+        (
+            {"top": (500, {"message": "no ps"}), "kill": (204, None)},
+            ["top", "stop?t=-1", "top", "kill"],
+        ),
         (
             {"top": (200, TOP | {"Processes": [["7"]]}), "kill": (204, None)},
-            ["stop?t=-1", "top", "kill"],
+            ["top", "stop?t=-1", "top", "kill"],
         ),
         (
             {"top": (200, {"Titles": ["CMD"], "Processes": [["x"]]}), "kill": (204, None)},
-            ["stop?t=-1", "top", "kill"],
+            ["top", "stop?t=-1", "top", "kill"],
         ),
     ],
     ids=[
@@ -582,9 +592,10 @@ TOP = {
     ],
 )
 def test_in_which_order_a_container_ends(tmp_path: Path, answers: dict, want: list) -> None:
-    """A container ends by TERM, grace, a word to MPS and KILL, even if MPS cannot be told."""
+    """A container ends by a word to MPS, TERM, grace, a word and KILL, even if MPS is not told."""
     with odd_engine(tmp_path / "s", {"stop?t=-1": (0, None), **answers}) as odd:
-        DockerClient(str(tmp_path / "s"), answer_s=5).end(RUNNING, 0.1, odd.asked.append)
+        client = DockerClient(str(tmp_path / "s"), answer_s=5)
+        client.end(RUNNING, 0.1, lambda pids, number: odd.asked.append((pids, number)))
     assert odd.asked == want
 
 
