@@ -77,7 +77,13 @@ def read_sharing(
         for other in announced
     )
     return Sharing(
-        client=Client(demand, objective, profile.gpu_slowdowns, profile.predicted_beside),
+        client=Client(
+            demand,
+            objective,
+            profile.gpu_slowdowns,
+            profile.predicted_beside,
+            profile.measured_on_one_gpu,
+        ),
         bounds=bounds,
         sm_percentage=percentage,
         announced=announced,

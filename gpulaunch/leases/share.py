@@ -42,12 +42,14 @@ class Client(Record):
         slowdowns: time beside another client / time alone - 1, measured or predicted, by the name
             of the other client's demand.
         predicted: names whose slowdown is predicted.
+        on_one_gpu: names whose slowdown was measured with both on one GPU, not one socket.
     """
 
     demand: Demand
     objective: Objective = Objective()
     slowdowns: Mapping[str, float] = {}
     predicted: tuple[str, ...] = ()
+    on_one_gpu: tuple[str, ...] = ()
 
 
 class Share(Record):
@@ -78,9 +80,11 @@ _SHARE: FieldTable = {
     "objective": dict,
     "slowdowns": dict,
     "predicted": ListOf(str),
+    "on_one_gpu": ListOf(str),
     "pipe_directory": str,
     "guest": bool,
 }
+_MAY_MISS = ("predicted", "on_one_gpu", "pipe_directory", "guest")
 _MOST_CHARACTERS = 100
 _DEMAND: FieldTable = {
     "name": str,
@@ -118,6 +122,7 @@ def share_document(share: Share) -> dict[str, Any]:
         "objective": as_dict(share.client.objective),
         "slowdowns": dict(share.client.slowdowns),
         **({"predicted": share.client.predicted} if share.client.predicted else {}),
+        **({"on_one_gpu": share.client.on_one_gpu} if share.client.on_one_gpu else {}),
         **({"pipe_directory": share.pipe_directory} if share.pipe_directory else {}),
         **({"guest": True} if share.guest else {}),
     }
@@ -129,7 +134,7 @@ def parse_share(document: object) -> Share:
     Raises:
         FieldError: it is no such document.
     """
-    required = [key for key in _SHARE if key not in ("predicted", "pipe_directory", "guest")]
+    required = [key for key in _SHARE if key not in _MAY_MISS]
     share = checked(_known(document, _SHARE), _SHARE, required=required, where=("share",))
     slowdowns = checked(
         share["slowdowns"],
@@ -143,7 +148,7 @@ def parse_share(document: object) -> Share:
         where=("share", "objective"),
     )
     group, directory = tuple(share["group"]), share.get("pipe_directory")
-    predicted = tuple(share.get("predicted", ()))
+    predicted, on_one_gpu = (tuple(share.get(key, ())) for key in ("predicted", "on_one_gpu"))
     for text in group if directory is None else (*group, directory):
         if not (text.isascii() and text.isprintable() and len(text) <= _MOST_CHARACTERS):
             raise FieldError(("share",), f"{text!r} is neither a UUID nor a directory")
@@ -156,7 +161,11 @@ def parse_share(document: object) -> Share:
         sm_percentage=share["sm_percentage"],
         bandwidth_sensitive=share["bandwidth_sensitive"],
         client=Client(
-            _parse_demand(share["demand"]), Objective(**objective), dict(slowdowns), predicted
+            _parse_demand(share["demand"]),
+            Objective(**objective),
+            dict(slowdowns),
+            predicted,
+            on_one_gpu,
         ),
         pipe_directory=directory,
         guest=share.get("guest", False),

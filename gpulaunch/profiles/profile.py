@@ -145,6 +145,11 @@ class Profile(Section):
         return tuple(self.shared_gpu.slowdown_percentage) if self.shared_gpu.predicted_from else ()
 
     @property
+    def measured_on_one_gpu(self) -> tuple[str, ...]:
+        """Names in gpu_slowdowns whose figure was measured with both jobs on one GPU."""
+        return () if self.shared_gpu.predicted_from else tuple(self.shared_gpu.slowdown_percentage)
+
+    @property
     def graph(self) -> Pattern | None:
         """Pattern that was measured, with the number of ranks measured; None if not measured."""
         edges = self.communication.edges

@@ -118,9 +118,10 @@ def judge(
     They must stay within the bounds, and be as few as each one's objective wants. Their order makes
     no difference, and one more client never turns a refusal into a grant.
 
-    Two clients of which more is known may exceed sums: if each was measured beside the other, or
-    if both curves were measured, and both together reach LEAST_GAIN times the throughput of one
-    after the other. A curve outweighs the sum of SM utilization alone; nothing outweighs memory.
+    Two clients of which more is known may exceed sums: if each was measured beside the other on one
+    GPU, or if both curves were measured, and both together reach LEAST_GAIN times the throughput of
+    one after the other. A curve outweighs the sum of SM utilization alone, and nothing outweighs
+    memory.
 
     Args:
         clients: all that would be on the GPU, one at least.
@@ -212,7 +213,8 @@ def _weigh(
     """
     if len(clients) != 2:
         return _BY_SUMS
-    measured = not any(client.predicted for client in clients)
+    one, other = clients
+    measured = other.demand.name in one.on_one_gpu and one.demand.name in other.on_one_gpu
     known = [slowdown for slowdown in slowdowns if slowdown is not None]
     if len(known) == len(clients) and measured:
         gain = fsum(1 / (1 + slowdown) for slowdown in known)

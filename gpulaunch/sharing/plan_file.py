@@ -176,7 +176,13 @@ def _job(entry: object, where: Path, site: PlanSite) -> PlannedJob:
         sizes = [site.capacity.memory_bytes]
         limit = with_headroom(demand.memory_bytes, MEMORY_HEADROOM_PERCENTAGE, sizes)
         demand = replace(demand, memory_bytes=limit)
-    client = Client(demand, site.objective, known.gpu_slowdowns, known.predicted_beside)
+    client = Client(
+        demand,
+        site.objective,
+        known.gpu_slowdowns,
+        known.predicted_beside,
+        known.measured_on_one_gpu,
+    )
     alone = judge([client], site.capacity, site.bounds)
     if not alone.compatible:
         raise FieldError(

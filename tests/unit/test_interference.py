@@ -547,17 +547,21 @@ def test_a_measured_pair_outweighs_bandwidth() -> None:
         replace(busy(70), name=name, memory_bandwidth_utilization_percentage=60.0) for name in "ab"
     )
 
-    def judged(slowdown: float, **options) -> tuple[bool, str]:
+    def judged(slowdown: float, *, on_one_gpu: bool = True) -> tuple[bool, str]:
         clients = [
-            Client(one, slowdowns={"b": slowdown}, **options),
-            Client(other, slowdowns={"a": slowdown}, **options),
+            Client(
+                own,
+                slowdowns={beside.name: slowdown},
+                on_one_gpu=(beside.name,) if on_one_gpu else (),
+            )
+            for own, beside in ((one, other), (other, one))
         ]
         found = judge(clients, A100X, Bounds(slowdown_percentage=100.0))
         return found.compatible, found.decided_by
 
     assert judged(0.5) == (True, "measured")
     assert judged(0.9) == (False, "sums")
-    assert judged(0.5, predicted=("a", "b")) == (False, "sums")
+    assert judged(0.5, on_one_gpu=False) == (False, "sums")  # on one socket, or predicted
 
 
 # figures of two kinds

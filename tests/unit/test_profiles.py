@@ -678,7 +678,7 @@ def test_slowdown_on_one_gpu_goes_first(tmp_path: Path) -> None:
     profile = load_profile(str(path))
     assert profile.gpu_slowdowns == {"x": 0.3, "y": 0.02}
     assert profile.slowdowns == {"x": 0.01, "y": 0.02}
-    assert profile.predicted_beside == ("x",)
+    assert (profile.predicted_beside, profile.measured_on_one_gpu) == (("x",), ())
 
 
 def test_slowdowns_of_variants_count_both_ways() -> None:
