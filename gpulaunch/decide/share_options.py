@@ -15,9 +15,10 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity, least_of
-from gpulaunch.sharing.interference import Verdict, judge, rank_group
+from gpulaunch.sharing.interference import Verdict, judge
 from gpulaunch.sharing.partition import Allotment, allot_newcomer
 from gpulaunch.sharing.prediction import Prediction, predict
+from gpulaunch.sharing.preference import rank_group
 
 
 class ShareOption(Record):

@@ -270,7 +270,7 @@ def test_macros_of_a_header() -> None:
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize("other", ["", "#define SUM(x) local_sum(x)\n"])
 def test_headers_of_one_name(order: int, other: str) -> None:
-    """Of headers with one name in several folders the macros of all count, in any order."""
+    """Macros of all headers with one name in several folders count, in any order."""
     files = [
         SourceFile("a/common.h", "#define SUM(x) ncclAllReduce(x, x, n, t, o, c, s)\n"),
         SourceFile("b/common.h", other),
@@ -397,7 +397,7 @@ def test_peer_access(setting: str, pattern: str) -> None:
     ],
 )
 def test_words_hint_at_unknown_peers(words: str, pattern: str) -> None:
-    """Of neighbours by name, a program's words tell whether they make a ring; that is a guess."""
+    """A program's words tell whether neighbours by name make a ring, which is a guess."""
     text = "import torch.distributed as d\n" + f'"""{words}"""\n' + "d.send(x, next_rank)\n"
     found = scanned("a.py", text)
     assert (found.pattern, found.confidence) == (pattern, "guess")
