@@ -214,13 +214,19 @@ def test_what_cannot_be_planned(site: Site) -> None:
 
 def test_a_plan_keeps_to_what_jobs_may_have(site: Site) -> None:
     """Planned jobs stay on the GPUs that a setting leaves them; the others start after them all."""
-    jobs = [light(n, 90, command=["true"]) for n in range(3)]
-    site.write([{"name": "alone", "gpus": 2, "command": ["true"]}, *jobs])
-    environment = site.launcher.environment | {"GPULAUNCH_ONLY": "3,5"}
-    assert site.run("--plan", env=environment).returncode == 0
-    results = site.results()
-    assert {gpu for n in (1, 2, 3) for gpu in results[n]["gpus"]} == {3, 5}
-    assert results[0]["started_s"] >= max(results[n]["ended_s"] for n in (1, 2, 3))
+    jobs = [light(n, 90, command=site.gated(n)) for n in (1, 2, 3)]
+    site.write([{"name": "alone", "command": site.gated(0)}, *jobs])
+    process = site.start("--plan", env=site.launcher.environment | {"GPULAUNCH_ONLY": "3,5"})
+    begun = [site.next_start() for _ in range(2)]
+    assert {gpu for _, (gpu,) in begun} == {3, 5}
+    site.release(begun[0][0])
+    third, (gpu,) = site.next_start()
+    assert (third != 0, gpu) == (True, begun[0][1][0])
+    site.release(begun[1][0])
+    site.release(third)
+    assert site.next_start()[0] == 0
+    site.release(0)
+    assert process.wait(60) == 0
 
 
 def test_a_part_of_a_gpu_is_not_planned(site: Site) -> None:
