@@ -16,6 +16,7 @@ from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch_in_history import LaunchInHistory
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import Ended, run
@@ -117,6 +118,7 @@ class _Reporter:
             from gpulaunch.cli import json_status  # late: few launches need it
 
             self._status = json_status.JsonStatus(given["json_status_fd"].text)
+        self._history = LaunchInHistory(launch) if launch.in_history else None
         self._recorder: Recorder | None = None
         if launch.recorded_in or "record_to" in given:
             from gpulaunch.cli import record  # late: few launches are recorded
@@ -159,6 +161,8 @@ class _Reporter:
             say("info", f"started after {waited} on {_gpus_of(self._launch, acquired)}")
         if self._status:
             self._status.started(acquired)
+        if self._history:
+            self._history.granted(acquired)
         return self._recorder.begin(acquired) if self._recorder else {}
 
     def over(self, status: int) -> None:
@@ -172,6 +176,8 @@ class _Reporter:
             self._recorder.write()
         if self._status:
             self._status.ended(exit_status)
+        if self._history:
+            self._history.ended(exit_status)
 
     def close(self) -> None:
         """Remove what was made for the time of the launch, however it went."""

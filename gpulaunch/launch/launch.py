@@ -53,6 +53,7 @@ class Launch(Record):
         visible: what the job sees of the GPUs of its step, if its ranks divide them: one of
             settings.VISIBLE.
         core: number of the CPU to run on, by a map of ranks; None for no such.
+        in_history: whether the history gets a line of it.
     """
 
     command: tuple[str, ...]
@@ -76,3 +77,4 @@ class Launch(Record):
     hurried: bool = False
     visible: str = "all"
     core: int | None = None
+    in_history: bool = True

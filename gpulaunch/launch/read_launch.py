@@ -89,6 +89,7 @@ def read_launch(
         visible=settings.get("visible").value
         or (around.engine.visible if around.engine else "all"),
         core=around.engine.core if around.engine else None,
+        in_history=settings.get("history").value is not False,
     )
 
 

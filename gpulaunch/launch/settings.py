@@ -250,6 +250,7 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "table": one_of(("host", "private"), "table"),
     "publish": one_of(PUBLISHED, "part of a command"),
     "record": _parse_switch,
+    "history": _parse_switch,
     "container_gpus": one_of(WAYS, "way into a container"),
     "ignore_engine": _parse_switch,
     "rank_map": str,

@@ -23,6 +23,7 @@ ROOMS = [  # from the floor up: a file imports from its own room and from those 
     "machine",
     "profiles",
     "leases",
+    "history",
     "sharing",
     "decide",
     "cluster",

@@ -1,0 +1,1 @@
+"""What ran: one line for each launch, in files that its user owns."""

@@ -1,0 +1,119 @@
+"""The line of a launch in the history: appended when it begins, rewritten in place as it goes on.
+
+There is a file for each user and month. A line has room to spare, so a full disk loses no exit
+status, and a launcher that is killed leaves a line without an end. docs/decisions/history.md gives
+the reasons.
+"""
+
+import json
+import os
+import time
+from contextlib import suppress
+
+from gpulaunch.typing import Any
+
+COMMON = "/var/lib/gpulaunch/history"
+"""Directory of all users' files, which `gpulaunch setup --history` makes."""
+
+SUFFIX = ".jsonl"
+_VERSION = 1
+_SPARE_BYTES = 512
+_BLOCK_BYTES = 256  # lines are padded to multiples
+
+
+def history_directory() -> str:
+    """Return the directory of the history: the common one if there is one, else the user's own."""
+    with suppress(OSError):
+        if os.stat(COMMON, follow_symlinks=False).st_uid == 0:
+            return COMMON
+    return f"{state_home()}/history"
+
+
+def state_home() -> str:
+    """Return the directory of what gpulaunch keeps for this user."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return f"{base}/gpulaunch"
+
+
+class HistoryLine:
+    """The line of one launch. Whatever fails here, the launch goes on without it.
+
+    Args:
+        **fields: what is known of the launch, as fields of PastLaunch; None is left out.
+    """
+
+    def __init__(self, **fields: Any) -> None:  # noqa: ANN401
+        self._fields = {"version": _VERSION, **fields}
+        self._fd = -1
+        self._at = self._room = 0
+        with suppress(OSError):
+            self._fd = _open_own(fields["submitted_s"])
+            self._append()
+
+    def update(self, **fields: Any) -> None:  # noqa: ANN401
+        """Rewrite the line with further fields; append another if it has outgrown its place."""
+        self._fields |= fields
+        if self._fd < 0:
+            return
+        content = self._content()
+        with suppress(OSError):
+            if len(content) < self._room:
+                os.pwrite(self._fd, _padded(content, self._room), self._at)
+            else:
+                self._append()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _content(self) -> bytes:
+        known = {key: value for key, value in self._fields.items() if value is not None}
+        return json.dumps(known).encode()
+
+    def _append(self) -> None:
+        """Append the line in one call, so that those of other launches stay whole."""
+        content = self._content()
+        room = (len(content) + _SPARE_BYTES) // _BLOCK_BYTES * _BLOCK_BYTES + _BLOCK_BYTES
+        # Where a descriptor appends, the kernel ignores the place that pwrite is given.
+        end = os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            if os.write(end, _padded(content, room)) == room:
+                self._at, self._room = os.lseek(end, 0, os.SEEK_CUR) - room, room
+        finally:
+            os.close(end)
+
+
+def _open_own(submitted_s: float) -> int:
+    """Open the file of this user and month.
+
+    Raises:
+        OSError: it cannot be made, or is not this user's own file.
+    """
+    directory, user_id = history_directory(), os.geteuid()
+    month = time.strftime("%Y-%m", time.gmtime(submitted_s))
+    path = f"{directory}/{user_id}-{month}{SUFFIX}"
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    mode = 0o644 if directory == COMMON else 0o600
+    try:
+        fd = os.open(path, flags, mode)
+    except FileNotFoundError:
+        os.makedirs(directory, mode=0o700)
+        fd = os.open(path, flags, mode)
+    if not is_own_file(fd, user_id):
+        os.close(fd)
+        raise PermissionError(path)
+    return fd
+
+
+def is_own_file(fd: int, user_id: int) -> bool:
+    """Return whether this is a regular file with one link that belongs to a user."""
+    status = os.fstat(fd)
+    return (
+        status.st_mode & 0o170000 == 0o100000 and status.st_nlink == 1 and status.st_uid == user_id
+    )
+
+
+def _padded(content: bytes, room: int) -> bytes:
+    return content.ljust(room - 1) + b"\n"

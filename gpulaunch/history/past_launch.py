@@ -1,0 +1,143 @@
+"""The PastLaunch record: one launch in the history."""
+# pure: decides on plain values
+
+from gpulaunch.errors import FieldError
+from gpulaunch.files.fields import FieldTable, ListOf
+from gpulaunch.leases.record_fields import PROCESS, process_of, read_fields
+from gpulaunch.process.identity import Process
+from gpulaunch.records import Record
+
+
+class PastLaunch(Record):
+    """One launch: what it asked for, what it got, how it ended.
+
+    Attributes:
+        key: random key of the launch in the history.
+        id: id of its lease; empty as long as it has none.
+        user_id: owner of the file that the line stands in; it is not in the line itself.
+        name: name that the user gave the job, or None.
+        command: argv; what is published of it, where others may read the history.
+        directory: working directory of the launch.
+        topology: name of the machine.
+        described: whether that is a described machine.
+        gpus: names of its GPUs as `gpulaunch status` shows them, in rank order; empty as long as
+            it has none.
+        count: number of GPUs that it asks for; 0 if it takes all.
+        profile: name of its profile, or None.
+        pattern: name of its communication pattern, or None.
+        bandwidth_sensitive: whether faster links make it faster; None if unknown.
+        sm_percentage: its part of the GPUs' SMs if it shares them, or None.
+        submitted_s: when it was launched, in seconds since 1970.
+        started_s: when it got its GPUs, or None.
+        ended_s: when it ended, or None.
+        exit_status: exit status of gpulaunch as a shell shows it, 0-255; None as long as it runs.
+        time_limit_s: seconds after which it is ended, or None.
+        launcher: the gpulaunch process.
+        boot_id: boot id of the kernel that the process ran under.
+        log: file of its output if it was detached, or None.
+        terminal: socket of the program that holds its terminal, or None.
+    """
+
+    key: str
+    id: str
+    user_id: int
+    name: str | None
+    command: tuple[str, ...]
+    directory: str
+    topology: str
+    described: bool
+    gpus: tuple[str, ...]
+    count: int
+    profile: str | None
+    pattern: str | None
+    bandwidth_sensitive: bool | None
+    sm_percentage: int | None
+    submitted_s: float
+    started_s: float | None
+    ended_s: float | None
+    exit_status: int | None
+    time_limit_s: float | None
+    launcher: Process
+    boot_id: str
+    log: str | None = None
+    terminal: str | None = None
+
+    @property
+    def duration_s(self) -> float | None:
+        """Seconds that it had its GPUs; None if it never had any, or its end is unknown."""
+        if self.started_s is None or self.ended_s is None:
+            return None
+        return max(0.0, self.ended_s - self.started_s)
+
+    @property
+    def gpu_hours(self) -> float:
+        """GPUs times hours, by its part of the SMs where it shared; 0.0 if its end is unknown."""
+        part = 1.0 if self.sm_percentage is None else self.sm_percentage / 100
+        return len(self.gpus) * part * (self.duration_s or 0.0) / 3600
+
+
+_VERSION = 1
+_TIME = (0.0, float(1 << 53))
+_NEEDED: FieldTable = {"version": (1, _VERSION), "key": str, "submitted_s": _TIME}
+_OTHERS: FieldTable = {
+    "id": str,
+    "name": str,
+    "command": ListOf(str),
+    "directory": str,
+    "topology": str,
+    "described": bool,
+    "gpus": ListOf(str),
+    "count": (0, 1 << 31),
+    "profile": str,
+    "pattern": str,
+    "bandwidth_sensitive": bool,
+    "sm_percentage": (1, 100),
+    "started_s": _TIME,
+    "ended_s": _TIME,
+    "exit_status": (0, 255),
+    "time_limit_s": _TIME,
+    "launcher": PROCESS,
+    "boot_id": str,
+    "log": str,
+    "terminal": str,
+}
+
+
+def parse_past_launch(document: object, user_id: int) -> PastLaunch:
+    """Return the entry of a line of HistoryLine, of this version or another.
+
+    Args:
+        document: content of the line.
+        user_id: owner of the file.
+
+    Raises:
+        FieldError: it is no such document, or needs a later version.
+    """
+    fields = read_fields(document, _NEEDED, {}, _OTHERS)
+    if not fields["key"].isalnum():
+        raise FieldError(("key",), f"key: {fields['key']!r} is no key of a launch")
+    return PastLaunch(
+        key=fields["key"],
+        id=fields.get("id", ""),
+        user_id=user_id,
+        name=fields.get("name"),
+        command=tuple(fields.get("command", ())),
+        directory=fields.get("directory", ""),
+        topology=fields.get("topology", ""),
+        described=fields.get("described", False),
+        gpus=tuple(fields.get("gpus", ())),
+        count=fields.get("count", 0),
+        profile=fields.get("profile"),
+        pattern=fields.get("pattern"),
+        bandwidth_sensitive=fields.get("bandwidth_sensitive"),
+        sm_percentage=fields.get("sm_percentage"),
+        submitted_s=fields["submitted_s"],
+        started_s=fields.get("started_s"),
+        ended_s=fields.get("ended_s"),
+        exit_status=fields.get("exit_status"),
+        time_limit_s=fields.get("time_limit_s"),
+        launcher=process_of(fields, "launcher"),
+        boot_id=fields.get("boot_id", ""),
+        log=fields.get("log"),
+        terminal=fields.get("terminal"),
+    )

@@ -1,0 +1,67 @@
+"""Reading the history's files."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+from gpulaunch.errors import FieldError
+from gpulaunch.history.line import SUFFIX, history_directory, is_own_file
+from gpulaunch.history.past_launch import PastLaunch, parse_past_launch
+from gpulaunch.typing import Any
+
+_TRIES = 3
+_MAX_BYTES = 64 << 20
+
+
+def read_history(*, everyone: bool = False) -> list[PastLaunch]:
+    """Return the launches in the history, in the order of their beginning.
+
+    Args:
+        everyone: whether to read the files of all users, where they are in one place.
+    """
+    found: dict[tuple[int, str], PastLaunch] = {}
+    for path, user_id in _files(everyone=everyone):
+        for document in _lines(path, user_id):
+            with suppress(FieldError):
+                launch = parse_past_launch(document, user_id)
+                found[user_id, launch.key] = launch  # the last line of a launch counts
+    return sorted(found.values(), key=lambda launch: (launch.submitted_s, launch.key))
+
+
+def _files(*, everyone: bool) -> Iterator[tuple[str, int]]:
+    """Yield the paths of the history's files, and the user that each has to belong to."""
+    directory = history_directory()
+    with suppress(OSError):
+        for name in sorted(os.listdir(directory)):
+            user, dash, _ = name.removesuffix(SUFFIX).partition("-")
+            if not (name.endswith(SUFFIX) and dash and user.isascii() and user.isdecimal()):
+                continue
+            if everyone or int(user) == os.geteuid():
+                yield os.path.join(directory, name), int(user)
+
+
+def _lines(path: str, user_id: int) -> list[Any]:
+    """Return the documents of a file, without lines that are damaged or of another user's file."""
+    for left in reversed(range(_TRIES)):
+        with suppress(OSError):
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(fd, "rb") as file:
+                if not is_own_file(fd, user_id):
+                    return []
+                content = file.read(_MAX_BYTES)
+            documents, damaged = _documents(content)
+            if not damaged or not left:  # a line may be read while it is rewritten: once more
+                return documents
+    return []
+
+
+def _documents(content: bytes) -> tuple[list[Any], bool]:
+    documents, damaged = [], False
+    for line in content.split(b"\n"):
+        if line.strip():
+            try:
+                documents.append(json.loads(line))
+            except ValueError:
+                damaged = True
+    return documents, damaged

@@ -1,0 +1,85 @@
+"""The line of a launch in the history."""
+
+import os
+import time
+
+from gpulaunch.history.line import HistoryLine
+from gpulaunch.launch.acquire import Acquired
+from gpulaunch.launch.assess import granted_gpus
+from gpulaunch.launch.keepers import Keeper
+from gpulaunch.launch.launch import Launch
+from gpulaunch.leases.publish import redacted
+from gpulaunch.leases.record_fields import shortened
+from gpulaunch.process.system import boot_id, this_process
+from gpulaunch.records import as_list
+from gpulaunch.typing import Any
+
+
+class LaunchInHistory:
+    """A launch on its way into the history; it has a line from the time that it has its GPUs.
+
+    Args:
+        launch: the launch, which begins now.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._line: HistoryLine | None = None
+        self._submitted_s = time.time()
+
+    def detached(self, key: str, log: str, terminal: str | None) -> None:
+        """Write the line at once: the launch has been detached, and others look for it by name.
+
+        Args:
+            key: its key in the history.
+            log: file of its output.
+            terminal: socket of the program that holds its terminal, or None.
+        """
+        own = {"launcher": as_list(this_process()), "boot_id": boot_id()}
+        self._line = HistoryLine(**self._asked(), **own, key=key, log=log, terminal=terminal)
+
+    def granted(self, acquired: Acquired[Keeper]) -> None:
+        """Write that the launch has its GPUs."""
+        lease = acquired.lease
+        got = {
+            "id": lease.id,
+            "gpus": [gpu.name for gpu in granted_gpus(self._launch, acquired.grant)],
+            "sm_percentage": lease.share.sm_percentage if lease.share else None,
+            "started_s": time.time(),
+            "launcher": as_list(lease.launcher),
+            "boot_id": lease.boot_id,
+        }
+        if self._line:
+            self._line.update(**got)
+        else:
+            self._line = HistoryLine(**self._asked(), **got, key=os.urandom(6).hex())
+
+    def ended(self, exit_status: int) -> None:
+        """Write that the launch has ended."""
+        if self._line:
+            self._line.update(ended_s=time.time(), exit_status=exit_status)
+            self._line.close()
+
+    def _asked(self) -> dict[str, Any]:
+        """Return the fields that are known before the launch has its GPUs."""
+        launch, request = self._launch, self._launch.request
+        return {
+            "name": launch.name,
+            "command": shortened(redacted(launch.command)),
+            "directory": _working_directory(),
+            "topology": launch.machine.topology.name,
+            "described": launch.machine.key is not None,
+            "count": request.gpus or 0,
+            "profile": request.profile,
+            "pattern": request.pattern.name,
+            "bandwidth_sensitive": request.bandwidth_sensitive,
+            "submitted_s": self._submitted_s,
+            "time_limit_s": launch.time_limit_s,
+        }
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been removed
+        return ""

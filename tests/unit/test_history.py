@@ -1,0 +1,155 @@
+"""The history's lines: what is written is what is read."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpulaunch.history.line import HistoryLine, history_directory
+from gpulaunch.history.past_launch import PastLaunch
+from gpulaunch.history.read import read_history
+from gpulaunch.process.identity import Process
+
+ASKED = {
+    "key": "0a1b2c3d4e5f",
+    "name": "exp7",
+    "command": ["python", "train.py"],
+    "directory": "/data",
+    "topology": "dgx1-v100",
+    "described": True,
+    "count": 2,
+    "profile": "vgg16",
+    "pattern": "ring",
+    "bandwidth_sensitive": True,
+    "submitted_s": 1_790_000_000.0,
+    "time_limit_s": 3600.0,
+    "launcher": [17, 4711],
+    "boot_id": "b",
+    "log": "/tmp/log",
+    "terminal": None,
+}
+GOT = {"id": "feed", "gpus": ["0", "3"], "sm_percentage": None, "started_s": 1_790_000_010.0}
+
+
+@pytest.fixture(autouse=True)
+def own_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test have a history of its own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+def files() -> list[Path]:
+    """Return the files of the history."""
+    return sorted(Path(history_directory()).iterdir())
+
+
+def test_a_launch_has_one_line_that_is_rewritten_in_place() -> None:
+    """However often it is updated, a launch has one line, of a length that never changes."""
+    line = HistoryLine(**ASKED)
+    before = files()[0].read_bytes()
+    line.update(**GOT)
+    line.update(ended_s=1_790_000_070.0, exit_status=3)
+    line.close()
+    after = files()[0].read_bytes()
+    assert (len(after), after.count(b"\n")) == (len(before), 1)
+    assert read_history() == [
+        PastLaunch(
+            key="0a1b2c3d4e5f",
+            id="feed",
+            user_id=os.geteuid(),
+            name="exp7",
+            command=("python", "train.py"),
+            directory="/data",
+            topology="dgx1-v100",
+            described=True,
+            gpus=("0", "3"),
+            count=2,
+            profile="vgg16",
+            pattern="ring",
+            bandwidth_sensitive=True,
+            sm_percentage=None,
+            submitted_s=1_790_000_000.0,
+            started_s=1_790_000_010.0,
+            ended_s=1_790_000_070.0,
+            exit_status=3,
+            time_limit_s=3600.0,
+            launcher=Process(17, 4711),
+            boot_id="b",
+            log="/tmp/log",
+        )
+    ]
+
+
+def test_hours_count_each_gpu_by_its_part() -> None:
+    """GPU-hours are GPUs times hours, and a job that shared counts by its part of the SMs."""
+    line = HistoryLine(**ASKED)
+    line.update(**GOT, ended_s=1_790_003_610.0)
+    assert read_history()[0].gpu_hours == 2.0
+    line.update(sm_percentage=50)
+    assert read_history()[0].gpu_hours == 1.0
+
+
+def test_a_line_that_outgrows_its_place_is_written_anew() -> None:
+    """If the GPUs' names do not fit the place, the launch's last line counts."""
+    line = HistoryLine(**ASKED)
+    other = HistoryLine(**ASKED | {"key": "ffff"})
+    line.update(gpus=[str(number) for number in range(500)])
+    line.update(exit_status=1)
+    other.update(exit_status=2)
+    found = {entry.key: (len(entry.gpus), entry.exit_status) for entry in read_history()}
+    assert found == {"0a1b2c3d4e5f": (500, 1), "ffff": (0, 2)}
+
+
+def test_a_launch_that_was_killed_has_no_end() -> None:
+    """A line that was never completed is an entry without an end, a duration or GPU-hours."""
+    HistoryLine(**ASKED, **GOT).close()
+    entry = read_history()[0]
+    assert (entry.ended_s, entry.exit_status, entry.duration_s, entry.gpu_hours) == (
+        None,
+        None,
+        None,
+        0.0,
+    )
+
+
+def test_each_month_has_its_file() -> None:
+    """The file is that of the user and the month in which the launch began, in UTC."""
+    HistoryLine(**ASKED)
+    HistoryLine(**ASKED | {"submitted_s": 1_791_000_000.0, "key": "b"})
+    own = os.geteuid()
+    assert [file.name for file in files()] == [f"{own}-2026-09.jsonl", f"{own}-2026-10.jsonl"]
+    assert [entry.key for entry in read_history()] == ["0a1b2c3d4e5f", "b"]
+
+
+@pytest.mark.parametrize("damage", [b"{\n", b"[]\n", b'{"version": 9, "key": "x"}\n', b"\xff\n"])
+def test_damaged_and_unknown_lines_are_passed_over(damage: bytes) -> None:
+    """A torn line, or one of a later version, hides no other."""
+    HistoryLine(**ASKED)
+    with files()[0].open("ab") as file:
+        file.write(damage)
+    HistoryLine(**ASKED | {"key": "b"})
+    assert [entry.key for entry in read_history()] == ["0a1b2c3d4e5f", "b"]
+
+
+def test_unknown_fields_of_later_versions_are_ignored() -> None:
+    """A line of a later version that this one understands keeps what is known here."""
+    HistoryLine(**ASKED, mood="good")
+    document = json.loads(files()[0].read_text())
+    assert (document["mood"], read_history()[0].name) == ("good", "exp7")
+
+
+def test_a_history_that_cannot_be_written_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing can be made, the launch has no line, and nothing fails."""
+    monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
+    line = HistoryLine(**ASKED)
+    line.update(exit_status=1)
+    line.close()
+    assert read_history() == []
+
+
+def test_a_file_with_two_links_is_nobodys(tmp_path: Path) -> None:
+    """What another could have put there is neither written nor read."""
+    HistoryLine(**ASKED)
+    os.link(files()[0], tmp_path / "other")
+    HistoryLine(**ASKED | {"key": "b"})
+    assert (read_history(), len((tmp_path / "other").read_text().splitlines())) == ([], 1)
