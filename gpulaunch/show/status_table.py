@@ -7,6 +7,7 @@ from datetime import datetime
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.files.size import format_size
+from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.leases.who_has_what import age
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.show import Document
@@ -41,6 +42,9 @@ def status_table(document: Document, now: datetime) -> Group:
         ]
         notes = [
             Text(note, "yellow") for lease in document["leases"] if (note := _container_note(lease))
+        ]
+        notes += [
+            Text(note, "yellow") for lease in document["leases"] if (note := _idle_note(lease, now))
         ]
         lines += [*notes, Text()] if notes else []
     if document["queue"]:
@@ -177,6 +181,14 @@ def _container_note(lease: Document) -> str:
     if lease["container_state"] == "created":
         return f"{note}is made, and not started yet"
     return f"{note}is {printable(lease['container_state'])}"
+
+
+def _idle_note(lease: Document, now: datetime) -> str:
+    """Return for how long a lease's GPUs have done nothing, if that is long."""
+    since = lease["idle_since"]
+    if since is None or (now - datetime.fromisoformat(since)).total_seconds() < IDLE_AFTER_S:
+        return ""
+    return f"lease {lease['id']} of {printable(lease['user'])} has been idle for {age(since, now)}"
 
 
 def _running_container_note(container: Document) -> str:

@@ -47,6 +47,18 @@ def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
     return faults.watch_faults(gpus)
 
 
+def are_busy(gpus: Iterable[Gpu]) -> bool:
+    """Return whether a kernel ran on one of the GPUs in the last sampling period, 1/6 s to 1 s."""
+    from gpulaunch.machine.nvidia import nvml
+
+    nvml.open_nvml()
+    try:
+        used = [nvml.card_of(gpu.uuid, gpu.index).active_percentage() for gpu in gpus]
+    except nvml.LostGpuError:
+        return True
+    return any(one is None or one > 0 for one in used)
+
+
 def pids_at_work(uuids: Iterable[str]) -> dict[int, int]:
     """Return the compute processes and MPS clients that NVML lists, with their memory."""
     from gpulaunch.machine.nvidia import outside_use
