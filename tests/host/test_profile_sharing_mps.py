@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -102,6 +103,41 @@ def test_a_sweep_that_fails_half_way_keeps_its_points(launcher: Launcher, tmp_pa
     curve = tomllib.loads(path.read_text())["sm_curve"]
     assert (done.returncode, curve["sm_percentage"], curve["incomplete"]) == (9, [10, 20], True)
     assert "incomplete" in launcher.run("profiles", "check", str(path)).stderr
+
+
+PATIENT = """\
+import sys
+from gpulaunch.measure.background import Background
+from gpulaunch.process.libc import adopt_orphans
+sys.orig_argv, sys.argv = ["python", "-m", "gpulaunch"], ["gpulaunch"]
+adopt_orphans()
+client = ("mps_client", "--deaf", "--stays")
+options = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
+with Background("a", options, client, {"GPULAUNCH_GRACE": "60s"}, b"attached", 30.0, 0.3):
+    pass
+"""
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+@pytest.mark.parametrize("how", ["cut", "beside"])
+def test_a_client_that_ignores_term_is_taken_off_first(
+    launcher: Launcher, fake_mps: FakeMps, tmp_path: Path, how: str
+) -> None:
+    """A job that ignores TERM, measured or beside the measured one, leaves MPS before its KILL."""
+    launcher.environment["GPULAUNCH_GRACE"] = "0.3s"
+    if how == "cut":
+        job = "trap '' TERM; mps_client --deaf --stays </dev/null & "
+        job += "i=0; while :; do echo step $((i += 1)); sleep 0.05; done"
+        options = ("--sweep", "50,100", "--iterations-from", r"step (\d+)", "--slice", "0.4s")
+        done = launcher.run("profile", "-o", str(tmp_path / "a"), *options, "--", "sh", "-c", job)
+    else:  # its launcher is more patient than who ends it
+        command = (sys.executable, "-c", PATIENT)
+        done = subprocess.run(command, env=launcher.environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    attached = {event.pid for event in fake_mps.events("attached")}
+    assert attached
+    assert {event.pid for event in fake_mps.events("terminated")} == attached
+    assert fake_mps.events("died") == []
 
 
 PROFILE = """\
