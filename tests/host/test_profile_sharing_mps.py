@@ -177,3 +177,28 @@ def test_a_recorded_launch_learns_what_sharing_costs(launcher: Launcher, tmp_pat
     assert document["shared_gpu"]["slowdown_percentage"]["other"] > 100
     assert document["resources"]["duration_s"] == 0.4
     assert (first.stdout, second.stdout) == ("GPU-v100-0\n", "GPU-v100-1\n")
+
+
+@pytest.mark.usefixtures("dgx1_v100", "fake_mps")
+def test_a_third_job_that_came_and_went_is_noticed(launcher: Launcher, tmp_path: Path) -> None:
+    """A recorded job learns nothing of the one beside it if a third shared the GPU for a while."""
+    folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles")
+    folder.mkdir(parents=True)
+    for name in ("job", "other"):
+        (folder / f"{name}.toml").write_text(PROFILE.format(name=name))
+    share = ("--share", "--only", "0", "--no-wait", "--sm", "5")
+    gates = [tmp_path / "other-gate", tmp_path / "job-gate"]
+    jobs = []
+    for gate, options in zip(gates, (("-p", "other"), ("--record", "-p", "job")), strict=True):
+        os.mkfifo(gate)
+        wait = ("--", "sh", "-c", f"echo; read _ < {gate}")
+        jobs.append(launcher.start(*share, *options, *wait))
+        jobs[-1].stdout.readline()
+    third = launcher.run(*share, "-p", "other", "--", "true")
+    assert (third.returncode, third.stderr) == (0, "")
+    said = []
+    for gate, job in reversed([*zip(gates, jobs, strict=True)]):
+        gate.write_text("\n")
+        said.append(job.communicate(timeout=30)[1])
+    assert "profile job learns nothing from this run: its GPUs are shared" in said[0]
+    assert "shared_gpu" not in tomllib.loads((folder / "job.toml").read_text())
