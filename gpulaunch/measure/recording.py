@@ -56,9 +56,8 @@ class Recording:
             self._directory = acquired.lease.share.pipe_directory or ""
             self._joined_ns = last_join_ns(self._directory)
             self._mates = self._find_mates(acquired.lease.id)
-            option = acquired.grant.share_option
-            if option and option.prediction:
-                self._promised = 1 / option.prediction.speeds[-1] - 1
+            if pace := acquired.lease.share.promised_pace:
+                self._promised = 1 / pace - 1
         self._lease_id = acquired.lease.id
         self._keeper = acquired.holder
         self._sampler = Sampler(granted_gpus(self._launch, acquired.grant))
