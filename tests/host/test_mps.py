@@ -17,8 +17,8 @@ from fake_nvml import FakeNvml
 from test_crashes import at_step, ends, launcher_in, start
 from test_table import put
 
-from gpulaunch.sharing.mps_daemon import Daemon
 from gpulaunch.sharing import past_hang
+from gpulaunch.sharing.mps_daemon import Daemon
 from gpulaunch.sharing.past_hang import KEPT_S
 
 pytest_plugins = ("fake_mps", "fake_nvml")
