@@ -1,23 +1,18 @@
 """The door to NVML: the driver's answers about this machine's GPUs as plain values.
 
-Only this file imports pynvml. Any single call may be missing in some driver, unsupported on some
-card, fail, or return garbage: its answer is then unknown, and the rest works. Only a GPU that is
-lost, or has no identity, is left out.
+Any single call may be missing in some driver, unsupported on some card, fail, or return garbage:
+its answer is then unknown, and the rest works. Only a GPU that is lost, or has no identity, is left
+out.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 import pynvml
 
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.nvidia import roster
-from gpulaunch.machine.nvidia.nvlink import (
-    NvlinkEnd,
-    PciAddress,
-    version_by_capability,
-    version_by_number,
-)
+from gpulaunch.machine.nvidia.nvlink import PciAddress
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
@@ -46,11 +41,6 @@ _PATHS: dict[int, PathType] = {
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 
-_NVLINK_ENDS = {
-    pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: "gpu",
-    pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: "cpu",
-    pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: "switch",
-}
 PROHIBITED = "PROHIBITED"
 EXCLUSIVE_PROCESS = "EXCLUSIVE_PROCESS"
 _COMPUTE_MODES = {
@@ -58,9 +48,7 @@ _COMPUTE_MODES = {
     pynvml.NVML_COMPUTEMODE_PROHIBITED: PROHIBITED,
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: EXCLUSIVE_PROCESS,
 }
-_MOST_NVLINKS = max(36, pynvml.NVML_NVLINK_MAX_LINKS)  # older pynvml says 18, and Rubin has 36
 _CPU_WORDS = 64  # of 64 bits: more CPUs than any kernel supports
-_HOPPER = 9  # major compute capability
 _P2P_READ = 0  # pynvml's NVML_P2P_CAPS_INDEX_READ is the tuple (0,) by mistake
 
 _ABOUT_WHAT_A_CARD_MAY_LACK = (
@@ -72,16 +60,6 @@ _ABOUT_WHAT_A_CARD_MAY_LACK = (
     "nvmlDeviceGetMigDeviceHandleByIndex",
     "nvmlDeviceGetComputeMode",
 )
-_FIELDS_OF_ALL = (
-    (pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0),
-    (pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0),
-)
-_FIELDS_OF_LINKS = tuple(
-    (field, link)
-    for field in (pynvml.NVML_FI_DEV_NVLINK_GET_STATE, pynvml.NVML_FI_DEV_NVLINK_GET_SPEED)
-    for link in range(_MOST_NVLINKS)
-)
-
 # Drivers before 510 know version 2 only, and pynvml's unversioned functions fail there with an
 # exception that is no NVMLError.
 _PROCESSES = {
@@ -151,7 +129,7 @@ class NvmlDevice:
         self._unanswered = unanswered
         self.index = index
 
-    def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+    def ask(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
         """Call an NVML function; return None if it gives no answer.
 
         Raises:
@@ -186,139 +164,61 @@ class NvmlDevice:
         Raises:
             LostGpuError: the GPU has none, so it cannot be leased.
         """
-        uuid = self._ask(pynvml.nvmlDeviceGetUUID)
+        uuid = self.ask(pynvml.nvmlDeviceGetUUID)
         if not uuid or not uuid.isascii() or not uuid.isprintable():
             raise LostGpuError(f"GPU {self.index} is left out: it has no UUID")
         return str(uuid)
 
     def model(self) -> str | None:
         """Return the product name, or None if unknown."""
-        return self._ask(pynvml.nvmlDeviceGetName) or None
+        return self.ask(pynvml.nvmlDeviceGetName) or None
 
     def memory(self) -> Memory | None:
         """Return the memory, or None if unknown.
 
         The newer call tells the driver's reserve from use; the older one does not.
         """
-        newer = self._ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
+        newer = self.ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
         if newer is not None:
             return Memory(newer.total, newer.used, with_reserve=False)
-        older = self._ask(pynvml.nvmlDeviceGetMemoryInfo)
+        older = self.ask(pynvml.nvmlDeviceGetMemoryInfo)
         return None if older is None else Memory(older.total, older.used, with_reserve=True)
 
     def address(self) -> PciAddress | None:
         """Return the address on the PCI bus, or None if unknown."""
-        return _address(self._ask(pynvml.nvmlDeviceGetPciInfo))
+        return address_of(self.ask(pynvml.nvmlDeviceGetPciInfo))
 
     def compute_capability(self) -> str | None:
         """Return the compute capability, such as "7.0", or None if unknown."""
-        found = self._ask(pynvml.nvmlDeviceGetCudaComputeCapability)
+        found = self.ask(pynvml.nvmlDeviceGetCudaComputeCapability)
         return f"{found[0]}.{found[1]}" if found else None
 
     def pcie(self) -> tuple[int, int]:
         """Return the highest generation and number of lanes of GPU and slot; 0 if unknown."""
-        generation = self._ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration)
-        return generation or 0, self._ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth) or 0
+        generation = self.ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration)
+        return generation or 0, self.ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth) or 0
 
     def cpus(self) -> frozenset[int]:
         """Return the CPUs next to the GPU."""
-        return _bits(self._ask(pynvml.nvmlDeviceGetCpuAffinity, _CPU_WORDS))
+        return _bits(self.ask(pynvml.nvmlDeviceGetCpuAffinity, _CPU_WORDS))
 
     def memory_nodes(self) -> frozenset[int]:
         """Return the NUMA nodes of the host's memory next to the GPU."""
         return _bits(
-            self._ask(pynvml.nvmlDeviceGetMemoryAffinity, 16, pynvml.NVML_AFFINITY_SCOPE_NODE)
+            self.ask(pynvml.nvmlDeviceGetMemoryAffinity, 16, pynvml.NVML_AFFINITY_SCOPE_NODE)
         )
 
     def compute_mode(self) -> str:
         """Return PROHIBITED, EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD, or "" for the default mode."""
-        return _COMPUTE_MODES.get(self._ask(pynvml.nvmlDeviceGetComputeMode), "")
-
-    def nvlinks(self, compute_capability: str | None) -> dict[int, NvlinkEnd]:
-        """Return all its NVLinks by number; {} for a card without.
-
-        Args:
-            compute_capability: that of the card, or None if unknown.
-        """
-        told = self._fields(compute_capability)
-        return {
-            link: self._nvlink(link, compute_capability, told) if state else NvlinkEnd(active=False)
-            for link, state in self._nvlink_states(told).items()
-        }
-
-    def nvlinks_down(self, compute_capability: str | None) -> list[int]:
-        """Return the numbers of its NVLinks that are down; [] if none is up, as without a bridge.
-
-        Args:
-            compute_capability: that of the card, or None if unknown.
-        """
-        states = self._nvlink_states(self._fields(compute_capability))
-        return [link for link, state in states.items() if not state] if any(states.values()) else []
-
-    def _nvlink_states(self, told: Mapping[tuple[int, int], int]) -> dict[int, int]:
-        """Return the state of each of its NVLinks; 0 is down.
-
-        One call tells their number and, from Hopper on, the state of each. Older cards are asked
-        link by link, and do not know that a link may sleep.
-
-        Args:
-            told: what that call told.
-        """
-        count = told.get((pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0), _MOST_NVLINKS)
-        by_field = any(field == pynvml.NVML_FI_DEV_NVLINK_GET_STATE for field, _ in told)
-        found: dict[int, int] = {}
-        for link in range(_MOST_NVLINKS):
-            if len(found) == count:
-                break
-            state = told.get((pynvml.NVML_FI_DEV_NVLINK_GET_STATE, link))
-            if not by_field:
-                state = self._ask(pynvml.nvmlDeviceGetNvLinkState, link)
-            if state is not None:
-                found[link] = state
-        return found
-
-    def _fields(self, compute_capability: str | None) -> dict[tuple[int, int], int]:
-        """Return what one call tells of all NVLinks, by field and link."""
-        asked = list(_FIELDS_OF_ALL)
-        if asks_by_field(compute_capability):
-            asked += _FIELDS_OF_LINKS
-        values = self._ask(pynvml.nvmlDeviceGetFieldValues, asked)
-        return {
-            key: int(value.value.uiVal)
-            for key, value in zip(asked, values or (), strict=False)
-            if value.nvmlReturn == pynvml.NVML_SUCCESS
-        }
-
-    def _nvlink(
-        self, link: int, compute_capability: str | None, told: Mapping[tuple[int, int], int]
-    ) -> NvlinkEnd:
-        version = version_by_capability(compute_capability)
-        if version is None:
-            version = version_by_number(self._ask(pynvml.nvmlDeviceGetNvLinkVersion, link))
-        kind = self._ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, link)
-        remote = _NVLINK_ENDS.get(kind, "")
-        pci = None
-        if remote not in ("switch", "cpu"):
-            pci = self._ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, link)
-        common = told.get((pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0), 0)
-        speed = told.get((pynvml.NVML_FI_DEV_NVLINK_GET_SPEED, link), common)
-        return NvlinkEnd(
-            active=True,
-            version=version,
-            remote=remote,
-            address=_address(pci),
-            gb_per_s=speed / 1000,
-        )
+        return _COMPUTE_MODES.get(self.ask(pynvml.nvmlDeviceGetComputeMode), "")
 
     def path_to(self, other: "NvmlDevice") -> PathType:
         """Return the path type between two cards over PCIe; the farthest if it is unknown."""
-        return _PATHS.get(
-            self._ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, other.handle), "SYS"
-        )
+        return _PATHS.get(self.ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, other.handle), "SYS")
 
     def reads_from(self, other: "NvmlDevice") -> bool | None:
         """Return whether this card can read the other's memory directly; None if unknown."""
-        status = self._ask(pynvml.nvmlDeviceGetP2PStatus, other.handle, _P2P_READ)
+        status = self.ask(pynvml.nvmlDeviceGetP2PStatus, other.handle, _P2P_READ)
         return None if status is None else status == pynvml.NVML_P2P_STATUS_OK
 
     def in_mig_mode(self) -> bool:
@@ -346,7 +246,7 @@ class NvmlDevice:
         _, _, profile = (self.model() or "").partition(" MIG ")
         if profile:
             return profile
-        parts = self._ask(pynvml.nvmlDeviceGetAttributes_v2)
+        parts = self.ask(pynvml.nvmlDeviceGetAttributes_v2)
         if not parts:
             return "unknown"
         from gpulaunch.machine.mig_profile import mig_profile_name  # late: few cards need it
@@ -370,16 +270,10 @@ class NvmlDevice:
     def memory_by_pid(self, kind: str) -> dict[int, int]:
         """Return the bytes of this GPU that each process of a kind holds, 0 if unknown."""
         for function in _PROCESSES[kind]:
-            processes = self._ask(function)
+            processes = self.ask(function)
             if processes is not None:
                 return {process.pid: process.usedGpuMemory or 0 for process in processes}
         return {}
-
-
-def asks_by_field(compute_capability: str | None) -> bool:
-    """Return whether single NVLinks are to be read by field, as Hopper and later allow."""
-    major = (compute_capability or "").partition(".")[0]
-    return major.isdecimal() and int(major) >= _HOPPER
 
 
 def open_nvml() -> None:
@@ -456,7 +350,8 @@ def _call(function: Callable[..., Any]) -> Any:  # noqa: ANN401
         ) from None
 
 
-def _address(pci: Any) -> PciAddress | None:  # noqa: ANN401
+def address_of(pci: Any) -> PciAddress | None:  # noqa: ANN401
+    """Return NVML's record of a PCI address as a value."""
     return None if pci is None else (pci.domain, pci.bus, pci.device)
 
 
