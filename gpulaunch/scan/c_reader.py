@@ -25,6 +25,7 @@ from gpulaunch.scan.peers import (
     grid_of_names,
     is_root_test,
     pattern_of_choices,
+    pattern_of_grid,
     pattern_of_peers,
 )
 from gpulaunch.scan.repeats import repeating
@@ -68,7 +69,6 @@ _SKIPPED = {
 _CLASSES = {"class_specifier", "struct_specifier", "union_specifier"}
 _EXPECTING = {"EXPECT_CALL", "ON_CALL"}  # GoogleMock: the second argument is an expected call
 _GRID = "MPI_Cart_create"
-_GRIDS = {1: "ring", 2: "stencil_2d", 3: "stencil_3d"}
 _MOST_SETTINGS = 16  # of one variable
 _MOST_EXPANSIONS = 1000  # in one file
 _DEEPEST = 6  # macros in macros
@@ -211,7 +211,7 @@ class _File:
     def grid(self, call: Called) -> str:
         """Return the pattern of the process grid that a call sets up."""
         axes = self._constant(call.given[1], call) if len(call.given) > 1 else None
-        return _GRIDS.get(axes or 0, "all_to_all")
+        return pattern_of_grid(axes)
 
     def doubts(self) -> tuple[tuple[Doubt, ...], tuple[Doubt, ...]]:
         """Return the doubts about the pattern, and the reasons why calls may have been missed."""
@@ -279,6 +279,7 @@ class _File:
         given = tuple(arguments(node))
         inside = [(child, place) for child in node.children if child.type == "argument_list"]
         line = place.line or at.end_point[0] + 1
+        launched = any(child.type == "kernel_call_syntax" for child in node.children)
         if name in _EXPECTING:
             return []
         if name in ("ncclGroupStart", "ncclGroupEnd"):
@@ -288,7 +289,7 @@ class _File:
             return []
         elif name in self._macros and all(one.drops_all() for one in self._macros[name]):
             return []
-        elif is_wanted(name):
+        elif is_wanted(name) and (launched or not getattr(c_interface(name), "kernel", False)):
             # A loop within a group of NCCL calls goes over GPUs, not over time.
             around = (
                 self._group if self._group and self._group.function == place.function else place

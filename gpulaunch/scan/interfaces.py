@@ -14,6 +14,7 @@ from gpulaunch.typing import Any, TypeVar
 T = TypeVar("T")
 
 _PEER_KEYWORDS = ("dst", "src", "dest", "source", "perm", "peer", "group_dst", "group_src")
+_LIKE = re.compile(r"nvshmem|nccl|reduce|gather|scatter", re.IGNORECASE)
 _NONBLOCKING = re.compile(r"(MPI_)?I([a-z]\w+)")
 
 
@@ -42,7 +43,9 @@ class KnownNames(Record):
         roots: Python packages whose names are followed.
         loose: object that an unknown receiver of a particular method is taken for, by package.
         methods: those methods.
-        doubted: methods that are not taken for calls on such an object, but leave a doubt.
+        doubted: methods that are taken for calls only where an object is asked as a communicator
+            is, and else leave a doubt.
+        telling: names that tell by themselves, from whatever module they are imported.
         quiet_modules: Python packages that move nothing between GPUs, or only by known names.
         quiet_headers: headers, without their endings, of which the same holds.
         subgroups: functions after which a collective may join only some ranks.
@@ -60,6 +63,7 @@ class KnownNames(Record):
     loose: Mapping[str, str]
     methods: frozenset[str]
     doubted: frozenset[str]
+    telling: frozenset[str]
     quiet_modules: frozenset[str]
     quiet_headers: frozenset[str]
     subgroups: frozenset[str]
@@ -91,6 +95,7 @@ def names() -> KnownNames:
         loose,
         methods,
         frozenset(data["loose"]["doubted"].split()),
+        frozenset(name for one in families if one.shown == "?" for name in one.names),
         frozenset(data["quiet_modules"].split()) | (roots - unknown),
         frozenset(data["quiet_headers"].split()),
         frozenset(data["subgroups"].split()),
@@ -137,7 +142,7 @@ def c_interface(name: str) -> Interface | None:
         full = f"MPI_{nonblocking[2].capitalize()}" if nonblocking else short
         return known.functions.get(name) or known.functions.get(full)
     found = known.functions.get(name)
-    if found or ("nvshmem" not in name and "nccl" not in name.lower()):
+    if found or not _LIKE.search(name):
         return found
     return next((one for pattern, one in known.like if pattern.fullmatch(name)), None)
 
@@ -165,6 +170,7 @@ def _interface(key: str, keywords: tuple[str, ...]) -> Interface:
         elements=elements,
         pair=pattern == "pair",
         fallback="fallback" in words,
+        kernel="kernel" in words,
     )
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from gpulaunch.scan.call import Amount, Interface
-from gpulaunch.scan.peers import Words, pattern_of_choices
+from gpulaunch.scan.peers import Words, pattern_of_choices, pattern_of_grid
 
 Settings = Callable[[ast.expr], Sequence[ast.expr | None]]
 """Function that returns all expressions that a name or an attribute is set to; None among them
@@ -21,7 +21,6 @@ _SCALARS = re.compile(
     r"\b\w*(loss|acc|accuracy|correct|metric|count|total|num_\w+|flag|norm|seed)\b\w*",
     re.IGNORECASE,
 )
-_GRIDS = {1: "ring", 2: "stencil_2d", 3: "stencil_3d"}
 _SMALL_MAKERS = {
     "tensor",
     "as_tensor",
@@ -65,7 +64,7 @@ def grid_pattern(node: ast.Call, settings: Settings) -> str:
     axes = {
         _count_axes(one) for expression in given for one in _possible_values(expression, settings)
     }
-    return _GRIDS.get(axes.pop() or 0, "all_to_all") if len(axes) == 1 else "all_to_all"
+    return pattern_of_grid(axes.pop() if len(axes) == 1 else None)
 
 
 def amount_of(node: ast.Call, settings: Settings) -> Amount:
@@ -84,7 +83,7 @@ def is_alone(name: str, call: ast.Call) -> bool:
     """Return whether a trainer or server is set to use one GPU, or none."""
     if any(one.arg is None for one in call.keywords):  # **options may set anything
         return False
-    if name == "vllm.LLM":
+    if name in ("vllm.LLM", "vllm.EngineArgs", "vllm.AsyncEngineArgs"):
         return _number(call, "tensor_parallel_size") in (None, 1)
     if name.endswith((".Trainer", ".Fabric")):
         accelerator = argument(call, "accelerator")

@@ -32,8 +32,9 @@ def method_name(kind: str) -> str:
 class Expressions:
     """A reader of expressions; it reads each once, so that each call in it is seen once."""
 
-    def __init__(self, facts: Facts, tree: ast.Module) -> None:
+    def __init__(self, facts: Facts, tree: ast.Module, *, asks_rank: bool) -> None:
         self.facts = facts
+        self.asks_rank = asks_rank  # whether the file asks an object as a communicator of mpi4py
         self.scope = facts.scope(tree, None)
         self.function = ""  # key of the function that is being read
         self.loops = self.rooted = 0
@@ -120,13 +121,16 @@ class Expressions:
     def _attribute(self, node: ast.Attribute) -> Values:
         owners = self.value(node.value)
         found = limited(one for owner in owners for one in self._member(owner, node.attr))
-        known = names()
-        if not owners and (node.attr in known.methods or node.attr in known.doubted):
-            loose = [one for module, one in known.loose.items() if module in self.imported]
-            if node.attr in known.methods:
-                found = limited(f"{one}.{node.attr}" for one in loose)
-            if not found:
-                self.unseen["likely", f"{node.attr}: of what object is not known"] = None
+        return found if owners else self._of_unknown(node.attr)
+
+    def _of_unknown(self, name: str) -> Values:
+        """Return what a method of an object of which nothing is known may be."""
+        known, imported = names(), [*self.imported, *(["mpi4py"] if self.asks_rank else [])]
+        found = NOTHING
+        if name in known.methods or (self.asks_rank and name in known.doubted):
+            found = limited(f"{one}.{name}" for key, one in known.loose.items() if key in imported)
+        if name in known.methods | known.doubted and not found:
+            self.unseen["likely", f"{name}: of what object is not known"] = None
         return found
 
     def _member(self, owner: str, name: str) -> Iterator[str]:

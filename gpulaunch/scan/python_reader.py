@@ -22,6 +22,7 @@ _PYTHON_2 = re.compile(
     r"|except[ \t]+[\w.]+,[ \t]*\w+:)",
     re.MULTILINE,
 )
+_ASKED = re.compile(r"\.Get_(?:rank|size)\(\)")  # of communicators of mpi4py
 _LEAVERS = {"sys.exit()", "os._exit()", "os.abort()", "exit", "quit"}
 
 
@@ -58,7 +59,7 @@ def _read(tree: ast.Module, text: str, known: frozenset[str]) -> FileFindings:
     passes = 1 if names().words.isdisjoint(_WORD.findall(text)) else _MOST_PASSES
     for _ in range(passes):
         facts.start()
-        reader = _Reader(facts, tree)
+        reader = _Reader(facts, tree, asks_rank=bool(_ASKED.search(text)))
         reader.run(tree.body)
         if not facts.grown:
             break
@@ -76,8 +77,8 @@ def _read(tree: ast.Module, text: str, known: frozenset[str]) -> FileFindings:
 class _Reader(Expressions):
     """A reader of statements; what it found is complete at the end."""
 
-    def __init__(self, facts: Facts, tree: ast.Module) -> None:
-        super().__init__(facts, tree)
+    def __init__(self, facts: Facts, tree: ast.Module, *, asks_rank: bool) -> None:
+        super().__init__(facts, tree, asks_rank=asks_rank)
         self.rebound = _rebound(tree.body)
         self.functions: dict[str, str] = {}  # name by key
 
@@ -133,7 +134,8 @@ class _Reader(Expressions):
         self.imported += [root] if root else [module or one.name for one in node.names[:1]]
         for alias in node.names:
             known = root in names().roots
-            full = f"{module}.{alias.name}" if known else ""
+            told = f"?.{alias.name}" if alias.name in names().telling else ""
+            full = f"{module}.{alias.name}" if known else told
             self._bind_import(node, alias.asname or alias.name, full)
             if known and alias.name == "*":
                 self.facts.add("wildcard", "", "", frozenset({module}))
@@ -236,7 +238,10 @@ class _Reader(Expressions):
     def _classdef(self, node: ast.ClassDef) -> None:
         self._decorators(node)
         key = f"@{node.lineno}:{node.col_offset}"
-        self.bases[key] = frozenset(one for base in node.bases for one in self.value(base))
+        bases = [(path, base) for base in node.bases for path in self.value(base)]
+        self.bases[key] = frozenset(path for path, _ in bases)
+        for path, base in bases:
+            self._note(path, base, None)
         self._bind(node.name, frozenset({key}))
         outer, self.scope = self.scope, self.facts.scope(node, self.scope, key, is_class=True)
         self.run(node.body)
