@@ -14,7 +14,7 @@ from gpulaunch.typing import Any, TypeVar
 T = TypeVar("T")
 
 _PEER_KEYWORDS = ("dst", "src", "dest", "source", "perm", "peer", "group_dst", "group_src")
-_LIKE = re.compile(r"nvshmem|nccl|reduce|gather|scatter", re.IGNORECASE)
+_LIKE = re.compile(r"shmem|nccl|reduce|gather|scatter", re.IGNORECASE)
 _NONBLOCKING = re.compile(r"(MPI_)?I([a-z]\w+)")
 
 
