@@ -378,6 +378,9 @@ class _File:
         if len(expression) != 1:
             return []
         texts = self._settings.get((call.place.function, expression[0]), [])
+        if not texts:  # a parameter: of what the callers call by the same name
+            found = [one for (_, name), one in self._settings.items() if name == expression[0]]
+            texts = [text for one in found for text in one]
         if "" in texts or len(texts) > _MOST_SETTINGS:
             return []
         return [_WORD.findall(text) for text in dict.fromkeys(texts)]
