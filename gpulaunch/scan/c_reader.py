@@ -19,7 +19,7 @@ from gpulaunch.scan.c_macros import (
 )
 from gpulaunch.scan.c_parser import below, parse, text_of
 from gpulaunch.scan.call import Amount, Doubt, FileFindings, Interface, SourceFile, Use
-from gpulaunch.scan.interfaces import c_interface, names
+from gpulaunch.scan.interfaces import c_interface, listed
 from gpulaunch.scan.peers import (
     count_words,
     grid_of_names,
@@ -140,7 +140,7 @@ def read_c_files(sources: Sequence[SourceFile], *, alone: bool) -> dict[str, Fil
 
 
 def _read(unit: Unit, headers: Mapping[str, Sequence[Unit]]) -> FileFindings:
-    quiet = names().quiet_headers
+    quiet = listed("quiet_headers")
     unknown = tuple(
         name
         for name in dict.fromkeys(unit.includes)
@@ -218,8 +218,8 @@ class _File:
         called = dict.fromkeys(call.name for call in self.called if not self._is_own(call))
         some, unseen = "a call may join only some ranks", "what it starts or loads is not scanned"
         return (
-            tuple(("likely", f"{one}: {some}") for one in called if one in names().subgroups),
-            tuple(("likely", f"{one}: {unseen}") for one in called if one in names().starters),
+            tuple(("likely", f"{one}: {some}") for one in called if one in listed("subgroups")),
+            tuple(("likely", f"{one}: {unseen}") for one in called if one in listed("c_starters")),
         )
 
     def _enter(self, node: "Node", place: CallSite) -> "list[tuple[Node, CallSite]]":

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from gpulaunch.scan.call import Amount, Doubt, Interface, Use
-from gpulaunch.scan.interfaces import names, python_interface
+from gpulaunch.scan.interfaces import listed, loose_objects, python_interface
 from gpulaunch.scan.python_arguments import (
     amount_of,
     argument,
@@ -125,11 +125,12 @@ class Expressions:
 
     def _of_unknown(self, name: str) -> Values:
         """Return what a method of an object of which nothing is known may be."""
-        known, imported = names(), [*self.imported, *(["mpi4py"] if self.asks_rank else [])]
+        particular, doubted = listed("loose.names"), listed("loose.doubted")
         found = NOTHING
-        if name in known.methods or (self.asks_rank and name in known.doubted):
-            found = limited(f"{one}.{name}" for key, one in known.loose.items() if key in imported)
-        if name in known.methods | known.doubted and not found:
+        if name in particular or (self.asks_rank and name in doubted):
+            imported = [*self.imported, *(["mpi4py"] if self.asks_rank else [])]
+            found = limited(f"{one}.{name}" for one in loose_objects(imported))
+        if name in particular | doubted and not found:
             self.unseen["likely", f"{name}: of what object is not known"] = None
         return found
 
@@ -224,7 +225,7 @@ class Expressions:
             if path != "jax.device_put" or "jax.sharding." in str(given[1:]):
                 self._note(path, node.func, node)
             inner = [one for one in given[0] if one[0] == "@"] if given else []
-            wraps = path.startswith(names().wrappers) and not path.startswith("jax.lax.")
+            wraps = path.startswith(tuple(listed("wrappers"))) and not path.startswith("jax.lax.")
             results += (inner if wraps else []) or [f"{path}()"]
         return limited(results)
 
@@ -237,7 +238,7 @@ class Expressions:
     ) -> None:
         """Note functions that are passed to another function, which will call them."""
         first = "functools.partial" in functions or any(one.endswith(".P2POp") for one in functions)
-        often = any(path in names().looping for path in functions)
+        often = any(path in listed("looping") for path in functions)
         for at, (one, values) in enumerate(zip(node.args, given, strict=True)):
             for path in values:
                 if path.startswith("@") and not path.endswith("()"):
@@ -270,8 +271,8 @@ class Expressions:
         for function in called:
             self.calls.append((self.function, function, self.loops > 0))
             self.facts.add("called", function, "", BY_ROOT if self.rooted else BY_ANY)
-            listed = zip(self.parameters.get(function, ()), given, strict=False)
-            for name, values in [*listed, *named]:
+            by_place = zip(self.parameters.get(function, ()), given, strict=False)
+            for name, values in [*by_place, *named]:
                 self.facts.add("parameter", function, name, values)
 
     def _note(self, path: str, node: ast.expr, call: ast.Call | None, first: int = 0) -> None:
@@ -284,9 +285,9 @@ class Expressions:
             first: position of its first argument in that call.
         """
         last = path.rpartition(".")[2]
-        if last in names().subgroups:
+        if last in listed("subgroups"):
             self.doubts["likely", f"{last}: a call may join only some ranks"] = None
-        if path in names().starters:
+        if path in listed("starters"):
             self.unseen["likely", f"{path}: what it starts or loads is not scanned"] = None
         found = python_interface(path)
         if path == "jax.device_put" or (
