@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from math import prod
 
 from gpulaunch.errors import UsageError
 from gpulaunch.profiles.pattern_union import union
 from gpulaunch.records import Record, replace
+from gpulaunch.scan.c_amounts import product_of
 from gpulaunch.scan.c_macros import (
     Macro,
     Unit,
@@ -45,27 +45,15 @@ _ID = re.compile(
     re.IGNORECASE,
 )
 _HANDS_OUT = re.compile(r"bcast|broadcast|send|recv", re.IGNORECASE)
-_SIZES = {
-    1: "char bool byte int8_t uint8_t",
-    2: "short half __half __nv_bfloat16 int16_t uint16_t",
-    4: "int unsigned float int32_t uint32_t",
-    8: "long double size_t ssize_t int64_t uint64_t uintptr_t float2 cuComplex cufftComplex",
-    16: "float4 double2 cuDoubleComplex cufftDoubleComplex",
-}
-_BYTES = {name: size for size, listed in _SIZES.items() for name in listed.split()}
-_SIZEOF = re.compile(
-    r"\bsizeof\s*\(\s*(?:(?:std::|const|unsigned|signed|long(?=\s+\w))\s*)*(\w+)\s*\)"
-)
-_NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)[uUlLzZ]*")
 _WORD = re.compile(r"\w+|[^\s\w]")
 _LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
-_SKIPPED = {
+_SKIPPED = (
     "comment",
     "string_literal",
     "raw_string_literal",
     "preproc_def",
     "preproc_function_def",
-}
+)
 _CLASSES = {"class_specifier", "struct_specifier", "union_specifier"}
 _EXPECTING = {"EXPECT_CALL", "ON_CALL"}  # GoogleMock: the second argument is an expected call
 _GRID = "MPI_Cart_create"
@@ -388,13 +376,13 @@ class _File:
     def _constant(self, text: str, call: Called) -> int | None:
         """Return the value of a product of numbers, or of a name with one such value; else None."""
         if not text.isidentifier():
-            return _product(text)
+            return product_of(text)
         texts = [one.body for one in self._macros.get(text, ())] + [
             one
             for function in {"", call.place.function}
             for one in self._settings.get((function, text), [])
         ]
-        return _product(texts[0]) if len(texts) == 1 else None
+        return product_of(texts[0]) if len(texts) == 1 else None
 
     def _find_amount(self, call: Called, interface: Interface) -> Amount:
         count = interface.elements
@@ -420,22 +408,3 @@ def _function_name(call: "Node") -> "tuple[str, Node]":
     if node.type == "qualified_identifier" and not node.child_by_field_name("scope"):
         node = node.child_by_field_name("name") or node
     return (text_of(node) if node.type == "identifier" else ""), node
-
-
-def _product(text: str) -> int | None:
-    """Return the value of a product of numbers and sizes; None for anything else.
-
-    `2`, `(4)`, `1 << 20` and `32 * 1024 * sizeof(float)` have one, `sizeof(table)` has none.
-    """
-    text = _SIZEOF.sub(lambda found: str(_BYTES.get(found[1], found[0])), text)
-    text = re.sub(r"[()\s]", "", text)
-    base, _, shift = text.partition("<<")
-    if shift and _integer(base) is not None and 0 <= (_integer(shift) or 64) < 64:
-        return (_integer(base) or 0) << (_integer(shift) or 0)
-    found = [_integer(part) for part in text.split("*")]
-    return None if None in found else prod(number for number in found if number is not None)
-
-
-def _integer(text: str) -> int | None:
-    match = _NUMBER.fullmatch(text)
-    return int(match[1][:20], 16 if match[1][:2] in ("0x", "0X") else 10) if match else None
