@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain, islice
 
 from gpulaunch.errors import UsageError
 from gpulaunch.profiles.pattern_union import union
 from gpulaunch.records import Record, replace
-from gpulaunch.scan.c_amounts import product_of
+from gpulaunch.scan.c_arguments import is_small, product_of, sets_up
 from gpulaunch.scan.c_macros import (
     Macro,
     Unit,
@@ -34,17 +35,7 @@ from gpulaunch.typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpulaunch.scan.c_parser import Node
 
-SMALL_BYTES = 100_000
-"""Calls that move less than this gain nothing from fast links (mapa-sc21 2.3, Figure 2a)."""
-
-_WIDEST_BYTES = 8  # of one element
 _GRADIENTS = re.compile(r"(?<!requires_)grad|diff(?!er)", re.IGNORECASE)
-_HOST = re.compile(r"host_?name|host_?hash", re.IGNORECASE)
-_ID = re.compile(
-    r"nccl_?(?:unique_?|comm_?)?id\b|&\s*(?:[\w.>-]*[._>])?(?:nccl_?)?(?:unique_?|comm_?)?id\b",
-    re.IGNORECASE,
-)
-_HANDS_OUT = re.compile(r"bcast|broadcast|send|recv", re.IGNORECASE)
 _WORD = re.compile(r"\w+|[^\s\w]")
 _LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
 _SKIPPED = (
@@ -155,7 +146,8 @@ class _File:
         self._wanted = wanted
         self._expansions = 0
         self._aliases: dict[str, str] = {}
-        self._settings: dict[tuple[str, str], list[str]] = {}  # "" is a value that does not show
+        # by name, then by function; "" is a value that does not show
+        self._settings: dict[str, dict[str, list[str]]] = {}
         self._functions: list[str] = []
         self._entered: list[tuple[str, str, CallSite]] = []  # caller, callee
         self._hidden: list[tuple[str, int, int]] = []  # name that the file declares, and where
@@ -188,7 +180,7 @@ class _File:
             pattern = pattern or self._find_peers(call, interface, rooted=rooted)
             if pattern == "none":
                 continue
-            if _sets_up(call):
+            if sets_up(call.name, call.given):
                 interface = replace(interface, traffic="setup")
             often = call.place.loops > 0 or repeats.get(call.place.function)
             amount = self._find_amount(call, interface)
@@ -244,7 +236,7 @@ class _File:
                     part.child_by_field_name("declarator") or part.child_by_field_name("left")
                 )
                 if name:
-                    self._settings.setdefault((place.function, name), []).append("")
+                    self._note_setting(name, place, "")
         inner = replace(place, loops=place.loops + (not once))
         body = node.child_by_field_name("body")
         return [(child, inner if child == body else place) for child in node.children]
@@ -313,7 +305,10 @@ class _File:
         text = text_of(value or node.child_by_field_name("right"))
         if is_wanted(text.lstrip("& ")):
             self._aliases[name] = text.lstrip("& ")
-        self._settings.setdefault((place.function, name), []).append(text[:200])
+        self._note_setting(name, place, text[:200])
+
+    def _note_setting(self, name: str, place: CallSite, text: str) -> None:
+        self._settings.setdefault(name, {}).setdefault(place.function, []).append(text)
 
     def _declare(self, node: "Node", declarator: "Node | None", *, defined: bool) -> str:
         """Note a name that the file declares itself; return it.
@@ -362,13 +357,13 @@ class _File:
         return found or ("star" if rooted and places and not interface.pair else "")
 
     def _values(self, expression: Sequence[str], call: Called) -> list[list[str]]:
-        """Return all values of a variable in the function around a call; [] if some are unknown."""
+        """Return all values of a variable or a parameter; [] if some are unknown."""
         if len(expression) != 1:
             return []
-        texts = self._settings.get((call.place.function, expression[0]), [])
-        if not texts:  # a parameter: of what the callers call by the same name
-            found = [one for (_, name), one in self._settings.items() if name == expression[0]]
-            texts = [text for one in found for text in one]
+        settings = self._settings.get(expression[0], {})
+        texts = settings.get(call.place.function)
+        if not texts:  # a parameter: what variables of its name are set to
+            texts = list(islice(chain.from_iterable(settings.values()), _MOST_SETTINGS + 1))
         if "" in texts or len(texts) > _MOST_SETTINGS:
             return []
         return [_WORD.findall(text) for text in dict.fromkeys(texts)]
@@ -380,7 +375,7 @@ class _File:
         texts = [one.body for one in self._macros.get(text, ())] + [
             one
             for function in {"", call.place.function}
-            for one in self._settings.get((function, text), [])
+            for one in self._settings.get(text, {}).get(function, [])
         ]
         return product_of(texts[0]) if len(texts) == 1 else None
 
@@ -389,15 +384,8 @@ class _File:
         if 0 <= count < len(call.given):
             number = self._constant(call.given[count], call)
             if number is not None:
-                size = 1 if interface.pair else _WIDEST_BYTES  # copies count bytes
-                return "small" if number * size < SMALL_BYTES else "large"
+                return "small" if is_small(number, of_bytes=interface.pair) else "large"
         return "large" if call.given and _GRADIENTS.search(call.given[0]) else "unknown"
-
-
-def _sets_up(call: Called) -> bool:
-    """Return whether a call hands out the id of a communicator, or names of hosts."""
-    ids = _HANDS_OUT.search(call.name) and any(map(_ID.search, call.given))
-    return bool(ids) or any(map(_HOST.search, call.given))
 
 
 def _function_name(call: "Node") -> "tuple[str, Node]":

@@ -8,7 +8,6 @@ from gpulaunch.scan.call import Amount, Doubt, Interface, Use
 from gpulaunch.scan.interfaces import listed, loose_objects, python_interface
 from gpulaunch.scan.python_arguments import (
     amount_of,
-    argument,
     grid_pattern,
     is_alone,
     peers_pattern,
@@ -85,11 +84,6 @@ class Expressions:
 
     def _annotated(self, node: ast.expr | None) -> Values:
         """Return an object of an annotated type."""
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 80:
-            try:
-                node = ast.parse(node.value, mode="eval").body
-            except (SyntaxError, ValueError):
-                return NOTHING
         if not isinstance(node, (ast.Name, ast.Attribute)):
             return NOTHING
         return frozenset(f"{path}()" for path in self.value(node) if not path.endswith("()"))
@@ -211,10 +205,6 @@ class Expressions:
         text = word.value if isinstance(word, ast.Constant) else None
         if isinstance(text, str) and asker == "getattr" and len(given) == 2:
             return limited(one for owner in given[0] for one in self._member(owner, text))
-        if isinstance(text, str) and functions == {"importlib.import_module"}:
-            return frozenset({text})
-        if isinstance(text, str) and asker == "__import__":
-            return frozenset({text.partition(".")[0]})
         if asker not in _ASKERS and (any(given) or any(values for _, values in named)):
             self._note_passed(node, functions, given, named)
         results: list[str] = []
@@ -254,12 +244,6 @@ class Expressions:
         self, key: str, node: ast.Call, given: Sequence[Values], named: Sequence[tuple[str, Values]]
     ) -> Iterator[str]:
         """Note a call of a function, a class or an object of this file; yield the results."""
-        if key.endswith("()"):
-            for name in ("__call__", "forward"):
-                self.calls += [
-                    (self.function, one, self.loops > 0) for one in self._member(key, name)
-                ]
-            return
         yield from self.facts.get("returned", key)
         called: Iterable[str] = (key,)
         if key in self.bases:
@@ -314,9 +298,6 @@ class Expressions:
         if name.endswith(".Create_cart"):
             self.grids.append(grid_pattern(call, self._settings))
             return self.grids[-1], amount
-        strategy = argument(call, "strategy")
-        if isinstance(strategy, ast.Constant) and strategy.value == "dp":
-            return "star", amount
         return interface.pattern or peers_pattern(call, interface, self._settings, first), amount
 
     def _settings(self, node: ast.expr) -> Sequence[ast.expr | None]:

@@ -1,9 +1,14 @@
-"""Numbers of elements and bytes in C."""
+"""What the arguments of a call in C tell: amounts, and what is handed out at the start."""
 # pure: decides on plain values
 
 import re
+from collections.abc import Sequence
 from math import prod
 
+SMALL_BYTES = 100_000
+"""Calls that move less than this gain nothing from fast links (mapa-sc21 2.3, Figure 2a)."""
+
+_WIDEST_BYTES = 8  # of one element
 _SIZES = {
     1: "char bool byte int8_t uint8_t",
     2: "short half __half __nv_bfloat16 int16_t uint16_t",
@@ -16,6 +21,23 @@ _SIZEOF = re.compile(
     r"\bsizeof\s*\(\s*(?:(?:std::|const|unsigned|signed|long(?=\s+\w))\s*)*(\w+)\s*\)"
 )
 _NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)[uUlLzZ]*")
+_HOST = re.compile(r"host_?name|host_?hash", re.IGNORECASE)
+_ID = re.compile(
+    r"nccl_?(?:unique_?|comm_?)?id\b|&\s*(?:[\w.>-]*[._>])?(?:nccl_?)?(?:unique_?|comm_?)?id\b",
+    re.IGNORECASE,
+)
+_HANDS_OUT = re.compile(r"bcast|broadcast|send|recv", re.IGNORECASE)
+
+
+def sets_up(name: str, given: Sequence[str]) -> bool:
+    """Return whether a call hands out the id of a communicator, or names of hosts."""
+    ids = _HANDS_OUT.search(name) and any(map(_ID.search, given))
+    return bool(ids) or any(map(_HOST.search, given))
+
+
+def is_small(number: int, *, of_bytes: bool) -> bool:
+    """Return whether a number of elements, or of bytes, is too little for links to matter."""
+    return number * (1 if of_bytes else _WIDEST_BYTES) < SMALL_BYTES
 
 
 def product_of(text: str) -> int | None:
