@@ -15,7 +15,6 @@ from fake_mps import FakeMps, meet
 from fake_nvml import NVML_SOURCE, FakeNvml, compiled
 
 from gpulaunch.leases.share import Client, Objective
-from gpulaunch.profiles.demand import Demand
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.interference import BOUNDS, Bounds, judge
 from gpulaunch.sharing.partition import allot_newcomer
@@ -125,7 +124,7 @@ def foretold(model: Machine, jobs: Sequence[Benchmark], *, together: bool = Fals
     """
     gpu = Capacity(_MEMORY_MIB << 20, 48, sm_count=model.sm_count)
     objective, bounds = (PRODUCT, ANY) if together else (Objective(), BOUNDS)
-    residents: list[tuple[Demand, int]] = []
+    residents = []
     for job in jobs:
         newcomer = model.demand(job)
         clients = [Client(demand, objective) for demand, _ in residents]

@@ -207,7 +207,14 @@ class _Comparison:
         return self._trimmed(percentages)
 
     def _trimmed(self, percentages: tuple[int, ...]) -> tuple[int, ...]:
-        """Return percentages in which no job has more than it can use, where that costs nothing."""
+        """Return percentages in which no job has more than it can use, where that costs nothing.
+
+        Caps that overlap for no gain are first made smaller alike.
+        """
+        over = max(100, sum(percentages))
+        alike = self.with_held([max(1, round(100 * one / over)) for one in percentages])
+        if self.worth(alike) >= self.worth(percentages):
+            percentages = alike
         for place, kernels in enumerate(self.kernels):
             enough = ceil(100 * kernels.sms)
             if self._held[place] is None and kernels.curve and enough < percentages[place]:
