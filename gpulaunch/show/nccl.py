@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from gpulaunch.show import Document, counted
+from gpulaunch.errors import counted
+from gpulaunch.show import Document
 from gpulaunch.show.scan import verdict_lines
 
 _MOST_RINGS = 4
