@@ -302,7 +302,7 @@ def _search(
     def percentages(sms: Sequence[int]) -> list[int]:
         return [min(100, percentage_for(n, sm_count)) for n in sms]
 
-    performance: Performance = lambda job, sms: speeds_of(kernels, percentages(sms))[job]  # noqa: E731
+    performance: Performance = lambda job, sms: speeds_of(kernels, percentages(sms), job)[0]  # noqa: E731
     found = cd_search(classes, sm_count, performance)
     return found.mode, percentages(found.sms)
 

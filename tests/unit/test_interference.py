@@ -529,7 +529,7 @@ def test_caps_that_are_held_count() -> None:
     free = judge([Client(linear), Client(flat)], A100X)
     held = judge([Client(linear), Client(flat)], A100X, held=(50, None))
     assert "reach 1.71 " in free.notes[0]
-    assert "reach 1.51 " in held.notes[0]
+    assert "reach 1.5 " in held.notes[0]
 
 
 def test_curves_outweigh_neither_bandwidth_nor_memory() -> None:
