@@ -91,6 +91,7 @@ def speeds_of(
         percentages: as in rates.
         only: place of the one job whose rate is wanted; None: all.
     """
+    places = range(len(kernels)) if only is None else [only]
     shares = [percentage / 100 for percentage in percentages] or [1.0] * len(kernels)
     curved = any(one.curve for one in kernels)
     if not curved and all(
@@ -98,14 +99,15 @@ def speeds_of(
     ):
         # Without curves bandwidth is never short before SMs are.
         busy = fsum([one.busy for one in kernels])
-        return tuple([1 / (1 + one.busy * (busy - one.busy)) for one in kernels][_places(only)])
+        return tuple(
+            [1 / (1 + one.busy * (busy - one.busy)) for one in (kernels[i] for i in places)]
+        )
     jobs = []
     for one, share in zip(kernels, shares, strict=True):
         capped = one.speed(share)
         wanted = share if one.curve else min(one.sms, share)
         jobs.append((one, wanted, capped, one.bandwidth * min(1.0, capped)))
     known: dict[tuple[int, float], float] = {}  # jobs of a kind fare alike
-    places = range(len(jobs))[_places(only)]
     for i in places:
         one, wanted, capped, drawn = jobs[i]
         if (id(one), shares[i]) in known:
@@ -119,10 +121,6 @@ def speeds_of(
         )
         known[id(one), shares[i]] = 1 / (1 + one.busy * (stretch - 1))
     return tuple([known[id(kernels[i]), shares[i]] for i in places])
-
-
-def _places(only: int | None) -> slice:
-    return slice(None) if only is None else slice(only, only + 1)
 
 
 def _speed(one: Kernels, wanted: float, capped: float, sms: float, bandwidth: float) -> float:
