@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from gpulaunch.errors import counted
 from gpulaunch.records import as_dict
-from gpulaunch.show import Document, counted
+from gpulaunch.show import Document
 from gpulaunch.show.scan import verdict_lines
 from gpulaunch.typing import TYPE_CHECKING
 
