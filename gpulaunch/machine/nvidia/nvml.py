@@ -260,7 +260,7 @@ class NvmlDevice:
 
     def active_percentage(self) -> int | None:
         """Share of the last sampling period in which a kernel ran, 0-100, if it is known."""
-        rates = self._ask(pynvml.nvmlDeviceGetUtilizationRates)
+        rates = self.ask(pynvml.nvmlDeviceGetUtilizationRates)
         return None if rates is None else int(rates.gpu)
 
     def pids(self, kind: str) -> set[int]:
