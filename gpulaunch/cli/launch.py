@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # few launches need these
     from gpulaunch.cli.json_status import JsonStatus
     from gpulaunch.cli.record import Recorder
     from gpulaunch.decide.explain import Explanation
+    from gpulaunch.launch.detached import Detached, EndBySignal
     from gpulaunch.leases.share import Share
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
@@ -74,18 +75,37 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
             "--json needs --dry-run, since stdout belongs to the job",
             "see 'gpulaunch status --json'",
         )
-    tell, explained = tell_of(given), "explain" in given
+    tell = tell_of(given)
     if "record_to" in given and "dry_run" in given:
         raise UsageError("--record-to and --dry-run: nothing runs, so nothing is measured")
     if "dry_run" in given:
         decision, situation = preview(launch, tell)
         return _print_decision(
-            launch, decision, situation, explained=explained, as_json="json" in given
+            launch, decision, situation, explained="explain" in given, as_json="json" in given
         )
 
+    if "detach" not in given:
+        return _run(given, launch, None)
+    from gpulaunch.cli.detach import detach  # late: few launches are detached
+    from gpulaunch.launch.detached import what_was_told
+
+    told = what_was_told()
+    return _run(given, launch, told) if told else detach(given, launch, tell)
+
+
+def _run(given: Mapping[str, Given], launch: Launch, told: "Detached | None") -> int:
+    """Run a launch, and return or raise its outcome.
+
+    Args:
+        given: options by name.
+        launch: the launch.
+        told: what it was told if it has been detached, or None.
+    """
     listener = _Reporter(given, launch)
     try:
-        callbacks = Callbacks(tell, listener.waiting, listener.first, listener.minute)
+        if told:
+            listener.detached(told)
+        callbacks = Callbacks(tell_of(given), listener.waiting, listener.first, listener.minute)
         outcome = run(launch, callbacks, listener.granted, listener.over)
     except GpulaunchError as problem:
         listener.ended(problem.exit_status)
@@ -93,6 +113,8 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
     else:
         if isinstance(outcome, Ended):
             listener.ended(exit_status(outcome.status))
+        else:
+            listener.ended(_EXIT_STATUS["refuse" if isinstance(outcome, Refuse) else "wait"])
     finally:
         listener.close()
     if isinstance(outcome, Ended):
@@ -124,6 +146,19 @@ class _Reporter:
             from gpulaunch.cli import record  # late: few launches are recorded
 
             self._recorder = record.recorder_of(given, launch, tell_of(given))
+        self._before_job: EndBySignal | None = None
+
+    def detached(self, told: "Detached") -> None:
+        """Answer the process that detached this launch, and report the end whatever comes.
+
+        Raises:
+            FailedError: it has been given up, or nobody could find it.
+        """
+        from gpulaunch.launch.detached import EndBySignal, announce
+
+        assert self._history  # noqa: S101  without a history nothing is detached
+        self._before_job = EndBySignal(self.ended)
+        announce(told, self._history)
 
     def waiting(self, reason: str, seen: Snapshot) -> None:
         """Report that the launch joins the queue."""
@@ -150,6 +185,8 @@ class _Reporter:
 
     def granted(self, acquired: Acquired[Keeper]) -> Mapping[str, str]:
         """Report that the launch has its GPUs; return variables for the job."""
+        if self._before_job:
+            self._before_job.stop()
         if "explain" in self._given:
             _explain_on_stderr(self._launch, acquired.grant, acquired.situation)
         if self._talks:
@@ -167,6 +204,8 @@ class _Reporter:
 
     def over(self, status: int) -> None:
         """Record the end of the job, whose GPUs are still leased."""
+        if self._before_job and self._history:  # known from now on, even if this is killed
+            self._history.ended(exit_status(status))
         if self._recorder:
             self._recorder.end(status)
 

@@ -173,6 +173,12 @@ OPTIONS = (
         "NAME",
         "what sharing is for: throughput (default), energy, product",
     ),
+    Option(
+        ("-d", "--detach"),
+        "detach",
+        None,
+        "print the job's name and leave it running, also after logout; it waits for its GPUs",
+    ),
     Option(("--wait",), "wait", None, "queue for GPUs that are busy: first in, first out"),
     Option(("--no-wait",), "wait", None, "do not (default): exit with 75", "false"),
     Option(
