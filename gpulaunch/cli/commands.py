@@ -35,6 +35,7 @@ _ROWS = (
     ),
     Command("free", "ID", "end a lease or leave the queue, by id or name, or --mine"),
     Command("logs", "NAME", "the output of a detached job"),
+    Command("attach", "NAME", "go to the terminal of a detached job"),
     Command("wait", "NAME", "sleep until jobs have ended, and end as they did"),
     Command("drain", "GPU", "take a GPU out of service, with a reason (as root)"),
     Command("undrain", "GPU", "put a drained GPU into service again (as root)"),

@@ -31,12 +31,15 @@ from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.past_end import is_running
+from gpulaunch.launch.settings import Settings
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.system import user_name
+from gpulaunch.records import replace
 
 _RECENT_S = 7 * 86400.0
 _LINGER = "/var/lib/systemd/linger"
 _MOST_BYTES = 1 << 16
+_TERMINAL_PROGRAMS = ("dtach", "script")
 
 
 def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], None]) -> int:
@@ -56,12 +59,14 @@ def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], Non
         name = _choose_name(launch, tell)
         key = os.urandom(6).hex()
         log = f"{directory}/{file_name(name)}-{key}.log"
-        terminal = None
-        _start(Detached(key, log, terminal, -1, None), name)
+        terminal = f"{directory}/{key}.terminal" if _wants_terminal(given) else None
+        _start(Detached(key, log, terminal, -1, os.environ.get("SHELL")), name)
     os.write(1, os.fsencode(f"{name}\n"))
     if "quiet" not in given:
         shown = shlex.quote(name)
         say("info", f"{name} goes on by itself: 'gpulaunch logs -f {shown}' follows {log}")
+        if terminal:
+            say("info", f"'gpulaunch attach {shown}' goes to its terminal")
     return 0
 
 
@@ -85,6 +90,25 @@ def _refuse_what_cannot_be(
         problem = GpulaunchError(f"{printable(program) or repr('')}: no such file or directory")
         problem.exit_status = NOT_FOUND
         raise problem
+
+
+def _wants_terminal(given: Mapping[str, Given]) -> bool:
+    """Return whether the job is to have a terminal.
+
+    Raises:
+        FailedError: the command line says so, and there is no program for it.
+    """
+    settings = Settings(given, os.environ)
+    setting = settings.get("terminal")
+    if not setting.value:
+        return False
+    missing = [program for program in _TERMINAL_PROGRAMS if which(program) is None]
+    if missing and settings.distance("terminal") == 0:
+        raise FailedError(
+            f"{setting.origin.split()[0]}: {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not installed"
+        )
+    return not missing
 
 
 @contextmanager
@@ -163,11 +187,16 @@ def _run(
 ) -> tuple[bytes, int]:
     """Start the launch by a command; return its answer, and its exit status if that is empty."""
     read_end, write_end = os.pipe()
-    told = Detached(told.key, told.log, told.terminal, write_end, told.shell)
+    told = replace(told, ready_fd=write_end)
+    command, environment = [*own_command(), *arguments], clean_environment() | told.variables
+    if told.terminal:  # script starts what it is given by the SHELL, and appends to the log
+        script = ["script", "-qefa", "-c", f"exec {shlex.join(command)}", told.log]
+        command = ["dtach", "-n", told.terminal, *script]
+        environment[b"SHELL"] = b"/bin/sh"
     try:
         process = subprocess.Popen(  # noqa: S603  the user's own command line
-            [*prefix, *own_command(), *arguments],
-            env=clean_environment() | told.variables,
+            [*prefix, *command],
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log_fd,
             stderr=log_fd,

@@ -179,6 +179,13 @@ OPTIONS = (
         None,
         "print the job's name and leave it running, also after logout; it waits for its GPUs",
     ),
+    Option(
+        ("--terminal",),
+        "terminal",
+        None,
+        "with -d: give the job a terminal to attach to (needs dtach)",
+    ),
+    Option(("--no-terminal",), "terminal", None, "do not (default)", "false"),
     Option(("--wait",), "wait", None, "queue for GPUs that are busy: first in, first out"),
     Option(("--no-wait",), "wait", None, "do not (default): exit with 75", "false"),
     Option(

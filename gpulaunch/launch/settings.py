@@ -239,6 +239,7 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "bind_cpu": _parse_switch,
     "uuid": _parse_switch,
     "topology": str,
+    "terminal": _parse_switch,
     "wait": _parse_switch,
     "wait_timeout": _parse_duration,
     "time_limit": _parse_duration,
