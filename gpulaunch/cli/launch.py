@@ -26,6 +26,7 @@ from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.process.system import user_name
+from gpulaunch.records import replace
 from gpulaunch.typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:  # few launches need these
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # few launches need these
     from gpulaunch.cli.record import Recorder
     from gpulaunch.decide.explain import Explanation
     from gpulaunch.launch.detached import Detached, EndBySignal
+    from gpulaunch.launch.predecessors import Predecessor
     from gpulaunch.leases.share import Share
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
@@ -78,6 +80,13 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
     tell = tell_of(given)
     if "record_to" in given and "dry_run" in given:
         raise UsageError("--record-to and --dry-run: nothing runs, so nothing is measured")
+    before: Sequence[Predecessor] = ()
+    if "after" in given:
+        from gpulaunch.launch.predecessors import find_predecessors  # late: few come after others
+
+        before = find_predecessors((*given["after"].before, given["after"].text))
+        if "wait" not in given:  # nobody may be there any more when its turn comes
+            launch = replace(launch, patience=replace(launch.patience, wait=True))
     if "dry_run" in given:
         decision, situation = preview(launch, tell)
         return _print_decision(
@@ -85,26 +94,38 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
         )
 
     if "detach" not in given:
-        return _run(given, launch, None)
+        return _run(given, launch, before, None)
     from gpulaunch.cli.detach import detach  # late: few launches are detached
     from gpulaunch.launch.detached import what_was_told
 
     told = what_was_told()
-    return _run(given, launch, told) if told else detach(given, launch, tell)
+    return _run(given, launch, before, told) if told else detach(given, launch, tell)
 
 
-def _run(given: Mapping[str, Given], launch: Launch, told: "Detached | None") -> int:
+def _run(
+    given: Mapping[str, Given],
+    launch: Launch,
+    before: "Sequence[Predecessor]",
+    told: "Detached | None",
+) -> int:
     """Run a launch, and return or raise its outcome.
 
     Args:
         given: options by name.
         launch: the launch.
+        before: the launches that it comes after.
         told: what it was told if it has been detached, or None.
     """
     listener = _Reporter(given, launch)
     try:
         if told:
             listener.detached(told)
+        if before:
+            from gpulaunch.launch.outside_use import see_again
+            from gpulaunch.launch.predecessors import wait_for_predecessors
+
+            wait_for_predecessors(before, tell_of(given), listener.comes_after)
+            launch = see_again(launch)  # that may have taken days
         callbacks = Callbacks(tell_of(given), listener.waiting, listener.first, listener.minute)
         outcome = run(launch, callbacks, listener.granted, listener.over)
     except GpulaunchError as problem:
@@ -159,6 +180,11 @@ class _Reporter:
         assert self._history  # noqa: S101  without a history nothing is detached
         self._before_job = EndBySignal(self.ended)
         announce(told, self._history)
+
+    def comes_after(self, name: str) -> None:
+        """Report that the launch waits for the end of another one."""
+        if self._talks:
+            say("info", f"waiting for the end of {name}")
 
     def waiting(self, reason: str, seen: Snapshot) -> None:
         """Report that the launch joins the queue."""

@@ -200,6 +200,13 @@ OPTIONS = (
         "backfill|fifo",
         "pass others that this does not delay (default), or keep the order",
     ),
+    Option(
+        ("--after",),
+        "after",
+        "NAME,...",
+        "wait until launches of yours have ended with 0 (NAME:any: however they end), then queue",
+        repeats=True,
+    ),
     Option(("--time-limit",), "time_limit", "TIME", "end the job if it runs longer"),
     Option(
         ("--leftovers",),
