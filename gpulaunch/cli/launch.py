@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # few launches need these
     from gpulaunch.cli.record import Recorder
     from gpulaunch.decide.explain import Explanation
     from gpulaunch.launch.detached import Detached, EndBySignal
+    from gpulaunch.launch.notify import Notifier
     from gpulaunch.launch.predecessors import Predecessor
     from gpulaunch.leases.share import Share
 
@@ -168,6 +169,11 @@ class _Reporter:
 
             self._recorder = record.recorder_of(given, launch, tell_of(given))
         self._before_job: EndBySignal | None = None
+        self._notifier: Notifier | None = None
+        if launch.notify:
+            from gpulaunch.launch import notify  # late: few launches do
+
+            self._notifier = notify.notifier_of(launch, launch.notify)
 
     def detached(self, told: "Detached") -> None:
         """Answer the process that detached this launch, and report the end whatever comes.
@@ -226,6 +232,8 @@ class _Reporter:
             self._status.started(acquired)
         if self._history:
             self._history.granted(acquired)
+        if self._notifier:
+            self._notifier.started(acquired)
         return self._recorder.begin(acquired) if self._recorder else {}
 
     def over(self, status: int) -> None:
@@ -243,6 +251,9 @@ class _Reporter:
             self._status.ended(exit_status)
         if self._history:
             self._history.ended(exit_status)
+        if self._notifier:
+            queued = self._before_job is not None or self._joined_s is not None
+            self._notifier.ended(exit_status, queued=queued)
 
     def close(self) -> None:
         """Remove what was made for the time of the launch, however it went."""

@@ -243,6 +243,12 @@ OPTIONS = (
     Option(("--explain",), "explain", None, "show the best candidates, and why the winner won"),
     Option(("--json",), "json", None, "with --dry-run: print a JSON document"),
     Option(
+        ("--notify",),
+        "notify",
+        "COMMAND",
+        "run this by sh when the job starts, ends or fails (GPULAUNCH_EVENT says which)",
+    ),
+    Option(
         ("--record",),
         "record",
         None,

@@ -54,6 +54,7 @@ class Launch(Record):
             settings.VISIBLE.
         core: number of the CPU to run on, by a map of ranks; None for no such.
         in_history: whether the history gets a line of it.
+        notify: shell command to be run when it starts and ends, or None.
     """
 
     command: tuple[str, ...]
@@ -78,3 +79,4 @@ class Launch(Record):
     visible: str = "all"
     core: int | None = None
     in_history: bool = True
+    notify: str | None = None

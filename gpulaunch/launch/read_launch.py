@@ -90,6 +90,7 @@ def read_launch(
         or (around.engine.visible if around.engine else "all"),
         core=around.engine.core if around.engine else None,
         in_history=settings.get("history").value is not False,
+        notify=settings.get("notify").value,
     )
 
 

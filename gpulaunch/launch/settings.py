@@ -252,6 +252,7 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "publish": one_of(PUBLISHED, "part of a command"),
     "record": _parse_switch,
     "history": _parse_switch,
+    "notify": str,
     "container_gpus": one_of(WAYS, "way into a container"),
     "ignore_engine": _parse_switch,
     "rank_map": str,
