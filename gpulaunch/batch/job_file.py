@@ -1,11 +1,13 @@
-"""Files of jobs: TOML, JSON lines, or the columns of mapa-sc21's simulator."""
+"""Files of jobs: TOML, JSON lines, plain lines, or the columns of mapa-sc21's simulator."""
 
 import json
+import sys
 from collections.abc import Mapping
 
+from gpulaunch.batch.command_lines import are_commands, command_lines, title_of
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import Document, parse_document, read_text
-from gpulaunch.files.fields import FieldTable, Path, checked
+from gpulaunch.files.fields import FieldTable, ListOf, Path, checked
 from gpulaunch.launch.settings import SETTINGS
 from gpulaunch.profiles.catalog import portable, profile_within
 from gpulaunch.profiles.profile import Profile
@@ -45,12 +47,14 @@ _FILE: FieldTable = {"job": list, "profile": dict}
 _JOB: FieldTable = {
     "name": str,
     "command": list,
+    "after": ListOf(str),
     "arrival_s": (0.0, 1e9),
     "duration_s": (1e-3, 1e9),
     "communication_percentage": (0.0, 100.0),
     "split_slowdown_percentage": (0.0, 1e4),
 }
 _MOST_BYTES = 64 << 20
+STDIN = "-"
 _COLUMNS = ("gpus", "pattern", "arrival", "time", "sensitive", "name")
 
 
@@ -61,7 +65,7 @@ class Entry(Record):
     """One job, as the file describes it.
 
     Attributes:
-        own: values that only a job has: the keys of _JOB.
+        own: values that only a job has: the keys of _JOB, and the title of a plain line.
         settings: settings of its launch, as texts.
         where: place in the file.
     """
@@ -74,7 +78,8 @@ class Entry(Record):
     def name(self) -> str:
         """Name of the job."""
         command = self.own.get("command") or ("job",)
-        return str(self.own.get("name") or self.settings.get("profile") or command[0])
+        title = self.own.get("title") or self.settings.get("profile") or command[0]
+        return str(self.own.get("name") or title)
 
 
 class Where(Record):
@@ -120,20 +125,34 @@ class JobFile(Record):
     tables: Mapping[str, Mapping[str, Any]]
 
 
-def load_jobs(path: str) -> JobFile:
-    """Read a file of jobs; docs/simulate.md explains the keys.
+def load_jobs(path: str, *, to_run: bool = False) -> JobFile:
+    """Read a file of jobs; docs/simulate.md and docs/batch.md explain the keys.
+
+    Args:
+        path: path of the file; "-" for stdin.
+        to_run: whether the jobs are to be run: then each line may be a command, and jobs may come
+            after others. Stdin has commands, or JSON lines.
 
     Raises:
         UsageError: the file cannot be read, or is wrong; with path and line.
     """
-    text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
+    if to_run and path == STDIN:
+        path, text = "stdin", sys.stdin.buffer.read().decode(errors="surrogateescape")
+    else:
+        text = read_text(path, _MOST_BYTES)
+    text = text.removeprefix("\ufeff")
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    if first.startswith("{"):
+    if to_run and are_commands(path, text):
+        found = JobFile(tuple(_read_commands(path, text)), {}, {})
+    elif first.startswith("{"):
         found = JobFile(tuple(_read_json_lines(path, text)), {}, {})
     elif first[:1].isdigit() or first.startswith(f"{_COLUMNS[0]},"):
         found = JobFile(tuple(_read_columns(path, text)), {}, {})
     else:
         found = _read_toml(parse_document(path, text))
+    for entry in () if to_run else found.entries:
+        if "after" in entry.own:
+            raise entry.where.error("after", "after: the simulator knows no order but arrival_s")
     return _refuse_empty(path, found)
 
 
@@ -180,6 +199,14 @@ def _read_profile(document: Document, name: str, table: object) -> Profile:
     return profile_within(
         Document(document.path, document.text, {"name": name, **table}, ("profile", name))
     )
+
+
+def _read_commands(path: str, text: str) -> list[Entry]:
+    entries: list[Entry] = []
+    for number, line in command_lines(text):
+        own = {"command": ["sh", "-c", line], "title": title_of(line)}
+        entries.append(Entry(own, {}, Where(path, number, None, len(entries))))
+    return entries
 
 
 def _read_json_lines(path: str, text: str) -> list[Entry]:
@@ -247,7 +274,7 @@ def _read_entry(job: object, where: Where) -> Entry:
     try:
         checked(own, _JOB)
     except FieldError as problem:
-        raise where.error(str(problem.path[-1]), problem.message) from None
+        raise where.error(str(problem.path[0]), problem.message) from None
     command = own.get("command", ["-"])
     if not command or any(not isinstance(word, str) for word in command):
         raise where.error(

@@ -59,7 +59,9 @@ def plan_tasks(checked: Sequence[CheckedTask]) -> PlannedTasks:
     tasks = {str(one.task.id): one.task for one in planned}
     ordered = _in_order(plan, tasks, [gpu.uuid for gpu in gpus])
     last = tuple(task.id for task in ordered)
-    others = [replace(one.task, after=last) for one in checked if one not in planned]
+    others = [
+        replace(one.task, after=(*last, *one.task.after)) for one in checked if one not in planned
+    ]
     return PlannedTasks((*ordered, *others), _message(plan, len(jobs), len(checked)))
 
 
@@ -79,7 +81,7 @@ def _common_gpus(planned: Sequence[CheckedTask]) -> list[Gpu]:
 def _planned_duration(one: CheckedTask) -> float | None:
     """Return how long a job takes alone, in seconds; None if it is not to be planned."""
     request, settings = one.launch.request, one.task.settings
-    if request.sharing is None or request.gpus != 1 or one.task.arrival_s:
+    if request.sharing is None or request.gpus != 1 or one.task.arrival_s or one.task.after:
         return None
     if request.sharing.sm_percentage is not None:
         return None

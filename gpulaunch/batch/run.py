@@ -251,7 +251,17 @@ class _Batch:
             if task is None or self._clock() < task.arrival_s:
                 return
             self._pending.remove(task)
-            self._launch(task)
+            bad = next((one for one in task.after_ok if self._done[one].exit_status), None)
+            if bad is None:
+                self._launch(task)
+            else:
+                self._leave_out(task, self._done[bad])
+
+    def _leave_out(self, task: Task, before: Result) -> None:
+        """Give a job its result without running it: one before it has not ended with 0."""
+        how = f"job {before.id} ({before.name}) has ended with {before.exit_status}"
+        self._listener.say("error", f"{_describe_task(task)} is not run: {how}")
+        self._add_result(_Begun(task), FAILED)
 
     def _launch(self, task: Task) -> None:
         words, variables = self._ways.words({**self._ways.common, **task.settings, "wait": "true"})

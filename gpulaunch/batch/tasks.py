@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from shutil import which
@@ -13,9 +13,10 @@ from gpulaunch.decide.decision import Refuse, Situation
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.predecessors import split_after
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import SETTINGS, Settings
-from gpulaunch.records import Record
+from gpulaunch.records import Record, replace
 from gpulaunch.typing import Any
 
 _DIGEST_CHARACTERS = 12
@@ -33,6 +34,7 @@ class Task(Record):
         settings: settings of its launch, as texts.
         command: argv of the job.
         after: ids of the jobs that must have ended before.
+        after_ok: ids of those among them that must have ended with 0.
     """
 
     id: int
@@ -43,6 +45,7 @@ class Task(Record):
     settings: Mapping[str, str]
     command: tuple[str, ...]
     after: tuple[int, ...] = ()
+    after_ok: tuple[int, ...] = ()
 
 
 class CheckedTask(Record):
@@ -80,12 +83,37 @@ def read_tasks(
     tasks = [
         _make_task(number, entry, at_once=at_once) for number, entry in enumerate(file.entries)
     ]
+    tasks = _with_order(tasks, file.entries)
     check = _Check(common, warn)
     checked = [
         CheckedTask(task, check(task, entry), entry.own.get("duration_s"))
         for task, entry in zip(tasks, file.entries, strict=True)
     ]
     return sorted(checked, key=lambda one: (one.task.arrival_s, one.task.id))
+
+
+def _with_order(tasks: Sequence[Task], entries: Sequence[Entry]) -> list[Task]:
+    """Return tasks with the ids of those that they come after.
+
+    Raises:
+        UsageError: there is no such job earlier in the file.
+    """
+    ids: dict[str, int] = {}
+    found = []
+    for task, entry in zip(tasks, entries, strict=True):
+        after: dict[int, bool] = {}
+        for text in entry.own.get("after", ()):
+            for name, any_end in split_after(text):
+                if name not in ids:
+                    raise entry.where.error(
+                        "after", f"after: no job before this one in the file is called {name!r}"
+                    )
+                after[ids[name]] = any_end
+        ok = tuple(number for number, any_end in after.items() if not any_end)
+        found.append(replace(task, after=tuple(after), after_ok=ok))
+        if task.label:
+            ids[task.label] = task.id
+    return found
 
 
 def _make_task(number: int, entry: Entry, *, at_once: bool) -> Task:

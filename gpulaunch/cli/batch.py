@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from gpulaunch.batch import run as batch
-from gpulaunch.batch.job_file import load_jobs
+from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB, STDIN, JobFile, load_jobs
 from gpulaunch.batch.results_file import Result, ResultsFile, result_document
 from gpulaunch.batch.run import BatchOutcome, Counts, Listener, Ways
 from gpulaunch.batch.tasks import Task, read_tasks
@@ -16,13 +16,15 @@ from gpulaunch.cli.options import OPTIONS
 from gpulaunch.cli.output import print_json, say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.files.duration import format_duration
+from gpulaunch.history.line import state_home
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.read_launch import read_grace
 from gpulaunch.launch.settings import Settings
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.process.job import end_by
-from gpulaunch.process.system import iso
+from gpulaunch.process.system import iso, now
 from gpulaunch.profiles.catalog import profiles_at_hand
+from gpulaunch.records import replace
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,14 +32,28 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 5
 _SOME_FAILED = 1
+_OF_ALL_JOBS = [
+    option for option in OPTIONS if option.name in (*SETTINGS_OF_A_JOB, "notify", "wait_timeout")
+]
+"""Options of a launch that a batch may have, for those of its jobs that do not say otherwise."""
+
+_LONE = {
+    flag: f"{flag}={option.sets}"
+    for option in _OF_ALL_JOBS
+    if option.attaches
+    for flag in option.flags
+}
+"""Flags whose value is only ever attached, with the value that they have without."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the jobs of a file until all have ended."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args([_LONE.get(word, word) for word in arguments])
     # Jobs run on even if no process reads the messages about them.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    file = load_jobs(options.file)
+    if options.resume and options.file == STDIN and not options.results:
+        raise UsageError("--resume: which results? --results FILE names them")
+    file = _with_options(load_jobs(options.file, to_run=True), options)
     for name in file.tables:
         if os.sep in name:
             raise UsageError(
@@ -47,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.policy is not None:
         Settings({"policy": Given("--policy", options.policy)}, {}).get("policy")
     common = {key: getattr(options, key) for key in ("topology", "policy") if getattr(options, key)}
-    path = options.results or f"{os.path.basename(options.file)}.results.jsonl"
+    path = options.results or _results_of(options.file)
     with profiles_at_hand(file.tables):
         shown_machine(options.topology, warn)  # a mistake in the machine is one in all jobs
         checked = read_tasks(file, common, warn, at_once=options.at_once)
@@ -81,8 +97,23 @@ def _parser() -> Parser:
         "Run the jobs of a file, each by an ordinary launch, in order (see docs/batch.md).",
     )
     parser.add_argument(
-        "file", metavar="FILE", help="the jobs, in TOML or JSON lines; each has a command"
+        "file",
+        metavar="FILE|-",
+        help="the jobs: lines with a command for sh each, TOML, or JSON lines; - reads stdin",
     )
+    for option in _OF_ALL_JOBS:
+        if option.metavar is None and not option.attaches:
+            parser.add_argument(
+                *option.flags,
+                dest=option.name,
+                action="store_const",
+                const=option.sets,
+                help=option.help,
+            )
+        else:
+            parser.add_argument(
+                *option.flags, dest=option.name, metavar=option.metavar, help=option.help
+            )
     add_topology(parser)
     parser.add_argument("--policy", metavar="NAME", help="how to choose GPUs, for all jobs")
     parser.add_argument(
@@ -109,6 +140,31 @@ def _parser() -> Parser:
     parser.add_argument("-q", "--quiet", action="store_true", help="nothing but errors on stderr")
     add_json(parser)
     return parser
+
+
+def _with_options(file: JobFile, options: Namespace) -> JobFile:
+    """Return the jobs with the options of the command line that they do not set themselves."""
+    given: dict[str, str] = {}
+    for option in _OF_ALL_JOBS:
+        text = getattr(options, option.name)
+        if text is not None and option.name not in given:
+            Settings({option.name: Given(option.flags[-1], text)}, {}).get(option.name)
+            given[option.name] = text
+    return replace(
+        file,
+        entries=tuple(
+            replace(entry, settings={**given, **entry.settings}) for entry in file.entries
+        ),
+    )
+
+
+def _results_of(file: str) -> str:
+    """Return where the results of a file of jobs go if nothing is said about that."""
+    if file != STDIN:
+        return f"{os.path.basename(file)}.results.jsonl"
+    directory = f"{state_home()}/batches"
+    _make_directory(directory)
+    return f"{directory}/{now().replace(':', '')}-{os.urandom(2).hex()}.results.jsonl"
 
 
 def _make_directory(path: str) -> None:

@@ -34,6 +34,9 @@ _ROWS = (
         "profile", "", "measure a job, or read its source, for its profile", runs_a_command=True
     ),
     Command("free", "ID", "end a lease or leave the queue, by id or name, or --mine"),
+    Command("logs", "NAME", "the output of a detached job"),
+    Command("attach", "NAME", "go to the terminal of a detached job"),
+    Command("wait", "NAME", "sleep until jobs have ended, and end as they did"),
     Command("drain", "GPU", "take a GPU out of service, with a reason (as root)"),
     Command("undrain", "GPU", "put a drained GPU into service again (as root)"),
     Command("plan", "FILE", "which jobs of a queue to run together on a GPU"),

@@ -1,11 +1,13 @@
 """`gpulaunch free ID|NAME|--mine`: end leases from outside."""
 
 import os
+import signal
 from collections.abc import Sequence
+from contextlib import suppress
 
 from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import report, warn
-from gpulaunch.errors import GpulaunchError
+from gpulaunch.errors import GpulaunchError, UsageError, printable
 from gpulaunch.launch.find_records import find_id, own_ids
 from gpulaunch.launch.free import free
 from gpulaunch.launch.open_table import open_table
@@ -47,6 +49,9 @@ def main(arguments: Sequence[str]) -> int:
             lease_id = find_id(table, text, machine)
             if lease_id in tried:
                 continue
+            if not table.file_of(lease_id) and _end_before_the_queue(text, grace_s):
+                print(f"{printable(text)} has been ended before it was in the queue")
+                continue
             tried.add(lease_id)
             record = free(table, lease_id, grace_s, machine)
         except GpulaunchError as problem:  # the others are ended all the same
@@ -62,6 +67,28 @@ def main(arguments: Sequence[str]) -> int:
     if options.mine and machine and not tried:
         print(f"nothing on {machine.topology.name} is yours")
     return status
+
+
+def _end_before_the_queue(name: str, grace_s: float) -> bool:
+    """End a detached launch that has no place in the queue yet: it comes after another one."""
+    from gpulaunch.history.find import find_past  # late: few launches are detached
+    from gpulaunch.history.read import read_history
+    from gpulaunch.launch.past_end import open_launcher
+    from gpulaunch.process.ending import wait_for_one
+
+    try:
+        launch = find_past(name, read_history())
+    except UsageError:
+        return False
+    fd = None if launch.id or launch.exit_status is not None else open_launcher(launch)
+    if fd is None:
+        return False
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(fd, signal.SIGTERM)
+        signal.pidfd_send_signal(fd, signal.SIGCONT)  # a stopped one would not receive TERM
+    os.close(fd)
+    wait_for_one([launch.launcher.pid], grace_s)
+    return True
 
 
 def _format_gpus(lease: Lease, machine: Machine | None) -> str:

@@ -26,12 +26,16 @@ from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.process.system import user_name
+from gpulaunch.records import replace
 from gpulaunch.typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.cli.json_status import JsonStatus
     from gpulaunch.cli.record import Recorder
     from gpulaunch.decide.explain import Explanation
+    from gpulaunch.launch.detached import Detached, EndBySignal
+    from gpulaunch.launch.notify import Notifier
+    from gpulaunch.launch.predecessors import Predecessor
     from gpulaunch.leases.share import Share
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
@@ -74,19 +78,57 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
             "--json needs --dry-run, since stdout belongs to the job",
             "see 'gpulaunch status --json'",
         )
-    tell, explained = tell_of(given), "explain" in given
+    tell = tell_of(given)
     if "record_to" in given and "dry_run" in given:
         raise UsageError("--record-to and --dry-run: nothing runs, so nothing is measured")
+    before: Sequence[Predecessor] = ()
+    if "after" in given:
+        from gpulaunch.launch.predecessors import find_predecessors  # late: few come after others
+
+        before = find_predecessors((*given["after"].before, given["after"].text))
+        if "wait" not in given:  # nobody may be there any more when its turn comes
+            launch = replace(launch, patience=replace(launch.patience, wait=True))
     if "dry_run" in given:
         decision, situation = preview(launch, tell)
         return _print_decision(
-            launch, decision, situation, explained=explained, as_json="json" in given
+            launch, decision, situation, explained="explain" in given, as_json="json" in given
         )
 
+    if "detach" not in given:
+        return _run(given, launch, before, None)
+    from gpulaunch.cli.detach import detach  # late: few launches are detached
+    from gpulaunch.launch.detached import what_was_told
+
+    told = what_was_told()
+    return _run(given, launch, before, told) if told else detach(given, launch, tell)
+
+
+def _run(
+    given: Mapping[str, Given],
+    launch: Launch,
+    before: "Sequence[Predecessor]",
+    told: "Detached | None",
+) -> int:
+    """Run a launch, and return or raise its outcome.
+
+    Args:
+        given: options by name.
+        launch: the launch.
+        before: the launches that it comes after.
+        told: what it was told if it has been detached, or None.
+    """
     listener = _Reporter(given, launch)
     try:
+        if told:
+            listener.detached(told)
+        if before:
+            from gpulaunch.launch.outside_use import see_again
+            from gpulaunch.launch.predecessors import wait_for_predecessors
+
+            wait_for_predecessors(before, tell_of(given), listener.comes_after)
+            launch = see_again(launch)  # that may have taken days
         callbacks = Callbacks(
-            tell, listener.waiting, listener.first, listener.minute, idle=listener.idle
+            tell_of(given), listener.waiting, listener.first, listener.minute, idle=listener.idle
         )
         outcome = run(launch, callbacks, listener.granted, listener.over)
     except GpulaunchError as problem:
@@ -95,6 +137,8 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
     else:
         if isinstance(outcome, Ended):
             listener.ended(exit_status(outcome.status))
+        else:
+            listener.ended(_EXIT_STATUS["refuse" if isinstance(outcome, Refuse) else "wait"])
     finally:
         listener.close()
     if isinstance(outcome, Ended):
@@ -126,6 +170,29 @@ class _Reporter:
             from gpulaunch.cli import record  # late: few launches are recorded
 
             self._recorder = record.recorder_of(given, launch, tell_of(given))
+        self._before_job: EndBySignal | None = None
+        self._notifier: Notifier | None = None
+        if launch.notify:
+            from gpulaunch.launch import notify  # late: few launches do
+
+            self._notifier = notify.notifier_of(launch, launch.notify)
+
+    def detached(self, told: "Detached") -> None:
+        """Answer the process that detached this launch, and report the end whatever comes.
+
+        Raises:
+            FailedError: it has been given up, or nobody could find it.
+        """
+        from gpulaunch.launch.detached import EndBySignal, announce
+
+        assert self._history  # noqa: S101  without a history nothing is detached
+        self._before_job = EndBySignal(self.ended)
+        announce(told, self._history)
+
+    def comes_after(self, name: str) -> None:
+        """Report that the launch waits for the end of another one."""
+        if self._talks:
+            say("info", f"waiting for the end of {name}")
 
     def waiting(self, reason: str, seen: Snapshot) -> None:
         """Report that the launch joins the queue."""
@@ -152,6 +219,8 @@ class _Reporter:
 
     def granted(self, acquired: Acquired[Keeper]) -> Mapping[str, str]:
         """Report that the launch has its GPUs; return variables for the job."""
+        if self._before_job:
+            self._before_job.stop()
         if "explain" in self._given:
             _explain_on_stderr(self._launch, acquired.grant, acquired.situation)
         if self._talks:
@@ -165,6 +234,8 @@ class _Reporter:
             self._status.started(acquired)
         if self._history:
             self._history.granted(acquired)
+        if self._notifier:
+            self._notifier.started(acquired)
         return self._recorder.begin(acquired) if self._recorder else {}
 
     def idle(self, seconds: float) -> None:
@@ -174,6 +245,8 @@ class _Reporter:
 
     def over(self, status: int) -> None:
         """Record the end of the job, whose GPUs are still leased."""
+        if self._before_job and self._history:  # known from now on, even if this is killed
+            self._history.ended(exit_status(status))
         if self._recorder:
             self._recorder.end(status)
 
@@ -185,6 +258,9 @@ class _Reporter:
             self._status.ended(exit_status)
         if self._history:
             self._history.ended(exit_status)
+        if self._notifier:
+            queued = self._before_job is not None or self._joined_s is not None
+            self._notifier.ended(exit_status, queued=queued)
 
     def close(self) -> None:
         """Remove what was made for the time of the launch, however it went."""

@@ -173,6 +173,19 @@ OPTIONS = (
         "NAME",
         "what sharing is for: throughput (default), energy, product",
     ),
+    Option(
+        ("-d", "--detach"),
+        "detach",
+        None,
+        "print the job's name and leave it running, also after logout; it waits for its GPUs",
+    ),
+    Option(
+        ("--terminal",),
+        "terminal",
+        None,
+        "with -d: give the job a terminal to attach to (needs dtach)",
+    ),
+    Option(("--no-terminal",), "terminal", None, "do not (default)", "false"),
     Option(("--wait",), "wait", None, "queue for GPUs that are busy: first in, first out"),
     Option(("--no-wait",), "wait", None, "do not (default): exit with 75", "false"),
     Option(
@@ -186,6 +199,13 @@ OPTIONS = (
         "queue",
         "backfill|fifo",
         "pass others that this does not delay (default), or keep the order",
+    ),
+    Option(
+        ("--after",),
+        "after",
+        "NAME,...",
+        "wait until launches of yours have ended with 0 (NAME:any: however they end), then queue",
+        repeats=True,
     ),
     Option(("--time-limit",), "time_limit", "TIME", "end the job if it runs longer"),
     Option(
@@ -222,6 +242,12 @@ OPTIONS = (
     Option(("--dry-run",), "dry_run", None, "say what would be decided, and take nothing"),
     Option(("--explain",), "explain", None, "show the best candidates, and why the winner won"),
     Option(("--json",), "json", None, "with --dry-run: print a JSON document"),
+    Option(
+        ("--notify",),
+        "notify",
+        "COMMAND",
+        "run this by sh when the job starts, ends or fails (GPULAUNCH_EVENT says which)",
+    ),
     Option(
         ("--record",),
         "record",

@@ -57,6 +57,7 @@ class Launch(Record):
         idle_after_s: seconds after which its owner is told that its GPUs do nothing; None if nobody
             watches them.
         idle_limit_s: seconds of that after which the job is ended; None for never.
+        notify: shell command to be run when it starts and ends, or None.
     """
 
     command: tuple[str, ...]
@@ -83,3 +84,4 @@ class Launch(Record):
     in_history: bool = True
     idle_after_s: float | None = None
     idle_limit_s: float | None = None
+    notify: str | None = None

@@ -27,16 +27,20 @@ class LaunchInHistory:
         self._line: HistoryLine | None = None
         self._submitted_s = time.time()
 
-    def detached(self, key: str, log: str, terminal: str | None) -> None:
+    def detached(self, key: str, log: str, terminal: str | None) -> bool:
         """Write the line at once: the launch has been detached, and others look for it by name.
 
         Args:
             key: its key in the history.
             log: file of its output.
             terminal: socket of the program that holds its terminal, or None.
+
+        Returns:
+            False if the line cannot be written.
         """
         own = {"launcher": as_list(this_process()), "boot_id": boot_id()}
         self._line = HistoryLine(**self._asked(), **own, key=key, log=log, terminal=terminal)
+        return self._line.is_written
 
     def granted(self, acquired: Acquired[Keeper]) -> None:
         """Write that the launch has its GPUs."""
@@ -58,7 +62,6 @@ class LaunchInHistory:
         """Write that the launch has ended."""
         if self._line:
             self._line.update(ended_s=time.time(), exit_status=exit_status)
-            self._line.close()
 
     def _asked(self) -> dict[str, Any]:
         """Return the fields that are known before the launch has its GPUs."""

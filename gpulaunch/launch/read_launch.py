@@ -93,6 +93,7 @@ def read_launch(
         in_history=settings.get("history").value is not False,
         idle_after_s=_value_or(settings.get("idle_after").value, IDLE_AFTER_S),
         idle_limit_s=settings.get("idle_limit").value,
+        notify=settings.get("notify").value,
     )
 
 

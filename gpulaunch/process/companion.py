@@ -41,7 +41,7 @@ class Companion:
             act(_read_all(read_end))
 
         try:
-            _fork_orphan(run)
+            fork_orphan(run)
         except OSError:
             os.close(self._word)
             raise
@@ -78,14 +78,7 @@ def forget_environment() -> None:
         os.putenv(name, value)
 
 
-def _own_variables(block: bytes) -> bytes:
-    """Return an environment block with zeros for all that is not gpulaunch's."""
-    return b"\0".join(
-        one if one.startswith(b"GPULAUNCH_") else bytes(len(one)) for one in block.split(b"\0")
-    )
-
-
-def _fork_orphan(run: Callable[[], None]) -> None:
+def fork_orphan(run: Callable[[], None]) -> None:
     """Fork a process whose parent has ended, and let it run a function and end.
 
     Raises:
@@ -110,6 +103,13 @@ def _fork_orphan(run: Callable[[], None]) -> None:
                 raise OSError(status, os.strerror(status))
     finally:
         adopt_orphans(on=adopts)
+
+
+def _own_variables(block: bytes) -> bytes:
+    """Return an environment block with zeros for all that is not gpulaunch's."""
+    return b"\0".join(
+        one if one.startswith(b"GPULAUNCH_") else bytes(len(one)) for one in block.split(b"\0")
+    )
 
 
 def _read_all(fd: int) -> bytes:

@@ -1,0 +1,224 @@
+"""`gpulaunch --detach`: start a launch in a session of its own, and leave it there."""
+
+import fcntl
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from shutil import which
+
+from gpulaunch.cli.output import say
+from gpulaunch.decide.decision import Refuse
+from gpulaunch.errors import (
+    NOT_FOUND,
+    FailedError,
+    GpulaunchError,
+    UsageError,
+    call_failed,
+    printable,
+    quoted,
+)
+from gpulaunch.history.job_name import chosen_name, file_name
+from gpulaunch.history.line import state_home
+from gpulaunch.history.read import read_history
+from gpulaunch.launch.assess import preview
+from gpulaunch.launch.children import own_command
+from gpulaunch.launch.detached import READY, Detached
+from gpulaunch.launch.given import Given
+from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.launch.past_end import is_running
+from gpulaunch.launch.settings import Settings
+from gpulaunch.process.execute import clean_environment
+from gpulaunch.process.system import user_name
+from gpulaunch.records import replace
+
+_RECENT_S = 7 * 86400.0
+_LINGER = "/var/lib/systemd/linger"
+_MOST_BYTES = 1 << 16
+_TERMINAL_PROGRAMS = ("dtach", "script")
+
+
+def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], None]) -> int:
+    """Start this command line again in a session of its own; return once it can be found by name.
+
+    Args:
+        given: options by name.
+        launch: the launch, read from them.
+        tell: called with each warning.
+
+    Raises:
+        UsageError: it could never run, or a live launch has its name.
+        FailedError: it cannot be started, or its history or its output cannot be written.
+    """
+    _refuse_what_cannot_be(given, launch, tell)
+    with _logs_locked() as directory:
+        name = _choose_name(launch, tell)
+        key = os.urandom(6).hex()
+        log = f"{directory}/{file_name(name)}-{key}.log"
+        terminal = f"{directory}/{key}.terminal" if _wants_terminal(given) else None
+        _start(Detached(key, log, terminal, -1, os.environ.get("SHELL")), name)
+    os.write(1, os.fsencode(f"{name}\n"))
+    if "quiet" not in given:
+        shown = shlex.quote(name)
+        say("info", f"{name} goes on by itself: 'gpulaunch logs -f {shown}' follows {log}")
+        if terminal:
+            say("info", f"'gpulaunch attach {shown}' goes to its terminal")
+    return 0
+
+
+def _refuse_what_cannot_be(
+    given: Mapping[str, Given], launch: Launch, tell: Callable[[str], None]
+) -> None:
+    """Refuse a launch that could not be detached, or could never run."""
+    option = given["detach"].option
+    if "json_status_fd" in given:
+        raise UsageError(f"{option} and --json-status-fd: nobody would read that")
+    if not launch.in_history:
+        raise UsageError(
+            f"{option}: the setting 'history = false' keeps jobs from being found again",
+            "GPULAUNCH_HISTORY=true before the command is for this launch alone",
+        )
+    decision, _ = preview(launch, tell)
+    if isinstance(decision, Refuse):
+        raise UsageError(decision.reason)
+    program = launch.command[0]
+    if which(program) is None and not os.path.exists(program):
+        problem = GpulaunchError(f"{printable(program) or repr('')}: no such file or directory")
+        problem.exit_status = NOT_FOUND
+        raise problem
+
+
+def _wants_terminal(given: Mapping[str, Given]) -> bool:
+    """Return whether the job is to have a terminal.
+
+    Raises:
+        FailedError: the command line says so, and there is no program for it.
+    """
+    settings = Settings(given, os.environ)
+    setting = settings.get("terminal")
+    if not setting.value:
+        return False
+    missing = [program for program in _TERMINAL_PROGRAMS if which(program) is None]
+    if missing and settings.distance("terminal") == 0:
+        raise FailedError(
+            f"{setting.origin.split()[0]}: {' and '.join(missing)} "
+            f"{'is' if len(missing) == 1 else 'are'} not installed"
+        )
+    return not missing
+
+
+@contextmanager
+def _logs_locked() -> Iterator[str]:
+    """Yield the directory of logs, locked against other launches that choose a name."""
+    directory = f"{state_home()}/logs"
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as problem:
+        raise call_failed(directory, problem) from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield directory
+    finally:
+        os.close(fd)
+
+
+def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
+    """Return the name of a launch: the given one, or the first that no recent launch has.
+
+    Raises:
+        UsageError: a live launch has the given one.
+    """
+    since_s = time.time() - _RECENT_S
+    history = read_history()
+    snapshot = open_table_of(launch, tell).peek()
+    own = os.geteuid()
+    live = {ticket.name for ticket in snapshot.tickets if ticket.user_id == own}
+    live |= {lease.name for lease in snapshot.leases if lease.user_id == own}
+    live |= {one.name for one in history if one.exit_status is None and is_running(one)}
+    if launch.name is None:
+        return chosen_name(
+            launch.command, live | {one.name for one in history if one.submitted_s > since_s}
+        )
+    if launch.name in live:
+        raise UsageError(
+            f"a launch of yours that has not ended is called {quoted(launch.name)}",
+            "give another --name, or none",
+        )
+    return launch.name
+
+
+def _start(told: Detached, name: str) -> None:
+    """Start the launch, and wait until it is in the history.
+
+    Raises:
+        GpulaunchError: it has not come so far; what it said is printed, and its log removed.
+    """
+    arguments = [f"--name={name}", "--wait", *sys.argv[1:]]
+    try:
+        log_fd = os.open(told.log, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    except OSError as problem:
+        raise call_failed(told.log, problem) from None
+    try:
+        said, status = b"", 0
+        for prefix in _ways_out_of_the_login():
+            os.ftruncate(log_fd, 0)
+            said, status = _run(prefix, arguments, told, log_fd)
+            if said:
+                break
+        if said != READY:
+            if not said:
+                with suppress(OSError):
+                    os.write(2, os.pread(log_fd, _MOST_BYTES, 0))
+            os.unlink(told.log)
+            error = FailedError(said.decode() or "the launch ended before it was detached")
+            error.exit_status = status or error.exit_status
+            raise error
+    finally:
+        os.close(log_fd)
+
+
+def _run(
+    prefix: Sequence[str], arguments: Sequence[str], told: Detached, log_fd: int
+) -> tuple[bytes, int]:
+    """Start the launch by a command; return its answer, and its exit status if that is empty."""
+    read_end, write_end = os.pipe()
+    told = replace(told, ready_fd=write_end)
+    command, environment = [*own_command(), *arguments], clean_environment() | told.variables
+    if told.terminal:  # script starts what it is given by the SHELL, and appends to the log
+        script = ["script", "-qefa", "-c", f"exec {shlex.join(command)}", told.log]
+        command = ["dtach", "-n", told.terminal, *script]
+        environment[b"SHELL"] = b"/bin/sh"
+    try:
+        process = subprocess.Popen(  # noqa: S603  the user's own command line
+            [*prefix, *command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log_fd,
+            stderr=log_fd,
+            pass_fds=(write_end,),
+            start_new_session=True,
+        )
+    except OSError as problem:
+        os.close(read_end)
+        raise call_failed("cannot start the launch", problem) from None
+    finally:
+        os.close(write_end)
+    with open(read_end, "rb") as answer:
+        said = answer.readline()
+    return said, 0 if said else process.wait()
+
+
+def _ways_out_of_the_login() -> Collection[Sequence[str]]:
+    """Return what to put before a command for it to outlive the login; the first that works counts.
+
+    A session of its own is enough, unless systemd ends all of a user's processes at logout. Who
+    lingers has a systemd of his own that stays, which can be asked for a place outside the login.
+    """
+    if os.path.exists(f"{_LINGER}/{user_name(os.geteuid())}") and which("systemd-run"):
+        return (["systemd-run", "--user", "--scope", "--quiet", "--"], [])
+    return ([],)

@@ -1,0 +1,72 @@
+"""`gpulaunch logs NAME`: print the output of a detached job, or follow it."""
+
+import os
+from collections.abc import Sequence
+
+from gpulaunch.cli.arguments import ArgumentTypeError, Parser
+from gpulaunch.cli.output import say, warn
+from gpulaunch.errors import UsageError, call_failed, printable
+from gpulaunch.history.find import find_past
+from gpulaunch.history.past_launch import PastLaunch
+from gpulaunch.history.read import read_history
+from gpulaunch.launch.follow_log import begin_of_last, follow
+from gpulaunch.launch.past_end import unknown_end
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print what a detached job has printed."""
+    parser = Parser("gpulaunch logs", "Print the output of a detached job (gpulaunch --detach).")
+    parser.add_argument(
+        "name",
+        metavar="NAME|ID",
+        help="the newest launch of that name; or the id of its lease, or its first 4 characters",
+    )
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="go on as it prints more, until it has ended"
+    )
+    parser.add_argument(
+        "-n", "--lines", metavar="N", type=_count, help="only the last N lines (default: all)"
+    )
+    options = parser.parse_args(arguments)
+    launch = find_past(options.name, read_history())
+    name = printable(options.name)
+    if launch.log is None:
+        raise UsageError(f"{name} is not detached: its output went where it was started")
+    try:
+        fd = os.open(launch.log, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as problem:
+        raise call_failed(launch.log, problem) from None
+    at = 0 if options.lines is None else begin_of_last(fd, options.lines)
+    if not options.follow:
+        _print_from(fd, at)
+        return 0
+    for piece in follow(launch, fd, at, warn):
+        if isinstance(piece, PastLaunch):
+            _say_end(name, piece)
+        else:
+            _write(piece)
+    return 0
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ArgumentTypeError(f"{text!r} is no number of lines")
+    return int(text)
+
+
+def _print_from(fd: int, at: int) -> None:
+    while piece := os.pread(fd, 1 << 16, at):
+        at += len(piece)
+        _write(piece)
+
+
+def _write(piece: bytes) -> None:
+    while piece:
+        piece = piece[os.write(1, piece) :]
+
+
+def _say_end(name: str, launch: PastLaunch) -> None:
+    if launch.exit_status is None:
+        say("warning", unknown_end(launch, name).message)
+    else:
+        say("info", f"{name} has ended with {launch.exit_status}")

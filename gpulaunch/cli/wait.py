@@ -1,0 +1,40 @@
+"""`gpulaunch wait NAME...`: sleep until launches have ended, and end as they did."""
+
+from collections.abc import Sequence
+
+from gpulaunch.cli.arguments import Parser
+from gpulaunch.cli.output import report, warn
+from gpulaunch.errors import GpulaunchError, printable
+from gpulaunch.history.find import find_past
+from gpulaunch.history.read import read_history
+from gpulaunch.launch.past_end import unknown_end, wait_for_end
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Wait for launches; return the first exit status that is not 0."""
+    parser = Parser(
+        "gpulaunch wait",
+        "Wait until launches of yours have ended. The exit status is the job's; of several jobs "
+        "the first that is not 0, in the order in which they are named; 125 if nobody knows it.",
+    )
+    parser.add_argument(
+        "name",
+        metavar="NAME|ID",
+        nargs="+",
+        help="the newest launch of that name; or the id of its lease, or its first 4 characters",
+    )
+    options = parser.parse_args(arguments)
+    history = read_history()
+    launches = [(name, find_past(name, history)) for name in options.name]
+    first = 0
+    for name, launch in launches:
+        try:
+            ended = wait_for_end(launch, warn)
+            if ended.exit_status is None:
+                raise unknown_end(ended, printable(name))
+            status = ended.exit_status
+        except GpulaunchError as problem:  # the others are waited for all the same
+            report(problem)
+            status = problem.exit_status
+        first = first or status
+    return first

@@ -1,0 +1,93 @@
+"""The end of a launch that another process runs, awaited by events."""
+
+import os
+import select
+from collections.abc import Callable
+
+from gpulaunch.errors import FailedError
+from gpulaunch.history.past_launch import PastLaunch
+from gpulaunch.history.read import read_history
+from gpulaunch.launch.open_table import open_table
+from gpulaunch.process.pidfd import open_process
+from gpulaunch.process.system import boot_id
+
+
+def is_running(launch: PastLaunch) -> bool:
+    """Return whether the launcher of a launch is there, on this machine and since its boot."""
+    fd = open_launcher(launch)
+    if fd is None:
+        return False
+    os.close(fd)
+    return True
+
+
+def open_launcher(launch: PastLaunch) -> int | None:
+    """Return a descriptor that polls as readable at the launcher's end; None if it has ended.
+
+    Raises:
+        OSError: no descriptors are left.
+    """
+    if launch.boot_id != boot_id():
+        return None
+    return open_process(launch.launcher)
+
+
+def wait_for_end(launch: PastLaunch, warn: Callable[[str], None]) -> PastLaunch:
+    """Sleep until a launch has ended; return it as the history has it then.
+
+    If the launcher was killed, its job may go on: then until that has ended.
+
+    Args:
+        launch: the launch.
+        warn: called with each warning.
+    """
+    if launch.exit_status is None:
+        _wait_for(open_launcher(launch))
+        launch = read_again(launch)
+        if launch.exit_status is None:
+            _wait_for(open_job(launch, warn))
+    return launch
+
+
+def read_again(launch: PastLaunch) -> PastLaunch:
+    """Return what the history has of a launch now."""
+    found = (one for one in read_history() if one.key == launch.key)
+    return next(found, launch)
+
+
+def unknown_end(launch: PastLaunch, name: str) -> FailedError:
+    """Return the error that nobody knows how a launch has ended.
+
+    Args:
+        launch: the launch, whose launcher is gone.
+        name: what the user calls it.
+    """
+    if launch.boot_id != boot_id():
+        return FailedError(f"{name}: it ran before this machine was started, or on another machine")
+    return FailedError(f"{name}: its launcher was killed, so nobody knows how the job has ended")
+
+
+def _wait_for(process: int | None) -> None:
+    """Sleep until the process of a descriptor has ended, and close it."""
+    if process is not None:
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        poll.poll()
+        os.close(process)
+
+
+def open_job(launch: PastLaunch, warn: Callable[[str], None]) -> int | None:
+    """Return a descriptor that polls as readable at the end of the job whose launcher was killed.
+
+    Args:
+        launch: the launch.
+        warn: called with each warning.
+
+    Returns:
+        The descriptor; None if nothing of the job is there any more.
+    """
+    if not launch.id or launch.boot_id != boot_id():
+        return None
+    table = open_table(described=launch.described, warn=warn)
+    lease = next((one for one in table.own_leases() if one.id == launch.id), None)
+    return open_process(lease.job) if lease else None

@@ -1,0 +1,515 @@
+"""gpulaunch -d, logs, wait, attach, --after and --notify: jobs that nobody sits before."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pexpect
+import pytest
+from conftest import DGX, Launcher, complaint, ending_in_time, held, until, wait_for_end
+
+QUIET = ("-qd", *DGX)
+
+
+@pytest.fixture(autouse=True)
+def _in_time() -> Iterator[None]:
+    """Fail a test that hangs."""
+    with ending_in_time(60):
+        yield
+
+
+class Site:
+    """Where detached jobs are started, and told when to end.
+
+    Attributes:
+        launcher: of the table.
+        home: the home directory.
+    """
+
+    def __init__(self, launcher: Launcher, home: Path) -> None:
+        self.launcher, self.home = launcher, home
+
+    def detach(self, *arguments: str, **options) -> str:
+        """Detach a launch; return its name."""
+        done = self.launcher.run(*QUIET, *arguments, cwd=self.home, **options)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.removesuffix("\n")
+
+    def held(self, name: str, *options: str, end: str = "exit 3") -> None:
+        """Detach a job that prints, waits for a line in the FIFO of its name, and ends."""
+        os.mkfifo(self.home / name)
+        script = f'echo "begun $GPULAUNCH_DETACHED"; read line <{name}; echo "got $line"; {end}'
+        self.detach("--name", name, *options, "--", "sh", "-c", script)
+
+    def end(self, name: str) -> None:
+        """Let a held job end."""
+        (self.home / name).write_text("word\n")
+
+    def wait(self, *names: str) -> int:
+        """Return the exit status of `gpulaunch wait`."""
+        return self.launcher.run("wait", *names).returncode
+
+    def logs(self, name: str, *options: str) -> str:
+        """Return the output of a job."""
+        return self.launcher.run("logs", name, *options).stdout
+
+    def past(self) -> dict[str, dict]:
+        """Return the lines of the history, by name."""
+        lines = []
+        for path in (self.home / ".local/state/gpulaunch/history").glob("*.jsonl"):
+            lines += map(json.loads, path.read_text().splitlines())
+        return {line["name"]: line for line in lines}
+
+    def begun(self, name: str) -> dict:
+        """Wait until a job has its GPUs and has printed; return its line in the history."""
+        until(lambda: "begun" in self.logs(name))
+        return self.past()[name]
+
+
+@pytest.fixture
+def site(launcher: Launcher, tmp_path: Path) -> Site:
+    """Return a site whose history is empty."""
+    return Site(launcher, tmp_path)
+
+
+def test_a_detached_launch_prints_its_name_and_goes_on(site: Site) -> None:
+    """It returns while the job runs; status and output are kept, and the job knows of nothing."""
+    os.mkfifo(site.home / "go")
+    script = "echo begun $GPULAUNCH_DETACHED; read line <go; echo $line >&2; exit 3"
+    done = site.launcher.run("-d", *DGX, "--name", "exp7", "--", "sh", "-c", script, cwd=site.home)
+    (log,) = site.home.glob(".local/state/gpulaunch/logs/*")
+    line = site.past()["exp7"]
+    assert (done.returncode, done.stdout) == (0, "exp7\n")
+    assert done.stderr == (
+        f"gpulaunch: info: exp7 goes on by itself: 'gpulaunch logs -f exp7' follows {log}\n"
+    )
+    assert log.name == f"exp7-{line['key']}.log"
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+    (site.home / "go").write_text("over\n")
+    assert site.wait("exp7") == 3
+    assert site.logs("exp7") == "begun\nover\n"
+    assert site.past()["exp7"]["exit_status"] == 3
+    assert site.launcher.records() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "error"),
+    [
+        (("-n", "9", "--", "true"), 2, complaint("9 GPUs requested: dgx1-v100 has 8")),
+        (("--", "no-such"), 127, complaint("no-such: no such file or directory")),
+        (("--after", "no", "--", "true"), 2, None),
+        (("--json-status-fd", "1", "--", "true"), 2, None),
+        (("--memory", "5", "--", "true"), 2, None),
+    ],
+)
+def test_what_could_never_run_is_refused_at_once(
+    site: Site, arguments: tuple[str, ...], status: int, error: str | None
+) -> None:
+    """Nothing is detached, logged or in the history then."""
+    done = site.launcher.run(*QUIET, *arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert error in (None, done.stderr)
+    assert (site.past(), list(site.home.glob(".local/state/gpulaunch/logs/*"))) == ({}, [])
+
+
+def test_without_a_history_nothing_is_detached(site: Site) -> None:
+    """Where a setting keeps no history, or it cannot be written, the launch says so and ends."""
+    environment = site.launcher.environment | {"GPULAUNCH_HISTORY": "false"}
+    done = site.launcher.run(*QUIET, "--", "touch", "ran", env=environment, cwd=site.home)
+    assert (done.returncode, "history = false" in done.stderr) == (2, True)
+    directory = site.home / ".local/state/gpulaunch"
+    directory.mkdir(parents=True)
+    (directory / "history").write_text("in the way")
+    done = site.launcher.run(*QUIET, "--", "touch", "ran", cwd=site.home)
+    error = complaint("the history cannot be written, so nobody could find the job")
+    assert (done.returncode, done.stdout, done.stderr) == (125, "", error)
+    assert list((directory / "logs").iterdir()) == []
+    assert not (site.home / "ran").exists()
+
+
+def test_names_are_made_and_kept_apart(site: Site) -> None:
+    """Without --name it is the program's with the smallest free number; a live one is refused."""
+    (site.home / "train.py").write_text("pass")
+    names = [site.detach("--", *command) for command in [("true",), ("sh", "train.py"), ("true",)]]
+    assert names == ["true-1", "train-1", "true-2"]
+    site.held("mine")
+    refused = site.launcher.run(*QUIET, "--name", "mine", "--", "true")
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        complaint(
+            "a launch of yours that has not ended is called 'mine'", "give another --name, or none"
+        ),
+    )
+    site.end("mine")
+    assert site.wait("mine") == 3
+    assert site.detach("--name", "mine", "--", "true") == "mine"
+    assert site.wait("mine") == 0
+
+
+def test_a_name_that_a_launch_in_the_foreground_has_is_refused(site: Site) -> None:
+    """Names are kept apart from those of all live launches."""
+    with held(site.launcher, *DGX, "--name", "mine"):
+        assert site.launcher.run(*QUIET, "--name", "mine", "--", "true").returncode == 2
+
+
+def test_launches_that_are_detached_at_once_get_names_of_their_own(site: Site) -> None:
+    """Ten that choose a name at the same moment have ten names."""
+    running = [
+        site.launcher.start(*QUIET, "--", "sh", "-c", "exit 0", cwd=site.home) for _ in range(10)
+    ]
+    names = {process.communicate()[0].strip() for process in running}
+    assert names == {f"sh-{number}" for number in range(1, 11)}
+    assert site.wait(*names) == 0
+
+
+def test_a_detached_launch_waits_and_can_be_freed(site: Site) -> None:
+    """While it waits it is found by name; freed in the queue, it ends with 143 and says so."""
+    with held(site.launcher, *DGX, "-n", "8"):
+        site.detach("--name", "later", "--", "touch", "ran")
+        until(lambda: any(".ticket." in name for name in site.launcher.records()))
+        done = site.launcher.run("free", "later")
+        assert (done.returncode, done.stdout.endswith("has left the queue\n")) == (0, True)
+        assert site.wait("later") == 143
+    assert not (site.home / "ran").exists()
+
+
+def test_a_terminal_that_is_closed_takes_nothing_along(site: Site) -> None:
+    """The hang-up of the terminal where it was detached does not reach the job."""
+    os.mkfifo(site.home / "go")
+    shell = pexpect.spawn(
+        "bash", ["--norc"], env=site.launcher.environment, cwd=site.home, encoding="utf-8"
+    )
+    line = f"{site.launcher.script} {' '.join(QUIET)} --name stays -- sh -c 'read line <go; exit 3'"
+    shell.sendline(line)
+    shell.expect("\r\nstays\r\n")
+    launcher = site.past()["stays"]["launcher"][0]
+    assert os.getsid(launcher) == launcher
+    shell.close(force=True)
+    wait_for_end(shell.pid)
+    site.end("go")
+    assert site.wait("stays") == 3
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+def test_a_tmux_that_is_killed_takes_nothing_along(site: Site) -> None:
+    """A job that was detached in a tmux outlives its server."""
+    site.home.joinpath("run").write_text(
+        f"{site.launcher.script} {' '.join(QUIET)} --name stays -- sh -c 'read x <go; exit 3'\n"
+        "echo >told; sleep 60\n"
+    )
+    for name in ("go", "told"):
+        os.mkfifo(site.home / name)
+    tmux = ["tmux", "-S", "tmux.socket"]
+    options = {"env": site.launcher.environment, "cwd": site.home}
+    subprocess.run([*tmux, "new-session", "-d", "sh", "run"], check=True, **options)
+    (site.home / "told").read_text()
+    subprocess.run([*tmux, "kill-server"], check=True, **options)
+    site.end("go")
+    assert site.wait("stays") == 3
+
+
+def test_a_command_that_is_interrupted_detaches_nothing(site: Site) -> None:
+    """If nobody waits for its name any more, the launch ends before its job starts."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    told = json.dumps(["0a0a0a0a0a0a", str(site.home / "log"), None, write_end, None])
+    environment = site.launcher.environment | {"GPULAUNCH_DETACHED": told}
+    done = site.launcher.run(
+        *QUIET, "--", "touch", "ran", env=environment, pass_fds=(write_end,), cwd=site.home
+    )
+    os.close(write_end)
+    error = complaint("the launch that was to be detached was given up: broken pipe")
+    assert (done.returncode, done.stderr) == (125, error)
+    assert not (site.home / "ran").exists()
+
+
+def test_logs(site: Site) -> None:
+    """All of it, the last lines, or nothing of a launch that was not detached."""
+    site.detach("--name", "a", "--", "sh", "-c", "printf '1\\n2\\n3\\n4'")
+    assert site.wait("a") == 0
+    key = site.past()["a"]["key"]
+    assert [site.logs("a", "-n", n) for n in "0129"] == ["", "4", "3\n4", "1\n2\n3\n4"]
+    assert (site.logs("a"), site.logs(key)) == ("1\n2\n3\n4", "1\n2\n3\n4")
+    site.launcher.run(*DGX, "--name", "b", "--", "true")
+    done = site.launcher.run("logs", "b")
+    error = complaint("b is not detached: its output went where it was started")
+    assert (done.returncode, done.stderr) == (2, error)
+    done = site.launcher.run("logs", "c")
+    error = complaint("no launch of yours is called 'c'", "'gpulaunch history' lists them")
+    assert (done.returncode, done.stderr) == (2, error)
+
+
+@contextmanager
+def following(site: Site, name: str) -> Iterator[subprocess.Popen[str]]:
+    """Follow a job's output, of which the first line has come."""
+    process = site.launcher.start("logs", "-f", name)
+    assert process.stdout.readline().startswith("begun")
+    yield process
+    process.stdout.close()
+    process.stderr.close()
+
+
+def test_logs_are_followed_to_the_end(site: Site) -> None:
+    """The follower prints what comes, and says how the job has ended when all is printed."""
+    site.held("a", end="seq 30000; exit 3")
+    with following(site, "a") as follower:
+        site.end("a")
+        printed, said = follower.communicate()
+    assert printed == "got word\n" + "".join(f"{n}\n" for n in range(1, 30001))
+    assert (follower.returncode, said) == (0, "gpulaunch: info: a has ended with 3\n")
+    ended = site.launcher.run("logs", "-f", "-n1", "a")
+    assert (ended.stdout, ended.stderr) == ("30000\n", said)
+
+
+def test_a_follower_that_is_interrupted_leaves_the_job_alone(site: Site) -> None:
+    """Ctrl-C ends the follower only."""
+    site.held("a")
+    with following(site, "a") as follower:
+        follower.send_signal(signal.SIGINT)
+        assert follower.wait() == -signal.SIGINT
+    site.end("a")
+    assert site.wait("a") == 3
+
+
+def test_a_launcher_that_is_killed(site: Site) -> None:
+    """The job's output goes on and is followed; the exit status is said to be unknown, once known.
+
+    Its lease is over with the job.
+    """
+    site.held("a")
+    os.kill(site.begun("a")["launcher"][0], signal.SIGKILL)
+    with following(site, "a") as follower:
+        waiting = site.launcher.start("wait", "a")
+        site.end("a")
+        printed, said = follower.communicate()
+    unknown = "a: its launcher was killed, so nobody knows how the job has ended"
+    assert (printed, said) == ("got word\n", f"gpulaunch: warning: {unknown}\n")
+    assert (waiting.communicate(), waiting.returncode) == (("", complaint(unknown)), 125)
+    until(lambda: site.launcher.records() == [])
+
+
+def test_a_launcher_that_is_killed_while_it_tidies_up(site: Site) -> None:
+    """The exit status is in the history from the job's end on."""
+    site.held("a", end="sleep 60 & exit 3")
+    launcher = site.begun("a")["launcher"][0]
+    site.end("a")
+    until(lambda: "exit_status" in site.past()["a"])
+    os.kill(launcher, signal.SIGKILL)
+    assert site.wait("a") == 3
+    assert site.launcher.run("free", site.past()["a"]["id"]).returncode == 0
+
+
+def test_another_process_with_the_launchers_number_is_not_taken_for_it(site: Site) -> None:
+    """Who reads the history compares the start time too, and the boot."""
+    site.detach("--name", "a", "--", "true")
+    assert site.wait("a") == 0
+    (path,) = site.home.glob(".local/state/gpulaunch/history/*")
+    line = json.loads(path.read_text())
+    del line["exit_status"]
+    line["launcher"][0] = os.getpid()
+    path.write_text(json.dumps(line) + "\n")
+    assert site.wait("a") == 125
+    path.write_text(json.dumps(line | {"boot_id": "earlier"}) + "\n")
+    done = site.launcher.run("wait", "a")
+    error = "a: it ran before this machine was started, or on another machine"
+    assert (done.returncode, done.stderr) == (125, complaint(error))
+
+
+def test_wait_ends_as_the_first_job_that_failed(site: Site) -> None:
+    """Of several jobs it is the first exit status in their order that is not 0."""
+    for name, status in (("a", 0), ("b", 4), ("c", 5)):
+        site.detach("--name", name, "--", "sh", "-c", f"exit {status}")
+    assert [site.wait("a"), site.wait("a", "b", "c"), site.wait("c", "b")] == [0, 4, 5]
+
+
+def test_after(site: Site) -> None:
+    """A launch begins after others; not if one of them has failed, unless any end will do."""
+    site.held("a")
+    for name, after in (("b", "a:any"), ("c", "a"), ("d", "b,a:any"), ("e", "c:any")):
+        site.detach("--name", name, "--after", after, "--", "sh", "-c", f"echo {name} >>order")
+    site.end("a")
+    assert [site.wait(name) for name in "abcde"] == [3, 0, 125, 0, 0]
+    assert sorted((site.home / "order").read_text().split()) == ["b", "d", "e"]
+    assert site.logs("b") == ""
+    assert site.logs("c") == complaint(
+        "not run: a has ended with 3", "--after a:any runs a job however a ends"
+    )
+    done = site.launcher.run(*DGX, "--after", "b,d", "--", "echo", "now")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "now\n", "")
+
+
+def test_after_a_launcher_that_was_killed(site: Site) -> None:
+    """With :any it begins when that one's job has ended, not when the launcher was killed."""
+    site.held("a", end="echo a >>order")
+    os.kill(site.begun("a")["launcher"][0], signal.SIGKILL)
+    site.detach("--name", "b", "--after", "a:any", "--", "sh", "-c", "echo b >>order")
+    site.detach("--name", "c", "--after", "a", "--", "sh", "-c", "echo c >>order")
+    site.end("a")
+    assert [site.wait("b"), site.wait("c")] == [0, 125]
+    assert (site.home / "order").read_text() == "a\nb\n"
+
+
+def test_a_launch_that_comes_after_another_can_be_freed(site: Site) -> None:
+    """It has no place in the queue yet, and ends with 143."""
+    site.held("a")
+    site.detach("--name", "b", "--after", "a", "--", "touch", "ran")
+    done = site.launcher.run("free", "b")
+    assert (done.returncode, done.stdout) == (0, "b has been ended before it was in the queue\n")
+    assert site.wait("b") == 143
+    site.end("a")
+    assert site.wait("a") == 3
+
+
+def test_notify(site: Site) -> None:
+    """The command hears of start and end, with lease, GPUs, exit status and duration; by itself."""
+    os.mkfifo(site.home / "heard")
+    script = "env | grep ^GPULAUNCH_ | sort | tr '\\n' ' ' >heard"
+    job = ("--name", "a", "-n", "2", "--", "sh", "-c", "exit $STATUS")
+    for status, event in (("3", "failure"), ("0", "end")):
+        environment = site.launcher.environment | {"STATUS": status}
+        options = {"env": environment, "cwd": site.home}
+        running = site.launcher.start(*DGX, "--notify", script, *job, **options)
+        heard = [
+            dict(re.findall(r"GPULAUNCH_(\w+)=(\S*)", (site.home / "heard").read_text()))
+            for _ in range(2)
+        ]
+        assert running.wait() == int(status)
+        heard.sort(key=len)
+        for one in heard:
+            del one["STATE_DIR"]
+        begin, end = heard
+        lease = begin["EVENT_LEASE"]
+        about = {"EVENT_NAME": "a", "EVENT_LEASE": lease, "EVENT_GPUS": "0,3"}
+        assert begin == about | {"EVENT": "start"}
+        ended = {"EVENT": event, "EVENT_EXIT_STATUS": status, "EVENT_DURATION_S": "0"}
+        assert end == about | ended
+
+
+def test_a_notification_that_hangs_holds_nothing(site: Site) -> None:
+    """The launch ends, its GPUs are free and its pipes closed, while the command still runs."""
+    os.mkfifo(site.home / "heard")
+    script = "trap '' HUP INT; echo $$ >heard; exec sleep 1000"
+    options = ("--notify", script, "--", "echo", "done")
+    running = site.launcher.start(*DGX, *options, cwd=site.home)
+    pids = []
+    while len(pids) < 2:  # start and end may come in one
+        pids += map(int, (site.home / "heard").read_text().split())
+    assert (running.communicate(), running.returncode) == (("done\n", ""), 0)
+    assert site.launcher.records() == []
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_notify_of_a_launch_that_never_starts(site: Site) -> None:
+    """A detached launch tells that it has failed; one that is refused at once does not."""
+    site.held("a")
+    script = "echo $GPULAUNCH_EVENT $GPULAUNCH_EVENT_EXIT_STATUS >>heard"
+    site.detach("--name", "b", "--after", "a", "--notify", script, "--", "true")
+    refused = site.launcher.run(*DGX, "-n", "9", "--notify", script, "--", "true", cwd=site.home)
+    site.end("a")
+    until((site.home / "heard").exists)
+    until(lambda: (site.home / "heard").read_text().endswith("\n"))
+    assert (refused.returncode, (site.home / "heard").read_text()) == (2, "failure 125\n")
+
+
+@pytest.mark.skipif(
+    shutil.which("dtach") is None or shutil.which("script") is None, reason="needs dtach and script"
+)
+class TestTerminal:
+    """Jobs with a terminal that can be attached to."""
+
+    def attach(self, site: Site, name: str) -> pexpect.spawn:
+        """Attach to a job."""
+        return pexpect.spawn(
+            site.launcher.script,
+            ["attach", name],
+            env=site.launcher.environment | {"TERM": "xterm"},
+            encoding="utf-8",
+            timeout=30,
+        )
+
+    def start(self, site: Site) -> None:
+        """Detach a job that reads its terminal."""
+        script = 'echo "begun $SHELL"; test -t 0 && read a && echo "got $a"; exit 3'
+        site.detach("--terminal", "--name", "a", "--", "sh", "-c", script)
+        site.begun("a")
+
+    def test_attach_and_leave(self, site: Site) -> None:
+        r"""Ctrl-\ leaves the job, who comes back may type, and the log has it all."""
+        site.launcher.environment["SHELL"] = "/bin/of-the-user"
+        self.start(site)
+        first = self.attach(site, "a")
+        first.expect(re.escape(r"Ctrl-\ leaves a to itself"))
+        first.expect(re.escape("\x1b[H\x1b[J"))
+        first.send("\x1c")
+        first.expect("detached")
+        second = self.attach(site, "a")
+        second.expect(re.escape("\x1b[H\x1b[J"))
+        second.send("hello\r")
+        second.expect("got hello")
+        second.expect("a has ended with 3")
+        assert site.wait("a") == 3
+        log = site.launcher.run("logs", "-f", "a")
+        assert "begun /bin/of-the-user\nhello\ngot hello\n" in log.stdout
+        assert log.stderr == "gpulaunch: info: a has ended with 3\n"
+
+    def test_a_terminal_that_is_killed(self, site: Site) -> None:
+        """Without dtach the job goes on, with its output in the log, and cannot be attached to."""
+        os.mkfifo(site.home / "go")
+        script = "echo begun; read line <go; echo $line; exit 3"
+        site.detach("--terminal", "--name", "a", "--", "sh", "-c", script)
+        pid = site.begun("a")["launcher"][0]
+        while Path(f"/proc/{pid}/comm").read_text() != "dtach\n":
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(pid, signal.SIGKILL)
+        wait_for_end(pid)
+        done = site.launcher.run("attach", "a")
+        hint = "'gpulaunch logs -f a' follows its output"
+        error = complaint("a: the program that held its terminal is gone", hint)
+        assert (done.returncode, done.stderr) == (125, error)
+        (site.home / "go").write_text("over\n")
+        assert site.wait("a") == 3
+        until(lambda: "over" in site.logs("a"))
+
+    def test_free(self, site: Site) -> None:
+        """A job with a terminal is freed as any other."""
+        self.start(site)
+        assert site.launcher.run("free", "a").returncode == 0
+        assert site.wait("a") == 143
+
+
+def test_attach_without_a_terminal(site: Site) -> None:
+    """One line says what is missing."""
+    site.held("a")
+    done = site.launcher.run("attach", "a")
+    how = "-d --terminal gives a job one" + (
+        "" if shutil.which("dtach") else ", with dtach installed"
+    )
+    error = complaint(f"a has no terminal: {how}", "'gpulaunch logs -f a' follows its output")
+    assert (done.returncode, done.stderr) == (2, error)
+    site.end("a")
+    assert site.wait("a") == 3
+    done = site.launcher.run("attach", "a")
+    error = complaint("a has ended with 3", "'gpulaunch logs a' follows its output")
+    assert (done.returncode, done.stderr) == (2, error)
+
+
+def test_without_dtach_a_terminal_that_is_asked_for_is_refused(site: Site) -> None:
+    """The option is an error then; the setting for all launches is passed over."""
+    programs = site.home / "programs"
+    programs.mkdir()
+    for name in ("sh", "true"):
+        (programs / name).symlink_to(shutil.which(name))
+    environment = site.launcher.environment | {"PATH": str(programs)}
+    done = site.launcher.run(*QUIET, "--terminal", "--", "true", env=environment)
+    error = complaint("--terminal: dtach and script are not installed")
+    assert (done.returncode, done.stderr) == (125, error)
+    site.detach("--name", "a", "--", "true", env=environment | {"GPULAUNCH_TERMINAL": "true"})
+    assert site.wait("a") == 0
