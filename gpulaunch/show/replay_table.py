@@ -28,7 +28,6 @@ def replays_table(document: Document) -> Group:
 
 def _table(rows: Rows) -> Table:
     table = make_table(*rows.columns, right=rows.columns[1:])
-    table.columns[-1].min_width = None  # its figures are short
     for row in rows.rows:
         table.add_row(*row)
     return table

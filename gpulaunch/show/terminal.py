@@ -1,18 +1,18 @@
 """The door to rich: tables and text for a terminal. Only this file imports it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.control import Control
 from rich.segment import ControlType
-from rich.table import Table
 from rich.text import Text
 
 from gpulaunch.errors import printable
-from gpulaunch.typing import Literal, TextIO
+from gpulaunch.typing import TextIO
 
 __all__ = [
+    "Cell",
     "Fitted",
     "Group",
     "ProgressLine",
@@ -26,6 +26,8 @@ __all__ = [
 ]
 
 _LEAST = 14  # columns of the last column, below which the others have to give way
+_LEAST_PROSE = 20  # the same if it wraps
+_GAP = 2  # columns between two
 _UNCUT = 4096  # columns: a pipe has no edge to fit into
 _BAR = 24  # columns of a progress bar
 
@@ -43,21 +45,149 @@ def draw(table: RenderableType, stream: TextIO | None) -> None:
         ).print(table, crop=False)
 
 
-def make_table(*columns: str, right: Sequence[str] = ()) -> Table:
-    """Return a table in which only the last column shrinks when the terminal is narrow."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        justify: Literal["left", "right"] = "right" if column in right else "left"
-        last = column == columns[-1]
-        overflow: Literal["fold", "ellipsis"] = "fold" if last else "ellipsis"
-        table.add_column(
-            column,
-            justify=justify,
-            no_wrap=not last,
-            overflow=overflow,
-            min_width=_LEAST if last else None,
+Cell = str | Text | tuple[str, str]
+"""A cell of a table; of two texts the second is shorter, for a narrow terminal."""
+
+
+class Table:
+    """A table of which nothing is cut without a word where the terminal is narrow.
+
+    Until it fits, cells take their shorter texts, and the columns of `leave` go, in that order; a
+    line below names them. They go until 20 columns are left for a last column that wraps, or 14 for
+    one that is cut with an ellipsis. If all that is not enough, each row becomes several lines, one
+    for each cell.
+
+    Args:
+        columns: the headings.
+        right: headings of the columns that are aligned to the right.
+        leave: headings of the columns that may go.
+    """
+
+    def __init__(self, columns: Sequence[str], right: Sequence[str], leave: Sequence[str]) -> None:
+        self._columns, self._right, self._leave = columns, right, leave
+        self._rows: list[tuple[Sequence[Cell], str]] = []
+
+    @property
+    def row_count(self) -> int:
+        """Number of rows."""
+        return len(self._rows)
+
+    def add_row(self, *cells: Cell, style: str = "") -> None:
+        """Add a row of cells, one for each column; a single one is a heading across all columns."""
+        self._rows.append((cells, style))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines, as rich asks for them when it prints."""
+        yield from (
+            line for _, line in self.lines(console, options.max_width, plain=options.ascii_only)
         )
-    return table
+
+    def lines(
+        self, console: Console, width: int, *, plain: bool = False
+    ) -> list[tuple[int | None, Text]]:
+        """Return the lines, each with the number of its row; None for lines beside the rows.
+
+        Args:
+            console: the terminal.
+            width: its columns.
+            plain: draw with ASCII only.
+        """
+        shown, gone = list(range(len(self._columns))), []
+        texts = self._texts(0)
+        if self._width(texts, shown, whole=True) > width:
+            short = self._texts(-1)
+            for name in self._leave:
+                if self._width(short, shown) <= width:
+                    break
+                column = self._columns.index(name)
+                shown.remove(column)
+                if any(row[column].plain for row in short if len(row) > 1):
+                    gone.append(name)
+            if self._width(short, shown) > width:
+                return list(self._blocks(texts))
+            texts = short
+        note = [(None, Text(f"no room for: {', '.join(gone)}", "dim"))] if gone else []
+        return [*self._grid(texts, shown, console, width, plain=plain), *note]
+
+    def _texts(self, which: int) -> list[list[Text]]:
+        """Return the cells as texts: of two the first (0) or the shorter one (-1)."""
+        return [[_text(cell, which) for cell in cells] for cells, _ in self._rows]
+
+    def _width(self, rows: "Rows", shown: Sequence[int], *, whole: bool = False) -> int:
+        """Return the columns of the terminal that these columns of the table need.
+
+        Args:
+            rows: the cells.
+            shown: places of the columns.
+            whole: the last one is to be shown as it is, not wrapped or cut.
+        """
+        widths = [self._natural(rows, column) for column in shown]
+        if not whole:
+            cuts = any(row[shown[-1]].no_wrap for row in rows if len(row) > 1)
+            widths[-1] = min(widths[-1], _LEAST if cuts else _LEAST_PROSE)
+        return sum(widths) + _GAP * len(shown[1:])
+
+    def _natural(self, rows: "Rows", column: int) -> int:
+        cells = [cell_len(self._columns[column])]
+        for row in rows:
+            if len(row) > 1:
+                cells += map(cell_len, row[column].plain.split("\n"))
+        return max(cells)
+
+    def _grid(
+        self, rows: "Rows", shown: Sequence[int], console: Console, width: int, *, plain: bool
+    ) -> Iterator[tuple[int | None, Text]]:
+        widths = [self._natural(rows, column) for column in shown]
+        widths[-1] = min(widths[-1], width - sum(widths[:-1]) - _GAP * len(widths[1:]))
+        yield (
+            None,
+            self._line([Text(self._columns[column]) for column in shown], shown, widths, "bold"),
+        )
+        yield None, Text(("-" if plain else "─") * (sum(widths) + _GAP * len(widths[1:])))
+        for number, (row, (_, style)) in enumerate(zip(rows, self._rows, strict=True)):
+            if len(row) == 1:
+                yield None, row[0]
+                continue
+            last = row[shown[-1]]
+            wrapped = last.wrap(console, widths[-1], overflow=last.overflow or "fold") or [Text()]
+            cells = [row[column] for column in shown[:-1]]
+            for part in wrapped:
+                yield number, self._line([*cells, part], shown, widths, style)
+                cells = [Text()] * len(cells)
+
+    def _line(
+        self, cells: Sequence[Text], shown: Sequence[int], widths: Sequence[int], style: str
+    ) -> Text:
+        line = Text(style=style, no_wrap=True)
+        for cell, column, wide in zip(cells, shown, widths, strict=True):
+            blanks = " " * (wide - cell.cell_len)
+            before, after = (blanks, "") if self._columns[column] in self._right else ("", blanks)
+            line.append(" " * _GAP if column != shown[0] else "").append(before)
+            line.append_text(cell).append(after)
+        line.rstrip()
+        return line
+
+    def _blocks(self, rows: "Rows") -> Iterator[tuple[int | None, Text]]:
+        """Yield each row as lines, one for each cell, with an empty line between rows."""
+        for number, (row, (_, style)) in enumerate(zip(rows, self._rows, strict=True)):
+            if number:
+                yield None, Text()
+            for name, cell in zip(self._columns, row, strict=False):
+                if cell.plain:
+                    title = Text(f"{name}: " if name and len(row) > 1 else "", "dim")
+                    yield number, Text.assemble(title, cell, style=style)
+
+
+Rows = Sequence[Sequence[Text]]
+
+
+def _text(cell: Cell, which: int) -> Text:
+    return cell if isinstance(cell, Text) else Text(cell if isinstance(cell, str) else cell[which])
+
+
+def make_table(*columns: str, right: Sequence[str] = (), leave: Sequence[str] = ()) -> Table:
+    """Return a table that gives way on a narrow terminal; Table says how."""
+    return Table(columns, right, leave)
 
 
 def cut(text: str) -> Text:

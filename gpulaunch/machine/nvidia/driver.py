@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
-from gpulaunch.machine.driver import Build, FaultWatch, Finding, Health, OutsideUse
+from gpulaunch.machine.driver import Build, FaultWatch, Finding, Health, Load, OutsideUse
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import roster
 
@@ -38,6 +38,13 @@ def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
     from gpulaunch.machine.nvidia import health
 
     return health.read_health(gpus)
+
+
+def read_load(gpus: Iterable[Gpu]) -> tuple[Load, ...]:
+    """Return utilization, memory, power and temperature."""
+    from gpulaunch.machine.nvidia import load
+
+    return load.read_load(gpus)
 
 
 def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:

@@ -1,8 +1,8 @@
 """The door to NVML: the driver's answers about this machine's GPUs as plain values.
 
-Only this file imports pynvml. Any single call may be missing in some driver, unsupported on some
-card, fail, or return garbage: its answer is then unknown, and the rest works. Only a GPU that is
-lost, or has no identity, is left out.
+One of the four files that import pynvml. Any single call may be missing in some driver, unsupported
+on some card, fail, or return garbage: its answer is then unknown, and the rest works. Only a GPU
+that is lost, or has no identity, is left out.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -151,7 +151,7 @@ class NvmlDevice:
         self._unanswered = unanswered
         self.index = index
 
-    def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+    def ask(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
         """Call an NVML function; return None if it gives no answer.
 
         Raises:
@@ -186,53 +186,53 @@ class NvmlDevice:
         Raises:
             LostGpuError: the GPU has none, so it cannot be leased.
         """
-        uuid = self._ask(pynvml.nvmlDeviceGetUUID)
+        uuid = self.ask(pynvml.nvmlDeviceGetUUID)
         if not uuid or not uuid.isascii() or not uuid.isprintable():
             raise LostGpuError(f"GPU {self.index} is left out: it has no UUID")
         return str(uuid)
 
     def model(self) -> str | None:
         """Return the product name, or None if unknown."""
-        return self._ask(pynvml.nvmlDeviceGetName) or None
+        return self.ask(pynvml.nvmlDeviceGetName) or None
 
     def memory(self) -> Memory | None:
         """Return the memory, or None if unknown.
 
         The newer call tells the driver's reserve from use; the older one does not.
         """
-        newer = self._ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
+        newer = self.ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
         if newer is not None:
             return Memory(newer.total, newer.used, with_reserve=False)
-        older = self._ask(pynvml.nvmlDeviceGetMemoryInfo)
+        older = self.ask(pynvml.nvmlDeviceGetMemoryInfo)
         return None if older is None else Memory(older.total, older.used, with_reserve=True)
 
     def address(self) -> PciAddress | None:
         """Return the address on the PCI bus, or None if unknown."""
-        return _address(self._ask(pynvml.nvmlDeviceGetPciInfo))
+        return _address(self.ask(pynvml.nvmlDeviceGetPciInfo))
 
     def compute_capability(self) -> str | None:
         """Return the compute capability, such as "7.0", or None if unknown."""
-        found = self._ask(pynvml.nvmlDeviceGetCudaComputeCapability)
+        found = self.ask(pynvml.nvmlDeviceGetCudaComputeCapability)
         return f"{found[0]}.{found[1]}" if found else None
 
     def pcie(self) -> tuple[int, int]:
         """Return the highest generation and number of lanes of GPU and slot; 0 if unknown."""
-        generation = self._ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration)
-        return generation or 0, self._ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth) or 0
+        generation = self.ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration)
+        return generation or 0, self.ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth) or 0
 
     def cpus(self) -> frozenset[int]:
         """Return the CPUs next to the GPU."""
-        return _bits(self._ask(pynvml.nvmlDeviceGetCpuAffinity, _CPU_WORDS))
+        return _bits(self.ask(pynvml.nvmlDeviceGetCpuAffinity, _CPU_WORDS))
 
     def memory_nodes(self) -> frozenset[int]:
         """Return the NUMA nodes of the host's memory next to the GPU."""
         return _bits(
-            self._ask(pynvml.nvmlDeviceGetMemoryAffinity, 16, pynvml.NVML_AFFINITY_SCOPE_NODE)
+            self.ask(pynvml.nvmlDeviceGetMemoryAffinity, 16, pynvml.NVML_AFFINITY_SCOPE_NODE)
         )
 
     def compute_mode(self) -> str:
         """Return PROHIBITED, EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD, or "" for the default mode."""
-        return _COMPUTE_MODES.get(self._ask(pynvml.nvmlDeviceGetComputeMode), "")
+        return _COMPUTE_MODES.get(self.ask(pynvml.nvmlDeviceGetComputeMode), "")
 
     def nvlinks(self, compute_capability: str | None) -> dict[int, NvlinkEnd]:
         """Return all its NVLinks by number; {} for a card without.
@@ -272,7 +272,7 @@ class NvmlDevice:
                 break
             state = told.get((pynvml.NVML_FI_DEV_NVLINK_GET_STATE, link))
             if not by_field:
-                state = self._ask(pynvml.nvmlDeviceGetNvLinkState, link)
+                state = self.ask(pynvml.nvmlDeviceGetNvLinkState, link)
             if state is not None:
                 found[link] = state
         return found
@@ -282,7 +282,7 @@ class NvmlDevice:
         asked = list(_FIELDS_OF_ALL)
         if asks_by_field(compute_capability):
             asked += _FIELDS_OF_LINKS
-        values = self._ask(pynvml.nvmlDeviceGetFieldValues, asked)
+        values = self.ask(pynvml.nvmlDeviceGetFieldValues, asked)
         return {
             key: int(value.value.uiVal)
             for key, value in zip(asked, values or (), strict=False)
@@ -294,12 +294,12 @@ class NvmlDevice:
     ) -> NvlinkEnd:
         version = version_by_capability(compute_capability)
         if version is None:
-            version = version_by_number(self._ask(pynvml.nvmlDeviceGetNvLinkVersion, link))
-        kind = self._ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, link)
+            version = version_by_number(self.ask(pynvml.nvmlDeviceGetNvLinkVersion, link))
+        kind = self.ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, link)
         remote = _NVLINK_ENDS.get(kind, "")
         pci = None
         if remote not in ("switch", "cpu"):
-            pci = self._ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, link)
+            pci = self.ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, link)
         common = told.get((pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0), 0)
         speed = told.get((pynvml.NVML_FI_DEV_NVLINK_GET_SPEED, link), common)
         return NvlinkEnd(
@@ -312,13 +312,11 @@ class NvmlDevice:
 
     def path_to(self, other: "NvmlDevice") -> PathType:
         """Return the path type between two cards over PCIe; the farthest if it is unknown."""
-        return _PATHS.get(
-            self._ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, other.handle), "SYS"
-        )
+        return _PATHS.get(self.ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, other.handle), "SYS")
 
     def reads_from(self, other: "NvmlDevice") -> bool | None:
         """Return whether this card can read the other's memory directly; None if unknown."""
-        status = self._ask(pynvml.nvmlDeviceGetP2PStatus, other.handle, _P2P_READ)
+        status = self.ask(pynvml.nvmlDeviceGetP2PStatus, other.handle, _P2P_READ)
         return None if status is None else status == pynvml.NVML_P2P_STATUS_OK
 
     def in_mig_mode(self) -> bool:
@@ -346,7 +344,7 @@ class NvmlDevice:
         _, _, profile = (self.model() or "").partition(" MIG ")
         if profile:
             return profile
-        parts = self._ask(pynvml.nvmlDeviceGetAttributes_v2)
+        parts = self.ask(pynvml.nvmlDeviceGetAttributes_v2)
         if not parts:
             return "unknown"
         from gpulaunch.machine.mig_profile import mig_profile_name  # late: few cards need it
@@ -365,7 +363,7 @@ class NvmlDevice:
     def memory_by_pid(self, kind: str) -> dict[int, int]:
         """Return the bytes of this GPU that each process of a kind holds, 0 if unknown."""
         for function in _PROCESSES[kind]:
-            processes = self._ask(function)
+            processes = self.ask(function)
             if processes is not None:
                 return {process.pid: process.usedGpuMemory or 0 for process in processes}
         return {}
