@@ -68,7 +68,6 @@ class Load(Record):
         utilization_percentage: part of the last moment, 0-100, in which any kernel ran.
         memory_utilization_percentage: part of it, 0-100, in which memory was read or written.
         memory_used_bytes: memory in use.
-        memory_total_bytes: all of its memory.
         power_w: power that it draws.
         power_limit_w: power that it may draw.
         temperature_c: its temperature, degrees Celsius.
@@ -78,7 +77,6 @@ class Load(Record):
     utilization_percentage: int | None = None
     memory_utilization_percentage: int | None = None
     memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
     power_w: float | None = None
     power_limit_w: float | None = None
     temperature_c: int | None = None

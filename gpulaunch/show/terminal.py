@@ -14,9 +14,9 @@ from gpulaunch.typing import TextIO
 __all__ = [
     "Cell",
     "Fitted",
+    "Grid",
     "Group",
     "ProgressLine",
-    "Table",
     "Text",
     "bar",
     "cut",
@@ -49,7 +49,7 @@ Cell = str | Text | tuple[str, str]
 """A cell of a table; of two texts the second is shorter, for a narrow terminal."""
 
 
-class Table:
+class Grid:
     """A table of which nothing is cut without a word where the terminal is narrow.
 
     Until it fits, cells take their shorter texts, and the columns of `leave` go, in that order; a
@@ -113,7 +113,7 @@ class Table:
         """Return the cells as texts: of two the first (0) or the shorter one (-1)."""
         return [[_text(cell, which) for cell in cells] for cells, _ in self._rows]
 
-    def _width(self, rows: "Rows", shown: Sequence[int], *, whole: bool = False) -> int:
+    def _width(self, rows: "_Rows", shown: Sequence[int], *, whole: bool = False) -> int:
         """Return the columns of the terminal that these columns of the table need.
 
         Args:
@@ -127,7 +127,7 @@ class Table:
             widths[-1] = min(widths[-1], _LEAST if cuts else _LEAST_PROSE)
         return sum(widths) + _GAP * len(shown[1:])
 
-    def _natural(self, rows: "Rows", column: int) -> int:
+    def _natural(self, rows: "_Rows", column: int) -> int:
         cells = [cell_len(self._columns[column])]
         for row in rows:
             if len(row) > 1:
@@ -135,7 +135,7 @@ class Table:
         return max(cells)
 
     def _grid(
-        self, rows: "Rows", shown: Sequence[int], console: Console, width: int, *, plain: bool
+        self, rows: "_Rows", shown: Sequence[int], console: Console, width: int, *, plain: bool
     ) -> Iterator[tuple[int | None, Text]]:
         widths = [self._natural(rows, column) for column in shown]
         widths[-1] = min(widths[-1], width - sum(widths[:-1]) - _GAP * len(widths[1:]))
@@ -167,7 +167,7 @@ class Table:
         line.rstrip()
         return line
 
-    def _blocks(self, rows: "Rows") -> Iterator[tuple[int | None, Text]]:
+    def _blocks(self, rows: "_Rows") -> Iterator[tuple[int | None, Text]]:
         """Yield each row as lines, one for each cell, with an empty line between rows."""
         for number, (row, (_, style)) in enumerate(zip(rows, self._rows, strict=True)):
             if number:
@@ -178,16 +178,16 @@ class Table:
                     yield number, Text.assemble(title, cell, style=style)
 
 
-Rows = Sequence[Sequence[Text]]
+_Rows = Sequence[Sequence[Text]]
 
 
 def _text(cell: Cell, which: int) -> Text:
     return cell if isinstance(cell, Text) else Text(cell if isinstance(cell, str) else cell[which])
 
 
-def make_table(*columns: str, right: Sequence[str] = (), leave: Sequence[str] = ()) -> Table:
+def make_table(*columns: str, right: Sequence[str] = (), leave: Sequence[str] = ()) -> Grid:
     """Return a table that gives way on a narrow terminal; Table says how."""
-    return Table(columns, right, leave)
+    return Grid(columns, right, leave)
 
 
 def cut(text: str) -> Text:

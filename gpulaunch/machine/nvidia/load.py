@@ -32,7 +32,6 @@ def _read_one(gpu: Gpu) -> Load:
             utilization_percentage=busy.gpu_percentage if busy else None,
             memory_utilization_percentage=busy.memory_percentage if busy else None,
             memory_used_bytes=memory.used if memory else None,
-            memory_total_bytes=memory.total if memory else None,
             power_w=read_power_w(card.ask),
             power_limit_w=read_power_limit_w(card.ask),
             temperature_c=read_temperature_c(card.ask),
