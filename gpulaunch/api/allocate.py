@@ -239,11 +239,11 @@ def _allocate(
         launch = replace(launch, container=container.launch(launch.machine, settings))
     # Nothing ends a program that runs too long, so its lease promises nothing.
     endless = replace(launch.request, ends_within_s=None)
-    launch = replace(launch, time_limit_s=None, request=endless)
+    launch = replace(launch, time_limit_s=None, request=endless, idle_after_s=None)
     if launch.mps:
         launch = replace(launch, mps=replace(launch.mps, may_fork=False))
     table = open_table_of(launch, _log.warning)
-    callbacks = Callbacks(_log.warning, _log_waiting, _log_first, _log_minute, given_up)
+    callbacks = Callbacks(_log.warning, _log_waiting, _log_first, _log_minute, given_up=given_up)
     held = acquire(launch, table, callbacks, lambda *_: ThisProcess())
     if isinstance(held, Acquired):
         if held.grant.exclusive_reason:

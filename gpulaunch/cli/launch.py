@@ -85,7 +85,9 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
 
     listener = _Reporter(given, launch)
     try:
-        callbacks = Callbacks(tell, listener.waiting, listener.first, listener.minute)
+        callbacks = Callbacks(
+            tell, listener.waiting, listener.first, listener.minute, idle=listener.idle
+        )
         outcome = run(launch, callbacks, listener.granted, listener.over)
     except GpulaunchError as problem:
         listener.ended(problem.exit_status)
@@ -164,6 +166,11 @@ class _Reporter:
         if self._history:
             self._history.granted(acquired)
         return self._recorder.begin(acquired) if self._recorder else {}
+
+    def idle(self, seconds: float) -> None:
+        """Tell the owner that the GPUs have done nothing for a while."""
+        if self._talks:
+            say("warning", f"the GPUs of this job have been idle for {_duration(seconds)}")
 
     def over(self, status: int) -> None:
         """Record the end of the job, whose GPUs are still leased."""

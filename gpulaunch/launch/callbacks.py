@@ -6,6 +6,10 @@ from gpulaunch.leases.table import Snapshot
 from gpulaunch.records import Record
 
 
+def _nothing(_: float) -> None:
+    """Tell nobody."""
+
+
 class Callbacks(Record):
     """Functions that a launch calls on its way; none may raise.
 
@@ -17,6 +21,8 @@ class Callbacks(Record):
             the seconds of waiting.
         minute: called once a minute with the seconds of waiting, and a function that returns the
             launch's place in the queue.
+        idle: called from another thread with the seconds for which its GPUs have done nothing, once
+            each time that this is long enough to be told.
         given_up: descriptor that is readable once the launch is not wanted any more, or None.
     """
 
@@ -24,4 +30,5 @@ class Callbacks(Record):
     waiting: Callable[[str, Snapshot], None]
     first: Callable[[str, float], None]
     minute: Callable[[float, Callable[[], int]], None]
+    idle: Callable[[float], None] = _nothing
     given_up: int | None = None

@@ -54,6 +54,9 @@ class Launch(Record):
             settings.VISIBLE.
         core: number of the CPU to run on, by a map of ranks; None for no such.
         in_history: whether the history gets a line of it.
+        idle_after_s: seconds after which its owner is told that its GPUs do nothing; None if nobody
+            watches them.
+        idle_limit_s: seconds of that after which the job is ended; None for never.
     """
 
     command: tuple[str, ...]
@@ -78,3 +81,5 @@ class Launch(Record):
     visible: str = "all"
     core: int | None = None
     in_history: bool = True
+    idle_after_s: float | None = None
+    idle_limit_s: float | None = None

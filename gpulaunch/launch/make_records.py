@@ -58,6 +58,7 @@ def make_lease(launch: Launch, grant: Grant, lease_id: str, job: Process) -> Lea
         ends_within_s=launch.request.ends_within_s,
         ends_with_launcher=ends_with_launcher(launch.container),
         engine_job=_engine_job_of(launch, grant),
+        watches_use=launch.idle_after_s is not None and launch.machine.key is None,
     )
 
 

@@ -10,6 +10,7 @@ from gpulaunch.launch.launch import Launch, Patience
 from gpulaunch.launch.request_from_settings import request_of
 from gpulaunch.launch.settings import Settings
 from gpulaunch.launch.surroundings import Surroundings, is_private, read_surroundings
+from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.machine.catalog import load_measurements
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.topology import counts_as_cuda
@@ -90,6 +91,8 @@ def read_launch(
         or (around.engine.visible if around.engine else "all"),
         core=around.engine.core if around.engine else None,
         in_history=settings.get("history").value is not False,
+        idle_after_s=_value_or(settings.get("idle_after").value, IDLE_AFTER_S),
+        idle_limit_s=settings.get("idle_limit").value,
     )
 
 

@@ -21,7 +21,8 @@ from gpulaunch.process.system import seconds_since_boot
 from gpulaunch.records import Record
 from gpulaunch.typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # few launches share
+if TYPE_CHECKING:  # few launches need these
+    from gpulaunch.launch.idle_watch import IdleWatch
     from gpulaunch.leases.share import Share
 
 _WORTH_A_QUESTION_S = 1.0
@@ -73,6 +74,7 @@ def run(
             callbacks.warn(f"not shared: {acquired.grant.exclusive_reason}")
         keeper.start(acquired.lease, granted_gpus(launch, acquired.grant), variables)
         watch = watch_faults(launch.machine, granted_gpus(launch, acquired.grant))
+        idle_watch = _watch_idleness(launch, acquired, callbacks)
         status = keeper.wait(launch.time_limit_s)
         in_time = status is not None
         if status is None:
@@ -81,10 +83,25 @@ def run(
         for line in watch.told(failed=status != 0) if watch else ():
             table.warn(line)
         _tell_of_overlaps(launch, table, acquired.lease)
+    if idle_watch and idle_watch.limit_is_over:
+        raise TimedOutError("the job was ended, as the setting idle_limit asks: its GPUs were idle")
     if not in_time:
         limit = format_duration(launch.time_limit_s or 0)
         raise TimedOutError(f"the job ran longer than its limit of {limit}")
     return Ended(status)
+
+
+def _watch_idleness(
+    launch: Launch, acquired: Acquired[Keeper], callbacks: Callbacks
+) -> "IdleWatch | None":
+    """Watch the use of the GPUs if they are this machine's own."""
+    if launch.machine.key or launch.idle_after_s is None:
+        return None
+    from gpulaunch.launch.idle_watch import IdleWatch  # late: nothing to watch on described ones
+
+    gpus = granted_gpus(launch, acquired.grant)
+    limits = launch.idle_after_s, launch.idle_limit_s
+    return IdleWatch(launch.machine, gpus, acquired.record, limits, callbacks.idle)
 
 
 def _tell_of_overlaps(launch: Launch, table: Table, lease: Lease) -> None:

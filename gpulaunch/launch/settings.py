@@ -242,6 +242,8 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "wait": _parse_switch,
     "wait_timeout": _parse_duration,
     "time_limit": _parse_duration,
+    "idle_after": _parse_duration,
+    "idle_limit": _parse_duration,
     "grace": _parse_duration,
     "leftover_timeout": _parse_duration,
     "leftovers": one_of(("keep", "end"), "treatment of left-over processes"),

@@ -29,6 +29,9 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.engine_job import EngineJob
     from gpulaunch.leases.share import Share
 
+IDLE_AFTER_S = 1800.0
+"""Seconds after which a lease whose GPUs do nothing is said to be idle, unless set."""
+
 
 class Lease(Record):
     """The right of a job to use GPUs.
@@ -60,6 +63,9 @@ class Lease(Record):
         ends_with_launcher: whether its container is to be ended when nobody looks after it any
             more, as that of a cancelled CI job.
         engine_job: the job of a cluster engine that it belongs to, or None.
+        watches_use: whether its launcher looks at what the GPUs do, and sets the modification time
+            of the record's file whenever they are busy.
+        busy_s: that time, in seconds since 1970. It is not in the record itself.
     """
 
     id: str
@@ -85,6 +91,8 @@ class Lease(Record):
     ends_within_s: float | None = None
     ends_with_launcher: bool = False
     engine_job: "EngineJob | None" = None
+    watches_use: bool = False
+    busy_s: float = 0.0
 
     @property
     def ends_s(self) -> float:
@@ -126,7 +134,7 @@ class Lease(Record):
     def to_document(self) -> dict[str, Any]:
         """Return the document of the record's file."""
         document = as_dict(self)
-        del document["user_id"]
+        del document["user_id"], document["busy_s"]
         document["table"] = as_list(self.table) if self.table else None
         document["launcher"] = as_list(self.launcher)
         document["job"] = as_list(self.job)
@@ -143,7 +151,7 @@ class Lease(Record):
             document["engine_job"] = engine_job_document(self.engine_job)
         else:
             del document["engine_job"]
-        for key in ("time_limit_s", "ends_within_s", "ends_with_launcher"):
+        for key in ("time_limit_s", "ends_within_s", "ends_with_launcher", "watches_use"):
             if document[key] is None or document[key] is False:  # as read without the key
                 del document[key]
         document["version"] = VERSION
@@ -178,11 +186,17 @@ _OTHERS: FieldTable = {
     "ends_within_s": (0.0, float(1 << 53)),
     "ends_with_launcher": bool,
     "engine_job": dict,
+    "watches_use": bool,
 }
 
 
-def parse_lease(document: object, user_id: int) -> Lease:
+def parse_lease(document: object, user_id: int, busy_s: float = 0.0) -> Lease:
     """Return the lease of a document of Lease.to_document, of this version or another.
+
+    Args:
+        document: content of the record.
+        user_id: owner of its file.
+        busy_s: modification time of its file, in seconds since 1970.
 
     Raises:
         FieldError: it is no such document, or needs a later version.
@@ -216,6 +230,8 @@ def parse_lease(document: object, user_id: int) -> Lease:
         engine_job=_parse_engine_job(lease["engine_job"], user_id)
         if "engine_job" in lease
         else None,
+        watches_use=lease.get("watches_use", False),
+        busy_s=busy_s,
     )
 
 

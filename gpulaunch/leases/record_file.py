@@ -118,6 +118,7 @@ class FoundRecord(Record):
         name: name of the file.
         user_id: owner of the file.
         changed_ns: change time of the file, in nanoseconds since 1970.
+        modified_s: modification time of the file, in seconds since 1970.
         content: its contents; empty if it is unlocked and larger than MAX_UNLOCKED_BYTES.
         locked: whether a process holds its lock.
     """
@@ -125,6 +126,7 @@ class FoundRecord(Record):
     name: str
     user_id: int
     changed_ns: int
+    modified_s: float
     content: bytes
     locked: bool
 
@@ -169,7 +171,9 @@ def read_record(directory_fd: int, directory: str, name: str) -> FoundRecord | N
             content = os.read(fd, MAX_RECORD_BYTES + 1)
         elif status.st_size <= MAX_UNLOCKED_BYTES:
             content = os.read(fd, MAX_UNLOCKED_BYTES)
-        return FoundRecord(name, status.st_uid, status.st_ctime_ns, content, locked)
+        return FoundRecord(
+            name, status.st_uid, status.st_ctime_ns, status.st_mtime, content, locked
+        )
     except OSError as problem:
         raise call_failed(f"{directory}/{name}: cannot read this record", problem) from None
     finally:
@@ -291,7 +295,7 @@ def _parse(found: FoundRecord) -> Lease | Ticket:
     document = json.loads(found.content, parse_constant=_refuse_constant)
     is_lease = found.name.startswith(LEASE_PREFIX)
     record = (
-        parse_lease(document, found.user_id)
+        parse_lease(document, found.user_id, found.modified_s)
         if is_lease
         else parse_ticket(document, found.user_id, found.changed_ns)
     )

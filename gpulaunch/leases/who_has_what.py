@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
-from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.idle import idle_since_s
+from gpulaunch.leases.lease import IDLE_AFTER_S, Lease
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.machine.topology import Topology
@@ -36,6 +37,7 @@ def who_has_what(topology: Topology, seen: Snapshot, within: Lease | None) -> li
         gpus = gpus_named(gpu for gpu in topology.gpus if gpu.uuid in uuids)
         jobs = [
             f"{name_job(lease)}{_engine_text(lease)} for {age(lease.started_at, now)}"
+            f"{_idle_text(lease, now.timestamp())}"
             for lease in _first_of_steps(own)
         ]
         lines.append(f"{user_name(user_id)} has {gpus} ({', '.join(_some(jobs))})")
@@ -67,6 +69,14 @@ def _engine_text(lease: Lease) -> str:
     if job is None:
         return ""
     return f" of {printable(job.title)}" + (f", {job.ranks} ranks," if job.ranks > 1 else "")
+
+
+def _idle_text(lease: Lease, now_s: float) -> str:
+    """Return for how long a lease's GPUs have done nothing, if that is long."""
+    since_s = idle_since_s(lease)
+    if since_s is None or now_s - since_s < IDLE_AFTER_S:
+        return ""
+    return f", idle for {format_duration(int(now_s - since_s))}"
 
 
 def _some(texts: Sequence[str], of: str = "") -> list[str]:

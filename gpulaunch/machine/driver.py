@@ -173,6 +173,13 @@ class Driver(Protocol):
             FailedError: the driver is missing or fails.
         """
 
+    def are_busy(self, gpus: Iterable[Gpu]) -> bool:
+        """Return whether one of these GPUs is at work right now, or does not tell.
+
+        Raises:
+            FailedError: the driver is missing or fails.
+        """
+
     def pids_at_work(self, uuids: Iterable[str]) -> dict[int, int]:
         """Return the processes that compute on the GPUs with these UUIDs, as far as visible.
 

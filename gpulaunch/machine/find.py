@@ -167,6 +167,15 @@ def watch_faults(machine: Machine, gpus: "Sequence[Gpu]") -> "FaultWatch | None"
         return None
 
 
+def are_busy(machine: Machine, gpus: "Sequence[Gpu]") -> bool:
+    """Return whether one of some GPUs is at work right now, or does not tell.
+
+    Raises:
+        FailedError: the driver is missing or fails.
+    """
+    return machine.key is not None or load_driver(machine.topology.driver).are_busy(gpus)
+
+
 def find_at_work(machine: Machine, uuids: Collection[str], pids: set[int]) -> set[int]:
     """Return those of the processes that compute on these GPUs.
 

@@ -124,6 +124,16 @@ def iso(seconds: float) -> str:
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{thousandths:03}Z"
 
 
+def name_this_thread(name: str) -> None:
+    """Give this thread a name, as `top -H` shows it.
+
+    Args:
+        name: at most 15 characters.
+    """
+    with suppress(OSError), open("/proc/thread-self/comm", "w") as file:
+        file.write(name)
+
+
 def seconds_since_boot() -> float:
     """Return seconds since boot by a clock that is never set and that goes on in suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

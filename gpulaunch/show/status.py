@@ -6,9 +6,11 @@ from datetime import UTC, datetime, timedelta
 from gpulaunch.containers.life import Standing
 from gpulaunch.errors import printable
 from gpulaunch.leases.holders import LeftOver
+from gpulaunch.leases.idle import idle_since_s
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
+from gpulaunch.process.system import iso
 from gpulaunch.show import Document
 from gpulaunch.typing import TYPE_CHECKING
 
@@ -204,6 +206,7 @@ def _lease_document(
     container = standing.keeper if standing else None
     index_of = {gpu.uuid: gpu.index for gpu in topology.gpus}
     name_of = {gpu.uuid: gpu.name for gpu in topology.gpus}
+    idle_s = idle_since_s(lease)
     return {
         "id": lease.id,
         "user": user,
@@ -221,6 +224,7 @@ def _lease_document(
         "started_at": lease.started_at,
         "time_limit_s": lease.time_limit_s,
         "ends_at": _end_of(lease),
+        "idle_since": None if idle_s is None else iso(idle_s),
         "stopped": stopped,
         "container": container.id if container else None,
         "container_name": container.name if container else None,

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
+from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.leases.who_has_what import age
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Cell
@@ -130,9 +131,11 @@ def starts_cell(ticket: Document, now: datetime) -> tuple[str, str]:
 
 
 def idle_text(lease: Document, now: datetime) -> str:
-    """Return for how long a lease's GPUs have done nothing, if the document says so."""
-    since = lease.get("idle_since")
-    return f"idle for {age(since, now)}" if since else ""
+    """Return for how long a lease's GPUs have done nothing, if that is long."""
+    since = lease["idle_since"]
+    if since is None or (now - datetime.fromisoformat(since)).total_seconds() < IDLE_AFTER_S:
+        return ""
+    return f"idle for {age(since, now)}"
 
 
 def is_assumed(lease: Document) -> bool:

@@ -6,13 +6,19 @@ from datetime import datetime
 from gpulaunch.errors import printable
 from gpulaunch.leases.who_has_what import age
 from gpulaunch.show import Document
+from gpulaunch.show.status_cells import idle_text
 from gpulaunch.show.terminal import Text
 
 
 def lease_notes(leases: Sequence[Document], now: datetime) -> list[Text]:
-    """Return a line for each lease that left-over processes hold, then for each container."""
+    """Return lines on leases that are left over, wait for their container, or are idle."""
     lines = [_left_over_note(lease, now) for lease in leases if lease["left_over_pids"]]
     lines += [note for lease in leases if (note := _container_note(lease))]
+    lines += [
+        f"lease {lease['id']} of {printable(lease['user'])} has been {idle}"
+        for lease in leases
+        if (idle := idle_text(lease, now))
+    ]
     return [Text(line, "yellow") for line in lines]
 
 

@@ -12,7 +12,6 @@ from gpulaunch.show.status_cells import (
     busy_cell,
     describe_job,
     gpus_cell,
-    idle_text,
     is_assumed,
     legends,
     memory_cell,
@@ -83,7 +82,7 @@ def _leases_table(document: Document, now: datetime) -> Grid:
             *([memory_cell(held)] if memory else []),
             (lease["id"], short[lease["id"]]),
             _profile_cell(lease),
-            cut(_lease_prefix(lease, document["containers"], now) + describe_job(lease)),
+            cut(_lease_prefix(lease, document["containers"]) + describe_job(lease)),
         )
     return table
 
@@ -189,15 +188,13 @@ def _profile_cell(lease: Document) -> Text:
     return Text(profile)
 
 
-def _lease_prefix(lease: Document, containers: Sequence[Document], now: datetime) -> str:
+def _lease_prefix(lease: Document, containers: Sequence[Document]) -> str:
     """Return what is to be known of a job before its command."""
     prefix = ""
     for container in containers:
         if container["id"] in lease["containers_beside"]:
             prefix = f"beside {container_title(container)}: {prefix}"
     prefix += "stopped: " if lease["stopped"] else ""
-    idle = idle_text(lease, now)
-    prefix += f"{idle}: " if idle else ""
     prefix += f"in {lease['parent']}: " if lease["parent"] else ""
     prefix += _job_note(lease)
     return prefix + (f"container {lease['container_name']}: " if lease["container_name"] else "")

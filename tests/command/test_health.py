@@ -318,7 +318,7 @@ def run_until(launcher, fake, *lines: str, ending: str, gpu: str = "3") -> str:
     script = f"echo on; read x; {ending}"
     with launcher.start("--only", gpu, "--", "sh", "-c", script, stdin=-1) as job:
         assert job.stdout.readline() == "on\n"
-        until(lambda: threads_of(job.pid) == 2)
+        until(lambda: watches(job.pid))
         for line in lines:
             before = watch_sleeps(job.pid)
             fake.add(line)
@@ -328,7 +328,7 @@ def run_until(launcher, fake, *lines: str, ending: str, gpu: str = "3") -> str:
 
 def watch_status(pid: int) -> dict[str, str]:
     """Return what the kernel says of the thread that listens for Xids."""
-    (thread,) = set(os.listdir(f"/proc/{pid}/task")) - {str(pid)}
+    (thread,) = watches(pid)
     lines = Path(f"/proc/{pid}/task/{thread}/status").read_text().splitlines()
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
@@ -339,8 +339,10 @@ def watch_sleeps(pid: int) -> int:
     return int(status["voluntary_ctxt_switches"]) if status["State"].startswith("S") else 0
 
 
-def threads_of(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/task"))
+def watches(pid: int) -> list[str]:
+    """Return the threads of a launcher that listen for Xids: one, once it has begun."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [task.name for task in tasks if task.joinpath("comm").read_text() == "xid watch\n"]
 
 
 def test_a_job_is_told_of_its_xids(launcher, dgx1_v100) -> None:
@@ -380,7 +382,7 @@ def test_signals_beside_the_watch(launcher, number: int, status: int) -> None:
     """A signal to gpulaunch reaches the job: the thread that listens for Xids blocks them all."""
     with launcher.start("-n", "1", "--", "sh", "-c", "echo on; exec sleep 60") as job:
         assert job.stdout.readline() == "on\n"
-        until(lambda: threads_of(job.pid) == 2)
+        until(lambda: watches(job.pid))
         blocked = int(watch_status(job.pid)["SigBlk"], 16)
         os.kill(job.pid, number)
         job.communicate(timeout=50)

@@ -130,6 +130,7 @@ class ComposeKeeper(Keeper):
             patience=Patience(wait=False),
             container=service.container,
             compose=None,
+            idle_after_s=None,
         )
 
     def _take(self, launch: Launch, service: ServiceLaunch) -> Acquired[_ServiceHolder]:

@@ -54,6 +54,19 @@ def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
     return faults.watch_faults(gpus)
 
 
+def are_busy(gpus: Iterable[Gpu]) -> bool:
+    """Return whether a kernel ran on one of the GPUs in the last sampling period, 1/6 s to 1 s."""
+    from gpulaunch.machine.nvidia import nvml
+    from gpulaunch.machine.nvidia.nvml_load import read_busy
+
+    nvml.open_nvml()
+    try:
+        found = [read_busy(nvml.card_of(gpu.uuid, gpu.index).ask) for gpu in gpus]
+    except nvml.LostGpuError:
+        return True
+    return any(one is None or one.gpu_percentage > 0 for one in found)
+
+
 def pids_at_work(uuids: Iterable[str]) -> dict[int, int]:
     """Return the compute processes and MPS clients that NVML lists, with their memory."""
     from gpulaunch.machine.nvidia import outside_use

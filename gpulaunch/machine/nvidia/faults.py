@@ -8,6 +8,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvml_health import FaultEvents, read_counters
 from gpulaunch.machine.nvidia.xid import describe_xid
+from gpulaunch.process.system import name_this_thread
 
 _LATE_S = 0.05
 
@@ -41,6 +42,7 @@ class XidWatch:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _listen(self) -> None:
+        name_this_thread("xid watch")
         while (event := self._events.wait()) is not None:
             self._seen.append(event)
             if self._some.locked():

@@ -1,0 +1,98 @@
+"""GPUs that do nothing while a job has them: who is told, and when the job is ended."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from conftest import until
+
+pytest_plugins = ("fake_nvml",)
+
+SLEEP = ("--", "sh", "-c", "echo on; exec sleep 600")
+HOUR_S = 3600
+
+
+def record_of(launcher) -> Path:
+    """Return the file of the only lease."""
+    (name,) = [name for name in launcher.records() if name.startswith("gpulaunch.lease.")]
+    return launcher.state / name
+
+
+def idle_since(launcher) -> list[str | None]:
+    """Return what status says of each lease."""
+    status = json.loads(launcher.run("status", "--json").stdout)
+    return [lease["idle_since"] for lease in status["leases"]]
+
+
+def test_a_busy_gpu_is_noted_in_the_time_of_the_record(launcher, dgx1_v100) -> None:
+    """While a kernel runs, the record's modification time goes on, and its content stays."""
+    launcher.environment["GPULAUNCH_IDLE_AFTER"] = "1s"
+    dgx1_v100.script(0, "active", 100)
+    with launcher.start("-n", "1", *SLEEP) as job:
+        assert job.stdout.readline() == "on\n"
+        record = record_of(launcher)
+        content = record.read_bytes()
+        os.utime(record, (0, 0))
+        until(lambda: record.stat().st_mtime > time.time() - 60)
+        assert record.read_bytes() == content
+        job.terminate()
+
+
+@pytest.mark.parametrize("answer", ["idle", "unknown"])
+def test_an_idle_gpu_is_not_noted(launcher, dgx1_v100, answer: str) -> None:
+    """The owner is told once that the GPU does nothing; one that does not tell counts as busy."""
+    launcher.environment["GPULAUNCH_IDLE_AFTER"] = "1s"
+    if answer == "idle":
+        dgx1_v100.script(0, "active", 0)
+    with launcher.start("-n", "1", *SLEEP) as job:
+        assert job.stdout.readline() == "on\n"
+        record = record_of(launcher)
+        os.utime(record, (0, 0))
+        if answer == "idle":
+            line = job.stderr.readline()
+            assert line == "gpulaunch: warning: the GPUs of this job have been idle for 1 s\n"
+            assert record.stat().st_mtime == 0
+        else:
+            until(lambda: record.stat().st_mtime > 0)
+        job.terminate()
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_status_and_those_who_wait_are_told(launcher) -> None:
+    """Everybody reads since when, from one minute on; a refused launch is told after 30 min."""
+    with launcher.start("-n", "8", *SLEEP) as job:
+        assert job.stdout.readline() == "on\n"
+        assert idle_since(launcher) == [None]
+        busy_s = int(time.time()) - 3 * HOUR_S
+        os.utime(record_of(launcher), (busy_s, busy_s))
+        since = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(busy_s))
+        assert idle_since(launcher) == [since]
+        refused = launcher.run("-n", "1", "--", "true")
+        assert (refused.returncode, "idle for 3 h" in refused.stderr) == (75, True)
+        assert "has been idle for 3 h" in launcher.run("status").stdout
+        job.terminate()
+
+
+def test_the_limit_ends_the_job(launcher, dgx1_v100) -> None:
+    """With idle_limit a job whose GPUs do nothing is ended like by a time limit: 124."""
+    launcher.environment["GPULAUNCH_IDLE_LIMIT"] = "1s"
+    dgx1_v100.script(0, "active", 0)
+    run = launcher.run("-n", "1", *SLEEP)
+    assert (run.returncode, run.stderr) == (
+        124,
+        "gpulaunch: error: the job was ended, as the setting idle_limit asks: its GPUs were idle\n",
+    )
+    assert launcher.records() == []
+
+
+def test_nothing_is_watched_on_a_described_machine(launcher) -> None:
+    """There is no thread for it, and nobody is said to be idle."""
+    with launcher.start("--topology", "dgx1-v100", "-n", "1", *SLEEP) as job:
+        assert job.stdout.readline() == "on\n"
+        assert len(os.listdir(f"/proc/{job.pid}/task")) == 1
+        os.utime(record_of(launcher), (0, 0))
+        status = launcher.run("status", "--topology", "dgx1-v100", "--json")
+        assert json.loads(status.stdout)["leases"][0]["idle_since"] is None
+        job.terminate()
