@@ -1,6 +1,7 @@
 """`gpulaunch status`: print who has which GPUs, since when, doing what."""
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -11,6 +12,11 @@ from gpulaunch.cli.status_reading import StatusReader
 from gpulaunch.errors import UsageError
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.process.system import user_name
+from gpulaunch.show import Document
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulaunch.show.terminal import Group
 
 _LEAST_S = 0.1
 
@@ -20,12 +26,20 @@ def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
     reader = StatusReader(options.topology, warn)
     only = user_name(os.geteuid()) if options.mine else options.user
-    if options.watch is not None:
-        from gpulaunch.cli.watch import watch  # late: a single look does without
-
-        watch(reader.table, options.watch, lambda: _print(reader, options, only), sys.stdout)
+    if options.watch is None:
+        _print(reader, options, only)
         return 0
-    _print(reader, options, only)
+    from gpulaunch.cli.watch import watch_by_interval, watch_in_place  # late: few look on
+
+    try:
+        if sys.stdout.isatty() and sys.stdin.isatty() and not (options.json or options.openmetrics):
+            watch_in_place(
+                reader.table, options.watch, lambda: _view(reader, options, only), sys.stdout
+            )
+        else:
+            watch_by_interval(options.watch, lambda: _print(reader, options, only))
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     return 0
 
 
@@ -38,7 +52,7 @@ def _parse(arguments: Sequence[str]) -> Namespace:
         "--watch",
         metavar="SECONDS",
         nargs="?",
-        type=_interval,
+        type=interval,
         const=2.0,
         help="show it again at each change, and after this time (2)",
     )
@@ -57,37 +71,50 @@ def _parse(arguments: Sequence[str]) -> Namespace:
     return options
 
 
-def _interval(text: str) -> float:
+def interval(text: str) -> float:
+    """Return the seconds between two readings.
+
+    Raises:
+        ArgumentTypeError: the text is no length of time.
+    """
     try:
         return max(_LEAST_S, parse_duration(text))
     except ValueError:
         raise ArgumentTypeError(f"{text!r} is no length of time such as 2 or 10s") from None
 
 
+def _read(reader: StatusReader, only: str | None) -> Document:
+    document = reader.read()
+    if only is None:
+        return document
+    from gpulaunch.show.status_cells import of_user
+
+    return of_user(document, only)
+
+
 def _print(reader: StatusReader, options: Namespace, only: str | None) -> None:
     """Read once, and print what the options ask for."""
-    document = reader.read()
-    if only is not None:
-        from gpulaunch.show.status_cells import of_user
-
-        document = of_user(document, only)
     if options.json:
-        print_json(document)
-        return
-    if options.openmetrics:
+        print_json(_read(reader, only))
+    elif options.openmetrics:
         from gpulaunch.show.openmetrics import openmetrics_text
 
-        print(openmetrics_text(document), end="")
-        return
-    from gpulaunch.show.terminal import draw
+        print(openmetrics_text(_read(reader, only)), end="")
+    else:
+        from gpulaunch.show.terminal import draw
 
-    now = datetime.now(UTC)
+        draw(_view(reader, options, only), sys.stdout)
+    sys.stdout.flush()
+
+
+def _view(reader: StatusReader, options: Namespace, only: str | None) -> "Group":
+    """Read once, and return the tables."""
+    document, now = _read(reader, only), datetime.now(UTC)
     if options.gpus:
         from gpulaunch.show.gpu_places import gpu_places
         from gpulaunch.show.gpu_table import gpus_view
 
-        draw(gpus_view(document, gpu_places(reader.machine.topology), now, only), sys.stdout)
-    else:
-        from gpulaunch.show.status_table import status_table
+        return gpus_view(document, gpu_places(reader.machine.topology), now, only)
+    from gpulaunch.show.status_table import status_table
 
-        draw(status_table(document, now), sys.stdout)
+    return status_table(document, now)

@@ -14,6 +14,7 @@ from collections.abc import Callable
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
 IN_CREATE = 0x100
+IN_DELETE = 0x200
 IN_DELETE_SELF = 0x400
 
 # prctl.h

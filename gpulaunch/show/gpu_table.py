@@ -1,6 +1,6 @@
 """The table with a row for each GPU, in its place in the machine."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from gpulaunch.errors import printable
@@ -48,7 +48,7 @@ def gpus_table(
     places: Sequence[Place],
     now: datetime,
     only: str | None = None,
-    own: str | None = None,
+    style: Callable[[Document], str] = lambda _: "",
 ) -> Grid:
     """Return the table of GPUs, with a heading for each place; columns that are unknown are absent.
 
@@ -57,7 +57,7 @@ def gpus_table(
         places: the machine's GPUs.
         now: an aware time, up to which durations are counted.
         only: user to whose GPUs it is limited, or None.
-        own: user whose GPUs are shown in bold, or None.
+        style: returns the style of the GPUs of a lease.
     """
     gpus = {gpu["index"]: gpu for gpu in document["gpus"]}
     leases = {lease["id"]: lease for lease in document["leases"]}
@@ -74,14 +74,13 @@ def gpus_table(
         if rows and place.title:
             table.add_row(Text(place.title, "dim"))
         for gpu, held in rows:
-            is_own = any(lease["user"] == own for lease in held)
             cells = gpu_cells(gpu, held, now)
-            table.add_row(*(cells[name] for name in columns), style="bold" if is_own else "")
+            table.add_row(*(cells[name] for name in columns), style=" ".join(map(style, held)))
     return table
 
 
 def gpu_columns(document: Document) -> list[str]:
-    """Return the headings of the columns of which anything is known."""
+    """Return the headings of the columns that tell something; a title names an only model."""
     gpus = document["gpus"]
     told = {
         "use": "utilization_percentage",
@@ -91,7 +90,8 @@ def gpu_columns(document: Document) -> list[str]:
     }
     known = [name for name, key in told.items() if any(gpu[key] is not None for gpu in gpus)]
     left = ["left"] if any(lease["ends_at"] for lease in document["leases"]) else []
-    return ["GPU", "model", *known, "user", "since", *left, "job"]
+    models = ["model"] if len({gpu["model"] for gpu in gpus}) > 1 else []
+    return ["GPU", *models, *known, "user", "since", *left, "job"]
 
 
 def gpu_cells(gpu: Document, held: Sequence[Document], now: datetime) -> dict[str, Cell]:

@@ -1,6 +1,6 @@
 """Tables of `gpulaunch status`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from gpulaunch.errors import printable
@@ -87,8 +87,16 @@ def _leases_table(document: Document, now: datetime) -> Grid:
     return table
 
 
-def queue_table(document: Document, now: datetime) -> Grid:
-    """Return the table of those who wait."""
+def queue_table(
+    document: Document, now: datetime, style: Callable[[Document], str] = lambda _: ""
+) -> Grid:
+    """Return the table of those who wait.
+
+    Args:
+        document: the document from status_document.
+        now: an aware time, up to which durations are counted.
+        style: returns the style of a ticket's row.
+    """
     starts = ["starts"] if any(one.get("predicted_start") for one in document["queue"]) else []
     table = make_table(
         *("waiting", "GPUs", "user", "since", *starts, "ticket", "profile", "command"),
@@ -106,6 +114,7 @@ def queue_table(document: Document, now: datetime) -> Grid:
             (ticket["id"], short[ticket["id"]]),
             Text(printable(ticket["profile"] or "")),
             cut(ticket_prefix(ticket) + describe_job(ticket)),
+            style=style(ticket),
         )
     return table
 

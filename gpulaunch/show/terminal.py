@@ -5,17 +5,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.control import Control
+from rich.live import Live
 from rich.segment import ControlType
 from rich.text import Text
 
 from gpulaunch.errors import printable
-from gpulaunch.typing import TextIO
+from gpulaunch.typing import Self, TextIO
 
 __all__ = [
     "Cell",
     "Fitted",
     "Grid",
     "Group",
+    "LiveScreen",
     "ProgressLine",
     "Text",
     "bar",
@@ -27,6 +29,7 @@ __all__ = [
 
 _LEAST = 14  # columns of the last column, below which the others have to give way
 _LEAST_PROSE = 20  # the same if it wraps
+_FAIR = 40  # columns of the last column, below which cells take their shorter texts
 _GAP = 2  # columns between two
 _UNCUT = 4096  # columns: a pipe has no edge to fit into
 _BAR = 24  # columns of a progress bar
@@ -52,8 +55,8 @@ Cell = str | Text | tuple[str, str]
 class Grid:
     """A table of which nothing is cut without a word where the terminal is narrow.
 
-    Until it fits, cells take their shorter texts, and the columns of `leave` go, in that order; a
-    line below names them. They go until 20 columns are left for a last column that wraps, or 14 for
+    Where the last column would have under 40 columns, cells take their shorter texts. Then the
+    columns of `leave` go, in that order, and a line below names them. They go until 20 columns are left for a last column that wraps, or 14 for
     one that is cut with an ellipsis. If all that is not enough, each row becomes several lines, one
     for each cell.
 
@@ -94,16 +97,16 @@ class Grid:
         """
         shown, gone = list(range(len(self._columns))), []
         texts = self._texts(0)
-        if self._width(texts, shown, whole=True) > width:
+        if self._width(texts, shown, _FAIR) > width:
             short = self._texts(-1)
             for name in self._leave:
-                if self._width(short, shown) <= width:
+                if self._width(short, shown, self._least(short, shown)) <= width:
                     break
                 column = self._columns.index(name)
                 shown.remove(column)
                 if any(row[column].plain for row in short if len(row) > 1):
                     gone.append(name)
-            if self._width(short, shown) > width:
+            if self._width(short, shown, self._least(short, shown)) > width:
                 return list(self._blocks(texts))
             texts = short
         note = [(None, Text(f"no room for: {', '.join(gone)}", "dim"))] if gone else []
@@ -113,19 +116,21 @@ class Grid:
         """Return the cells as texts: of two the first (0) or the shorter one (-1)."""
         return [[_text(cell, which) for cell in cells] for cells, _ in self._rows]
 
-    def _width(self, rows: "_Rows", shown: Sequence[int], *, whole: bool = False) -> int:
+    def _width(self, rows: "_Rows", shown: Sequence[int], last: int) -> int:
         """Return the columns of the terminal that these columns of the table need.
 
         Args:
             rows: the cells.
             shown: places of the columns.
-            whole: the last one is to be shown as it is, not wrapped or cut.
+            last: most columns that the last one is given.
         """
         widths = [self._natural(rows, column) for column in shown]
-        if not whole:
-            cuts = any(row[shown[-1]].no_wrap for row in rows if len(row) > 1)
-            widths[-1] = min(widths[-1], _LEAST if cuts else _LEAST_PROSE)
-        return sum(widths) + _GAP * len(shown[1:])
+        return sum(widths[:-1]) + min(widths[-1], last) + _GAP * len(shown[1:])
+
+    def _least(self, rows: "_Rows", shown: Sequence[int]) -> int:
+        """Return how many columns the last one needs."""
+        cuts = any(row[shown[-1]].no_wrap for row in rows if len(row) > 1)
+        return _LEAST if cuts else _LEAST_PROSE
 
     def _natural(self, rows: "_Rows", column: int) -> int:
         cells = [cell_len(self._columns[column])]
@@ -273,3 +278,48 @@ class ProgressLine:
                 Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
             )
             self._drawn = False
+
+
+class LiveScreen:
+    """The whole terminal, redrawn in place; leaving the block brings back what was there before.
+
+    Args:
+        stream: stream of the terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.console = Console(file=stream, highlight=False, markup=False)
+        self._live: Live | None = None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines of the terminal now."""
+        return self.console.size.width, self.console.size.height
+
+    @property
+    def plain(self) -> bool:
+        """Whether only ASCII can be printed."""
+        return self.console.options.ascii_only
+
+    def __enter__(self) -> Self:
+        """Take the terminal."""
+        self._live = Live(console=self.console, screen=True, auto_refresh=False)
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave it; once more does no harm."""
+        if self._live:
+            self._live.stop()
+            self._live = None
+
+    def draw(self, lines: Iterable[Text]) -> None:
+        """Draw these lines, as many as there is room for."""
+        if self._live:
+            self._live.update(Group(*lines), refresh=True)
+
+    def lines_of(self, table: RenderableType) -> list[Text]:
+        """Return what a table would print as lines."""
+        with self.console.capture() as printed:
+            self.console.print(table)
+        return [Text.from_ansi(line) for line in printed.get().splitlines()]
