@@ -6,7 +6,7 @@ from collections.abc import Callable
 from gpulaunch.containers.life import Standing
 from gpulaunch.launch.outside_use import read_containers, with_containers
 from gpulaunch.launch.surroundings import read_shown
-from gpulaunch.leases.holders import left_over_holders
+from gpulaunch.leases.holders import LeftOver, left_over_holders
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.find import look_again, read_health, read_load
 from gpulaunch.process.system import is_stopped, user_name
@@ -14,7 +14,7 @@ from gpulaunch.show import Document
 from gpulaunch.show.status import status_document
 
 SLOW_S = 5.0
-"""Time between two readings of what costs more: health, use outside gpulaunch, containers."""
+"""Time between two readings of what costs more: health, use outside, containers, left-overs."""
 
 
 class StatusReader:
@@ -30,6 +30,8 @@ class StatusReader:
         self.machine, self.table = shown.machine, shown.table
         self._containers = shown.containers
         self._health = read_health(self.machine)
+        self._left_over: dict[str, LeftOver] = {}
+        self._looked_at: set[str] = set()
         self._read_s = time.monotonic()
 
     def read(self) -> Document:
@@ -42,6 +44,7 @@ class StatusReader:
             self._containers = read_containers(self.machine)
             self.machine = with_containers(look_again(self.machine), self._containers)
             self._health = read_health(self.machine)
+            self._looked_at = set()
             self._read_s = time.monotonic()
         seen = self.table.peek().of(self.machine.key)
         stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
@@ -52,7 +55,7 @@ class StatusReader:
             self.machine.outside,
             user_name,
             seen.tickets,
-            left_over_holders(self.table, seen.leases),
+            self._find_left_over(seen),
             stopped,
             _find_standings(seen),
             self._containers,
@@ -60,6 +63,14 @@ class StatusReader:
             seen.drained,
             read_load(self.machine),
         )
+
+    def _find_left_over(self, seen: Snapshot) -> dict[str, LeftOver]:
+        """Return what still holds leases, read anew with what is slow, or for other leases."""
+        ids = {lease.id for lease in seen.leases}
+        if ids != self._looked_at:
+            self._left_over = left_over_holders(self.table, seen.leases)
+            self._looked_at = ids
+        return self._left_over
 
 
 def _find_standings(seen: Snapshot) -> dict[str, Standing]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from gpulaunch.show.terminal import LiveScreen
     from gpulaunch.show.top_screen import TopView
 
+_PAGES = {"page down": 10, " ": 10, "page up": -10}
+
 
 def main(arguments: Sequence[str]) -> int:
     """Show the screen until `q`; without a terminal print it once."""
@@ -134,12 +136,14 @@ class _Top:
 
     def _viewed(self, key: str, view: "TopView") -> "TopView":
         """Return what is to be shown after a key."""
-        from gpulaunch.show.top_screen import next_sort, next_user, step_selection
+        from gpulaunch.show.top_screen import next_sort, next_user, scrolled, step_selection
 
         if key in ("j", "down"):
             return step_selection(self._document, view, 1)
         if key in ("k", "up"):
             return step_selection(self._document, view, -1)
+        if key in _PAGES:
+            return scrolled(self._document, view, _PAGES[key])
         if key == "escape":
             return replace(view, selected="")
         if key == "s":

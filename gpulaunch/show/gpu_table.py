@@ -20,7 +20,7 @@ from gpulaunch.show.status_notes import lease_notes, machine_notes
 from gpulaunch.show.status_table import queue_table, status_title
 from gpulaunch.show.terminal import Cell, Grid, Group, Text, cut, make_table
 
-LEAVE = ("model", "left", "power", "memory", "since", "°C")
+LEAVE = ("model", "power", "°C", "since", "memory", "left")
 """Columns that go where the terminal is narrow, in this order."""
 
 

@@ -56,9 +56,9 @@ class Grid:
     """A table of which nothing is cut without a word where the terminal is narrow.
 
     Where the last column would have under 40 columns, cells take their shorter texts. Then the
-    columns of `leave` go, in that order, and a line below names them. They go until 20 columns are left for a last column that wraps, or 14 for
-    one that is cut with an ellipsis. If all that is not enough, each row becomes several lines, one
-    for each cell.
+    columns of `leave` go, in that order, and a line below names them, until 20 columns are left for
+    a last column that wraps, or 14 for one that is cut with an ellipsis. If all that is not enough,
+    each row becomes several lines, one for each cell.
 
     Args:
         columns: the headings.

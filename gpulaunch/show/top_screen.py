@@ -17,6 +17,7 @@ SORTS = ("place", "own first", "use", "memory", "time left")
 _QUEUE_SHARE = 0.3  # of the lines, which the queue has at least if it needs them
 _HELP = (
     "j, k or arrows   select a job",
+    "space, page keys scroll the GPUs",
     "f                free it: end the job, or leave the queue (your own)",
     "l                its log",
     "s                sort GPUs: by place, own first, use, memory, time left",
@@ -36,6 +37,7 @@ class TopView(Record):
         selected: id of the selected lease or ticket; empty for none.
         message: what there is to be said; empty for the keys.
         help: whether the help is shown.
+        scroll: line of the GPUs that is to be seen, if none is selected.
     """
 
     sort: str = SORTS[0]
@@ -43,6 +45,7 @@ class TopView(Record):
     selected: str = ""
     message: str = ""
     help: bool = False
+    scroll: int = 0
 
 
 def step_selection(document: Document, view: TopView, step: int) -> TopView:
@@ -54,6 +57,12 @@ def step_selection(document: Document, view: TopView, step: int) -> TopView:
         return replace(view, selected=ids[0 if step > 0 else -1])
     at = ids.index(view.selected) + step
     return replace(view, selected=ids[min(max(at, 0), len(ids) - 1)])
+
+
+def scrolled(document: Document, view: TopView, lines: int) -> TopView:
+    """Return the view with other GPUs to be seen, so many lines further down."""
+    last = 2 * len(document["gpus"])  # each may have a heading
+    return replace(view, selected="", scroll=min(max(0, view.scroll + lines), last))
 
 
 def next_user(document: Document, view: TopView, own: str) -> TopView:
@@ -113,7 +122,7 @@ def top_lines(
     above += [(None, note) for note in notes]
     queue_room = max(room - len(above), int(room * _QUEUE_SHARE))
     queue = _queue_lines(shown, view, now, style, screen, width, queue_room)
-    body = _window(above, room - len(queue), _row_of(above)) + queue
+    body = _window(above, room - len(queue), _row_of(above) or view.scroll) + queue
     return _filled(title, body, foot, height)
 
 
@@ -146,10 +155,11 @@ def _foot(
 ) -> list[Text]:
     """Return the lines at the bottom: the selected job in full, and the keys or a message."""
     lines = [Text(), *_wrapped(screen, _keys(view, width), width)]
+    most = max(2, screen.size[1] // 8)
     record = record_of(document, view.selected)
     if record is None:
         return lines
-    return [*_wrapped(screen, _details(record, now), width)[:4], *lines[1:]]
+    return [*_wrapped(screen, _details(record, now), width)[:most], *lines[1:]]
 
 
 def _keys(view: TopView, width: int) -> Text:
@@ -196,7 +206,7 @@ def _queue_lines(
         return []
     ids = [ticket["id"] for ticket in queue]
     at = ids.index(view.selected) if view.selected in ids else 0
-    count = len(queue)
+    count = min(len(queue), max(1, room - 3))
     while True:
         first = max(0, min(at - count // 2, len(queue) - count))
         table = queue_table(document | {"queue": queue[first : first + count]}, now, style)
@@ -205,8 +215,10 @@ def _queue_lines(
         note = [f"{first} before"] if first else []
         note += [f"{after} more"] if after else []
         lines += [Text(f"waiting: {', '.join(note)}", "dim")] if note else []
-        if len(lines) < room or count <= 1:
-            return [Text(), *lines][:room]
+        if len(lines) < room:
+            return [Text(), *lines]
+        if count == 1:  # what is left out of a row matters less than how many there are
+            return [Text(), *lines[: room - 2], lines[-1]]
         count = max(1, min(count - 1, room - 4))
 
 
