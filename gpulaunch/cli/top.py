@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpulaunch.show.terminal import LiveScreen
     from gpulaunch.show.top_screen import TopView
 
+_STEPS = {"j": 1, "down": 1, "k": -1, "up": -1}
 _PAGES = {"page down": 10, " ": 10, "page up": -10}
 
 
@@ -138,10 +139,8 @@ class _Top:
         """Return what is to be shown after a key."""
         from gpulaunch.show.top_screen import next_sort, next_user, scrolled, step_selection
 
-        if key in ("j", "down"):
-            return step_selection(self._document, view, 1)
-        if key in ("k", "up"):
-            return step_selection(self._document, view, -1)
+        if key in _STEPS:
+            return step_selection(self._document, view, _STEPS[key])
         if key in _PAGES:
             return scrolled(self._document, view, _PAGES[key])
         if key == "escape":

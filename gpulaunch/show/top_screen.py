@@ -15,6 +15,7 @@ from gpulaunch.show.terminal import LiveScreen, Text
 
 SORTS = ("place", "own first", "use", "memory", "time left")
 _QUEUE_SHARE = 0.3  # of the lines, which the queue has at least if it needs them
+_LEAST_QUEUE = 5  # lines: an empty one, heading, rule, a ticket, how many more
 _HELP = (
     "j, k or arrows   select a job",
     "space, page keys scroll the GPUs",
@@ -121,6 +122,8 @@ def top_lines(
     notes = [line for note in notes for line in _wrapped(screen, note, width)]
     above += [(None, note) for note in notes]
     queue_room = max(room - len(above), int(room * _QUEUE_SHARE))
+    if room > 2 * _LEAST_QUEUE:
+        queue_room = max(queue_room, _LEAST_QUEUE)
     queue = _queue_lines(shown, view, now, style, screen, width, queue_room)
     body = _window(above, room - len(queue), _row_of(above) or view.scroll) + queue
     return _filled(title, body, foot, height)
@@ -202,8 +205,10 @@ def _queue_lines(
 ) -> list[Text]:
     """Return the lines of the queue: its heading, and the tickets around the selected one."""
     queue = document["queue"]
-    if not queue or room < 4:
+    if not queue:
         return []
+    if room < _LEAST_QUEUE:
+        return [Text(f"waiting: {len(queue)}", "dim")]
     ids = [ticket["id"] for ticket in queue]
     at = ids.index(view.selected) if view.selected in ids else 0
     count = min(len(queue), max(1, room - 3))
@@ -270,7 +275,10 @@ def _window(lines: Sequence[tuple[int | None, Text]], room: int, at: int) -> lis
 
 
 def _wrapped(screen: LiveScreen, text: Text, width: int) -> list[Text]:
-    return list(text.wrap(screen.console, width)) or [Text()]
+    lines = list(text.wrap(screen.console, width)) or [Text()]
+    for line in lines:
+        line.rstrip()
+    return lines
 
 
 def _filled(

@@ -98,14 +98,8 @@ def fill(waiters: int, held: ExitStack) -> None:
     for gpu in topology.gpus:
         draft = table.draft()
         held.callback(draft.close)
-        record = lease(
-            draft.id,
-            uuids=(gpu.uuid,),
-            **common,
-            job=this_process(),
-            name=None,
-            time_limit_s=7200.0,
-        )
+        fields = common | {"uuids": (gpu.uuid,), "job": this_process(), "name": None}
+        record = lease(draft.id, **fields, time_limit_s=7200.0)
         with table.locked() as locked:
             locked.publish(draft, record)
     for number in range(1, waiters + 1):
