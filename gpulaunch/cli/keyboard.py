@@ -29,8 +29,8 @@ _LONGEST = 64  # bytes of one read: a paste is no command
 class Keyboard:
     """The keys that come one by one, without an echo, until the block ends however it ends.
 
-    Ctrl-Z gives the terminal back and stops; `fg` takes it again. TERM and HUP end the program with
-    the status of the signal, through the block's end; Ctrl-C raises KeyboardInterrupt as ever.
+    Ctrl-Z gives the terminal back and stops; `fg` takes it again. Ctrl-C, TERM and HUP end the
+    program with the status of the signal, through the block's end.
 
     Args:
         fd: descriptor of the terminal.
@@ -49,6 +49,7 @@ class Keyboard:
         self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)
         handlers: dict[int, Callable[[int, FrameType | None], object]] = {
+            signal.SIGINT: _end,
             signal.SIGTERM: _end,
             signal.SIGHUP: _end,
             signal.SIGTSTP: self._note_stop,

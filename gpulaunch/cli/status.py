@@ -1,7 +1,6 @@
 """`gpulaunch status`: print who has which GPUs, since when, doing what."""
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -31,15 +30,12 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     from gpulaunch.cli.watch import watch_by_interval, watch_in_place  # late: few look on
 
-    try:
-        if sys.stdout.isatty() and sys.stdin.isatty() and not (options.json or options.openmetrics):
-            watch_in_place(
-                reader.table, options.watch, lambda: _view(reader, options, only), sys.stdout
-            )
-        else:
-            watch_by_interval(options.watch, lambda: _print(reader, options, only))
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    if sys.stdout.isatty() and sys.stdin.isatty() and not (options.json or options.openmetrics):
+        watch_in_place(
+            reader.table, options.watch, lambda: _view(reader, options, only), sys.stdout
+        )
+    else:
+        watch_by_interval(options.watch, lambda: _print(reader, options, only))
     return 0
 
 

@@ -1,7 +1,6 @@
 """`gpulaunch top`: a live screen of GPUs, their jobs and the queue."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -52,11 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     from gpulaunch.show.top_screen import TopView
 
     screen = LiveScreen(sys.stdout)
-    try:
-        with Keyboard(sys.stdin.fileno(), screen) as keyboard:
-            _Top(reader, screen, keyboard, TopView(user=options.user)).run(options.interval)
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    with Keyboard(sys.stdin.fileno(), screen) as keyboard:
+        _Top(reader, screen, keyboard, TopView(user=options.user)).run(options.interval)
     return 0
 
 

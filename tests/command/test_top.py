@@ -79,7 +79,7 @@ def test_watch_without_a_terminal(launcher: Launcher) -> None:
 
 
 def test_views_of_status(launcher: Launcher) -> None:
-    """--mine and --user NAME leave out the jobs of others; --gpus has a row for each GPU of them."""
+    """--mine and --user NAME leave out the jobs of others; --gpus has a row for each GPU."""
     with held(launcher, *DGX, "-n", "2", "--name", "held"):
         shown = {
             words: launcher.run("status", *DGX, *words).stdout
@@ -106,7 +106,7 @@ def test_views_that_contradict(launcher: Launcher, words: tuple[str, ...], messa
 
 
 def test_load_of_gpus(launcher: Launcher, dgx1_v100) -> None:
-    """Each GPU tells its utilization, memory, power and temperature; what it does not tell is null."""
+    """Each GPU tells its utilization, memory, power and temperature; null if it does not."""
     dgx1_v100.freeze(10)
     dgx1_v100.change(0, limit=300, temp=61)
     dgx1_v100.script(0, "active", 97)
@@ -207,7 +207,7 @@ def test_the_terminal_is_given_back(launcher: Launcher, how, status: int) -> Non
     """However top ends, the terminal has its settings again, and what was on it."""
     with shell(launcher) as child:
         before = settings_of(child)
-        child.sendline(f"{launcher.script} top --topology dgx1-v100; echo status=$?")
+        child.sendline(f"{launcher.script} top --topology dgx1-v100")
         child.expect(FOOT)
         if how == "failure":
             launcher.state.rmdir()
@@ -215,8 +215,11 @@ def test_the_terminal_is_given_back(launcher: Launcher, how, status: int) -> Non
             child.send(how)
         else:
             os.kill(pid_of_top(child), how)
+        child.expect_exact("\x1b[?1049l")  # leaves the other screen
+        child.expect_exact("ready> ")
+        child.sendline("echo status=$?")
         child.expect(r"status=(\d+)")
-        assert (int(child.match[1]), "\x1b[?1049l" in child.before) == (status, True)
+        assert int(child.match[1]) == status
         child.expect_exact("ready> ")
         assert settings_of(child) == before
 
