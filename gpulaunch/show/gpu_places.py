@@ -8,7 +8,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 
 
-class Place(Record):
+class GpuPlace(Record):
     """GPUs that are near each other.
 
     Attributes:
@@ -20,7 +20,7 @@ class Place(Record):
     gpus: tuple[int, ...]
 
 
-def gpu_places(topology: Topology) -> list[Place]:
+def gpu_places(topology: Topology) -> list[GpuPlace]:
     """Return the sockets of a machine, or of several, each with its GPUs.
 
     NVLinks are told of only where they do not join all GPUs.
@@ -39,7 +39,7 @@ def gpu_places(topology: Topology) -> list[Place]:
         )
         nvlink = f"NVLink joins {joined}" if joined else ""
         gpus = tuple(gpu.index for gpu in placed if gpu.index in socket.gpus)
-        places.append(Place(", ".join(filter(None, (title, nvlink))), gpus))
+        places.append(GpuPlace(", ".join(filter(None, (title, nvlink))), gpus))
     return places
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from gpulaunch.errors import printable
 from gpulaunch.show import Document
-from gpulaunch.show.gpu_places import Place
+from gpulaunch.show.gpu_places import GpuPlace
 from gpulaunch.show.status_cells import (
     busy_cell,
     describe_job,
@@ -25,7 +25,7 @@ LEAVE = ("model", "power", "°C", "since", "memory", "left")
 
 
 def gpus_view(
-    document: Document, places: Sequence[Place], now: datetime, only: str | None = None
+    document: Document, places: Sequence[GpuPlace], now: datetime, only: str | None = None
 ) -> Group:
     """Return the view of `gpulaunch status --gpus`.
 
@@ -45,7 +45,7 @@ def gpus_view(
 
 def gpus_table(
     document: Document,
-    places: Sequence[Place],
+    places: Sequence[GpuPlace],
     now: datetime,
     only: str | None = None,
     style: Callable[[Document], str] = lambda _: "",

@@ -6,7 +6,7 @@ from datetime import datetime
 from gpulaunch.errors import printable
 from gpulaunch.records import Record, replace
 from gpulaunch.show import Document
-from gpulaunch.show.gpu_places import Place
+from gpulaunch.show.gpu_places import GpuPlace
 from gpulaunch.show.gpu_table import gpus_table, job_prefix
 from gpulaunch.show.status_cells import describe_job, left_cell, of_user, since_cell
 from gpulaunch.show.status_notes import lease_notes, machine_notes
@@ -87,7 +87,7 @@ def record_of(document: Document, record_id: str) -> Document | None:
 
 def top_lines(
     document: Document,
-    places: Sequence[Place],
+    places: Sequence[GpuPlace],
     now: datetime,
     view: TopView,
     own: str,
@@ -228,8 +228,8 @@ def _queue_lines(
 
 
 def _sorted(
-    document: Document, places: Sequence[Place], view: TopView, own: str
-) -> Sequence[Place]:
+    document: Document, places: Sequence[GpuPlace], view: TopView, own: str
+) -> Sequence[GpuPlace]:
     """Return the GPUs in the order of the view; other orders than by place have no headings."""
     if view.sort == SORTS[0]:
         return places
@@ -251,7 +251,7 @@ def _sorted(
         return told is None, -(told or 0), ""
 
     order = [index for place in places for index in place.gpus if index in gpus]
-    return [Place("", tuple(sorted(order, key=key)))]
+    return [GpuPlace("", tuple(sorted(order, key=key)))]
 
 
 def _row_of(lines: Sequence[tuple[int | None, Text]]) -> int:

@@ -12,9 +12,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -28,20 +27,20 @@ from gpulaunch.leases.lease import Lease  # noqa: E402
 from gpulaunch.leases.table import Table  # noqa: E402
 from gpulaunch.leases.ticket import Ticket  # noqa: E402
 from gpulaunch.machine.catalog import load_described_machine  # noqa: E402
-from gpulaunch.process.system import boot_id, this_process  # noqa: E402
+from gpulaunch.process.system import boot_id, iso, this_process  # noqa: E402
 from gpulaunch.records import replace  # noqa: E402
 
 PAGE = ROOT / "docs" / "screens.md"
 WIDTHS = (120, 80, 40)
-HEIGHT = 24
+LINES = {120: 24, 80: 24, 40: 32}
 NOBODY = 65534
 LIMIT_S = 30
 HOST = "lab"
 INTRODUCTION = """# Screens
 
 What `gpulaunch status` and `gpulaunch top` show in terminals of 120, 80 and 40 columns, recorded by
-`tests/host/test_screens.py`, which holds this page to it. The machine is a stand-in for a DGX-1 with its load; the
-user is root, whose jobs are bold in `top` and first with `s`. [Status](status.md) says what gives way first.
+`tests/host/test_screens.py`, which holds this page to it. The machine is a stand-in for a DGX-1;
+the user is root, whose jobs are bold in `top`. [Status](status.md) says what gives way first.
 """
 SCENES = (
     ("status", "status", ""),
@@ -61,14 +60,18 @@ class Screen:
     """
 
     def __init__(self, place: Path, columns: int, command: str) -> None:
-        self._tmux = ["tmux", "-S", str(place / "tmux"), "-f", "/dev/null"]
-        size = ("-x", str(columns), "-y", str(HEIGHT))
+        # Not the same again: a server that was ended may still be going.
+        socket = tempfile.mktemp(dir=place)
+        self._tmux = ["tmux", "-S", socket, "-f", "/dev/null"]
+        size = ("-x", str(columns), "-y", str(LINES[columns]))
         self._run("new-session", "-d", *size, f"{command}; echo; echo ended; sleep 60")
 
-    def __enter__(self) -> "Screen":
+    def __enter__(self) -> Self:
+        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
+        """End the terminal."""
         self._run("kill-server")
 
     def press(self, key: str) -> None:
@@ -150,7 +153,7 @@ def publish(directory: str, uuids: list[str], held: ExitStack) -> None:
 
 def ago(minutes: int) -> str:
     """Return the time half a minute and so many minutes ago."""
-    return (datetime.now(UTC) - timedelta(minutes=minutes, seconds=30)).isoformat()
+    return iso(time.time() - 60 * minutes - 30)
 
 
 def page() -> str:
