@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from itertools import combinations
 from pathlib import Path
 
-from gpulaunch.machine.driver import Build, Finding, Health, OutsideUse
+from gpulaunch.machine.driver import Build, Finding, Health, Load, OutsideUse
 from gpulaunch.machine.drivers import DriverEntry
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, connect
@@ -59,6 +59,10 @@ def diagnose() -> list[Finding]:
 
 def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
     return tuple(Health(gpu.uuid) for gpu in gpus)
+
+
+def read_load(gpus: Iterable[Gpu]) -> tuple[Load, ...]:
+    return tuple(Load(gpu.uuid) for gpu in gpus)
 
 
 def watch_faults(gpus: Iterable[Gpu]) -> None:  # noqa: ARG001

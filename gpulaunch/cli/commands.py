@@ -28,6 +28,7 @@ class Command(Record):
 
 _ROWS = (
     Command("status", "", "who has which GPUs, and who waits"),
+    Command("top", "", "the same on a live screen, GPU by GPU"),
     Command("topo", "", "the link matrix"),
     Command("profiles", "", "what is known about jobs before they run"),
     Command(

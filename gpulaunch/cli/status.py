@@ -1,66 +1,116 @@
 """`gpulaunch status`: print who has which GPUs, since when, doing what."""
 
+import os
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from gpulaunch.cli.arguments import Parser, add_json, add_topology
+from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.containers.life import Standing
-from gpulaunch.launch.surroundings import read_shown
-from gpulaunch.leases.holders import left_over_holders
-from gpulaunch.leases.table import Snapshot
-from gpulaunch.machine.find import read_health
-from gpulaunch.process.system import is_stopped, user_name
-from gpulaunch.show.status import status_document
+from gpulaunch.cli.status_reading import StatusReader
+from gpulaunch.errors import UsageError
+from gpulaunch.files.duration import parse_duration
+from gpulaunch.process.system import user_name
+from gpulaunch.show import Document
+from gpulaunch.typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from gpulaunch.show.terminal import Group
 
-def _find_standings(seen: Snapshot) -> dict[str, Standing]:
-    """Return container states by lease, without permission errors for leases held by processes."""
-    leases = [lease for lease in seen.leases if lease.engine is not None]
-    if not leases:
-        return {}
-    from gpulaunch.containers.standings import standings_of  # late: few leases need it
-
-    found = standings_of(leases)
-    return {
-        key: standing
-        for key, standing in found.items()
-        if key in seen.unlocked or not standing.forbidden
-    }
+_LEAST_S = 0.1
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the allocation table of one machine."""
+    options = _parse(arguments)
+    reader = StatusReader(options.topology, warn)
+    only = user_name(os.geteuid()) if options.mine else options.user
+    if options.watch is None:
+        _print(reader, options, only)
+        return 0
+    from gpulaunch.cli.watch import watch_by_interval, watch_in_place  # late: few look on
+
+    if sys.stdout.isatty() and sys.stdin.isatty() and not (options.json or options.openmetrics):
+        watch_in_place(
+            reader.table, options.watch, lambda: _view(reader, options, only), sys.stdout
+        )
+    else:
+        watch_by_interval(options.watch, lambda: _print(reader, options, only))
+    return 0
+
+
+def _parse(arguments: Sequence[str]) -> Namespace:
     parser = Parser("gpulaunch status", "Who has which GPUs, since when, doing what.")
+    parser.add_argument("--gpus", action="store_true", help="a row for each GPU")
+    parser.add_argument("--mine", action="store_true", help="only your leases and places")
+    parser.add_argument("--user", metavar="NAME", help="only those of one user")
+    parser.add_argument(
+        "--watch",
+        metavar="SECONDS",
+        nargs="?",
+        type=interval,
+        const=2.0,
+        help="show it again at each change, and after this time (2)",
+    )
+    parser.add_argument(
+        "--openmetrics",
+        action="store_true",
+        help="print metrics, such as for node_exporter's textfile collector",
+    )
     add_topology(parser)
     add_json(parser)
     options = parser.parse_args(arguments)
-    shown = read_shown(options.topology, warn)
-    machine, table = shown.machine, shown.table
-    seen = table.peek().of(machine.key)
-    standings = _find_standings(seen)
-    left_over = left_over_holders(table, seen.leases)
-    stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
-    stopped |= {lease.id for lease in seen.leases if is_stopped(lease.job)}
-    document = status_document(
-        machine.topology,
-        seen.leases,
-        machine.outside,
-        user_name,
-        seen.tickets,
-        left_over,
-        stopped,
-        standings,
-        shown.containers,
-        read_health(machine),
-        seen.drained,
-    )
+    if options.json + options.openmetrics + options.gpus > 1:
+        raise UsageError("--gpus, --json and --openmetrics do not go together")
+    if options.mine and options.user:
+        raise UsageError("--mine and --user do not go together")
+    return options
+
+
+def interval(text: str) -> float:
+    """Return the seconds between two readings.
+
+    Raises:
+        ArgumentTypeError: the text is no length of time.
+    """
+    try:
+        return max(_LEAST_S, parse_duration(text))
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no length of time such as 2 or 10s") from None
+
+
+def _read(reader: StatusReader, only: str | None) -> Document:
+    document = reader.read()
+    if only is None:
+        return document
+    from gpulaunch.show.status_cells import of_user
+
+    return of_user(document, only)
+
+
+def _print(reader: StatusReader, options: Namespace, only: str | None) -> None:
+    """Read once, and print what the options ask for."""
     if options.json:
-        print_json(document)
+        print_json(_read(reader, only))
+    elif options.openmetrics:
+        from gpulaunch.show.openmetrics import openmetrics_text
+
+        print(openmetrics_text(_read(reader, only)), end="")
     else:
-        from gpulaunch.show.status_table import status_table
         from gpulaunch.show.terminal import draw
 
-        draw(status_table(document, datetime.now(UTC)), sys.stdout)
-    return 0
+        draw(_view(reader, options, only), sys.stdout)
+    sys.stdout.flush()
+
+
+def _view(reader: StatusReader, options: Namespace, only: str | None) -> "Group":
+    """Read once, and return the tables."""
+    document, now = _read(reader, only), datetime.now(UTC)
+    if options.gpus:
+        from gpulaunch.show.gpu_places import gpu_places
+        from gpulaunch.show.gpu_table import gpus_view
+
+        return gpus_view(document, gpu_places(reader.machine.topology), now, only)
+    from gpulaunch.show.status_table import status_table
+
+    return status_table(document, now)

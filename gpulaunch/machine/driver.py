@@ -60,6 +60,28 @@ class Health(Record):
     warnings: tuple[str, ...] = ()
 
 
+class Load(Record):
+    """What a GPU does at this moment; None for what its driver does not tell.
+
+    Attributes:
+        uuid: UUID of the GPU.
+        utilization_percentage: part of the last moment, 0-100, in which any kernel ran.
+        memory_utilization_percentage: part of it, 0-100, in which memory was read or written.
+        memory_used_bytes: memory in use.
+        power_w: power that it draws.
+        power_limit_w: power that it may draw.
+        temperature_c: its temperature, degrees Celsius.
+    """
+
+    uuid: str
+    utilization_percentage: int | None = None
+    memory_utilization_percentage: int | None = None
+    memory_used_bytes: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+
+
 class Finding(Record):
     """One result of `gpulaunch doctor`.
 
@@ -130,6 +152,13 @@ class Driver(Protocol):
 
     def read_health(self, gpus: Iterable[Gpu]) -> tuple[Health, ...]:
         """Return the health of each of these GPUs; read_use tells only of those that are barred.
+
+        Raises:
+            FailedError: the driver is missing or fails.
+        """
+
+    def read_load(self, gpus: Iterable[Gpu]) -> tuple[Load, ...]:
+        """Return what each of these GPUs does at this moment; `top` asks this every second.
 
         Raises:
             FailedError: the driver is missing or fails.

@@ -11,7 +11,7 @@ from gpulaunch.records import Record, replace
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpulaunch.machine.driver import Build, Driver, FaultWatch, Health, OutsideUse
+    from gpulaunch.machine.driver import Build, Driver, FaultWatch, Health, Load, OutsideUse
     from gpulaunch.machine.gpu import Gpu
     from gpulaunch.machine.nvidia import driver as nvidia
 
@@ -144,6 +144,17 @@ def read_health(machine: Machine) -> "tuple[Health, ...]":
     if machine.key:
         return ()
     return load_driver(machine.topology.driver).read_health(machine.topology.gpus)
+
+
+def read_load(machine: Machine) -> "tuple[Load, ...]":
+    """Return what the machine's GPUs do at this moment; of a described machine nothing is known.
+
+    Raises:
+        FailedError: the driver is missing or fails.
+    """
+    if machine.key:
+        return ()
+    return load_driver(machine.topology.driver).read_load(machine.topology.gpus)
 
 
 def watch_faults(machine: Machine, gpus: "Sequence[Gpu]") -> "FaultWatch | None":

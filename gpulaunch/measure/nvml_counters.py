@@ -11,6 +11,7 @@ from contextlib import suppress
 import pynvml
 
 from gpulaunch.machine.nvidia.nvml import LOST, LostGpuError, NvmlDevice
+from gpulaunch.machine.nvidia.nvml_load import read_busy, read_power_w
 from gpulaunch.measure.usage import LinkBytes, Reading
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
@@ -99,9 +100,8 @@ class Meter:
         Raises:
             LostGpuError: the GPU does not answer any more.
         """
-        rates = self._ask(pynvml.nvmlDeviceGetUtilizationRates)
+        busy = read_busy(self._ask)
         gpm = self._gpm.metrics() if self._gpm else _GpmMetrics()
-        milliwatts = self._ask(pynvml.nvmlDeviceGetPowerUsage)
         millijoules = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
         violation = self._ask(pynvml.nvmlDeviceGetViolationStatus, pynvml.NVML_PERF_POLICY_POWER)
         sent = received = None
@@ -110,13 +110,13 @@ class Meter:
         look = with_pcie and not self._counts_pcie
         return Reading(
             at_s=time.monotonic(),
-            time_active_percentage=None if rates is None else float(rates.gpu),
-            memory_active_percentage=None if rates is None else float(rates.memory),
+            time_active_percentage=float(busy.gpu_percentage) if busy else None,
+            memory_active_percentage=float(busy.memory_percentage) if busy else None,
             sm_percentage=gpm.sm_percentage,
             occupancy_percentage=gpm.occupancy_percentage,
             dram_percentage=gpm.dram_percentage,
             memory_bytes=self._read_memory(),
-            power_w=None if milliwatts is None else milliwatts / 1000,
+            power_w=read_power_w(self._ask),
             is_capped=self._is_capped() if violation is None else None,
             pcie_sent_gb_per_s=self._measure_pcie(_PCIE_SENT) if look else None,
             pcie_received_gb_per_s=self._measure_pcie(_PCIE_RECEIVED) if look else None,

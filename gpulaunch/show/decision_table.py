@@ -11,7 +11,7 @@ from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
 from gpulaunch.leases.who_has_what import name_job
 from gpulaunch.machine.gpu_names import gpus_named
-from gpulaunch.show.terminal import Group, Table, Text, cut, figure, make_table
+from gpulaunch.show.terminal import Grid, Group, Text, cut, figure, make_table
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def explanation_table(request: Request, decision: Decision, explanation: Explanation) -> Group:
     """Return why the decision was made: excluded GPUs, the best candidates, or alternatives."""
-    parts: list[Table | Text] = []
+    parts: list[Grid | Text] = []
     if explanation.excluded:
         table = make_table("left out", "because")
         for why, gpus in _gpus_by_reason(explanation).items():
@@ -38,7 +38,7 @@ def explanation_table(request: Request, decision: Decision, explanation: Explana
 
 def _sharing_parts(
     request: Request, decision: Decision, explanation: Explanation
-) -> list[Table | Text]:
+) -> list[Grid | Text]:
     """Return the share groups with the total use in each, and whether the job may join."""
     if request.sharing is None:
         return []
@@ -51,7 +51,7 @@ def _sharing_parts(
         table.add_row(
             mark, gpus, *figures, format_size(sums.memory_bytes), _describe_verdict(option)
         )
-    parts: list[Table | Text] = [
+    parts: list[Grid | Text] = [
         Text(f"sharing for {request.sharing.client.objective.name}", "bold")
     ]
     parts += [table] if explanation.sharing else []
@@ -104,7 +104,7 @@ def _gpus_by_reason(explanation: Explanation) -> dict[str, str]:
     return {why: gpus_named(gpus) for why, gpus in reasons.items()}
 
 
-def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Table | Text]:
+def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Grid | Text]:
     expects = grant.placement.scores.expected_bandwidth is not None
     spared = "expected" if expects else "preserved"
     columns = ("effective", spared, "lasting", "aggregate", "fragmentation", "cost")
@@ -152,7 +152,7 @@ def _idle_part(explanation: Explanation) -> list[Text]:
     ]
 
 
-def _alternative_parts(request: Request, explanation: Explanation) -> list[Table | Text]:
+def _alternative_parts(request: Request, explanation: Explanation) -> list[Grid | Text]:
     if not explanation.alternatives:
         return [Text("nothing that asks for less would be granted now", "dim")]
     table = make_table("instead", "effective, GB/s", "GPUs", right=("effective, GB/s",))

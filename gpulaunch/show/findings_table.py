@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from gpulaunch.errors import printable
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Table, Text, make_table
+from gpulaunch.show.terminal import Grid, Text, make_table
 
 
-def findings_table(findings: Sequence[Document]) -> Table:
+def findings_table(findings: Sequence[Document]) -> Grid:
     """Return the table of the findings of `gpulaunch doctor`."""
     colours = {"ok": "green", "warning": "yellow", "problem": "red"}
     table = make_table("", "part", "found")

@@ -2,7 +2,7 @@
 
 from gpulaunch.errors import counted
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Group, Table, Text, cut, figure, make_table
+from gpulaunch.show.terminal import Grid, Group, Text, cut, figure, make_table
 
 
 def mapping_table(document: Document) -> Group:
@@ -19,13 +19,13 @@ def mapping_table(document: Document) -> Group:
     table = make_table("rank", "GPU", "core", "node", right=("rank", "GPU", "core"))
     for rank in ranks:
         table.add_row(str(rank["rank"]), str(rank["gpu"]), str(rank["core"]), cut(rank["node"]))
-    parts: list[Text | Table] = [Text(title, "bold"), Text(patterns, "dim"), Text(), table]
+    parts: list[Text | Grid] = [Text(title, "bold"), Text(patterns, "dim"), Text(), table]
     if "explain" in document:
         parts += [Text(), *_explanation(document["explain"], document["policy"])]
     return Group(*parts)
 
 
-def _explanation(explain: Document, policy: str) -> list[Text | Table]:
+def _explanation(explain: Document, policy: str) -> list[Text | Grid]:
     default, chosen = explain["default"], explain["chosen"]
     table = make_table("congestion", "traffic", "links", right=("congestion", "traffic"))
     for before, after in zip(default["levels"], chosen["levels"], strict=True):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gpulaunch.errors import counted, printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Group, Table, Text, figure, make_table
+from gpulaunch.show.terminal import Grid, Group, Text, figure, make_table
 
 
 def plan_table(document: Document) -> Group:
@@ -88,7 +88,7 @@ def _member(job: Document) -> str:
     return f"{job['name']}{part}{tasks} ({share})"
 
 
-def _alone_parts(groups: Sequence[Document]) -> list[Table | Text]:
+def _alone_parts(groups: Sequence[Document]) -> list[Grid | Text]:
     table = make_table("alone", "because")
     for group in groups:
         if group["why_alone"]:
@@ -96,7 +96,7 @@ def _alone_parts(groups: Sequence[Document]) -> list[Table | Text]:
     return [Text(), table] if table.row_count else []
 
 
-def _configuration_parts(configurations: Sequence[Document]) -> list[Table | Text]:
+def _configuration_parts(configurations: Sequence[Document]) -> list[Grid | Text]:
     columns = ("tasks x workflows", "time", "throughput", "efficiency", "product")
     table = make_table("", "job", *columns, right=columns)
     limits = make_table("most workflows", "because")
@@ -117,7 +117,7 @@ def _configuration_parts(configurations: Sequence[Document]) -> list[Table | Tex
                 style="bold green" if best else "",
             )
     title = Text("all tasks of one job on one GPU:", "bold")
-    parts: list[Table | Text] = [Text(), title, table] if table.row_count else []
+    parts: list[Grid | Text] = [Text(), title, table] if table.row_count else []
     return [*parts, Text(), limits] if limits.row_count else parts
 
 

@@ -2,7 +2,7 @@
 
 from gpulaunch.show import Document
 from gpulaunch.show.replay_rows import KEY, Rows, all_jobs, replayed, sensitive_jobs
-from gpulaunch.show.terminal import Group, Table, Text, make_table
+from gpulaunch.show.terminal import Grid, Group, Text, make_table
 
 
 def replays_table(document: Document) -> Group:
@@ -26,9 +26,8 @@ def replays_table(document: Document) -> Group:
     )
 
 
-def _table(rows: Rows) -> Table:
+def _table(rows: Rows) -> Grid:
     table = make_table(*rows.columns, right=rows.columns[1:])
-    table.columns[-1].min_width = None  # its figures are short
     for row in rows.rows:
         table.add_row(*row)
     return table

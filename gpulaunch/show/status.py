@@ -1,6 +1,7 @@
 """The allocation table as a document."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 
 from gpulaunch.containers.life import Standing
 from gpulaunch.errors import printable
@@ -16,7 +17,17 @@ from gpulaunch.typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpulaunch.containers.in_use import RunningContainer
     from gpulaunch.leases.drain import Drain
-    from gpulaunch.machine.driver import Health, OutsideUse
+    from gpulaunch.machine.driver import Health, Load, OutsideUse
+
+LOAD_KEYS = (
+    "utilization_percentage",
+    "memory_utilization_percentage",
+    "memory_used_bytes",
+    "power_w",
+    "power_limit_w",
+    "temperature_c",
+)
+"""What a driver tells of the load of a GPU, in the record Load and in the document."""
 
 
 def status_document(
@@ -31,6 +42,7 @@ def status_document(
     containers: "Sequence[RunningContainer]" = (),
     health: "Sequence[Health]" = (),
     drained: "Sequence[Drain]" = (),
+    load: "Sequence[Load]" = (),
 ) -> Document:
     """Return the document that `gpulaunch status --json` prints: one machine's whole table.
 
@@ -47,9 +59,11 @@ def status_document(
         containers: running containers that were given GPUs, with a lease or without.
         health: what is known of the GPUs' health.
         drained: marks of GPUs that are out of service.
+        load: what the GPUs do at this moment; empty if not asked for, as of a described machine.
     """
     used = {use.uuid: use.who for use in outside if use.state == "used"}
     health_of = {one.uuid: one for one in health}
+    load_of = {one.uuid: one for one in load}
     barred = {use.uuid for use in outside if use.state == "barred"}
     barred |= {one.uuid for one in health if one.problems}
     marks = _marks_of(topology, drained)
@@ -82,6 +96,9 @@ def status_document(
                 "drained": _drain_document(marks.get(gpu.uuid), user_name),
                 "problems": list(known.problems) if known else [],
                 "warnings": list(known.warnings) if known else [],
+                **_load_document(load_of.get(gpu.uuid)),
+                "memory_total_bytes": gpu.memory_bytes or None,
+                "numa_node": gpu.numa_node,
             }
         )
     return {
@@ -119,6 +136,11 @@ def _marks_of(topology: Topology, drained: "Sequence[Drain]") -> "dict[str, Drai
     from gpulaunch.leases.drain import drains_by_gpu  # late: few machines have a mark
 
     return drains_by_gpu(topology, drained)
+
+
+def _load_document(load: "Load | None") -> Document:
+    """Return the keys about the load of a GPU, null where it is unknown."""
+    return {key: getattr(load, key, None) for key in LOAD_KEYS}
 
 
 def _drain_document(drain: "Drain | None", user_name: Callable[[int], str]) -> Document | None:
@@ -202,6 +224,7 @@ def _lease_document(
         "command": [printable(argument) for argument in lease.command],
         "started_at": lease.started_at,
         "time_limit_s": lease.time_limit_s,
+        "ends_at": _end_of(lease),
         "idle_since": None if idle_s is None else iso(idle_s),
         "stopped": stopped,
         "container": container.id if container else None,
@@ -215,6 +238,18 @@ def _lease_document(
         "engine_job": _engine_job_document(lease),
         **left_over,
     }
+
+
+def _end_of(lease: Lease) -> str | None:
+    """Return when a lease ends at most by its time limit, or None if it has none."""
+    if lease.time_limit_s is None:
+        return None
+    try:
+        began = datetime.fromisoformat(lease.started_at).astimezone(UTC)
+        end = began + timedelta(seconds=lease.time_limit_s)
+    except (OverflowError, ValueError):  # another user wrote the record
+        return None
+    return end.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _engine_job_document(lease: Lease) -> Document | None:

@@ -1,19 +1,26 @@
 """Tables of `gpulaunch status`."""
 
-import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.files.size import format_size
-from gpulaunch.leases.lease import IDLE_AFTER_S
-from gpulaunch.leases.who_has_what import age
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Group, Table, Text, cut, make_table
-
-_UUID_START = len("GPU-01234567")
+from gpulaunch.show.status_cells import (
+    busy_cell,
+    describe_job,
+    gpus_cell,
+    is_assumed,
+    legends,
+    memory_cell,
+    short_ids,
+    since_cell,
+    starts_cell,
+)
+from gpulaunch.show.status_notes import container_title, lease_notes, machine_notes
+from gpulaunch.show.terminal import Cell, Grid, Group, Text, cut, make_table
 
 
 def status_table(document: Document, now: datetime) -> Group:
@@ -25,77 +32,91 @@ def status_table(document: Document, now: datetime) -> Group:
     """
     gpus = document["gpus"]
     free = [gpu for gpu in gpus if gpu["free"]]
-    lines: list[Table | Text] = []
+    lines: list[Grid | Text] = []
     if document["leases"]:
-        shares = ["share"] if any(lease["shared"] for lease in document["leases"]) else []
-        table = make_table(
-            "GPUs", *shares, "user", "since", "lease", "profile", "command", right=("since",)
-        )
-        for lease in _one_for_each_step(document["leases"]):
-            held, *others = _lease_cells(lease, document["containers"], now)
-            table.add_row(held, *([_share_cell(lease)] if shares else []), *others)
-        lines += [table, Text()]
-        lines += [
-            Text(_left_over_note(lease, now), "yellow")
-            for lease in document["leases"]
-            if lease["left_over_pids"]
-        ]
-        notes = [
-            Text(note, "yellow") for lease in document["leases"] if (note := _container_note(lease))
-        ]
-        notes += [
-            Text(note, "yellow") for lease in document["leases"] if (note := _idle_note(lease, now))
-        ]
+        lines += [_leases_table(document, now)]
+        lines += [Text(legend, "dim") for legend in legends(document["leases"])]
+        lines += [Text()]
+        notes = lease_notes(document["leases"], now)
         lines += [*notes, Text()] if notes else []
     if document["queue"]:
-        table = make_table(
-            "waiting",
-            "GPUs",
-            "user",
-            "since",
-            "ticket",
-            "profile",
-            "command",
-            right=("waiting", "since"),
-        )
-        for ticket in document["queue"]:
-            table.add_row(str(ticket["position"]), str(ticket["gpus"]), *_ticket_cells(ticket, now))
-        lines += [table, Text()]
-    lines += [
-        Text(f"GPU {gpu['name']} is in use outside gpulaunch: {printable(gpu['outside'])}", "red")
-        for gpu in gpus
-        if gpu["state"] == "outside"
-    ]
-    lines += _service_notes(gpus, now)
-    lines += [
-        Text(note, "red" if container["leases"] else "yellow")
-        for container in document["containers"]
-        if (note := _running_container_note(container))
-    ]
+        lines += [queue_table(document, now), Text()]
+    lines += machine_notes(document, now)
     lines.append(Text(f"free: {_format_names(free) or 'none'}", "green" if free else "yellow"))
-    title = f"{document['topology']}: {len(free)} of {len(gpus)} GPUs free"
-    models = {gpu["model"] for gpu in gpus}
-    return Group(Text(f"{title} ({', '.join(map(printable, sorted(models)))})", "bold"), *lines)
+    return Group(Text(status_title(document), "bold"), *lines)
 
 
-def _service_notes(gpus: Sequence[Document], now: datetime) -> list[Table | Text]:
-    """Return a line for each GPU that is out of service, or has something to be known."""
-    lines: list[Table | Text] = []
-    for gpu in gpus:
-        name, mark = gpu["name"], gpu["drained"]
-        if gpu["problems"]:
-            lines.append(
-                Text(f"GPU {name} is barred: {printable('; '.join(gpu['problems']))}", "red")
-            )
-        if mark:
-            why = f": {mark['reason']}" if mark["reason"] else ""
-            since = age(mark["since"], now)
-            lines.append(
-                Text(f"GPU {name} is drained by {printable(mark['by'])} for {since}{why}", "yellow")
-            )
-        if gpu["warnings"]:
-            lines.append(Text(f"GPU {name}: {printable('; '.join(gpu['warnings']))}", "yellow"))
-    return lines
+def status_title(document: Document) -> str:
+    """Return the machine, how many of its GPUs are free, and their models."""
+    gpus = document["gpus"]
+    free = sum(gpu["free"] for gpu in gpus)
+    models = ", ".join(map(printable, sorted({gpu["model"] for gpu in gpus})))
+    return f"{document['topology']}: {free} of {len(gpus)} GPUs free ({models})"
+
+
+def _leases_table(document: Document, now: datetime) -> Grid:
+    leases = _one_for_each_step(document["leases"])
+    gpus_of = {
+        lease["id"]: [gpu for gpu in document["gpus"] if gpu["uuid"] in lease["uuids"]]
+        for lease in leases
+    }
+    shares = ["share"] if any(lease["shared"] for lease in leases) else []
+    known = any(gpu["utilization_percentage"] is not None for gpu in document["gpus"])
+    use = ["use"] if known else []
+    known = any(gpu["memory_used_bytes"] is not None for gpu in document["gpus"])
+    memory = ["memory"] if known else []
+    table = make_table(
+        *("GPUs", *shares, "user", "since", *use, *memory, "lease", "profile", "command"),
+        right=("since", "use", "memory"),
+        leave=("profile", *memory, "since", *shares, *use),
+    )
+    short = short_ids(document)
+    for lease in leases:
+        held = gpus_of[lease["id"]]
+        table.add_row(
+            gpus_cell(lease),
+            *([_share_cell(lease)] if shares else []),
+            printable(lease["user"]),
+            _since_cell(lease, now),
+            *([busy_cell(held)] if use else []),
+            *([memory_cell(held)] if memory else []),
+            (lease["id"], short[lease["id"]]),
+            _profile_cell(lease),
+            cut(_lease_prefix(lease, document["containers"]) + describe_job(lease)),
+        )
+    return table
+
+
+def queue_table(
+    document: Document, now: datetime, style: Callable[[Document], str] = lambda _: ""
+) -> Grid:
+    """Return the table of those who wait.
+
+    Args:
+        document: the document from status_document.
+        now: an aware time, up to which durations are counted.
+        style: returns the style of a ticket's row.
+    """
+    starts = ["starts"] if any(one.get("predicted_start") for one in document["queue"]) else []
+    table = make_table(
+        *("waiting", "GPUs", "user", "since", *starts, "ticket", "profile", "command"),
+        right=("waiting", "since"),
+        leave=("profile", "since", "ticket"),
+    )
+    short = short_ids(document)
+    for ticket in document["queue"]:
+        table.add_row(
+            str(ticket["position"]),
+            str(ticket["gpus"]),
+            printable(ticket["user"]),
+            since_cell(ticket["since"], now),
+            *([starts_cell(ticket, now)] if starts else []),
+            (ticket["id"], short[ticket["id"]]),
+            Text(printable(ticket["profile"] or "")),
+            cut(ticket_prefix(ticket) + describe_job(ticket)),
+            style=style(ticket),
+        )
+    return table
 
 
 def _one_for_each_step(leases: Sequence[Document]) -> list[Document]:
@@ -150,69 +171,6 @@ def _job_note(lease: Document) -> str:
     return f"{title}{ranks}{shared}: "
 
 
-def _left_over_note(lease: Document, now: datetime) -> str:
-    """Return which processes hold a lease after its job, for how long, and to what use."""
-    about = [f"pid {', '.join(map(str, lease['left_over_pids']))}"]
-    if lease["left_over_since"]:
-        about.append(f"for {age(lease['left_over_since'], now)}")
-    if lease["left_over_uses_gpus"] is not None:
-        about.append("using its GPUs" if lease["left_over_uses_gpus"] else "without using its GPUs")
-    return (
-        f"lease {lease['id']} is held by a left-over process of a job that has ended "
-        f"({', '.join(about)}): 'gpulaunch free {lease['id']}' ends it"
-    )
-
-
-def _container_note(lease: Document) -> str:
-    """Return why a lease stays whose container does not run, or whose engine does not answer."""
-    if lease["container_problem"]:
-        return (
-            f"lease {lease['id']} stays until its engine tells of its container: "
-            f"{lease['container_problem']}"
-        )
-    if lease["container_state"] in (None, "running"):
-        return ""
-    note = f"lease {lease['id']} stays: container {printable(lease['container_name'])} "
-    if lease["container_state"] == "exited":
-        return (
-            f"{note}has ended, and its restart policy may start it: 'gpulaunch free {lease['id']}' "
-            "ends that"
-        )
-    if lease["container_state"] == "created":
-        return f"{note}is made, and not started yet"
-    return f"{note}is {printable(lease['container_state'])}"
-
-
-def _idle_note(lease: Document, now: datetime) -> str:
-    """Return for how long a lease's GPUs have done nothing, if that is long."""
-    since = lease["idle_since"]
-    if since is None or (now - datetime.fromisoformat(since)).total_seconds() < IDLE_AFTER_S:
-        return ""
-    return f"lease {lease['id']} of {printable(lease['user'])} has been idle for {age(since, now)}"
-
-
-def _running_container_note(container: Document) -> str:
-    """Return what is to be known of a running container without a lease, beside its GPUs' lines."""
-    name, program = container["name"], container["engine"]
-    title = _title(container)
-    if container["sees_all"]:
-        return f"{title} sees all GPUs"
-    gpus = f"GPU{'' if len(container['gpus']) == 1 else 's'} {','.join(container['gpu_names'])}"
-    if container["leases"]:
-        held = ", ".join(container["leases"])
-        return f"{title} has {gpus} beside lease {held}: '{program} stop {name}' ends it"
-    if container["made_under"] and not container["is_here"]:
-        return (
-            f"{title} has {gpus} without a lease: '{program} stop {name}', then "
-            f"'gpulaunch {program} start {name}'"
-        )
-    return ""
-
-
-def _title(container: Document) -> str:
-    return f"container {container['name']} ({container['engine']})"
-
-
 def _format_names(gpus: Sequence[Document]) -> str:
     """Return the names of GPUs: ranges of whole GPUs, then MIG instances."""
     whole = frozenset(gpu["index"] for gpu in gpus if gpu["name"] == str(gpu["index"]))
@@ -224,36 +182,31 @@ def _format_names(gpus: Sequence[Document]) -> str:
     )
 
 
-def _lease_cells(
-    lease: Document, containers: Sequence[Document], now: datetime
-) -> list[str | Text]:
+def _since_cell(lease: Document, now: datetime) -> Cell:
+    """Return for how long a job has run, and of how long it may."""
+    long, short = since_cell(lease["started_at"], now)
+    if lease["time_limit_s"] is None:
+        return long, short
+    return f"{long} of {format_duration(lease['time_limit_s'])}", short
+
+
+def _profile_cell(lease: Document) -> Text:
     profile = printable(lease["profile"] or "")
-    # A single GPU has no traffic that could be assumed.
-    if lease["assumed"] and len(lease["gpus"]) > 1:
+    if is_assumed(lease):
         profile = f"{profile} (assumed)" if profile else "assumed"
-    # A GPU that is out of service since, such as a lost one, has no index any more.
-    gpus = ",".join(
-        name or printable(uuid[:_UUID_START])
-        for name, uuid in zip(lease["gpu_names"], lease["uuids"], strict=True)
-    )
-    inside = f"in {lease['parent']}: " if lease["parent"] else ""
-    inside += _job_note(lease)
-    inside += f"container {lease['container_name']}: " if lease["container_name"] else ""
-    inside = f"stopped: {inside}" if lease["stopped"] else inside
+    return Text(profile)
+
+
+def _lease_prefix(lease: Document, containers: Sequence[Document]) -> str:
+    """Return what is to be known of a job before its command."""
+    prefix = ""
     for container in containers:
         if container["id"] in lease["containers_beside"]:
-            inside = f"beside {_title(container)}: {inside}"
-    since = age(lease["started_at"], now)
-    if lease["time_limit_s"] is not None:
-        since += f" of {format_duration(lease['time_limit_s'])}"
-    return [
-        gpus,
-        printable(lease["user"]),
-        since,
-        lease["id"],
-        Text(profile),
-        cut(inside + _describe_job(lease)),
-    ]
+            prefix = f"beside {container_title(container)}: {prefix}"
+    prefix += "stopped: " if lease["stopped"] else ""
+    prefix += f"in {lease['parent']}: " if lease["parent"] else ""
+    prefix += _job_note(lease)
+    return prefix + (f"container {lease['container_name']}: " if lease["container_name"] else "")
 
 
 def _share_cell(lease: Document) -> str:
@@ -266,26 +219,8 @@ def _share_cell(lease: Document) -> str:
     return f"{lease['sm_percentage']} %, {memory}{guest}{promise}"
 
 
-def _ticket_cells(ticket: Document, now: datetime) -> list[str | Text]:
-    stopped = (
-        "stopped, so others pass: "
-        if ticket["stopped"]
-        else "choosy, so others may pass: " * ticket["choosy"]
-    )
-    since = age(ticket["since"], now)
-    profile = printable(ticket["profile"] or "")
-    return [
-        printable(ticket["user"]),
-        since,
-        ticket["id"],
-        Text(profile),
-        cut(stopped + _describe_job(ticket)),
-    ]
-
-
-def _describe_job(record: Document) -> str:
-    return record["name"] or " ".join(map(_quoted, record["command"]))
-
-
-def _quoted(argument: str) -> str:
-    return argument if argument.isalnum() else shlex.quote(argument)
+def ticket_prefix(ticket: Document) -> str:
+    """Return what is to be known of a place in the queue before its command."""
+    if ticket["stopped"]:
+        return "stopped, so others pass: "
+    return "choosy, so others may pass: " if ticket["choosy"] else ""

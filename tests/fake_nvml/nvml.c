@@ -42,7 +42,7 @@
  *   script 0 power 0:70,1.5:300     GPU 0 draws 70 W from second 0 and 300 W from 1.5 on; 0 before the first
  *   script 0 sm 0:90,0.2:0 period 1 the first second again and again
  *   script 0 link:3:tx 0:12.5       what GPU 0 sends through its NVLink 3, GB/s; link:3:rx what it receives
- *   gpu 0 ... gpm=1 limit=300       GPM is there; the power limit, W
+ *   gpu 0 ... gpm=1 limit=300       GPM is there; the power limit, W; temp=45, degrees Celsius
  *   gpu 1000 ... gi=5               the ID of the GPU instance; without: what the index ends in
  *
  *   sm         share of SMs in use, %         GPM metric 2

@@ -70,6 +70,10 @@ int nvmlDeviceGetEnforcedPowerLimit(Handle device, unsigned *milliwatts) {
     return code;
 }
 
+int nvmlDeviceGetTemperature(Handle device, int sensor, unsigned *celsius) {
+    return sensor ? INVALID_ARGUMENT : ask_number(__func__, device, "temp", celsius);
+}
+
 int nvmlDeviceGetViolationStatus(Handle device, int policy, Violation *violation) {
     const Script *script;
     double time;

@@ -60,6 +60,7 @@ DOORS = {
         "machine/nvidia/nvml.py",
         "machine/nvidia/nvml_health.py",
         "machine/nvidia/nvml_links.py",
+        "machine/nvidia/nvml_load.py",
         "measure/nvml_counters.py",
     },
     "rich": {"show/terminal.py"},

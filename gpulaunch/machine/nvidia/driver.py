@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
-from gpulaunch.machine.driver import Build, FaultWatch, Finding, Health, OutsideUse
+from gpulaunch.machine.driver import Build, FaultWatch, Finding, Health, Load, OutsideUse
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import roster
 
@@ -40,6 +40,13 @@ def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
     return health.read_health(gpus)
 
 
+def read_load(gpus: Iterable[Gpu]) -> tuple[Load, ...]:
+    """Return utilization, memory, power and temperature."""
+    from gpulaunch.machine.nvidia import load
+
+    return load.read_load(gpus)
+
+
 def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
     """Watch for Xids."""
     from gpulaunch.machine.nvidia import faults
@@ -50,13 +57,14 @@ def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
 def are_busy(gpus: Iterable[Gpu]) -> bool:
     """Return whether a kernel ran on one of the GPUs in the last sampling period, 1/6 s to 1 s."""
     from gpulaunch.machine.nvidia import nvml
+    from gpulaunch.machine.nvidia.nvml_load import read_busy
 
     nvml.open_nvml()
     try:
-        used = [nvml.card_of(gpu.uuid, gpu.index).active_percentage() for gpu in gpus]
+        found = [read_busy(nvml.card_of(gpu.uuid, gpu.index).ask) for gpu in gpus]
     except nvml.LostGpuError:
         return True
-    return any(one is None or one > 0 for one in used)
+    return any(one is None or one.gpu_percentage > 0 for one in found)
 
 
 def pids_at_work(uuids: Iterable[str]) -> dict[int, int]:

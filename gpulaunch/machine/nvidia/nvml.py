@@ -258,11 +258,6 @@ class NvmlDevice:
             card_memory_bytes,
         )
 
-    def active_percentage(self) -> int | None:
-        """Share of the last sampling period in which a kernel ran, 0-100, if it is known."""
-        rates = self.ask(pynvml.nvmlDeviceGetUtilizationRates)
-        return None if rates is None else int(rates.gpu)
-
     def pids(self, kind: str) -> set[int]:
         """Return the processes of a kind: "compute", "graphics", or "mps" for MPS clients."""
         return set(self.memory_by_pid(kind))

@@ -1,0 +1,88 @@
+"""Readings of one machine's table and GPUs as the document of `gpulaunch status`."""
+
+import time
+from collections.abc import Callable
+
+from gpulaunch.containers.life import Standing
+from gpulaunch.launch.outside_use import read_containers, with_containers
+from gpulaunch.launch.surroundings import read_shown
+from gpulaunch.leases.holders import LeftOver, left_over_holders
+from gpulaunch.leases.table import Snapshot
+from gpulaunch.machine.find import look_again, read_health, read_load
+from gpulaunch.process.system import is_stopped, user_name
+from gpulaunch.show import Document
+from gpulaunch.show.status import status_document
+
+SLOW_S = 5.0
+"""Time between two readings of what costs more: health, use outside, containers, left-overs."""
+
+
+class StatusReader:
+    """A reader of the table and the GPUs of the machine that a command is to show.
+
+    Args:
+        topology: value of --topology, or None.
+        warn: called with each warning of the first reading.
+    """
+
+    def __init__(self, topology: str | None, warn: Callable[[str], None]) -> None:
+        shown = read_shown(topology, warn)
+        self.machine, self.table = shown.machine, shown.table
+        self._containers = shown.containers
+        self._health = read_health(self.machine)
+        self._left_over: dict[str, LeftOver] = {}
+        self._looked_at: set[str] = set()
+        self._read_s = time.monotonic()
+
+    def read(self) -> Document:
+        """Return the document of this moment.
+
+        Raises:
+            FailedError: a live record cannot be read, or the driver fails.
+        """
+        if time.monotonic() - self._read_s > SLOW_S:
+            self._containers = read_containers(self.machine)
+            self.machine = with_containers(look_again(self.machine), self._containers)
+            self._health = read_health(self.machine)
+            self._looked_at = set()
+            self._read_s = time.monotonic()
+        seen = self.table.peek().of(self.machine.key)
+        stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
+        stopped |= {lease.id for lease in seen.leases if is_stopped(lease.job)}
+        return status_document(
+            self.machine.topology,
+            seen.leases,
+            self.machine.outside,
+            user_name,
+            seen.tickets,
+            self._find_left_over(seen),
+            stopped,
+            _find_standings(seen),
+            self._containers,
+            self._health,
+            seen.drained,
+            read_load(self.machine),
+        )
+
+    def _find_left_over(self, seen: Snapshot) -> dict[str, LeftOver]:
+        """Return what still holds leases, read anew with what is slow, or for other leases."""
+        ids = {lease.id for lease in seen.leases}
+        if ids != self._looked_at:
+            self._left_over = left_over_holders(self.table, seen.leases)
+            self._looked_at = ids
+        return self._left_over
+
+
+def _find_standings(seen: Snapshot) -> dict[str, Standing]:
+    """Return container states by lease, without permission errors for leases held by processes."""
+    leases = [lease for lease in seen.leases if lease.engine is not None]
+    if not leases:
+        return {}
+    from gpulaunch.containers.standings import standings_of  # late: few leases need it
+
+    found = standings_of(leases)
+    return {
+        key: standing
+        for key, standing in found.items()
+        if key in seen.unlocked or not standing.forbidden
+    }

@@ -1,0 +1,373 @@
+"""The tables of status and top: what gives way on a narrow terminal, and what the words say."""
+
+import io
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from rich.console import Console
+from values import box, lease, machine, ticket
+
+from gpulaunch.machine.driver import Load
+from gpulaunch.show.gpu_places import gpu_places
+from gpulaunch.show.gpu_table import gpus_table
+from gpulaunch.show.openmetrics import openmetrics_text
+from gpulaunch.show.status import status_document
+from gpulaunch.show.status_cells import gpus_cell, of_user, short_ids
+from gpulaunch.show.status_table import queue_table, status_table
+from gpulaunch.show.terminal import Grid, LiveScreen, cut, make_table
+from gpulaunch.show.top_screen import (
+    SORTS,
+    TopView,
+    next_sort,
+    next_user,
+    scrolled,
+    step_selection,
+    top_lines,
+)
+
+NOW = datetime(2026, 1, 2, 5, 10, tzinfo=UTC)  # values.lease began at 03:04:05
+USERS = {1000: "alice", 1001: "bob"}
+
+
+def document(loads: bool = True, waiting: int = 3) -> dict:
+    """Return the document of a box with leases of two users and some who wait."""
+    topology = box()
+    load = tuple(
+        Load(f"GPU-{index}", 10 * index, 5, index << 30, 250.5, 300.0, 40 + index)
+        for index in range(8)
+    )
+    leases = [
+        lease("abcd00000001", 0, 1, 2, 3, time_limit_s=7200.0, job=lease("x").launcher),
+        lease("abce00000002", 5, 4, user_id=1001, name=None),
+    ]
+    tickets = [
+        ticket(number, 4, id=f"{number:012x}", user_id=1000 + number % 2, name=f"exp{number}")
+        for number in range(1, waiting + 1)
+    ]
+    return status_document(
+        topology, leases, (), USERS.__getitem__, tickets, load=load if loads else ()
+    )
+
+
+def printed(table: object, width: int) -> list[str]:
+    """Return the lines of a table on a terminal of this width."""
+    stream = io.StringIO()
+    Console(file=stream, width=width, highlight=False, markup=False).print(table)
+    return stream.getvalue().splitlines()
+
+
+def screen(width: int, height: int) -> LiveScreen:
+    """Return a screen of this size that nobody sees."""
+    made = LiveScreen(io.StringIO())
+    made.console.size = (width, height)
+    return made
+
+
+# Tables
+
+
+def sample() -> Grid:
+    """Return a table with all that can give way."""
+    table = make_table("id", "user", "since", "profile", "command", leave=("profile", "since"))
+    table.add_row("0123456789ab", "alice", ("2 h 05 min", "2 h"), "vgg16", cut("train " * 20))
+    table.add_row(("0123456789cd", "0123"), "bob", "1 min", "", cut("true"))
+    return table
+
+
+@pytest.mark.parametrize(
+    ("width", "columns", "said"),
+    [
+        (200, ["id", "user", "since", "profile", "command"], None),
+        (60, ["id", "user", "since", "profile", "command"], None),
+        (50, ["id", "user", "since", "command"], "no room for: profile"),
+        (40, ["id", "user", "command"], "no room for: profile, since"),
+    ],
+)
+def test_columns_leave_in_their_order(width: int, columns: list[str], said: str | None) -> None:
+    """Where there is no room columns leave in the stated order, and a line says which."""
+    lines = printed(sample(), width)
+    assert lines[0].split() == columns
+    assert [line for line in lines if line.startswith("no room")] == ([said] if said else [])
+    assert max(map(len, lines)) <= width
+
+
+def test_shorter_texts_come_before_columns_leave() -> None:
+    """Cells take their shorter texts while all columns are still there."""
+    assert "2 h 05 min" in printed(sample(), 200)[2]
+    row = printed(sample(), 60)[2]
+    assert ("2 h " in row, "2 h 05 min" in row) == (True, False)
+
+
+def test_a_cut_command_ends_with_an_ellipsis() -> None:
+    """What is cut of the last column is marked as cut."""
+    assert printed(sample(), 60)[2].endswith("…")
+    assert not any(line.endswith("…") for line in printed(sample(), 200))
+
+
+def test_rows_become_lines_at_last() -> None:
+    """Where not even the columns that stay have room, each cell has a line, and none is missing."""
+    lines = printed(sample(), 24)
+    text = " ".join(" ".join(lines).split())
+    assert "id: 0123456789ab user: alice since: 2 h 05 min profile: vgg16 command: train" in text
+    assert max(map(len, lines)) <= 24
+
+
+def test_prose_wraps() -> None:
+    """A last column of prose wraps, and nothing of it is lost."""
+    table = make_table("part", "found")
+    table.add_row("GPUs", "one two three four five six seven eight")
+    words = " ".join(printed(table, 30)).split()
+    assert words[-9:] == ["GPUs", *["one", "two", "three", "four", "five", "six", "seven", "eight"]]
+    assert max(map(len, printed(table, 30))) <= 30
+
+
+# Words
+
+
+def test_short_ids_are_unique() -> None:
+    """Ids are as short as is unique, and no shorter than `free` takes."""
+    assert short_ids(document()) == {
+        "abcd00000001": "abcd",
+        "abce00000002": "abce",
+        "000000000001": "000000000001",
+        "000000000002": "000000000002",
+        "000000000003": "000000000003",
+    }
+    assert short_ids(document(waiting=1))["000000000001"] == "0000"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "want"),
+    [
+        ((0, 1, 2, 3), ("0,1,2,3", "0-3")),
+        ((3, 0, 1, 2, 7), ("3,0,1,2,7", "3,0-2,7")),
+        ((1, 0), ("1,0", "1,0")),
+        ((4, 5), ("4,5", "4,5")),
+    ],
+)
+def test_ranges_keep_the_rank_order(gpus: tuple[int, ...], want: tuple[str, str]) -> None:
+    """Shortened GPUs are still in rank order."""
+    (entry,) = status_document(box(), [lease("a", *gpus)], (), USERS.__getitem__)["leases"]
+    assert gpus_cell(entry) == want
+
+
+def test_legends_stand_where_their_words_do() -> None:
+    """Rank order and "assumed" are explained if the table has them, and only then."""
+    shown = printed(status_table(document(), NOW), 200)
+    assert "GPUs are in rank order: the first is the job's GPU 0" in shown
+    assert any(line.startswith("assumed: ") for line in shown)
+    plain = status_document(box(), [lease("a", 0, assumed=())], (), USERS.__getitem__)
+    lines = printed(status_table(plain, NOW), 200)
+    assert not [line for line in lines if line.startswith(("GPUs are", "assumed:"))]
+
+
+def test_the_end_by_the_time_limit() -> None:
+    """A lease tells when it ends at most: its limit after its start."""
+    first, second = document()["leases"]
+    assert (first["ends_at"], second["ends_at"]) == ("2026-01-02T05:04:05.000Z", None)
+
+
+def test_unknown_load_is_null() -> None:
+    """Without a driver each quantity is null, and its column is left out."""
+    described = document(loads=False)
+    keys = ("utilization_percentage", "memory_used_bytes", "power_w", "temperature_c")
+    assert {gpu[key] for gpu in described["gpus"] for key in keys} == {None}
+    heading = printed(status_table(described, NOW), 200)[1].split()
+    assert heading == ["GPUs", "user", "since", "lease", "profile", "command"]
+    heading = printed(gpus_table(described, gpu_places(box()), NOW), 200)[0].split()
+    assert heading == ["GPU", "user", "since", "left", "job"]
+
+
+def test_load_of_a_lease() -> None:
+    """A lease shows its least and most busy GPU, and the memory of all."""
+    lines = printed(status_table(document(), NOW), 200)
+    assert lines[1].split()[:5] == ["GPUs", "user", "since", "use", "memory"]
+    assert "0-30 %  6.0/64.0 GiB" in lines[3]
+
+
+def test_one_users_document() -> None:
+    """The document of a user has his leases and tickets, and all GPUs."""
+    bobs = of_user(document(), "bob")
+    assert [one["id"] for one in (*bobs["leases"], *bobs["queue"])] == [
+        "abce00000002",
+        "000000000001",
+        "000000000003",
+    ]
+    assert len(bobs["gpus"]) == 8
+
+
+def test_predicted_start() -> None:
+    """The queue has a column of predicted starts if somebody predicts them."""
+    told = document()
+    assert "starts" not in printed(queue_table(told, NOW), 200)[0].split()
+    times = [(NOW + timedelta(minutes=m, seconds=1)).isoformat() for m in (5, 25)]
+    told["queue"][0]["predicted_start"] = dict(zip(("from", "to"), times, strict=True))
+    assert "in 5 min 01 s to 25 min" in printed(queue_table(told, NOW), 200)[2]
+
+
+# Places
+
+
+@pytest.mark.parametrize(
+    ("name", "want"),
+    [
+        ("dgx1-v100", [("NUMA node 0", (0, 1, 2, 3)), ("NUMA node 1", (4, 5, 6, 7))]),
+        (
+            "power8-minsky",
+            [
+                ("NUMA node 0, NVLink joins 0-1", (0, 1)),
+                ("NUMA node 1, NVLink joins 2-3", (2, 3)),
+            ],
+        ),
+    ],
+)
+def test_places(name: str, want: list[tuple[str, tuple[int, ...]]]) -> None:
+    """GPUs stand by socket; NVLinks are told of where they do not join all."""
+    assert [(place.title, place.gpus) for place in gpu_places(machine(name))] == want
+
+
+def test_a_machine_without_parts_has_no_heading() -> None:
+    """GPUs that all meet alike are one place without a title."""
+    assert [(place.title, place.gpus) for place in gpu_places(box(3))] == [("", (0, 1, 2))]
+
+
+# The screen of top
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (40, 24), (40, 12), (20, 10)])
+@pytest.mark.parametrize("selected", ["", "abcd00000001", "000000000040"])
+def test_the_screen_is_full_and_no_more(size: tuple[int, int], selected: str) -> None:
+    """Whatever its size, the screen has exactly its lines, none of which is too long."""
+    width, height = size
+    made = screen(width, height)
+    lines = top_lines(
+        document(waiting=40), gpu_places(box()), NOW, TopView(selected=selected), "alice", made
+    )
+    assert len(lines) == height
+    assert max(line.cell_len for line in lines) <= width
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    """The screen says how many of those who wait, and how many lines of GPUs, are not shown."""
+    made = screen(80, 16)
+    text = [
+        line.plain
+        for line in top_lines(document(waiting=40), gpu_places(box()), NOW, TopView(), "bob", made)
+    ]
+    (waiting,) = (line for line in text if line.startswith("waiting: "))
+    (gpus,) = (line for line in text if line.endswith("more lines"))
+    rows = sum(line.endswith(tuple(f"exp{n}" for n in range(1, 41))) for line in text)
+    shown = sum(line[:1].isdecimal() and line[1:4] == "   " for line in text)
+    assert waiting == f"waiting: {40 - rows} more"
+    assert gpus == f"{8 - shown} more lines"
+
+
+def test_selection_goes_through_leases_and_tickets() -> None:
+    """The key j goes through leases by their GPUs, then through the queue, and stays at the end."""
+    told, view = document(), TopView()
+    seen = []
+    for _ in range(6):
+        view = step_selection(told, view, 1)
+        seen.append(view.selected)
+    assert [int(one, 16) & 0xF for one in seen] == [1, 2, 1, 2, 3, 3]
+    assert step_selection(told, TopView(), -1).selected == "000000000003"
+
+
+def test_a_selected_job_is_shown_in_full() -> None:
+    """The lines at the bottom tell all of the selected job, though columns had to go."""
+    made = screen(40, 24)
+    view = TopView(selected="abcd00000001")
+    lines = top_lines(document(), gpu_places(box()), NOW, view, "alice", made)
+    text = " ".join(line.plain for line in lines)
+    assert "lease abcd00000001 of alice, GPUs 0,1,2,3, for 2 h 05 min" in text
+    reverse = [line.plain for line in lines if "reverse" in str(line.style)]
+    assert [line[0] for line in reverse] == ["0", "1", "2", "3"]
+
+
+def test_own_jobs_are_bold() -> None:
+    """Rows of the user's own jobs are bold, and no others."""
+    lines = top_lines(document(), gpu_places(box()), NOW, TopView(), "bob", screen(80, 30))
+    rows = [line for line in lines if "bold" in str(line.style) and line.plain[:1].isdecimal()]
+    assert [row.plain[0] for row in rows] == ["4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("sort", "want"),
+    [
+        ("place", "01234567"),
+        ("own first", "45012367"),
+        ("use", "76543210"),
+        ("memory", "76543210"),
+        ("time left", "01234567"),
+    ],
+)
+def test_sorting(sort: str, want: str) -> None:
+    """The GPUs are in the order that the view says."""
+    lines = top_lines(
+        document(waiting=0), gpu_places(box()), NOW, TopView(sort=sort), "bob", screen(80, 30)
+    )
+    rows = [line.plain[0] for line in lines if line.plain[:2].strip().isdecimal()]
+    assert "".join(rows) == want
+
+
+def test_views_go_round() -> None:
+    """S goes through all orders, u through oneself, the others and all, and back."""
+    view = TopView()
+    for sort in (*SORTS[1:], SORTS[0]):
+        view = next_sort(view)
+        assert view.sort == sort
+    for user in ("bob", "alice", None):
+        view = next_user(document(), view, "bob")
+        assert view.user == user
+    views = [TopView()]
+    for _ in range(5):
+        views.append(scrolled(document(), views[-1], 10))
+    assert [after.scroll - before.scroll for before, after in pairwise(views)] == [10, 6, 0, 0, 0]
+
+
+# Metrics
+
+
+def test_labels_are_escaped() -> None:
+    """Quotes, line ends and bytes that are no text keep a metric on its line."""
+    nasty = lease("a", 0, name=None, command=('x"y\\', "z\udcff\n"))
+    text = openmetrics_text(status_document(box(), [nasty], (), USERS.__getitem__))
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    families = {one.name: one for one in parser.text_string_to_metric_families(text)}
+    (sample_,) = families["gpulaunch_lease_gpus"].samples
+    assert sample_.labels["lease"] == "a"
+    assert text.count('lease="a"') == len(
+        [line for line in text.splitlines() if 'lease="a"' in line]
+    )
+
+
+def test_metrics() -> None:
+    """The metrics are OpenMetrics, and tell GPUs by state, their load, leases and the queue."""
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    text = openmetrics_text(document())
+    families = {one.name: one for one in parser.text_string_to_metric_families(text)}
+    states = {
+        sample_.labels["state"]: sample_.value for sample_ in families["gpulaunch_gpus"].samples
+    }
+    assert states == {"free": 2, "leased": 6, "shared": 0, "outside": 0, "drained": 0, "barred": 0}
+    use = [one.value for one in families["gpulaunch_gpu_utilization_ratio"].samples]
+    assert use == pytest.approx([0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7])
+    (memory,) = families["gpulaunch_gpu_memory_used_bytes"].samples[3:4]
+    assert (memory.labels["gpu"], memory.value) == ("3", 3 << 30)
+    leases = [
+        (one.labels["lease"], one.labels["user"], one.value)
+        for one in families["gpulaunch_lease_gpus"].samples
+    ]
+    assert leases == [("abcd00000001", "alice", 4), ("abce00000002", "bob", 2)]
+    assert [one.value for one in families["gpulaunch_queue_requests"].samples] == [3]
+    assert [one.value for one in families["gpulaunch_queue_gpus"].samples] == [12]
+    assert [one.value for one in families["gpulaunch_lease_time_limit_seconds"].samples] == [7200]
+    assert text.endswith("# EOF\n")
+
+
+def test_unknown_metrics_are_left_out() -> None:
+    """Of what is unknown there is no metric."""
+    text = openmetrics_text(document(loads=False))
+    assert "utilization" not in text
+    assert "power" not in text
