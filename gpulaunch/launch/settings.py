@@ -67,9 +67,12 @@ def one_of(names: Iterable[str], subject: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         name = text.replace("-", "_")
         if name not in names:
+            from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
+
+            known = [name.replace("_", "-") for name in sorted(names)]
             raise UsageError(
-                f"unknown {subject} {quoted(text)}",
-                "known are " + ", ".join(sorted(names)).replace("_", "-"),
+                f"unknown {subject} {quoted(text)}{did_you_mean(text, known)}",
+                "known are " + ", ".join(known),
             )
         return name
 
@@ -348,8 +351,7 @@ def _read_config(name: str, config: Document) -> Setting:
 def _check_keys(config: Document) -> None:
     for key in config.data:
         if key not in SETTINGS:
-            raise config.error(
-                FieldError(
-                    (key,), f"unknown setting {quoted(key)}: known are {', '.join(SETTINGS)}"
-                )
-            )
+            from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
+
+            meant = did_you_mean(key, SETTINGS) or ": 'gpulaunch help settings' lists them"
+            raise config.error(FieldError((key,), f"unknown setting {quoted(key)}{meant}"))
