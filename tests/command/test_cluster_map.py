@@ -273,8 +273,8 @@ REFUSED = [
         (
             "--gpu-pattern: unknown pattern 'strr': did you mean star?",
             (
-                "known are 2d, 3d, col, ring, tree, ring+tree, chain, all-to-all, star, stencil-2d, "
-                "stencil-3d, none, or give a file"
+                "known are 2d, 3d, col, ring, tree, ring+tree, chain, all-to-all, star, "
+                "stencil-2d, stencil-3d, none, or give a file"
             ),
         ),
     ),

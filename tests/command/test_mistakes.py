@@ -123,8 +123,8 @@ MISTAKES = [  # line, what version 0.1.0 of November 2026 said, message, hint
         "unknown pattern 'rign'",
         "--pattern: unknown pattern 'rign': did you mean ring?",
         (
-            "known are ring, tree, ring+tree, chain, all-to-all, star, stencil-2d, stencil-3d, none, "
-            "or give a file"
+            "known are ring, tree, ring+tree, chain, all-to-all, star, stencil-2d, stencil-3d, "
+            "none, or give a file"
         ),
     ),
     (
