@@ -50,7 +50,10 @@ OPTIONS = (
         repeats=True,
     ),
     Option(
-        ("-n", "--gpus"), "gpus", "N|all", "how many GPUs (default: what the profile says, else 1)"
+        ("-n", "--gpus"),
+        "gpus",
+        "N|2-4|all",
+        "how many GPUs (default: what the profile says, else 1); 2-4: as many as are free",
     ),
     Option(
         ("--policy",),

@@ -50,7 +50,18 @@ class Setting(Record):
     origin: str
 
 
-def _parse_gpus(text: str) -> int | str:
+def _parse_gpus(text: str) -> int | str | range:
+    """Return a number, "all", or the numbers in a range such as "2-4"."""
+    least, dash, most = text.partition("-")
+    if not dash or not (least.isdigit() and most.isdigit() and text.isascii()):
+        return _parse_count(text)
+    if int(least) > int(most):
+        raise UsageError(f"{quoted(text)} is no range of numbers of GPUs such as 2-4")
+    first = int(_parse_count(least))
+    return first if least == most else range(first, int(most) + 1)
+
+
+def _parse_count(text: str) -> int | str:
     if text == "all":
         return text
     if not text.removeprefix("-").isdigit() or not text.isascii():
@@ -203,7 +214,7 @@ def _parse_share(text: str) -> bool | int:
 SETTINGS: dict[str, Callable[[str], Any]] = {
     "profile": str,
     "gpus": _parse_gpus,
-    "all_gpus": _parse_gpus,
+    "all_gpus": _parse_count,
     "policy": _parse_policy,
     "job_sizes": _parse_job_sizes,
     "pattern": _parse_pattern,
