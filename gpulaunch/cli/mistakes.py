@@ -17,7 +17,6 @@ _MEANT = {
     "help": "commands info man usage",
     "help settings": "conf config configuration settings",
     "profiles": "models workloads",
-    "reserve": "allocate book hold lock salloc",
     "setup": "init install",
     "simulate": "sim",
     "topo": "machine nvlink topology",

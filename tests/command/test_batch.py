@@ -607,7 +607,11 @@ def test_a_file_that_is_wrong(site: Site, sentence: str, text: str, want: str) -
 
 
 WRONG = [
-    (("--policy", "best"), 2, "--policy: unknown policy 'best'"),
+    (
+        ("--policy", "best"),
+        2,
+        "--policy: unknown policy 'best': did you mean best-fit or best-effort?",
+    ),
     (("--results", "."), 125, ".: is a directory"),
     (("--results", "no/where"), 125, "no/where: no such file or directory"),
     (("--results", "started"), 2, "started: is no regular file"),
