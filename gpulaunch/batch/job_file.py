@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from gpulaunch.batch.command_lines import are_commands, command_lines, title_of
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import Document, parse_document, read_text
-from gpulaunch.files.fields import FieldTable, ListOf, Path, checked
+from gpulaunch.files.fields import FieldTable, ListOf, Path, checked, unknown
 from gpulaunch.launch.settings import SETTINGS
 from gpulaunch.profiles.catalog import portable, profile_within
 from gpulaunch.profiles.profile import Profile
@@ -285,8 +285,7 @@ def _read_entry(job: object, where: Where) -> Entry:
         if key in _JOB:
             continue
         if key not in SETTINGS_OF_A_JOB:
-            known = ", ".join((*_JOB, *SETTINGS_OF_A_JOB))
-            raise where.error(key, f"unknown key {quoted(key)}: known here are {known}")
+            raise where.error(key, unknown(key, (*_JOB, *SETTINGS_OF_A_JOB)))
         settings[key] = _as_text(value)
         try:
             SETTINGS[key](settings[key])

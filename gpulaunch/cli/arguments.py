@@ -3,7 +3,8 @@
 import argparse
 from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
 
-from gpulaunch.errors import UsageError
+from gpulaunch.cli.commands import COMMANDS
+from gpulaunch.errors import UsageError, printable
 from gpulaunch.typing import NoReturn
 
 __all__ = [
@@ -17,7 +18,7 @@ __all__ = [
 
 
 class _LineFormatter(argparse.HelpFormatter):
-    """A formatter that keeps lines as they are, and breaks those that are too long."""
+    """A formatter that keeps lines, breaks those that are too long, and names a value once."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         fill = super()._fill_text
@@ -25,6 +26,13 @@ class _LineFormatter(argparse.HelpFormatter):
         return "\n".join(
             indent + line if len(line) <= width else fill(line, width, indent) for line in lines
         )
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """Return "-n, --gpus N", as Python does from 3.13 on, and not "-n N, --gpus N"."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, action.dest.upper())
+        return f"{', '.join(action.option_strings)} {value}"
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,7 +47,9 @@ class Parser(argparse.ArgumentParser):
         add_help: bool = True,
         epilog: str | None = None,
     ) -> None:
-        shape = _LineFormatter if epilog else argparse.HelpFormatter
+        row = COMMANDS.get(prog.removeprefix("gpulaunch "))
+        if row and row.example and not epilog:
+            epilog = f"example: {row.example}"
         super().__init__(
             prog=prog,
             description=description,
@@ -47,7 +57,7 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             add_help=add_help,
             epilog=epilog,
-            formatter_class=shape,
+            formatter_class=_LineFormatter,
         )
 
     def error(self, message: str) -> NoReturn:
@@ -56,7 +66,15 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: always.
         """
-        raise UsageError(message.replace("argument ", "", 1), f"see '{self.prog} --help'")
+        message = message.replace("argument ", "", 1)
+        kind, _, words = message.partition(": ")
+        if kind == "unrecognized arguments" and words.startswith("--"):
+            from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
+
+            flag = words.split()[0].partition("=")[0]
+            message = f"unknown option {printable(flag)}"
+            message += did_you_mean(flag, self._option_string_actions)
+        raise UsageError(message, f"see '{self.prog} --help'")
 
 
 def add_topology(parser: Parser) -> None:

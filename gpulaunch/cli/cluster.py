@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.files.nearest import did_you_mean
 
 WORDS = {
     "map": "which rank on which node, core and GPU of a described cluster",
@@ -33,7 +34,8 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         _print_help()
         return 0
     if word not in (*WORDS, *_CALLED_BY_OTHERS):
-        raise UsageError(f"unknown word {quoted(word)} after cluster", f"known are {known}")
+        meant = did_you_mean(word, WORDS)
+        raise UsageError(f"unknown word {quoted(word)} after cluster{meant}", f"known are {known}")
     module = importlib.import_module(f"gpulaunch.cli.cluster_{word}")
     if word == _RUN:
         return int(module.main(rest, command))

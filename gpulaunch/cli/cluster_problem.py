@@ -7,6 +7,7 @@ from gpulaunch.cluster.mapping import MappingProblem, RankMapping
 from gpulaunch.cluster.policies import DEFAULT_MAPPING_POLICY, MAPPING_POLICIES
 from gpulaunch.cluster.rank_files import rank_map
 from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.files.nearest import did_you_mean
 from gpulaunch.show import Document
 
 MAPPING_EPILOG = f"patterns: {PATTERN_HELP}\n(docs/cluster.md)"
@@ -45,8 +46,11 @@ def find_policy(name: str) -> str:
     """
     policy = name.replace("-", "_")
     if policy not in MAPPING_POLICIES:
-        known = ", ".join(map(_shown, MAPPING_POLICIES))
-        raise UsageError(f"unknown policy {quoted(name)}", f"known are {known}")
+        known = list(map(_shown, MAPPING_POLICIES))
+        raise UsageError(
+            f"unknown policy {quoted(name)}{did_you_mean(name, known)}",
+            f"known are {', '.join(known)}",
+        )
     return policy
 
 

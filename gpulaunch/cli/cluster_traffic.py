@@ -3,13 +3,13 @@
 import os
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 
 from gpulaunch.cluster.parallel_sizes import is_sizes, parallel_traffic
 from gpulaunch.cluster.rank_traffic import RankTraffic, summed
 from gpulaunch.cluster.traffic_file import read_traffic_file
 from gpulaunch.cluster.traffic_shapes import SHAPES, shape_traffic
 from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.files.nearest import did_you_mean
 from gpulaunch.profiles.pattern import PATTERNS, Edge
 from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS
 
@@ -50,12 +50,11 @@ def _read(text: str, ranks: int) -> RankTraffic:
     if os.sep in text or text.lower().endswith(GRAPH_ENDINGS):
         return read_traffic_file(text, ranks)
     names = [name.replace("_", "-") for name in SHAPES]
-    nearest = get_close_matches(text, names, n=1)
     file = f"./{text}" if os.path.isfile(text) else "a file"
-    known = (
-        f"nearest is {nearest[0]}" if nearest else f"known are {', '.join(names)}, or give {file}"
+    raise UsageError(
+        f"unknown pattern {quoted(text)}{did_you_mean(text, names)}",
+        f"known are {', '.join(names)}, or give {file}",
     )
-    raise UsageError(f"unknown pattern {quoted(text)}", known)
 
 
 def _of_profile(name: str, ranks: int) -> RankTraffic:

@@ -17,6 +17,7 @@ class Command(Record):
         runs_a_command: whether it takes a command of the user after `--`; its main gets that, or
             None, as a second argument.
         module: the module with main; gpulaunch.cli.WORD if empty.
+        example: line that shows its use, at the end of its --help; "" for none.
     """
 
     word: str
@@ -24,25 +25,56 @@ class Command(Record):
     summary: str
     runs_a_command: bool = False
     module: str = ""
+    example: str = ""
 
 
 _ROWS = (
     Command("status", "", "who has which GPUs, and who waits"),
     Command("top", "", "the same on a live screen, GPU by GPU"),
-    Command("topo", "", "the link matrix"),
-    Command("profiles", "", "what is known about jobs before they run"),
+    Command("topo", "", "the link matrix", example="gpulaunch topo --topology dgx1-v100"),
+    Command(
+        "profiles",
+        "",
+        "what is known about jobs before they run",
+        example="gpulaunch profiles show vgg16",
+    ),
     Command(
         "profile", "", "measure a job, or read its source, for its profile", runs_a_command=True
     ),
-    Command("free", "ID", "end a lease or leave the queue, by id or name, or --mine"),
-    Command("logs", "NAME", "the output of a detached job"),
+    Command(
+        "free",
+        "ID",
+        "end a lease or leave the queue, by id or name, or --mine",
+        example="gpulaunch free 4f1c",
+    ),
+    Command("logs", "NAME", "the output of a detached job", example="gpulaunch logs -f exp7"),
     Command("attach", "NAME", "go to the terminal of a detached job"),
     Command("wait", "NAME", "sleep until jobs have ended, and end as they did"),
-    Command("drain", "GPU", "take a GPU out of service, with a reason (as root)"),
-    Command("undrain", "GPU", "put a drained GPU into service again (as root)"),
+    Command(
+        "drain",
+        "GPU",
+        "take a GPU out of service, with a reason (as root)",
+        example="gpulaunch drain 3 --reason 'fan is loud'",
+    ),
+    Command(
+        "undrain",
+        "GPU",
+        "put a drained GPU into service again (as root)",
+        example="gpulaunch undrain 3",
+    ),
     Command("plan", "FILE", "which jobs of a queue to run together on a GPU"),
-    Command("batch", "FILE", "run a file of jobs, one launch after the other"),
-    Command("simulate", "", "replay a file of jobs on a described machine"),
+    Command(
+        "batch",
+        "FILE",
+        "run a file of jobs, one launch after the other",
+        example="gpulaunch batch jobs.toml",
+    ),
+    Command(
+        "simulate",
+        "",
+        "replay a file of jobs on a described machine",
+        example="gpulaunch simulate --topology dgx1-v100 --jobs jobs.toml",
+    ),
     Command(
         "cluster",
         "WORD",
@@ -51,6 +83,7 @@ _ROWS = (
     ),
     Command("doctor", "", "what works here, and how GPUs get into containers"),
     Command("setup", "", "make /run/gpulaunch, the table's place (as root)"),
+    Command("help", "COMMAND", "this, or the help of a command", example="gpulaunch help launch"),
 )
 
 COMMANDS = {command.word: command for command in _ROWS}

@@ -34,6 +34,8 @@ def main(arguments: Sequence[str]) -> int:
         "--mine", action="store_true", help="all that are yours, on the machine that status shows"
     )
     add_topology(parser)
+    if "--all" in arguments:
+        parser.error("unknown option --all: did you mean --mine, for all that are yours?")
     options = parser.parse_args(arguments)
     if bool(options.id) == options.mine:
         parser.error("give ids or names of jobs, or --mine")

@@ -335,9 +335,9 @@ def _print_decision(
             document |= explanation_document(_make_explanation(launch, decision, situation))
         print_json(document)
     else:
-        print("\n".join(decision_lines(document)))
+        print("\n".join(decision_lines(document, explained=explained)))
         if explained:
-            _print_explanation(launch, decision, situation, sys.stdout)
+            _print_explanation(launch, decision, situation, sys.stdout, legend=True)
     return _EXIT_STATUS[document["decision"]]
 
 
@@ -392,12 +392,15 @@ def _explain_on_stderr(launch: Launch, decision: Decision, situation: Situation)
 
 
 def _print_explanation(
-    launch: Launch, decision: Decision, situation: Situation, stream: TextIO
+    launch: Launch,
+    decision: Decision,
+    situation: Situation,
+    stream: TextIO,
+    *,
+    legend: bool = False,
 ) -> None:
     from gpulaunch.show.decision_table import explanation_table
     from gpulaunch.show.terminal import draw
 
-    draw(
-        explanation_table(launch.request, decision, _make_explanation(launch, decision, situation)),
-        stream,
-    )
+    explanation = _make_explanation(launch, decision, situation)
+    draw(explanation_table(launch.request, decision, explanation, legend=legend), stream)

@@ -9,17 +9,11 @@ from types import CodeType, ModuleType
 
 import gpulaunch
 from gpulaunch.cli.commands import COMMANDS
-from gpulaunch.cli.options import print_help, read_line
+from gpulaunch.cli.options import read_line
 from gpulaunch.cli.output import flush_stdout, prepare_stdout, report
-from gpulaunch.errors import (
-    FailedError,
-    GpulaunchError,
-    UsageError,
-    call_failed,
-    printable,
-    quoted,
-)
+from gpulaunch.errors import FailedError, GpulaunchError, UsageError, call_failed
 from gpulaunch.launch.given import Given
+from gpulaunch.typing import NoReturn
 
 
 def main() -> None:
@@ -101,15 +95,13 @@ def run(argv: Sequence[str]) -> int:
             raise UsageError(f"--help and --version stand alone, but {before[at]} is given")
         return _run_engine(given, [*before[at:], *argv[divider:]])
     if at is not None:
+        if before[at] not in COMMANDS:  # `run`, if it is there, stands before the word
+            _refuse(argv, at + divider - len(before), divider)
         return _run_word(before, at, command if divider < len(argv) else None)
     if given.keys() & {"help", "version", "dry_run"}:
         prepare_stdout()
-    if "help" in given:
-        print_help()
-        return 0
-    if "version" in given:
-        print(f"gpulaunch {gpulaunch.__version__}")
-        return 0
+    if given.keys() & {"help", "version"}:
+        return _tell(given)
     if not command:
         raise UsageError(
             "no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help"
@@ -119,18 +111,21 @@ def run(argv: Sequence[str]) -> int:
     return int(importlib.import_module("gpulaunch.cli.launch").main(given, command))
 
 
+def _tell(given: Mapping[str, Given]) -> int:
+    """Print the short help, or the version."""
+    if "help" in given:
+        from gpulaunch.cli.help import print_help  # late: a launch does without
+
+        print_help()
+    else:
+        print(f"gpulaunch {gpulaunch.__version__}")
+    return 0
+
+
 def _run_word(before: Sequence[str], at: int, user_command: Sequence[str] | None) -> int:
     """Run one of our commands; the arguments around its word belong to it."""
     word = before[at]
-    command = COMMANDS.get(word)
-    if command is None:
-        _refuse_sudo(before[at:])
-        shown = " ".join(
-            ["gpulaunch", *map(printable, before[:at]), "--", *map(printable, before[at:])]
-        )
-        raise UsageError(
-            f"unknown command {quoted(word)}", f"to run a program, write -- before it: {shown}"
-        )
+    command = COMMANDS[word]
     arguments = [*before[:at], *before[at + 1 :]]
     module = command.module or f"gpulaunch.cli.{word}"
     if command.runs_a_command:
@@ -145,11 +140,17 @@ def _run_word(before: Sequence[str], at: int, user_command: Sequence[str] | None
         return int(end.code or 0)
 
 
-def _refuse_sudo(command: Sequence[str]) -> None:
-    """Name the line that works for `gpulaunch sudo docker run`, for which -- alone does not do."""
-    from gpulaunch.launch.handed_over import refuse_sudo  # late: for mistakes only
+def _refuse(argv: Sequence[str], at: int, divider: int) -> NoReturn:
+    """Refuse a first word that is no command.
 
-    refuse_sudo(command)
+    Raises:
+        UsageError: always; for `gpulaunch sudo docker run` -- alone does not do.
+    """
+    from gpulaunch.cli.mistakes import unknown_command  # late: for mistakes only
+    from gpulaunch.launch.handed_over import refuse_sudo
+
+    refuse_sudo(argv[at:divider])
+    raise unknown_command(argv[:divider], at, argv[divider:])
 
 
 def _runs_containers(program: str) -> bool:

@@ -2,12 +2,12 @@
 
 argparse cannot stop at the first word that is no option, and costs 6 ms of every launch, a quarter
 of the whole. So a launch's options are read here, from a table that argparse uses only to print
---help. All other commands use argparse. docs/decisions/start-up.md has the measurements.
+them (cli/help.py). All other commands use argparse; docs/decisions/start-up.md has what was
+measured.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from gpulaunch.cli.commands import COMMANDS
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.given import Given
 from gpulaunch.records import Record
@@ -20,7 +20,7 @@ class Option(Record):
         flags: spellings, the short one first.
         name: name of the setting; several options may have the same.
         metavar: name of its value in the help; None if it takes none.
-        help: text for --help; it may contain the words of _policy_words() in braces.
+        help: text for `help launch`; it may contain the words of help.policy_words() in braces.
         sets: value that it stands for if it takes none.
         attaches: whether it may have a value nevertheless, attached by =.
         repeats: whether every value counts if it is given several times; otherwise only the last.
@@ -50,7 +50,10 @@ OPTIONS = (
         repeats=True,
     ),
     Option(
-        ("-n", "--gpus"), "gpus", "N|all", "how many GPUs (default: what the profile says, else 1)"
+        ("-n", "--gpus"),
+        "gpus",
+        "N|2-4|all",
+        "how many GPUs (default: what the profile says, else 1); 2-4: as many as are free",
     ),
     Option(
         ("--policy",),
@@ -266,21 +269,8 @@ OPTIONS = (
     ),
     Option(("-q", "--quiet"), "quiet", None, "no warnings, and no word on waiting"),
     Option(("-v", "--verbose"), "verbose", None, "say which GPUs the job got"),
-    Option(("-h", "--help"), "help", None, "print this and exit"),
-    Option(("--version",), "version", None, "print the version and exit"),
-)
-
-
-_EPILOG = """\
-Options may also be set by GPULAUNCH_* variables and in ~/.config/gpulaunch/config.toml."""
-
-_WITHOUT_A_ROW = (
-    (
-        "docker ...",
-        "run, create, start, restart and compose up get GPUs of their own, the rest is docker's",
-    ),
-    ("podman ...", "the same by podman, root's or a user's"),
-    ("run", "what stands there without a word: gpulaunch run [OPTIONS] -- COMMAND"),
+    Option(("-h", "--help"), "help", None, "print the usage and exit"),
+    Option(("-V", "--version"), "version", None, "print the version and exit"),
 )
 
 
@@ -319,7 +309,7 @@ def read_line(arguments: Sequence[str], options: Sequence[Option] = OPTIONS) -> 
         for flag, attached in pairs:
             option = by_flag.get(flag)
             if option is None:
-                raise UsageError(f"unknown option {printable(flag)}", "see 'gpulaunch --help'")
+                raise _unknown_option(flag, by_flag)
             if option.metavar is None:
                 if attached is not None and not option.attaches:
                     raise UsageError(f"{flag} takes no value, but {quoted(attached)} is given")
@@ -333,6 +323,13 @@ def read_line(arguments: Sequence[str], options: Sequence[Option] = OPTIONS) -> 
     return Line(given, None)
 
 
+def _unknown_option(flag: str, known: Iterable[str]) -> UsageError:
+    from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
+
+    meant = did_you_mean(flag, known) if flag.startswith("--") else ""
+    return UsageError(f"unknown option {printable(flag)}{meant}", "see 'gpulaunch help launch'")
+
+
 def _split_letters(argument: str, by_flag: dict[str, Option]) -> list[tuple[str, str | None]]:
     """Split short options in one argument; the first with a value takes the rest of it."""
     pairs: list[tuple[str, str | None]] = []
@@ -342,53 +339,3 @@ def _split_letters(argument: str, by_flag: dict[str, Option]) -> list[tuple[str,
             return [*pairs, (flag, argument[i:] or None)]
         pairs.append((flag, None))
     return pairs
-
-
-def print_help() -> None:
-    """Print the usage, every option and every command."""
-    from gpulaunch.cli.arguments import Parser
-
-    words = _policy_words()
-    parser = Parser(
-        "gpulaunch",
-        "Pick the GPUs whose links suit the job, hold them, run the command on them, free them "
-        "when it ends.",
-        "gpulaunch [OPTIONS] -- COMMAND [ARG...]\n"
-        "       gpulaunch [OPTIONS] docker run [FLAGS] IMAGE [COMMAND] [ARG...]\n"
-        f"       gpulaunch {'|'.join(COMMANDS)} [OPTIONS]",
-        add_help=False,
-        epilog=f"commands:\n{_command_lines()}\n\n{_EPILOG}",
-    )
-    for option in OPTIONS:
-        text = option.help.format(**words)
-        if option.metavar is None:
-            parser.add_argument(*option.flags, action="store_true", help=text)
-        else:
-            parser.add_argument(*option.flags, metavar=option.metavar, help=text)
-    parser.print_help()
-
-
-def _policy_words() -> dict[str, str]:
-    """Return the texts for {policies} and {waiting_policies} in the help of options."""
-    from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
-
-    others = [name for name in POLICIES if name != DEFAULT_POLICY]
-    waiting = [name for name, policy in POLICIES.items() if policy.waits_for_utility]
-    words = {
-        "policies": ", ".join([f"{DEFAULT_POLICY} (default)", *others]),
-        "waiting_policies": " or ".join(waiting),
-    }
-    return {key: text.replace("_", "-") for key, text in words.items()}
-
-
-def _command_lines() -> str:
-    """Return one line for each command: its word, its arguments and its summary."""
-    from textwrap import wrap
-
-    rows = [(f"{row.word} {row.arguments}".rstrip(), row.summary) for row in COMMANDS.values()]
-    lines = []
-    for words, summary in (*rows, *_WITHOUT_A_ROW):
-        first, *others = wrap(summary, 62)
-        lines.append(f"  {words:<11} {first}")
-        lines += [f"  {'':<11} {other}" for other in others]
-    return "\n".join(lines)

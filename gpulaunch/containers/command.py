@@ -309,12 +309,12 @@ def _take_next_word(
 
 
 def _suggest_flag(name: str, table: FlagTable, command: str) -> str | None:
-    from difflib import get_close_matches  # late: for mistakes only
+    from gpulaunch.files.nearest import nearest  # late: for mistakes only
 
     if not name.startswith("--"):
         return None
-    near = get_close_matches(name, table.switches | table.valued, n=1)
-    meant = f"did you mean {near[0]}? " if near else ""
+    near = nearest(name, sorted(table.switches | table.valued))
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
     program = command.partition(" ")[0]
     return f"{meant}a flag that is new in {program} is written {printable(name)}=VALUE"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
 from gpulaunch.containers.ways import NO_WAY
-from gpulaunch.leases.environment import LEASE_VARIABLE
+from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record
@@ -75,6 +75,8 @@ def started_command(
     gpus: Sequence[Gpu],
     lease_id: str | None,
     share: "Share | None" = None,
+    *,
+    counted: bool = False,
 ) -> tuple[str, ...]:
     """Return the command line to run, with GPUs unless the container was made with them.
 
@@ -83,6 +85,7 @@ def started_command(
         gpus: GPUs in rank order; empty for a container without GPUs.
         lease_id: id of the lease; None as long as there is none.
         share: its share of the GPUs, if it shares them.
+        counted: whether to tell it how many GPUs it has.
     """
     if container.command.starts:
         return container.command.argv
@@ -95,6 +98,7 @@ def started_command(
         asked=container.asked,
         share=share,
         driver=container.driver,
+        counted=counted,
     )
 
 
@@ -108,6 +112,7 @@ def with_gpus(
     asked: "Asked | None" = None,
     share: "Share | None" = None,
     driver: str = DEFAULT_DRIVER,
+    counted: bool = False,
 ) -> tuple[str, ...]:
     """Return a command line with exactly these GPUs, and labels that identify its lease.
 
@@ -123,6 +128,7 @@ def with_gpus(
         asked: request for GPUs in the client's flags.
         share: its share of the GPUs, if it shares them.
         driver: name of the GPUs' driver in the registry.
+        counted: whether to tell the container how many GPUs it has.
     """
     entry = DRIVERS[driver]
     uuids = [gpu.uuid for gpu in gpus]
@@ -139,6 +145,8 @@ def with_gpus(
         added += [*mps_flags(command, share), "--label", f"{SHARE_LABEL}={share.sm_percentage}"]
     if lease_id:
         added += ["--label", f"{LEASE_LABEL}={lease_id}", "-e", f"{LEASE_VARIABLE}={lease_id}"]
+    if counted:
+        added += ["-e", f"{COUNT_VARIABLE}={len(gpus)}"]
     replaced = set()
     for flag in command.flags:
         if engine.is_gpu_flag(flag):

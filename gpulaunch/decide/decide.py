@@ -8,7 +8,7 @@ from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.decide.needs import admitted_gpus, gpus_to_avoid, instances_by_size, leased_until_s
 from gpulaunch.decide.placement.fabric import fabric_of
 from gpulaunch.decide.reasons import best_text, queued_text, too_few_text, too_many_text
-from gpulaunch.decide.request import Request, Unfit
+from gpulaunch.decide.request import Request, Unfit, with_count
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import ENDLESS, Claim, barring, competing, last_before, queued
 from gpulaunch.machine.gpu import Gpu
@@ -28,10 +28,27 @@ def decide(request: Request, situation: Situation) -> Decision:
         request: what is asked.
         situation: what it meets.
     """
+    if request.least_gpus:
+        return _decide_range(request, situation, request.least_gpus)
     within, job = situation.within, request.engine_job
     if job and job.is_divided and not (within and within.is_of(job)):
         return _decide_for_rank(request, job, situation)
     return _decide_alone(request, situation)
+
+
+def _decide_range(request: Request, situation: Situation, least: int) -> Decision:
+    """Grant as many GPUs as can be had now; if not even the least number, decide about that."""
+    most = min(request.gpus or least, max(least, len(situation.topology.gpus)))
+    found = decide(with_count(request, most), situation)
+    for count in range(most - 1, least - 1, -1):
+        if isinstance(found, Grant):
+            return found
+        lesser = decide(with_count(request, count), situation)
+        if not isinstance(lesser, Refuse) or isinstance(found, Refuse):
+            found = lesser
+    if found.reason.startswith(f"{gpus_text(least)} requested"):
+        return replace(found, reason=f"at least {found.reason}")
+    return found
 
 
 def _decide_alone(request: Request, situation: Situation) -> Decision:

@@ -16,7 +16,7 @@ from gpulaunch.decide.placement.doubts import find_doubts
 from gpulaunch.decide.placement.fabric import UNIT
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import POLICIES
-from gpulaunch.decide.request import Request, UtilityTerms, Wishes
+from gpulaunch.decide.request import Request, UtilityTerms, Wishes, with_count
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
@@ -151,6 +151,8 @@ def _find_better_if_idle(
     found = grant.placement.scores.effective_bandwidth
     if found is None or not grant.problem.sensitive:
         return None
+    if request.least_gpus:
+        request = with_count(request, len(grant.placement.gpus))
     idle = decide(request, Situation(situation.topology, within=situation.within))
     best = idle.placement.scores.effective_bandwidth if isinstance(idle, Grant) else None
     if not isinstance(idle, Grant) or best is None or best <= found:
@@ -279,12 +281,13 @@ def find_alternatives(request: Request, situation: Situation, most: int) -> list
         decision = decide(lesser, situation)
         if isinstance(decision, Grant):
             found.append(_alternative_of(instead, decision))
-    asked = request.gpus or len(admitted_gpus(request, situation.topology, situation.within))
+    asked = request.least_gpus or request.gpus
+    asked = asked or len(admitted_gpus(request, situation.topology, situation.within))
     # A single GPU has no links, so it would only seem to meet wishes about them.
     links_matter = request.wishes.nvlink or request.wishes.least_gb_per_s
     fewer = range(min(asked - 1, most), 1 if links_matter else 0, -1)
     for count in fewer[:_FEWER] if not request.pattern.ranks else ():
-        decision = decide(replace(request, gpus=count), situation)
+        decision = decide(replace(request, gpus=count, least_gpus=None), situation)
         if isinstance(decision, Grant):
             return [*found, _alternative_of(f"ask for {gpus_text(count)}", decision)]
     return found

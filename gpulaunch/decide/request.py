@@ -12,7 +12,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology, counts_as_cuda
 from gpulaunch.profiles.pattern import Pattern
-from gpulaunch.records import Record
+from gpulaunch.records import Record, replace
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
@@ -119,6 +119,7 @@ class Request(Record):
 
     Attributes:
         gpus: number of GPUs, at least 1; None for every GPU that the constraints admit.
+        least_gpus: the least number that will do, under `gpus`; None if only that many will.
         pattern: which ranks talk to which.
         bandwidth_sensitive: faster links make the job faster.
         policy: name of the placement policy.
@@ -156,12 +157,23 @@ class Request(Record):
     in_order: bool = False
     job_sizes: JobSizes = DEFAULT_SIZES
     engine_job: "EngineJob | None" = None
+    least_gpus: int | None = None
 
     @property
     def is_choosy(self) -> bool:
         """Return whether it may wait although enough GPUs are free that suit it one by one."""
         waits_for_utility = POLICIES[self.policy].waits_for_utility and self.utility.least > 0
         return self.wishes != Wishes() or waits_for_utility
+
+
+def with_count(request: Request, count: int) -> Request:
+    """Return a request for a number of GPUs in place of its range."""
+    wishes, sensitive = request.wishes, request.bandwidth_sensitive
+    if count == 1:  # a single GPU has no links
+        wishes, sensitive = replace(wishes, nvlink=False, least_gb_per_s=0.0), False
+    return replace(
+        request, gpus=count, least_gpus=None, wishes=wishes, bandwidth_sensitive=sensitive
+    )
 
 
 def select_gpus(topology: Topology, names: Iterable[str], option: str) -> tuple[Gpu, ...]:

@@ -45,7 +45,10 @@ def find_file(name: str, directories: list[str], subject: str, hint: str) -> str
         path = os.path.join(directory, f"{name}.toml")
         if os.path.isfile(path):
             return path
-    raise UsageError(f"unknown {subject} {quoted(name)}", hint)
+    from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
+
+    meant = did_you_mean(name, file_names(directories))
+    raise UsageError(f"unknown {subject} {quoted(name)}{meant}", hint)
 
 
 def file_names(directories: list[str]) -> list[str]:

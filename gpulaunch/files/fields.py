@@ -107,12 +107,14 @@ def checked(
 
 def unknown(key: str, known: Iterable[str]) -> str:
     """Return the message for an unknown key: the nearest known key, or all of them."""
-    from difflib import get_close_matches  # late: it costs 3 ms
+    from gpulaunch.files.nearest import nearest  # late: for mistakes only
 
     names = list(known)
-    nearest = get_close_matches(key, names, n=1, cutoff=0.75)
+    found = nearest(key, names, 0.75)
     return f"unknown key {key!r}: " + (
-        f"nearest is {nearest[0]!r}" if nearest else f"known here are {', '.join(names)}"
+        f"nearest is {' or '.join(map(repr, found))}"
+        if found
+        else f"known here are {', '.join(names)}"
     )
 
 

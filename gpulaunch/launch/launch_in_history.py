@@ -72,7 +72,7 @@ class LaunchInHistory:
             "directory": _working_directory(),
             "topology": launch.machine.topology.name,
             "described": launch.machine.key is not None,
-            "count": request.gpus or 0,
+            "count": request.least_gpus or request.gpus or 0,
             "profile": request.profile,
             "pattern": request.pattern.name,
             "bandwidth_sensitive": request.bandwidth_sensitive,

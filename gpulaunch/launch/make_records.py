@@ -93,7 +93,7 @@ def make_ticket(launch: Launch, ticket_id: str, number: int) -> Ticket:
         table=launch.machine.key,
         within=launch.within.id if launch.within else None,
         uuids=tuple(gpu.uuid for gpu in admitted),
-        gpus=launch.request.gpus or len(admitted),
+        gpus=launch.request.least_gpus or launch.request.gpus or len(admitted),
         passable_until_s=seconds_since_boot() + CHOOSY_S if choosy else 0.0,
         launcher=this_process(),
         command=published(launch.command, launch.publish),

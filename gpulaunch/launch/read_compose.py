@@ -307,6 +307,8 @@ def _count(given: Mapping[str, Given], asked: Asked) -> int | None:
         return int(asked.number or 1)
     settings = Settings(given, os.environ)
     meant = settings.get("gpus").value or settings.get("all_gpus").value
+    if isinstance(meant, range):
+        raise UsageError(f"{option_text(given)}: a service gets one number of GPUs")
     return None if meant in (None, "all") else int(meant)
 
 

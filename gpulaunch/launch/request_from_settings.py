@@ -4,6 +4,7 @@ from gpulaunch.decide import request as requests
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.placement.utility import Weights
+from gpulaunch.errors import UsageError
 from gpulaunch.files.size import format_size
 from gpulaunch.launch.settings import Setting, Settings
 from gpulaunch.machine.topology import Topology
@@ -37,12 +38,16 @@ def request_of(
     Raises:
         UsageError: the request can never be granted.
     """
-    gpus = settings.get("gpus", profile.gpus if ranks == 1 else None).value
+    asked = settings.get("gpus", profile.gpus if ranks == 1 else None)
+    gpus = asked.value
     if isinstance(gpus, int):
         gpus *= ranks
+    least = None
+    if isinstance(gpus, range):
+        least, gpus = gpus[0], gpus[-1]
     if _guesses_none(profile):
         profile = profile.but(communication={"pattern": None, "bandwidth_sensitive": None})
-    pattern = graph or _choose_pattern(settings, profile, gpus)
+    pattern = graph or _choose_pattern(settings, profile, 0 if least else gpus)
     sensitive = settings.get("bandwidth_sensitive", profile.communication.bandwidth_sensitive).value
     if pattern == PATTERNS["none"]:
         sensitive = False  # known, not assumed: there is no traffic
@@ -53,9 +58,17 @@ def request_of(
     ]
     pattern = pattern or PATTERNS["all_to_all"]
     count = (pattern.ranks or ranks) if gpus is None else None if gpus == "all" else gpus
+    if least and (pattern.ranks or ranks > 1):
+        why = f"pattern {pattern.name} has {pattern.ranks} ranks"
+        if ranks > 1:
+            why = f"{ranks} ranks divide the GPUs among themselves"
+        raise UsageError(f"{asked.origin}: {why}", "say one number of GPUs")
     if pattern.ranks and count is not None:
         pattern.edges(count)  # raises if the pattern is of another number of GPUs
     policy = settings.get("policy").value or DEFAULT_POLICY
+    wishes = _read_wishes(settings, profile, topology, count)
+    if least and wishes.required:
+        least = max(least, len(wishes.required.uuids))
     return requests.Request(
         gpus=count,
         pattern=pattern,
@@ -63,12 +76,13 @@ def request_of(
         policy=policy,
         bandwidth_model=settings.get("bandwidth_model").value or POLICIES[policy].bandwidth_model,
         constraints=tuple(_read_constraints(settings, profile, topology, visible)),
-        wishes=_read_wishes(settings, profile, topology, count),
+        wishes=wishes,
         utility=_read_utility(settings, profile, policy),
         profile=profile.name or None,
         name=name,
         assumed=tuple(assumed),
         job_sizes=settings.get("job_sizes").value or DEFAULT_SIZES,
+        least_gpus=least if least != count else None,
     )
 
 

@@ -50,7 +50,18 @@ class Setting(Record):
     origin: str
 
 
-def _parse_gpus(text: str) -> int | str:
+def _parse_gpus(text: str) -> int | str | range:
+    """Return a number, "all", or the numbers in a range such as "2-4"."""
+    least, dash, most = text.partition("-")
+    if not dash or not (least.isdigit() and most.isdigit() and text.isascii()):
+        return _parse_count(text)
+    if int(least) > int(most):
+        raise UsageError(f"{quoted(text)} is no range of numbers of GPUs such as 2-4")
+    first = int(_parse_count(least))
+    return first if least == most else range(first, int(most) + 1)
+
+
+def _parse_count(text: str) -> int | str:
     if text == "all":
         return text
     if not text.removeprefix("-").isdigit() or not text.isascii():
@@ -67,9 +78,12 @@ def one_of(names: Iterable[str], subject: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         name = text.replace("-", "_")
         if name not in names:
+            from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
+
+            known = [name.replace("_", "-") for name in sorted(names)]
             raise UsageError(
-                f"unknown {subject} {quoted(text)}",
-                "known are " + ", ".join(sorted(names)).replace("_", "-"),
+                f"unknown {subject} {quoted(text)}{did_you_mean(text, known)}",
+                "known are " + ", ".join(known),
             )
         return name
 
@@ -200,7 +214,7 @@ def _parse_share(text: str) -> bool | int:
 SETTINGS: dict[str, Callable[[str], Any]] = {
     "profile": str,
     "gpus": _parse_gpus,
-    "all_gpus": _parse_gpus,
+    "all_gpus": _parse_count,
     "policy": _parse_policy,
     "job_sizes": _parse_job_sizes,
     "pattern": _parse_pattern,
@@ -352,8 +366,7 @@ def _read_config(name: str, config: Document) -> Setting:
 def _check_keys(config: Document) -> None:
     for key in config.data:
         if key not in SETTINGS:
-            raise config.error(
-                FieldError(
-                    (key,), f"unknown setting {quoted(key)}: known are {', '.join(SETTINGS)}"
-                )
-            )
+            from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
+
+            meant = did_you_mean(key, SETTINGS) or ": 'gpulaunch help settings' lists them"
+            raise config.error(FieldError((key,), f"unknown setting {quoted(key)}{meant}"))

@@ -14,6 +14,9 @@ if TYPE_CHECKING:  # what few launches need, the others do not load
 LEASE_VARIABLE = "GPULAUNCH_LEASE"
 """Variable with the id of the job's lease, so that a launch inside it takes its GPUs from there."""
 
+COUNT_VARIABLE = "GPULAUNCH_GPU_COUNT"
+"""Variable with the number of GPUs of a job that asked for a range such as 2-4."""
+
 BATCH_VARIABLE = "GPULAUNCH_BATCH"
 """Variable with the batch and the job of a launch: BATCH.ID.DIGEST."""
 

@@ -142,9 +142,16 @@ def refuse_described(launch: Launch) -> None:
     """
     if launch.machine.key:
         name = launch.machine.topology.name
+        is_set = _named(os.environ.get("GPULAUNCH_TOPOLOGY", "")) == _named(launch.machine.key.file)
         raise UsageError(
-            f"{name} is only described: there is nothing to measure", "leave out --topology"
+            f"{name} is only described: there is nothing to measure",
+            "unset GPULAUNCH_TOPOLOGY" if is_set else "leave out --topology",
         )
+
+
+def _named(path: str) -> str:
+    """Return the name in the name or path of a machine file."""
+    return os.path.basename(path).removesuffix(".toml")
 
 
 def absolute(path: str) -> str:

@@ -66,13 +66,18 @@ def execute(command: Sequence[str], variables: dict[bytes, bytes]) -> int:
             _exec_script(command, variables)
     nowhere_in_path = code == errno.ENOTDIR and "/" not in command[0]
     complain(f"{printable(command[0]) or repr('')}: {os.strerror(code).lower()}")
+    if code == errno.ENOENT and len(command) == 1 and " " in command[0].strip():
+        from shlex import quote  # late: for mistakes only
+
+        line = f"sh -c {quote(printable(command[0]))}"
+        complain(f"it is one word, blanks and all: leave out its quotes, or write {line}", "hint")
     return NOT_FOUND if code == errno.ENOENT or nowhere_in_path else CANNOT_EXECUTE
 
 
-def complain(text: str) -> None:
-    """Print an error to stderr, which may be closed."""
+def complain(text: str, kind: str = "error") -> None:
+    """Print an error, or a hint, to stderr, which may be closed."""
     with contextlib.suppress(OSError):
-        os.write(2, os.fsencode(f"gpulaunch: error: {text}\n"))
+        os.write(2, os.fsencode(f"gpulaunch: {kind}: {text}\n"))
 
 
 def _exec_script(command: Sequence[str], variables: dict[bytes, bytes]) -> None:

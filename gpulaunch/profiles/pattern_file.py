@@ -37,8 +37,13 @@ def load_pattern(text: str) -> Pattern:
         return known
     if os.sep not in text and not text.lower().endswith(GRAPH_ENDINGS):
         file = f"./{text}" if os.path.isfile(text) else "a file"
-        names = ", ".join(PATTERNS).replace("_", "-")
-        raise UsageError(f"unknown pattern {quoted(text)}", f"known are {names}, or give {file}")
+        from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
+
+        names = [name.replace("_", "-") for name in PATTERNS]
+        raise UsageError(
+            f"unknown pattern {quoted(text)}{did_you_mean(text, names)}",
+            f"known are {', '.join(names)}, or give {file}",
+        )
     return _read_graph(
         text, os.path.basename(text), read_text(text, MOST_BYTES).removeprefix("\ufeff")
     )

@@ -99,21 +99,30 @@ def _alternative_document(alternative: "Alternative") -> Document:
     }
 
 
-def decision_lines(document: Document) -> list[str]:
-    """Return the lines that --dry-run prints for people."""
+def decision_lines(document: Document, *, explained: bool = False) -> list[str]:
+    """Return the lines that --dry-run prints for people.
+
+    Args:
+        document: the document of a decision.
+        explained: whether a table of its candidates follows, which says the scores and the policy.
+    """
     lines = [f"{document['decision']}: {document['reason']}"]
     if document["decision"] == "grant":
         lines.append(f"gpus: {_format_by_model(document['gpus'])}")
-        lines.append(f"policy: {document['policy']}, bandwidth model {document['bandwidth_model']}")
-        known = [(name, value) for name, value in document["scores"].items() if value is not None]
-        lines += [_score_line(name, value) for name, value in known]
+        lines += [] if explained else _score_lines(document)
         lines += sharing_lines(document)
         if document["utility"] is not None:
             lines.append(f"utility: {document['utility']:.2f}")
         lines += [f"env: {name}={value}" for name, value in document["env"].items()]
-    if document["assumed"]:
+    if document["assumed"] and not (explained and document["decision"] == "grant"):
         lines.append(f"assumed: {', '.join(document['assumed']).replace('_', ' ')}")
     return lines
+
+
+def _score_lines(document: Document) -> list[str]:
+    scores = [(name, value) for name, value in document["scores"].items() if value is not None]
+    policy = f"policy: {document['policy']}, bandwidth model {document['bandwidth_model']}"
+    return [policy, *(_score_line(name, value) for name, value in scores)]
 
 
 def _format_by_model(gpus: Sequence[Document]) -> str:

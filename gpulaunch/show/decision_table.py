@@ -3,6 +3,8 @@
 Colour adds to the words and never replaces them.
 """
 
+from collections.abc import Sequence
+
 from gpulaunch.decide.decision import Decision, Grant
 from gpulaunch.decide.explain import Explanation
 from gpulaunch.decide.placement.scores import Scores
@@ -20,8 +22,17 @@ if TYPE_CHECKING:
     from gpulaunch.sharing.partition import Partition
 
 
-def explanation_table(request: Request, decision: Decision, explanation: Explanation) -> Group:
-    """Return why the decision was made: excluded GPUs, the best candidates, or alternatives."""
+def explanation_table(
+    request: Request, decision: Decision, explanation: Explanation, *, legend: bool = False
+) -> Group:
+    """Return why the decision was made: excluded GPUs, the best candidates, or alternatives.
+
+    Args:
+        request: what was asked.
+        decision: the decision about it.
+        explanation: what explains it.
+        legend: whether to say what the columns of candidates mean.
+    """
     parts: list[Grid | Text] = []
     if explanation.excluded:
         table = make_table("left out", "because")
@@ -30,7 +41,7 @@ def explanation_table(request: Request, decision: Decision, explanation: Explana
         parts += [table, Text()]
     parts += _sharing_parts(request, decision, explanation)
     if isinstance(decision, Grant):
-        parts += _grant_parts(request, decision, explanation)
+        parts += _grant_parts(request, decision, explanation, legend=legend)
     else:
         parts += _alternative_parts(request, explanation)
     return Group(*parts)
@@ -104,7 +115,9 @@ def _gpus_by_reason(explanation: Explanation) -> dict[str, str]:
     return {why: gpus_named(gpus) for why, gpus in reasons.items()}
 
 
-def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Grid | Text]:
+def _grant_parts(
+    request: Request, grant: Grant, explanation: Explanation, *, legend: bool
+) -> list[Grid | Text]:
     expects = grant.placement.scores.expected_bandwidth is not None
     spared = "expected" if expects else "preserved"
     columns = ("effective", spared, "lasting", "aggregate", "fragmentation", "cost")
@@ -125,6 +138,7 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
     return [
         Text(f"{_count_candidates(grant)}, bandwidths in GB/s", "bold"),
         table,
+        *(_legend(columns) if legend else ()),
         Text(explanation.reason),
         *(Text(f"unsure: {doubt}", "yellow") for doubt in explanation.doubts),
         *_idle_part(explanation),
@@ -136,6 +150,24 @@ def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> li
             "dim",
         ),
     ]
+
+
+_LEGEND = {
+    "effective": "what the job gets",
+    "preserved": "what the links between the free GPUs carry that it leaves",
+    "expected": "what jobs to come can expect of the GPUs that it leaves",
+    "lasting": "the links that it leaves, now and once all others have ended",
+    "aggregate": "the sum over the links that it uses",
+    "fragmentation": "free share of the sockets that it touches: less is better",
+    "cost": "sum of the distances between its GPUs: less is better",
+}
+"""What the columns of scores say, which docs/placement.md defines."""
+
+
+def _legend(columns: Sequence[str]) -> list[Text]:
+    """Return a line for each column of scores."""
+    width = max(map(len, columns))
+    return [*(Text(f"{name:<{width}}  {_LEGEND[name]}", "dim") for name in columns), Text()]
 
 
 def _idle_part(explanation: Explanation) -> list[Text]:

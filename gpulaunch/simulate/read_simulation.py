@@ -137,6 +137,8 @@ class TraceReader:
         request = read_request(
             settings, profile, self._around, command, name=entry.own.get("name"), warn=self._warn
         )
+        if request.least_gpus:
+            raise UsageError(f"{settings.get('gpus').origin}: a simulated job has one number")
         return _with_slowdowns(request, profile, self._profiles), profile
 
 

@@ -309,7 +309,7 @@ WRONG = [
     ("gpus", -1, "-1 GPUs requested: at least 1 is needed"),
     ("gpus", 1.5, "'1.500000' is neither a number of GPUs nor 'all'"),
     ("gpus", "some", "'some' is neither a number of GPUs nor 'all'"),
-    ("policy", "best", "unknown policy 'best'"),
+    ("policy", "best", "unknown policy 'best': did you mean best-fit or best-effort?"),
     ("pattern", "moon", "unknown pattern 'moon'"),
     ("bandwidth_model", "x", "unknown bandwidth model 'x'"),
     ("memory", "lots", "'lots' is no amount of memory such as 8GiB"),
@@ -320,8 +320,8 @@ WRONG = [
     ("wait", "maybe", "'maybe' is neither true nor false"),
     ("wait_timeout", 0, "'0' is no length of time such as 90s, 10m or 1h30m"),
     ("wait_timeout", "soon", "'soon' is no length of time such as 90s, 10m or 1h30m"),
-    ("topology", "dgx9", "unknown topology 'dgx9'"),
-    ("profile", "vgg17", "unknown profile 'vgg17'"),
+    ("topology", "dgx9", "unknown topology 'dgx9': did you mean dgx2?"),
+    ("profile", "vgg17", "unknown profile 'vgg17': did you mean vgg16?"),
     ("gpu_model", "A100", "1 GPU requested: 0 of dgx1-v100's 8 satisfy gpu_model A100"),
 ]
 

@@ -530,7 +530,7 @@ OK = '[[job]]\ncommand = ["true"]\n'
 BROKEN = [
     ("no TOML", "[[job\n", "1: expected ']]' at the end of an array declaration"),
     ("nothing in it", "\n", " there is no job in it"),
-    ("an unknown key", f"{OK}gpu = 3\n", "3: unknown key 'gpu': known here are name, command, "),
+    ("an unknown key", f"{OK}gpu = 3\n", "3: unknown key 'gpu': nearest is 'gpus' or 'gpu_model'"),
     ("no command", f"{OK}[[job]]\nname = 'x'\n", "3: job 1 (x) has no command"),
     ("no words", "[[job]]\ncommand = []\n", "2: command: [] is not a list of texts such as"),
     ("text for words", '[[job]]\ncommand = "true"\n', "2: command: 'true' is not a list"),
@@ -607,7 +607,11 @@ def test_a_file_that_is_wrong(site: Site, sentence: str, text: str, want: str) -
 
 
 WRONG = [
-    (("--policy", "best"), 2, "--policy: unknown policy 'best'"),
+    (
+        ("--policy", "best"),
+        2,
+        "--policy: unknown policy 'best': did you mean best-fit or best-effort?",
+    ),
     (("--results", "."), 125, ".: is a directory"),
     (("--results", "no/where"), 125, "no/where: no such file or directory"),
     (("--results", "started"), 2, "started: is no regular file"),

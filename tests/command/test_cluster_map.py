@@ -244,7 +244,7 @@ def test_simulation_of_a_cluster(launcher: Launcher, small: str, tmp_path: Path)
 A = ("--cluster", "magc-a")
 REFUSED = [
     ((), ("no word given after cluster", "known are map, run, show")),
-    (("mop",), ("unknown word 'mop' after cluster", "known are map, run, show")),
+    (("mop",), ("unknown word 'mop' after cluster: did you mean map?", "known are map, run, show")),
     (
         ("map", *A, "--ranks", "65"),
         (
@@ -270,7 +270,13 @@ REFUSED = [
     ),
     (
         ("map", *A, "--gpu-pattern", "strr"),
-        ("--gpu-pattern: unknown pattern 'strr'", "nearest is star"),
+        (
+            "--gpu-pattern: unknown pattern 'strr': did you mean star?",
+            (
+                "known are 2d, 3d, col, ring, tree, ring+tree, chain, all-to-all, star, "
+                "stencil-2d, stencil-3d, none, or give a file"
+            ),
+        ),
     ),
     (
         ("map", *A, "--cpu-pattern", "tp=8,pp=3"),

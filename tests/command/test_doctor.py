@@ -6,7 +6,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher
+from conftest import DGX, Launcher, complaint
 
 pytest_plugins = ("fake_nvml",)
 
@@ -72,9 +72,8 @@ def test_wrong_settings(launcher: Launcher) -> None:
     config.write_text('container_gpu = "cdi"\n')
     done = launcher.run("doctor", *DGX)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(
-        f"gpulaunch: error: {config}:1: unknown setting 'container_gpu': known are "
-    )
+    want = f"{config}:1: unknown setting 'container_gpu': did you mean container_gpus?"
+    assert done.stderr == complaint(want)
 
 
 # What NVML tells, and what it does not

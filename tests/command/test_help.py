@@ -1,11 +1,14 @@
 """Help and version of the installed command."""
 
+import shlex
 import subprocess
 import sys
 
 from conftest import Launcher
 
 from gpulaunch.cli.commands import COMMANDS
+from gpulaunch.cli.options import OPTIONS
+from gpulaunch.launch.settings import SETTINGS
 
 
 def test_every_command_has_its_module_and_help(launcher: Launcher) -> None:
@@ -17,14 +20,46 @@ def test_every_command_has_its_module_and_help(launcher: Launcher) -> None:
 
 
 def test_help_lists_every_command(launcher: Launcher) -> None:
-    """The usage line and the list of `gpulaunch --help` come from the table."""
+    """The short help has every command of the table, and fits on two screens of 30 lines."""
     shown = launcher.run("--help").stdout
-    assert f"gpulaunch {'|'.join(COMMANDS)} [OPTIONS]" in " ".join(shown.split())
+    assert len(shown.splitlines()) <= 62
     for command in COMMANDS.values():
         assert any(
             line.startswith(f"  {command.word}") and line.endswith(command.summary)
             for line in shown.splitlines()
         )
+
+
+def test_help_of_a_command(launcher: Launcher) -> None:
+    """`gpulaunch help WORD` is `gpulaunch WORD --help`, without a word the short help."""
+    for word in (*COMMANDS, "cluster map"):
+        assert launcher.run("help", *word.split()).stdout == (
+            launcher.run(*word.split(), "--help").stdout
+        )
+    assert launcher.run("help").stdout == launcher.run("--help").stdout
+    assert launcher.run("-V").stdout == launcher.run("--version").stdout
+
+
+def test_help_of_launches_has_all_options(launcher: Launcher) -> None:
+    """`help launch` has every option once, with its text, and `help settings` every setting."""
+    lines = launcher.run("help", "launch").stdout.splitlines()
+    starts = [line.split()[0].rstrip(",") for line in lines if line.startswith("  -")]
+    assert sorted(starts) == sorted(option.flags[0] for option in OPTIONS)
+    settings = launcher.run("help", "settings").stdout.splitlines()[1:]
+    assert [line.split() for line in settings] == [
+        [name, f"GPULAUNCH_{name.upper()}"] for name in SETTINGS
+    ]
+
+
+def test_examples_of_help_can_be_typed(launcher: Launcher) -> None:
+    """Each command's example is a command line of that command, whose options there are."""
+    for command in COMMANDS.values():
+        if command.example:
+            program, word, *rest = shlex.split(command.example)
+            assert (program, word) == ("gpulaunch", command.word)
+            shown = launcher.run(word, "--help").stdout
+            assert f"example: {command.example}" in shown
+            assert [one for one in rest if one.startswith("-") and one not in shown] == []
 
 
 def test_version_needs_no_launch_path() -> None:

@@ -72,7 +72,7 @@ def test_a_launch_goes_by_the_policy(spreader: Launcher) -> None:
 
 def test_help_lists_the_policy(spreader: Launcher) -> None:
     """The help of --policy lists it with the others."""
-    assert "spread" in output(spreader.run("--help"))
+    assert "spread" in output(spreader.run("help", "launch"))
 
 
 JOBS = """\

@@ -209,7 +209,7 @@ SAID = {
     "no number of GPUs": "2: gpus: 'x' is not a whole number",
     "an unknown pattern": "1: pattern: unknown pattern 'rnig'",
     "no JSON": "1: no JSON: Expecting ',' delimiter: line 1 column 11 (char 10)",
-    "an unknown key": "1: unknown key 'gpu': known here are name, command, arrival_s, duration_s, ",
+    "an unknown key": "1: unknown key 'gpu': nearest is 'gpus' or 'gpu_model'",
     "no duration in TOML": "5: job 'x': nobody says its duration_s",
     "a wrong value in TOML": "3: gpus: 'two' is neither a number of GPUs nor 'all'",
     "no such profile": "1: unknown profile 'vgg61'",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from values import box, lease, request, uuids
+from values import box, lease, request, ticket, uuids
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
@@ -455,3 +455,43 @@ def test_inside_a_lease_nothing_outside_counts_as_left() -> None:
     assert isinstance(decision, Grant)
     left = sorted({0, 1, 2, 7} - set(decision.placement.gpus))
     assert (left, decision.placement.scores.lasting_bandwidth) == ([1, 2], 2 * 50)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "least", "most", "busy", "want"),
+    [
+        ("the most, if it is free", 2, 4, (), (Grant, (0, 1, 2, 3))),
+        ("else what is free", 2, 4, range(5), (Grant, (5, 6, 7))),
+        ("never more than there are", 6, 12, (), (Grant, tuple(range(8)))),
+        (
+            "under the least it waits for that",
+            3,
+            5,
+            range(6),
+            (Wait, "at least 3 GPUs requested: 2 of 8 are free, 6 are leased"),
+        ),
+        (
+            "more than there are can never be",
+            9,
+            12,
+            (),
+            (Refuse, "at least 9 GPUs requested: box has 8"),
+        ),
+    ],
+)
+def test_a_range(
+    sentence: str, least: int, most: int, busy: Sequence[int], want: tuple[object, object]
+) -> None:
+    """Of a range the most is granted that can be had now."""
+    leases = [lease("a", *busy)] if busy else []
+    found = decide(request(most, least_gpus=least), Situation(box(), leases))
+    got = found.placement.gpus if isinstance(found, Grant) else found.reason
+    assert (type(found), got) == want, sentence
+
+
+def test_a_range_passes_nobody_in_the_queue() -> None:
+    """Earlier requests keep their GPUs from a range, which takes what these do not want."""
+    situation = Situation(box(), [lease("a", 0, 1)], ahead=[ticket(1, 4, only=range(2, 6))])
+    found = decide(request(6, least_gpus=1), situation)
+    assert isinstance(found, Grant)
+    assert found.placement.gpus == (6, 7)

@@ -831,6 +831,14 @@ def written(line: str, leased: Sequence[Gpu], way: str, lease_id: str | None = N
     return shlex.join(argv[1:])
 
 
+def test_a_container_of_a_range_learns_its_number() -> None:
+    """A container of a launch with -n 2-4 finds GPULAUNCH_GPU_COUNT."""
+    argv = container_launch.with_gpus(
+        Docker(), read("run img"), gpus(0, 2), "cdi", lease_id="L", counted=True
+    )
+    assert argv[-3:] == ("-e", "GPULAUNCH_GPU_COUNT=2", "img")
+
+
 LABELS = "--label io.gpulaunch.gpus=GPU-0,GPU-2 --label io.gpulaunch.lease=L -e GPULAUNCH_LEASE=L"
 CDI = (
     "--device nvidia.com/gpu=GPU-0 --device nvidia.com/gpu=GPU-2 -e NVIDIA_VISIBLE_DEVICES=void"

@@ -351,7 +351,7 @@ def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
             "an unknown key of the second section",
             "[collocation.slowdown_percentage]",
             "[collocation.slowdown]",
-            "12: unknown key 'slowdown': known here are slowdown_percentage, incomplete, source",
+            "12: unknown key 'slowdown': nearest is 'slowdown_percentage'",
         ),
     ],
 )
@@ -619,8 +619,8 @@ def test_file_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("load", "name", "want"),
     [
-        (load_profile, "vgg17", "unknown profile 'vgg17'"),
-        (load_described_machine, "dgx9", "unknown topology 'dgx9'"),
+        (load_profile, "vgg17", "unknown profile 'vgg17': did you mean vgg16?"),
+        (load_described_machine, "dgx9", "unknown topology 'dgx9': did you mean dgx2?"),
     ],
 )
 def test_unknown_name(load: Any, name: str, want: str) -> None:

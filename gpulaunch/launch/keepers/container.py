@@ -66,7 +66,8 @@ class ContainerKeeper(ProcessKeeper):
             **dict.fromkeys(HOST_VARIABLES),
             LEASE_VARIABLE: lease.id,
         }
-        command = started_command(self._container, gpus, lease.id, lease.share)
+        counted = self._launch.request.least_gpus is not None
+        command = started_command(self._container, gpus, lease.id, lease.share, counted=counted)
         self._job.start(Started(command, environment, frozenset()))
 
     def pids(self) -> set[int]:
