@@ -13,7 +13,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import hypothesis
@@ -239,12 +239,12 @@ def holders(path: Path) -> set[int]:
     """Return the pids of processes that have a file open."""
     file = path.stat()
     found = set()
-    for fd in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            if os.path.samestat(fd.stat(), file):
-                found.add(int(fd.parts[2]))
-        except OSError:
-            continue
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):  # it may end meanwhile, or close the file
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                with suppress(OSError):
+                    if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), file):
+                        found.add(int(pid))
     return found
 
 

@@ -131,6 +131,7 @@ def test_label_names_no_file(launcher: Containers, label: str | bytes) -> None:
     """Whatever a container's label says, docker start makes an ordinary lease and no other file."""
     label = label if isinstance(label, str) else label.decode()
     (launcher.state / "gpulaunch.lease.a").mkdir()
+    launcher.environment["GPULAUNCH_HISTORY"] = "false"
     before = set(launcher.state.parent.iterdir())
     make(
         launcher,

@@ -4,6 +4,7 @@ from values import box, lease, ticket
 
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.leases.who_has_what import who_has_what
+from gpulaunch.records import replace
 
 NO_DATE = {"started_at": "2026-02-31T00:00:00Z", "name": "train"}
 
@@ -21,6 +22,14 @@ def test_each_user_is_told_once() -> None:
         "uid 4000001 has GPU 1 (train for ?)",
         "earlier in the queue: uid 4000001 for 8 GPUs",
     ]
+
+
+def test_a_lease_stays_the_same_while_its_gpus_are_busy() -> None:
+    """When its GPUs were last busy makes no other lease of it: launches inside it look for it."""
+    before = lease("a", 0)
+    after = replace(before, busy_s=1.0)
+    assert (after == before, hash(after) == hash(before)) == (True, True)
+    assert replace(before, uuids=()) != before
 
 
 def test_many_are_told_in_short() -> None:
