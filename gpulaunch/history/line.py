@@ -79,8 +79,12 @@ class HistoryLine:
         # Where a descriptor appends, the kernel ignores the place that pwrite is given.
         end = os.open(f"/proc/self/fd/{self._fd}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            if os.write(end, _padded(content, room)) == room:
-                self._at, self._room = os.lseek(end, 0, os.SEEK_CUR) - room, room
+            written = os.write(end, _padded(content, room))
+            at = os.lseek(end, 0, os.SEEK_CUR)
+            if written == room:
+                self._at, self._room = at - room, room
+            elif os.fstat(end).st_size == at:  # a full disk: a torn line would spoil the next one
+                os.ftruncate(end, at - written)
         finally:
             os.close(end)
 
