@@ -88,7 +88,7 @@ class HistoryLine:
             at = os.lseek(end, 0, os.SEEK_CUR)
             if written == room:
                 self._at, self._room = at - room, room
-            elif os.fstat(end).st_size == at:  # a full disk: a torn line would tear the next one
+            elif os.fstat(end).st_size == at:  # a full disk: a torn line would spoil the next one
                 os.ftruncate(end, at - written)
         finally:
             os.close(end)

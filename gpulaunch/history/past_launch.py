@@ -104,7 +104,7 @@ _OTHERS: FieldTable = {
 
 
 def parse_past_launch(document: object, user_id: int) -> PastLaunch:
-    """Return the entry of a line of HistoryLine, of this version or another.
+    """Return the launch of a line of HistoryLine, of this version or another.
 
     Args:
         document: content of the line.

@@ -21,7 +21,7 @@ _MEMORY = re.compile(r"FB Memory Usage\s+[>#\s]*Total\s+: ([0-9]+) MiB")
 
 
 class CardFacts(Record):
-    """What is known of one card beside its links; 0 and None are unknown.
+    """Facts about one card beside its links; 0 and None are unknown.
 
     Attributes:
         model: product name.

@@ -1,7 +1,7 @@
 """The door to NVML's counters: the use of one GPU, now and since the reading before.
 
-A counter that the card or driver does not have is
-asked for only once; one that fails now and then is missing in that reading.
+A counter that the card or driver does not have is asked for only once; one that fails now and then
+is missing in that reading.
 """
 
 import time

@@ -78,7 +78,7 @@ class Scope:
 
 
 class Facts:
-    """What is known of a whole file; it only grows from one reading to the next.
+    """Facts about a whole file; they only grow from one reading to the next.
 
     Attributes:
         grown: whether something was added that had been asked for before, since start().

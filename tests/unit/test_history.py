@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,19 @@ def test_a_history_that_cannot_be_written_is_none(monkeypatch: pytest.MonkeyPatc
     line.update(exit_status=1)
     line.close()
     assert read_history() == []
+
+
+def test_a_full_disk_tears_no_other_line() -> None:
+    """A line that finds too little room is taken back whole, and the next launch's line is read."""
+    HistoryLine(**ASKED)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (files()[0].stat().st_size + 100, before[1]))
+    try:
+        HistoryLine(**ASKED | {"key": "b"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    HistoryLine(**ASKED | {"key": "c"})
+    assert [launch.key for launch in read_history()] == ["0a1b2c3d4e5f", "c"]
 
 
 def test_a_file_with_two_links_is_nobodys(tmp_path: Path) -> None:

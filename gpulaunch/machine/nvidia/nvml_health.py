@@ -1,7 +1,7 @@
 """The door to what NVML tells of a GPU's health, and to its events about faults.
 
-What a card or driver does not tell is None, and counts
-as healthy: no GPU is barred because a driver is old.
+What a card or driver does not tell is None, and counts as healthy: no GPU is barred because a
+driver is old.
 """
 
 from collections.abc import Iterable
