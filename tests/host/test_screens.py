@@ -170,7 +170,8 @@ def page() -> str:
 def recorded(place: Path, environment: dict[str, str], width: int, words: str, key: str) -> str:
     """Return what a command shows, on a machine of this name."""
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
-    command = f"unshare --uts sh -c 'hostname {HOST}; {variables} env -u COLUMNS -u LINES gpulaunch {words}'"
+    inside = f"hostname {HOST}; {variables} env -u COLUMNS -u LINES gpulaunch {words}"
+    command = f"unshare --uts sh -c {shlex.quote(inside)}"
     with Screen(place, width, command) as terminal:
         if not key:
             text = terminal.text_with("\nended")
