@@ -29,6 +29,11 @@ def quoted(text: str) -> str:
     return f"'{printable(text)}'"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number of things in words: "1 rank", "2 ranks"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def _escaped(character: str) -> str:
     code = ord(character)
     if (

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gpulaunch.batch.tasks import CheckedTask, Task
 from gpulaunch.decide.needs import admitted_gpus
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import UsageError, counted
 from gpulaunch.files.duration import format_duration
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.profiles.catalog import load_profile
@@ -113,16 +113,12 @@ def _in_order(plan: Plan, tasks: Mapping[str, Task], uuids: Sequence[str]) -> li
 
 
 def _message(plan: Plan, planned: int, jobs: int) -> str:
-    what = _counted(planned, "job")
-    groups = _counted(len(plan.groups), "group")
-    where = _counted(len({group.gpu for group in plan.groups}), "GPU")
+    what = counted(planned, "job")
+    groups = counted(len(plan.groups), "group")
+    where = counted(len({group.gpu for group in plan.groups}), "GPU")
     taken, alone = (format_duration(cost.time_s) for cost in (plan.cost, plan.sequential))
     rest = f"; {jobs - planned} not planned" if jobs > planned else ""
     return (
         f"planned: {what} in {groups} on {where}, predicted to take {taken}, "
         f"{alone} without sharing{rest}"
     )
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

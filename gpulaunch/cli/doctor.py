@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json
-from gpulaunch.doctor import diagnose, diagnose_health
+from gpulaunch.doctor.diagnose import diagnose, diagnose_health
 from gpulaunch.records import as_dict
 
 

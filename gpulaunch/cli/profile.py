@@ -151,7 +151,8 @@ def _propose(given: Mapping[str, Given], script: str, command: Sequence[str]) ->
     if "quiet" not in given:
         path = shlex.quote(f"{os.path.basename(script).removesuffix('.py')}.toml")
         keep_it = f"gpulaunch profile --scan {shlex.quote(script)} -o {path}"
-        kept = {name: value for name, value in given.items() if name != "json"}
+        refused = {"json", "topology", *_sharing(given)}
+        kept = {name: value for name, value in given.items() if name not in refused}
         options = "".join(f"{shlex.quote(word)} " for word in _launch_options(kept))
         measure_it = f"gpulaunch profile {options}-o {path} -- {shlex.join(command)}"
         say("info", printable(f"nothing was run; to keep this: {keep_it}"))
@@ -178,9 +179,10 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
         )
     wanted = target(given)
     part, warn, tell = _read_slice(given), tell_of(given), _printer_of(given)
-    if _is_on(given, "share") and mode != "pair":
+    shared = _sharing(given)
+    if shared and mode != "pair":
         raise UsageError(
-            f"{given['share'].option}: a GPU's counters are those of all jobs on it",
+            f"{given[shared[0]].option}: a GPU's counters are those of all jobs on it",
             "--pair OTHER takes it",
         )
     if _is_on(given, "wait") and mode != "use":
@@ -200,6 +202,11 @@ def _run(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
     elif exit_status(outcome.status) == 0:
         warn(f"nothing could be measured, and nothing is written to {wanted.path}")
     return exit_like(outcome.status)
+
+
+def _sharing(given: Mapping[str, Given]) -> list[str]:
+    """Return the names of the options that make a launch share its GPUs."""
+    return [name for name in ("share", "guest") if _is_on(given, name)]
 
 
 def _is_on(given: Mapping[str, Given], name: str) -> bool:

@@ -92,8 +92,8 @@ def _scan(path: str) -> Read:
 def _scan_nccl_log(path: str) -> Read:
     from gpulaunch.files.log_file import log_lines
     from gpulaunch.measure.logs.nccl_log import read_nccl_log
-    from gpulaunch.measure.logs.nccl_traffic import communication, nccl_document
-    from gpulaunch.show.nccl import nccl_lines
+    from gpulaunch.measure.logs.nccl_traffic import communication
+    from gpulaunch.show.nccl import nccl_document, nccl_lines
 
     name = printable(path)
     log = read_nccl_log(log_lines(path))

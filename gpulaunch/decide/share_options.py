@@ -289,6 +289,7 @@ def share_of(request: Request, option: ShareOption) -> Share:
         _depends_on_links(request, option.group),
         _sharing(request).client,
         guest=_sharing(request).guest,
+        promised_pace=min(1.0, option.prediction.speeds[-1]) if option.prediction else None,
     )
 
 

@@ -62,6 +62,8 @@ class Share(Record):
         client: the demand and objective that the other clients have to consider.
         pipe_directory: directory of its MPS daemon; None on a described machine, which has none.
         guest: whether its kernels come after those of the other clients (MPS client priority).
+        promised_pace: speed predicted at its start beside the jobs that were there, as a part of
+            its speed alone; None if unknown.
     """
 
     group: tuple[str, ...]
@@ -70,6 +72,7 @@ class Share(Record):
     client: Client
     pipe_directory: str | None = None
     guest: bool = False
+    promised_pace: float | None = None
 
 
 _SHARE: FieldTable = {
@@ -83,8 +86,9 @@ _SHARE: FieldTable = {
     "on_one_gpu": ListOf(str),
     "pipe_directory": str,
     "guest": bool,
+    "promised_pace": (0.0, 1.0),
 }
-_MAY_MISS = ("predicted", "on_one_gpu", "pipe_directory", "guest")
+_MAY_MISS = ("predicted", "on_one_gpu", "pipe_directory", "guest", "promised_pace")
 _MOST_CHARACTERS = 100
 _DEMAND: FieldTable = {
     "name": str,
@@ -125,6 +129,7 @@ def share_document(share: Share) -> dict[str, Any]:
         **({"on_one_gpu": share.client.on_one_gpu} if share.client.on_one_gpu else {}),
         **({"pipe_directory": share.pipe_directory} if share.pipe_directory else {}),
         **({"guest": True} if share.guest else {}),
+        **({} if share.promised_pace is None else {"promised_pace": share.promised_pace}),
     }
 
 
@@ -169,6 +174,7 @@ def parse_share(document: object) -> Share:
         ),
         pipe_directory=directory,
         guest=share.get("guest", False),
+        promised_pace=share.get("promised_pace"),
     )
 
 

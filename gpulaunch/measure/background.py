@@ -12,8 +12,9 @@ from types import TracebackType
 
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.launch.children import own_command
+from gpulaunch.measure.foreground import end_left_overs
 from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.ending import descendants, end_all, family
+from gpulaunch.process.ending import family
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.libc import end_with_parent
 from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
@@ -149,8 +150,7 @@ class Background:
             if select.select([self._pidfd], [], [], lasting_s)[0]:
                 break
         self._process.wait()
-        # Processes that the job left behind, whether or not they use a GPU.
-        end_all(lambda: descendants(self._spared), self._grace_s)
+        end_left_overs(self._spared, self._grace_s)
         for fd in (self._pidfd, *self._open):
             os.close(fd)
 

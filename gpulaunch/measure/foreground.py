@@ -13,12 +13,15 @@ from contextlib import suppress
 from itertools import pairwise
 
 from gpulaunch.launch.children import own_command
+from gpulaunch.launch.left_overs import without_mps
 from gpulaunch.leases.environment import LEASE_VARIABLE
+from gpulaunch.process.companion import is_companion
 from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.ending import descendants, end_all, family, marked_by
+from gpulaunch.process.ending import descendants, end_all, family, marked_by, wait_for_all
 from gpulaunch.process.job import Job, Started
 from gpulaunch.process.system import is_cancelled_by_kill
 from gpulaunch.records import Record
+from gpulaunch.sharing.mps_daemon import take_off
 
 LOOK_S = 0.2
 """Period of the check for a job's first line of progress."""
@@ -135,11 +138,32 @@ def _end_job(job: Job, grace_s: float, spared: set[int]) -> None:
     os.kill(job.pid, signal.SIGCONT)  # a stopped launcher would not act on TERM
     if job.wait(grace_s) is None:
         under_a_lease = set().union(*marked_by(LEASE_VARIABLE).values())
-        for pid in (family(spared) - {job.pid}) & under_a_lease:
+        doomed = (family(spared) - {job.pid}) & under_a_lease
+        take_off(doomed, signal.SIGKILL)
+        for pid in doomed:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if job.wait(SETTLE_S) is None:
             job.end(0.0)
+    end_left_overs(spared, grace_s)
+
+
+def end_left_overs(spared: set[int], grace_s: float) -> None:
+    """End what a launch has left of its job, and then what has looked after that.
+
+    Companions and MPS daemons end by themselves after the job; a client of a daemon that is gone
+    could not be taken off it.
+
+    Args:
+        spared: processes to leave out, with their descendants.
+        grace_s: seconds between TERM and KILL.
+    """
+    end_all(
+        lambda: {pid for pid in without_mps(descendants(spared)) if not is_companion(pid)},
+        grace_s,
+        before_signal=take_off,
+    )
+    wait_for_all(descendants(spared), SETTLE_S)
     end_all(lambda: descendants(spared), grace_s)
 
 

@@ -1,6 +1,6 @@
 """The door to NVML's counters: the use of one GPU, now and since the reading before.
 
-One of the four files that import pynvml. A counter that the card or driver does not have is
+A counter that the card or driver does not have is
 asked for only once; one that fails now and then is missing in that reading.
 """
 

@@ -16,6 +16,7 @@ from gpulaunch.measure.measured_run import Run, run_document
 from gpulaunch.measure.sampler import Sampler
 from gpulaunch.process.job import exit_status
 from gpulaunch.process.system import now
+from gpulaunch.sharing.mps_directories import last_join_ns
 
 MOMENT_S = 0.05
 STOPPED = "it was stopped"
@@ -41,7 +42,9 @@ class Recording:
         self._lease_id = ""
         self._keeper: Keeper | None = None
         self._group: tuple[str, ...] = ()
+        self._directory = ""
         self._mates: dict[str, str] = {}
+        self._joined_ns: int | None = None
         self._promised: float | None = None
         self._date, self._began_s = now(), time.monotonic()
 
@@ -50,10 +53,11 @@ class Recording:
         if acquired.lease.share:
             self._problems = [SHARED]
             self._group = acquired.lease.share.group
+            self._directory = acquired.lease.share.pipe_directory or ""
+            self._joined_ns = last_join_ns(self._directory)
             self._mates = self._find_mates(acquired.lease.id)
-            option = acquired.grant.share_option
-            if option and option.prediction:
-                self._promised = 1 / option.prediction.speeds[-1] - 1
+            if pace := acquired.lease.share.promised_pace:
+                self._promised = 1 / pace - 1
         self._lease_id = acquired.lease.id
         self._keeper = acquired.holder
         self._sampler = Sampler(granted_gpus(self._launch, acquired.grant))
@@ -74,8 +78,7 @@ class Recording:
             self._problems.append(f"{STOPPED} for {stopped_s:.1f} s")
         gpus = self._sampler.stop() if self._sampler else ()
         found = self._sampler.problems if self._sampler else ()
-        mates = self._find_mates(self._lease_id) if self._mates else {}
-        beside = next(iter(mates.values())) if len(mates) == 1 and mates == self._mates else None
+        beside = self._find_constant_mate()
         return Run(
             command=self._launch.command,
             exit_status=exit_status(status),
@@ -88,6 +91,15 @@ class Recording:
             beside=beside,
             promised_slowdown=self._promised if beside else None,
         )
+
+    def _find_constant_mate(self) -> str | None:
+        """Return what the one other job on the GPUs uses, if nobody else was there meanwhile."""
+        if len(self._mates) != 1 or self._find_mates(self._lease_id) != self._mates:
+            return None
+        # A third job may have come and gone between the two looks.
+        if last_join_ns(self._directory) != self._joined_ns:
+            return None
+        return next(iter(self._mates.values()))
 
     def _find_mates(self, own_id: str) -> dict[str, str]:
         """Return the jobs that share the GPUs now: id of the lease -> name of what it uses."""

@@ -14,6 +14,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvlink import NvlinkEnd, PciAddress
 from gpulaunch.machine.nvidia.nvml import LostGpuError
+from gpulaunch.machine.nvidia.nvml_links import read_nvlinks
 from gpulaunch.measure.measured_run import CountedLink, GpuRun
 from gpulaunch.measure.nvml_counters import GPM_LEAST_S, Meter
 from gpulaunch.measure.usage import Usage
@@ -139,7 +140,7 @@ class Sampler:
         for gpu in self._gpus:
             try:
                 card = nvml.card_of(gpu.uuid, gpu.index)
-                ends = {} if gpu.mig else card.nvlinks(gpu.compute_capability)
+                ends = {} if gpu.mig else read_nvlinks(card, gpu.compute_capability)
                 links = _active_links(ends, at)
                 meter = Meter(card, tuple(link.number for link in links))
                 self._watched.append(_Watched(gpu, meter, links))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpulaunch.records import Record
 from gpulaunch.scan.c_parser import text_of
-from gpulaunch.scan.interfaces import c_interface, names
+from gpulaunch.scan.interfaces import c_interface, listed
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def wanted_macros(macros: Mapping[str, Sequence[Macro]]) -> set[str]:
 
 def is_wanted(name: str) -> bool:
     """Return whether a function of this name matters to the scan."""
-    known = names()
-    return name in known.subgroups or name in known.starters or c_interface(name) is not None
+    started = name in listed("c_starters") or name in listed("subgroups")
+    return started or c_interface(name) is not None
 
 
 def expanded(macro: Macro, given: Sequence[str]) -> str:

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from math import prod
+from itertools import chain, islice
 
 from gpulaunch.errors import UsageError
 from gpulaunch.profiles.pattern_union import union
 from gpulaunch.records import Record, replace
+from gpulaunch.scan.c_arguments import is_small, product_of, sets_up
 from gpulaunch.scan.c_macros import (
     Macro,
     Unit,
@@ -19,12 +20,13 @@ from gpulaunch.scan.c_macros import (
 )
 from gpulaunch.scan.c_parser import below, parse, text_of
 from gpulaunch.scan.call import Amount, Doubt, FileFindings, Interface, SourceFile, Use
-from gpulaunch.scan.interfaces import c_interface, names
+from gpulaunch.scan.interfaces import c_interface, listed
 from gpulaunch.scan.peers import (
     count_words,
     grid_of_names,
     is_root_test,
     pattern_of_choices,
+    pattern_of_grid,
     pattern_of_peers,
 )
 from gpulaunch.scan.repeats import repeating
@@ -33,42 +35,19 @@ from gpulaunch.typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpulaunch.scan.c_parser import Node
 
-SMALL_BYTES = 100_000
-"""Calls that move less than this gain nothing from fast links (mapa-sc21 2.3, Figure 2a)."""
-
-_WIDEST_BYTES = 8  # of one element
 _GRADIENTS = re.compile(r"(?<!requires_)grad|diff(?!er)", re.IGNORECASE)
-_HOST = re.compile(r"host_?name|host_?hash", re.IGNORECASE)
-_ID = re.compile(
-    r"nccl_?(?:unique_?|comm_?)?id\b|&\s*(?:[\w.>-]*[._>])?(?:nccl_?)?(?:unique_?|comm_?)?id\b",
-    re.IGNORECASE,
-)
-_HANDS_OUT = re.compile(r"bcast|broadcast|send|recv", re.IGNORECASE)
-_SIZES = {
-    1: "char bool byte int8_t uint8_t",
-    2: "short half __half __nv_bfloat16 int16_t uint16_t",
-    4: "int unsigned float int32_t uint32_t",
-    8: "long double size_t ssize_t int64_t uint64_t uintptr_t float2 cuComplex cufftComplex",
-    16: "float4 double2 cuDoubleComplex cufftDoubleComplex",
-}
-_BYTES = {name: size for size, listed in _SIZES.items() for name in listed.split()}
-_SIZEOF = re.compile(
-    r"\bsizeof\s*\(\s*(?:(?:std::|const|unsigned|signed|long(?=\s+\w))\s*)*(\w+)\s*\)"
-)
-_NUMBER = re.compile(r"(0[xX][0-9a-fA-F]+|[0-9]+)[uUlLzZ]*")
 _WORD = re.compile(r"\w+|[^\s\w]")
 _LOOPS = {"for_statement", "while_statement", "do_statement", "for_range_loop"}
-_SKIPPED = {
+_SKIPPED = (
     "comment",
     "string_literal",
     "raw_string_literal",
     "preproc_def",
     "preproc_function_def",
-}
+)
 _CLASSES = {"class_specifier", "struct_specifier", "union_specifier"}
 _EXPECTING = {"EXPECT_CALL", "ON_CALL"}  # GoogleMock: the second argument is an expected call
 _GRID = "MPI_Cart_create"
-_GRIDS = {1: "ring", 2: "stencil_2d", 3: "stencil_3d"}
 _MOST_SETTINGS = 16  # of one variable
 _MOST_EXPANSIONS = 1000  # in one file
 _DEEPEST = 6  # macros in macros
@@ -140,7 +119,7 @@ def read_c_files(sources: Sequence[SourceFile], *, alone: bool) -> dict[str, Fil
 
 
 def _read(unit: Unit, headers: Mapping[str, Sequence[Unit]]) -> FileFindings:
-    quiet = names().quiet_headers
+    quiet = listed("quiet_headers")
     unknown = tuple(
         name
         for name in dict.fromkeys(unit.includes)
@@ -167,7 +146,8 @@ class _File:
         self._wanted = wanted
         self._expansions = 0
         self._aliases: dict[str, str] = {}
-        self._settings: dict[tuple[str, str], list[str]] = {}  # "" is a value that does not show
+        # by name, then by function; "" is a value that does not show
+        self._settings: dict[str, dict[str, list[str]]] = {}
         self._functions: list[str] = []
         self._entered: list[tuple[str, str, CallSite]] = []  # caller, callee
         self._hidden: list[tuple[str, int, int]] = []  # name that the file declares, and where
@@ -200,7 +180,7 @@ class _File:
             pattern = pattern or self._find_peers(call, interface, rooted=rooted)
             if pattern == "none":
                 continue
-            if _sets_up(call):
+            if sets_up(call.name, call.given):
                 interface = replace(interface, traffic="setup")
             often = call.place.loops > 0 or repeats.get(call.place.function)
             amount = self._find_amount(call, interface)
@@ -211,15 +191,15 @@ class _File:
     def grid(self, call: Called) -> str:
         """Return the pattern of the process grid that a call sets up."""
         axes = self._constant(call.given[1], call) if len(call.given) > 1 else None
-        return _GRIDS.get(axes or 0, "all_to_all")
+        return pattern_of_grid(axes)
 
     def doubts(self) -> tuple[tuple[Doubt, ...], tuple[Doubt, ...]]:
         """Return the doubts about the pattern, and the reasons why calls may have been missed."""
         called = dict.fromkeys(call.name for call in self.called if not self._is_own(call))
         some, unseen = "a call may join only some ranks", "what it starts or loads is not scanned"
         return (
-            tuple(("likely", f"{one}: {some}") for one in called if one in names().subgroups),
-            tuple(("likely", f"{one}: {unseen}") for one in called if one in names().starters),
+            tuple(("likely", f"{one}: {some}") for one in called if one in listed("subgroups")),
+            tuple(("likely", f"{one}: {unseen}") for one in called if one in listed("c_starters")),
         )
 
     def _enter(self, node: "Node", place: CallSite) -> "list[tuple[Node, CallSite]]":
@@ -256,7 +236,7 @@ class _File:
                     part.child_by_field_name("declarator") or part.child_by_field_name("left")
                 )
                 if name:
-                    self._settings.setdefault((place.function, name), []).append("")
+                    self._note_setting(name, place, "")
         inner = replace(place, loops=place.loops + (not once))
         body = node.child_by_field_name("body")
         return [(child, inner if child == body else place) for child in node.children]
@@ -279,6 +259,7 @@ class _File:
         given = tuple(arguments(node))
         inside = [(child, place) for child in node.children if child.type == "argument_list"]
         line = place.line or at.end_point[0] + 1
+        launched = any(child.type == "kernel_call_syntax" for child in node.children)
         if name in _EXPECTING:
             return []
         if name in ("ncclGroupStart", "ncclGroupEnd"):
@@ -288,7 +269,7 @@ class _File:
             return []
         elif name in self._macros and all(one.drops_all() for one in self._macros[name]):
             return []
-        elif is_wanted(name):
+        elif is_wanted(name) and (launched or not getattr(c_interface(name), "kernel", False)):
             # A loop within a group of NCCL calls goes over GPUs, not over time.
             around = (
                 self._group if self._group and self._group.function == place.function else place
@@ -324,7 +305,10 @@ class _File:
         text = text_of(value or node.child_by_field_name("right"))
         if is_wanted(text.lstrip("& ")):
             self._aliases[name] = text.lstrip("& ")
-        self._settings.setdefault((place.function, name), []).append(text[:200])
+        self._note_setting(name, place, text[:200])
+
+    def _note_setting(self, name: str, place: CallSite, text: str) -> None:
+        self._settings.setdefault(name, {}).setdefault(place.function, []).append(text)
 
     def _declare(self, node: "Node", declarator: "Node | None", *, defined: bool) -> str:
         """Note a name that the file declares itself; return it.
@@ -373,10 +357,13 @@ class _File:
         return found or ("star" if rooted and places and not interface.pair else "")
 
     def _values(self, expression: Sequence[str], call: Called) -> list[list[str]]:
-        """Return all values of a variable in the function around a call; [] if some are unknown."""
+        """Return all values of a variable or a parameter; [] if some are unknown."""
         if len(expression) != 1:
             return []
-        texts = self._settings.get((call.place.function, expression[0]), [])
+        settings = self._settings.get(expression[0], {})
+        texts = settings.get(call.place.function)
+        if not texts:  # a parameter: what variables of its name are set to
+            texts = list(islice(chain.from_iterable(settings.values()), _MOST_SETTINGS + 1))
         if "" in texts or len(texts) > _MOST_SETTINGS:
             return []
         return [_WORD.findall(text) for text in dict.fromkeys(texts)]
@@ -384,28 +371,21 @@ class _File:
     def _constant(self, text: str, call: Called) -> int | None:
         """Return the value of a product of numbers, or of a name with one such value; else None."""
         if not text.isidentifier():
-            return _product(text)
+            return product_of(text)
         texts = [one.body for one in self._macros.get(text, ())] + [
             one
             for function in {"", call.place.function}
-            for one in self._settings.get((function, text), [])
+            for one in self._settings.get(text, {}).get(function, [])
         ]
-        return _product(texts[0]) if len(texts) == 1 else None
+        return product_of(texts[0]) if len(texts) == 1 else None
 
     def _find_amount(self, call: Called, interface: Interface) -> Amount:
         count = interface.elements
         if 0 <= count < len(call.given):
             number = self._constant(call.given[count], call)
             if number is not None:
-                size = 1 if interface.pair else _WIDEST_BYTES  # copies count bytes
-                return "small" if number * size < SMALL_BYTES else "large"
+                return "small" if is_small(number, of_bytes=interface.pair) else "large"
         return "large" if call.given and _GRADIENTS.search(call.given[0]) else "unknown"
-
-
-def _sets_up(call: Called) -> bool:
-    """Return whether a call hands out the id of a communicator, or names of hosts."""
-    ids = _HANDS_OUT.search(call.name) and any(map(_ID.search, call.given))
-    return bool(ids) or any(map(_HOST.search, call.given))
 
 
 def _function_name(call: "Node") -> "tuple[str, Node]":
@@ -416,22 +396,3 @@ def _function_name(call: "Node") -> "tuple[str, Node]":
     if node.type == "qualified_identifier" and not node.child_by_field_name("scope"):
         node = node.child_by_field_name("name") or node
     return (text_of(node) if node.type == "identifier" else ""), node
-
-
-def _product(text: str) -> int | None:
-    """Return the value of a product of numbers and sizes; None for anything else.
-
-    `2`, `(4)`, `1 << 20` and `32 * 1024 * sizeof(float)` have one, `sizeof(table)` has none.
-    """
-    text = _SIZEOF.sub(lambda found: str(_BYTES.get(found[1], found[0])), text)
-    text = re.sub(r"[()\s]", "", text)
-    base, _, shift = text.partition("<<")
-    if shift and _integer(base) is not None and 0 <= (_integer(shift) or 64) < 64:
-        return (_integer(base) or 0) << (_integer(shift) or 0)
-    found = [_integer(part) for part in text.split("*")]
-    return None if None in found else prod(number for number in found if number is not None)
-
-
-def _integer(text: str) -> int | None:
-    match = _NUMBER.fullmatch(text)
-    return int(match[1][:20], 16 if match[1][:2] in ("0x", "0X") else 10) if match else None

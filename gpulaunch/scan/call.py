@@ -40,6 +40,7 @@ class Interface(Record):
         keywords: keywords of the arguments that name peers, in Python.
         elements: position of the number of elements; -1: there is none, or it is an array.
         pair: whether the peers are the two ends of a copy.
+        kernel: whether it counts only where it is launched as a kernel.
         fallback: whether it is left out of the pattern where the program has another wrapper.
     """
 
@@ -51,6 +52,7 @@ class Interface(Record):
     elements: int = -1
     pair: bool = False
     fallback: bool = False
+    kernel: bool = False
 
 
 class Use(Record):

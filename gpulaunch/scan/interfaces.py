@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from gpulaunch.profiles.confidence import CONFIDENCES
@@ -14,6 +14,7 @@ from gpulaunch.typing import Any, TypeVar
 T = TypeVar("T")
 
 _PEER_KEYWORDS = ("dst", "src", "dest", "source", "perm", "peer", "group_dst", "group_src")
+_LIKE = re.compile(r"shmem|nccl|reduce|gather|scatter", re.IGNORECASE)
 _NONBLOCKING = re.compile(r"(MPI_)?I([a-z]\w+)")
 
 
@@ -31,74 +32,69 @@ class PythonPackage(Record):
     names: Mapping[str, Interface]
 
 
-class KnownNames(Record):
-    """All names that are known.
-
-    Attributes:
-        families: Python packages.
-        words: the names in them, without which a file of Python has no call.
-        functions: functions of C.
-        like: regular expressions of further functions of C.
-        roots: Python packages whose names are followed.
-        loose: object that an unknown receiver of a particular method is taken for, by package.
-        methods: those methods.
-        doubted: methods that are not taken for calls on such an object, but leave a doubt.
-        quiet_modules: Python packages that move nothing between GPUs, or only by known names.
-        quiet_headers: headers, without their endings, of which the same holds.
-        subgroups: functions after which a collective may join only some ranks.
-        starters: functions that run code that the scan does not see.
-        wrappers: beginnings of the names of functions that return the function they are given.
-        looping: functions that call a function over and over.
-        each_iteration: names of methods that run in each iteration.
-    """
-
-    families: tuple[PythonPackage, ...]
-    words: frozenset[str]
-    functions: Mapping[str, Interface]
-    like: tuple[tuple[re.Pattern[str], Interface], ...]
-    roots: frozenset[str]
-    loose: Mapping[str, str]
-    methods: frozenset[str]
-    doubted: frozenset[str]
-    quiet_modules: frozenset[str]
-    quiet_headers: frozenset[str]
-    subgroups: frozenset[str]
-    starters: frozenset[str]
-    wrappers: tuple[str, ...]
-    looping: frozenset[str]
-    each_iteration: frozenset[str]
+@cache
+def _data() -> Mapping[str, Any]:
+    with open(os.path.join(os.path.dirname(__file__), "interfaces.toml"), "rb") as file:
+        return tomllib.load(file)
 
 
 @cache
-def names() -> KnownNames:
-    """Return the names of the data file."""
-    with open(os.path.join(os.path.dirname(__file__), "interfaces.toml"), "rb") as file:
-        data = tomllib.load(file)
-    families = tuple(_family(part) for part in data["python"])
-    functions = {key: text for key, text in data["c"].items() if key != "like"}
-    loose = {key: text for key, text in data["loose"].items() if key not in ("names", "doubted")}
-    methods = frozenset(data["loose"]["names"].split())
-    followed = {prefix.partition(".")[0] for family in families for prefix in family.within}
-    starters = frozenset((data["starters"] + " " + data["c_starters"]).split())
-    roots = followed | {"functools", "sys", "typing", *(name.split(".")[0] for name in starters)}
-    unknown = {*data["unknown_modules"].split()}
-    return KnownNames(
-        families,
-        frozenset(name for family in families for name in family.names) | methods | {"jit"},
-        _interfaces(functions, ()),
-        tuple((re.compile(text), _interface(key, ())) for key, text in data["c"]["like"].items()),
-        frozenset(roots),
-        loose,
-        methods,
-        frozenset(data["loose"]["doubted"].split()),
-        frozenset(data["quiet_modules"].split()) | (roots - unknown),
-        frozenset(data["quiet_headers"].split()),
-        frozenset(data["subgroups"].split()),
-        starters,
-        tuple(data["wrappers"].split()),
-        frozenset(data["looping"].split()),
-        frozenset(data["each_iteration"].split()),
+def listed(key: str) -> frozenset[str]:
+    """Return a list of names of the data file, such as `subgroups` or `loose.names`."""
+    data: Any = _data()
+    for part in key.split("."):
+        data = data[part]
+    return frozenset(data.split())
+
+
+@cache
+def families() -> tuple[PythonPackage, ...]:
+    """Return the Python packages that are known."""
+    return tuple(_family(part) for part in _data()["python"])
+
+
+@cache
+def roots() -> frozenset[str]:
+    """Return the Python packages whose names are followed."""
+    followed = {prefix.partition(".")[0] for family in families() for prefix in family.within}
+    starters = {name.partition(".")[0] for name in listed("starters")}
+    return frozenset(followed | starters | {"functools", "sys", "typing"})
+
+
+@cache
+def quiet_modules() -> frozenset[str]:
+    """Return the Python packages that move nothing between GPUs, or only by known names."""
+    return listed("quiet_modules") | (roots() - listed("unknown_modules"))
+
+
+@cache
+def telling_names() -> frozenset[str]:
+    """Return the names that tell by themselves, from whatever module they are imported."""
+    return frozenset(name for family in families() if family.shown == "?" for name in family.names)
+
+
+@cache
+def python_words() -> frozenset[str]:
+    """Return the names without one of which a file of Python has no call."""
+    return frozenset(name for family in families() for name in family.names) | (
+        listed("loose.names") | {"jit"}
     )
+
+
+def loose_objects(imported: Iterable[str]) -> Iterator[str]:
+    """Yield the objects that an unknown receiver of a particular method is taken for."""
+    yield from (_data()["loose"][name] for name in ("mpi4py", "cupy") if name in imported)
+
+
+@cache
+def _functions() -> Mapping[str, Interface]:
+    return _interfaces({key: text for key, text in _data()["c"].items() if key != "like"}, ())
+
+
+@cache
+def _like() -> Sequence[tuple[re.Pattern[str], Interface]]:
+    """Return regular expressions of further functions of C."""
+    return [(re.compile(text), _interface(key, ())) for key, text in _data()["c"]["like"].items()]
 
 
 @cache
@@ -118,7 +114,7 @@ def python_interface(path: str) -> tuple[str, Interface] | None:
     module, _, name = plain.rpartition(".")
     nonblocking = _NONBLOCKING.fullmatch(name) if module.startswith("mpi4py") else None
     known = nonblocking[2].capitalize() if nonblocking and not name.startswith("Is_") else name
-    for family in names().families:
+    for family in families():
         interface = family.names.get(name) or family.names.get(known)
         if interface and any(f"{module}.".startswith(f"{one}.") for one in family.within):
             parts = plain.split(".")
@@ -130,16 +126,16 @@ def python_interface(path: str) -> tuple[str, Interface] | None:
 
 def c_interface(name: str) -> Interface | None:
     """Return what is known of a function of C by its name; None if it moves nothing."""
-    known = names()
+    known = _functions()
     if name.startswith("MPI_"):
         short = name.removesuffix("_init")
         nonblocking = _NONBLOCKING.fullmatch(short)
         full = f"MPI_{nonblocking[2].capitalize()}" if nonblocking else short
-        return known.functions.get(name) or known.functions.get(full)
-    found = known.functions.get(name)
-    if found or ("nvshmem" not in name and "nccl" not in name.lower()):
+        return known.get(name) or known.get(full)
+    found = known.get(name)
+    if found or not _LIKE.search(name):
         return found
-    return next((one for pattern, one in known.like if pattern.fullmatch(name)), None)
+    return next((one for pattern, one in _like() if pattern.fullmatch(name)), None)
 
 
 def _family(part: Mapping[str, Any]) -> PythonPackage:
@@ -165,6 +161,7 @@ def _interface(key: str, keywords: tuple[str, ...]) -> Interface:
         elements=elements,
         pair=pattern == "pair",
         fallback="fallback" in words,
+        kernel="kernel" in words,
     )
 
 

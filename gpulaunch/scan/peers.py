@@ -127,6 +127,16 @@ def is_root_test(test: str) -> bool:
     )
 
 
+def pattern_of_grid(axes: int | None) -> str:
+    """Return the pattern of a process grid by its number of axes; of None, the one with most edges.
+
+    Example:
+        >>> pattern_of_grid(1), pattern_of_grid(None), pattern_of_grid(4)
+        ('ring', 'stencil_3d', 'all_to_all')
+    """
+    return {1: "ring", 2: "stencil_2d", 3: "stencil_3d", None: "stencil_3d"}.get(axes, "all_to_all")
+
+
 def grid_of_names(text: str) -> str:
     """Return the pattern of a grid that variables such as `nproc_x` tell of; "" if none do."""
     axes = {found[1].lower() for found in _AXIS.finditer(text)}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from gpulaunch.scan.call import Amount, Interface
-from gpulaunch.scan.peers import Words, pattern_of_choices
+from gpulaunch.scan.peers import Words, pattern_of_choices, pattern_of_grid
 
 Settings = Callable[[ast.expr], Sequence[ast.expr | None]]
 """Function that returns all expressions that a name or an attribute is set to; None among them
@@ -21,21 +21,7 @@ _SCALARS = re.compile(
     r"\b\w*(loss|acc|accuracy|correct|metric|count|total|num_\w+|flag|norm|seed)\b\w*",
     re.IGNORECASE,
 )
-_GRIDS = {1: "ring", 2: "stencil_2d", 3: "stencil_3d"}
-_SMALL_MAKERS = {
-    "tensor",
-    "as_tensor",
-    "array",
-    "zeros",
-    "ones",
-    "empty",
-    "full",
-    "item",
-    "float",
-    "int",
-    "sum",
-    "mean",
-}
+_SMALL_MAKER = re.compile(r"(as_)?tensor|array|zeros|ones|empty|full|item|float|int|sum|mean")
 _DIGITS = re.compile(r"[0-9]{1,5}")
 _MOST_GPUS = 10**5
 _LONGEST = 2000  # characters of an argument that are read
@@ -54,8 +40,6 @@ def peers_pattern(node: ast.Call, interface: Interface, settings: Settings, firs
         node.args[place + first] for place in interface.peers if place + first < len(node.args)
     ]
     found += [keyword.value for keyword in node.keywords if keyword.arg in interface.keywords]
-    if any(isinstance(argument, ast.Starred) for argument in node.args):
-        return ""
     return pattern_of_choices([_choices(one, settings) for one in found], pair=False)
 
 
@@ -65,7 +49,7 @@ def grid_pattern(node: ast.Call, settings: Settings) -> str:
     axes = {
         _count_axes(one) for expression in given for one in _possible_values(expression, settings)
     }
-    return _GRIDS.get(axes.pop() or 0, "all_to_all") if len(axes) == 1 else "all_to_all"
+    return pattern_of_grid(axes.pop() if len(axes) == 1 else None)
 
 
 def amount_of(node: ast.Call, settings: Settings) -> Amount:
@@ -84,7 +68,7 @@ def is_alone(name: str, call: ast.Call) -> bool:
     """Return whether a trainer or server is set to use one GPU, or none."""
     if any(one.arg is None for one in call.keywords):  # **options may set anything
         return False
-    if name == "vllm.LLM":
+    if name in ("vllm.LLM", "vllm.EngineArgs", "vllm.AsyncEngineArgs"):
         return _number(call, "tensor_parallel_size") in (None, 1)
     if name.endswith((".Trainer", ".Fabric")):
         accelerator = argument(call, "accelerator")
@@ -155,10 +139,6 @@ def _count_axes(expression: ast.expr | None) -> int | None:
         last = expression.args[-1] if expression.args else None
         if expression.func.attr == "Compute_dims" and isinstance(last, ast.Constant):
             return last.value if isinstance(last.value, int) else None
-    if isinstance(expression, ast.BinOp) and isinstance(expression.op, ast.Mult):
-        count, part = expression.right, expression.left
-        if isinstance(part, ast.List) and len(part.elts) == 1 and isinstance(count, ast.Constant):
-            return count.value if isinstance(count.value, int) else None
     return None
 
 
@@ -176,7 +156,8 @@ def _is_small(expression: ast.expr) -> bool:
         return _is_small(function.value)
     if name in ("item", "get_rank"):
         return True
-    return name in _SMALL_MAKERS and bool(expression.args) and all(map(_is_short, expression.args))
+    makes = _SMALL_MAKER.fullmatch(name) and expression.args
+    return bool(makes) and all(map(_is_short, expression.args))
 
 
 def _is_short(argument: ast.expr) -> bool:

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 
 from gpulaunch.scan.call import Amount, Doubt, Interface, Use
-from gpulaunch.scan.interfaces import names, python_interface
+from gpulaunch.scan.interfaces import listed, loose_objects, python_interface
 from gpulaunch.scan.python_arguments import (
     amount_of,
-    argument,
     grid_pattern,
     is_alone,
     peers_pattern,
@@ -32,8 +31,9 @@ def method_name(kind: str) -> str:
 class Expressions:
     """A reader of expressions; it reads each once, so that each call in it is seen once."""
 
-    def __init__(self, facts: Facts, tree: ast.Module) -> None:
+    def __init__(self, facts: Facts, tree: ast.Module, *, asks_rank: bool) -> None:
         self.facts = facts
+        self.asks_rank = asks_rank  # whether the file asks an object as a communicator of mpi4py
         self.scope = facts.scope(tree, None)
         self.function = ""  # key of the function that is being read
         self.loops = self.rooted = 0
@@ -84,11 +84,6 @@ class Expressions:
 
     def _annotated(self, node: ast.expr | None) -> Values:
         """Return an object of an annotated type."""
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 80:
-            try:
-                node = ast.parse(node.value, mode="eval").body
-            except (SyntaxError, ValueError):
-                return NOTHING
         if not isinstance(node, (ast.Name, ast.Attribute)):
             return NOTHING
         return frozenset(f"{path}()" for path in self.value(node) if not path.endswith("()"))
@@ -120,13 +115,17 @@ class Expressions:
     def _attribute(self, node: ast.Attribute) -> Values:
         owners = self.value(node.value)
         found = limited(one for owner in owners for one in self._member(owner, node.attr))
-        known = names()
-        if not owners and (node.attr in known.methods or node.attr in known.doubted):
-            loose = [one for module, one in known.loose.items() if module in self.imported]
-            if node.attr in known.methods:
-                found = limited(f"{one}.{node.attr}" for one in loose)
-            if not found:
-                self.unseen["likely", f"{node.attr}: of what object is not known"] = None
+        return found if owners else self._of_unknown(node.attr)
+
+    def _of_unknown(self, name: str) -> Values:
+        """Return what a method of an object of which nothing is known may be."""
+        particular, doubted = listed("loose.names"), listed("loose.doubted")
+        found = NOTHING
+        if name in particular or (self.asks_rank and name in doubted):
+            imported = [*self.imported, *(["mpi4py"] if self.asks_rank else [])]
+            found = limited(f"{one}.{name}" for one in loose_objects(imported))
+        if name in particular | doubted and not found:
+            self.unseen["likely", f"{name}: of what object is not known"] = None
         return found
 
     def _member(self, owner: str, name: str) -> Iterator[str]:
@@ -206,10 +205,6 @@ class Expressions:
         text = word.value if isinstance(word, ast.Constant) else None
         if isinstance(text, str) and asker == "getattr" and len(given) == 2:
             return limited(one for owner in given[0] for one in self._member(owner, text))
-        if isinstance(text, str) and functions == {"importlib.import_module"}:
-            return frozenset({text})
-        if isinstance(text, str) and asker == "__import__":
-            return frozenset({text.partition(".")[0]})
         if asker not in _ASKERS and (any(given) or any(values for _, values in named)):
             self._note_passed(node, functions, given, named)
         results: list[str] = []
@@ -220,7 +215,7 @@ class Expressions:
             if path != "jax.device_put" or "jax.sharding." in str(given[1:]):
                 self._note(path, node.func, node)
             inner = [one for one in given[0] if one[0] == "@"] if given else []
-            wraps = path.startswith(names().wrappers) and not path.startswith("jax.lax.")
+            wraps = path.startswith(tuple(listed("wrappers"))) and not path.startswith("jax.lax.")
             results += (inner if wraps else []) or [f"{path}()"]
         return limited(results)
 
@@ -233,7 +228,7 @@ class Expressions:
     ) -> None:
         """Note functions that are passed to another function, which will call them."""
         first = "functools.partial" in functions or any(one.endswith(".P2POp") for one in functions)
-        often = any(path in names().looping for path in functions)
+        often = any(path in listed("looping") for path in functions)
         for at, (one, values) in enumerate(zip(node.args, given, strict=True)):
             for path in values:
                 if path.startswith("@") and not path.endswith("()"):
@@ -249,12 +244,6 @@ class Expressions:
         self, key: str, node: ast.Call, given: Sequence[Values], named: Sequence[tuple[str, Values]]
     ) -> Iterator[str]:
         """Note a call of a function, a class or an object of this file; yield the results."""
-        if key.endswith("()"):
-            for name in ("__call__", "forward"):
-                self.calls += [
-                    (self.function, one, self.loops > 0) for one in self._member(key, name)
-                ]
-            return
         yield from self.facts.get("returned", key)
         called: Iterable[str] = (key,)
         if key in self.bases:
@@ -266,8 +255,8 @@ class Expressions:
         for function in called:
             self.calls.append((self.function, function, self.loops > 0))
             self.facts.add("called", function, "", BY_ROOT if self.rooted else BY_ANY)
-            listed = zip(self.parameters.get(function, ()), given, strict=False)
-            for name, values in [*listed, *named]:
+            by_place = zip(self.parameters.get(function, ()), given, strict=False)
+            for name, values in [*by_place, *named]:
                 self.facts.add("parameter", function, name, values)
 
     def _note(self, path: str, node: ast.expr, call: ast.Call | None, first: int = 0) -> None:
@@ -280,9 +269,9 @@ class Expressions:
             first: position of its first argument in that call.
         """
         last = path.rpartition(".")[2]
-        if last in names().subgroups:
+        if last in listed("subgroups"):
             self.doubts["likely", f"{last}: a call may join only some ranks"] = None
-        if path in names().starters:
+        if path in listed("starters"):
             self.unseen["likely", f"{path}: what it starts or loads is not scanned"] = None
         found = python_interface(path)
         if path == "jax.device_put" or (
@@ -309,9 +298,6 @@ class Expressions:
         if name.endswith(".Create_cart"):
             self.grids.append(grid_pattern(call, self._settings))
             return self.grids[-1], amount
-        strategy = argument(call, "strategy")
-        if isinstance(strategy, ast.Constant) and strategy.value == "dp":
-            return "star", amount
         return interface.pattern or peers_pattern(call, interface, self._settings, first), amount
 
     def _settings(self, node: ast.expr) -> Sequence[ast.expr | None]:

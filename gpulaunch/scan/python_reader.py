@@ -9,7 +9,13 @@ from gpulaunch.errors import printable
 from gpulaunch.profiles.pattern_union import union
 from gpulaunch.records import replace
 from gpulaunch.scan.call import FileFindings, Use
-from gpulaunch.scan.interfaces import names
+from gpulaunch.scan.interfaces import (
+    listed,
+    python_words,
+    quiet_modules,
+    roots,
+    telling_names,
+)
 from gpulaunch.scan.peers import count_words, grid_of_names, is_root_test
 from gpulaunch.scan.python_expressions import BY_ROOT, Expressions, method_name
 from gpulaunch.scan.python_values import NOTHING, Facts, elements
@@ -22,7 +28,7 @@ _PYTHON_2 = re.compile(
     r"|except[ \t]+[\w.]+,[ \t]*\w+:)",
     re.MULTILINE,
 )
-_LEAVERS = {"sys.exit()", "os._exit()", "os.abort()", "exit", "quit"}
+_ASKED = re.compile(r"\.Get_(?:rank|size)\(\)")  # of communicators of mpi4py
 
 
 def read_python(path: str, text: str, known: frozenset[str]) -> FileFindings:
@@ -55,14 +61,14 @@ def _read(tree: ast.Module, text: str, known: frozenset[str]) -> FileFindings:
     """Read a module, and again while names, parameters or results get new values."""
     facts = Facts()
     # Without a word that matters there is nothing to follow through names.
-    passes = 1 if names().words.isdisjoint(_WORD.findall(text)) else _MOST_PASSES
+    passes = 1 if python_words().isdisjoint(_WORD.findall(text)) else _MOST_PASSES
     for _ in range(passes):
         facts.start()
-        reader = _Reader(facts, tree)
+        reader = _Reader(facts, tree, asks_rank=bool(_ASKED.search(text)))
         reader.run(tree.body)
         if not facts.grown:
             break
-    quiet = names().quiet_modules | known
+    quiet = quiet_modules() | known
     return FileFindings(
         reader.settled(),
         union(reader.grids) if reader.grids else grid_of_names(text) if reader.seen else "",
@@ -76,8 +82,8 @@ def _read(tree: ast.Module, text: str, known: frozenset[str]) -> FileFindings:
 class _Reader(Expressions):
     """A reader of statements; what it found is complete at the end."""
 
-    def __init__(self, facts: Facts, tree: ast.Module) -> None:
-        super().__init__(facts, tree)
+    def __init__(self, facts: Facts, tree: ast.Module, *, asks_rank: bool) -> None:
+        super().__init__(facts, tree, asks_rank=asks_rank)
         self.rebound = _rebound(tree.body)
         self.functions: dict[str, str] = {}  # name by key
 
@@ -86,7 +92,7 @@ class _Reader(Expressions):
         often = [
             ("", key, True)
             for key, name in self.functions.items()
-            if name in names().each_iteration
+            if name in listed("each_iteration")
         ]
         once = [key for key, name in self.functions.items() if name == "main"]
         known = repeating(self.functions, [*self.calls, *often], once)
@@ -102,12 +108,6 @@ class _Reader(Expressions):
             self.read(node)
             if isinstance(node, (ast.Return, ast.Raise, ast.Break, ast.Continue)):
                 return
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-                text = self.facts.text(node.value.func)
-                if f"{text}()" in _LEAVERS or (
-                    text in _LEAVERS and not self.facts.lookup(self.scope, text)
-                ):
-                    return
 
     def read(self, node: ast.AST) -> None:
         """Read a statement, a part of one, or an expression."""
@@ -124,7 +124,7 @@ class _Reader(Expressions):
             root = alias.name.partition(".")[0]
             self.imported.append(root)
             full = alias.name if alias.asname else root
-            self._bind_import(node, alias.asname or root, full if root in names().roots else "")
+            self._bind_import(node, alias.asname or root, full if root in roots() else "")
 
     def _importfrom(self, node: ast.ImportFrom) -> None:
         module = node.module or ""
@@ -132,8 +132,9 @@ class _Reader(Expressions):
         # Of a relative import nothing is known, either, if what it names is not scanned.
         self.imported += [root] if root else [module or one.name for one in node.names[:1]]
         for alias in node.names:
-            known = root in names().roots
-            full = f"{module}.{alias.name}" if known else ""
+            known = root in roots()
+            told = f"?.{alias.name}" if alias.name in telling_names() else ""
+            full = f"{module}.{alias.name}" if known else told
             self._bind_import(node, alias.asname or alias.name, full)
             if known and alias.name == "*":
                 self.facts.add("wildcard", "", "", frozenset({module}))
@@ -202,22 +203,22 @@ class _Reader(Expressions):
         key, around = f"@{node.lineno}:{node.col_offset}", self.scope
         plain = self._decorators(node) or not around.is_class
         given = node.args
-        listed = [*given.posonlyargs, *given.args, *given.kwonlyargs]
+        parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs]
         for default in (*given.defaults, *given.kw_defaults):
             self.value(default)
         self.functions[key] = node.name
-        self.parameters[key] = [one.arg for one in (listed if plain else listed[1:])]
+        self.parameters[key] = [one.arg for one in (parameters if plain else parameters[1:])]
         self._bind(node.name, frozenset({key}))
         if around.is_class:
             self.facts.add("attribute", around.key, node.name, frozenset({key}))
         outer = self.scope, self.function, self.loops, self.rooted
         self.scope, self.function = self.facts.scope(node, around, key), key
         self.loops, self.rooted = 0, int(self.facts.get("called", key) == BY_ROOT)
-        for one in filter(None, (*listed, given.vararg, given.kwarg)):
+        for one in filter(None, (*parameters, given.vararg, given.kwarg)):
             known = self.facts.get("parameter", key, one.arg)
             self._bind(one.arg, known | self._annotated(one.annotation))
-        if not plain and listed:
-            self._bind(listed[0].arg, frozenset({f"{around.key}()"}))
+        if not plain and parameters:
+            self._bind(parameters[0].arg, frozenset({f"{around.key}()"}))
         self.run(node.body)
         self.scope, self.function, self.loops, self.rooted = outer
 
@@ -236,7 +237,10 @@ class _Reader(Expressions):
     def _classdef(self, node: ast.ClassDef) -> None:
         self._decorators(node)
         key = f"@{node.lineno}:{node.col_offset}"
-        self.bases[key] = frozenset(one for base in node.bases for one in self.value(base))
+        bases = [(path, base) for base in node.bases for path in self.value(base)]
+        self.bases[key] = frozenset(path for path, _ in bases)
+        for path, base in bases:
+            self._note(path, base, None)
         self._bind(node.name, frozenset({key}))
         outer, self.scope = self.scope, self.facts.scope(node, self.scope, key, is_class=True)
         self.run(node.body)

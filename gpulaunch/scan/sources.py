@@ -47,15 +47,12 @@ def scan_sources(
     modules = frozenset([*scanned, *known_modules])
     others = [file for file in sources if not file.path.lower().endswith(PYTHON_ENDINGS)]
     alone = len(others) == len(sources)
-    readings = _read_others(others, alone=alone) if others else {}
+    readings: dict[str, FileFindings] = {}
+    if others:
+        from gpulaunch.scan.c_reader import read_c_files
+
+        readings = read_c_files(others, alone=alone)
     for file in sources:
         if file.path not in readings:
             readings[file.path] = read_python(file.path, file.text, modules)
     return verdict([(file.path, readings[file.path]) for file in sources], unread)
-
-
-def _read_others(sources: Sequence[SourceFile], *, alone: bool) -> dict[str, FileFindings]:
-    """Return the findings in files of C, C++ and CUDA, by path."""
-    from gpulaunch.scan.c_reader import read_c_files
-
-    return read_c_files(sources, alone=alone)

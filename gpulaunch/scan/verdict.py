@@ -1,7 +1,7 @@
 """The verdict on all files of a program: one pattern, its sensitivity and the confidence."""
 # pure: decides on plain values
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpulaunch.profiles.confidence import Confidence, weakest
 from gpulaunch.profiles.pattern_union import union
@@ -105,18 +105,22 @@ def _explain_union(counted: Sequence[Found], found: Sequence[Found]) -> list[str
     patterns = {pattern: None for _, _, pattern in counted}
     reasons = []
     if len(patterns) > 1:
-        names, together = _join_names(list(patterns)), union(list(patterns))
+        names, together = _join(patterns, _MOST_NAMED), union(list(patterns))
         reasons.append(f"{names} together: {together} is the smallest pattern that has all edges")
     left = [use.name for _, use, pattern in found if pattern not in patterns]
     if left:
         reasons.append(
-            f"little, at the start, or in a rare branch, so left out: {_join_first(left)}"
+            f"little, at the start, or in a rare branch, so left out: {_join(left, _MOST_SHOWN)}"
         )
     return reasons
 
 
-def _join_names(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+def _join(names: Iterable[str], most: int) -> str:
+    """Join the first few different names and count the rest: "a, b and c", "a, b and 3 more"."""
+    shown = list(dict.fromkeys(names))
+    if len(shown) > most:
+        shown[most:] = [f"{len(shown) - most} more"]
+    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
 
 
 def _is_small(use: Use) -> bool:
@@ -136,20 +140,17 @@ def _judge_sensitivity(uses: Sequence[Use]) -> tuple[bool | None, str]:
     judged = [(use, _matters(use)) for use in uses]
     heavy = [use.name for use, matters in judged if matters]
     if heavy:
-        return True, f"much data in each iteration: {_join_first(heavy)}"
+        return True, f"much data in each iteration: {_join(heavy, _MOST_SHOWN)}"
     unknown = [use.name for use, matters in judged if matters is None]
     if unknown:
-        return None, f"how much, or how often, does not show in the source: {_join_first(unknown)}"
+        return (
+            None,
+            f"how much, or how often, does not show in the source: {_join(unknown, _MOST_SHOWN)}",
+        )
     return (
         False,
-        f"little data, or not in each iteration: {_join_first([use.name for use in uses])}",
+        f"little data, or not in each iteration: {_join([use.name for use in uses], _MOST_SHOWN)}",
     )
-
-
-def _join_first(names: Sequence[str]) -> str:
-    different = list(dict.fromkeys(names))
-    more = f" and {len(different) - _MOST_SHOWN} more" if len(different) > _MOST_SHOWN else ""
-    return ", ".join(different[:_MOST_SHOWN]) + more
 
 
 def _matters(use: Use) -> bool | None:
@@ -198,16 +199,10 @@ def _doubt_unknown(readings: Sequence[FileFindings]) -> Iterator[Doubt]:
     headers = list(dict.fromkeys(name for reading in readings for name in reading.headers))
     if modules:
         verb = "do" if len(modules) > 1 else "does"
-        yield "likely", f"what {_join_and_count(modules)} {verb} is not known"
+        yield "likely", f"what {_join(modules, _MOST_NAMED)} {verb} is not known"
     if headers:
         verb = "bring" if len(headers) > 1 else "brings"
-        yield "likely", f"what {_join_and_count(headers)} {verb} in is not scanned"
-
-
-def _join_and_count(names: Sequence[str]) -> str:
-    """Join the first few names and count the rest: "a, b and 3 more"."""
-    more = len(names) - _MOST_NAMED
-    return f"{', '.join(names[:_MOST_NAMED])} and {more} more" if more > 0 else _join_names(names)
+        yield "likely", f"what {_join(headers, _MOST_NAMED)} {verb} in is not scanned"
 
 
 def _doubts_of(use: Use, grid: str) -> list[Doubt]:

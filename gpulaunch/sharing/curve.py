@@ -7,6 +7,7 @@ SMs some jobs drive their own data out of the cache (cd-search-ics18 3.2).
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
 
 from gpulaunch.profiles.demand import CurvePoint
 
@@ -26,6 +27,9 @@ _NOISE = 1 - 1e-9
 """Figures that differ by less, relatively, are equal."""
 
 
+_share_of = attrgetter("sm_percentage")
+
+
 def throughput_at(curve: Sequence[CurvePoint], sm_percentage: float) -> float:
     """Return the throughput with a share of the SMs, in the curve's unit.
 
@@ -40,9 +44,9 @@ def throughput_at(curve: Sequence[CurvePoint], sm_percentage: float) -> float:
         >>> throughput_at([CurvePoint(50, 30.0), CurvePoint(100, 20.0)], 75)
         25.0
     """
-    after = bisect_left(curve, sm_percentage, key=lambda point: point.sm_percentage)
-    if after == len(curve):
+    if sm_percentage >= curve[-1].sm_percentage:
         return curve[-1].throughput
+    after = bisect_left(curve, sm_percentage, key=_share_of)
     here, before = curve[after], curve[after - 1] if after else CurvePoint(0.0, 0.0)
     part = (sm_percentage - before.sm_percentage) / (here.sm_percentage - before.sm_percentage)
     return before.throughput + part * (here.throughput - before.throughput)

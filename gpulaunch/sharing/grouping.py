@@ -7,7 +7,7 @@ from itertools import combinations
 
 from gpulaunch.records import Record
 from gpulaunch.sharing.prediction import worth_of
-from gpulaunch.sharing.workload import Cost, PlanSite, Workflow, add_up, refusals, share
+from gpulaunch.sharing.workload import Cost, PlanSite, Workflow, add_up, may_share, share
 
 EXACT_WORKFLOWS = 12
 """Workflows up to which all divisions are compared on one GPU."""
@@ -59,7 +59,7 @@ class _Queue:
         if group not in self._costs:
             flows = [self.flows[place] for place in sorted(group)]
             found = None
-            if len(flows) == 1 or not refusals(flows, self.site):
+            if len(flows) == 1 or may_share(flows, self.site):
                 run = share(flows, self.site).run
                 found = Cost(run.time_s, run.energy_j)
             self._costs[group] = found
@@ -143,7 +143,8 @@ def _groups_from(queue: _Queue, group: Group) -> Iterator[Group]:
     if queue.cost(group):
         yield group
         for place in range(max(group) + 1, len(queue.places)):
-            yield from _groups_from(queue, group | {place})
+            if all(queue.cost(Group((other, place))) for other in group):
+                yield from _groups_from(queue, group | {place})
 
 
 def _sum_of(one: Cost, other: Cost) -> Cost:

@@ -5,7 +5,9 @@ class by a profiler's counters.
 """
 # pure: decides on plain values
 
-from gpulaunch.profiles.demand import Counters, Demand
+from functools import lru_cache
+
+from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.curve import fewest_sms, percentage_for, saturates
@@ -97,7 +99,11 @@ def find_knee(demand: Demand, capacity: Capacity) -> int | None:
 
     Source: mps-sharing-2024 Fig. 1, right-sizing a single client.
     """
-    if saturates(demand.curve) is None:
+    return _knee_of(demand.curve, capacity.sm_count or SMS_IF_UNKNOWN)
+
+
+@lru_cache(maxsize=1024)
+def _knee_of(curve: tuple[CurvePoint, ...], sm_count: int) -> int | None:
+    if saturates(curve) is None:
         return None
-    sm_count = capacity.sm_count or SMS_IF_UNKNOWN
-    return percentage_for(fewest_sms(demand.curve, sm_count), sm_count)
+    return percentage_for(fewest_sms(curve, sm_count), sm_count)

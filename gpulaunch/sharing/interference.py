@@ -109,6 +109,8 @@ def judge(
     capacity: Capacity,
     bounds: Bounds = BOUNDS,
     held: Held = (),
+    *,
+    quick: bool = False,
 ) -> Verdict:
     """Judge whether clients may share a GPU.
 
@@ -126,6 +128,7 @@ def judge(
         bounds: what they may use together.
         held: percentage of the SMs of each client that cannot be chosen any more; None given, all
             can.
+        quick: whether the gain that notes tell may be a lower bound, which is found faster.
 
     Source: mps-sharing-2024 IV.B: two workflows interfere if their average SM utilization, or their
         average memory-bandwidth utilization, sums to over 100 %, or their maximum memory to over
@@ -142,7 +145,7 @@ def judge(
     exceeded = [*sm, *bandwidth]
     decided_by, gain = _BY_SUMS
     if exceeded and not any(_is_beyond(demand, bounds) for demand in demands):
-        decided_by, gain = _weigh(clients, slowdowns, capacity, held)
+        decided_by, gain = _weigh(clients, slowdowns, capacity, held, quick=quick)
     if decided_by == "sums" or (decided_by == "curves" and bandwidth):
         decided_by, outweighed = "sums", []
     else:
@@ -203,6 +206,8 @@ def _weigh(
     slowdowns: Sequence[float | None],
     capacity: Capacity,
     held: Held,
+    *,
+    quick: bool,
 ) -> tuple[DecidedBy, float]:
     """Return what outweighs sums that are exceeded, and the throughput of the clients by that.
 
@@ -219,7 +224,9 @@ def _weigh(
     demands = [client.demand for client in clients]
     if any(saturates(demand.curve) is None for demand in demands):
         return _BY_SUMS
-    gain = partition(demands, capacity, held=held).gain
+    gain = partition(demands, capacity, held=held, adjust=False).gain
+    if not quick or gain < LEAST_GAIN:
+        gain = partition(demands, capacity, held=held).gain
     return ("curves", gain) if gain >= LEAST_GAIN else _BY_SUMS
 
 

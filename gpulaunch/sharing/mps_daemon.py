@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable
 from contextlib import ExitStack, suppress
 
 from gpulaunch.errors import printable
-from gpulaunch.process.ending import wait_for_one
+from gpulaunch.process.ending import marked_by, wait_for_one
 from gpulaunch.process.system import (
     arguments_of,
     group_id,
@@ -346,6 +346,12 @@ class Daemon:
             lines = file.read().decode(errors="replace").splitlines()
             return printable(next((line for line in reversed(lines) if containing in line), ""))
         return ""
+
+
+def take_off(pids: Collection[int], number: int) -> None:
+    """Detach processes from whichever MPS servers they are clients of, as Daemon.terminate does."""
+    for directory, clients in marked_by(_PIPE_VARIABLE).items():
+        Daemon(directory, (), os.geteuid()).terminate(clients.intersection(pids), number)
 
 
 def _read_pids(answer: str) -> list[int]:

@@ -93,7 +93,8 @@ def partition(
     caps near the best of them. Of equals the one counts in which the slowest job is faster, then
     the one that takes fewer SMs; for energy it is the one that takes the fewest SMs of those within
     5 % of the best. A job of which nothing but its busy time is known counts as slower under any
-    cap, so where that is true of all, there are none.
+    cap, so where that is true of all, there are none. Three jobs and more that are all to come get
+    no caps or even ones unless others are predicted to bring 5 % more throughput.
 
     Args:
         demands: demands of the jobs, one or more.
@@ -137,11 +138,15 @@ def _best(
         least = KEPT * compared.throughput_of(best)
         best = min((one for one in found if compared.throughput_of(one) >= least), key=sum)
         return compared.describe(found[best], best)
+    plain = max(list(found)[:2], key=compared.preferred)
     mode = found[best]
     if adjust and len(demands) <= MOST_MOVED:
         near = compared.climb(best)
         mode = "adjusted" if near != best and mode in ("no caps", "even") else mode
         best = near
+    unsure = len(demands) > 2 and not any(fixed)
+    if unsure and KEPT * compared.throughput_of(best) < compared.throughput_of(plain):
+        mode, best = found[plain], plain
     return compared.describe(mode, best)
 
 
@@ -207,7 +212,14 @@ class _Comparison:
         return self._trimmed(percentages)
 
     def _trimmed(self, percentages: tuple[int, ...]) -> tuple[int, ...]:
-        """Return percentages in which no job has more than it can use, where that costs nothing."""
+        """Return percentages in which no job has more than it can use, where that costs nothing.
+
+        Caps that overlap for no gain are first made smaller alike.
+        """
+        over = max(100, sum(percentages))
+        alike = self.with_held([max(1, round(100 * one / over)) for one in percentages])
+        if self.worth(alike) >= self.worth(percentages):
+            percentages = alike
         for place, kernels in enumerate(self.kernels):
             enough = ceil(100 * kernels.sms)
             if self._held[place] is None and kernels.curve and enough < percentages[place]:
@@ -235,7 +247,7 @@ class _Comparison:
         gain = self.throughput_of(percentages)
         reason = f"{_REASONS[mode]}; predicted throughput {gain:.3g} of one after the other"
         if mode != "no caps":
-            share = round_down(100 // len(self._demands), self._capacity.sm_count)
+            share = _even_share(len(self._demands), self._capacity)
             even = self.throughput_of(self.with_caps(share))
             reason += f", {even:.3g} with even shares"
         return Partition(mode, percentages, gain, reason)
@@ -268,7 +280,7 @@ def _candidates(
     """Yield percentages to compare, and what they come from."""
     jobs, sm_count = len(demands), capacity.sm_count
     yield "no caps", [100] * jobs
-    yield "even", [round_down(100 // jobs, sm_count)] * jobs
+    yield "even", [_even_share(jobs, capacity)] * jobs
     yield _search(demands, kernels, capacity)
     knees = [_knee_of(demand, capacity) for demand in demands]
     yield "knees", [knee or 100 for knee in knees]
@@ -277,6 +289,13 @@ def _candidates(
     if others and needed < 100:
         rest = round_down((100 - needed) // others, sm_count)
         yield "knees", [knee or rest for knee in knees]
+
+
+def _even_share(jobs: int, capacity: Capacity) -> int:
+    """Return the least percentage that gives each of so many jobs its whole SMs: 34 of a third."""
+    if capacity.sm_count is None:
+        return max(1, 100 // jobs)
+    return min(100, percentage_for(max(1, capacity.sm_count // jobs), capacity.sm_count))
 
 
 def _knee_of(demand: Demand, capacity: Capacity) -> int | None:
@@ -295,7 +314,7 @@ def _search(
     def percentages(sms: Sequence[int]) -> list[int]:
         return [min(100, percentage_for(n, sm_count)) for n in sms]
 
-    performance: Performance = lambda job, sms: speeds_of(kernels, percentages(sms))[job]  # noqa: E731
+    performance: Performance = lambda job, sms: speeds_of(kernels, percentages(sms), job)[0]  # noqa: E731
     found = cd_search(classes, sm_count, performance)
     return found.mode, percentages(found.sms)
 

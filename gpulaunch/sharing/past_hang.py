@@ -11,6 +11,9 @@ from gpulaunch.sharing.mps_daemon import program
 KEPT_S = 600.0
 """Time for which a note counts. Ours: a machine that was repaired should not wait much longer."""
 
+DRIVER = "/sys/module/nvidia/version"
+"""Version of the kernel driver that is loaded; another one may be so without a boot."""
+
 
 def note_hang(path: str, reason: str, patience_s: float) -> None:
     """Write down that a server hung; without a note the next launch finds out by itself.
@@ -28,8 +31,8 @@ def note_hang(path: str, reason: str, patience_s: float) -> None:
 def recall_hang(path: str, patience_s: float) -> str | None:
     """Return what a note says about a server, and what makes it be tried again.
 
-    A note counts for KEPT_S, until the machine boots or MPS is another one, as after an update of
-    the driver, and for launches that wait no longer than its own.
+    A note counts for KEPT_S, until the machine boots or driver or MPS is another one, as after an
+    update, and for launches that wait no longer than its own.
 
     Args:
         path: path of the note.
@@ -49,9 +52,12 @@ def recall_hang(path: str, patience_s: float) -> str | None:
 
 
 def _place() -> list[str | int]:
-    """Return what identifies this boot and this MPS, whose program comes with the driver."""
+    """Return what identifies this boot, this kernel driver, and this MPS, which comes with it."""
     path = program() or ""
+    place: list[str | int] = [boot_id(), path]
+    with suppress(OSError), open(DRIVER) as file:
+        place.append(file.read().strip())
     with suppress(OSError):
         status = os.stat(path)
-        return [boot_id(), path, status.st_mtime_ns, status.st_size]
-    return [boot_id(), path]
+        place += [status.st_mtime_ns, status.st_size]
+    return place

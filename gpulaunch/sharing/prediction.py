@@ -62,9 +62,9 @@ def rates(demands: Sequence[Demand], percentages: Sequence[float] = ()) -> tuple
 
     A job's kernels run in the share u of its time. Each other job runs kernels meanwhile with the
     probability of its own busy time. Where those that run then want more SMs or more bandwidth
-    than there are, that part of the job's time stretches by as much. Kernels want all SMs but as
-    far as a curve or the share of SMs in use tells that fewer are enough, and no more than their
-    cap. Two jobs that never pause and want all have 1/2 each.
+    than there are, that part of the job's time stretches by as much. Kernels take all SMs of their
+    cap, also where a curve tells that fewer would be enough, but as far as the share of SMs in use
+    tells that they leave some. Two jobs that never pause and want all have 1/2 each.
 
     Args:
         demands: demands of all jobs on the GPU.
@@ -81,32 +81,49 @@ def rates(demands: Sequence[Demand], percentages: Sequence[float] = ()) -> tuple
     return speeds_of([kernels_of(demand) for demand in demands], percentages)
 
 
-def speeds_of(kernels: Sequence[Kernels], percentages: Sequence[float] = ()) -> tuple[float, ...]:
-    """Return the rates of jobs by their kernels, where those are known already; see rates."""
+def speeds_of(
+    kernels: Sequence[Kernels], percentages: Sequence[float] = (), only: int | None = None
+) -> tuple[float, ...]:
+    """Return the rates of jobs by their kernels, where those are known already; see rates.
+
+    Args:
+        kernels: kernels of all jobs on the GPU.
+        percentages: as in rates.
+        only: place of the one job whose rate is wanted; None: all.
+    """
+    places = range(len(kernels)) if only is None else [only]
     shares = [percentage / 100 for percentage in percentages] or [1.0] * len(kernels)
-    wanted = [min(one.sms, share) for one, share in zip(kernels, shares, strict=True)]
-    capped = [one.speed(share) for one, share in zip(kernels, shares, strict=True)]
-    drawn = [one.bandwidth * min(1.0, speed) for one, speed in zip(kernels, capped, strict=True)]
-    # Without curves bandwidth is never short before SMs are.
-    alike = min(wanted, default=1.0) == 1.0 and not any(one.curve for one in kernels)
-    busy = fsum([one.busy for one in kernels])
-    if alike:
-        return tuple([1 / (1 + one.busy * (busy - one.busy)) for one in kernels])
-    known: dict[tuple[int, float], float] = {}  # jobs of a kind fare alike
-    for i, (one, share) in enumerate(zip(kernels, shares, strict=True)):
-        if (id(one), share) in known:
-            continue
-        others = (j for j in range(len(kernels)) if j != i)
-        states = _states([(kernels[j].busy, wanted[j], drawn[j]) for j in others])
-        stretch = fsum(
-            chance / _speed(one, share, capped[i], wanted[i] + sms, drawn[i] + bandwidth)
-            for (sms, bandwidth), chance in states.items()
+    curved = any(one.curve for one in kernels)
+    if not curved and all(
+        share >= one.sms == 1.0 for one, share in zip(kernels, shares, strict=True)
+    ):
+        # Without curves bandwidth is never short before SMs are.
+        busy = fsum([one.busy for one in kernels])
+        return tuple(
+            [1 / (1 + one.busy * (busy - one.busy)) for one in (kernels[i] for i in places)]
         )
-        known[id(one), share] = 1 / (1 + one.busy * (stretch - 1))
-    return tuple(known[id(one), share] for one, share in zip(kernels, shares, strict=True))
+    jobs = []
+    for one, share in zip(kernels, shares, strict=True):
+        capped = one.speed(share)
+        wanted = share if one.curve else min(one.sms, share)
+        jobs.append((one, wanted, capped, one.bandwidth * min(1.0, capped)))
+    known: dict[tuple[int, float], float] = {}  # jobs of a kind fare alike
+    for i in places:
+        one, wanted, capped, drawn = jobs[i]
+        if (id(one), shares[i]) in known:
+            continue
+        others = [(other.busy, sms, used) for other, sms, _, used in jobs[:i] + jobs[i + 1 :]]
+        stretch = fsum(
+            [
+                chance / _speed(one, wanted, capped, wanted + sms, drawn + bandwidth)
+                for (sms, bandwidth), chance in _states(others).items()
+            ]
+        )
+        known[id(one), shares[i]] = 1 / (1 + one.busy * (stretch - 1))
+    return tuple([known[id(kernels[i]), shares[i]] for i in places])
 
 
-def _speed(one: Kernels, cap: float, capped: float, sms: float, bandwidth: float) -> float:
+def _speed(one: Kernels, wanted: float, capped: float, sms: float, bandwidth: float) -> float:
     """Return the speed of kernels while all that run want so much, as a share of that alone.
 
     They have their part of the SMs all the time, or all SMs for their part of the time, whichever
@@ -114,7 +131,7 @@ def _speed(one: Kernels, cap: float, capped: float, sms: float, bandwidth: float
     """
     speed = capped
     if sms > 1:
-        speed = max(one.speed(min(cap, one.sms) / sms), capped / sms)
+        speed = max(one.speed(wanted / sms), capped / sms)
     return min(speed, capped / max(1.0, bandwidth))
 
 

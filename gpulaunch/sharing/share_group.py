@@ -26,6 +26,7 @@ from gpulaunch.sharing.mps_directories import (
     is_of_a_group,
     is_own,
     make_own,
+    note_join,
 )
 from gpulaunch.sharing.past_hang import note_hang, recall_hang
 
@@ -103,6 +104,7 @@ class ShareGroup:
             companion = self._daemon_companion() if may_fork else None
             try:
                 self._ensure_daemon()
+                note_join(self.directory)
                 yield
             finally:
                 if not self.members():

@@ -12,6 +12,8 @@ from gpulaunch.sharing.interference import BOUNDS, Bounds, judge
 from gpulaunch.sharing.partition import partition
 from gpulaunch.sharing.prediction import Gain, Solo, Together, run_together
 
+_NOISE = 1e-6  # percent that a sum may be beyond its bound; the rule itself rounds
+
 
 class PlannedJob(Record):
     """An entry of the queue.
@@ -118,9 +120,30 @@ def share(flows: Sequence[Workflow], site: PlanSite) -> Shared:
     return Shared(caps, run_together(solos, site.capacity, caps, site.idle_w))
 
 
+def may_share(flows: Sequence[Workflow], site: PlanSite) -> bool:
+    """Return whether workflows may share a GPU.
+
+    Three or more never outweigh a sum, which is found faster than all reasons.
+    """
+    if len(flows) > 2:
+        demands, bounds = [flow.demand for flow in flows], site.bounds
+        busy = fsum([demand.sm_utilization_percentage for demand in demands])
+        drawn = fsum([demand.memory_bandwidth_utilization_percentage for demand in demands])
+        held = 100 * sum([demand.memory_bytes for demand in demands]) / site.capacity.memory_bytes
+        if (
+            busy > bounds.sm_percentage + _NOISE
+            or drawn > bounds.memory_bandwidth_percentage + _NOISE
+            or held > bounds.memory_percentage + _NOISE
+        ):
+            return False
+    return not refusals(flows, site)
+
+
 def refusals(flows: Sequence[Workflow], site: PlanSite) -> tuple[str, ...]:
     """Return why workflows may not share a GPU; nothing if they may."""
-    return judge([flow.job.client for flow in flows], site.capacity, site.bounds).reasons
+    return judge(
+        [flow.job.client for flow in flows], site.capacity, site.bounds, quick=True
+    ).reasons
 
 
 def sum_known(values: Sequence[float | None]) -> float | None:

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from gpulaunch.cluster.cluster import Cluster, Node
-from gpulaunch.errors import printable
-from gpulaunch.show import Document, counted
+from gpulaunch.errors import counted, printable
+from gpulaunch.show import Document
 
 
 def cluster_lines(cluster: Cluster) -> list[str]:

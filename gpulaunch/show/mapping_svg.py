@@ -8,9 +8,8 @@ from gpulaunch.cluster.judge import Judgement, LinkLoad, TreeKind
 from gpulaunch.cluster.mapping import Place
 from gpulaunch.cluster.tree import Tree
 from gpulaunch.cluster.trees import whole_trees
-from gpulaunch.errors import printable
+from gpulaunch.errors import counted, printable
 from gpulaunch.records import Record
-from gpulaunch.show import counted
 from gpulaunch.show.topology.element import INK, PALE, add_element, add_text, as_number
 from gpulaunch.show.topology.layout import cut
 from gpulaunch.show.topology.text import wrapped

@@ -1,6 +1,7 @@
 """A mapping of ranks as a table for a terminal."""
 
-from gpulaunch.show import Document, counted
+from gpulaunch.errors import counted
+from gpulaunch.show import Document
 from gpulaunch.show.terminal import Grid, Group, Text, cut, figure, make_table
 
 

@@ -1,11 +1,58 @@
-"""Lines for a terminal about an NCCL log."""
+"""The document of an NCCL log, and lines for a terminal."""
 
 from collections.abc import Iterator
 
-from gpulaunch.show import Document, counted
+from gpulaunch.errors import counted
+from gpulaunch.records import as_dict
+from gpulaunch.show import Document
 from gpulaunch.show.scan import verdict_lines
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulaunch.measure.logs.nccl_log import NcclLog
+    from gpulaunch.measure.logs.nccl_traffic import LoggedTraffic
 
 _MOST_RINGS = 4
+
+
+def nccl_document(log: "NcclLog", found: "LoggedTraffic", file: str) -> Document:
+    """Return the document of `--scan-nccl-log --json`: the keys of a source scan, and more.
+
+    Args:
+        log: from read_nccl_log.
+        found: from communication.
+        file: path of the log.
+    """
+    return {
+        "calls": [
+            {"file": file, "line": one.line, "api": f"nccl{one.name}", "pattern": one.pattern}
+            for one in sorted(found.collectives, key=lambda one: one.line)
+        ],
+        "pattern": found.pattern,
+        "sensitive": found.sensitive,
+        "confidence": found.confidence,
+        "pattern_confidence": found.pattern_confidence,
+        "reasons": list(found.reasons),
+        "ranks": found.ranks,
+        "gpus_in_log": log.gpus,
+        "nccl_version": log.version,
+        "edges": [list(edge) for edge in found.edges],
+        "calls_per_gpu": found.calls_per_gpu,
+        "message_bytes": found.message_bytes,
+        "gb_per_s": found.gb_per_s,
+        "duration_s": log.duration_s,
+        "collectives": [
+            as_dict(one) | {"sizes": [list(size) for size in one.sizes]}
+            for one in found.collectives
+        ],
+        "rings": [{"ranks": list(order), "channels": channels} for order, channels in log.rings],
+        "trees": [
+            {"edges": [list(edge) for edge in tree], "channels": channels}
+            for tree, channels in log.trees
+        ],
+        "connections": log.ways,
+        "damaged": log.damaged,
+    }
 
 
 def nccl_lines(document: Document) -> list[str]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from gpulaunch.errors import printable
+from gpulaunch.errors import counted, printable
 from gpulaunch.files.duration import format_duration
-from gpulaunch.show import Document, counted
+from gpulaunch.show import Document
 from gpulaunch.show.terminal import Grid, Group, Text, figure, make_table
 
 

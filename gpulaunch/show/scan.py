@@ -1,9 +1,9 @@
 """The results of a scan: their JSON document, and lines for a terminal."""
 
-from gpulaunch.errors import printable
+from gpulaunch.errors import counted, printable
 from gpulaunch.records import as_dict
 from gpulaunch.scan.call import Scan
-from gpulaunch.show import Document, counted
+from gpulaunch.show import Document
 
 _SENSITIVE = {True: "yes", False: "no", None: "unknown"}
 

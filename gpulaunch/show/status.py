@@ -219,6 +219,7 @@ def _lease_document(
         "sm_percentage": lease.share.sm_percentage if lease.share else None,
         "share_memory_bytes": lease.share.client.demand.memory_bytes if lease.share else None,
         "guest": lease.share is not None and lease.share.guest,
+        "promised_pace": lease.share.promised_pace if lease.share else None,
         "profile": lease.profile,
         "command": [printable(argument) for argument in lease.command],
         "started_at": lease.started_at,

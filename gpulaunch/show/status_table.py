@@ -213,7 +213,10 @@ def _share_cell(lease: Document) -> str:
     if not lease["shared"]:
         return "all"
     guest = ", guest" if lease["guest"] else ""
-    return f"{lease['sm_percentage']} %, {format_size(lease['share_memory_bytes'])}{guest}"
+    pace = lease["promised_pace"]
+    promise = "" if pace is None else f", pace {pace:.2f}"
+    memory = format_size(lease["share_memory_bytes"])
+    return f"{lease['sm_percentage']} %, {memory}{guest}{promise}"
 
 
 def ticket_prefix(ticket: Document) -> str:

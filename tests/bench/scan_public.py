@@ -3,7 +3,7 @@
 Run with `python tests/bench/scan_public.py [FOLDER] [--wrong]`. FOLDER holds the programs as
 NAME/PATH or OWNER/NAME/PATH; what is missing there is fetched into it by its address. Without a
 FOLDER a temporary one is used. The labels are in
-scan_public.toml and scan_held_back.toml.
+scan_public.toml, scan_held_back.toml and scan_fresh.toml.
 """
 
 import io
@@ -21,7 +21,7 @@ from gpulaunch.scan.call import Scan
 from gpulaunch.scan.source_files import read_sources
 from gpulaunch.scan.sources import scan_sources
 
-SETS = ("scan_public.toml", "scan_held_back.toml")
+SETS = ("scan_public.toml", "scan_held_back.toml", "scan_fresh.toml")
 Label = tuple[bool, str, str]
 RARE = ("chain", "star", "stencil", "none")
 GOALS = {

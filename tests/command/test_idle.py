@@ -2,7 +2,11 @@
 
 import json
 import os
+import select
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,18 @@ pytest_plugins = ("fake_nvml",)
 
 SLEEP = ("--", "sh", "-c", "echo on; exec sleep 600")
 HOUR_S = 3600
+
+
+@contextmanager
+def running(launcher, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a job that sleeps, and end it at the end, also of a test that fails."""
+    job = launcher.start(*options, *SLEEP)
+    try:
+        assert job.stdout.readline() == "on\n"
+        yield job
+    finally:
+        job.terminate()
+        job.communicate(timeout=50)
 
 
 def record_of(launcher) -> Path:
@@ -30,14 +46,12 @@ def test_a_busy_gpu_is_noted_in_the_time_of_the_record(launcher, dgx1_v100) -> N
     """While a kernel runs, the record's modification time goes on, and its content stays."""
     launcher.environment["GPULAUNCH_IDLE_AFTER"] = "1s"
     dgx1_v100.script(0, "active", 100)
-    with launcher.start("-n", "1", *SLEEP) as job:
-        assert job.stdout.readline() == "on\n"
+    with running(launcher, "-n", "1"):
         record = record_of(launcher)
         content = record.read_bytes()
         os.utime(record, (0, 0))
         until(lambda: record.stat().st_mtime > time.time() - 60)
         assert record.read_bytes() == content
-        job.terminate()
 
 
 @pytest.mark.parametrize("answer", ["idle", "unknown"])
@@ -46,24 +60,22 @@ def test_an_idle_gpu_is_not_noted(launcher, dgx1_v100, answer: str) -> None:
     launcher.environment["GPULAUNCH_IDLE_AFTER"] = "1s"
     if answer == "idle":
         dgx1_v100.script(0, "active", 0)
-    with launcher.start("-n", "1", *SLEEP) as job:
-        assert job.stdout.readline() == "on\n"
+    with running(launcher, "-n", "1") as job:
         record = record_of(launcher)
         os.utime(record, (0, 0))
         if answer == "idle":
+            assert select.select([job.stderr], [], [], 30)[0]
             line = job.stderr.readline()
             assert line == "gpulaunch: warning: the GPUs of this job have been idle for 1 s\n"
             assert record.stat().st_mtime == 0
         else:
             until(lambda: record.stat().st_mtime > 0)
-        job.terminate()
 
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_status_and_those_who_wait_are_told(launcher) -> None:
     """Everybody reads since when, from one minute on; a refused launch is told after 30 min."""
-    with launcher.start("-n", "8", *SLEEP) as job:
-        assert job.stdout.readline() == "on\n"
+    with running(launcher, "-n", "8"):
         assert idle_since(launcher) == [None]
         busy_s = int(time.time()) - 3 * HOUR_S
         os.utime(record_of(launcher), (busy_s, busy_s))
@@ -72,7 +84,6 @@ def test_status_and_those_who_wait_are_told(launcher) -> None:
         refused = launcher.run("-n", "1", "--", "true")
         assert (refused.returncode, "idle for 3 h" in refused.stderr) == (75, True)
         assert "has been idle for 3 h" in launcher.run("status").stdout
-        job.terminate()
 
 
 def test_the_limit_ends_the_job(launcher, dgx1_v100) -> None:
@@ -89,10 +100,8 @@ def test_the_limit_ends_the_job(launcher, dgx1_v100) -> None:
 
 def test_nothing_is_watched_on_a_described_machine(launcher) -> None:
     """There is no thread for it, and nobody is said to be idle."""
-    with launcher.start("--topology", "dgx1-v100", "-n", "1", *SLEEP) as job:
-        assert job.stdout.readline() == "on\n"
+    with running(launcher, "--topology", "dgx1-v100", "-n", "1") as job:
         assert len(os.listdir(f"/proc/{job.pid}/task")) == 1
         os.utime(record_of(launcher), (0, 0))
         status = launcher.run("status", "--topology", "dgx1-v100", "--json")
         assert json.loads(status.stdout)["leases"][0]["idle_since"] is None
-        job.terminate()

@@ -90,12 +90,19 @@ def test_a_launched_script_is_scanned(launcher: Launcher, files: Path) -> None:
     assert (runs.returncode, "nobody says where" in runs.stderr) == (2, True)
 
 
-def test_options_of_the_launch_are_proposed(launcher: Launcher, files: Path) -> None:
-    """The command that would measure has the options of the launch that were given."""
-    options = ("-n", "2", "--json", "--only", "0, 1")
-    done = launcher.run("profile", *options, "--", "python3.11", "train.py", cwd=files)
+@pytest.mark.parametrize("sharing", [(), ("--share",), ("--share=1/2",), ("--guest",)])
+def test_options_of_the_launch_are_proposed(
+    launcher: Launcher, files: Path, sharing: tuple[str, ...]
+) -> None:
+    """The command that would measure has the options of the launch but those that it refuses."""
+    options = ("-n", "2", "--json", "--only", "0, 1", "--topology", "dgx1-v100")
+    done = launcher.run("profile", *options, *sharing, "--", "python3.11", "train.py", cwd=files)
     want = "profile -n 2 --only '0, 1' -o train.toml -- python3.11 train.py\n"
     assert (done.returncode, want in done.stderr) == (0, True), done.stderr
+    if sharing:
+        refused = launcher.run("profile", *sharing, "-o", "a.toml", "--", "true", cwd=files)
+        why = f"{sharing[0].partition('=')[0]}: a GPU's counters are those of all jobs on it"
+        assert (refused.returncode, why in refused.stderr) == (2, True), refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -382,7 +382,7 @@ def _real(branch: str) -> Iterator[RealMps]:
         yield mps
 
 
-def _meet(launcher, mps: Mps) -> None:
+def meet(launcher, mps: Mps) -> None:
     """Let a launcher find it, and have its share groups' directories where they go with it."""
     launcher.environment["PATH"] = f"{mps.bin}{os.pathsep}{launcher.environment['PATH']}"
     launcher.environment["GPULAUNCH_MPS_DIRECTORY"] = str(mps.folder / "g")
@@ -392,7 +392,7 @@ def _meet(launcher, mps: Mps) -> None:
 def real_mps(launcher) -> Iterator[RealMps]:
     """Return the real control daemon of driver 550."""
     for mps in _real("550"):
-        _meet(launcher, mps)
+        meet(launcher, mps)
         yield mps
 
 
@@ -400,7 +400,7 @@ def real_mps(launcher) -> Iterator[RealMps]:
 def old_mps(launcher) -> Iterator[RealMps]:
     """Return the real control daemon of driver 535."""
     for mps in _real("535"):
-        _meet(launcher, mps)
+        meet(launcher, mps)
         yield mps
 
 
@@ -408,5 +408,5 @@ def old_mps(launcher) -> Iterator[RealMps]:
 def fake_mps(launcher) -> Iterator[FakeMps]:
     """Return the stand-in in its tamest form."""
     with closing(FakeMps()) as mps:
-        _meet(launcher, mps)
+        meet(launcher, mps)
         yield mps

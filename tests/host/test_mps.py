@@ -17,6 +17,7 @@ from fake_nvml import FakeNvml
 from test_crashes import at_step, ends, launcher_in, start
 from test_table import put
 
+from gpulaunch.sharing import past_hang
 from gpulaunch.sharing.mps_daemon import Daemon
 from gpulaunch.sharing.past_hang import KEPT_S
 
@@ -303,6 +304,19 @@ def test_a_server_that_hung_is_not_tried_again_soon(
         ), said
     assert note.exists() == (again in (None, "other GPU"))
     assert gone(launcher, fake_mps)
+
+
+def test_a_hang_is_forgotten_with_the_kernel_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server is tried again once another version of the kernel driver is loaded."""
+    note, version = str(tmp_path / "note"), tmp_path / "version"
+    monkeypatch.setattr(past_hang, "DRIVER", str(version))
+    version.write_text("550.54.15\n")
+    past_hang.note_hang(note, "it hung", 30.0)
+    assert str(past_hang.recall_hang(note, 30.0)).startswith("it hung, ")
+    version.write_text("550.90.07\n")
+    assert past_hang.recall_hang(note, 30.0) is None
 
 
 def test_a_busy_daemon_is_asked_again(launcher: Launcher, fake_mps: FakeMps) -> None:

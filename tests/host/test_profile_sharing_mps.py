@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -104,6 +105,41 @@ def test_a_sweep_that_fails_half_way_keeps_its_points(launcher: Launcher, tmp_pa
     assert "incomplete" in launcher.run("profiles", "check", str(path)).stderr
 
 
+PATIENT = """\
+import sys
+from gpulaunch.measure.background import Background
+from gpulaunch.process.libc import adopt_orphans
+sys.orig_argv, sys.argv = ["python", "-m", "gpulaunch"], ["gpulaunch"]
+adopt_orphans()
+client = ("mps_client", "--deaf", "--stays")
+options = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
+with Background("a", options, client, {"GPULAUNCH_GRACE": "60s"}, b"attached", 30.0, 0.3):
+    pass
+"""
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+@pytest.mark.parametrize("how", ["cut", "beside"])
+def test_a_client_that_ignores_term_is_taken_off_first(
+    launcher: Launcher, fake_mps: FakeMps, tmp_path: Path, how: str
+) -> None:
+    """A job that ignores TERM, measured or beside the measured one, leaves MPS before its KILL."""
+    launcher.environment["GPULAUNCH_GRACE"] = "0.3s"
+    if how == "cut":
+        job = "trap '' TERM; mps_client --deaf --stays </dev/null & "
+        job += "i=0; while :; do echo step $((i += 1)); sleep 0.05; done"
+        options = ("--sweep", "50,100", "--iterations-from", r"step (\d+)", "--slice", "0.4s")
+        done = launcher.run("profile", "-o", str(tmp_path / "a"), *options, "--", "sh", "-c", job)
+    else:  # its launcher is more patient than who ends it
+        command = (sys.executable, "-c", PATIENT)
+        done = subprocess.run(command, env=launcher.environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    attached = {event.pid for event in fake_mps.events("attached")}
+    assert attached
+    assert {event.pid for event in fake_mps.events("terminated")} == attached
+    assert fake_mps.events("died") == []
+
+
 PROFILE = """\
 name = "{name}"
 [resources]
@@ -141,3 +177,28 @@ def test_a_recorded_launch_learns_what_sharing_costs(launcher: Launcher, tmp_pat
     assert document["shared_gpu"]["slowdown_percentage"]["other"] > 100
     assert document["resources"]["duration_s"] == 0.4
     assert (first.stdout, second.stdout) == ("GPU-v100-0\n", "GPU-v100-1\n")
+
+
+@pytest.mark.usefixtures("dgx1_v100", "fake_mps")
+def test_a_third_job_that_came_and_went_is_noticed(launcher: Launcher, tmp_path: Path) -> None:
+    """A recorded job learns nothing of the one beside it if a third shared the GPU for a while."""
+    folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles")
+    folder.mkdir(parents=True)
+    for name in ("job", "other"):
+        (folder / f"{name}.toml").write_text(PROFILE.format(name=name))
+    share = ("--share", "--only", "0", "--no-wait", "--sm", "5")
+    gates = [tmp_path / "other-gate", tmp_path / "job-gate"]
+    jobs = []
+    for gate, options in zip(gates, (("-p", "other"), ("--record", "-p", "job")), strict=True):
+        os.mkfifo(gate)
+        wait = ("--", "sh", "-c", f"echo; read _ < {gate}")
+        jobs.append(launcher.start(*share, *options, *wait))
+        jobs[-1].stdout.readline()
+    third = launcher.run(*share, "-p", "other", "--", "true")
+    assert (third.returncode, third.stderr) == (0, "")
+    said = []
+    for gate, job in reversed([*zip(gates, jobs, strict=True)]):
+        gate.write_text("\n")
+        said.append(job.communicate(timeout=30)[1])
+    assert "profile job learns nothing from this run: its GPUs are shared" in said[0]
+    assert "shared_gpu" not in tomllib.loads((folder / "job.toml").read_text())

@@ -15,7 +15,7 @@ from gpulaunch.containers.container_launch import PlainCommand
 from gpulaunch.containers.engines import ENGINES
 from gpulaunch.containers.life import Standing
 from gpulaunch.containers.standings import Followed, client_of_lease, standings_of
-from gpulaunch.doctor import diagnose
+from gpulaunch.doctor.diagnose import diagnose
 from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.launch.read_container import read_container_launch
 from gpulaunch.machine.driver import Finding

@@ -518,18 +518,18 @@ def test_curves_outweigh_the_sum_of_sms() -> None:
     assert verdict(replace(linear, curve=()), flat) == (False, "sums")
     (note,) = judge([Client(linear), Client(flat)], A100X).notes
     assert note == (
-        "average SM utilization 190 % of at most 100 %, but by their curves they reach 1.7 of one "
+        "average SM utilization 190 % of at most 100 %, but by their curves they reach 1.71 of one "
         "after the other"
     )
 
 
 def test_caps_that_are_held_count() -> None:
-    """Beside a resident that takes the whole GPU a curve promises less than before it came."""
+    """Beside a resident that was capped too low a curve promises less than before it came."""
     linear, flat = curved(95, 100), curved(95, 30)
     free = judge([Client(linear), Client(flat)], A100X)
-    held = judge([Client(linear), Client(flat)], A100X, held=(100, None))
-    assert "reach 1.7 " in free.notes[0]
-    assert "reach 1.57" in held.notes[0]
+    held = judge([Client(linear), Client(flat)], A100X, held=(50, None))
+    assert "reach 1.71 " in free.notes[0]
+    assert "reach 1.5 " in held.notes[0]
 
 
 def test_curves_outweigh_neither_bandwidth_nor_memory() -> None:

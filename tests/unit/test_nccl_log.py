@@ -16,10 +16,9 @@ from gpulaunch.measure.logs.nccl_traffic import (
     LEAST_GB_PER_S,
     LoggedTraffic,
     communication,
-    nccl_document,
 )
 from gpulaunch.records import replace
-from gpulaunch.show.nccl import nccl_lines
+from gpulaunch.show.nccl import nccl_document, nccl_lines
 
 FLOAT = 7
 MB = 1_000_000

@@ -452,7 +452,7 @@ def honest(busy: int) -> Demand:
     [
         ([honest(30), honest(30)], 1.835),
         ([honest(45), honest(45)], 1.663),
-        ([honest(95), replace(job("flat", flat_from(30)), sm_utilization_percentage=95.0)], 1.711),
+        ([honest(95), replace(job("flat", flat_from(30)), sm_utilization_percentage=95.0)], 1.714),
     ],
 )
 def test_pairs_by_hand(jobs: list[Demand], want: float) -> None:
@@ -506,7 +506,7 @@ def test_memory_pairs_lose_nothing(pair: tuple[Benchmark, ...]) -> None:
 def test_both_orders_of_arrival(first: int) -> None:
     """Whichever comes first, mixed pairs gain over even shares; published are 10.4 % on average.
 
-    A compute-intensive job that was first has taken all SMs, of which the other gets its part.
+    A compute-intensive job that was first has taken all SMs, of which the other needs its part.
     """
     gains = []
     for pair in MIXED_PAIRS:
@@ -516,8 +516,8 @@ def test_both_orders_of_arrival(first: int) -> None:
         newcomer = allot_newcomer([(one, resident)], other, [], capacity(24)).sm_percentage
         sms = sms_of((resident, newcomer), 24)
         gains.append(PAPER.stp(order, sms) / PAPER.stp(order, (12, 12)) - 1)
-    assert min(gains) > 0
-    assert sum(gains) / len(gains) >= (0.098, 0.15)[first]
+    assert min(gains) > 0.09
+    assert sum(gains) / len(gains) >= (0.17, 0.16)[first]
 
 
 def test_whole_sms() -> None:
@@ -539,7 +539,7 @@ def test_whole_sms() -> None:
         ("first of a group: its part", [], FLAT, [LINEAR], (20, False)),
         ("first of a group: the others' is kept", [], LINEAR, [FLAT], (80, False)),
         ("it needs less than is left", [(LINEAR, 60)], FLAT, [], (20, False)),
-        ("all is taken, and it needs little", [(LINEAR, 100)], FLAT, [], (20, True)),
+        ("all is taken, and 25 of 125 are enough", [(LINEAR, 100)], FLAT, [], (25, True)),
         ("compute-intensive: all that is left", [(FLAT, 19)], LINEAR, [], (81, False)),
         ("also if its part would be less", [(LINEAR, 30)], LINEAR, [], (70, False)),
         ("nobody knows what they are", [(UNKNOWN, 100)], UNKNOWN, [], (100, True)),

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from gpulaunch.errors import UsageError
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.pattern_union import union
-from gpulaunch.scan import c_parser
+from gpulaunch.scan import c_parser, interfaces
 from gpulaunch.scan.call import Scan, SourceFile
-from gpulaunch.scan.interfaces import names
 from gpulaunch.scan.peers import is_root_test, pattern_of_peer
 from gpulaunch.scan.source_files import MAX_FILE_BYTES, read_sources
 from gpulaunch.scan.sources import scan_sources
@@ -412,10 +411,9 @@ def test_words_say_nothing_of_peer_access() -> None:
 
 def test_names_are_valid() -> None:
     """Each key of the data file has a known pattern, and each name stands once in a package."""
-    known = names()
-    interfaces = [*known.functions.values(), *(one for _, one in known.like)]
-    interfaces += [one for family in known.families for one in family.names.values()]
-    assert {one.pattern for one in interfaces} <= {"", *PATTERNS}
+    known = [*interfaces._functions().values(), *(one for _, one in interfaces._like())]
+    known += [one for family in interfaces.families() for one in family.names.values()]
+    assert {one.pattern for one in known} <= {"", *PATTERNS}
     data = tomllib.loads(DATA.read_text())
     for part in (*data["python"], data["c"]):
         listed = [

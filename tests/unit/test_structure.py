@@ -59,6 +59,7 @@ DOORS = {
     "pynvml": {
         "machine/nvidia/nvml.py",
         "machine/nvidia/nvml_health.py",
+        "machine/nvidia/nvml_links.py",
         "machine/nvidia/nvml_load.py",
         "measure/nvml_counters.py",
     },

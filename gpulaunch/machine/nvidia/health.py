@@ -12,6 +12,7 @@ from gpulaunch.machine.nvidia.nvml_health import (
     read_fabric,
     read_throttle_reasons,
 )
+from gpulaunch.machine.nvidia.nvml_links import asks_by_field, find_nvlinks_down
 
 _RECOVERY = {
     1: "it has to be reset",
@@ -50,7 +51,7 @@ def _read_one(gpu: Gpu) -> Health:
         card = _card_of(gpu)
         counters = read_counters(card)
         problems = find_problems(counters, _fabric_of(card, gpu))
-        down = card.nvlinks_down(gpu.compute_capability)
+        down = find_nvlinks_down(card, gpu.compute_capability)
         warnings = find_warnings(counters, read_throttle_reasons(card), down)
         return Health(gpu.uuid, problems, warnings)
     except nvml.LostGpuError as problem:
@@ -82,7 +83,7 @@ def _card_of(gpu: Gpu) -> nvml.NvmlDevice:
 
 def _fabric_of(card: nvml.NvmlDevice, gpu: Gpu) -> FabricState | None:
     """Return the registration with NVSwitches, which NVML tells from Hopper on."""
-    return read_fabric(card) if nvml.asks_by_field(gpu.compute_capability) else None
+    return read_fabric(card) if asks_by_field(gpu.compute_capability) else None
 
 
 def find_problems(counters: HealthCounters, fabric: FabricState | None) -> tuple[str, ...]:

@@ -1,23 +1,18 @@
 """The door to NVML: the driver's answers about this machine's GPUs as plain values.
 
-One of the four files that import pynvml. Any single call may be missing in some driver, unsupported
-on some card, fail, or return garbage: its answer is then unknown, and the rest works. Only a GPU
-that is lost, or has no identity, is left out.
+Any single call may be missing in some driver, unsupported on some card, fail, or return garbage:
+its answer is then unknown, and the rest works. Only a GPU that is lost, or has no identity, is left
+out.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 import pynvml
 
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.nvidia import roster
-from gpulaunch.machine.nvidia.nvlink import (
-    NvlinkEnd,
-    PciAddress,
-    version_by_capability,
-    version_by_number,
-)
+from gpulaunch.machine.nvidia.nvlink import PciAddress
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
@@ -46,11 +41,6 @@ _PATHS: dict[int, PathType] = {
     pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
 }
 
-_NVLINK_ENDS = {
-    pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: "gpu",
-    pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: "cpu",
-    pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: "switch",
-}
 PROHIBITED = "PROHIBITED"
 EXCLUSIVE_PROCESS = "EXCLUSIVE_PROCESS"
 _COMPUTE_MODES = {
@@ -58,9 +48,7 @@ _COMPUTE_MODES = {
     pynvml.NVML_COMPUTEMODE_PROHIBITED: PROHIBITED,
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: EXCLUSIVE_PROCESS,
 }
-_MOST_NVLINKS = max(36, pynvml.NVML_NVLINK_MAX_LINKS)  # older pynvml says 18, and Rubin has 36
 _CPU_WORDS = 64  # of 64 bits: more CPUs than any kernel supports
-_HOPPER = 9  # major compute capability
 _P2P_READ = 0  # pynvml's NVML_P2P_CAPS_INDEX_READ is the tuple (0,) by mistake
 
 _ABOUT_WHAT_A_CARD_MAY_LACK = (
@@ -72,16 +60,6 @@ _ABOUT_WHAT_A_CARD_MAY_LACK = (
     "nvmlDeviceGetMigDeviceHandleByIndex",
     "nvmlDeviceGetComputeMode",
 )
-_FIELDS_OF_ALL = (
-    (pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0),
-    (pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0),
-)
-_FIELDS_OF_LINKS = tuple(
-    (field, link)
-    for field in (pynvml.NVML_FI_DEV_NVLINK_GET_STATE, pynvml.NVML_FI_DEV_NVLINK_GET_SPEED)
-    for link in range(_MOST_NVLINKS)
-)
-
 # Drivers before 510 know version 2 only, and pynvml's unversioned functions fail there with an
 # exception that is no NVMLError.
 _PROCESSES = {
@@ -208,7 +186,7 @@ class NvmlDevice:
 
     def address(self) -> PciAddress | None:
         """Return the address on the PCI bus, or None if unknown."""
-        return _address(self.ask(pynvml.nvmlDeviceGetPciInfo))
+        return address_of(self.ask(pynvml.nvmlDeviceGetPciInfo))
 
     def compute_capability(self) -> str | None:
         """Return the compute capability, such as "7.0", or None if unknown."""
@@ -233,82 +211,6 @@ class NvmlDevice:
     def compute_mode(self) -> str:
         """Return PROHIBITED, EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD, or "" for the default mode."""
         return _COMPUTE_MODES.get(self.ask(pynvml.nvmlDeviceGetComputeMode), "")
-
-    def nvlinks(self, compute_capability: str | None) -> dict[int, NvlinkEnd]:
-        """Return all its NVLinks by number; {} for a card without.
-
-        Args:
-            compute_capability: that of the card, or None if unknown.
-        """
-        told = self._fields(compute_capability)
-        return {
-            link: self._nvlink(link, compute_capability, told) if state else NvlinkEnd(active=False)
-            for link, state in self._nvlink_states(told).items()
-        }
-
-    def nvlinks_down(self, compute_capability: str | None) -> list[int]:
-        """Return the numbers of its NVLinks that are down; [] if none is up, as without a bridge.
-
-        Args:
-            compute_capability: that of the card, or None if unknown.
-        """
-        states = self._nvlink_states(self._fields(compute_capability))
-        return [link for link, state in states.items() if not state] if any(states.values()) else []
-
-    def _nvlink_states(self, told: Mapping[tuple[int, int], int]) -> dict[int, int]:
-        """Return the state of each of its NVLinks; 0 is down.
-
-        One call tells their number and, from Hopper on, the state of each. Older cards are asked
-        link by link, and do not know that a link may sleep.
-
-        Args:
-            told: what that call told.
-        """
-        count = told.get((pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0), _MOST_NVLINKS)
-        by_field = any(field == pynvml.NVML_FI_DEV_NVLINK_GET_STATE for field, _ in told)
-        found: dict[int, int] = {}
-        for link in range(_MOST_NVLINKS):
-            if len(found) == count:
-                break
-            state = told.get((pynvml.NVML_FI_DEV_NVLINK_GET_STATE, link))
-            if not by_field:
-                state = self.ask(pynvml.nvmlDeviceGetNvLinkState, link)
-            if state is not None:
-                found[link] = state
-        return found
-
-    def _fields(self, compute_capability: str | None) -> dict[tuple[int, int], int]:
-        """Return what one call tells of all NVLinks, by field and link."""
-        asked = list(_FIELDS_OF_ALL)
-        if asks_by_field(compute_capability):
-            asked += _FIELDS_OF_LINKS
-        values = self.ask(pynvml.nvmlDeviceGetFieldValues, asked)
-        return {
-            key: int(value.value.uiVal)
-            for key, value in zip(asked, values or (), strict=False)
-            if value.nvmlReturn == pynvml.NVML_SUCCESS
-        }
-
-    def _nvlink(
-        self, link: int, compute_capability: str | None, told: Mapping[tuple[int, int], int]
-    ) -> NvlinkEnd:
-        version = version_by_capability(compute_capability)
-        if version is None:
-            version = version_by_number(self.ask(pynvml.nvmlDeviceGetNvLinkVersion, link))
-        kind = self.ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, link)
-        remote = _NVLINK_ENDS.get(kind, "")
-        pci = None
-        if remote not in ("switch", "cpu"):
-            pci = self.ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, link)
-        common = told.get((pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0), 0)
-        speed = told.get((pynvml.NVML_FI_DEV_NVLINK_GET_SPEED, link), common)
-        return NvlinkEnd(
-            active=True,
-            version=version,
-            remote=remote,
-            address=_address(pci),
-            gb_per_s=speed / 1000,
-        )
 
     def path_to(self, other: "NvmlDevice") -> PathType:
         """Return the path type between two cards over PCIe; the farthest if it is unknown."""
@@ -367,12 +269,6 @@ class NvmlDevice:
             if processes is not None:
                 return {process.pid: process.usedGpuMemory or 0 for process in processes}
         return {}
-
-
-def asks_by_field(compute_capability: str | None) -> bool:
-    """Return whether single NVLinks are to be read by field, as Hopper and later allow."""
-    major = (compute_capability or "").partition(".")[0]
-    return major.isdecimal() and int(major) >= _HOPPER
 
 
 def open_nvml() -> None:
@@ -449,7 +345,8 @@ def _call(function: Callable[..., Any]) -> Any:  # noqa: ANN401
         ) from None
 
 
-def _address(pci: Any) -> PciAddress | None:  # noqa: ANN401
+def address_of(pci: Any) -> PciAddress | None:  # noqa: ANN401
+    """Return NVML's record of a PCI address as a value."""
     return None if pci is None else (pci.domain, pci.bus, pci.device)
 
 

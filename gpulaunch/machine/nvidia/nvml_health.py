@@ -1,6 +1,6 @@
 """The door to what NVML tells of a GPU's health, and to its events about faults.
 
-One of the four files that import pynvml. What a card or driver does not tell is None, and counts
+What a card or driver does not tell is None, and counts
 as healthy: no GPU is barred because a driver is old.
 """
 

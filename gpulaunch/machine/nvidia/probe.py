@@ -14,6 +14,7 @@ from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvlink import NvlinkEnd, PciAddress
 from gpulaunch.machine.nvidia.nvml import NvmlDevice, Unanswered
+from gpulaunch.machine.nvidia.nvml_links import read_nvlinks
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 from gpulaunch.typing import TypeVar
@@ -158,7 +159,8 @@ def _read_card(
     """Read a card; `everyone` are the addresses of all cards, or None if some are unknown."""
     capability = card.compute_capability()
     nvlinks = {
-        number: _reveal_switch(end, everyone) for number, end in card.nvlinks(capability).items()
+        number: _reveal_switch(end, everyone)
+        for number, end in read_nvlinks(card, capability).items()
     }
     active = [end for end in nvlinks.values() if end.active]
     memory = card.memory()

@@ -13,8 +13,7 @@ from gpulaunch.measure.traffic_graph import NOISE_SHARE
 from gpulaunch.profiles.confidence import Confidence, weakest
 from gpulaunch.profiles.pattern import Edge
 from gpulaunch.profiles.pattern_union import union
-from gpulaunch.records import Record, as_dict
-from gpulaunch.typing import Any
+from gpulaunch.records import Record
 
 FAST_GB_PER_S = 50.0
 SLOW_GB_PER_S = 12.0
@@ -172,46 +171,6 @@ def communication(log: NcclLog, name: str) -> LoggedTraffic:
         sure,
         tuple(reasons),
     )
-
-
-def nccl_document(log: NcclLog, found: LoggedTraffic, file: str) -> dict[str, Any]:
-    """Return the document of `--scan-nccl-log --json`: the keys of a source scan, and more.
-
-    Args:
-        log: from read_nccl_log.
-        found: from communication.
-        file: path of the log.
-    """
-    return {
-        "calls": [
-            {"file": file, "line": one.line, "api": f"nccl{one.name}", "pattern": one.pattern}
-            for one in sorted(found.collectives, key=lambda one: one.line)
-        ],
-        "pattern": found.pattern,
-        "sensitive": found.sensitive,
-        "confidence": found.confidence,
-        "pattern_confidence": found.pattern_confidence,
-        "reasons": list(found.reasons),
-        "ranks": found.ranks,
-        "gpus_in_log": log.gpus,
-        "nccl_version": log.version,
-        "edges": [list(edge) for edge in found.edges],
-        "calls_per_gpu": found.calls_per_gpu,
-        "message_bytes": found.message_bytes,
-        "gb_per_s": found.gb_per_s,
-        "duration_s": log.duration_s,
-        "collectives": [
-            as_dict(one) | {"sizes": [list(size) for size in one.sizes]}
-            for one in found.collectives
-        ],
-        "rings": [{"ranks": list(order), "channels": channels} for order, channels in log.rings],
-        "trees": [
-            {"edges": [list(edge) for edge in tree], "channels": channels}
-            for tree, channels in log.trees
-        ],
-        "connections": log.ways,
-        "damaged": log.damaged,
-    }
 
 
 def _sent_bytes(call: Calls) -> float:

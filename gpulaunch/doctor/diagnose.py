@@ -4,15 +4,18 @@ import os
 from collections.abc import Callable
 
 from gpulaunch.cluster.engines import read_place
-from gpulaunch.containers.command import read_command
-from gpulaunch.containers.engine import QUESTION_S, ContainerEngine, Info
+from gpulaunch.containers.engine import ContainerEngine
 from gpulaunch.containers.engines import all_engines
-from gpulaunch.containers.ways import NO_WAY, Offer, describe_way
 from gpulaunch.decide.request import Unfit
+from gpulaunch.doctor.containers import (
+    check_abandoned,
+    check_containers,
+    check_engine,
+    check_overlaps,
+    ignore_warning,
+    is_present,
+)
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.launch.abandoned import reason_to_end
-from gpulaunch.launch.choose_way import choose_way
-from gpulaunch.launch.outside_use import read_containers
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.settings import Settings
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
@@ -28,8 +31,6 @@ from gpulaunch.typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu import Gpu
     from gpulaunch.machine.topology import Topology
-
-_WITH_RESTART = "GPUs in containers with --restart"
 
 
 def diagnose(topology: str | None) -> list[Finding]:
@@ -56,13 +57,13 @@ def diagnose(topology: str | None) -> list[Finding]:
         findings += _run_check("health", lambda _: _check_health(settings, machine[0]))
     first, *others = all_engines()
     findings += _check_engine_and_containers(first, settings, machine)
-    for engine in filter(_is_present, others):
+    for engine in filter(is_present, others):
         found = _check_engine_and_containers(engine, settings, machine)
         findings += [_for_another_engine(finding) for finding in found]
     if machine:
-        findings += _run_check("containers", lambda _: _check_overlaps(settings, machine[0]))
+        findings += _run_check("containers", lambda _: check_overlaps(settings, machine[0]))
         findings += _run_check("cluster engine", lambda _: _check_cluster_engine(machine[0]))
-        findings += _run_check("containers", lambda _: _check_abandoned(settings, machine[0]))
+        findings += _run_check("containers", lambda _: check_abandoned(settings, machine[0]))
     return findings
 
 
@@ -102,7 +103,7 @@ def _check_health(settings: Settings, machine: Machine) -> list[Finding]:
         found += [
             Finding("health", "warning", f"GPU {names[one.uuid]}: {text}") for text in one.warnings
         ]
-    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
+    table = shown_table(settings, described=machine.key is not None, warn=ignore_warning)
     drained = table.peek().of(machine.key).drained
     if drained:
         from gpulaunch.leases.drain import drains_by_gpu  # late: few machines have a mark
@@ -140,7 +141,7 @@ def _run_check(
 
 def _check_gpus(topology: str | None, machine: list[Machine]) -> list[Finding]:
     """Check that the machine can be read, and append it to `machine`."""
-    found = shown_machine(topology, _ignore_warning, use=True)
+    found = shown_machine(topology, ignore_warning, use=True)
     machine.append(found)
     models = ", ".join(sorted({gpu.model for gpu in found.topology.gpus}))
     text = f"{found.topology.name}: {gpus_text(len(found.topology.gpus))} ({models})"
@@ -219,102 +220,14 @@ def _check_state_directory(
     ]
 
 
-def _is_present(engine: ContainerEngine) -> bool:
-    """Return whether there is something at an engine's address, or a problem to tell of."""
-    try:
-        command = read_command([engine.grammar.program], engine.grammar)
-        return engine.client_of(command, os.environ).exists()
-    except GpulaunchError:
-        return True
-
-
 def _check_engine_and_containers(
     engine: ContainerEngine, settings: Settings, machine: list[Machine]
 ) -> list[Finding]:
     """Check an engine and, if it works, its containers."""
-    found = _run_check(engine.title, lambda _: _check_engine(engine, settings, machine))
+    found = _run_check(engine.title, lambda _: check_engine(engine, settings, machine))
     if found[-1].state != "problem":
-        found += _run_check("containers", lambda _: _check_containers(engine, settings, machine))
+        found += _run_check("containers", lambda _: check_containers(engine, settings, machine))
     return found
-
-
-def _check_engine(
-    engine: ContainerEngine, settings: Settings, machine: list[Machine]
-) -> list[Finding]:
-    """Check that an engine answers, and how GPUs get into its containers."""
-    program = engine.grammar.program
-    command = read_command([program], engine.grammar)
-    client = engine.client_of(command, os.environ)
-    if not client.exists():
-        return [
-            Finding(
-                engine.title,
-                "warning",
-                f"none at {client.address}, so 'gpulaunch {program} run' will not work",
-                f"start it, or set {engine.address_variable}; other launches do without",
-            )
-        ]
-    info = client.within(QUESTION_S).info()
-    found = [Finding(engine.title, "ok", f"{info.version} at {client.address}")]
-    if not machine:
-        return found
-    offer = engine.offer_of(info, machine[0].topology)
-    try:
-        way = choose_way(engine, offer, info, machine[0], settings, command)
-    except GpulaunchError as problem:
-        return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
-    found.append(_check_way(offer, machine[0], settings, way))
-    if way == "cdi" and not offer.cdi_returns:
-        found.append(_check_restarts(engine, offer, info, machine[0], settings))
-    return found
-
-
-def _check_containers(
-    engine: ContainerEngine, settings: Settings, machine: list[Machine]
-) -> list[Finding]:
-    """Find containers without a lease, which the engine itself started again, as at boot."""
-    program = engine.grammar.program
-    client = engine.client_of(read_command([program], engine.grammar), os.environ)
-    if not client.exists():
-        return []
-    described = not machine or machine[0].key is not None
-    leases = shown_table(settings, described=described, warn=_ignore_warning).peek().leases
-    leased = {lease.id for lease in leases} | {lease.container for lease in leases}
-    findings = []
-    for container in client.within(QUESTION_S).launched():
-        if not container.holds or not container.uuids:
-            continue
-        if leased & {container.lease_id, container.id}:
-            continue
-        name = container.name
-        text = f"container {name} has {gpus_text(len(container.uuids))} and no lease"
-        hint = f"'{program} stop {name}', then 'gpulaunch {program} start {name}'"
-        findings.append(Finding("containers", "problem", text, hint))
-    return findings
-
-
-def _check_overlaps(settings: Settings, machine: Machine) -> list[Finding]:
-    """Find running containers whose GPUs a lease holds that is not theirs."""
-    containers = read_containers(machine)
-    if not containers:
-        return []
-    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
-    leases = table.peek().of(machine.key).leases
-    findings = []
-    for container in containers:
-        beside = container.leases_beside(leases)
-        if not beside:
-            continue
-        holders = ", ".join(f"{lease.id} ({user_name(lease.user_id)})" for lease in beside)
-        findings.append(
-            Finding(
-                "containers",
-                "problem" if container.traits.lease_id else "warning",
-                container.beside(machine.topology, holders),
-                f"'{container.program} stop {container.name}'",
-            )
-        )
-    return findings
 
 
 def _check_cluster_engine(machine: Machine) -> list[Finding]:
@@ -339,68 +252,3 @@ def _check_cluster_engine(machine: Machine) -> list[Finding]:
             else None,
         )
     ]
-
-
-def _check_abandoned(settings: Settings, machine: Machine) -> list[Finding]:
-    """Find leases of containers that no process watches any more."""
-    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
-    seen = table.peek().of(machine.key)
-    findings = []
-    for lease in seen.leases:
-        if lease.id in seen.unlocked:
-            reason = reason_to_end(lease)
-            why = reason or "its launcher and companion are gone, and its container goes on"
-            findings.append(
-                Finding(
-                    "containers",
-                    "problem" if reason else "warning",
-                    f"lease {lease.id} ({user_name(lease.user_id)}): {why}",
-                    f"'gpulaunch free {lease.id}' ends it",
-                )
-            )
-    return findings
-
-
-def _ignore_warning(text: str) -> None:
-    """Drop a warning that another check reports."""
-
-
-def _check_restarts(
-    engine: ContainerEngine, offer: Offer, info: Info, machine: Machine, settings: Settings
-) -> Finding:
-    """Check how GPUs get into containers that come back with an engine that fails with CDI."""
-    topology = machine.topology
-    first = offer.ways([gpu.uuid for gpu in topology.gpus], restarts=True)[0]
-    if first != "cdi" and not settings.get("container_gpus").value:
-        text = f"by {describe_way(first, topology.driver)}: "
-        text += f"{engine.title} {info.version} would not start them again with CDI devices"
-        return Finding(_WITH_RESTART, "ok", text)
-    return Finding(
-        _WITH_RESTART,
-        "warning",
-        f"{engine.title} {info.version} does not start containers with CDI devices again when it "
-        "has been restarted itself, whatever --restart says (before 28.2: moby issue 49989)",
-        "register NVIDIA's runtime, 'sudo nvidia-ctk runtime configure', or update the engine",
-    )
-
-
-def _check_way(offer: Offer, machine: Machine, settings: Settings, way: str) -> Finding:
-    """Check that the chosen way into containers is one that the engine offers."""
-    topology = machine.topology
-    offered = offer.ways([gpu.uuid for gpu in topology.gpus])
-    if way == NO_WAY:
-        text = f"{topology.name} is only described: its GPUs get into no container"
-        return Finding("GPUs in containers", "ok", text)
-    forced = settings.get("container_gpus")
-    shown = describe_way(way, topology.driver)
-    others = ", ".join(describe_way(one, topology.driver) for one in offered if one != way)
-    if way not in offered:
-        text = (
-            f"{forced.origin}: this engine does not seem to offer {shown}, but "
-            f"{others or 'no way at all'}"
-        )
-        return Finding("GPUs in containers", "problem", text, "force none, or one that is offered")
-    text = f"by {shown}"
-    text += f", as {forced.origin} says" if forced.value else ""
-    text += f"; also offered: {others}" if others else ""
-    return Finding("GPUs in containers", "ok", text)

@@ -1,0 +1,115 @@
+"""A card's NVLinks, as NVML tells of them."""
+
+from collections.abc import Mapping
+
+import pynvml
+
+from gpulaunch.machine.nvidia.nvlink import NvlinkEnd, version_by_capability, version_by_number
+from gpulaunch.machine.nvidia.nvml import NvmlDevice, address_of
+
+_NVLINK_ENDS = {
+    pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: "gpu",
+    pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: "cpu",
+    pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: "switch",
+}
+_MOST_NVLINKS = max(36, pynvml.NVML_NVLINK_MAX_LINKS)  # older pynvml says 18, and Rubin has 36
+_HOPPER = 9  # major compute capability
+_FIELDS_OF_ALL = (
+    (pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0),
+    (pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0),
+)
+_FIELDS_OF_LINKS = tuple(
+    (field, link)
+    for field in (pynvml.NVML_FI_DEV_NVLINK_GET_STATE, pynvml.NVML_FI_DEV_NVLINK_GET_SPEED)
+    for link in range(_MOST_NVLINKS)
+)
+
+
+def read_nvlinks(card: NvmlDevice, compute_capability: str | None) -> dict[int, NvlinkEnd]:
+    """Return all NVLinks of a card by number; {} for a card without.
+
+    Args:
+        card: the card.
+        compute_capability: that of the card, or None if unknown.
+    """
+    told = _fields(card, compute_capability)
+    return {
+        link: _nvlink(card, link, compute_capability, told) if state else NvlinkEnd(active=False)
+        for link, state in _nvlink_states(card, told).items()
+    }
+
+
+def find_nvlinks_down(card: NvmlDevice, compute_capability: str | None) -> list[int]:
+    """Return the numbers of a card's NVLinks that are down; [] if none is up, as without a bridge.
+
+    Args:
+        card: the card.
+        compute_capability: that of the card, or None if unknown.
+    """
+    states = _nvlink_states(card, _fields(card, compute_capability))
+    return [link for link, state in states.items() if not state] if any(states.values()) else []
+
+
+def _nvlink_states(card: NvmlDevice, told: Mapping[tuple[int, int], int]) -> dict[int, int]:
+    """Return the state of each of a card's NVLinks; 0 is down.
+
+    One call tells their number and, from Hopper on, the state of each. Older cards are asked
+    link by link, and do not know that a link may sleep.
+
+    Args:
+        card: the card.
+        told: what that call told.
+    """
+    count = told.get((pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT, 0), _MOST_NVLINKS)
+    by_field = any(field == pynvml.NVML_FI_DEV_NVLINK_GET_STATE for field, _ in told)
+    found: dict[int, int] = {}
+    for link in range(_MOST_NVLINKS):
+        if len(found) == count:
+            break
+        state = told.get((pynvml.NVML_FI_DEV_NVLINK_GET_STATE, link))
+        if not by_field:
+            state = card.ask(pynvml.nvmlDeviceGetNvLinkState, link)
+        if state is not None:
+            found[link] = state
+    return found
+
+
+def _fields(card: NvmlDevice, compute_capability: str | None) -> dict[tuple[int, int], int]:
+    """Return what one call tells of all NVLinks, by field and link."""
+    asked = list(_FIELDS_OF_ALL)
+    if asks_by_field(compute_capability):
+        asked += _FIELDS_OF_LINKS
+    values = card.ask(pynvml.nvmlDeviceGetFieldValues, asked)
+    return {
+        key: int(value.value.uiVal)
+        for key, value in zip(asked, values or (), strict=False)
+        if value.nvmlReturn == pynvml.NVML_SUCCESS
+    }
+
+
+def _nvlink(
+    card: NvmlDevice, link: int, compute_capability: str | None, told: Mapping[tuple[int, int], int]
+) -> NvlinkEnd:
+    version = version_by_capability(compute_capability)
+    if version is None:
+        version = version_by_number(card.ask(pynvml.nvmlDeviceGetNvLinkVersion, link))
+    kind = card.ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, link)
+    remote = _NVLINK_ENDS.get(kind, "")
+    pci = None
+    if remote not in ("switch", "cpu"):
+        pci = card.ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, link)
+    common = told.get((pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, 0), 0)
+    speed = told.get((pynvml.NVML_FI_DEV_NVLINK_GET_SPEED, link), common)
+    return NvlinkEnd(
+        active=True,
+        version=version,
+        remote=remote,
+        address=address_of(pci),
+        gb_per_s=speed / 1000,
+    )
+
+
+def asks_by_field(compute_capability: str | None) -> bool:
+    """Return whether single NVLinks are to be read by field, as Hopper and later allow."""
+    major = (compute_capability or "").partition(".")[0]
+    return major.isdecimal() and int(major) >= _HOPPER
