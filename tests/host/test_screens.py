@@ -27,7 +27,7 @@ from gpulaunch.leases.lease import Lease  # noqa: E402
 from gpulaunch.leases.table import Table  # noqa: E402
 from gpulaunch.leases.ticket import Ticket  # noqa: E402
 from gpulaunch.machine.catalog import load_described_machine  # noqa: E402
-from gpulaunch.process.system import boot_id, iso, this_process  # noqa: E402
+from gpulaunch.process.system import boot_id, this_process  # noqa: E402
 from gpulaunch.records import replace  # noqa: E402
 
 PAGE = ROOT / "docs" / "screens.md"
@@ -153,7 +153,7 @@ def publish(directory: str, uuids: list[str], held: ExitStack) -> None:
 
 def ago(minutes: int) -> str:
     """Return the time half a minute and so many minutes ago."""
-    return iso(time.time() - 60 * minutes - 30)
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 60 * minutes - 30))
 
 
 def page() -> str:
@@ -170,7 +170,8 @@ def page() -> str:
 def recorded(place: Path, environment: dict[str, str], width: int, words: str, key: str) -> str:
     """Return what a command shows, on a machine of this name."""
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
-    command = f"unshare --uts sh -c 'hostname {HOST}; {variables} gpulaunch {words}'"
+    inside = f"hostname {HOST}; {variables} env -u COLUMNS -u LINES gpulaunch {words}"
+    command = f"unshare --uts sh -c {shlex.quote(inside)}"
     with Screen(place, width, command) as terminal:
         if not key:
             text = terminal.text_with("\nended")

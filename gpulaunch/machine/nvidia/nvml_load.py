@@ -1,6 +1,6 @@
 """The door to what NVML tells of a GPU's load: how busy it is, what it draws, how warm it is.
 
-One of the four files that import pynvml. Who asks decides what an error means: each function takes
+Who asks decides what an error means: each function takes
 `ask`, which calls a function of NVML for one GPU and returns None where there is no answer.
 """
 
