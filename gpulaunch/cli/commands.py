@@ -28,6 +28,7 @@ class Command(Record):
 
 _ROWS = (
     Command("status", "", "who has which GPUs, and who waits"),
+    Command("history", "", "what ran, on which GPUs, how long, and how it ended"),
     Command("topo", "", "the link matrix"),
     Command("profiles", "", "what is known about jobs before they run"),
     Command(
