@@ -1,0 +1,198 @@
+"""How long jobs run: a distribution for each, from earlier runs of the same and of other jobs."""
+# pure: decides on plain values
+
+from collections.abc import Iterable, Sequence
+from math import erfc, exp, log, sqrt
+from random import Random
+from statistics import NormalDist
+
+from gpulaunch.records import Record
+
+_SHORTEST_S = 1.0  # what was shorter counts as so long: logarithms tell such times apart too well
+
+
+class Part(Record):
+    """One lognormal distribution of a mixture.
+
+    Attributes:
+        weight: its weight beside the others, above 0.
+        mean: mean of the logarithm of the seconds.
+        deviation: standard deviation of that.
+    """
+
+    weight: float
+    mean: float
+    deviation: float
+
+    def weight_beyond(self, seconds: float) -> float:
+        """Return the weight of the jobs of this part that run longer than so many seconds."""
+        if seconds <= 0:
+            return self.weight
+        return self.weight * erfc((log(seconds) - self.mean) / self.deviation / sqrt(2)) / 2
+
+
+def published(median_s: float, mean_s: float) -> Part:
+    """Return the lognormal distribution with this median and mean, in seconds."""
+    return Part(1.0, log(median_s), sqrt(2 * log(mean_s / median_s)))
+
+
+PRIOR = (
+    published(874.0, 18006.055),
+    published(206.0, 6651.681),
+    published(480.667, 4787.109),
+)
+"""Run times of jobs of which nothing is known: those of three clusters in equal parts.
+
+They are so different that the time which one still runs grows with the time which it has run.
+Source: median and mean of Philly, Helios and PAI in cluster_summary.csv of AcmeTrace (NSDI'24);
+that they are lognormal is assumed.
+"""
+
+
+class Identity(Record):
+    """What tells that two launches are of the same job, or of similar ones.
+
+    Attributes:
+        user_id: the user.
+        command: argv as it is published; empty if nothing is.
+        name: name that the user gave the job, or None.
+        profile: name of its profile, or None.
+        gpus: number of its GPUs.
+    """
+
+    user_id: int
+    command: tuple[str, ...]
+    name: str | None
+    profile: str | None
+    gpus: int
+
+    def keys(self) -> "tuple[tuple[object, ...], ...]":
+        """Return what it has in common with other launches: first the closest relation."""
+        kinds: list[tuple[object, ...]] = []
+        if self.command:
+            kinds.append(("command", self.user_id, self.command, self.gpus))
+            kinds.append(("argv", self.user_id, self.command))
+        if self.name:
+            kinds.append(("name", self.user_id, self.name))
+        if self.profile:
+            kinds.append(("profile", self.profile))
+        return *kinds, ("user", self.user_id), ("all",)
+
+
+class PastRun(Record):
+    """A job that has ended.
+
+    Attributes:
+        identity: what it was.
+        duration_s: seconds that it ran.
+    """
+
+    identity: Identity
+    duration_s: float
+
+
+_NEEDED = {"command": 0.5, "argv": 2.0, "name": 1.0, "profile": 2.0, "user": 8.0, "all": 8.0}
+"""Number of runs of each relation that weigh as much as all that is more remote."""
+
+_SPREAD = {"command": 0.3, "argv": 0.7, "name": 0.5, "profile": 0.5, "user": 1.0, "all": 1.0}
+"""Standard deviation of the logarithm that is assumed of runs of each relation."""
+
+_LATEST = 20  # runs of each relation that count
+_FADE = 0.9  # weight of a run beside that of the next one
+
+
+class Experience:
+    """What is known of the run times of jobs.
+
+    Args:
+        past: jobs that have ended, in their order.
+    """
+
+    def __init__(self, past: Iterable[PastRun]) -> None:
+        self._logs: dict[tuple[object, ...], list[float]] = {}
+        for run in past:
+            value = log(max(run.duration_s, _SHORTEST_S))
+            for key in run.identity.keys():
+                self._logs.setdefault(key, []).append(value)
+        self._known: dict[object, tuple[Part, ...]] = {}
+
+    def of(self, identity: Identity, profile_s: float | None = None) -> tuple[Part, ...]:
+        """Return the distribution of the run time of a job, as a mixture.
+
+        Args:
+            identity: what the job is.
+            profile_s: seconds that its profile says, or None.
+        """
+        asked = identity, profile_s
+        if asked not in self._known:
+            self._known[asked] = self._mixture(identity, profile_s)
+        return self._known[asked]
+
+    def _mixture(self, identity: Identity, profile_s: float | None) -> tuple[Part, ...]:
+        left = 1.0
+        parts: list[Part] = []
+        for key in identity.keys():
+            kind = str(key[0])
+            logs = self._logs.get(key, [])[-_LATEST:]
+            if kind == "profile" and profile_s:
+                logs = [log(max(profile_s, _SHORTEST_S)), *logs]
+            if logs:
+                share = left * len(logs) / (len(logs) + _NEEDED[kind])
+                parts += _kernels(logs, share, _SPREAD[kind])
+                left -= share
+        share = left / len(PRIOR)
+        return *parts, *(Part(share * one.weight, one.mean, one.deviation) for one in PRIOR)
+
+
+def _kernels(logs: Sequence[float], share: float, spread: float) -> list[Part]:
+    """Return a distribution around each of some logarithms, in their order; later ones weigh more.
+
+    Its deviation is what the values show, beside one value's worth of what is assumed.
+    """
+    count = len(logs)
+    mean = sum(logs) / count
+    variance = (spread**2 + sum((value - mean) ** 2 for value in logs)) / count
+    deviation = sqrt(variance) * count**-0.2
+    weights = [_FADE ** (count - 1 - at) for at in range(count)]
+    scale = share / sum(weights)
+    return [
+        Part(weight * scale, value, deviation) for weight, value in zip(weights, logs, strict=True)
+    ]
+
+
+def draw_remaining(
+    parts: Sequence[Part], ran_s: float, limit_s: float | None, count: int, seed: int
+) -> list[float]:
+    """Draw the seconds that a job still runs, evenly over its distribution, in random order.
+
+    Args:
+        parts: distribution of its whole run time.
+        ran_s: seconds that it has run.
+        limit_s: its time limit in seconds, or None.
+        count: number of draws.
+        seed: of the random order.
+    """
+    draw = Random(seed)  # noqa: S311
+    beyond = [part.weight_beyond(ran_s) for part in parts]
+    total = sum(beyond)
+    found: list[float] = []
+    if total <= 0:  # longer than anything that is known: as long again
+        found = [ran_s * (at + 0.5) / (count - at - 0.5) for at in range(count)]
+    else:
+        passed, edge, which = 0.0, beyond[0], 0
+        for at in range(count):
+            target = total * (at + draw.random()) / count
+            while target > edge and which < len(parts) - 1:
+                passed, which = edge, which + 1
+                edge += beyond[which]
+            part = parts[which]
+            # The share of this part's jobs that run longer than the one drawn.
+            share = (edge - target) / part.weight
+            share = min(max(share, 1e-12), 1 - 1e-12)
+            found.append(exp(part.mean - part.deviation * _NORMAL.inv_cdf(share)) - ran_s)
+    most = float("inf") if limit_s is None else limit_s - ran_s
+    draw.shuffle(found)
+    return [max(0.0, min(seconds, most)) for seconds in found]
+
+
+_NORMAL = NormalDist()
