@@ -2,11 +2,12 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from math import erfc, exp, log, sqrt
 from random import Random
 from statistics import NormalDist
 
-from gpulaunch.records import Record
+from gpulaunch.records import Record, replace
 
 _SHORTEST_S = 1.0  # what was shorter counts as so long: logarithms tell such times apart too well
 
@@ -18,11 +19,16 @@ class Part(Record):
         weight: its weight beside the others, above 0.
         mean: mean of the logarithm of the seconds.
         deviation: standard deviation of that.
+        relation: what the jobs that it comes from have in common.
+        doubt: standard deviation of the error of the mean, which is common to all jobs of the
+            relation.
     """
 
     weight: float
     mean: float
     deviation: float
+    relation: tuple[object, ...] = ()
+    doubt: float = 0.0
 
     def weight_beyond(self, seconds: float) -> float:
         """Return the weight of the jobs of this part that run longer than so many seconds."""
@@ -31,9 +37,13 @@ class Part(Record):
         return self.weight * erfc((log(seconds) - self.mean) / self.deviation / sqrt(2)) / 2
 
 
+_DOUBT = 0.5
+
+
 def published(median_s: float, mean_s: float) -> Part:
     """Return the lognormal distribution with this median and mean, in seconds."""
-    return Part(1.0, log(median_s), sqrt(2 * log(mean_s / median_s)))
+    deviation = sqrt(2 * log(mean_s / median_s))
+    return Part(1.0, log(median_s), deviation, ("published",), _DOUBT)
 
 
 PRIOR = (
@@ -85,10 +95,12 @@ class PastRun(Record):
     Attributes:
         identity: what it was.
         duration_s: seconds that it ran.
+        limit_s: its time limit in seconds, or None.
     """
 
     identity: Identity
     duration_s: float
+    limit_s: float | None = None
 
 
 _NEEDED = {"command": 0.5, "argv": 2.0, "name": 1.0, "profile": 2.0, "user": 8.0, "all": 8.0}
@@ -99,6 +111,15 @@ _SPREAD = {"command": 0.3, "argv": 0.7, "name": 0.5, "profile": 0.5, "user": 1.0
 
 _LATEST = 20  # runs of each relation that count
 _FADE = 0.9  # weight of a run beside that of the next one
+
+_BY_LIMIT = 0.8
+"""Weight of a time limit beside what else is known of a job whose like has not run."""
+
+_SHARES_OF_LIMIT = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
+"""Shares of their time limits that jobs use: evenly from 0 to all.
+
+Source: about what Mu'alem and Feitelson (IEEE TPDS 12(6), 2001) found of users' estimates.
+"""
 
 
 class Experience:
@@ -114,37 +135,63 @@ class Experience:
             value = log(max(run.duration_s, _SHORTEST_S))
             for key in run.identity.keys():
                 self._logs.setdefault(key, []).append(value)
+                if run.limit_s and key[0] in ("user", "all"):
+                    shares = self._logs.setdefault(("limit", *key), [])
+                    shares.append(min(0.0, value - log(run.limit_s)))
         self._known: dict[object, tuple[Part, ...]] = {}
 
-    def of(self, identity: Identity, profile_s: float | None = None) -> tuple[Part, ...]:
+    def of(
+        self, identity: Identity, limit_s: float | None = None, profile_s: float | None = None
+    ) -> tuple[Part, ...]:
         """Return the distribution of the run time of a job, as a mixture.
 
         Args:
             identity: what the job is.
+            limit_s: its time limit in seconds, or None.
             profile_s: seconds that its profile says, or None.
         """
-        asked = identity, profile_s
+        asked = identity, limit_s, profile_s
         if asked not in self._known:
-            self._known[asked] = self._mixture(identity, profile_s)
+            self._known[asked] = self._mixture(identity, limit_s, profile_s)
         return self._known[asked]
 
-    def _mixture(self, identity: Identity, profile_s: float | None) -> tuple[Part, ...]:
+    def _mixture(
+        self, identity: Identity, limit_s: float | None, profile_s: float | None
+    ) -> tuple[Part, ...]:
         left = 1.0
         parts: list[Part] = []
         for key in identity.keys():
             kind = str(key[0])
+            if kind == "user" and limit_s:
+                parts += self._by_limit(identity.user_id, limit_s, left * _BY_LIMIT)
+                left -= left * _BY_LIMIT
             logs = self._logs.get(key, [])[-_LATEST:]
             if kind == "profile" and profile_s:
                 logs = [log(max(profile_s, _SHORTEST_S)), *logs]
             if logs:
                 share = left * len(logs) / (len(logs) + _NEEDED[kind])
-                parts += _kernels(logs, share, _SPREAD[kind])
+                parts += _kernels(logs, share, _SPREAD[kind], key)
                 left -= share
         share = left / len(PRIOR)
-        return *parts, *(Part(share * one.weight, one.mean, one.deviation) for one in PRIOR)
+        return *parts, *(replace(one, weight=share) for one in PRIOR)
+
+    def _by_limit(self, user_id: int, limit_s: float, share: float) -> list[Part]:
+        """Return what a time limit says of a job, by what others have used of theirs."""
+        parts: list[Part] = []
+        for key in (("user", user_id), ("all",)):
+            shares = self._logs.get(("limit", *key), [])[-_LATEST:]
+            part = share * len(shares) / (len(shares) + _NEEDED["user"])
+            if shares:
+                parts += _kernels(shares, part, _SPREAD["user"], ("limit", *key))
+            share -= part
+        rest = share / len(_SHARES_OF_LIMIT)
+        parts += [Part(rest, log(used), 0.2, ("limit",), 0.3) for used in _SHARES_OF_LIMIT]
+        return [replace(one, mean=one.mean + log(limit_s)) for one in parts]
 
 
-def _kernels(logs: Sequence[float], share: float, spread: float) -> list[Part]:
+def _kernels(
+    logs: Sequence[float], share: float, spread: float, relation: tuple[object, ...]
+) -> list[Part]:
     """Return a distribution around each of some logarithms, in their order; later ones weigh more.
 
     Its deviation is what the values show, beside one value's worth of what is assumed.
@@ -152,11 +199,19 @@ def _kernels(logs: Sequence[float], share: float, spread: float) -> list[Part]:
     count = len(logs)
     mean = sum(logs) / count
     variance = (spread**2 + sum((value - mean) ** 2 for value in logs)) / count
-    deviation = sqrt(variance) * count**-0.2
+    deviation, width = sqrt(variance), count**-0.2
+    near = sqrt(1 - width**2)  # the values move together, so that the spread stays the same
     weights = [_FADE ** (count - 1 - at) for at in range(count)]
     scale = share / sum(weights)
     return [
-        Part(weight * scale, value, deviation) for weight, value in zip(weights, logs, strict=True)
+        Part(
+            weight * scale,
+            mean + near * (value - mean),
+            deviation * width,
+            relation,
+            deviation / sqrt(count),
+        )
+        for weight, value in zip(weights, logs, strict=True)
     ]
 
 
@@ -175,24 +230,48 @@ def draw_remaining(
     draw = Random(seed)  # noqa: S311
     beyond = [part.weight_beyond(ran_s) for part in parts]
     total = sum(beyond)
-    found: list[float] = []
     if total <= 0:  # longer than anything that is known: as long again
         found = [ran_s * (at + 0.5) / (count - at - 0.5) for at in range(count)]
+        draw.shuffle(found)
     else:
-        passed, edge, which = 0.0, beyond[0], 0
-        for at in range(count):
-            target = total * (at + draw.random()) / count
-            while target > edge and which < len(parts) - 1:
-                passed, which = edge, which + 1
-                edge += beyond[which]
-            part = parts[which]
-            # The share of this part's jobs that run longer than the one drawn.
-            share = (edge - target) / part.weight
-            share = min(max(share, 1e-12), 1 - 1e-12)
-            found.append(exp(part.mean - part.deviation * _NORMAL.inv_cdf(share)) - ran_s)
+        found = _draw_beyond(parts, beyond, ran_s, count, draw)
     most = float("inf") if limit_s is None else limit_s - ran_s
-    draw.shuffle(found)
     return [max(0.0, min(seconds, most)) for seconds in found]
+
+
+def _draw_beyond(
+    parts: Sequence[Part], beyond: Sequence[float], ran_s: float, count: int, draw: Random
+) -> list[float]:
+    """Draw remaining seconds; the error of what is known is the same for all jobs in one draw.
+
+    Args:
+        beyond: weights of the parts' jobs that run longer than `ran_s`.
+    """
+    total, edge, which = sum(beyond), beyond[0], 0
+    found: list[tuple[float, Part]] = []
+    for at in range(count):
+        target = total * (at + draw.random()) / count
+        while target > edge and which < len(parts) - 1:
+            which += 1
+            edge += beyond[which]
+        part = parts[which]
+        # The share of this part's jobs that run longer than the one drawn.
+        longer = min(max((edge - target) / part.weight, 1e-12), 1 - 1e-12)
+        seconds = exp(part.mean - part.deviation * _NORMAL.inv_cdf(longer)) - ran_s
+        found.append((seconds, part))
+    draw.shuffle(found)
+    errors = {part.relation: _errors(part.relation, count) for part in parts}
+    return [
+        seconds * exp(part.doubt * errors[part.relation][at])
+        for at, (seconds, part) in enumerate(found)
+    ]
+
+
+@cache
+def _errors(relation: tuple[object, ...], count: int) -> tuple[float, ...]:
+    """Return draws of a normal distribution, always the same ones for a relation."""
+    draw = Random(repr(relation))  # noqa: S311
+    return tuple(draw.gauss(0.0, 1.0) for _ in range(count))
 
 
 _NORMAL = NormalDist()

@@ -112,7 +112,7 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
     rows, history = KINDS[kind](seed)
     for row in rows:
         if limits:
-            row["time_limit"] = f"{row['duration_s'] * draw.uniform(1.1, 4) + 60:.0f}s"
+            row["time_limit"] = f"{limit_of(draw, row['duration_s']):.0f}s"
     simulator = gpulaunch.Simulator(MACHINE)
     trace = simulator.read_trace({"job": rows})
     done = simulator.replay(trace, "baseline", time_models=()).jobs
@@ -120,8 +120,15 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
     late = [one for one in done if one.started_s > one.arrival_s]
     for one in draw.sample(late, min(ASKED, len(late))):
         now = one.arrival_s
-        past = [PastRun(identity(name), seconds) for name, seconds in history]
-        past += [PastRun(identity(job.name), job.run_s) for job in done if job.ended_s <= now]
+        past = [
+            PastRun(identity(name), seconds, limit_of(draw, seconds) if limits else None)
+            for name, seconds in history
+        ]
+        past += [
+            PastRun(identity(job.name), job.run_s, job.stay.job.request.ends_within_s)
+            for job in sorted(done, key=lambda job: job.ended_s)
+            if job.ended_s <= now
+        ]
         experience = Experience(past)
         live = [job for job in done if job.started_s <= now < job.ended_s]
         queue = sorted(
@@ -139,7 +146,8 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
 
         def drawn(job: object, ran_s: float, at: int) -> list[float]:
             limit = job.stay.job.request.ends_within_s
-            return draw_remaining(experience.of(identity(job.name)), ran_s, limit, DRAWS, at)
+            parts = experience.of(identity(job.name), limit)
+            return draw_remaining(parts, ran_s, limit, DRAWS, at)
 
         running = [
             Running(gpus, drawn(job, now - job.started_s, at))
@@ -155,6 +163,11 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
         if limits:
             by_limits = limits_only(held, ends, tickets, busy, uuids, now)[place].median_s
         yield Asked(found, by_limits, one.started_s - now)
+
+
+def limit_of(draw: Random, duration_s: float) -> float:
+    """Return the time limit that a user gives a job: 1.1 to 4 times what it needs, and 1 min."""
+    return duration_s * draw.uniform(1.1, 4) + 60
 
 
 def limits_only(
@@ -190,13 +203,14 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--traces", type=int, default=50)
+    parser.add_argument("--first-seed", type=int, default=100)
     parser.add_argument("--no-limits", action="store_true")
     options = parser.parse_args()
     every: list[Asked] = []
     print("| traces | predictions | inside | median width | median error | by limits | median wait |")
     print("|---|---|---|---|---|---|---|")
     for at, kind in enumerate(KINDS):
-        seeds = range(at, options.traces, len(KINDS))
+        seeds = range(options.first_seed + at, options.first_seed + options.traces, len(KINDS))
         found = [
             one
             for seed in seeds
