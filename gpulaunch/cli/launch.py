@@ -133,7 +133,11 @@ class _Reporter:
         elif self._talks:
             from gpulaunch.leases.who_has_what import who_has_what  # late: most start at once
 
-            say("info", f"waiting as number {len(seen.tickets) + 1} in the queue: {reason}")
+            from gpulaunch.launch.predict import predicted_start
+
+            start = predicted_start(self._launch, seen)
+            then = f"; starts probably {start.text}" if start else ""
+            say("info", f"waiting as number {len(seen.tickets) + 1} in the queue: {reason}{then}")
             for line in who_has_what(self._launch.machine.topology, seen, self._launch.within):
                 say("info", line)
         _explain_refusal(self._launch, self._given)

@@ -110,6 +110,9 @@ def run(argv: Sequence[str]) -> int:
     if "version" in given:
         print(f"gpulaunch {gpulaunch.__version__}")
         return 0
+    if "when" in given:
+        prepare_stdout()
+        return int(importlib.import_module("gpulaunch.cli.when").main(given, command))
     if not command:
         raise UsageError(
             "no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help"

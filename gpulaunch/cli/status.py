@@ -1,7 +1,7 @@
 """`gpulaunch status`: print who has which GPUs, since when, doing what."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
@@ -10,9 +10,13 @@ from gpulaunch.containers.life import Standing
 from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.leases.holders import left_over_holders
 from gpulaunch.leases.table import Snapshot
-from gpulaunch.machine.find import read_health
+from gpulaunch.machine.find import Machine, read_health
 from gpulaunch.process.system import is_stopped, user_name
 from gpulaunch.show.status import status_document
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulaunch.forecast.starts import StartRange
 
 
 def _find_standings(seen: Snapshot) -> dict[str, Standing]:
@@ -28,6 +32,17 @@ def _find_standings(seen: Snapshot) -> dict[str, Standing]:
         for key, standing in found.items()
         if key in seen.unlocked or not standing.forbidden
     }
+
+
+def _predict(
+    machine: Machine, seen: Snapshot, stopped: Collection[str]
+) -> "dict[str, StartRange]":
+    """Return when those that wait will probably start, by ticket id."""
+    if not seen.tickets:
+        return {}
+    from gpulaunch.launch.predict import predicted_starts  # late: often nobody waits
+
+    return predicted_starts(machine, seen, stopped)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,6 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         shown.containers,
         read_health(machine),
         seen.drained,
+        _predict(machine, seen, stopped),
     )
     if options.json:
         print_json(document)

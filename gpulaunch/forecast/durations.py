@@ -216,7 +216,7 @@ def _kernels(
 
 
 def draw_remaining(
-    parts: Sequence[Part], ran_s: float, limit_s: float | None, count: int, seed: int
+    parts: Sequence[Part], ran_s: float, limit_s: float | None, count: int, seed: str
 ) -> list[float]:
     """Draw the seconds that a job still runs, evenly over its distribution, in random order.
 

@@ -3,7 +3,9 @@
 
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from math import ceil
 
+from gpulaunch.files.duration import format_duration
 from gpulaunch.leases.queue import ENDLESS, Order
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.records import Record
@@ -55,6 +57,17 @@ class StartRange(Record):
     from_s: float
     median_s: float
     to_s: float
+
+    @property
+    def text(self) -> str:
+        """The range in words: "in 10 min to 40 min"."""
+        if self.from_s < _AT_ONCE_S:
+            return f"within {format_duration(ceil(self.to_s))}"
+        first, last = format_duration(round(self.from_s)), format_duration(ceil(self.to_s))
+        return f"in {first}" if first == last else f"in {first} to {last}"
+
+
+_AT_ONCE_S = 1.0
 
 
 def predict_starts(
@@ -144,7 +157,7 @@ class _Replay:
     def _release(self, uuids: Sequence[str]) -> None:
         for uuid in uuids:
             self._holders[uuid] -= 1
-            if not self._holders[uuid] and uuid in self._all:
+            if not self._holders[uuid] and uuid in self._all:  # one out of service stays so
                 self._free.add(uuid)
                 del self._busy_until_s[uuid]
 

@@ -1,5 +1,6 @@
 """The allocation table as a document."""
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from gpulaunch.containers.life import Standing
@@ -8,11 +9,13 @@ from gpulaunch.leases.holders import LeftOver
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
+from gpulaunch.process.system import iso
 from gpulaunch.show import Document
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.containers.in_use import RunningContainer
+    from gpulaunch.forecast.starts import StartRange
     from gpulaunch.leases.drain import Drain
     from gpulaunch.machine.driver import Health, OutsideUse
 
@@ -29,6 +32,7 @@ def status_document(
     containers: "Sequence[RunningContainer]" = (),
     health: "Sequence[Health]" = (),
     drained: "Sequence[Drain]" = (),
+    starts: "Mapping[str, StartRange] | None" = None,
 ) -> Document:
     """Return the document that `gpulaunch status --json` prints: one machine's whole table.
 
@@ -45,6 +49,7 @@ def status_document(
         containers: running containers that were given GPUs, with a lease or without.
         health: what is known of the GPUs' health.
         drained: marks of GPUs that are out of service.
+        starts: when launches that wait will probably start, by ticket id.
     """
     used = {use.uuid: use.who for use in outside if use.state == "used"}
     health_of = {one.uuid: one for one in health}
@@ -101,6 +106,7 @@ def status_document(
             _ticket_document(
                 position, ticket, user_name(ticket.user_id), stopped=ticket.id in stopped
             )
+            | {"predicted_start": start_document((starts or {}).get(ticket.id))}
             for position, ticket in enumerate(tickets, 1)
         ],
         "containers": [
@@ -127,6 +133,14 @@ def _drain_document(drain: "Drain | None", user_name: Callable[[int], str]) -> D
         "reason": printable(drain.reason) or None,
         "since": drain.since,
     }
+
+
+def start_document(start: "StartRange | None") -> Document | None:
+    """Return the times between which a launch probably starts; None if that is unknown."""
+    if start is None:
+        return None
+    now_s = time.time()
+    return {"from": iso(now_s + start.from_s), "to": iso(now_s + start.to_s)}
 
 
 def _shares(lease: Lease) -> bool:

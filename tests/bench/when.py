@@ -147,7 +147,7 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
         def drawn(job: object, ran_s: float, at: int) -> list[float]:
             limit = job.stay.job.request.ends_within_s
             parts = experience.of(identity(job.name), limit)
-            return draw_remaining(parts, ran_s, limit, DRAWS, at)
+            return draw_remaining(parts, ran_s, limit, DRAWS, str(at))
 
         running = [
             Running(gpus, drawn(job, now - job.started_s, at))
