@@ -106,21 +106,22 @@ def past_launches(
             "each user's history is his own here, so those of others cannot be read",
             "sudo gpulaunch setup --history makes a place for all, from then on",
         )
-    name = described_name(topology)
-    earliest_s = 0.0 if since_s is None else time.time() - since_s
-    return [
-        launch
-        for launch in read_history(everyone=everyone)
-        if launch.submitted_s >= earliest_s
-        and launch.described == (name is not None)
-        and name in (None, launch.topology)
-    ]
-
-
-def described_name(topology: str | None) -> str | None:
-    """Return the name of the described machine that is to be shown; None for this machine."""
     wanted = shown_settings(topology).get("topology").value
-    return None if wanted is None else load_described_machine(wanted)[0].name
+    if wanted is None:
+        return launches_here(since_s, everyone=everyone)
+    name = load_described_machine(wanted)[0].name
+    found = _latest(since_s, everyone=everyone)
+    return [launch for launch in found if launch.described and launch.topology == name]
+
+
+def launches_here(since_s: float | None, *, everyone: bool) -> list[PastLaunch]:
+    """Return the launches on this machine's own GPUs; see past_launches."""
+    return [launch for launch in _latest(since_s, everyone=everyone) if not launch.described]
+
+
+def _latest(since_s: float | None, *, everyone: bool) -> list[PastLaunch]:
+    earliest_s = 0.0 if since_s is None else time.time() - since_s
+    return [one for one in read_history(everyone=everyone) if one.submitted_s >= earliest_s]
 
 
 def _live_keys(launches: Sequence[PastLaunch], topology: str | None) -> set[str]:

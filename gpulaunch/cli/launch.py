@@ -131,9 +131,8 @@ class _Reporter:
         if self._status:
             self._status.waiting(reason)
         elif self._talks:
-            from gpulaunch.leases.who_has_what import who_has_what  # late: most start at once
-
             from gpulaunch.launch.predict import predicted_start
+            from gpulaunch.leases.who_has_what import who_has_what  # late: most start at once
 
             start = predicted_start(self._launch, seen)
             then = f"; starts probably {start.text}" if start else ""

@@ -102,17 +102,10 @@ def run(argv: Sequence[str]) -> int:
         return _run_engine(given, [*before[at:], *argv[divider:]])
     if at is not None:
         return _run_word(before, at, command if divider < len(argv) else None)
-    if given.keys() & {"help", "version", "dry_run"}:
+    if given.keys() & {"help", "version", "dry_run", "when"}:
         prepare_stdout()
-    if "help" in given:
-        print_help()
-        return 0
-    if "version" in given:
-        print(f"gpulaunch {gpulaunch.__version__}")
-        return 0
-    if "when" in given:
-        prepare_stdout()
-        return int(importlib.import_module("gpulaunch.cli.when").main(given, command))
+    if given.keys() & {"help", "version", "when"}:
+        return _tell(given, command)
     if not command:
         raise UsageError(
             "no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help"
@@ -120,6 +113,17 @@ def run(argv: Sequence[str]) -> int:
     if _runs_containers(os.path.basename(command[0])):
         return _run_engine(given, command)
     return int(importlib.import_module("gpulaunch.cli.launch").main(given, command))
+
+
+def _tell(given: Mapping[str, Given], command: Sequence[str]) -> int:
+    """Print the help, the version, or when a launch would start."""
+    if "help" in given:
+        print_help()
+    elif "version" in given:
+        print(f"gpulaunch {gpulaunch.__version__}")
+    else:
+        return int(importlib.import_module("gpulaunch.cli.when").main(given, command))
+    return 0
 
 
 def _run_word(before: Sequence[str], at: int, user_command: Sequence[str] | None) -> int:

@@ -34,9 +34,7 @@ def _find_standings(seen: Snapshot) -> dict[str, Standing]:
     }
 
 
-def _predict(
-    machine: Machine, seen: Snapshot, stopped: Collection[str]
-) -> "dict[str, StartRange]":
+def _predict(machine: Machine, seen: Snapshot, stopped: Collection[str]) -> "dict[str, StartRange]":
     """Return when those that wait will probably start, by ticket id."""
     if not seen.tickets:
         return {}

@@ -37,7 +37,7 @@ class Part(Record):
         return self.weight * erfc((log(seconds) - self.mean) / self.deviation / sqrt(2)) / 2
 
 
-_DOUBT = 0.5
+_DOUBT = 0.5  # of the logarithm: how far jobs here may differ from those of such clusters; assumed
 
 
 def published(median_s: float, mean_s: float) -> Part:
@@ -76,7 +76,7 @@ class Identity(Record):
     profile: str | None
     gpus: int
 
-    def keys(self) -> "tuple[tuple[object, ...], ...]":
+    def relations(self) -> "tuple[tuple[object, ...], ...]":
         """Return what it has in common with other launches: first the closest relation."""
         kinds: list[tuple[object, ...]] = []
         if self.command:
@@ -133,7 +133,7 @@ class Experience:
         self._logs: dict[tuple[object, ...], list[float]] = {}
         for run in past:
             value = log(max(run.duration_s, _SHORTEST_S))
-            for key in run.identity.keys():
+            for key in run.identity.relations():
                 self._logs.setdefault(key, []).append(value)
                 if run.limit_s and key[0] in ("user", "all"):
                     shares = self._logs.setdefault(("limit", *key), [])
@@ -160,7 +160,7 @@ class Experience:
     ) -> tuple[Part, ...]:
         left = 1.0
         parts: list[Part] = []
-        for key in identity.keys():
+        for key in identity.relations():
             kind = str(key[0])
             if kind == "user" and limit_s:
                 parts += self._by_limit(identity.user_id, limit_s, left * _BY_LIMIT)
@@ -242,10 +242,9 @@ def draw_remaining(
 def _draw_beyond(
     parts: Sequence[Part], beyond: Sequence[float], ran_s: float, count: int, draw: Random
 ) -> list[float]:
-    """Draw remaining seconds; the error of what is known is the same for all jobs in one draw.
+    """Draw remaining seconds, given the weights of the parts' jobs that run longer than `ran_s`.
 
-    Args:
-        beyond: weights of the parts' jobs that run longer than `ran_s`.
+    The error of what is known is the same for all jobs in one draw.
     """
     total, edge, which = sum(beyond), beyond[0], 0
     found: list[tuple[float, Part]] = []

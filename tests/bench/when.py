@@ -8,10 +8,8 @@ has the table.
 import argparse
 from collections.abc import Iterator, Sequence
 from math import log
-from pathlib import Path
 from random import Random
 from statistics import median
-from sys import path
 
 import gpulaunch
 from gpulaunch.forecast.durations import Experience, Identity, PastRun, draw_remaining
@@ -144,9 +142,11 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
         ]
         busy = {uuid: end for gpus, end in zip(held, ends, strict=True) for uuid in gpus}
 
-        def drawn(job: object, ran_s: float, at: int) -> list[float]:
+        def drawn(
+            job: object, ran_s: float, at: int, known: Experience = experience
+        ) -> list[float]:
             limit = job.stay.job.request.ends_within_s
-            parts = experience.of(identity(job.name), limit)
+            parts = known.of(identity(job.name), limit)
             return draw_remaining(parts, ran_s, limit, DRAWS, str(at))
 
         running = [
@@ -207,14 +207,13 @@ def main() -> None:
     parser.add_argument("--no-limits", action="store_true")
     options = parser.parse_args()
     every: list[Asked] = []
-    print("| traces | predictions | inside | median width | median error | by limits | median wait |")
+    columns = "inside | median width | median error | by limits | median wait"
+    print(f"| traces | predictions | {columns} |")
     print("|---|---|---|---|---|---|---|")
     for at, kind in enumerate(KINDS):
         seeds = range(options.first_seed + at, options.first_seed + options.traces, len(KINDS))
         found = [
-            one
-            for seed in seeds
-            for one in predictions(kind, seed, limits=not options.no_limits)
+            one for seed in seeds for one in predictions(kind, seed, limits=not options.no_limits)
         ]
         every += found
         print_row(f"{kind} ({len(seeds)})", found)
