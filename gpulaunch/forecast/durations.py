@@ -12,7 +12,7 @@ from gpulaunch.records import Record, replace
 _SHORTEST_S = 1.0  # what was shorter counts as so long: logarithms tell such times apart too well
 
 
-class Part(Record):
+class Component(Record):
     """One lognormal distribution of a mixture.
 
     Attributes:
@@ -40,10 +40,10 @@ class Part(Record):
 _DOUBT = 0.5  # of the logarithm: how far jobs here may differ from those of such clusters; assumed
 
 
-def published(median_s: float, mean_s: float) -> Part:
+def published(median_s: float, mean_s: float) -> Component:
     """Return the lognormal distribution with this median and mean, in seconds."""
     deviation = sqrt(2 * log(mean_s / median_s))
-    return Part(1.0, log(median_s), deviation, ("published",), _DOUBT)
+    return Component(1.0, log(median_s), deviation, ("published",), _DOUBT)
 
 
 PRIOR = (
@@ -138,11 +138,11 @@ class Experience:
                 if run.limit_s and key[0] in ("user", "all"):
                     shares = self._logs.setdefault(("limit", *key), [])
                     shares.append(min(0.0, value - log(run.limit_s)))
-        self._known: dict[object, tuple[Part, ...]] = {}
+        self._known: dict[object, tuple[Component, ...]] = {}
 
     def of(
         self, identity: Identity, limit_s: float | None = None, profile_s: float | None = None
-    ) -> tuple[Part, ...]:
+    ) -> tuple[Component, ...]:
         """Return the distribution of the run time of a job, as a mixture.
 
         Args:
@@ -157,9 +157,9 @@ class Experience:
 
     def _mixture(
         self, identity: Identity, limit_s: float | None, profile_s: float | None
-    ) -> tuple[Part, ...]:
+    ) -> tuple[Component, ...]:
         left = 1.0
-        parts: list[Part] = []
+        parts: list[Component] = []
         for key in identity.relations():
             kind = str(key[0])
             if kind == "user" and limit_s:
@@ -175,9 +175,9 @@ class Experience:
         share = left / len(PRIOR)
         return *parts, *(replace(one, weight=share) for one in PRIOR)
 
-    def _by_limit(self, user_id: int, limit_s: float, share: float) -> list[Part]:
+    def _by_limit(self, user_id: int, limit_s: float, share: float) -> list[Component]:
         """Return what a time limit says of a job, by what others have used of theirs."""
-        parts: list[Part] = []
+        parts: list[Component] = []
         for key in (("user", user_id), ("all",)):
             shares = self._logs.get(("limit", *key), [])[-_LATEST:]
             part = share * len(shares) / (len(shares) + _NEEDED["user"])
@@ -185,13 +185,13 @@ class Experience:
                 parts += _kernels(shares, part, _SPREAD["user"], ("limit", *key))
             share -= part
         rest = share / len(_SHARES_OF_LIMIT)
-        parts += [Part(rest, log(used), 0.2, ("limit",), 0.3) for used in _SHARES_OF_LIMIT]
+        parts += [Component(rest, log(used), 0.2, ("limit",), 0.3) for used in _SHARES_OF_LIMIT]
         return [replace(one, mean=one.mean + log(limit_s)) for one in parts]
 
 
 def _kernels(
     logs: Sequence[float], share: float, spread: float, relation: tuple[object, ...]
-) -> list[Part]:
+) -> list[Component]:
     """Return a distribution around each of some logarithms, in their order; later ones weigh more.
 
     Its deviation is what the values show, beside one value's worth of what is assumed.
@@ -204,7 +204,7 @@ def _kernels(
     weights = [_FADE ** (count - 1 - at) for at in range(count)]
     scale = share / sum(weights)
     return [
-        Part(
+        Component(
             weight * scale,
             mean + near * (value - mean),
             deviation * width,
@@ -216,7 +216,7 @@ def _kernels(
 
 
 def draw_remaining(
-    parts: Sequence[Part], ran_s: float, limit_s: float | None, count: int, seed: str
+    parts: Sequence[Component], ran_s: float, limit_s: float | None, count: int, seed: str
 ) -> list[float]:
     """Draw the seconds that a job still runs, evenly over its distribution, in random order.
 
@@ -240,14 +240,14 @@ def draw_remaining(
 
 
 def _draw_beyond(
-    parts: Sequence[Part], beyond: Sequence[float], ran_s: float, count: int, draw: Random
+    parts: Sequence[Component], beyond: Sequence[float], ran_s: float, count: int, draw: Random
 ) -> list[float]:
     """Draw remaining seconds, given the weights of the parts' jobs that run longer than `ran_s`.
 
     The error of what is known is the same for all jobs in one draw.
     """
     total, edge, which = sum(beyond), beyond[0], 0
-    found: list[tuple[float, Part]] = []
+    found: list[tuple[float, Component]] = []
     for at in range(count):
         target = total * (at + draw.random()) / count
         while target > edge and which < len(parts) - 1:

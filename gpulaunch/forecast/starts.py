@@ -6,14 +6,14 @@ from heapq import heapify, heappop, heappush
 from math import ceil
 
 from gpulaunch.files.duration import format_duration
-from gpulaunch.leases.queue import ENDLESS, Order
+from gpulaunch.leases.queue import ENDLESS, QueueOrder
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.records import Record
 
 DRAWS = 100
 """Number of replays."""
 
-INSIDE = 0.8
+INSIDE = 0.82
 """Share of the replays that a range holds, around the median.
 
 What is known of run times is less than it seems, and others come that may pass: of the starts, 80 %
@@ -165,7 +165,7 @@ class _Replay:
         """Start those that the queue's rule lets start."""
         if not self._free:
             return
-        order = Order(self._busy_until_s, self._now)
+        order = QueueOrder(self._busy_until_s, self._now)
         left: list[int] = []
         unwanted = set(self._all)  # by those that go before
         for at in self._pending:

@@ -103,7 +103,7 @@ def barring(
         and not _lets_smaller_pass(ticket, claim, busy_until_s, clock_s)
     ]
     if not claim.in_order and claim.ends_s < ENDLESS:
-        order = Order(busy_until_s, clock_s)
+        order = QueueOrder(busy_until_s, clock_s)
         ahead = [ticket for ticket in ahead if order.add(ticket, claim)]
     return competing(ahead, uuids)
 
@@ -130,7 +130,7 @@ def first_to_try(
         begun: title and user id of the steps of which a rank has started, and taken the GPUs of the
             other ranks here, too.
     """
-    order = Order(busy_until_s, clock_s, sharers)
+    order = QueueOrder(busy_until_s, clock_s, sharers)
     for ticket in ahead:
         if not _lets_pass(ticket, Claim(), clock_s):
             order.add(ticket)
@@ -166,7 +166,7 @@ def _lets_smaller_pass(
     return claim.gpus < ticket.gpus and free < ticket.gpus
 
 
-class Order:
+class QueueOrder:
     """Tickets in the order of the queue, and who of them waits for GPUs and not for others.
 
     A head is a ticket that wants a GPU that no earlier one wants. All others wait behind a head.

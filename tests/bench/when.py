@@ -203,7 +203,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--traces", type=int, default=50)
-    parser.add_argument("--first-seed", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=200)
     parser.add_argument("--no-limits", action="store_true")
     options = parser.parse_args()
     every: list[Asked] = []

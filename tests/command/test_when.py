@@ -1,10 +1,12 @@
 """Predicted starts on the command line."""
 
 import json
+import os
+import pty
 import signal
 from datetime import UTC, datetime
 
-from conftest import DGX, Launcher, complaint, held, until
+from conftest import DGX, Launcher, complaint, held
 
 ALL = (*DGX, "-n", "all")
 
@@ -45,11 +47,13 @@ def test_runs_of_the_same_command_narrow_the_range(launcher: Launcher) -> None:
 
 
 def test_those_who_wait_are_told(launcher: Launcher) -> None:
-    """The waiter's line has a range, and status --json has its times."""
+    """The waiter's line has a range at a terminal, and status --json has its times."""
     with held(launcher, *ALL):
-        waiter = launcher.start(*DGX, "--wait", "--", "true")
-        until(lambda: any(".ticket." in name for name in launcher.records()))
-        line = waiter.stderr.readline()
+        ours, theirs = pty.openpty()
+        waiter = launcher.start(*DGX, "--wait", "--", "true", stderr=theirs)
+        os.close(theirs)
+        with open(ours) as terminal:
+            line = terminal.readline()
         assert "waiting as number 1 in the queue: 1 GPU requested: 0 of 8 are free" in line
         assert "; starts probably " in line
         (entry,) = json.loads(launcher.run("status", *DGX, "--json").stdout)["queue"]

@@ -7,7 +7,7 @@ from statistics import median
 import pytest
 from values import ticket, uuids
 
-from gpulaunch.forecast.durations import Experience, Identity, Part, PastRun, draw_remaining
+from gpulaunch.forecast.durations import Component, Experience, Identity, PastRun, draw_remaining
 from gpulaunch.forecast.starts import (
     DRAWS,
     Running,
@@ -53,7 +53,7 @@ def test_no_job_runs_past_its_limit() -> None:
 
 def test_a_job_that_outlives_all_that_is_known_may_run_as_long_again() -> None:
     """Where no distribution reaches, the median of what is left is what has passed."""
-    short = [Part(1.0, 0.0, 0.01)]
+    short = [Component(1.0, 0.0, 0.01)]
     assert median(draw_remaining(short, 1e6, None, DRAWS, "x")) == pytest.approx(1e6, rel=0.05)
 
 
@@ -68,11 +68,11 @@ def waiting(*asked: object, seconds: float = 50.0) -> list[Waiting]:
 BUSY = dict.fromkeys(ALL, ENDLESS)
 
 
-def test_a_range_leaves_out_a_tenth_at_each_end() -> None:
-    """Of 100 replays that start after 100 to 199 s the range holds those from 110 to 189."""
+def test_a_range_leaves_out_the_earliest_and_the_latest() -> None:
+    """Of 100 replays that start after 100 to 199 s the range holds those from 109 to 190."""
     (found,) = predict_starts([running(*range(8), seconds=100)], waiting(ticket(1)), BUSY, ALL, 5.0)
-    assert found == StartRange(110.0, 150.0, 189.0)
-    assert found.text == "in 1 min 50 s to 3 min 09 s"
+    assert found == StartRange(109.0, 150.0, 190.0)
+    assert found.text == "in 1 min 49 s to 3 min 10 s"
 
 
 def test_the_queue_keeps_its_order_and_its_rule() -> None:
@@ -81,7 +81,7 @@ def test_the_queue_keeps_its_order_and_its_rule() -> None:
     busy = dict.fromkeys(ALL[:6], 2000.0)  # by its limit, at which the head can start
     jobs = [ticket(1, 8), ticket(2, 1), ticket(3, 1, ends_within_s=500.0)]
     head, after, passing = predict_starts([lease], waiting(*jobs), busy, ALL, 0.0)
-    assert (head.from_s, after.from_s) == (1010.0, 1060.0)
+    assert (head.from_s, after.from_s) == (1009.0, 1059.0)
     assert passing is None  # it starts at once, so nobody would see it wait
     late = predict_starts([lease], waiting(ticket(1, 8), jobs[2]), busy, ALL, 1600.0)
     assert late[1].from_s > late[0].from_s
@@ -106,7 +106,7 @@ def test_a_gpu_is_free_when_its_last_lease_ends() -> None:
     """Of two leases of one GPU, as of jobs that share it, the longer one counts."""
     leases = [running(*range(8), seconds=100), running(0, seconds=500)]
     (found,) = predict_starts(leases, waiting(ticket(1, 8)), BUSY, ALL, 0.0)
-    assert found.from_s == 510.0
+    assert found.from_s == 509.0
 
 
 def test_predictions_on_replayed_traces() -> None:
