@@ -21,6 +21,8 @@ from gpulaunch.machine.find import Machine
 from gpulaunch.process.system import seconds_since_boot
 from gpulaunch.profiles.catalog import load_profile
 
+_MOST = 200  # tickets, the first ones, of which it is told: the time grows with their number
+
 _OWN = "own"  # id of a ticket that is not in the table
 
 
@@ -29,8 +31,8 @@ def predicted_starts(
 ) -> dict[str, StartRange]:
     """Return when launches that wait will probably start, by the ids of their tickets.
 
-    A ticket for GPUs of a lease, that of a stopped launcher, and those of which it cannot be told
-    have none.
+    A ticket for GPUs of a lease, that of a stopped launcher, those after the first _MOST, and those
+    of which it cannot be told have none.
 
     Args:
         machine: the machine, with the use of its GPUs outside gpulaunch.
@@ -38,6 +40,7 @@ def predicted_starts(
         stopped: ids of tickets that are passed, since their launcher is stopped.
     """
     tickets = [one for one in seen.tickets if one.within is None and one.id not in stopped]
+    tickets = tickets[:_MOST]
     if not tickets:
         return {}
     clock_s = seconds_since_boot()
