@@ -19,14 +19,14 @@ def history_table(document: Document, columns: int | None, *, several_users: boo
     Args:
         document: the document from history_document.
         columns: columns of the terminal; None if there is no edge. On a narrow one, GPU-hours give
-            way first, then the time of the beginning.
+            way first, then the time of the beginning, and the number of failed launches.
         several_users: whether to name the users.
     """
+    room = columns or _WIDE
     if "totals" in document:
-        return _totals_table(document)
+        return _totals_table(document, room)
     if not document["launches"]:
         return Group(Text("nothing ran here yet, as far as the history knows"))
-    room = columns or _WIDE
     wanted = {
         "began": room >= _NARROW,
         "user": several_users,
@@ -56,19 +56,20 @@ def history_table(document: Document, columns: int | None, *, several_users: boo
     return Group(*lines)
 
 
-def _totals_table(document: Document) -> Group:
-    table = make_table(
-        "GPU-h", "launches", "failed", "user", "job", right=("GPU-h", "launches", "failed")
-    )
+def _totals_table(document: Document, room: int) -> Group:
+    wanted = {"GPU-h": True, "launches": True, "failed": room >= _NARROW, "user": True, "job": True}
+    names = [name for name, shown in wanted.items() if shown]
+    table = make_table(*names, right=("GPU-h", "launches", "failed"))
     rows = document["totals"]
     for row in rows:
-        table.add_row(
-            _hours(row["gpu_hours"]),
-            str(row["launches"]),
-            str(row["failed"]),
-            printable(row["user"]),
-            cut(row["job"]),
-        )
+        cells: dict[str, str | Text] = {
+            "GPU-h": _hours(row["gpu_hours"]),
+            "launches": str(row["launches"]),
+            "failed": str(row["failed"]),
+            "user": printable(row["user"]),
+            "job": cut(row["job"]),
+        }
+        table.add_row(*(cells[name] for name in names))
     hours, count = sum(row["gpu_hours"] for row in rows), sum(row["launches"] for row in rows)
     jobs = f"{count} launch{'' if count == 1 else 'es'}"
     return Group(table, Text(f"\n{_hours(hours)} GPU-hours in {jobs}", "bold"))
