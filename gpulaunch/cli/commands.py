@@ -31,6 +31,7 @@ class Command(Record):
 _ROWS = (
     Command("status", "", "who has which GPUs, and who waits"),
     Command("top", "", "the same on a live screen, GPU by GPU"),
+    Command("history", "", "what ran, on which GPUs, how long, and how it ended"),
     Command("topo", "", "the link matrix", example="gpulaunch topo --topology dgx1-v100"),
     Command(
         "profiles",

@@ -202,7 +202,8 @@ class _Reporter:
         elif self._talks:
             from gpulaunch.leases.who_has_what import who_has_what  # late: most start at once
 
-            say("info", f"waiting as number {len(seen.tickets) + 1} in the queue: {reason}")
+            then = _predict(self._launch, seen)
+            say("info", f"waiting as number {len(seen.tickets) + 1} in the queue: {reason}{then}")
             for line in who_has_what(self._launch.machine.topology, seen, self._launch.within):
                 say("info", line)
         _explain_refusal(self._launch, self._given)
@@ -266,6 +267,16 @@ class _Reporter:
         """Remove what was made for the time of the launch, however it went."""
         if self._recorder:
             self._recorder.close()
+
+
+def _predict(launch: Launch, seen: Snapshot) -> str:
+    """Return when a launch probably starts, for a person at a terminal: it costs 0.1 s."""
+    if not os.isatty(2):
+        return ""
+    from gpulaunch.launch.predict import predicted_start  # late: most start at once
+
+    start = predicted_start(launch, seen)
+    return f"; starts probably {start.text}" if start else ""
 
 
 def _duration(seconds: float) -> str:

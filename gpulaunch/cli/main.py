@@ -98,10 +98,10 @@ def run(argv: Sequence[str]) -> int:
         if before[at] not in COMMANDS:  # `run`, if it is there, stands before the word
             _refuse(argv, at + divider - len(before), divider)
         return _run_word(before, at, command if divider < len(argv) else None)
-    if given.keys() & {"help", "version", "dry_run"}:
+    if given.keys() & {"help", "version", "dry_run", "when"}:
         prepare_stdout()
-    if given.keys() & {"help", "version"}:
-        return _tell(given)
+    if given.keys() & {"help", "version", "when"}:
+        return _tell(given, command)
     if not command:
         raise UsageError(
             "no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help"
@@ -111,14 +111,16 @@ def run(argv: Sequence[str]) -> int:
     return int(importlib.import_module("gpulaunch.cli.launch").main(given, command))
 
 
-def _tell(given: Mapping[str, Given]) -> int:
-    """Print the short help, or the version."""
+def _tell(given: Mapping[str, Given], command: Sequence[str]) -> int:
+    """Print the short help, the version, or when a launch would start."""
     if "help" in given:
         from gpulaunch.cli.help import print_help  # late: a launch does without
 
         print_help()
-    else:
+    elif "version" in given:
         print(f"gpulaunch {gpulaunch.__version__}")
+    else:
+        return int(importlib.import_module("gpulaunch.cli.when").main(given, command))
     return 0
 
 

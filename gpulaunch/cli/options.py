@@ -243,6 +243,7 @@ OPTIONS = (
     ),
     Option(("--name",), "name", "TEXT", "what 'gpulaunch status' calls the job"),
     Option(("--dry-run",), "dry_run", None, "say what would be decided, and take nothing"),
+    Option(("--when",), "when", None, "say when the job would probably start, and take nothing"),
     Option(("--explain",), "explain", None, "show the best candidates, and why the winner won"),
     Option(("--json",), "json", None, "with --dry-run: print a JSON document"),
     Option(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gpulaunch.cli.arguments import BooleanOptionalAction, Parser
 from gpulaunch.cli.output import warn
 from gpulaunch.errors import FailedError, UsageError, call_failed
+from gpulaunch.history.line import COMMON
 from gpulaunch.launch.open_table import ended_containers
 from gpulaunch.leases.setup import TMPFILES, set_up
 from gpulaunch.leases.state_directory import SET_UP
@@ -27,7 +28,22 @@ def main(arguments: Sequence[str]) -> int:
         help="only make, or remove, a program nvidia-docker beside gpulaunch: its containers get "
         "leases (needs no root where you may write)",
     )
-    wanted = parser.parse_args(arguments).nvidia_docker
+    parser.add_argument(
+        "--history",
+        action="store_true",
+        help=f"only make {COMMON}, where all users' launches get their lines of the history, so "
+        "that 'gpulaunch history --everyone' shows them (as root)",
+    )
+    options = parser.parse_args(arguments)
+    wanted = options.nvidia_docker
+    if options.history and wanted is not None:
+        parser.error("--history and --nvidia-docker are two calls")
+    if options.history:
+        from gpulaunch.history.setup import set_up_history  # late: not for the table
+
+        set_up_history()
+        print(f"{COMMON} holds the history of all users' launches from now on")
+        return 0
     if wanted is not None:
         print(_link(sys.argv[0]) if wanted else _unlink(sys.argv[0]))
         return 0

@@ -3,22 +3,28 @@
 import sys
 from collections.abc import Callable, Sequence
 
+from gpulaunch.batch.job_file import read_jobs
 from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
+from gpulaunch.cli.history import add_since, launches_here, past_launches
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.cli.progress import telling
 from gpulaunch.cli.replay_report import prepare_report, write_report
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.history.line import COMMON, history_directory
 from gpulaunch.launch.settings import QUEUES, SETTINGS, one_of
 from gpulaunch.machine.find import Machine
-from gpulaunch.records import replace
+from gpulaunch.records import Record, replace
 from gpulaunch.show.replay_document import replays_document
 from gpulaunch.simulate.event_loop import ImpossibleJobError, Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
+from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import Replay, measure
-from gpulaunch.simulate.read_simulation import read_trace
+from gpulaunch.simulate.past_trace import replayable, rows_of, rules_of_the_past, stays_of
+from gpulaunch.simulate.read_simulation import Trace, read_trace, trace_of
+from gpulaunch.simulate.simulated_job import SimulatedJob
 from gpulaunch.simulate.simulator import SIMULATED_MODELS, generated_trace, simulated_machine
-from gpulaunch.simulate.time_model import MODELS
+from gpulaunch.simulate.time_model import MODELS, TimeModel
 from gpulaunch.typing import Any
 
 _MOST_MACHINES = 100_000
@@ -32,12 +38,18 @@ def main(arguments: Sequence[str]) -> int:
     if options.generate:
         print(generated_trace(options.generate, options.seed or 0, options.count), end="")
         return 0
-    if options.jobs is None:
-        raise UsageError("no jobs given", "--jobs FILE, or --generate to make some")
+    if options.jobs is None and not options.history:
+        raise UsageError(
+            "no jobs given", "--jobs FILE, --history for those that ran, or --generate to make some"
+        )
     replays, page = _run_replays(
         options, simulated_machine(options.topology, options.cluster, warn)
     )
     document = replays_document(replays)
+    if options.history:
+        from gpulaunch.show.gain import gain_document, gain_sentence  # late: for this only
+
+        document["gain"] = gain_document(document)
     if options.json:
         print_json(document)
     else:
@@ -45,6 +57,8 @@ def main(arguments: Sequence[str]) -> int:
         from gpulaunch.show.terminal import draw
 
         draw(replays_table(document), sys.stdout)
+        if options.history:
+            print(f"\n{gain_sentence(document['gain'])}")
         if page:
             print(f"\nthe report: {printable(page)}")
     return 0
@@ -57,6 +71,14 @@ def _check_together(options: Namespace) -> None:
             raise UsageError(f"--{other} has no effect with --generate")
     if "fixed" in options.time_model and len(options.time_model) > 1:
         raise UsageError("--time-model: fixed is none of the others")
+    if options.history:
+        for other in ("jobs", "generate", "cluster", "at_once"):
+            if getattr(options, other):
+                raise UsageError(f"--{other.replace('_', '-')} has no effect with --history")
+        if options.machines > 1:
+            raise UsageError("--machines: the history is that of one machine")
+    elif options.since is not None:
+        raise UsageError("--since has no effect without --history")
 
 
 def _parser() -> Parser:
@@ -73,6 +95,13 @@ def _parser() -> Parser:
         metavar="FILE",
         help="the jobs: TOML, JSON lines or MAPA's columns (docs/simulate.md)",
     )
+    parser.add_argument(
+        "--history",
+        action="store_true",
+        help="the launches in this machine's history instead, beside what was; of those on a "
+        "described machine with --topology, if there are any (docs/history.md)",
+    )
+    add_since(parser)
     parser.add_argument(
         "--policy",
         metavar="P,...",
@@ -176,14 +205,15 @@ def _number_parser(most: int) -> Callable[[str], int]:
 
 def _run_replays(options: Namespace, machine: Machine) -> tuple[list[Replay], str | None]:
     """Return all runs, and the path of their report if one is wanted."""
-    trace = read_trace(options.jobs, machine, warn)
-    jobs = trace.jobs
+    past = _read_past(options, machine) if options.history else None
+    trace = past.trace if past else read_trace(options.jobs, machine, warn)
+    jobs = past.jobs if past else trace.jobs
     if options.at_once:
-        jobs = tuple(replace(job, arrival_s=0.0) for job in jobs)
+        jobs = [replace(job, arrival_s=0.0) for job in jobs]
     if options.report is not None:
         prepare_report(options.report)
     with telling(len(options.policy), len(jobs)) as progress:
-        replays = []
+        replays = [past.replay] if past and past.replay else []
         for policy in options.policy:
             rules = _make_rules(options, policy)
             try:
@@ -197,6 +227,52 @@ def _run_replays(options: Namespace, machine: Machine) -> tuple[list[Replay], st
             return replays, None
         progress.note("drawing the report")
         return replays, write_report(options.report, replays)
+
+
+class _Past(Record):
+    """The history of a machine.
+
+    Attributes:
+        trace: the jobs that ran, with the run times that they had.
+        jobs: the same with the run times to replay.
+        replay: how they ran; None if that was on another machine.
+    """
+
+    trace: Trace
+    jobs: Sequence[SimulatedJob]
+    replay: Replay | None
+
+
+def _read_past(options: Namespace, machine: Machine) -> _Past:
+    """Return the jobs of the history, and measures of what was.
+
+    Raises:
+        UsageError: there are none.
+    """
+    everyone = history_directory() == COMMON
+    found = past_launches(options.topology, options.since, everyone=everyone)
+    same = bool(found) or machine.key is None
+    if not found and machine.key is not None:
+        found = launches_here(options.since, everyone=everyone)
+    launches = replayable(found, machine.topology)
+    if not launches:
+        raise UsageError(
+            f"the history has no launch that can be replayed on {machine.topology.name}",
+            "see 'gpulaunch history'",
+        )
+    if len(launches) < len(found):
+        warn(
+            f"{len(found) - len(launches)} of {len(found)} launches are left out: those without "
+            "an end, that shared their GPUs, or that are too large"
+        )
+    trace = trace_of(read_jobs({"job": rows_of(launches)}), machine, warn)
+    rules = rules_of_the_past(_make_rules(options, options.policy[0]))
+    times = TimeModel(rules.time_models, Remembered(machine.topology).yardstick(rules.yardstick))
+    stays = stays_of(launches, trace.jobs, machine.topology, times) if same else None
+    if stays is None:
+        return _Past(trace, trace.jobs, None)
+    jobs = [stay.job for stay in sorted(stays, key=lambda stay: stay.job.id)]
+    return _Past(trace, jobs, measure(machine.topology, stays, rules, None))
 
 
 def _make_rules(options: Namespace, policy: str) -> Rules:

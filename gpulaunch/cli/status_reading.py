@@ -12,9 +12,13 @@ from gpulaunch.machine.find import look_again, read_health, read_load
 from gpulaunch.process.system import is_stopped, user_name
 from gpulaunch.show import Document
 from gpulaunch.show.status import status_document
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulaunch.forecast.starts import StartRange
 
 SLOW_S = 5.0
-"""Time between two readings of what costs more: health, use outside, containers, left-overs."""
+"""Time between two looks at what costs more: health, use outside, containers, forecasts."""
 
 
 class StatusReader:
@@ -32,6 +36,8 @@ class StatusReader:
         self._health = read_health(self.machine)
         self._left_over: dict[str, LeftOver] = {}
         self._looked_at: set[str] = set()
+        self._starts: dict[str, StartRange] = {}
+        self._predicted_for: tuple[str, ...] = ()
         self._read_s = time.monotonic()
 
     def read(self) -> Document:
@@ -45,6 +51,7 @@ class StatusReader:
             self.machine = with_containers(look_again(self.machine), self._containers)
             self._health = read_health(self.machine)
             self._looked_at = set()
+            self._predicted_for = ()
             self._read_s = time.monotonic()
         seen = self.table.peek().of(self.machine.key)
         stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
@@ -62,6 +69,7 @@ class StatusReader:
             self._health,
             seen.drained,
             read_load(self.machine),
+            self._predict_starts(seen, stopped),
         )
 
     def _find_left_over(self, seen: Snapshot) -> dict[str, LeftOver]:
@@ -71,6 +79,16 @@ class StatusReader:
             self._left_over = left_over_holders(self.table, seen.leases)
             self._looked_at = ids
         return self._left_over
+
+    def _predict_starts(self, seen: Snapshot, stopped: set[str]) -> "dict[str, StartRange]":
+        """Return when those that wait will probably start, predicted anew as _find_left_over."""
+        ids = (*(one.id for one in seen.leases), *(one.id for one in seen.tickets))
+        if seen.tickets and ids != self._predicted_for:
+            from gpulaunch.launch.predict import predicted_starts  # late: often nobody waits
+
+            self._starts = predicted_starts(self.machine, seen, stopped)
+            self._predicted_for = ids
+        return self._starts
 
 
 def _find_standings(seen: Snapshot) -> dict[str, Standing]:

@@ -26,6 +26,11 @@ def history_directory() -> str:
     with suppress(OSError):
         if os.stat(COMMON, follow_symlinks=False).st_uid == 0:
             return COMMON
+    return own_directory()
+
+
+def own_directory() -> str:
+    """Return the directory of the user's own history."""
     return f"{state_home()}/history"
 
 

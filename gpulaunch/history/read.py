@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from gpulaunch.errors import FieldError
-from gpulaunch.history.line import SUFFIX, history_directory, is_own_file
+from gpulaunch.history.line import SUFFIX, history_directory, is_own_file, own_directory
 from gpulaunch.history.past_launch import PastLaunch, parse_past_launch
 from gpulaunch.typing import Any
 
@@ -31,14 +31,15 @@ def read_history(*, everyone: bool = False) -> list[PastLaunch]:
 
 def _files(*, everyone: bool) -> Iterator[tuple[str, int]]:
     """Yield the paths of the history's files, and the user that each has to belong to."""
-    directory = history_directory()
-    with suppress(OSError):
-        for name in sorted(os.listdir(directory)):
-            user, dash, _ = name.removesuffix(SUFFIX).partition("-")
-            if not (name.endswith(SUFFIX) and dash and user.isascii() and user.isdecimal()):
-                continue
-            if everyone or int(user) == os.geteuid():
-                yield os.path.join(directory, name), int(user)
+    # What ran before there was a common place stands in the user's own.
+    for directory in dict.fromkeys((own_directory(), history_directory())):
+        with suppress(OSError):
+            for name in sorted(os.listdir(directory)):
+                user, dash, _ = name.removesuffix(SUFFIX).partition("-")
+                if not (name.endswith(SUFFIX) and dash and user.isascii() and user.isdecimal()):
+                    continue
+                if everyone or int(user) == os.geteuid():
+                    yield os.path.join(directory, name), int(user)
 
 
 def _lines(path: str, user_id: int) -> list[Any]:

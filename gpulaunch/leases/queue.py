@@ -103,7 +103,7 @@ def barring(
         and not _lets_smaller_pass(ticket, claim, busy_until_s, clock_s)
     ]
     if not claim.in_order and claim.ends_s < ENDLESS:
-        order = _Order(busy_until_s, clock_s)
+        order = QueueOrder(busy_until_s, clock_s)
         ahead = [ticket for ticket in ahead if order.add(ticket, claim)]
     return competing(ahead, uuids)
 
@@ -130,7 +130,7 @@ def first_to_try(
         begun: title and user id of the steps of which a rank has started, and taken the GPUs of the
             other ranks here, too.
     """
-    order = _Order(busy_until_s, clock_s, sharers)
+    order = QueueOrder(busy_until_s, clock_s, sharers)
     for ticket in ahead:
         if not _lets_pass(ticket, Claim(), clock_s):
             order.add(ticket)
@@ -166,7 +166,7 @@ def _lets_smaller_pass(
     return claim.gpus < ticket.gpus and free < ticket.gpus
 
 
-class _Order:
+class QueueOrder:
     """Tickets in the order of the queue, and who of them waits for GPUs and not for others.
 
     A head is a ticket that wants a GPU that no earlier one wants. All others wait behind a head.
@@ -175,6 +175,9 @@ class _Order:
         busy_until_s: as for barring().
         clock_s: seconds since boot.
         sharers: as for first_to_try().
+
+    Attributes:
+        latest_start_s: when the last of the heads can start, in seconds since boot.
     """
 
     def __init__(
@@ -186,6 +189,7 @@ class _Order:
         self._busy_until_s, self._clock_s, self._sharers = busy_until_s, clock_s, sharers
         self._wanted: set[str] = set()
         self._heads: list[tuple[frozenset[str], float]] = []
+        self.latest_start_s = 0.0
 
     def add(self, ticket: Ticket, claim: Claim | None = None) -> bool:
         """Add the next ticket; return whether it bars a request that comes after it."""
@@ -195,18 +199,19 @@ class _Order:
             start_s = self._clock_s if ticket.in_order else self._earliest_start_s(ticket)
             bars = claim is not None and claim.ends_s > start_s
             self._heads.append((frozenset(ticket.uuids), start_s))
+            self.latest_start_s = max(self.latest_start_s, start_s)
         elif claim:
-            bars = self._free_for(ticket) >= ticket.gpus
+            bars = len(self.free_for(ticket)) >= ticket.gpus
         self._wanted.update(ticket.uuids)
         return bars
 
     def might_start(self, ticket: Ticket) -> bool:
         """Return whether the next ticket might start, for all that others know of it."""
         may_join = ticket.may_join and ticket.user_id in self._sharers
-        return may_join or self._free_for(ticket) >= ticket.gpus
+        return may_join or len(self.free_for(ticket)) >= ticket.gpus
 
-    def _free_for(self, ticket: Ticket) -> int:
-        """Return how many free GPUs a ticket could take without delaying the heads before it."""
+    def free_for(self, ticket: Ticket) -> set[str]:
+        """Return the free GPUs that the next ticket could take without delaying the heads."""
         ends_s = ENDLESS
         if ticket.ends_within_s is not None and not ticket.in_order:
             ends_s = self._clock_s + ticket.ends_within_s
@@ -214,7 +219,7 @@ class _Order:
         for uuids, start_s in self._heads:
             if ends_s > start_s or ends_s == ENDLESS:
                 free -= uuids
-        return len(free)
+        return free
 
     def _earliest_start_s(self, ticket: Ticket) -> float:
         """Return when a head can start by the limits of what runs, in seconds since boot.

@@ -1,5 +1,6 @@
 """The allocation table as a document."""
 
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -16,6 +17,7 @@ from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.containers.in_use import RunningContainer
+    from gpulaunch.forecast.starts import StartRange
     from gpulaunch.leases.drain import Drain
     from gpulaunch.machine.driver import Health, Load, OutsideUse
 
@@ -43,6 +45,7 @@ def status_document(
     health: "Sequence[Health]" = (),
     drained: "Sequence[Drain]" = (),
     load: "Sequence[Load]" = (),
+    starts: "Mapping[str, StartRange] | None" = None,
 ) -> Document:
     """Return the document that `gpulaunch status --json` prints: one machine's whole table.
 
@@ -60,6 +63,7 @@ def status_document(
         health: what is known of the GPUs' health.
         drained: marks of GPUs that are out of service.
         load: what the GPUs do at this moment; empty if not asked for, as of a described machine.
+        starts: when launches that wait will probably start, by ticket id.
     """
     used = {use.uuid: use.who for use in outside if use.state == "used"}
     health_of = {one.uuid: one for one in health}
@@ -120,6 +124,7 @@ def status_document(
             _ticket_document(
                 position, ticket, user_name(ticket.user_id), stopped=ticket.id in stopped
             )
+            | {"predicted_start": start_document((starts or {}).get(ticket.id))}
             for position, ticket in enumerate(tickets, 1)
         ],
         "containers": [
@@ -151,6 +156,14 @@ def _drain_document(drain: "Drain | None", user_name: Callable[[int], str]) -> D
         "reason": printable(drain.reason) or None,
         "since": drain.since,
     }
+
+
+def start_document(start: "StartRange | None") -> Document | None:
+    """Return the times between which a launch probably starts; None if that is unknown."""
+    if start is None:
+        return None
+    now_s = time.time()
+    return {"from": iso(now_s + start.from_s), "to": iso(now_s + start.to_s)}
 
 
 def _shares(lease: Lease) -> bool:

@@ -59,13 +59,17 @@ class TimeModel:
             lease: its lease.
             company: leases of all other jobs on the machine.
         """
-        links = self.slowdown_of_links(job, gpus) if self._bandwidth else 0.0
+        links = self.links(job, gpus)
         neighbours = (
             self._slowdown_of_neighbours(job.request, lease, company) if self._interference else 0.0
         )
         return (1 + max(links, neighbours)) / (
             _speed_beside(lease, company) if self._sharing else 1.0
         ) - 1
+
+    def links(self, job: SimulatedJob, gpus: tuple[int, ...]) -> float:
+        """Return the part of the slowdown that its links cause, if that is modelled."""
+        return self.slowdown_of_links(job, gpus) if self._bandwidth else 0.0
 
     def slowdown_of_links(self, job: SimulatedJob, gpus: tuple[int, ...]) -> float:
         """Return how much longer a job takes on links slower than the best.

@@ -448,6 +448,7 @@ def test_status_shows_the_queue(launcher: Launcher, wait) -> None:
         assert tickets(launcher) == [f"gpulaunch.ticket.0000000{i}.{ids[i - 1]}" for i in (1, 2)]
         for ticket in queue:
             assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", ticket.pop("since"))
+            assert sorted(ticket.pop("predicted_start")) == ["from", "to"]
         command = ["sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES $$"; read line; exit 7']
         common = {
             "user": USER,

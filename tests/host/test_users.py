@@ -908,7 +908,7 @@ class Machine(NamedTuple):
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    """Yield a machine without setup: root's sticky /run/lock, and no /etc/tmpfiles.d."""
+    """Yield a machine without setup: empty /etc/tmpfiles.d and /var/lib."""
     base = tmp_path / "etc"
     base.mkdir()
     script = (
@@ -921,6 +921,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         "overlay /etc && "
     )
     script += "rm -rf /etc/tmpfiles.d"
+    script += " && mount -t tmpfs -o mode=755 tmpfs /var/lib"
     with namespace(script, "--mount") as pid:
         yield Machine(pid, ["nsenter", f"--mount=/proc/{pid}/ns/mnt"])
 
@@ -975,6 +976,27 @@ def test_setup_is_for_root(alice: User, machine: Machine) -> None:
     error = "gpulaunch: error: setup needs root\ngpulaunch: hint: sudo gpulaunch setup\n"
     assert outcome(machine.user(alice).run("setup")) == (2, "", error)
     assert_nothing_made(machine)
+
+
+def test_setup_of_a_common_history(root: Launcher, alice: User, machine: Machine) -> None:
+    """After `setup --history` root sees alice's launches, she sees root's, and can remove none."""
+    launcher, user = machine.launcher(root), machine.user(alice)
+    said = "/var/lib/gpulaunch/history holds the history of all users' launches from now on\n"
+    assert outcome(launcher.run("setup", "--history", umask=0o077)) == (0, said, "")
+    made = machine.path("/var/lib/gpulaunch/history")
+    assert (made.stat().st_uid, oct(made.stat().st_mode)) == (0, "0o41777")
+    for who, name in ((launcher, "one"), (user, "two")):
+        assert who.run(*DGX, "--name", name, "--", "true").returncode == 0
+    for who in (launcher, user):
+        document = json.loads(who.run("history", *DGX, "--everyone", "--json").stdout)
+        found = {(one["user"], one["name"]) for one in document["launches"]}
+        assert found == {("root", "one"), (alice.name, "two")}
+        own = json.loads(who.run("history", *DGX, "--json").stdout)["launches"]
+        assert [one["name"] for one in own] == ["one" if who is launcher else "two"]
+    hers = json.loads(launcher.run("history", *DGX, "--user", alice.name, "--json").stdout)
+    assert [one["name"] for one in hers["launches"]] == ["two"]
+    (file,) = (path for path in made.iterdir() if path.stat().st_uid == 0)
+    assert oct(file.stat().st_mode) == "0o100644"
 
 
 def test_setup_for_nobody(root: Launcher, machine: Machine) -> None:

@@ -1,0 +1,124 @@
+"""When those that wait for GPUs will probably start, by what can be read of jobs' run times."""
+
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from datetime import datetime
+
+from gpulaunch.decide.needs import leased_until_s
+from gpulaunch.errors import GpulaunchError
+from gpulaunch.forecast.durations import Experience, Identity, PastRun, draw_remaining
+from gpulaunch.forecast.starts import DRAWS, Running, StartRange, Waiting, predict_starts
+from gpulaunch.history.read import read_history
+from gpulaunch.launch.assess import drained_uses
+from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.make_records import make_ticket
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.queue import ENDLESS
+from gpulaunch.leases.table import Snapshot
+from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
+from gpulaunch.machine.find import Machine
+from gpulaunch.process.system import seconds_since_boot
+from gpulaunch.profiles.catalog import load_profile
+
+_MOST = 200  # tickets, the first ones, of which it is told: the time grows with their number
+
+_OWN = "own"  # id of a ticket that is not in the table
+
+
+def predicted_starts(
+    machine: Machine, seen: Snapshot, stopped: Collection[str] = ()
+) -> dict[str, StartRange]:
+    """Return when launches that wait will probably start, by the ids of their tickets.
+
+    A ticket for GPUs of a lease, that of a stopped launcher, those after the first _MOST, and those
+    of which it cannot be told have none.
+
+    Args:
+        machine: the machine, with the use of its GPUs outside gpulaunch.
+        seen: the live records of the machine.
+        stopped: ids of tickets that are passed, since their launcher is stopped.
+    """
+    tickets = [one for one in seen.tickets if one.within is None and one.id not in stopped]
+    tickets = tickets[:_MOST]
+    if not tickets:
+        return {}
+    clock_s = seconds_since_boot()
+    times = _RunTimes(machine)
+    busy_until_s = leased_until_s(machine.topology, seen.leases)
+    unfit = {use.uuid for use in drained_uses(machine.topology, seen)}
+    unfit |= {use.uuid for use in machine.outside if use.uuid not in busy_until_s}
+    found = predict_starts(
+        [times.running(lease, clock_s) for lease in seen.leases],
+        [times.waiting(ticket) for ticket in tickets],
+        busy_until_s | dict.fromkeys(unfit, ENDLESS),
+        [gpu.uuid for gpu in machine.topology.gpus if gpu.uuid not in unfit],
+        clock_s,
+    )
+    pairs = zip(tickets, found, strict=True)
+    return {ticket.id: start for ticket, start in pairs if start is not None}
+
+
+def predicted_start(launch: Launch, seen: Snapshot) -> StartRange | None:
+    """Return when a launch will probably start that comes after all tickets of a snapshot."""
+    ticket = make_ticket(launch, _OWN, MAX_NUMBER)
+    everyone = Snapshot(seen.leases, [*seen.tickets, ticket], seen.unlocked, seen.drained)
+    return predicted_starts(launch.machine, everyone).get(_OWN)
+
+
+class _RunTimes:
+    """The run times of the jobs on one machine.
+
+    Args:
+        machine: the machine.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        name, described = machine.topology.name, machine.key is not None
+        self._experience = Experience(
+            PastRun(
+                Identity(
+                    past.user_id, past.command, past.name, past.profile or None, len(past.gpus)
+                ),
+                past.duration_s,
+                past.time_limit_s,
+            )
+            for past in read_history(everyone=True)
+            if past.duration_s is not None and (past.topology, past.described) == (name, described)
+        )
+        self._profiles: dict[str, float | None] = {}
+
+    def running(self, lease: Lease, clock_s: float) -> Running:
+        """Return how long a job still runs."""
+        ran_s = clock_s - lease.clock_s if lease.clock_s else _seconds_since(lease.started_at)
+        limit_s = lease.ends_within_s if lease.time_limit_s is None else lease.time_limit_s
+        uuids = tuple(lease.held_from(None))
+        return Running(uuids, self._draw(lease, len(lease.uuids), max(0.0, ran_s), limit_s))
+
+    def waiting(self, ticket: Ticket) -> Waiting:
+        """Return how long a job will run."""
+        return Waiting(ticket, self._draw(ticket, ticket.gpus, 0.0, ticket.ends_within_s))
+
+    def _draw(
+        self, record: Lease | Ticket, gpus: int, ran_s: float, limit_s: float | None
+    ) -> Sequence[float]:
+        identity = Identity(record.user_id, record.command, record.name, record.profile, gpus)
+        parts = self._experience.of(identity, limit_s, self._said_by_profile(record.profile))
+        return draw_remaining(parts, ran_s, limit_s, DRAWS, record.id)
+
+    def _said_by_profile(self, name: str | None) -> float | None:
+        """Return the run time in a profile that this user can read, in seconds; else None."""
+        if name is None:
+            return None
+        if name not in self._profiles:
+            self._profiles[name] = None
+            with suppress(GpulaunchError):
+                self._profiles[name] = load_profile(name).resources.duration_s
+        return self._profiles[name]
+
+
+def _seconds_since(text: str) -> float:
+    """Return the seconds since a record's time; 0.0 if another user wrote nonsense there."""
+    with suppress(ValueError):
+        return time.time() - datetime.fromisoformat(text).timestamp()
+    return 0.0

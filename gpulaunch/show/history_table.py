@@ -1,0 +1,105 @@
+"""Tables of `gpulaunch history`."""
+
+import shlex
+from datetime import datetime
+
+from gpulaunch.errors import printable
+from gpulaunch.files.duration import format_duration
+from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.show import Document
+from gpulaunch.show.terminal import Group, Text, cut, make_table
+
+_WIDE = 80  # columns of a terminal from which on all columns of the table are shown
+_NARROW = 60
+
+
+def history_table(document: Document, columns: int | None, *, several_users: bool) -> Group:
+    """Return the table of launches, or of their sums.
+
+    Args:
+        document: the document from history_document.
+        columns: columns of the terminal; None if there is no edge. On a narrow one, GPU-hours give
+            way first, then the time of the beginning, and the number of failed launches.
+        several_users: whether to name the users.
+    """
+    room = columns or _WIDE
+    if "totals" in document:
+        return _totals_table(document, room)
+    if not document["launches"]:
+        return Group(Text("nothing ran here yet, as far as the history knows"))
+    wanted = {
+        "began": room >= _NARROW,
+        "user": several_users,
+        "ran": True,
+        "GPUs": True,
+        "GPU-h": room >= _WIDE,
+        "end": True,
+        "job": True,
+    }
+    names = [name for name, shown in wanted.items() if shown]
+    table = make_table(*names, right=("ran", "GPU-h"))
+    for launch in document["launches"]:
+        cells: dict[str, str | Text] = {
+            "began": _local_time(launch["started_at"] or launch["submitted_at"]),
+            "user": printable(launch["user"]),
+            "ran": _duration(launch),
+            "GPUs": _gpus(launch),
+            "GPU-h": _hours(launch["gpu_hours"]),
+            "end": _ending(launch),
+            "job": cut(launch["name"] or shlex.join(launch["command"])),
+        }
+        table.add_row(*(cells[name] for name in names))
+    lines = [table]
+    if document["earlier"]:
+        earlier = document["earlier"]
+        return Group(*lines, Text(f"\n{earlier} earlier: --all shows them", "dim"))
+    return Group(*lines)
+
+
+def _totals_table(document: Document, room: int) -> Group:
+    wanted = {"GPU-h": True, "launches": True, "failed": room >= _NARROW, "user": True, "job": True}
+    names = [name for name, shown in wanted.items() if shown]
+    table = make_table(*names, right=("GPU-h", "launches", "failed"))
+    rows = document["totals"]
+    for row in rows:
+        cells: dict[str, str | Text] = {
+            "GPU-h": _hours(row["gpu_hours"]),
+            "launches": str(row["launches"]),
+            "failed": str(row["failed"]),
+            "user": printable(row["user"]),
+            "job": cut(row["job"]),
+        }
+        table.add_row(*(cells[name] for name in names))
+    hours, count = sum(row["gpu_hours"] for row in rows), sum(row["launches"] for row in rows)
+    jobs = f"{count} launch{'' if count == 1 else 'es'}"
+    return Group(table, Text(f"\n{_hours(hours)} GPU-hours in {jobs}", "bold"))
+
+
+def _local_time(text: str) -> str:
+    return datetime.fromisoformat(text).astimezone().strftime("%m-%d %H:%M")
+
+
+def _duration(launch: Document) -> str:
+    return "-" if launch["duration_s"] is None else format_duration(launch["duration_s"])
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:.2f}" if hours >= 0.005 or not hours else "<0.01"
+
+
+def _gpus(launch: Document) -> str:
+    """Return the GPUs' names, those of whole GPUs as ranges; else how many it waits for."""
+    names = launch["gpus"]
+    if not names:
+        return f"({launch['count'] or 'all'})"
+    if all(name.isdecimal() for name in names):
+        return format_cpuset(frozenset(map(int, names)))
+    return ",".join(map(printable, names))
+
+
+def _ending(launch: Document) -> Text:
+    """Return the exit status, or what has become of a launch without one."""
+    if launch["state"] == "ended":
+        status = launch["exit_status"]
+        return Text("?" if status is None else str(status), "red" if status else "green")
+    return Text(launch["state"], "red" if launch["state"] == "killed" else "")

@@ -1,0 +1,63 @@
+"""Predicted starts on the command line."""
+
+import json
+import os
+import pty
+import signal
+from datetime import UTC, datetime
+
+from conftest import DGX, Launcher, complaint, held
+
+ALL = (*DGX, "-n", "all")
+
+
+def test_when(launcher: Launcher) -> None:
+    """--when says now, a range, or (2) that it can never be, and takes nothing."""
+    assert launcher.run(*DGX, "--when", "-n", "4").stdout == "now\n"
+    never = launcher.run(*DGX, "--when", "-n", "9")
+    assert (never.returncode, never.stdout) == (2, "")
+    assert never.stderr == complaint("9 GPUs requested: dgx1-v100 has 8")
+    with held(launcher, *ALL, "--time-limit", "10m"):
+        done = launcher.run(*DGX, "--when", "-n", "4", "-p", "vgg16")
+        assert (done.returncode, done.stderr) == (0, "")
+        start, _, reason = done.stdout.partition(": ")
+        assert start.startswith(("probably in ", "probably within "))
+        assert reason == "4 GPUs requested: 0 of 8 are free, 8 are leased\n"
+        document = json.loads(launcher.run(*DGX, "--when", "-n", "4", "--json").stdout)
+        assert document["decision"] == "wait"
+        until_limit = datetime.fromisoformat(document["predicted_start"]["to"]) - datetime.now(UTC)
+        assert 0 < until_limit.total_seconds() < 600
+    assert launcher.records() == []
+
+
+def test_runs_of_the_same_command_narrow_the_range(launcher: Launcher) -> None:
+    """With a history of the running command, the range ends sooner than without."""
+
+    def latest() -> datetime:
+        done = launcher.run(*ALL, "--when", "--json")
+        return datetime.fromisoformat(json.loads(done.stdout)["predicted_start"]["to"])
+
+    with held(launcher, *ALL):
+        unknown = latest()
+    for _ in range(3):
+        with held(launcher, *ALL):
+            pass
+    with held(launcher, *ALL):
+        assert latest() < unknown
+
+
+def test_those_who_wait_are_told(launcher: Launcher) -> None:
+    """The waiter's line has a range at a terminal, and status --json has its times."""
+    with held(launcher, *ALL):
+        ours, theirs = pty.openpty()
+        waiter = launcher.start(*DGX, "--wait", "--", "true", stderr=theirs)
+        os.close(theirs)
+        with open(ours) as terminal:
+            line = terminal.readline()
+        assert "waiting as number 1 in the queue: 1 GPU requested: 0 of 8 are free" in line
+        assert "; starts probably " in line
+        (entry,) = json.loads(launcher.run("status", *DGX, "--json").stdout)["queue"]
+        start = entry["predicted_start"]
+        assert datetime.fromisoformat(start["from"]) < datetime.fromisoformat(start["to"])
+        waiter.send_signal(signal.SIGTERM)
+        waiter.communicate(timeout=30)
