@@ -12,8 +12,8 @@ _MOST = 3
 def nearest(text: str, known: Iterable[str], least: float = 0.6) -> list[str]:
     """Return the names that somebody may have meant; empty if none is near.
 
-    These are the names that begin with the text, three of them at most, else the most alike one.
-    Capitals count as small letters, and _ as -.
+    This is the same name but for capitals, and _ for -; else those that begin with the text, three
+    at most; else the most alike one.
 
     Args:
         text: what was written.
@@ -24,6 +24,8 @@ def nearest(text: str, known: Iterable[str], least: float = 0.6) -> list[str]:
 
     forms = {_form(name): name for name in known}
     wanted = _form(text)
+    if wanted in forms:
+        return [forms[wanted]]
     if len(wanted.strip("-")) >= _LEAST_CHARACTERS:
         longer = sorted((form for form in forms if form.startswith(wanted)), key=len)
         if longer:

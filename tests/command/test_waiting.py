@@ -28,6 +28,7 @@ USER = pwd.getpwuid(os.getuid()).pw_name
 ALL = (*DGX, "-n", "8")
 BUSY = "8 GPUs requested: 0 of 8 are free, 8 are leased"
 AGE = r"\d+ s"
+STARTS = r"in [\d minsh]+ to [\d minsh]+"
 IN_OPEN = 0x20  # inotify.h
 
 
@@ -470,15 +471,16 @@ def test_status_shows_the_queue(launcher: Launcher, wait) -> None:
             "GPUs",
             "user",
             "since",
+            "starts",
             "ticket",
             "profile",
             "command",
         ]
         assert re.fullmatch(
-            rf" +1  3     {USER} +{AGE}  {ids[0]}  vgg16    mine", shown[at + 2].rstrip()
+            rf" +1  3     {USER} +{AGE}  {STARTS}  {ids[0]}  vgg16    mine", shown[at + 2].rstrip()
         )
         assert re.fullmatch(
-            rf" +2  8     {USER} +{AGE}  {ids[1]}           sh -c '.*'", shown[at + 3]
+            rf" +2  8     {USER} +{AGE}  {STARTS}  {ids[1]}           sh -c '.*'", shown[at + 3]
         )
         assert shown[at + 4 :] == ["", "free: none"]
 

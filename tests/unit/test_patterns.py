@@ -373,13 +373,23 @@ def test_names(text: str, want: str) -> None:
     assert load_pattern(text) == PATTERNS[want]
 
 
-@pytest.mark.parametrize("text", ["rings", "", "Ring", "edges", "all to all", "ring.toml"])
-def test_unknown_name(text: str) -> None:
-    """An unknown name is refused with those that are known."""
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("rings", ": did you mean ring?"),
+        ("", ""),
+        ("Ring", ": did you mean ring?"),
+        ("edges", ""),
+        ("all to all", ": did you mean all-to-all?"),
+        ("ring.toml", ": did you mean ring?"),
+    ],
+)
+def test_unknown_name(text: str, nearest: str) -> None:
+    """An unknown name is refused with the nearest one, and with those that are known."""
     with pytest.raises(UsageError) as caught:
         load_pattern(text)
     known = "ring, tree, ring+tree, chain, all-to-all, star, stencil-2d, stencil-3d, none"
-    assert caught.value.message == f"unknown pattern '{text}'"
+    assert caught.value.message == f"unknown pattern '{text}'{nearest}"
     assert caught.value.hint == f"known are {known}, or give a file"
 
 

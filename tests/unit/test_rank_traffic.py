@@ -83,8 +83,8 @@ def test_4096_ranks() -> None:
 def test_wrong_shapes() -> None:
     """A pattern that is none, or is too large, is refused in one line."""
     assert refused("2e", 4) == "unknown pattern '2e'"
-    assert refused("ring:3", 4) == "unknown pattern 'ring:3'"
-    assert refused("col:3", 4) == "unknown pattern 'col:3'"
+    assert refused("ring:3", 4) == "unknown pattern 'ring:3': did you mean ring?"
+    assert refused("col:3", 4) == "unknown pattern 'col:3': did you mean col?"
     assert refused("2d:0", 4) == "pattern '2d:0': '0' is no weight above 0"
     assert refused("2d:nan", 4) == "pattern '2d:nan': 'nan' is no weight above 0"
     assert refused("all-to-all", 4096) == (
