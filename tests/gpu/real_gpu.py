@@ -31,6 +31,9 @@ KINDS = ("memory", "compute")
 MEMORY_MIB = 3072
 """What each job may have: three times what it needs, and twice that fits every GPU of 8 GB."""
 
+BATCH_S = 0.1
+"""Work of a fixed amount between two pauses."""
+
 PATIENCE_S = 180.0
 """For what takes seconds: PyTorch loads slowly from a network file system."""
 
@@ -237,11 +240,13 @@ class Bench:
             arguments: of load.py.
             profile: whose; None for that of the kind.
         """
-        options = self._sharing(profile or kind, percentage)
+        return self.launch(self._sharing(profile or kind, percentage), load(kind, *arguments))
+
+    def launch(self, options: Sequence[str], command: Sequence[str]) -> Job:
+        """Start a job under gpulaunch; returns when it has its lease."""
         before = len(self.launcher.records())
         job = self._start(
-            [self.launcher.script, *options, "--", *load(kind, *arguments)],
-            self.launcher.environment,
+            [self.launcher.script, *options, "--", *command], self.launcher.environment
         )
         wait_until(lambda: len(self.launcher.records()) > before or job.process.poll() is not None)
         return job
@@ -395,3 +400,38 @@ def bench(found: Bench) -> Iterator[Bench]:
     yield found
     found.end_all()
     assert (found.launcher.records(), found.left_of_mps()) == ([], [])
+
+
+class Fixed(NamedTuple):
+    """A fixed amount of work, which takes as long again when the GPU is as fast.
+
+    Attributes:
+        command: argv.
+        alone_s: how long it takes alone, from its start to its end.
+        busy_percentage: part of that in which the GPU is at work.
+    """
+
+    command: tuple[str, ...]
+    alone_s: float
+    busy_percentage: float
+
+
+def fixed(bench: Bench, kind: str, seconds: float, pause_s: float = 0.0) -> Fixed:
+    """Return work of this length, without PyTorch's start, measured alone without MPS.
+
+    Args:
+        bench: where.
+        kind: of load.py.
+        seconds: that it is to take alone.
+        pause_s: pause after each batch of BATCH_S.
+    """
+    (speed,) = measured(bench.plain(kind, 2))
+    steps = max(1, round(BATCH_S * speed["iterations_per_s"]))
+    batches = max(1, round(seconds / (steps / speed["iterations_per_s"] + pause_s)))
+    work = (batches, "--fixed", steps, "--pause", pause_s)
+    job = bench.plain(kind, *work)
+    job.said()
+    result = job.said()
+    assert job.end() == 0, job.errors
+    alone_s = time.monotonic() - job.began
+    return Fixed(tuple(load(kind, *work)), alone_s, 100 * result["busy_s"] / alone_s)
