@@ -406,32 +406,40 @@ class Fixed(NamedTuple):
     """A fixed amount of work, which takes as long again when the GPU is as fast.
 
     Attributes:
-        command: argv.
+        kind: of load.py.
+        batches: how many, of about BATCH_S each.
+        options: of load.py besides.
         alone_s: how long it takes alone, from its start to its end.
         busy_percentage: part of that in which the GPU is at work.
     """
 
-    command: tuple[str, ...]
-    alone_s: float
-    busy_percentage: float
+    kind: str
+    batches: int
+    options: tuple[object, ...]
+    alone_s: float = 0.0
+    busy_percentage: float = 0.0
+
+    def command(self, times: int = 1) -> list[str]:
+        """Return argv of so many times as much work."""
+        return load(self.kind, times * self.batches, *self.options)
 
 
 def fixed(bench: Bench, kind: str, seconds: float, pause_s: float = 0.0) -> Fixed:
-    """Return work of this length, without PyTorch's start, measured alone without MPS.
+    """Return work of this length, measured alone without MPS.
 
     Args:
         bench: where.
         kind: of load.py.
-        seconds: that it is to take alone.
-        pause_s: pause after each batch of BATCH_S.
+        seconds: that it is to take alone, without PyTorch's start.
+        pause_s: pause after each batch.
     """
-    (speed,) = measured(bench.plain(kind, 2))
-    steps = max(1, round(BATCH_S * speed["iterations_per_s"]))
-    batches = max(1, round(seconds / (steps / speed["iterations_per_s"] + pause_s)))
-    work = (batches, "--fixed", steps, "--pause", pause_s)
-    job = bench.plain(kind, *work)
+    rate = measured(bench.plain(kind, 2))[0]["iterations_per_s"]
+    steps = max(1, round(BATCH_S * rate))
+    batches = max(1, round(seconds / (steps / rate + pause_s)))
+    options = ("--fixed", steps, "--pause", pause_s)
+    job = bench.plain(kind, batches, *options)
     job.said()
-    result = job.said()
+    busy_s = job.said()["busy_s"]
     assert job.end() == 0, job.errors
     alone_s = time.monotonic() - job.began
-    return Fixed(tuple(load(kind, *work)), alone_s, 100 * result["busy_s"] / alone_s)
+    return Fixed(kind, batches, options, alone_s, 100 * busy_s / alone_s)

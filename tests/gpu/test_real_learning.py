@@ -17,8 +17,8 @@ from gpulaunch.measure.update_profile import BROKEN_PROMISE
 
 pytest_plugins = ("real_gpu",)
 
-JOB_S, OTHER_S = 12.0, 60.0
-"""Of work alone. The other outlasts the job, PyTorch's start and what sharing costs it."""
+JOB_S, TIMES = 12.0, 4
+"""Work of the job, alone. The other has so many times as much, and so outlasts it."""
 
 PAUSE_S = 0.15
 """After each 0.1 s of work: then the GPU is busy for 40 % of the time."""
@@ -70,9 +70,9 @@ class Met(NamedTuple):
 
 def meet(bench: Bench, job: Fixed, other: Fixed, path: Path) -> Met:
     """Run a recorded job, whose profile is given, beside another; both say what they do."""
-    beside = bench.launch(recorded(bench, "other"), other.command)
+    beside = bench.launch(recorded(bench, "other"), other.command(TIMES))
     beside.said()
-    mine = bench.launch(recorded(bench, "job"), job.command)
+    mine = bench.launch(recorded(bench, "job"), job.command())
     mine.said()
     lease = bench.lease_of(mine)
     (pace,) = (one["promised_pace"] for one in bench.status()["leases"] if one["id"] == lease)
@@ -100,10 +100,9 @@ def test_a_broken_promise(bench: Bench) -> None:
     other was alone when it began, so it learns nothing.
     """
     job = fixed(bench, "memory", JOB_S)
-    other = fixed(bench, "memory", OTHER_S)
     path = write_profile(bench, "job", 30, job.alone_s, "made up, so that they meet")
-    write_profile(bench, "other", 30, other.alone_s, "made up, so that they meet")
-    met = meet(bench, job, other, path)
+    write_profile(bench, "other", 30, TIMES * job.alone_s, "made up, so that they meet")
+    met = meet(bench, job, job, path)
     (line,) = (line for line in met.told if "beside other" in line)
     said = re.fullmatch(
         r"gpulaunch: warning: profile job: beside other it took (\S+) times as long as alone, "
@@ -128,9 +127,11 @@ def test_a_promise_that_is_kept(bench: Bench) -> None:
     They may meet again.
     """
     job = fixed(bench, "memory", JOB_S, PAUSE_S)
-    other = fixed(bench, "compute", OTHER_S, PAUSE_S)
+    other = fixed(bench, "compute", JOB_S, PAUSE_S)
     path = write_profile(bench, "job", job.busy_percentage, job.alone_s, "measured by this test")
-    write_profile(bench, "other", other.busy_percentage, other.alone_s, "measured by this test")
+    write_profile(
+        bench, "other", other.busy_percentage, TIMES * other.alone_s, "measured by this test"
+    )
     met = meet(bench, job, other, path)
     assert [line for line in met.told if "beside other" in line] == []
     percentage = met.learned["shared_gpu"]["slowdown_percentage"]["other"]

@@ -36,7 +36,7 @@ def write_jobs(path: Path, works: dict[str, Fixed]) -> None:
     jobs = [
         {
             "name": f"{kind}-{number}",
-            "command": list(work.command),
+            "command": work.command(),
             "share": True,
             "sm": round(work.busy_percentage, 1),
             "memory_bandwidth": round(work.busy_percentage, 1),
