@@ -56,7 +56,8 @@ def test_a_plan_takes_as_long_as_predicted(bench: Bench, tmp_path: Path) -> None
     write_jobs(file, works)
     only = bench.launcher.environment | {"GPULAUNCH_ONLY": bench.gpu.uuid}
     began = time.monotonic()
-    done = bench.launcher.run("batch", str(file), "--plan", env=only, timeout=5 * PATIENCE_S)
+    command = ("batch", file.name, "--plan")
+    done = bench.launcher.run(*command, cwd=tmp_path, env=only, timeout=5 * PATIENCE_S)
     took_s = time.monotonic() - began
     print(f"\n{done.stderr}took {took_s:.1f} s")
     assert done.returncode == 0, done.stderr
