@@ -15,9 +15,9 @@ from gpulaunch.records import Record
 DEFAULT_VOLUMES = {"tp": 42.0, "cp": 10.0, "ep": 40.0, "dp": 2.0, "pp": 1.0}
 """What each rank sends for each kind, where the user does not say it: assumed, in any unit.
 
-tp, dp and pp follow from the formulas of Narayanan et al. 2021 (arXiv 2104.04473, 3.2) for GPT-3
-with 96 layers, hidden size 12288, sequences of 2048, tp 8, pp 8 and 48 micro-batches: 84, 4.5 and
-2 times the activations of a micro-batch, rounded. cp and ep depend on the model even more: that ep
+tp, dp and pp follow from the formulas of Narayanan et al. 2021 (arXiv 2104.04473) for GPT-3 with
+96 layers, hidden size 12288, sequences of 2048, tp 8, pp 8 and 48 micro-batches: 84, 4.5 and 2
+times the activations of a micro-batch, rounded. cp and ep depend on the model even more: that ep
 is near tp (two experts for each token, four exchanges in a layer), and cp a quarter, is a guess.
 """
 

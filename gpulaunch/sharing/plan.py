@@ -123,7 +123,7 @@ def make_plan(jobs: Sequence[PlannedJob], site: PlanSite) -> Plan:
             order matters to the sequential baseline only.
         site: the GPUs.
 
-    Cost: 10 jobs in 10 to 25 ms, 70 to 110 ms where all have curves; 300 jobs in some seconds.
+    Cost: 10 jobs in 10 to 25 ms, 50 to 150 ms where all have curves; 300 jobs in some seconds.
 
     Source: mps-sharing-2024 IV and V. Departures: docs/decisions/interference.md.
     """

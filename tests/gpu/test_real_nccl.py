@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Launcher
-from test_real_sharing import Bench
+from real_gpu import Bench
 
 from gpulaunch.measure import all_reduce
 

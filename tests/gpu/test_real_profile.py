@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_real_sharing import CONTROL, PATIENCE_S, Bench
+from real_gpu import CONTROL, PATIENCE_S, Bench
 
 from gpulaunch.measure import synthetic_load
 

@@ -2,11 +2,11 @@
 
 It prints JSON, a line each time.
 
-load.py memory|compute SECONDS [--deaf]   prints what it sees when it is ready, waits for a line on
-    stdin, works for
-                                          so long, and prints what it has done
-load.py allocate MIB                      prints what it sees, and whether it gets so much device
-    memory
+load.py memory|compute SECONDS [--deaf]    prints what it sees when it is ready, waits for a line on
+    stdin, works for so long, and prints what it has done
+load.py memory|compute BATCHES --fixed STEPS [--pause S]    prints what it sees when it is ready,
+    does so many batches of so many steps, with a pause after each, and prints how long that took
+load.py allocate MIB    prints what it sees, and whether it gets so much device memory
 
 memory   adds tensors that no cache holds
 compute  multiplies matrices
@@ -118,6 +118,18 @@ def measured(work: Work, batch: int, seconds: float) -> dict[str, Any]:
     }
 
 
+def timed(work: Work, batches: int, steps: int, pause_s: float) -> dict[str, Any]:
+    """Return how long a fixed amount of work took, with and without its pauses."""
+    busy_s = 0.0
+    began = time.monotonic()
+    for _ in range(batches):
+        began_batch = time.monotonic()
+        _run(work, steps)
+        busy_s += time.monotonic() - began_batch
+        time.sleep(pause_s)
+    return {"seconds": time.monotonic() - began, "busy_s": busy_s, "steps": batches * steps}
+
+
 def _run(work: Work, steps: int) -> None:
     for _ in range(steps):
         work.step()
@@ -139,15 +151,14 @@ def tell(document: dict[str, Any]) -> None:
     print(json.dumps(document), flush=True)
 
 
-def load(work: Callable[[], Work], kind: str, seconds: float) -> None:
+def load(work: Work, kind: str, seconds: float) -> None:
     """Get ready, wait for the word, warm up, measure."""
-    prepared = work()
-    batch = calibrated(prepared)
+    batch = calibrated(work)
     facts = seen(kind)
     tell(facts)
     if sys.stdin.readline():  # at its end nobody waits for us any more
-        measured(prepared, batch, WARM_UP_S)
-        tell(facts | measured(prepared, batch, seconds))
+        measured(work, batch, WARM_UP_S)
+        tell(facts | measured(work, batch, seconds))
 
 
 def main() -> None:
@@ -156,6 +167,8 @@ def main() -> None:
     parser.add_argument("kind", choices=("memory", "compute", "allocate"))
     parser.add_argument("amount", type=float)
     parser.add_argument("--deaf", action="store_true")
+    parser.add_argument("--fixed", type=int, metavar="STEPS")
+    parser.add_argument("--pause", type=float, default=0.0)
     options = parser.parse_args()
     if options.deaf:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -164,7 +177,13 @@ def main() -> None:
         tell(seen(options.kind) | allocate(int(options.amount)))
         return
     try:
-        load({"memory": memory, "compute": compute}[options.kind], options.kind, options.amount)
+        work = {"memory": memory, "compute": compute}[options.kind]()
+        if options.fixed:
+            facts = seen(options.kind)
+            tell(facts)
+            tell(facts | timed(work, int(options.amount), options.fixed, options.pause))
+        else:
+            load(work, options.kind, options.amount)
     except RuntimeError as problem:  # CUDA's
         if not options.deaf:
             raise

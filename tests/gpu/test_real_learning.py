@@ -1,0 +1,141 @@
+"""On an NVIDIA GPU with CUDA MPS and PyTorch only: a recorded job learns what sharing costs it.
+
+Run: python -m pytest tests/gpu/test_real_learning.py -s. docs/sharing-measured.md tells what it
+must print.
+"""
+
+import re
+import time
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from real_gpu import MEMORY_MIB, PATIENCE_S, Bench, Fixed, Job, fixed
+
+from gpulaunch.measure.update_profile import BROKEN_PROMISE
+
+pytest_plugins = ("real_gpu",)
+
+JOB_S, TIMES = 12.0, 4
+"""Work of the job, alone. The other has so many times as much, and so outlasts it."""
+
+PAUSE_S = 0.15
+"""After each 0.1 s of work: then the GPU is busy for 40 % of the time."""
+
+PROFILE = f"""\
+name = "{{name}}"
+
+[resources]
+memory_mib = {MEMORY_MIB}
+sm_utilization_percentage = {{busy}}
+memory_bandwidth_utilization_percentage = {{busy}}
+duration_s = {{seconds}}
+source = "tests/gpu/test_real_learning.py: {{origin}}"
+"""
+
+
+def write_profile(bench: Bench, name: str, busy: float, seconds: float, origin: str) -> Path:
+    """Write a profile that launches find by its name, and learn into."""
+    folder = Path(bench.launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.toml"
+    text = PROFILE.format(name=name, busy=round(busy, 1), seconds=round(seconds, 3), origin=origin)
+    path.write_text(text)
+    return path
+
+
+def recorded(bench: Bench, name: str) -> list[str]:
+    """Return the options of a recorded launch that shares this GPU or none."""
+    return ["--share", "--only", bench.gpu.uuid, "--no-wait", "--record", "--profile", name]
+
+
+class Met(NamedTuple):
+    """A recorded job that ran beside another one all the time.
+
+    Attributes:
+        other: which began before the job, and goes on.
+        told: the job's warnings.
+        pace: of the job, as status shows it.
+        slowdown: of the job by the clock of this test: the time that it took more than alone.
+        learned: of its profile, afterwards.
+    """
+
+    other: Job
+    told: list[str]
+    pace: float
+    slowdown: float
+    learned: dict[str, Any]
+
+
+def meet(bench: Bench, job: Fixed, other: Fixed, path: Path) -> Met:
+    """Run a recorded job, whose profile is given, beside another; both say what they do."""
+    beside = bench.launch(recorded(bench, "other"), other.command(TIMES))
+    beside.said()
+    mine = bench.launch(recorded(bench, "job"), job.command())
+    mine.said()
+    lease = bench.lease_of(mine)
+    (pace,) = (one["promised_pace"] for one in bench.status()["leases"] if one["id"] == lease)
+    (line,) = (line for line in bench.launcher.run("status").stdout.splitlines() if lease in line)
+    assert f"pace {pace:.2f}" in line
+    mine.said()
+    assert mine.end() == 0, mine.errors
+    slowdown = (time.monotonic() - mine.began) / job.alone_s - 1
+    assert beside.process.poll() is None, "the other has ended before the job"
+    learned = tomllib.loads(path.read_text())
+    print(f"\n{line}\npromised {1 / pace - 1:.1%}, lost {slowdown:.1%}, {learned['shared_gpu']}")
+    print("\n".join(mine.warnings) or "no warning")
+    return Met(beside, mine.warnings, pace, slowdown, learned)
+
+
+def may_meet_again(bench: Bench) -> int:
+    """Return the exit status of a launch of the job's profile beside the other."""
+    return bench.launcher.run(*recorded(bench, "job"), "--", "true", timeout=PATIENCE_S).returncode
+
+
+def test_a_broken_promise(bench: Bench) -> None:
+    """A job that loses more than promised is told so, has it in its profile, and then they part.
+
+    Both move data all the time, but their profiles say 30 % busy and make promises of that. The
+    other was alone when it began, so it learns nothing.
+    """
+    job = fixed(bench, "memory", JOB_S)
+    path = write_profile(bench, "job", 30, job.alone_s, "made up, so that they meet")
+    write_profile(bench, "other", 30, TIMES * job.alone_s, "made up, so that they meet")
+    met = meet(bench, job, job, path)
+    (line,) = (line for line in met.told if "beside other" in line)
+    said = re.fullmatch(
+        r"gpulaunch: warning: profile job: beside other it took (\S+) times as long as alone, "
+        r"(\S+) was predicted; from now on the measured slowdown counts",
+        line,
+    )
+    assert said, line
+    assert said[2] == f"{1 / met.pace:.3g}"
+    assert float(said[1]) - 1 == pytest.approx(met.slowdown, abs=0.1)
+    percentage = met.learned["shared_gpu"]["slowdown_percentage"]["other"]
+    assert percentage == pytest.approx(100 * (float(said[1]) - 1), abs=1)
+    assert met.learned["resources"]["duration_s"] == round(job.alone_s, 3)
+    assert percentage > 25, "the two hardly hurt each other here: this shows no parting"
+    assert may_meet_again(bench) == 75
+    assert met.other.end() == 0, met.other.errors
+    assert any("profile other learns nothing from this run" in one for one in met.other.warnings)
+
+
+def test_a_promise_that_is_kept(bench: Bench) -> None:
+    """Jobs that are at work for 40 % of the time lose what was promised: it is learned, not told.
+
+    They may meet again.
+    """
+    job = fixed(bench, "memory", JOB_S, PAUSE_S)
+    other = fixed(bench, "compute", JOB_S, PAUSE_S)
+    path = write_profile(bench, "job", job.busy_percentage, job.alone_s, "measured by this test")
+    write_profile(
+        bench, "other", other.busy_percentage, TIMES * other.alone_s, "measured by this test"
+    )
+    met = meet(bench, job, other, path)
+    assert [line for line in met.told if "beside other" in line] == []
+    percentage = met.learned["shared_gpu"]["slowdown_percentage"]["other"]
+    assert percentage / 100 <= 1 / met.pace - 1 + BROKEN_PROMISE
+    assert percentage / 100 == pytest.approx(max(0.0, met.slowdown), abs=0.1)
+    assert may_meet_again(bench) == 0
+    assert met.other.end() == 0, met.other.errors
