@@ -8,7 +8,6 @@ from gpulaunch.errors import FailedError
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table, release
@@ -19,6 +18,7 @@ from gpulaunch.typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from gpulaunch.containers.docker.sdk import DeviceRequest, DockerClient
     from gpulaunch.launch.group_companion import GroupCompanion
+    from gpulaunch.launch.this_process import ThisProcess
 
 
 class HeldLease:

@@ -314,6 +314,7 @@ def _gpus_of(launch: Launch, acquired: Acquired[Keeper]) -> str:
 
 
 def refusal(launch: Launch, outcome: Wait | Refuse, given: Mapping[str, Given]) -> GpulaunchError:
+    """Return the error of a launch that was not granted its GPUs, with a hint what to do."""
     if isinstance(outcome, Refuse):
         return UsageError(outcome.reason)
     where = f" --topology {given['topology'].text}" if "topology" in given else ""

@@ -49,6 +49,8 @@ _OPTIONS = (
     Option(("--json",), "json", None, "print a JSON document"),
 )
 
+_DAY_S = 86400.0
+
 _ABOUT = """\
 Hold GPUs, and print the variables that tell a shell and all that it starts which ones: a launch
 inside takes its GPUs from these, and other programs use them by CUDA_VISIBLE_DEVICES.
@@ -59,7 +61,10 @@ has a session of its own: let its last step run 'gpulaunch free'."""
 
 def main(arguments: Sequence[str]) -> int:
     """Start the keeper of a reservation, and print what a shell needs to use it."""
-    line = read_line(arguments, _OPTIONS)
+    try:
+        line = read_line(arguments, _OPTIONS)
+    except UsageError as problem:
+        raise UsageError(problem.message, "see 'gpulaunch reserve --help'") from None
     given = line.given
     if "help" in given:
         _print_help()
@@ -136,17 +141,17 @@ def _reserve(given: Mapping[str, Given], leader: Process | None, parent: socket.
     held: Any = acquire(launch, table, callbacks, lambda *_: ThisProcess())
     if not isinstance(held, Acquired):
         raise refusal(launch, held, given)
-    status = 0
     stand_apart(held.record.fd, parent.fileno())
     outlive_parent()
     reporter.granted(held)
+    os.chdir("/")
     with suppress(OSError):
         parent.sendall(_told(launch, held, leader) + b"\n")
         if parent.recv(1):
             parent.close()
-            status = sleep_until_its_end(leader, held.lease.clock_s + (launch.time_limit_s or 0))
+            sleep_until_its_end(leader, held.lease.clock_s + (launch.time_limit_s or 0))
     release(table, held.record, held.lease)
-    reporter.ended(status)
+    reporter.ended(0)  # each of its ends is as it should be
     os._exit(0)
 
 
@@ -189,9 +194,8 @@ def _told(launch: Launch, held: Any, leader: Process | None) -> bytes:  # noqa: 
         "until": iso(until_s),
         "env": variables,
     }
-    clock = time.strftime(
-        "%H:%M" if lease.time_limit_s < 86400 else "%Y-%m-%d %H:%M", time.localtime(until_s)
-    )
+    form = "%H:%M" if lease.time_limit_s < _DAY_S else "%Y-%m-%d %H:%M"
+    clock = time.strftime(form, time.localtime(until_s))
     ends = f"'gpulaunch free {shlex.quote(launch.name or lease.id)}'"
     ends += " or the end of this session frees them earlier" if leader else " frees them earlier"
     names = held.grant.problem.format_ranks(held.grant.gpus)
