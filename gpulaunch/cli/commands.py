@@ -52,7 +52,7 @@ _ROWS = (
         "reserve",
         "",
         "hold GPUs for a shell, a notebook, the steps of a CI job",
-        example='eval "$(gpulaunch reserve -n 2 --for 2h)"',
+        example="gpulaunch reserve -n 2 --for 2h",
     ),
     Command("logs", "NAME", "the output of a detached job", example="gpulaunch logs -f exp7"),
     Command("attach", "NAME", "go to the terminal of a detached job"),

@@ -97,7 +97,8 @@ def _print_help() -> None:
     from gpulaunch.cli.help import add_option, policy_words
 
     usage = "gpulaunch reserve --for TIME [OPTIONS]"
-    parser = Parser("gpulaunch reserve", _ABOUT, usage, add_help=False)
+    example = 'example: eval "$(gpulaunch reserve -n 2 --for 2h)"'
+    parser = Parser("gpulaunch reserve", _ABOUT, usage, add_help=False, epilog=example)
     words = policy_words()
     for option in _OPTIONS:
         add_option(parser, option, words)

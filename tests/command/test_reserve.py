@@ -81,9 +81,8 @@ def leases(launcher: Launcher) -> list[dict]:
 def past(launcher: Launcher) -> list[dict]:
     """Return the lines of the history."""
     directory = Path(launcher.environment["HOME"]) / ".local/state/gpulaunch/history"
-    return [
-        json.loads(row) for path in directory.iterdir() for row in path.read_text().split("\n")[:-1]
-    ]
+    rows = [row for path in directory.iterdir() for row in path.read_text().splitlines()]
+    return [json.loads(row) for row in rows]
 
 
 def test_a_shell_takes_what_is_printed(launcher: Launcher, shell: Shell) -> None:
@@ -198,7 +197,7 @@ def test_busy_gpus_are_waited_for_on_request(launcher: Launcher) -> None:
 
 @pytest.mark.parametrize("kill_group", [True, False], ids=["Ctrl-C", "TERM"])
 def test_who_gives_up_waiting_leaves_the_queue(launcher: Launcher, *, kill_group: bool) -> None:
-    """Ctrl-C, and a signal to the command line alone, end the waiting; nothing is reserved later."""
+    """Ctrl-C, and a signal to the command line alone, end the waiting for good."""
     with held(launcher, *DGX, "-n", "8"):
         waiting = launcher.start(*KEEP, "--wait", start_new_session=True)
         assert "waiting as number 1 in the queue" in waiting.stderr.readline()
@@ -249,7 +248,7 @@ def test_mistakes(launcher: Launcher) -> None:
         (): complaint("--for is missing", "gpulaunch reserve -n 2 --for 2h"),
         ("2h",): complaint("'gpulaunch reserve' runs no command, but '2h' is given"),
         ("--dry-run",): complaint("unknown option --dry-run", see),
-        ("--share",): complaint("unknown option --share", see),
+        ("--share",): complaint("unknown option --share: did you mean --set?", see),
     }.items():
         done = launcher.run("reserve", *DGX, *arguments)
         assert (done.returncode, done.stderr) == (2, error)
