@@ -52,11 +52,14 @@ _OPTIONS = (
 _DAY_S = 86400.0
 
 _ABOUT = """\
-Hold GPUs, and print the variables that tell a shell and all that it starts which ones: a launch
-inside takes its GPUs from these, and other programs use them by CUDA_VISIBLE_DEVICES.
-They are free again after the time of --for, by 'gpulaunch free ID|NAME', or at the end of the
-session that this is typed in; not then with --keep, and where CI=true, since each step of a CI job
-has a session of its own: let its last step run 'gpulaunch free'."""
+Hold GPUs, and print the variables that tell a shell which ones:
+  eval "$(gpulaunch reserve -n 2 --for 2h)"
+A launch inside takes its GPUs from these, and other programs see no others.
+
+They are free again after the time of --for, by 'gpulaunch free ID|NAME', or
+with the session that this is typed in. The latter not with --keep, nor where
+CI=true, since each step of a CI job has a shell of its own: let its last one
+run 'gpulaunch free "$GPULAUNCH_LEASE"'."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -97,8 +100,7 @@ def _print_help() -> None:
     from gpulaunch.cli.help import add_option, policy_words
 
     usage = "gpulaunch reserve --for TIME [OPTIONS]"
-    example = 'example: eval "$(gpulaunch reserve -n 2 --for 2h)"'
-    parser = Parser("gpulaunch reserve", _ABOUT, usage, add_help=False, epilog=example)
+    parser = Parser("gpulaunch reserve", _ABOUT, usage, add_help=False)
     words = policy_words()
     for option in _OPTIONS:
         add_option(parser, option, words)
