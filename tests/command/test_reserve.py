@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from conftest import DGX, Launcher, complaint, ending_in_time, held, until, wait_for_end
+from conftest import DGX, SHOW, Launcher, complaint, ending_in_time, held, until, wait_for_end
+from fake_nvml import FakeNvml
+
+pytest_plugins = ("fake_nvml",)
 
 RESERVE = ("reserve", *DGX, "-n", "2", "--for", "1h")
 KEEP = (*RESERVE, "--keep")
@@ -246,6 +249,20 @@ def test_the_keeper_is_small_and_sleeps(launcher: Launcher) -> None:
     launcher.run("status", *DGX)
     assert field("voluntary_ctxt_switches") == woken
     assert field("VmRSS") < 40 << 10  # kB; measured: docs/decisions/reserve.md
+
+
+def test_gpus_of_a_driver(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
+    """GPUs that NVML tells of are reserved and freed like described ones, and named so."""
+    document = json.loads(launcher.run("reserve", "--for", "1h", "--keep", "-qn2", "--json").stdout)
+    assert document["uuids"] == dgx1_v100.uuids(*document["gpus"]).split(",")
+    others = launcher.run("-n", "7", "--", "true")
+    assert others.returncode == 75
+    inside = launcher.environment | document["env"]
+    shown = launcher.run("-n", "2", *SHOW, env=inside)
+    assert shown.stdout == f"{document['env']['CUDA_VISIBLE_DEVICES']}\n"
+    freed = launcher.run("free", document["lease"])
+    assert freed.returncode == 0
+    assert launcher.run("-n", "8", "--", "true").returncode == 0
 
 
 def test_mistakes(launcher: Launcher) -> None:
