@@ -12,7 +12,7 @@ from gpulaunch.batch.results_file import Result, ResultsFile, result_document
 from gpulaunch.batch.run import BatchOutcome, Counts, Listener, Ways
 from gpulaunch.batch.tasks import Task, read_tasks
 from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
-from gpulaunch.cli.options import OPTIONS
+from gpulaunch.cli.options import launch_options
 from gpulaunch.cli.output import print_json, say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.files.duration import format_duration
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 _MOST_NAMED = 5
 _SOME_FAILED = 1
 _OF_ALL_JOBS = [
-    option for option in OPTIONS if option.name in (*SETTINGS_OF_A_JOB, "notify", "wait_timeout")
+    option
+    for option in launch_options()
+    if option.name in (*SETTINGS_OF_A_JOB, "notify", "wait_timeout")
 ]
 """Options of a launch that a batch may have, for those of its jobs that do not say otherwise."""
 
@@ -179,7 +181,7 @@ def _words(settings: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
     words: list[str] = []
     variables: dict[str, str] = {}
     for name, text in settings.items():
-        options = [option for option in OPTIONS if option.name == name]
+        options = [option for option in launch_options() if option.name == name]
         valued = next((option for option in options if option.metavar is not None), None)
         switch = next(
             (option for option in options if option.metavar is None and option.sets == text), None

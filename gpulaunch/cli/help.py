@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from gpulaunch.cli.arguments import Parser
 from gpulaunch.cli.commands import COMMANDS
-from gpulaunch.cli.options import OPTIONS, Option
+from gpulaunch.cli.options import Option, launch_options
 from gpulaunch.cli.output import prepare_stdout
 from gpulaunch.errors import UsageError, quoted
 
@@ -126,9 +126,9 @@ def print_launch_help() -> None:
     usage = "\n".join(_USAGE.splitlines()[:2])
     parser = Parser("gpulaunch", _ABOUT, usage, add_help=False, epilog=_EPILOG)
     words = policy_words()
-    for title, names in _groups(_OPTIONS, [option.name for option in OPTIONS]).items():
+    for title, names in _groups(_OPTIONS, [option.name for option in launch_options()]).items():
         group = parser.add_argument_group(title)
-        for option in (option for option in OPTIONS if option.name in names):
+        for option in (option for option in launch_options() if option.name in names):
             add_option(group, option, words)
     parser.print_help()
 
@@ -146,7 +146,7 @@ def _print_settings() -> None:
 
 def _by_name(names: Iterable[str]) -> list[Option]:
     """Return the first option of each name."""
-    return [next(option for option in OPTIONS if option.name == name) for name in names]
+    return [next(option for option in launch_options() if option.name == name) for name in names]
 
 
 def _groups(table: dict[str, str], known: Iterable[str]) -> dict[str, list[str]]:

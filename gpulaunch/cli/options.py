@@ -11,6 +11,10 @@ from collections.abc import Iterable, Sequence
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.given import Given
 from gpulaunch.records import Record
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    Row = tuple[tuple[str, ...], str, str | None, str] | tuple[tuple[str, ...], str, None, str, str]
 
 
 class Option(Record):
@@ -22,8 +26,6 @@ class Option(Record):
         metavar: name of its value in the help; None if it takes none.
         help: text for `help launch`; it may contain the words of help.policy_words() in braces.
         sets: value that it stands for if it takes none.
-        attaches: whether it may have a value nevertheless, attached by =.
-        repeats: whether every value counts if it is given several times; otherwise only the last.
     """
 
     flags: tuple[str, ...]
@@ -31,248 +33,255 @@ class Option(Record):
     metavar: str | None
     help: str
     sets: str = "true"
-    attaches: bool = False
-    repeats: bool = False
+
+    @property
+    def attaches(self) -> bool:
+        """Whether it may have a value nevertheless, attached by =."""
+        return "--share" in self.flags
+
+    @property
+    def repeats(self) -> bool:
+        """Whether every value counts if it is given several times; otherwise only the last."""
+        return self.name in ("set", "after")
 
 
-OPTIONS = (
-    Option(
+ROWS: tuple["Row", ...] = (
+    (
         ("-p", "--profile"),
         "profile",
         "NAME|FILE",
         "what is known about the job (see 'gpulaunch profiles')",
     ),
-    Option(
+    (
         ("--set",),
         "set",
         "KEY=VALUE",
         "instead of what the profile says, such as memory=12GiB",
-        repeats=True,
     ),
-    Option(
+    (
         ("-n", "--gpus"),
         "gpus",
         "N|2-4|all",
         "how many GPUs (default: what the profile says, else 1); 2-4: as many as are free",
     ),
-    Option(
+    (
         ("--policy",),
         "policy",
         "NAME",
         "how to choose: {policies}",
     ),
-    Option(
+    (
         ("--pattern",),
         "pattern",
         "NAME|FILE",
         "who talks to whom: all-to-all (default), ring, chain, ... or a graph",
     ),
-    Option(
+    (
         ("--sensitive",),
         "bandwidth_sensitive",
         None,
         "faster links make the job faster (default if n > 1)",
     ),
-    Option(("--insensitive",), "bandwidth_sensitive", None, "they do not", "false"),
-    Option(
+    (("--insensitive",), "bandwidth_sensitive", None, "they do not", "false"),
+    (
         ("--bandwidth-model",),
         "bandwidth_model",
         "NAME",
         "how fast a set of GPUs is: cut (default), mapa, measured",
     ),
-    Option(
+    (
         ("--memory",),
         "memory",
         "SIZE",
         "least memory of each GPU, such as 16GiB; of a job that shares, all it may use",
     ),
-    Option(
+    (
         ("--gpu-model",),
         "gpu_model",
         "TEXT",
         "only GPUs of this product name, in part, or MIG profile",
     ),
-    Option(("--only",), "only", "GPU,...", "choose among these GPUs: 0,4-6, 0:1 (MIG), UUIDs"),
-    Option(("--exclude",), "exclude", "GPU,...", "do not choose these"),
-    Option(("--require",), "require", "GPU,...", "these must be among the chosen ones"),
-    Option(("--nvlink",), "nvlink", None, "only GPUs that NVLink joins"),
-    Option(
+    (("--only",), "only", "GPU,...", "choose among these GPUs: 0,4-6, 0:1 (MIG), UUIDs"),
+    (("--exclude",), "exclude", "GPU,...", "do not choose these"),
+    (("--require",), "require", "GPU,...", "these must be among the chosen ones"),
+    (("--nvlink",), "nvlink", None, "only GPUs that NVLink joins"),
+    (
         ("--min-bandwidth",),
         "min_bandwidth",
         "GB/S",
         "only GPUs with this effective bandwidth or more",
     ),
-    Option(("--numa",), "numa", "strict|any", "strict: only GPUs of one NUMA node"),
-    Option(
+    (("--numa",), "numa", "strict|any", "strict: only GPUs of one NUMA node"),
+    (
         ("--apart-from",),
         "apart_from",
         "JOB,...",
         "keep off the sockets of jobs with this name or profile",
     ),
-    Option(
+    (
         ("--host-bandwidth",),
         "host_bandwidth",
         "GB/S",
         "what each GPU's process moves in its socket's memory",
     ),
-    Option(
+    (
         ("--single-node",),
         "single_node",
         None,
         "only GPUs of one machine, of a topology that has several",
     ),
-    Option(("--one-per-node",), "one_per_node", None, "each GPU in a machine of its own"),
-    Option(
+    (("--one-per-node",), "one_per_node", None, "each GPU in a machine of its own"),
+    (
         ("--min-utility",),
         "min_utility",
         "0..1",
         "under this utility, policy {waiting_policies} waits",
     ),
-    Option(
+    (
         ("--utility-weights",),
         "utility_weights",
         "C,I,F",
         "of communication, interference, fragmentation (1,1,1)",
     ),
-    Option(
+    (
         ("--share",),
         "share",
         None,
-        "share GPUs with other jobs of yours through CUDA MPS, if that hurts nobody; =1/2 or "
-        "=50%%: with this part of a GPU's SMs and memory",
-        attaches=True,
+        (
+            "share GPUs with other jobs of yours through CUDA MPS, if that hurts nobody; =1/2 or "
+            "=50%%: with this part of a GPU's SMs and memory"
+        ),
     ),
-    Option(
-        ("--guest",), "guest", None, "share, at a lower priority than the other jobs on the GPU"
-    ),
-    Option(("--exclusive",), "share", None, "GPUs of its own (default)", "false"),
-    Option(
+    (("--guest",), "guest", None, "share, at a lower priority than the other jobs on the GPU"),
+    (("--exclusive",), "share", None, "GPUs of its own (default)", "false"),
+    (
         ("--sm",),
         "sm",
         "PERCENT",
         "average SM utilization, for jobs that share and have no profile",
     ),
-    Option(
+    (
         ("--memory-bandwidth",),
         "memory_bandwidth",
         "PERCENT",
         "average memory-bandwidth utilization, likewise",
     ),
-    Option(
+    (
         ("--sm-percentage",),
         "sm_percentage",
         "PERCENT",
         "SMs that it is to have when it shares: 1 to 100",
     ),
-    Option(
+    (
         ("--share-with",),
         "share_with",
         "PROFILE,...",
         "leave room for these, which are still to come",
     ),
-    Option(
+    (
         ("--objective",),
         "objective",
         "NAME",
         "what sharing is for: throughput (default), energy, product",
     ),
-    Option(
+    (
         ("-d", "--detach"),
         "detach",
         None,
         "print the job's name and leave it running, also after logout; it waits for its GPUs",
     ),
-    Option(
+    (
         ("--terminal",),
         "terminal",
         None,
         "with -d: give the job a terminal to attach to (needs dtach)",
     ),
-    Option(("--no-terminal",), "terminal", None, "do not (default)", "false"),
-    Option(("--wait",), "wait", None, "queue for GPUs that are busy: first in, first out"),
-    Option(("--no-wait",), "wait", None, "do not (default): exit with 75", "false"),
-    Option(
+    (("--no-terminal",), "terminal", None, "do not (default)", "false"),
+    (("--wait",), "wait", None, "queue for GPUs that are busy: first in, first out"),
+    (("--no-wait",), "wait", None, "do not (default): exit with 75", "false"),
+    (
         ("--wait-timeout",),
         "wait_timeout",
         "TIME",
         "queue for so long at most, such as 90s, 10m, 1h30m",
     ),
-    Option(
+    (
         ("--queue",),
         "queue",
         "backfill|fifo",
         "pass others that this does not delay (default), or keep the order",
     ),
-    Option(
+    (
         ("--after",),
         "after",
         "NAME,...",
         "wait until launches of yours have ended with 0 (NAME:any: however they end), then queue",
-        repeats=True,
     ),
-    Option(("--time-limit",), "time_limit", "TIME", "end the job if it runs longer"),
-    Option(
+    (("--time-limit",), "time_limit", "TIME", "end the job if it runs longer"),
+    (
         ("--leftovers",),
         "leftovers",
         "WHAT",
         "keep the lease for what the job leaves running (default), or end that",
     ),
-    Option(("--bind-cpu",), "bind_cpu", None, "run on the CPUs next to the GPUs (default)"),
-    Option(("--no-bind-cpu",), "bind_cpu", None, "leave the CPUs alone", "false"),
-    Option(
+    (("--bind-cpu",), "bind_cpu", None, "run on the CPUs next to the GPUs (default)"),
+    (("--no-bind-cpu",), "bind_cpu", None, "leave the CPUs alone", "false"),
+    (
         ("--visible",),
         "visible",
         "WHAT",
         "of a step with a launch for each rank: all GPUs, the own first (default), own, or ranks",
     ),
-    Option(
-        ("--rank-map",), "rank_map", "FILE", "take this rank's core and GPU from a map of all ranks"
-    ),
-    Option(
+    (("--rank-map",), "rank_map", "FILE", "take this rank's core and GPU from a map of all ranks"),
+    (
         ("--ignore-engine",),
         "ignore_engine",
         None,
         "go past what Slurm or another cluster engine granted",
     ),
-    Option(("--uuid",), "uuid", None, "write UUIDs into CUDA_VISIBLE_DEVICES"),
-    Option(
+    (("--uuid",), "uuid", None, "write UUIDs into CUDA_VISIBLE_DEVICES"),
+    (
         ("--topology",),
         "topology",
         "NAME|FILE",
         "a described machine instead of this one, such as dgx1-v100",
     ),
-    Option(("--name",), "name", "TEXT", "what 'gpulaunch status' calls the job"),
-    Option(("--dry-run",), "dry_run", None, "say what would be decided, and take nothing"),
-    Option(("--when",), "when", None, "say when the job would probably start, and take nothing"),
-    Option(("--explain",), "explain", None, "show the best candidates, and why the winner won"),
-    Option(("--json",), "json", None, "with --dry-run: print a JSON document"),
-    Option(
+    (("--name",), "name", "TEXT", "what 'gpulaunch status' calls the job"),
+    (("--dry-run",), "dry_run", None, "say what would be decided, and take nothing"),
+    (("--when",), "when", None, "say when the job would probably start, and take nothing"),
+    (("--explain",), "explain", None, "show the best candidates, and why the winner won"),
+    (("--json",), "json", None, "with --dry-run: print a JSON document"),
+    (
         ("--notify",),
         "notify",
         "COMMAND",
         "run this by sh when the job starts, ends or fails (GPULAUNCH_EVENT says which)",
     ),
-    Option(
+    (
         ("--record",),
         "record",
         None,
         "measure what the job uses, and add it to its profile (-p or --name)",
     ),
-    Option(("--no-record",), "record", None, "do not (default)", "false"),
-    Option(
-        ("--record-to",), "record_to", "FILE", "measure what the job uses, and write that as JSON"
-    ),
-    Option(
+    (("--no-record",), "record", None, "do not (default)", "false"),
+    (("--record-to",), "record_to", "FILE", "measure what the job uses, and write that as JSON"),
+    (
         ("--json-status-fd",),
         "json_status_fd",
         "FD",
         "tell there in lines of JSON when the job starts and ends",
     ),
-    Option(("-q", "--quiet"), "quiet", None, "no warnings, and no word on waiting"),
-    Option(("-v", "--verbose"), "verbose", None, "say which GPUs the job got"),
-    Option(("-h", "--help"), "help", None, "print the usage and exit"),
-    Option(("-V", "--version"), "version", None, "print the version and exit"),
+    (("-q", "--quiet"), "quiet", None, "no warnings, and no word on waiting"),
+    (("-v", "--verbose"), "verbose", None, "say which GPUs the job got"),
+    (("-h", "--help"), "help", None, "print the usage and exit"),
+    (("-V", "--version"), "version", None, "print the version and exit"),
 )
+"""The options of a launch: the fields of Option, since records would cost each launch 2 %."""
+
+
+def launch_options() -> list[Option]:
+    """Return the options of a launch."""
+    return [Option(*row) for row in ROWS]
 
 
 class Line(Record):
@@ -288,7 +297,7 @@ class Line(Record):
     word_at: int | None
 
 
-def read_line(arguments: Sequence[str], options: Sequence[Option] = OPTIONS) -> Line:
+def read_line(arguments: Sequence[str], rows: Iterable["Row"] = ROWS) -> Line:
     """Read options up to the first word: --name value, --name=value, -n3, -n 3 and -qn3.
 
     Options are never abbreviated.
@@ -296,7 +305,7 @@ def read_line(arguments: Sequence[str], options: Sequence[Option] = OPTIONS) -> 
     Raises:
         UsageError: an option is unknown, lacks its value, or has one that it does not take.
     """
-    by_flag = {flag: option for option in options for flag in option.flags}
+    by_flag = {flag: row for row in rows for flag in row[0]}
     given: dict[str, Given] = {}
     rest = iter(enumerate(arguments))
     for at, argument in rest:
@@ -308,9 +317,9 @@ def read_line(arguments: Sequence[str], options: Sequence[Option] = OPTIONS) -> 
         else:
             pairs = _split_letters(argument, by_flag)
         for flag, attached in pairs:
-            option = by_flag.get(flag)
-            if option is None:
+            if flag not in by_flag:
                 raise _unknown_option(flag, by_flag)
+            option = Option(*by_flag[flag])
             if option.metavar is None:
                 if attached is not None and not option.attaches:
                     raise UsageError(f"{flag} takes no value, but {quoted(attached)} is given")
@@ -331,12 +340,12 @@ def _unknown_option(flag: str, known: Iterable[str]) -> UsageError:
     return UsageError(f"unknown option {printable(flag)}{meant}", "see 'gpulaunch help launch'")
 
 
-def _split_letters(argument: str, by_flag: dict[str, Option]) -> list[tuple[str, str | None]]:
+def _split_letters(argument: str, by_flag: dict[str, "Row"]) -> list[tuple[str, str | None]]:
     """Split short options in one argument; the first with a value takes the rest of it."""
     pairs: list[tuple[str, str | None]] = []
     for i, letter in enumerate(argument[1:], 2):
         flag = f"-{letter}"
-        if flag in by_flag and by_flag[flag].metavar is not None:
+        if flag in by_flag and Option(*by_flag[flag]).metavar is not None:
             return [*pairs, (flag, argument[i:] or None)]
         pairs.append((flag, None))
     return pairs

@@ -8,7 +8,7 @@ from functools import partial
 
 from gpulaunch.cli import profile_reading
 from gpulaunch.cli.launch import tell_of
-from gpulaunch.cli.options import OPTIONS, Option, read_line
+from gpulaunch.cli.options import ROWS, Option, launch_options, read_line
 from gpulaunch.cli.output import prepare_stdout, say
 from gpulaunch.containers.engines import engine_of_program, runs_containers
 from gpulaunch.errors import UsageError, printable, quoted
@@ -23,70 +23,73 @@ from gpulaunch.measure.update_profile import check_own, keep
 from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.profiles.profile import is_askable
 from gpulaunch.profiles.profile_file import own_profile_file
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpulaunch.cli.options import Row
 
 SLICE_S = 30.0
 MOST_RUNS = 100
 
-PROFILE_OPTIONS = (
-    Option(
+_ROWS: "tuple[Row, ...]" = (
+    (
         ("-o", "--output"),
         "output",
         "FILE",
         "write or change this profile (default: your own of that --name)",
     ),
-    Option(
+    (
         ("--name",),
         "name",
         "TEXT",
         "what the profile and the job are called (default: that of FILE)",
     ),
-    Option(
+    (
         ("--runs",),
         "runs",
         "N",
         "run the job so often; says how runs differ, and their 95th percentiles",
     ),
-    Option(
+    (
         ("--sensitivity",),
         "sensitivity",
         None,
         "run it on the best and on the worst GPUs: do its links matter?",
     ),
-    Option(
+    (
         ("--sweep",),
         "sweep",
         "PERCENT,...",
         "run it with these shares of the SMs under MPS: how many it needs",
     ),
-    Option(
+    (
         ("--pair",),
         "pair",
         "OTHER|synthetic",
         "run it beside another profile's job: how much slower it gets",
     ),
-    Option(
+    (
         ("--iterations-from",),
         "iterations_from",
         "REGEX",
         "what it prints of its progress: one group, a number",
     ),
-    Option(
+    (
         ("--slice",),
         "slice",
         "TIME",
         "with --iterations-from: so much of each run is enough (default 30s)",
     ),
-    Option(
-        ("--scan",), "scan", "PATH", "read its source, a file or a folder, for who talks to whom"
-    ),
-    Option(
+    (("--scan",), "scan", "PATH", "read its source, a file or a folder, for who talks to whom"),
+    (
         ("--scan-nccl-log",),
         "scan_nccl_log",
         "FILE",
         "read the log of NCCL_DEBUG=INFO, best with NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH",
     ),
-    Option(("--import-ncu",), "import_ncu", "FILE", "read counters from Nsight Compute's CSV"),
+    (("--import-ncu",), "import_ncu", "FILE", "read counters from Nsight Compute's CSV"),
 )
+PROFILE_OPTIONS = [Option(*row) for row in _ROWS]
 _MODES = ("sensitivity", "sweep", "pair", "scan", "scan_nccl_log", "import_ncu")
 _READING = ("scan", "scan_nccl_log", "import_ncu")
 _MEASURING = (*_MODES, "runs", "iterations_from", "slice")
@@ -101,8 +104,8 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         arguments: arguments before the --.
         command: argv of the job; None if there is no --.
     """
-    launches = (option for option in OPTIONS if option.name not in _NOT_HERE)
-    line = read_line(arguments, (*PROFILE_OPTIONS, *launches))
+    launches = (row for row in ROWS if row[1] not in _NOT_HERE)
+    line = read_line(arguments, (*_ROWS, *launches))
     given, at = line.given, line.word_at
     if "help" in given:
         prepare_stdout()
@@ -218,7 +221,9 @@ def _launch_options(given: Mapping[str, Given]) -> Iterator[str]:
     """Yield the options that `profile` does not define, for the launch; the last duplicate wins."""
     ours = {option.name for option in PROFILE_OPTIONS} - {"name"}
     takes = {
-        flag: option.metavar for option in (*OPTIONS, *PROFILE_OPTIONS) for flag in option.flags
+        flag: option.metavar
+        for option in (*launch_options(), *PROFILE_OPTIONS)
+        for flag in option.flags
     }
     for key, value in given.items():
         if key not in ours:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from gpulaunch.cli.launch import Reporter, refusal, tell_of
-from gpulaunch.cli.options import OPTIONS, Option, read_line
+from gpulaunch.cli.options import ROWS, Option, read_line
 from gpulaunch.cli.output import flush_stdout, print_json, say
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.acquire import Acquired, acquire
@@ -42,11 +42,11 @@ _NAMES = (
 )
 """Options of a launch that a reservation has, too."""
 
-_OPTIONS = (
-    Option(("--for",), "for", "TIME", "how long, such as 90s, 10m, 1h30m; needed"),
-    Option(("--keep",), "keep", None, "hold them after logout, too, as where CI=true"),
-    *(option for option in OPTIONS if option.name in _NAMES),
-    Option(("--json",), "json", None, "print a JSON document"),
+_ROWS = (
+    (("--for",), "for", "TIME", "how long, such as 90s, 10m, 1h30m; needed"),
+    (("--keep",), "keep", None, "hold them after logout, too, as where CI=true"),
+    *(row for row in ROWS if row[1] in _NAMES),
+    (("--json",), "json", None, "print a JSON document"),
 )
 
 _DAY_S = 86400.0
@@ -65,7 +65,7 @@ run 'gpulaunch free "$GPULAUNCH_LEASE"'."""
 def main(arguments: Sequence[str]) -> int:
     """Start the keeper of a reservation, and print what a shell needs to use it."""
     try:
-        line = read_line(arguments, _OPTIONS)
+        line = read_line(arguments, _ROWS)
     except UsageError as problem:
         raise UsageError(problem.message, "see 'gpulaunch reserve --help'") from None
     given = line.given
@@ -102,8 +102,8 @@ def _print_help() -> None:
     usage = "gpulaunch reserve --for TIME [OPTIONS]"
     parser = Parser("gpulaunch reserve", _ABOUT, usage, add_help=False)
     words = policy_words()
-    for option in _OPTIONS:
-        add_option(parser, option, words)
+    for row in _ROWS:
+        add_option(parser, Option(*row), words)
     parser.print_help()
 
 

@@ -8,10 +8,10 @@ from functools import partial
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import flush_stdout, print_json, say, warn
-from gpulaunch.decide.placement.expected import DEFAULT_SIZES
 from gpulaunch.errors import UsageError
 from gpulaunch.files.write import document_text, write_text
 from gpulaunch.launch.placement_tables import make_tables
+from gpulaunch.launch.request_from_settings import read_job_sizes
 from gpulaunch.launch.surroundings import shown_machine, shown_settings
 from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.topology import Topology
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
         _print_topology(topology)
         if topology.digest is None:  # this machine
             flush_stdout()
-            sizes = shown_settings(None).get("job_sizes").value or DEFAULT_SIZES
+            sizes = read_job_sizes(shown_settings(None), topology)
             make_tables(topology, sizes, partial(say, "info"))
     return 0
 

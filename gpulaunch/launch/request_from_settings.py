@@ -1,7 +1,7 @@
 """The request of a launch, from its settings, its profile and the machine."""
 
 from gpulaunch.decide import request as requests
-from gpulaunch.decide.placement.expected import DEFAULT_SIZES
+from gpulaunch.decide.placement.expected import DEFAULT_SIZES, FROM_HISTORY, JobSizes
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.errors import UsageError
@@ -81,9 +81,19 @@ def request_of(
         profile=profile.name or None,
         name=name,
         assumed=tuple(assumed),
-        job_sizes=settings.get("job_sizes").value or DEFAULT_SIZES,
+        job_sizes=read_job_sizes(settings, topology),
         least_gpus=least if least != count else None,
     )
+
+
+def read_job_sizes(settings: Settings, topology: Topology) -> JobSizes:
+    """Return the sizes of the jobs that a machine gets, for policies that expect them."""
+    sizes: JobSizes = settings.get("job_sizes").value or DEFAULT_SIZES
+    if sizes == FROM_HISTORY:
+        from gpulaunch.launch.job_sizes import job_sizes_of_history  # late: few machines have it
+
+        return job_sizes_of_history(topology)
+    return sizes
 
 
 def _guesses_none(profile: Profile) -> bool:

@@ -101,7 +101,7 @@ def queue_table(
     table = make_table(
         *("waiting", "GPUs", "user", "since", *starts, "ticket", "profile", "command"),
         right=("waiting", "since"),
-        leave=("profile", "since", "ticket"),
+        leave=("profile", "since", *starts, "ticket"),
     )
     short = short_ids(document)
     for ticket in document["queue"]:

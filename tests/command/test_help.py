@@ -7,7 +7,7 @@ import sys
 from conftest import Launcher
 
 from gpulaunch.cli.commands import COMMANDS
-from gpulaunch.cli.options import OPTIONS
+from gpulaunch.cli.options import launch_options
 from gpulaunch.launch.settings import SETTINGS
 
 
@@ -44,7 +44,7 @@ def test_help_of_launches_has_all_options(launcher: Launcher) -> None:
     """`help launch` has every option once, with its text, and `help settings` every setting."""
     lines = launcher.run("help", "launch").stdout.splitlines()
     starts = [line.split()[0].rstrip(",") for line in lines if line.startswith("  -")]
-    assert sorted(starts) == sorted(option.flags[0] for option in OPTIONS)
+    assert sorted(starts) == sorted(option.flags[0] for option in launch_options())
     settings = launcher.run("help", "settings").stdout.splitlines()[1:]
     assert [line.split() for line in settings] == [
         [name, f"GPULAUNCH_{name.upper()}"] for name in SETTINGS

@@ -369,6 +369,27 @@ def test_lookahead_expects_jobs_of_the_sizes_that_come(
     assert f"policy lookahead, job sizes {named}, bandwidth model cut" in shown.replace("\n", " ")
 
 
+def test_lookahead_expects_jobs_of_the_sizes_that_came(launcher: Launcher) -> None:
+    """With job_sizes = "history" they are those of the machine's launches, once there are 50."""
+    launcher.environment |= {"GPULAUNCH_JOB_SIZES": "history"}
+    asked = (*DGX, "-n", "2", "--only", "0,4", "--policy", "lookahead", "--dry-run")
+    history = Path(launcher.environment["HOME"], ".local/state/gpulaunch/history")
+    for size, launches in ((2, 12), (4, 37)):
+        launcher.run(*DGX, "-n", str(size), "--", "true")
+        (file,) = history.iterdir()
+        line = file.read_text().splitlines()[-1]
+        again = [line.replace('"key": "', f'"key": "{number}') for number in range(launches - 1)]
+        file.write_text(file.read_text() + "\n".join([*again, ""]))
+    shown = launcher.run(*asked, "--explain", "--", "x").stdout
+    assert "policy lookahead, job sizes philly, bandwidth model cut" in shown.replace("\n", " ")
+    launcher.run(*DGX, "-n", "8", "--", "true")
+    got = json.loads(launcher.run(*asked, "--json", "--", "x").stdout)
+    want = 2 * (0.24 * 40 + 0.74 * 60 + 0.02 * 0)
+    assert got["scores"]["expected_bandwidth_gb_per_s"] == pytest.approx(want)
+    shown = launcher.run(*asked, "--explain", "--", "x").stdout.replace("\n", " ")
+    assert "policy lookahead, job sizes of the last 50 launches, bandwidth model cut" in shown
+
+
 @pytest.mark.parametrize("sizes", ["x", "2", "2:", "0:1", "2:1,2:3", "2:-1,4:2", "2:0", "2:nan"])
 def test_what_is_no_sizes(launcher: Launcher, sizes: str) -> None:
     """A job_sizes that is none is refused with an example, and takes nothing."""
@@ -378,7 +399,7 @@ def test_what_is_no_sizes(launcher: Launcher, sizes: str) -> None:
     assert ended.stderr == (
         f"gpulaunch: error: GPULAUNCH_JOB_SIZES={sizes}: '{sizes}' is no list of numbers of GPUs "
         "with shares such as 1:70,2:10,4:15,8:5\n"
-        "gpulaunch: hint: or one of philly, helios, pai\n"
+        "gpulaunch: hint: or one of philly, helios, pai, history\n"
     )
 
 

@@ -165,6 +165,18 @@ def test_killed_it_holds_nothing(launcher: Launcher) -> None:
     assert launcher.records() == []
 
 
+def test_a_runner_finds_and_kills_it(launcher: Launcher) -> None:
+    """The keeper has the variables of its CI job, by which a runner ends what that has left."""
+    launcher.environment |= {"RUNNER_TRACKING_ID": "job 7", "CI": "true"}
+    assert launcher.run(*RESERVE, start_new_session=True).returncode == 0
+    (lease,) = leases(launcher)
+    environment = Path(f"/proc/{lease['pid']}/environ").read_bytes().split(b"\0")
+    assert b"RUNNER_TRACKING_ID=job 7" in environment
+    os.kill(lease["pid"], signal.SIGKILL)
+    wait_for_end(lease["pid"])
+    assert leases(launcher) == []
+
+
 def test_its_document(launcher: Launcher) -> None:
     """--json has lease, GPUs, end and variables; a range of GPUs says how many it got."""
     document = reserve(launcher, "-n", "2-4", "--name", "nb")

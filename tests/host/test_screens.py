@@ -4,6 +4,7 @@ To write the page anew: python tests/host/test_screens.py
 """
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -194,7 +195,12 @@ def why_not() -> str:
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_the_page_of_screens() -> None:
     """The page shows what status and top show in terminals of these widths."""
-    assert page() == PAGE.read_text()
+    assert without_predictions(page()) == without_predictions(PAGE.read_text())
+
+
+def without_predictions(text: str) -> str:
+    """Return the page with 0 for the digits of predicted starts, which change by the second."""
+    return re.sub(r"\bin \d.* to \d+ [a-z]+", lambda found: re.sub(r"\d", "0", found[0]), text)
 
 
 if __name__ == "__main__":

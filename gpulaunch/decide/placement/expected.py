@@ -40,17 +40,22 @@ whole GPUs (ATC'23, FGD, Table 1).
 
 DEFAULT_SIZES = JOB_SIZES["philly"]
 
+FROM_HISTORY = JobSizes("history", ())
+"""Stands for the sizes of what ran on the machine, which are read when they are needed."""
+
 _MOST_GPUS = 1024
 
 
 def parse_job_sizes(text: str) -> JobSizes:
-    """Return published job sizes by name, or sizes such as "1:70,2:10,4:15,8:5".
+    """Return published job sizes by name, FROM_HISTORY, or sizes such as "1:70,2:10,4:15,8:5".
 
     Raises:
         UsageError: it is neither.
     """
     if text in JOB_SIZES:
         return JOB_SIZES[text]
+    if text == FROM_HISTORY.name:
+        return FROM_HISTORY
     try:
         parts = [part.split(":") for part in text.split(",")]
         shares = {int(gpus): float(share) for gpus, share in parts}
@@ -62,7 +67,7 @@ def parse_job_sizes(text: str) -> JobSizes:
         pass
     raise UsageError(
         f"{quoted(text)} is no list of numbers of GPUs with shares such as 1:70,2:10,4:15,8:5",
-        f"or one of {', '.join(JOB_SIZES)}",
+        f"or one of {', '.join((*JOB_SIZES, FROM_HISTORY.name))}",
     )
 
 
