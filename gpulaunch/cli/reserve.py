@@ -12,7 +12,7 @@ from contextlib import suppress
 from gpulaunch.cli.launch import Reporter, refusal, tell_of
 from gpulaunch.cli.options import ROWS, Option, read_line
 from gpulaunch.cli.output import flush_stdout, print_json, say
-from gpulaunch.errors import UsageError, quoted
+from gpulaunch.errors import FailedError, UsageError, quoted
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
 from gpulaunch.launch.callbacks import Callbacks
@@ -26,6 +26,7 @@ from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.environment import COUNT_VARIABLE, job_environment
 from gpulaunch.leases.table import release
 from gpulaunch.process.companion import stand_apart
+from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.identity import Process
 from gpulaunch.process.job import exit_like
 from gpulaunch.process.libc import end_with_parent, outlive_parent
@@ -83,8 +84,13 @@ def main(arguments: Sequence[str]) -> int:
         leader = session_leader()
         if leader is None:
             raise UsageError("there is no shell with which it could end", "add --keep")
+    if sys.stdout is None:
+        raise FailedError("stdout is closed, so nobody could know which GPUs are held")
+    # If stdin or stderr is closed, an end of the pair could get its number: move both away.
+    ours, other = (
+        socket.socket(fileno=out_of_the_way(end.detach())) for end in socket.socketpair()
+    )
     # The keeper reads the machine itself, since nothing of NVML survives a fork.
-    ours, other = socket.socketpair()
     with_parent = end_with_parent(os.getpid())
     pid = os.fork()
     if pid == 0:

@@ -238,6 +238,16 @@ def test_what_nobody_reads_is_not_held(launcher: Launcher) -> None:
         done = launcher.run(*KEEP, capture_output=False, stdout=full, stderr=subprocess.DEVNULL)
     assert done.returncode == 125
     until(lambda: launcher.records() == [])
+    reserved = " ".join(KEEP)
+    script = f"gpulaunch {reserved} >&-; echo $?; gpulaunch {reserved} 0>&- 2>&- | grep -c export"
+    done = subprocess.run(
+        ["sh", "-c", script],
+        env=launcher.environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, len(leases(launcher))) == ("125\n4\n", 1)
 
 
 def test_the_keeper_is_small_and_sleeps(launcher: Launcher) -> None:
