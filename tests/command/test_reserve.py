@@ -244,8 +244,8 @@ def test_closed_descriptors(launcher: Launcher) -> None:
     """Without stdout nothing is reserved; without stdin and stderr a refusal is one, unread."""
     line = f"gpulaunch {' '.join(KEEP)}"
     script = f"{line} >&-; echo $?; {line} -n 9 0>&- 2>&-; echo $?"
-    done = subprocess.run(["sh", "-c", script], env=launcher.environment, stdout=subprocess.PIPE)
-    assert (done.stdout, leases(launcher)) == (b"125\n2\n", [])
+    printed = subprocess.check_output(["sh", "-c", script], env=launcher.environment)
+    assert (printed, leases(launcher)) == (b"125\n2\n", [])
 
 
 def test_the_keeper_is_small_and_sleeps(launcher: Launcher) -> None:
