@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 
-from gpulaunch.api.held_lease import HeldLease, ThisProcess
+from gpulaunch.api.held_lease import HeldLease
 from gpulaunch.decide.decision import Wait
 from gpulaunch.errors import UsageError
 from gpulaunch.files.fields import unknown
@@ -18,6 +18,7 @@ from gpulaunch.launch.given import Given
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import SETTINGS, Settings
+from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.process.apart import Attempt
 from gpulaunch.profiles.pattern import graph_pattern

@@ -12,13 +12,13 @@ from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table, release
 from gpulaunch.process.apart import run_apart
-from gpulaunch.process.system import this_process
 from gpulaunch.sharing.mps_directories import inherited_variables
 from gpulaunch.typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from gpulaunch.containers.docker.sdk import DeviceRequest, DockerClient
     from gpulaunch.launch.group_companion import GroupCompanion
+    from gpulaunch.launch.this_process import ThisProcess
 
 
 class HeldLease:
@@ -172,13 +172,3 @@ def _start_companion(held: Acquired["ThisProcess"]) -> "GroupCompanion | None":
     from gpulaunch.launch.group_companion import GroupCompanion  # late: few programs share
 
     return GroupCompanion(held.lease, held.record.fd)
-
-
-class ThisProcess:
-    """The holder of a lease that this process itself holds."""
-
-    def __init__(self) -> None:
-        self.process = this_process()
-
-    def dismiss(self) -> None:
-        """Do nothing: no process was started."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gpulaunch.api.held_lease import HeldLease, ThisProcess
+from gpulaunch.api.held_lease import HeldLease
 from gpulaunch.containers.command import ContainerCommand, read_command
 from gpulaunch.containers.container_launch import ContainerLaunch, started_command
 from gpulaunch.containers.docker import sdk
@@ -14,6 +14,7 @@ from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.choose_way import choose_way
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.catalog import Label

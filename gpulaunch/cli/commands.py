@@ -48,6 +48,12 @@ _ROWS = (
         "end a lease or leave the queue, by id or name, or --mine",
         example="gpulaunch free 4f1c",
     ),
+    Command(
+        "reserve",
+        "",
+        "hold GPUs for a shell, a notebook, the steps of a CI job",
+        example="gpulaunch reserve -n 2 --for 2h",
+    ),
     Command("logs", "NAME", "the output of a detached job", example="gpulaunch logs -f exp7"),
     Command("attach", "NAME", "go to the terminal of a detached job"),
     Command("wait", "NAME", "sleep until jobs have ended, and end as they did"),

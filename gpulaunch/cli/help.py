@@ -115,7 +115,7 @@ def print_help() -> None:
     words = policy_words()
     group = parser.add_argument_group("options that are used most")
     for option in _by_name(_USED_MOST):
-        _add(group, option, words)
+        add_option(group, option, words)
     text = parser.format_help()
     begin = text.index("\noptions that are used most")
     print(f"{text[:begin]}\n{_command_groups()}\n{text[begin:]}", end="")
@@ -129,7 +129,7 @@ def print_launch_help() -> None:
     for title, names in _groups(_OPTIONS, [option.name for option in launch_options()]).items():
         group = parser.add_argument_group(title)
         for option in (option for option in launch_options() if option.name in names):
-            _add(group, option, words)
+            add_option(group, option, words)
     parser.print_help()
 
 
@@ -160,7 +160,7 @@ def _groups(table: dict[str, str], known: Iterable[str]) -> dict[str, list[str]]
     return {title: names for title, names in groups.items() if names}
 
 
-def _add(group: object, option: Option, words: dict[str, str]) -> None:
+def add_option(group: object, option: Option, words: dict[str, str]) -> None:
     """Add an option to a group of argparse's, for its help only."""
     text = option.help.format(**words)
     if option.metavar is None:

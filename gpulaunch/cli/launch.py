@@ -117,7 +117,7 @@ def _run(
         before: the launches that it comes after.
         told: what it was told if it has been detached, or None.
     """
-    listener = _Reporter(given, launch)
+    listener = Reporter(given, launch)
     try:
         if told:
             listener.detached(told)
@@ -144,10 +144,10 @@ def _run(
     if isinstance(outcome, Ended):
         return exit_like(outcome.status)
     _explain_refusal(launch, given)
-    raise _refusal(launch, outcome, given)
+    raise refusal(launch, outcome, given)
 
 
-class _Reporter:
+class Reporter:
     """The reporter of a launch's course on stderr, and to the program that started it.
 
     Args:
@@ -313,7 +313,8 @@ def _gpus_of(launch: Launch, acquired: Acquired[Keeper]) -> str:
     return f"GPUs {gpus} of {launch.machine.topology.name}"
 
 
-def _refusal(launch: Launch, outcome: Wait | Refuse, given: Mapping[str, Given]) -> GpulaunchError:
+def refusal(launch: Launch, outcome: Wait | Refuse, given: Mapping[str, Given]) -> GpulaunchError:
+    """Return the error of a launch that was not granted its GPUs, with a hint what to do."""
     if isinstance(outcome, Refuse):
         return UsageError(outcome.reason)
     where = f" --topology {given['topology'].text}" if "topology" in given else ""

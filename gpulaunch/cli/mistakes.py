@@ -12,6 +12,7 @@ from gpulaunch.files.nearest import nearest
 _MEANT = {
     "status": "jobs list ls nvidia-smi ps queue smi squeue who",
     "free": "cancel del delete end kill release remove rm scancel stop unlock",
+    "reserve": "alloc allocate book hold interactive salloc",
     "run": "exec execute launch sbatch srun start submit",
     "doctor": "check debug diagnose test",
     "help": "commands info man usage",

@@ -15,9 +15,10 @@ from gpulaunch.doctor.containers import (
     ignore_warning,
     is_present,
 )
-from gpulaunch.errors import GpulaunchError
+from gpulaunch.errors import GpulaunchError, printable
+from gpulaunch.files.nearest import nearest
 from gpulaunch.launch.read_sharing import what_can_be_shared
-from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.settings import SETTINGS, Settings
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.drivers import DRIVERS
@@ -53,6 +54,7 @@ def diagnose(topology: str | None) -> list[Finding]:
     findings += _run_check(
         "state directory", lambda warn: _check_state_directory(settings, described, warn)
     )
+    findings += _check_variables()
     if machine and not described:
         findings += _run_check("health", lambda _: _check_health(settings, machine[0]))
     first, *others = all_engines()
@@ -65,6 +67,24 @@ def diagnose(topology: str | None) -> list[Finding]:
         findings += _run_check("cluster engine", lambda _: _check_cluster_engine(machine[0]))
         findings += _run_check("containers", lambda _: check_abandoned(settings, machine[0]))
     return findings
+
+
+_PREFIX = "GPULAUNCH_"
+_NO_SETTINGS = ("STATE_DIR", "PROFILE_DIR", "LEASE", "GPU_COUNT", "BATCH")
+
+
+def _check_variables() -> list[Finding]:
+    """Find variables that look like settings and are not read."""
+    known = [*map(str.upper, SETTINGS), *_NO_SETTINGS]
+    found = []
+    for name in sorted(os.environ):
+        own = name.removeprefix(_PREFIX)
+        if own in (name, *known) or own.startswith("EVENT"):  # what --notify runs has several
+            continue
+        near = " or ".join(_PREFIX + one for one in nearest(own, known))
+        text = f"{printable(name)} is no setting{f': did you mean {near}?' if near else ''}"
+        found.append(Finding("settings", "warning", text))
+    return found
 
 
 def diagnose_health(topology: str | None) -> list[Finding]:

@@ -37,7 +37,10 @@ class Companion:
         read_end, self._word = (out_of_the_way(fd) for fd in os.pipe())
 
         def run() -> None:
-            _stand_apart(read_end, keep)
+            set_process_name(COMPANION)
+            forget_environment()
+            stand_apart(read_end, keep)
+            os.chdir("/")
             act(_read_all(read_end))
 
         try:
@@ -119,17 +122,15 @@ def _read_all(fd: int) -> bytes:
     return b"".join(parts)
 
 
-def _stand_apart(*keep: int) -> None:
+def stand_apart(*keep: int) -> None:
+    """Leave the session and its terminal, and close all descriptors but these."""
     os.setsid()
-    set_process_name(COMPANION)
-    forget_environment()
     # The latest first: the job waits for the end of its pipe, and an inotify instance takes 15 ms.
     for fd in sorted(map(int, os.listdir("/proc/self/fd")), reverse=True):
         if fd not in keep:
             os.closerange(fd, fd + 1)  # no error for what listed them, which is closed by now
     for _ in range(3):  # stdin, stdout and stderr
         os.open(os.devnull, os.O_RDWR)
-    os.chdir("/")
     for number in _INTERRUPTING:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)

@@ -69,6 +69,11 @@ def end_with_parent(parent: int) -> Callable[[], None]:
     return ask
 
 
+def outlive_parent() -> None:
+    """Undo what end_with_parent has asked for."""
+    _checked(_libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0))
+
+
 def inotify() -> int:
     """Return a non-blocking descriptor for file events, closed on exec.
 

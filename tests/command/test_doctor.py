@@ -57,6 +57,15 @@ def test_described_machine_without_docker(launcher: Launcher) -> None:
     }
 
 
+def test_variables_that_nobody_reads(launcher: Launcher) -> None:
+    """A variable that looks like a setting and is none is named, with the one that is nearest."""
+    launcher.environment |= {"GPULAUNCH_WAITS": "1", "GPULAUNCH_EVENT": "x", "GPULAUNCH_WAIT": "1"}
+    found = findings(launcher, *DGX)
+    assert found["settings", "warning"] == (
+        "GPULAUNCH_WAITS is no setting: did you mean GPULAUNCH_WAIT?"
+    )
+
+
 def test_damaged_table(launcher: Launcher) -> None:
     """A state directory that is none is a problem, and doctor goes on."""
     launcher.environment["GPULAUNCH_STATE_DIR"] = "/proc"

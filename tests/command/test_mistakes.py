@@ -36,6 +36,8 @@ MISTAKES = [  # line, what version 0.1.0 of November 2026 said, message, hint
         "unknown command 'kill': did you mean free?",
         DASHES + "gpulaunch -- kill",
     ),
+    ("gpulaunch hold", "as above", "unknown command 'hold': did you mean reserve?", None),
+    ("gpulaunch book", "as above", "unknown command 'book': did you mean reserve?", None),
     ("gpulaunch version", "as above", "unknown command 'version': did you mean --version?", None),
     ("gpulaunch dcotor", "as above", "unknown command 'dcotor': did you mean doctor?", None),
     (

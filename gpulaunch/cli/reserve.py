@@ -1,0 +1,212 @@
+"""`gpulaunch reserve`: hold GPUs for people, or for the steps of a job."""
+
+import json
+import os
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from gpulaunch.cli.launch import Reporter, refusal, tell_of
+from gpulaunch.cli.options import ROWS, Option, read_line
+from gpulaunch.cli.output import flush_stdout, print_json, say
+from gpulaunch.errors import FailedError, UsageError, quoted
+from gpulaunch.launch.acquire import Acquired, acquire
+from gpulaunch.launch.assess import granted_gpus, visible_gpus
+from gpulaunch.launch.callbacks import Callbacks
+from gpulaunch.launch.given import Given
+from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.launch.read_launch import read_launch
+from gpulaunch.launch.reservation import session_leader, sleep_until_its_end
+from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.this_process import ThisProcess
+from gpulaunch.leases.environment import COUNT_VARIABLE, job_environment
+from gpulaunch.leases.table import release
+from gpulaunch.process.companion import stand_apart
+from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.identity import Process
+from gpulaunch.process.job import exit_like
+from gpulaunch.process.libc import end_with_parent, outlive_parent
+from gpulaunch.process.system import is_cancelled_by_kill, iso
+from gpulaunch.records import replace
+from gpulaunch.typing import Any, NoReturn
+
+_NAMES = (
+    *("gpus", "profile", "set", "policy", "pattern", "bandwidth_sensitive", "bandwidth_model"),
+    *("memory", "gpu_model", "only", "exclude", "require", "nvlink", "min_bandwidth", "numa"),
+    *("apart_from", "host_bandwidth", "single_node", "one_per_node", "min_utility"),
+    *("utility_weights", "wait", "wait_timeout", "queue", "ignore_engine", "uuid", "topology"),
+    *("name", "notify", "quiet", "help"),
+)
+"""Options of a launch that a reservation has, too."""
+
+_ROWS = (
+    (("--for",), "for", "TIME", "how long, such as 90s, 10m, 1h30m; needed"),
+    (("--keep",), "keep", None, "hold them after logout, too, as where CI=true"),
+    *(row for row in ROWS if row[1] in _NAMES),
+    (("--json",), "json", None, "print a JSON document"),
+)
+
+_DAY_S = 86400.0
+
+_ABOUT = """\
+Hold GPUs, and print the variables that tell a shell which ones:
+  eval "$(gpulaunch reserve -n 2 --for 2h)"
+A launch inside takes its GPUs from these, and other programs see no others.
+
+They are free again after the time of --for, by 'gpulaunch free ID|NAME', or
+with the session that this is typed in. The latter not with --keep, nor where
+CI=true, since each step of a CI job has a shell of its own: let its last one
+run 'gpulaunch free "$GPULAUNCH_LEASE"'."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Start the keeper of a reservation, and print what a shell needs to use it."""
+    try:
+        line = read_line(arguments, _ROWS)
+    except UsageError as problem:
+        raise UsageError(problem.message, "see 'gpulaunch reserve --help'") from None
+    given = line.given
+    if "help" in given:
+        _print_help()
+        return 0
+    if line.word_at is not None:
+        raise UsageError(
+            f"'gpulaunch reserve' runs no command, but {quoted(arguments[line.word_at])} is given"
+        )
+    if "for" not in given:
+        raise UsageError("--for is missing", "gpulaunch reserve -n 2 --for 2h")
+    leader = None
+    if "keep" not in given and not is_cancelled_by_kill():
+        leader = session_leader()
+        if leader is None:
+            raise UsageError("there is no shell with which it could end", "add --keep")
+    if sys.stdout is None:
+        raise FailedError("stdout is closed, so nobody could know which GPUs are held")
+    # If stdin or stderr is closed, an end of the pair could get its number: move both away.
+    ours, other = (
+        socket.socket(fileno=out_of_the_way(end.detach())) for end in socket.socketpair()
+    )
+    # The keeper reads the machine itself, since nothing of NVML survives a fork.
+    with_parent = end_with_parent(os.getpid())
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        with_parent()
+        _reserve(given, leader, other)
+    other.close()
+    return _pass_on(given, ours, pid)
+
+
+def _print_help() -> None:
+    from gpulaunch.cli.arguments import Parser
+    from gpulaunch.cli.help import add_option, policy_words
+
+    usage = "gpulaunch reserve --for TIME [OPTIONS]"
+    parser = Parser("gpulaunch reserve", _ABOUT, usage, add_help=False)
+    words = policy_words()
+    for row in _ROWS:
+        add_option(parser, Option(*row), words)
+    parser.print_help()
+
+
+def _pass_on(given: Mapping[str, Given], keeper: socket.socket, pid: int) -> int:
+    """Print what the keeper says, and let it go on once that is printed.
+
+    Returns:
+        The exit status: the keeper's if it has no GPUs.
+    """
+    text = b""
+    while part := keeper.recv(1 << 16):
+        text += part
+        if text.endswith(b"\n"):
+            break
+    else:
+        return exit_like(os.waitpid(pid, 0)[1])
+    document, said = json.loads(text)
+    if "json" in given:
+        print_json(document)
+    else:
+        for name, value in document["env"].items():
+            print(f"export {name}={shlex.quote(value)}")
+    flush_stdout()
+    keeper.send(b".")
+    if "quiet" not in given:
+        say("info", said)
+        if sys.stdout.isatty() and "json" not in given:
+            say("hint", 'eval "$(gpulaunch reserve ...)" sets these variables in a shell')
+    return 0
+
+
+def _reserve(given: Mapping[str, Given], leader: Process | None, parent: socket.socket) -> NoReturn:
+    """Take the GPUs and hold them, as the keeper."""
+    launch = _read(given)
+    table = open_table_of(launch, tell_of(given))
+    reporter = Reporter(given, launch)
+    callbacks = Callbacks(tell_of(given), reporter.waiting, reporter.first, reporter.minute)
+    held: Any = acquire(launch, table, callbacks, lambda *_: ThisProcess())
+    if not isinstance(held, Acquired):
+        raise refusal(launch, held, given)
+    stand_apart(held.record.fd, parent.fileno())
+    outlive_parent()
+    reporter.granted(held)
+    os.chdir("/")
+    with suppress(OSError):
+        parent.sendall(_told(launch, held, leader) + b"\n")
+        if parent.recv(1):
+            parent.close()
+            sleep_until_its_end(leader, held.lease.clock_s + (launch.time_limit_s or 0))
+    release(table, held.record, held.lease)
+    reporter.ended(0)  # each of its ends is as it should be
+    os._exit(0)
+
+
+def _read(given: Mapping[str, Given]) -> Launch:
+    """Read a reservation as a launch whose time limit is that of the reservation.
+
+    Raises:
+        UsageError: something asked for does not exist or is impossible.
+    """
+    limit = given["for"]
+    given = {**given, "time_limit": limit, "share": Given("reserve", "false")}
+    name = given["name"].text if "name" in given else None
+    launch = read_launch(
+        Settings(given, os.environ), ["reserve", limit.text], name=name, warn=tell_of(given)
+    )
+    if launch.within and launch.within.share:
+        raise UsageError(f"lease {launch.within.id} is shared: nothing in it can be reserved")
+    # Nobody watches the use of the GPUs, and nothing is measured: the keeper sleeps.
+    return replace(launch, idle_after_s=None, recorded_in=None)
+
+
+def _told(launch: Launch, held: Any, leader: Process | None) -> bytes:  # noqa: ANN401
+    """Return what the keeper tells the command line: the document for --json, and a line."""
+    lease, gpus = held.lease, granted_gpus(launch, held.grant)
+    variables = job_environment(
+        visible_gpus(launch, held.grant),
+        driver=launch.machine.topology.driver,
+        by_uuid=launch.by_uuid,
+        lease_id=lease.id,
+    )
+    if launch.request.least_gpus or COUNT_VARIABLE in os.environ:  # of a job around it
+        variables[COUNT_VARIABLE] = str(len(gpus))
+    until_s = time.time() + (lease.time_limit_s or 0)
+    document = {
+        "lease": lease.id,
+        "name": launch.name,
+        "topology": launch.machine.topology.name,
+        "gpus": [gpu.index for gpu in gpus],
+        "uuids": lease.uuids,
+        "until": iso(until_s),
+        "env": variables,
+    }
+    form = "%H:%M" if lease.time_limit_s < _DAY_S else "%Y-%m-%d %H:%M"
+    clock = time.strftime(form, time.localtime(until_s))
+    ends = f"'gpulaunch free {shlex.quote(launch.name or lease.id)}'"
+    ends += " or the end of this session frees them earlier" if leader else " frees them earlier"
+    names = held.grant.problem.format_ranks(held.grant.gpus)
+    said = f"GPUs {names} of {launch.machine.topology.name} are held until {clock}: {ends}"
+    return json.dumps([document, said]).encode()

@@ -1,0 +1,307 @@
+"""gpulaunch reserve: GPUs for a shell, a notebook, the steps of a CI job."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+import pexpect
+import pytest
+from conftest import DGX, SHOW, Launcher, complaint, ending_in_time, held, until, wait_for_end
+from fake_nvml import FakeNvml
+
+pytest_plugins = ("fake_nvml",)
+
+RESERVE = ("reserve", *DGX, "-n", "2", "--for", "1h")
+KEEP = (*RESERVE, "--keep")
+
+
+@pytest.fixture(autouse=True)
+def _in_time() -> Iterator[None]:
+    """Fail a test that hangs."""
+    with ending_in_time(60):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays(launcher: Launcher) -> Iterator[None]:
+    """End what a test reserves."""
+    yield
+    for machine in (DGX, ()):
+        launcher.run("free", "--mine", *machine)
+
+
+class Shell:
+    """A bash that leads a session of its own, as after a login."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._process = subprocess.Popen(
+            ["bash"],
+            env=launcher.environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def run(self, line: str) -> str:
+        """Run a line in it; return what it prints."""
+        self._process.stdin.write(f"{line}\necho over\n")
+        self._process.stdin.flush()
+        lines = []
+        while (said := self._process.stdout.readline()) != "over\n":
+            assert said, lines
+            lines.append(said)
+        return "".join(lines)
+
+    def log_out(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+@pytest.fixture
+def shell(launcher: Launcher) -> Iterator[Shell]:
+    """Return a shell that ends with the test."""
+    opened = Shell(launcher)
+    yield opened
+    opened.log_out()
+
+
+def reserve(launcher: Launcher, *options: str) -> dict:
+    """Reserve two GPUs, also past logout; return the document."""
+    done = launcher.run(*KEEP, "-q", "--json", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def leases(launcher: Launcher) -> list[dict]:
+    """Return the leases in `gpulaunch status`."""
+    return json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
+
+
+def past(launcher: Launcher) -> list[dict]:
+    """Return the lines of the history."""
+    directory = Path(launcher.environment["HOME"]) / ".local/state/gpulaunch/history"
+    rows = [row for path in directory.iterdir() for row in path.read_text().splitlines()]
+    return [json.loads(row) for row in rows]
+
+
+def test_a_shell_takes_what_is_printed(launcher: Launcher, shell: Shell) -> None:
+    """After eval a shell has the variables of a job; a launch inside uses exactly these GPUs."""
+    said = shell.run(f'eval "$(gpulaunch {" ".join(RESERVE)} --name nb)"')
+    (lease,) = leases(launcher)
+    gpus = ",".join(map(str, lease["gpus"]))
+    assert said.startswith(f"gpulaunch: info: GPUs {gpus} of dgx1-v100 are held until ")
+    assert said.endswith("'gpulaunch free nb' or the end of this session frees them earlier\n")
+    assert (lease["name"], lease["command"]) == ("nb", ["reserve", "1h"])
+    assert shell.run("env | grep -E '^(CUDA|NVIDIA|GPULAUNCH_L)' | sort") == (
+        f"CUDA_DEVICE_ORDER=PCI_BUS_ID\nCUDA_VISIBLE_DEVICES={gpus}\n"
+        f"GPULAUNCH_LEASE={lease['id']}\nNVIDIA_VISIBLE_DEVICES={','.join(lease['uuids'])}\n"
+    )
+    assert shell.run("gpulaunch -n all -- sh -c 'echo $CUDA_VISIBLE_DEVICES'") == f"{gpus}\n"
+    assert shell.run("gpulaunch -n 3 -- true; echo $?") == (
+        complaint(f"3 GPUs requested: lease {lease['id']} has 2") + "2\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "want"),
+    [("", "", 0), ("--keep", "", 1), ("", "CI=true ", 1)],
+    ids=["session", "keep", "CI"],
+)
+def test_it_ends_with_the_session(
+    launcher: Launcher, options: str, variables: str, want: int
+) -> None:
+    """Logout frees the GPUs, but not with --keep, nor where CI=true."""
+    shell = Shell(launcher)
+    shell.run(f"{variables}gpulaunch {' '.join(RESERVE)} {options}")
+    ((keeper, _),) = [(lease["pid"], lease["job_pid"]) for lease in leases(launcher)]
+    shell.log_out()
+    if not want:
+        wait_for_end(keeper)
+    assert len(leases(launcher)) == want
+
+
+def test_without_a_shell_to_end_with_it_has_to_be_kept(launcher: Launcher) -> None:
+    """A command line that leads its session, as of ssh or cron, is refused without --keep."""
+    done = launcher.run(*RESERVE, start_new_session=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == complaint("there is no shell with which it could end", "add --keep")
+    assert launcher.run(*KEEP, start_new_session=True).returncode == 0
+
+
+def test_it_ends_at_its_limit(launcher: Launcher) -> None:
+    """At the limit the GPUs are free, the record is gone, and the history has a good end."""
+    done = launcher.run("reserve", *DGX, "--keep", "--for", "0.5s")
+    assert done.returncode == 0
+    until(lambda: past(launcher)[0].get("exit_status") is not None)
+    (line,) = past(launcher)
+    assert (line["exit_status"], line["command"]) == (0, ["reserve", "0.5s"])
+    assert line["ended_s"] - line["started_s"] >= 0.5
+    assert launcher.records() == []
+
+
+def test_free_ends_it(launcher: Launcher) -> None:
+    """`gpulaunch free NAME` frees the GPUs; for the history that is a good end, too."""
+    lease = reserve(launcher, "--name", "nb")
+    done = launcher.run("free", "nb")
+    assert done.stdout.startswith(f"ended lease {lease['lease']}: ")
+    assert launcher.records() == []
+    assert [line["exit_status"] for line in past(launcher)] == [0]
+
+
+def test_killed_it_holds_nothing(launcher: Launcher) -> None:
+    """After KILL to the keeper all GPUs are free at once."""
+    reserve(launcher, "-n", "8")
+    (lease,) = leases(launcher)
+    os.kill(lease["pid"], signal.SIGKILL)
+    wait_for_end(lease["pid"])
+    assert launcher.run(*DGX, "-n", "8", "--", "true").returncode == 0
+    assert launcher.records() == []
+
+
+def test_a_runner_finds_and_kills_it(launcher: Launcher) -> None:
+    """The keeper has the variables of its CI job, by which a runner ends what that has left."""
+    launcher.environment |= {"RUNNER_TRACKING_ID": "job 7", "CI": "true"}
+    assert launcher.run(*RESERVE, start_new_session=True).returncode == 0
+    (lease,) = leases(launcher)
+    environment = Path(f"/proc/{lease['pid']}/environ").read_bytes().split(b"\0")
+    assert b"RUNNER_TRACKING_ID=job 7" in environment
+    os.kill(lease["pid"], signal.SIGKILL)
+    wait_for_end(lease["pid"])
+    assert leases(launcher) == []
+
+
+def test_its_document(launcher: Launcher) -> None:
+    """--json has lease, GPUs, end and variables; a range of GPUs says how many it got."""
+    document = reserve(launcher, "-n", "2-4", "--name", "nb")
+    (lease,) = leases(launcher)
+    assert [len(document["gpus"]), document["env"].pop("GPULAUNCH_GPU_COUNT")] == [4, "4"]
+    assert document == {
+        "lease": lease["id"],
+        "name": "nb",
+        "topology": "dgx1-v100",
+        "gpus": lease["gpus"],
+        "uuids": lease["uuids"],
+        "until": document["until"],
+        "env": {
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, lease["gpus"])),
+            "NVIDIA_VISIBLE_DEVICES": ",".join(lease["uuids"]),
+            "GPULAUNCH_LEASE": lease["id"],
+        },
+    }
+    until_s, ends_s = (
+        datetime.fromisoformat(text).timestamp() for text in (document["until"], lease["ends_at"])
+    )
+    assert abs(until_s - ends_s) < 60
+
+
+def test_busy_gpus_are_waited_for_on_request(launcher: Launcher) -> None:
+    """Without --wait it ends with 75; with it the terminal shows the wait, and then the GPUs."""
+    with held(launcher, *DGX, "-n", "8") as job:
+        done = launcher.run(*KEEP)
+        assert (done.returncode, done.stdout) == (75, "")
+        assert "2 GPUs requested: " in done.stderr
+        waiting = launcher.start(*KEEP, "--wait")
+        assert "waiting as number 1 in the queue" in waiting.stderr.readline()
+        job.end()
+    out, said = waiting.communicate(timeout=30)
+    assert (waiting.returncode, out.count("export ")) == (0, 4)
+    assert "are held until" in said
+
+
+@pytest.mark.parametrize("kill_group", [True, False], ids=["Ctrl-C", "TERM"])
+def test_who_gives_up_waiting_leaves_the_queue(launcher: Launcher, *, kill_group: bool) -> None:
+    """Ctrl-C, and a signal to the command line alone, end the waiting for good."""
+    with held(launcher, *DGX, "-n", "8"):
+        waiting = launcher.start(*KEEP, "--wait", start_new_session=True)
+        assert "waiting as number 1 in the queue" in waiting.stderr.readline()
+        if kill_group:
+            os.killpg(waiting.pid, signal.SIGINT)
+        else:
+            waiting.terminate()
+        waiting.communicate(timeout=30)
+        assert waiting.returncode == -(signal.SIGINT if kill_group else signal.SIGTERM)
+    assert leases(launcher) == []
+    assert launcher.run(*DGX, "-n", "8", "--", "true").returncode == 0
+
+
+def test_what_nobody_reads_is_not_held(launcher: Launcher) -> None:
+    """Where the variables cannot be printed, the GPUs are free again."""
+    with open("/dev/full", "w") as full:
+        done = launcher.run(*KEEP, capture_output=False, stdout=full, stderr=subprocess.DEVNULL)
+    assert done.returncode == 125
+    until(lambda: launcher.records() == [])
+
+
+def test_closed_descriptors(launcher: Launcher) -> None:
+    """Without stdout nothing is reserved; without stdin and stderr a refusal is one, unread."""
+    line = f"gpulaunch {' '.join(KEEP)}"
+    script = f"{line} >&-; echo $?; {line} -n 9 0>&- 2>&-; echo $?"
+    printed = subprocess.check_output(["sh", "-c", script], env=launcher.environment)
+    assert (printed, leases(launcher)) == (b"125\n2\n", [])
+
+
+def test_the_keeper_is_small_and_sleeps(launcher: Launcher) -> None:
+    """It has none of the shell's descriptors, its memory is small, and it is not woken."""
+    reserve(launcher)
+    ((keeper,),) = [{lease["pid"], lease["job_pid"]} for lease in leases(launcher)]
+    process = Path(f"/proc/{keeper}")
+
+    def files() -> set[str]:
+        return {fd.readlink().name for fd in (process / "fd").iterdir()}
+
+    until(lambda: any(name.startswith("pipe:") for name in files()))  # it is about to sleep
+    own = r"null|#\d+ .*|pipe:.*|gpulaunch\.lease\..*|[\d-]+\.jsonl"
+    assert [name for name in files() if not re.fullmatch(own, name)] == []
+
+    def field(name: str) -> int:
+        rows = dict(row.split(":") for row in (process / "status").read_text().splitlines())
+        return int(rows[name].split()[0])
+
+    until(lambda: (process / "stat").read_text().rpartition(")")[2].split()[0] == "S")
+    woken = field("voluntary_ctxt_switches")
+    launcher.run("status", *DGX)
+    assert field("voluntary_ctxt_switches") == woken
+    assert field("VmRSS") < 40 << 10  # kB; measured: docs/decisions/reserve.md
+
+
+def test_gpus_of_a_driver(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
+    """GPUs that NVML tells of are reserved and freed like described ones, and named so."""
+    document = json.loads(launcher.run("reserve", "--for", "1h", "--keep", "-qn2", "--json").stdout)
+    assert document["uuids"] == dgx1_v100.uuids(*document["gpus"]).split(",")
+    others = launcher.run("-n", "7", "--", "true")
+    assert others.returncode == 75
+    inside = launcher.environment | document["env"]
+    shown = launcher.run("-n", "2", *SHOW, env=inside)
+    assert shown.stdout == f"{document['env']['CUDA_VISIBLE_DEVICES']}\n"
+    freed = launcher.run("free", document["lease"])
+    assert freed.returncode == 0
+    assert launcher.run("-n", "8", "--", "true").returncode == 0
+
+
+def test_mistakes(launcher: Launcher) -> None:
+    """The time is needed; no command is run; an unknown option names the right help."""
+    see = "see 'gpulaunch reserve --help'"
+    for arguments, error in {
+        (): complaint("--for is missing", "gpulaunch reserve -n 2 --for 2h"),
+        ("2h",): complaint("'gpulaunch reserve' runs no command, but '2h' is given"),
+        ("--dry-run",): complaint("unknown option --dry-run", see),
+        ("--share",): complaint("unknown option --share: did you mean --set?", see),
+    }.items():
+        done = launcher.run("reserve", *DGX, *arguments)
+        assert (done.returncode, done.stderr) == (2, error)
+
+
+def test_on_a_terminal_it_says_what_to_do_with_the_lines(launcher: Launcher) -> None:
+    """Who types it without eval is told how it is meant."""
+    child = pexpect.spawn(
+        launcher.script, [*KEEP], env=launcher.environment, encoding="utf-8", dimensions=(24, 200)
+    )
+    assert 'hint: eval "$(gpulaunch reserve ...)" sets these' in child.read()
