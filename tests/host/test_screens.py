@@ -208,6 +208,7 @@ def watched(place: Path, width: int) -> Iterator[tuple[str, str]]:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "GPULAUNCH_STATE_DIR": str(place / "state"),
         "HOME": str(place / "home"),
+        "XDG_STATE_HOME": str(place / "home/.local/state"),
         "LANG": "C.UTF-8",
     }
     launch = ("-qd", "--terminal", "--topology", "dgx1-v100", "-n", "2", "--name", "exp7")
