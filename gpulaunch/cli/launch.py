@@ -243,6 +243,8 @@ class Reporter:
         """Tell the owner that the GPUs have done nothing for a while."""
         if self._talks:
             say("warning", f"the GPUs of this job have been idle for {_duration(seconds)}")
+        if self._notifier:
+            self._notifier.idle(seconds)
 
     def over(self, status: int) -> None:
         """Record the end of the job, whose GPUs are still leased."""

@@ -255,7 +255,7 @@ ROWS: tuple["Row", ...] = (
         ("--notify",),
         "notify",
         "COMMAND",
-        "run this by sh when the job starts, ends or fails (GPULAUNCH_EVENT says which)",
+        "run this by sh when the job starts, is idle, ends or fails (GPULAUNCH_EVENT says which)",
     ),
     (
         ("--record",),

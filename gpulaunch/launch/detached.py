@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from gpulaunch.errors import FailedError, call_failed
+from gpulaunch.history.line import history_directory
 from gpulaunch.launch.children import SIGNALS
 from gpulaunch.launch.launch_in_history import LaunchInHistory
 from gpulaunch.process.descriptor import out_of_the_way
@@ -71,7 +72,7 @@ def announce(told: Detached, history: LaunchInHistory) -> None:
     ready = out_of_the_way(told.ready_fd)
     try:
         written = history.detached(told.key, told.log, told.terminal)
-        text = "the history cannot be written, so nobody could find the job"
+        text = f"{history_directory()}: the history cannot be written, so nobody could find the job"
         os.write(ready, READY if written else text.encode())
     except OSError as problem:  # it was interrupted, so its user knows nothing of this launch
         raise call_failed("the launch that was to be detached was given up", problem) from None

@@ -1,4 +1,4 @@
-"""`--notify COMMAND`: a command of the user's at the start and the end of a launch."""
+"""`--notify COMMAND`: a command of the user's at each event of a launch."""
 
 import os
 import time
@@ -32,7 +32,7 @@ def notify(command: str, event: str, **about: str | None) -> None:
 
     Args:
         command: text for sh.
-        event: start, end, failure or another word.
+        event: start, idle, end, failure or another word.
         **about: what else it is told, as variables GPULAUNCH_EVENT_*; None is left out.
     """
     variables = clean_environment()
@@ -64,6 +64,12 @@ class Notifier:
         gpus = granted_gpus(self._launch, acquired.grant)
         self._about["gpus"] = ",".join(gpu.name for gpu in gpus)
         notify(self._command, "start", **self._about)
+
+    def idle(self, seconds: float) -> None:
+        """Tell that the GPUs have done nothing for a while; called from another thread."""
+        # What the job orphans at this very moment goes to init instead of this process. It is
+        # looked after all the same: it has the lease's record open.
+        notify(self._command, "idle", **self._about, idle_s=f"{seconds:.0f}")
 
     def ended(self, exit_status: int, *, queued: bool) -> None:
         """Tell that the launch has ended, and that its GPUs are free.

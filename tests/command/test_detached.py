@@ -128,7 +128,9 @@ def test_without_a_history_nothing_is_detached(site: Site) -> None:
     directory.mkdir(parents=True)
     (directory / "history").write_text("in the way")
     done = site.launcher.run(*QUIET, "--", "touch", "ran", cwd=site.home)
-    error = complaint("the history cannot be written, so nobody could find the job")
+    error = complaint(
+        f"{directory / 'history'}: the history cannot be written, so nobody could find the job"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (125, "", error)
     assert list((directory / "logs").iterdir()) == []
     assert not (site.home / "ran").exists()

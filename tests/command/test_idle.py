@@ -72,6 +72,31 @@ def test_an_idle_gpu_is_not_noted(launcher, dgx1_v100, answer: str) -> None:
             until(lambda: record.stat().st_mtime > 0)
 
 
+def test_the_owner_is_told_by_notify(launcher, dgx1_v100, tmp_path) -> None:
+    """The command hears "idle" once for each time that the GPUs do nothing for idle_after."""
+    launcher.environment["GPULAUNCH_IDLE_AFTER"] = "1s"
+    heard = tmp_path / "heard"
+    os.mkfifo(heard)
+    script = f"[ $GPULAUNCH_EVENT = idle ] && env >{heard}"
+    dgx1_v100.script(0, "active", 0)
+    with running(launcher, "-n", "1", "--name", "mine", "--notify", script) as job:
+        for _ in range(2):
+            told = dict(line.partition("=")[::2] for line in heard.read_text().splitlines())
+            events = {name: text for name, text in told.items() if "_EVENT" in name}
+            assert events == {
+                "GPULAUNCH_EVENT": "idle",
+                "GPULAUNCH_EVENT_NAME": "mine",
+                "GPULAUNCH_EVENT_LEASE": record_of(launcher).name.rpartition(".")[2],
+                "GPULAUNCH_EVENT_GPUS": "0",
+                "GPULAUNCH_EVENT_IDLE_S": "1",
+            }
+            assert "idle for 1 s" in job.stderr.readline()
+            dgx1_v100.script(0, "active", 100)
+            os.utime(record_of(launcher), (0, 0))
+            until(lambda: record_of(launcher).stat().st_mtime > 0)
+            dgx1_v100.script(0, "active", 0)
+
+
 @pytest.mark.usefixtures("dgx1_v100")
 def test_status_and_those_who_wait_are_told(launcher) -> None:
     """Everybody reads since when, from one minute on; a refused launch is told after 30 min."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import SHOW, VGG, Launcher, ending_in_time
+from conftest import DGX, SHOW, VGG, Launcher, complaint, ending_in_time
 from test_batch import Site
 from test_crashes import (  # noqa: F401  fixtures
     ALL_FREE,
@@ -184,3 +184,40 @@ def test_a_full_disk(launcher: Launcher, tmp_path: Path) -> None:
         ] == list(range(12))
         again = [int(line) for line in (site.home / "ran").read_text().split()][len(ran) :]
         assert again == list(range(last + 1, 12))
+
+
+def test_a_detached_job_that_fills_the_disk_of_its_log(tmp_path: Path) -> None:
+    """It gets the error for its own writes; what was written stays, and its exit status is kept."""
+    launcher = Launcher(tmp_path)
+    directory = tmp_path / ".local/state/gpulaunch"
+    directory.mkdir(parents=True)
+    script = "echo begun; (head -c 1000000 /dev/zero | tr '\\0' x) || true; echo more; exit 3"
+    with small_disk(directory, 16 * PAGE):
+        done = launcher.run("-qd", *DGX, "--name", "a", "--", "sh", "-c", script)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "a\n", "")
+        assert launcher.run("wait", "a").returncode == 3
+        log = launcher.run("logs", "a").stdout
+        assert log.startswith("begun\nxxx")
+        assert len(log) > 8 * PAGE
+        assert launcher.run("history", *DGX, "--json").returncode == 0
+    assert launcher.records() == []
+
+
+def test_nothing_is_detached_on_a_full_disk(tmp_path: Path) -> None:
+    """Where the history cannot be written the launch says so, and nothing runs or is left."""
+    launcher = Launcher(tmp_path)
+    directory = tmp_path / ".local/state/gpulaunch"
+    directory.mkdir(parents=True)
+    with small_disk(directory, 16 * PAGE):
+        for name in ("logs", "history"):
+            (directory / name).mkdir(mode=0o700)
+        with suppress(OSError), (directory / "filler").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(PAGE))
+        done = launcher.run("-qd", *DGX, "--", "touch", "ran", cwd=tmp_path)
+        reason = "the history cannot be written, so nobody could find the job"
+        error = complaint(f"{directory / 'history'}: {reason}")
+        assert (done.returncode, done.stdout, done.stderr) == (125, "", error)
+        assert os.listdir(directory / "logs") == []
+    assert not (tmp_path / "ran").exists()
+    assert launcher.records() == []

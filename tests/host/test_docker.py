@@ -1647,3 +1647,36 @@ def test_a_container_that_goes_on_alone_is_not(real_host: Host, tmp_path: Path) 
     done = real_host.run("--record-to", str(path), "docker", "run", "-d", *LONG)
     assert (done.returncode, "does not stay until its container ends" in done.stderr) == (2, True)
     assert not path.exists()
+
+
+def test_detached_by_gpulaunch(host: Host) -> None:
+    """`gpulaunch -d docker run` leaves a container running; output and status are kept."""
+    named = ("-n", "2", "--name", "exp")
+    done = host.run(
+        *named,
+        "-qd",
+        "docker",
+        "run",
+        "--rm",
+        IMAGE,
+        "sh",
+        "-c",
+        "ls /dev | grep -c nvidia; exit 3",
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "exp\n", "")
+    assert host.launcher.run("wait", "exp").returncode == 3
+    assert host.launcher.run("logs", "exp").stdout == "2\n"
+    assert host.launcher.records() == []
+
+
+def test_a_detached_container_is_freed(host: Host) -> None:
+    """`free NAME` ends the container and the launch, as of one in the foreground."""
+    host.environment["GPULAUNCH_GRACE"] = "0.5s"
+    assert (
+        host.run("--name", "exp", "-qd", "docker", "run", "--name", "one", *READY).returncode == 0
+    )
+    until(lambda: host.launcher.run("logs", "exp").stdout == "ready\n", "the container")
+    assert host.launcher.run("free", "exp").returncode == 0
+    assert host.launcher.run("wait", "exp").returncode == 137  # sleep is pid 1: no TERM
+    assert host.state("one") == "exited"
+    assert host.launcher.records() == []

@@ -1,4 +1,4 @@
-"""What status and top show, recorded in real terminals by tmux: docs/screens.md is held to it.
+"""What users see, recorded in real terminals by tmux: docs/screens.md is held to it.
 
 To write the page anew: python tests/host/test_screens.py
 """
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,10 +39,20 @@ LIMIT_S = 30
 HOST = "lab"
 INTRODUCTION = """# Screens
 
-What `gpulaunch status` and `gpulaunch top` show in terminals of 120, 80 and 40 columns, recorded by
-`tests/host/test_screens.py`, which holds this page to it. The machine is a stand-in for a DGX-1;
-the user is root, whose jobs are bold in `top`. [Status](status.md) says what gives way first.
+What `gpulaunch status`, `top`, `logs -f` and `attach` show in terminals of 120, 80 and 40
+columns, recorded by `tests/host/test_screens.py`, which holds this page to it. The machine is a
+stand-in for a DGX-1; the user is root, whose jobs are bold in `top`. [Status](status.md) says what
+gives way first, [Leaving a job running](detached.md) what the others do.
 """
+TRAINING = """
+stty -echo
+echo 'loading /data/imagenet: 1,281,167 images in 1,000 classes, with 8 workers for each of 2 GPUs'
+for epoch in 1 2 3; do echo "epoch $epoch: loss $((9 - epoch)).2"; done
+until read line && [ $line = 4 ]; do true; done
+echo 'epoch 4: loss 5.1 (checkpoint in /scratch/exp7/epoch-4.pt, 1.2 GiB, 3.1 s)'
+until read line && [ $line = 5 ]; do true; done; echo 'epoch 5: loss nan'; exit 3
+"""
+
 SCENES = (
     ("status", "status", ""),
     ("status --gpus", "status --gpus", ""),
@@ -79,9 +89,18 @@ class Screen:
         """Press a key."""
         self._run("send-keys", key)
 
-    def text_with(self, *wanted: str) -> str:
+    def type_until(self, line: str, wanted: str) -> str:
+        """Type a line until it is heard, and return what is shown then."""
+        for _ in range(LIMIT_S):
+            self.press(line)
+            self.press("Enter")
+            with suppress(AssertionError):  # dtach drops what comes before it is ready
+                return self.text_with(wanted, limit_s=1.0)
+        return self.text_with(wanted)
+
+    def text_with(self, *wanted: str, limit_s: float = LIMIT_S) -> str:
         """Return what is shown as soon as all of this is there."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + limit_s
         while not all(one in (shown := self._run("capture-pane", "-p")) for one in wanted):
             assert time.monotonic() < deadline, shown
             time.sleep(0.05)
@@ -165,13 +184,68 @@ def page() -> str:
             for width in WIDTHS:
                 text = recorded(Path(directory), environment, width, words, key)
                 parts.append(f"\n## {title}, {width} columns\n\n```\n{text}\n```\n")
-    return "".join(parts)
+    return "".join(parts) + detached_page()
+
+
+def detached_page() -> str:
+    """Return the recordings of a detached job: followed, attached to and left."""
+    parts = []
+    for width in WIDTHS:
+        with tempfile.TemporaryDirectory() as directory:
+            for title, text in watched(Path(directory), width):
+                parts.append(f"\n## {title}, {width} columns\n\n```\n{text.strip()}\n```\n")
+    return "".join(sorted(parts, key=lambda part: list(TITLES).index(part.split(",")[0][4:])))
+
+
+TITLES = ("logs -f", "attach", "attach, after Ctrl-\\")
+
+
+def watched(place: Path, width: int) -> Iterator[tuple[str, str]]:
+    """Yield titles and screens of commands about one job, which ends meanwhile."""
+    for name in ("state", "home"):
+        (place / name).mkdir(mode=0o700)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "GPULAUNCH_STATE_DIR": str(place / "state"),
+        "HOME": str(place / "home"),
+        "XDG_STATE_HOME": str(place / "home/.local/state"),
+        "LANG": "C.UTF-8",
+    }
+    launch = ("-qd", "--terminal", "--topology", "dgx1-v100", "-n", "2", "--name", "exp7")
+    subprocess.run(
+        [Path(sys.executable).with_name("gpulaunch"), *launch, "--", "sh", "-c", TRAINING],
+        env=environment | {"TERM": "xterm"},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    (log,) = place.glob("home/.local/state/gpulaunch/logs/*.log")
+    deadline = time.monotonic() + LIMIT_S
+    while "epoch 3" not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    follower, viewer = (
+        Screen(place, width, line_of(environment, words))
+        for words in ("logs -f -n 3 exp7", "attach exp7")
+    )
+    with follower, viewer:
+        follower.text_with("epoch 3")
+        yield "attach", viewer.type_until("4", "epoch 4")
+        viewer.press("C-\\")
+        yield "attach, after Ctrl-\\", viewer.text_with("\nended").partition("\nended")[0]
+        with Screen(place, width, line_of(environment, "attach exp7")) as again:
+            again.type_until("5", "has ended with 3")
+            yield "logs -f", follower.text_with("\nended").partition("\nended")[0]
+
+
+def line_of(environment: dict[str, str], words: str) -> str:
+    """Return a line for a shell in which gpulaunch has this environment."""
+    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
+    return f"{variables} env -u COLUMNS -u LINES gpulaunch {words}"
 
 
 def recorded(place: Path, environment: dict[str, str], width: int, words: str, key: str) -> str:
     """Return what a command shows, on a machine of this name."""
-    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
-    inside = f"hostname {HOST}; {variables} env -u COLUMNS -u LINES gpulaunch {words}"
+    inside = f"hostname {HOST}; {line_of(environment, words)}"
     command = f"unshare --uts sh -c {shlex.quote(inside)}"
     with Screen(place, width, command) as terminal:
         if not key:
@@ -186,8 +260,9 @@ def why_not() -> str:
     """Return what is missing for recordings, or an empty text."""
     if os.geteuid():
         return "needs root for records of two users"
-    if not shutil.which("tmux"):
-        return "needs tmux"
+    missing = [name for name in ("tmux", "dtach", "script") if not shutil.which(name)]
+    if missing:
+        return f"needs {', '.join(missing)}"
     done = subprocess.run(["unshare", "--uts", "true"], capture_output=True, check=False)
     return "" if done.returncode == 0 else "needs a host name of its own (unshare --uts)"
 
@@ -195,12 +270,13 @@ def why_not() -> str:
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_the_page_of_screens() -> None:
     """The page shows what status and top show in terminals of these widths."""
-    assert without_predictions(page()) == without_predictions(PAGE.read_text())
+    assert without_times(page()) == without_times(PAGE.read_text())
 
 
-def without_predictions(text: str) -> str:
-    """Return the page with 0 for the digits of predicted starts, which change by the second."""
-    return re.sub(r"\bin \d.* to \d+ [a-z]+", lambda found: re.sub(r"\d", "0", found[0]), text)
+def without_times(text: str) -> str:
+    """Return the page with 0 for the digits of predicted starts and of the time of a recording."""
+    times = r"\bin \d.* to \d+ [a-z]+|Script done on [-0-9 \n:+]+"
+    return re.sub(times, lambda found: re.sub(r"\d", "0", found[0]), text)
 
 
 if __name__ == "__main__":

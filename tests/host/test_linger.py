@@ -1,0 +1,64 @@
+"""Detached jobs of a user who lingers; systemd-run is a stand-in, since no systemd runs here."""
+
+import os
+import pwd
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import DGX, Launcher
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
+
+USER = pwd.getpwuid(os.geteuid()).pw_name
+LINGERING = f"""
+mkdir -p /var/lib/systemd && mount -t tmpfs tmpfs /var/lib/systemd &&
+mkdir /var/lib/systemd/linger && touch /var/lib/systemd/linger/{USER} && exec "$@"
+"""
+SYSTEMD_RUN = """#!/bin/sh
+echo "$1 $2 $3 $4" >>"$ASKED"
+[ "$ANSWER" = no ] && echo "Failed to connect to bus" >&2 && exit 1
+shift 4
+exec env SCOPE=own "$@"
+"""
+
+
+@pytest.mark.parametrize(("answer", "scope"), [("yes", "own"), ("no", "")])
+def test_one_who_lingers_is_given_a_scope(
+    launcher: Launcher, tmp_path: Path, answer: str, scope: str
+) -> None:
+    """systemd-run --scope starts the launch; where it cannot, a session of its own has to do."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "systemd-run").write_text(SYSTEMD_RUN)
+    (programs / "systemd-run").chmod(0o755)
+    asked = tmp_path / "asked"
+    launcher.environment |= {"ANSWER": answer, "ASKED": str(asked)}
+    launcher.environment["PATH"] = f"{programs}:{launcher.environment['PATH']}"
+    command = [launcher.script, "-qd", *DGX, "--name", "a", "--", "sh", "-c", "echo $SCOPE; exit 3"]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", LINGERING, "sh", *command],
+        env=launcher.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip("may not mount here")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a\n", "")
+    assert launcher.run("wait", "a").returncode == 3
+    assert launcher.run("logs", "a").stdout == f"{scope}\n"
+    assert asked.read_text() == "--user --scope --quiet --\n"
+
+
+def test_one_who_does_not_linger_is_not(launcher: Launcher, tmp_path: Path) -> None:
+    """Nobody is asked then, since without linger that systemd ends at logout, too."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "systemd-run").write_text('#!/bin/sh\necho asked >"$ASKED"\nexit 1\n')
+    (programs / "systemd-run").chmod(0o755)
+    launcher.environment["ASKED"] = str(tmp_path / "asked")
+    launcher.environment["PATH"] = f"{programs}:{launcher.environment['PATH']}"
+    assert launcher.run("-qd", *DGX, "--name", "a", "--", "true").returncode == 0
+    assert launcher.run("wait", "a").returncode == 0
+    assert not (tmp_path / "asked").exists()
