@@ -3,6 +3,7 @@
 import shutil
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_json, add_topology
@@ -26,9 +27,11 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     everyone = options.everyone or options.user is not None
     launches = past_launches(options.topology, options.since, everyone=everyone)
-    if options.user is not None:
-        name_of = {launch.user_id: user_name(launch.user_id) for launch in launches}
-        launches = [one for one in launches if options.user == name_of[one.user_id]]
+    launches = _of_user(options.user, launches)
+    elsewhere: Counter[str] = Counter()
+    if not launches and shown_settings(options.topology).get("topology").value is None:
+        others = _of_user(options.user, _latest(options.since, everyone=everyone))
+        elsewhere.update(one.topology for one in others)
     shown = len(launches) if options.all or options.totals else _SHOWN
     shown = options.count or shown
     earlier = max(0, len(launches) - shown)
@@ -44,7 +47,8 @@ def main(arguments: Sequence[str]) -> int:
         from gpulaunch.show.terminal import draw
 
         columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        draw(history_table(document, columns, several_users=everyone), sys.stdout)
+        table = history_table(document, columns, several_users=everyone, elsewhere=elsewhere)
+        draw(table, sys.stdout)
     return 0
 
 
@@ -122,6 +126,14 @@ def launches_here(since_s: float | None, *, everyone: bool) -> list[PastLaunch]:
 def _latest(since_s: float | None, *, everyone: bool) -> list[PastLaunch]:
     earliest_s = 0.0 if since_s is None else time.time() - since_s
     return [one for one in read_history(everyone=everyone) if one.submitted_s >= earliest_s]
+
+
+def _of_user(name: str | None, launches: list[PastLaunch]) -> list[PastLaunch]:
+    """Return the launches of a user; all of them if the name is None."""
+    if name is None:
+        return launches
+    name_of = {launch.user_id: user_name(launch.user_id) for launch in launches}
+    return [one for one in launches if name == name_of[one.user_id]]
 
 
 def _live_keys(launches: Sequence[PastLaunch], topology: str | None) -> set[str]:

@@ -1,6 +1,7 @@
 """Tables of `gpulaunch history`."""
 
 import shlex
+from collections.abc import Mapping
 from datetime import datetime
 
 from gpulaunch.errors import printable
@@ -13,7 +14,13 @@ _WIDE = 80  # columns of a terminal from which on all columns of the table are s
 _NARROW = 60
 
 
-def history_table(document: Document, columns: int | None, *, several_users: bool) -> Group:
+def history_table(
+    document: Document,
+    columns: int | None,
+    *,
+    several_users: bool,
+    elsewhere: Mapping[str, int] = {},
+) -> Group:
     """Return the table of launches, or of their sums.
 
     Args:
@@ -21,12 +28,14 @@ def history_table(document: Document, columns: int | None, *, several_users: boo
         columns: columns of the terminal; None if there is no edge. On a narrow one, GPU-hours give
             way first, then the time of the beginning, and the number of failed launches.
         several_users: whether to name the users.
+        elsewhere: numbers of launches on described machines by the machine's name, told of where
+            nothing ran here.
     """
     room = columns or _WIDE
-    if "totals" in document:
+    if "totals" in document and (document["totals"] or not elsewhere):
         return _totals_table(document, room)
-    if not document["launches"]:
-        return Group(Text("nothing ran here yet, as far as the history knows"))
+    if not document.get("launches"):
+        return Group(*_nothing_here(elsewhere))
     wanted = {
         "began": room >= _NARROW,
         "user": several_users,
@@ -54,6 +63,14 @@ def history_table(document: Document, columns: int | None, *, several_users: boo
         earlier = document["earlier"]
         return Group(*lines, Text(f"\n{earlier} earlier: --all shows them", "dim"))
     return Group(*lines)
+
+
+def _nothing_here(elsewhere: Mapping[str, int]) -> list[Text]:
+    lines = [Text("nothing ran here yet, as far as the history knows")]
+    if elsewhere:
+        machines = ", ".join(f"{printable(name)} ({n})" for name, n in sorted(elsewhere.items()))
+        lines.append(Text(f"on described machines, which --topology shows: {machines}"))
+    return lines
 
 
 def _totals_table(document: Document, room: int) -> Group:
