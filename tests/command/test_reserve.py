@@ -142,7 +142,7 @@ def test_it_ends_at_its_limit(launcher: Launcher) -> None:
     until(lambda: past(launcher)[0].get("exit_status") is not None)
     (line,) = past(launcher)
     assert (line["exit_status"], line["command"]) == (0, ["reserve", "0.5s"])
-    assert line["ended_s"] - line["started_s"] >= 0.5
+    assert line["ended_s"] - line["started_s"] > 0.45  # it is noted after the limit begins
     assert launcher.records() == []
 
 
