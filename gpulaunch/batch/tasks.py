@@ -103,7 +103,11 @@ def _with_order(tasks: Sequence[Task], entries: Sequence[Entry]) -> list[Task]:
     for task, entry in zip(tasks, entries, strict=True):
         after: dict[int, bool] = {}
         for text in entry.own.get("after", ()):
-            for name, any_end in split_after(text):
+            try:
+                names = split_after(text)
+            except UsageError as problem:
+                raise entry.where.error("after", f"after: {problem.message}") from None
+            for name, any_end in names:
                 if name not in ids:
                     raise entry.where.error(
                         "after", f"after: no job before this one in the file is called {name!r}"

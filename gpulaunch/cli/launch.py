@@ -164,7 +164,12 @@ class Reporter:
             from gpulaunch.cli import json_status  # late: few launches need it
 
             self._status = json_status.JsonStatus(given["json_status_fd"].text)
-        self._history = LaunchInHistory(launch) if launch.in_history else None
+        self._history: LaunchInHistory | None = None
+        if launch.in_history:
+            after: Sequence[str] = ()
+            if "after" in given:
+                after = ",".join((*given["after"].before, given["after"].text)).split(",")
+            self._history = LaunchInHistory(launch, after)
         self._recorder: Recorder | None = None
         if launch.recorded_in or "record_to" in given:
             from gpulaunch.cli import record  # late: few launches are recorded

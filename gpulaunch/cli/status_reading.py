@@ -16,6 +16,7 @@ from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.forecast.starts import StartRange
+    from gpulaunch.history.past_launch import PastLaunch
 
 SLOW_S = 5.0
 """Time between two looks at what costs more: health, use outside, containers, left-overs."""
@@ -72,7 +73,23 @@ class StatusReader:
             seen.drained,
             read_load(self.machine),
             self._predict_starts(seen, stopped),
+            self._find_dependent(seen),
         )
+
+    def _find_dependent(self, seen: Snapshot) -> "list[PastLaunch]":
+        """Return the user's launches that wait for the end of others, and not in the queue yet."""
+        from gpulaunch.history.read import read_dependent  # late: not for a machine's other tables
+        from gpulaunch.launch.past_end import is_running
+
+        queued = {ticket.launcher for ticket in seen.tickets}
+        return [
+            one
+            for one in read_dependent()
+            if one.described == (self.machine.key is not None)
+            and one.topology == self.machine.topology.name
+            and one.launcher not in queued
+            and is_running(one)
+        ]
 
     def _find_left_over(self, seen: Snapshot) -> dict[str, LeftOver]:
         """Return what still holds leases, read anew with what is slow, or for other leases."""

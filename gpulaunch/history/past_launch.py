@@ -36,6 +36,7 @@ class PastLaunch(Record):
         boot_id: boot id of the kernel that the process ran under.
         log: file of its output if it was detached, or None.
         terminal: socket of the program that holds its terminal, or None.
+        after: launches that it comes after, as `--after` names them.
     """
 
     key: str
@@ -61,6 +62,7 @@ class PastLaunch(Record):
     boot_id: str
     log: str | None = None
     terminal: str | None = None
+    after: tuple[str, ...] = ()
 
     @property
     def duration_s(self) -> float | None:
@@ -100,6 +102,7 @@ _OTHERS: FieldTable = {
     "boot_id": str,
     "log": str,
     "terminal": str,
+    "after": ListOf(str),
 }
 
 
@@ -140,4 +143,5 @@ def parse_past_launch(document: object, user_id: int) -> PastLaunch:
         boot_id=fields.get("boot_id", ""),
         log=fields.get("log"),
         terminal=fields.get("terminal"),
+        after=tuple(fields.get("after", ())),
     )

@@ -12,6 +12,7 @@ from gpulaunch.typing import Any
 
 _TRIES = 3
 _MAX_BYTES = 64 << 20
+_RECENT_MONTHS = 2
 
 
 def read_history(*, everyone: bool = False) -> list[PastLaunch]:
@@ -29,6 +30,21 @@ def read_history(*, everyone: bool = False) -> list[PastLaunch]:
     return sorted(found.values(), key=lambda launch: (launch.submitted_s, launch.key))
 
 
+def read_dependent() -> list[PastLaunch]:
+    """Return the user's launches that come after others and have neither GPUs nor an end.
+
+    Screens ask for them every few seconds, so only lines that may be such are parsed, of the last
+    _RECENT_MONTHS.
+    """
+    found: dict[str, PastLaunch] = {}
+    for path, user_id in sorted(_files(everyone=False))[-_RECENT_MONTHS:]:
+        for document in _lines(path, user_id, having=b'"after"'):
+            with suppress(FieldError):
+                launch = parse_past_launch(document, user_id)
+                found[launch.key] = launch
+    return [one for one in found.values() if not one.id and one.ended_s is None]
+
+
 def _files(*, everyone: bool) -> Iterator[tuple[str, int]]:
     """Yield the paths of the history's files, and the user that each has to belong to."""
     # What ran before there was a common place stands in the user's own.
@@ -42,8 +58,14 @@ def _files(*, everyone: bool) -> Iterator[tuple[str, int]]:
                     yield os.path.join(directory, name), int(user)
 
 
-def _lines(path: str, user_id: int) -> list[Any]:
-    """Return the documents of a file, without lines that are damaged or of another user's file."""
+def _lines(path: str, user_id: int, having: bytes = b"") -> list[Any]:
+    """Return the documents of a file, without lines that are damaged or of another user's file.
+
+    Args:
+        path: path of the file.
+        user_id: user that it has to belong to.
+        having: what a line has to contain.
+    """
     for left in reversed(range(_TRIES)):
         with suppress(OSError):
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -51,16 +73,16 @@ def _lines(path: str, user_id: int) -> list[Any]:
                 if not is_own_file(fd, user_id):
                     return []
                 content = file.read(_MAX_BYTES)
-            documents, damaged = _documents(content)
+            documents, damaged = _documents(content, having)
             if not damaged or not left:  # a line may be read while it is rewritten: once more
                 return documents
     return []
 
 
-def _documents(content: bytes) -> tuple[list[Any], bool]:
+def _documents(content: bytes, having: bytes) -> tuple[list[Any], bool]:
     documents, damaged = [], False
     for line in content.split(b"\n"):
-        if line.strip():
+        if having in line and line.strip():
             try:
                 documents.append(json.loads(line))
             except ValueError:

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Sequence
 
 from gpulaunch.history.line import HistoryLine
 from gpulaunch.launch.acquire import Acquired
@@ -20,10 +21,11 @@ class LaunchInHistory:
 
     Args:
         launch: the launch, which begins now.
+        after: launches that it comes after, as `--after` names them.
     """
 
-    def __init__(self, launch: Launch) -> None:
-        self._launch = launch
+    def __init__(self, launch: Launch, after: Sequence[str]) -> None:
+        self._launch, self._after = launch, after
         self._line: HistoryLine | None = None
         self._submitted_s = time.time()
 
@@ -78,6 +80,7 @@ class LaunchInHistory:
             "bandwidth_sensitive": request.bandwidth_sensitive,
             "submitted_s": self._submitted_s,
             "time_limit_s": launch.time_limit_s,
+            "after": list(self._after) or None,
         }
 
 

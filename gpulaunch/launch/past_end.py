@@ -17,8 +17,9 @@ def is_running(launch: PastLaunch) -> bool:
     fd = open_launcher(launch)
     if fd is None:
         return False
+    ended = select.select([fd], [], [], 0)[0]  # a zombie has ended, if its parent never asks
     os.close(fd)
-    return True
+    return not ended
 
 
 def open_launcher(launch: PastLaunch) -> int | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from gpulaunch.errors import FailedError, UsageError, printable
+from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.history.find import find_past
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history
@@ -38,7 +38,7 @@ def split_after(text: str) -> list[tuple[str, bool]]:
         if not colon or end not in _ENDS:
             name, end = word, "ok"
         if not name:
-            raise UsageError(f"--after {printable(text)}: a name is missing")
+            raise UsageError(f"{quoted(text)}: a name is missing")
         found.append((name, _ENDS[end]))
     return found
 
@@ -52,12 +52,12 @@ def find_predecessors(texts: Sequence[str]) -> list[Predecessor]:
     history = read_history()
     found = []
     for text in texts:
-        for name, any_end in split_after(text):
-            try:
+        try:
+            for name, any_end in split_after(text):
                 launch = find_past(name, history)
-            except UsageError as problem:
-                raise UsageError(f"--after: {problem.message}", problem.hint) from None
-            found.append(Predecessor(printable(name), launch, any_end))
+                found.append(Predecessor(printable(name), launch, any_end))
+        except UsageError as problem:
+            raise UsageError(f"--after: {problem.message}", problem.hint) from None
     return found
 
 

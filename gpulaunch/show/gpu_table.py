@@ -16,7 +16,7 @@ from gpulaunch.show.status_cells import (
     since_cell,
     temperature_cell,
 )
-from gpulaunch.show.status_notes import lease_notes, machine_notes
+from gpulaunch.show.status_notes import dependent_notes, lease_notes, machine_notes
 from gpulaunch.show.status_table import queue_table, status_title
 from gpulaunch.show.terminal import Cell, Grid, Group, Text, cut, make_table
 
@@ -39,6 +39,7 @@ def gpus_view(
     lines += lease_notes(document["leases"], now)
     if document["queue"]:
         lines += [queue_table(document, now), Text()]
+    lines += dependent_notes(document)
     lines += machine_notes(document, now)
     return Group(Text(status_title(document), "bold"), *lines)
 

@@ -18,6 +18,7 @@ from gpulaunch.typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpulaunch.containers.in_use import RunningContainer
     from gpulaunch.forecast.starts import StartRange
+    from gpulaunch.history.past_launch import PastLaunch
     from gpulaunch.leases.drain import Drain
     from gpulaunch.machine.driver import Health, Load, OutsideUse
 
@@ -46,6 +47,7 @@ def status_document(
     drained: "Sequence[Drain]" = (),
     load: "Sequence[Load]" = (),
     starts: "Mapping[str, StartRange] | None" = None,
+    dependent: "Sequence[PastLaunch]" = (),
 ) -> Document:
     """Return the document that `gpulaunch status --json` prints: one machine's whole table.
 
@@ -64,6 +66,7 @@ def status_document(
         drained: marks of GPUs that are out of service.
         load: what the GPUs do at this moment; empty if not asked for, as of a described machine.
         starts: when launches that wait will probably start, by ticket id.
+        dependent: launches that wait for the end of others before they queue.
     """
     used = {use.uuid: use.who for use in outside if use.state == "used"}
     health_of = {one.uuid: one for one in health}
@@ -120,6 +123,7 @@ def status_document(
             )
             for lease in leases
         ],
+        "dependent": [_dependent_document(one, user_name(one.user_id)) for one in dependent],
         "queue": [
             _ticket_document(
                 position, ticket, user_name(ticket.user_id), stopped=ticket.id in stopped
@@ -203,6 +207,19 @@ def _ticket_document(position: int, ticket: Ticket, user: str, *, stopped: bool)
         "within": ticket.within,
         "stopped": stopped,
         "choosy": ticket.choosy,
+    }
+
+
+def _dependent_document(launch: "PastLaunch", user: str) -> Document:
+    return {
+        "name": launch.name,
+        "user": user,
+        "gpus": launch.count,
+        "since": iso(launch.submitted_s),
+        "pid": launch.launcher.pid,
+        "after": [printable(name) for name in launch.after],
+        "profile": launch.profile,
+        "command": [printable(argument) for argument in launch.command],
     }
 
 

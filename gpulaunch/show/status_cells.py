@@ -32,10 +32,10 @@ def short_ids(document: Document) -> dict[str, str]:
 
 
 def of_user(document: Document, user: str) -> Document:
-    """Return the document with the leases and tickets of one user."""
+    """Return the document with the leases, tickets and dependent launches of one user."""
     return document | {
         key: [record for record in document[key] if record["user"] == user]
-        for key in ("leases", "queue")
+        for key in ("leases", "queue", "dependent")
     }
 
 

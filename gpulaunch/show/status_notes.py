@@ -6,7 +6,7 @@ from datetime import datetime
 from gpulaunch.errors import printable
 from gpulaunch.leases.who_has_what import age
 from gpulaunch.show import Document
-from gpulaunch.show.status_cells import idle_text
+from gpulaunch.show.status_cells import describe_job, idle_text
 from gpulaunch.show.terminal import Text
 
 
@@ -20,6 +20,14 @@ def lease_notes(leases: Sequence[Document], now: datetime) -> list[Text]:
         if (idle := idle_text(lease, now))
     ]
     return [Text(line, "yellow") for line in lines]
+
+
+def dependent_notes(document: Document) -> list[Text]:
+    """Return a line for each launch that queues only after the end of others."""
+    return [
+        Text(f"{printable(describe_job(one))} waits for the end of {', '.join(one['after'])}")
+        for one in document["dependent"]
+    ]
 
 
 def machine_notes(document: Document, now: datetime) -> Iterator[Text]:

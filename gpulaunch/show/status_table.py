@@ -19,7 +19,7 @@ from gpulaunch.show.status_cells import (
     since_cell,
     starts_cell,
 )
-from gpulaunch.show.status_notes import container_title, lease_notes, machine_notes
+from gpulaunch.show.status_notes import container_title, dependent_notes, lease_notes, machine_notes
 from gpulaunch.show.terminal import Cell, Grid, Group, Text, cut, make_table
 
 
@@ -41,6 +41,8 @@ def status_table(document: Document, now: datetime) -> Group:
         lines += [*notes, Text()] if notes else []
     if document["queue"]:
         lines += [queue_table(document, now), Text()]
+    if document["dependent"]:
+        lines += [*dependent_notes(document), Text()]
     lines += machine_notes(document, now)
     lines.append(Text(f"free: {_format_names(free) or 'none'}", "green" if free else "yellow"))
     return Group(Text(status_title(document), "bold"), *lines)

@@ -9,7 +9,7 @@ from gpulaunch.show import Document
 from gpulaunch.show.gpu_places import GpuPlace
 from gpulaunch.show.gpu_table import gpus_table, job_prefix
 from gpulaunch.show.status_cells import describe_job, left_cell, of_user, since_cell
-from gpulaunch.show.status_notes import lease_notes, machine_notes
+from gpulaunch.show.status_notes import dependent_notes, lease_notes, machine_notes
 from gpulaunch.show.status_table import queue_table, ticket_prefix
 from gpulaunch.show.terminal import LiveScreen, Text
 
@@ -119,6 +119,7 @@ def top_lines(
     table = gpus_table(shown, _sorted(shown, places, view, own), now, view.user, style)
     above = table.lines(screen.console, width, plain=screen.plain)
     notes = [*lease_notes(shown["leases"], now), *machine_notes(document, now)]
+    notes += dependent_notes(shown)
     notes = [line for note in notes for line in _wrapped(screen, note, width)]
     above += [(None, note) for note in notes]
     queue_room = max(room - len(above), int(room * _QUEUE_SHARE))

@@ -358,6 +358,35 @@ def test_after_a_launcher_that_was_killed(site: Site) -> None:
     assert (site.home / "order").read_text() == "a\nb\n"
 
 
+def test_a_launch_that_comes_after_another_is_shown(site: Site) -> None:
+    """`status` and `top` show it until it queues, has ended, or its launcher is gone."""
+    site.held("a", "-n", "8", end="exit 0")
+    site.held("z", "-n", "8")
+    for name, after in (("b", "a:any"), ("c", "a,b:any"), ("d", "a:any"), ("e", "a")):
+        site.detach("--name", name, "-n", "8", "--after", after, "--", "true")
+    os.kill(site.past()["d"]["launcher"][0], signal.SIGKILL)
+    assert site.wait("d") == 125
+    site.launcher.run("free", "e")
+
+    def shown(*options: str) -> list[tuple[str, int, list[str]]]:
+        document = json.loads(site.launcher.run("status", *options, "--json").stdout)
+        return [(one["name"], one["gpus"], one["after"]) for one in document["dependent"]]
+
+    assert shown(*DGX) == [("b", 8, ["a:any"]), ("c", 8, ["a", "b:any"])]
+    assert shown("--topology", "dgx2") == []
+    assert shown(*DGX, "--user", "nobody-here") == []
+    for command in (("status",), ("status", "--mine"), ("top",)):
+        done = site.launcher.run(*command, *DGX, env=site.launcher.environment | {"COLUMNS": "80"})
+        assert "b waits for the end of a:any\n" in done.stdout
+        assert "c waits for the end of a, b:any\n" in done.stdout
+    site.end("a")
+    site.begun("z")
+    until(lambda: shown(*DGX) == [("c", 8, ["a", "b:any"])])  # b is in the queue
+    site.end("z")
+    assert site.wait("b", "c") == 0
+    assert shown(*DGX) == []
+
+
 def test_a_launch_that_comes_after_another_can_be_freed(site: Site) -> None:
     """It has no place in the queue yet, and ends with 143."""
     site.held("a")

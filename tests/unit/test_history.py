@@ -9,7 +9,7 @@ import pytest
 
 from gpulaunch.history.line import HistoryLine, history_directory
 from gpulaunch.history.past_launch import PastLaunch
-from gpulaunch.history.read import read_history
+from gpulaunch.history.read import read_dependent, read_history
 from gpulaunch.process.identity import Process
 
 ASKED = {
@@ -167,3 +167,12 @@ def test_a_file_with_two_links_is_nobodys(tmp_path: Path) -> None:
     os.link(files()[0], tmp_path / "other")
     HistoryLine(**ASKED | {"key": "b"})
     assert (read_history(), len((tmp_path / "other").read_text().splitlines())) == ([], 1)
+
+
+def test_what_waits_for_others() -> None:
+    """Launches that come after others count as long as they have neither GPUs nor an end."""
+    HistoryLine(**ASKED | {"key": "a", "after": ["exp6", "exp5:any"]})
+    HistoryLine(**ASKED | {"key": "b"})
+    HistoryLine(**ASKED | {"key": "c", "after": ["exp6"]}).update(**GOT)
+    HistoryLine(**ASKED | {"key": "d", "after": ["exp6"]}).update(ended_s=1.0, exit_status=125)
+    assert [(one.key, one.after) for one in read_dependent()] == [("a", ("exp6", "exp5:any"))]
