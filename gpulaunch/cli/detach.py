@@ -23,7 +23,7 @@ from gpulaunch.errors import (
 )
 from gpulaunch.history.job_name import chosen_name, file_name
 from gpulaunch.history.line import state_home
-from gpulaunch.history.read import read_history
+from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import preview
 from gpulaunch.launch.children import own_command
 from gpulaunch.launch.detached import READY, Detached
@@ -134,7 +134,7 @@ def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
         UsageError: a live launch has the given one.
     """
     since_s = time.time() - _RECENT_S
-    history = read_history()
+    history = read_history(within_s=RECENT_S)
     snapshot = open_table_of(launch, tell).peek()
     own = os.geteuid()
     live = {ticket.name for ticket in snapshot.tickets if ticket.user_id == own}

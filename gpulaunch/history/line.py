@@ -106,8 +106,7 @@ def _open_own(submitted_s: float) -> int:
         OSError: it cannot be made, or is not this user's own file.
     """
     directory, user_id = history_directory(), os.geteuid()
-    month = time.strftime("%Y-%m", time.gmtime(submitted_s))
-    path = f"{directory}/{user_id}-{month}{SUFFIX}"
+    path = f"{directory}/{user_id}-{month_of(submitted_s)}{SUFFIX}"
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     mode = 0o644 if directory == COMMON else 0o600
     try:
@@ -119,6 +118,11 @@ def _open_own(submitted_s: float) -> int:
         os.close(fd)
         raise PermissionError(path)
     return fd
+
+
+def month_of(time_s: float) -> str:
+    """Return the month of a time in seconds since 1970, in UTC, as files are named: "2026-11"."""
+    return time.strftime("%Y-%m", time.gmtime(time_s))
 
 
 def is_own_file(fd: int, user_id: int) -> bool:

@@ -2,27 +2,31 @@
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 
 from gpulaunch.errors import FieldError
-from gpulaunch.history.line import SUFFIX, history_directory, is_own_file, own_directory
+from gpulaunch.history.line import SUFFIX, history_directory, is_own_file, month_of, own_directory
 from gpulaunch.history.past_launch import PastLaunch, parse_past_launch
 from gpulaunch.typing import Any
 
 _TRIES = 3
 _MAX_BYTES = 64 << 20
-_RECENT_MONTHS = 2
+RECENT_S = 60 * 86400.0
+"""How far back what looks for recent launches reads the history: a year of them takes a second."""
 
 
-def read_history(*, everyone: bool = False) -> list[PastLaunch]:
+def read_history(*, everyone: bool = False, within_s: float | None = None) -> list[PastLaunch]:
     """Return the launches in the history, in the order of their beginning.
 
     Args:
         everyone: whether to read the files of all users, where they are in one place.
+        within_s: seconds before now from which on all launches are needed; None for all that are
+            there. Files of earlier months are not read.
     """
     found: dict[tuple[int, str], PastLaunch] = {}
-    for path, user_id in _files(everyone=everyone):
+    for path, user_id in _files(everyone=everyone, within_s=within_s):
         for document in _lines(path, user_id):
             with suppress(FieldError):
                 launch = parse_past_launch(document, user_id)
@@ -33,11 +37,11 @@ def read_history(*, everyone: bool = False) -> list[PastLaunch]:
 def read_dependent() -> list[PastLaunch]:
     """Return the user's launches that come after others and have neither GPUs nor an end.
 
-    Screens ask for them every few seconds, so only lines that may be such are parsed, of the last
-    _RECENT_MONTHS.
+    Screens ask for them every few seconds, so only lines that may be such are parsed, and none that
+    are older than RECENT_S.
     """
     found: dict[str, PastLaunch] = {}
-    for path, user_id in sorted(_files(everyone=False))[-_RECENT_MONTHS:]:
+    for path, user_id in _files(everyone=False, within_s=RECENT_S):
         for document in _lines(path, user_id, having=b'"after"'):
             with suppress(FieldError):
                 launch = parse_past_launch(document, user_id)
@@ -45,16 +49,17 @@ def read_dependent() -> list[PastLaunch]:
     return [one for one in found.values() if not one.id and one.ended_s is None]
 
 
-def _files(*, everyone: bool) -> Iterator[tuple[str, int]]:
+def _files(*, everyone: bool, within_s: float | None) -> Iterator[tuple[str, int]]:
     """Yield the paths of the history's files, and the user that each has to belong to."""
+    first = "" if within_s is None else month_of(time.time() - within_s)
     # What ran before there was a common place stands in the user's own.
     for directory in dict.fromkeys((own_directory(), history_directory())):
         with suppress(OSError):
             for name in sorted(os.listdir(directory)):
-                user, dash, _ = name.removesuffix(SUFFIX).partition("-")
+                user, dash, month = name.removesuffix(SUFFIX).partition("-")
                 if not (name.endswith(SUFFIX) and dash and user.isascii() and user.isdecimal()):
                     continue
-                if everyone or int(user) == os.geteuid():
+                if month >= first and (everyone or int(user) == os.geteuid()):
                     yield os.path.join(directory, name), int(user)
 
 

@@ -1,7 +1,7 @@
 """The sizes of the jobs that ran on a machine, as what it can expect."""
 
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes
-from gpulaunch.history.read import read_history
+from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.machine.topology import Topology
 
 _LEAST_LAUNCHES = 50
@@ -11,14 +11,14 @@ _MOST_LAUNCHES = 1000
 def job_sizes_of_history(topology: Topology) -> JobSizes:
     """Return the sizes of the last _MOST_LAUNCHES launches that had GPUs of a machine.
 
-    It reads the files of the history that this user may read. With fewer than _LEAST_LAUNCHES there
-    it returns the default. Shares are whole percents, so that a machine's tables stay valid for a
-    while.
+    It reads what this user may read of the last RECENT_S of the history. With fewer than
+    _LEAST_LAUNCHES there it returns the default. Shares are whole percents, so that a machine's
+    tables stay valid for a while.
     """
     machine = (topology.name, topology.digest is not None)
     past = [
         len(one.gpus)
-        for one in read_history(everyone=True)
+        for one in read_history(everyone=True, within_s=RECENT_S)
         if one.gpus and (one.topology, one.described) == machine
     ][-_MOST_LAUNCHES:]
     if len(past) < _LEAST_LAUNCHES:

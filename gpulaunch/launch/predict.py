@@ -9,7 +9,7 @@ from gpulaunch.decide.needs import leased_until_s
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.forecast.durations import Experience, Identity, PastRun, draw_remaining
 from gpulaunch.forecast.starts import DRAWS, Running, StartRange, Waiting, predict_starts
-from gpulaunch.history.read import read_history
+from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import drained_uses
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.make_records import make_ticket
@@ -83,7 +83,7 @@ class _RunTimes:
                 past.duration_s,
                 past.time_limit_s,
             )
-            for past in read_history(everyone=True)
+            for past in read_history(everyone=True, within_s=RECENT_S)
             if past.duration_s is not None and (past.topology, past.described) == (name, described)
         )
         self._profiles: dict[str, float | None] = {}

@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import time
 from pathlib import Path
 
 import pytest
@@ -171,8 +172,18 @@ def test_a_file_with_two_links_is_nobodys(tmp_path: Path) -> None:
 
 def test_what_waits_for_others() -> None:
     """Launches that come after others count as long as they have neither GPUs nor an end."""
-    HistoryLine(**ASKED | {"key": "a", "after": ["exp6", "exp5:any"]})
-    HistoryLine(**ASKED | {"key": "b"})
-    HistoryLine(**ASKED | {"key": "c", "after": ["exp6"]}).update(**GOT)
-    HistoryLine(**ASKED | {"key": "d", "after": ["exp6"]}).update(ended_s=1.0, exit_status=125)
+    asked = ASKED | {"submitted_s": time.time()}
+    HistoryLine(**asked | {"key": "a", "after": ["exp6", "exp5:any"]})
+    HistoryLine(**asked | {"key": "b"})
+    HistoryLine(**asked | {"key": "c", "after": ["exp6"]}).update(**GOT)
+    HistoryLine(**asked | {"key": "d", "after": ["exp6"]}).update(ended_s=1.0, exit_status=125)
     assert [(one.key, one.after) for one in read_dependent()] == [("a", ("exp6", "exp5:any"))]
+
+
+def test_what_is_recent() -> None:
+    """Files of months before the time that is asked for are not read."""
+    day_s = 86400.0
+    for key, age_s in (("old", 100 * day_s), ("young", 20 * day_s), ("new", 0.0)):
+        HistoryLine(**ASKED | {"key": key, "submitted_s": time.time() - age_s})
+    assert [one.key for one in read_history()] == ["old", "young", "new"]
+    assert [one.key for one in read_history(within_s=21 * day_s)] == ["young", "new"]
