@@ -5,7 +5,11 @@ import re
 from collections.abc import Iterator
 
 _OTHER_FORMATS = (".toml", ".json", ".jsonl", ".csv")
-_TOML = re.compile(r"\[{1,2}[\w.\"' -]+\]{1,2}\s*(#.*)?|(job|profile)[\w.\"-]*\s*=.*")
+_NAMES = r"""([\w.-]|"[^"]*"|'[^']*')+"""
+_TOML = re.compile(
+    rf"\[\s*{_NAMES}\s*\]\s*(#.*)?|\[\[\s*{_NAMES}\s*\]\]\s*(#.*)?"
+    rf"|(job|profile)\s*=\s*[\[{{].*|profile\.{_NAMES}\s*=.*"
+)
 _JSON = re.compile(r'\{\s*["}]')
 _COLUMNS = re.compile(r"gpus,.*|\d+(,[^,]*){5}")
 _LONGEST_TITLE = 40

@@ -137,6 +137,8 @@ def load_jobs(path: str, *, to_run: bool = False) -> JobFile:
         UsageError: the file cannot be read, or is wrong; with path and line.
     """
     if to_run and path == STDIN:
+        if sys.stdin is None:
+            raise UsageError("stdin is closed, so there are no jobs to read")
         path, text = "stdin", sys.stdin.buffer.read().decode(errors="surrogateescape")
     else:
         text = read_text(path, _MOST_BYTES)

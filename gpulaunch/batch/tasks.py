@@ -104,7 +104,7 @@ def _with_order(tasks: Sequence[Task], entries: Sequence[Entry]) -> list[Task]:
         after: dict[int, bool] = {}
         for text in entry.own.get("after", ()):
             try:
-                names = split_after(text)
+                names = split_after(text, ids)
             except UsageError as problem:
                 raise entry.where.error("after", f"after: {problem.message}") from None
             for name, any_end in names:

@@ -11,7 +11,7 @@ from gpulaunch.cli.output import say
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.history.find import find_past
 from gpulaunch.history.read import read_history
-from gpulaunch.launch.past_end import read_again
+from gpulaunch.launch.past_end import is_running, read_again
 from gpulaunch.process.terminal import connect
 
 
@@ -27,10 +27,13 @@ def main(arguments: Sequence[str]) -> int:
         help="the newest launch of that name; or the id of its lease, or its first 4 characters",
     )
     text = parser.parse_args(arguments).name
-    launch, name = find_past(text, read_history()), printable(text)
+    launch, name = find_past(text, read_history(), is_running), printable(text)
     logs = f"'gpulaunch logs -f {shlex.quote(name)}' follows its output"
     if launch.exit_status is not None:
-        raise UsageError(f"{name} has ended with {launch.exit_status}", logs.replace(" -f", ""))
+        printed = f"'gpulaunch logs {shlex.quote(name)}' prints its output"
+        raise UsageError(
+            f"{name} has ended with {launch.exit_status}", printed if launch.log else None
+        )
     if launch.terminal is None:
         how = "-d --terminal gives a job one" + ("" if which("dtach") else ", with dtach installed")
         raise UsageError(f"{name} has no terminal: {how}", logs if launch.log else None)

@@ -165,13 +165,13 @@ def _results_of(file: str) -> str:
     if file != STDIN:
         return f"{os.path.basename(file)}.results.jsonl"
     directory = f"{state_home()}/batches"
-    _make_directory(directory)
+    _make_directory(directory, 0o700)  # a line may have a secret in it
     return f"{directory}/{now().replace(':', '')}-{os.urandom(2).hex()}.results.jsonl"
 
 
-def _make_directory(path: str) -> None:
+def _make_directory(path: str, mode: int = 0o777) -> None:
     try:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, mode, exist_ok=True)
     except OSError as problem:
         raise FailedError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
 

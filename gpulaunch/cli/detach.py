@@ -61,7 +61,11 @@ def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], Non
         log = f"{directory}/{file_name(name)}-{key}.log"
         terminal = f"{directory}/{key}.terminal" if _wants_terminal(given) else None
         _start(Detached(key, log, terminal, -1, os.environ.get("SHELL")), name)
-    os.write(1, os.fsencode(f"{name}\n"))
+    try:
+        os.write(1, os.fsencode(f"{name}\n"))
+    except OSError as problem:  # not an error: who tries again would run it twice
+        failed = call_failed("cannot write to stdout", problem).message
+        tell(f"{failed}; {name} goes on by itself all the same")
     if "quiet" not in given:
         shown = shlex.quote(name)
         say("info", f"{name} goes on by itself: 'gpulaunch logs -f {shown}' follows {log}")
@@ -75,6 +79,8 @@ def _refuse_what_cannot_be(
 ) -> None:
     """Refuse a launch that could not be detached, or could never run."""
     option = given["detach"].option
+    if sys.stdout is None:
+        raise FailedError("stdout is closed, so nobody could know the name of the job")
     if "json_status_fd" in given:
         raise UsageError(f"{option} and --json-status-fd: nobody would read that")
     if not launch.in_history:

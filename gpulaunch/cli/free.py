@@ -1,20 +1,24 @@
 """`gpulaunch free ID|NAME|--mine`: end leases from outside."""
 
 import os
-import signal
 from collections.abc import Sequence
 from contextlib import suppress
 
 from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import report, warn
 from gpulaunch.errors import GpulaunchError, UsageError, printable
-from gpulaunch.launch.find_records import find_id, own_ids
+from gpulaunch.history.find import find_past
+from gpulaunch.history.past_launch import PastLaunch
+from gpulaunch.history.read import RECENT_S, read_history
+from gpulaunch.launch.before_queue import before_queue, end_before_queue
+from gpulaunch.launch.find_records import find_id, has_own, own_ids
 from gpulaunch.launch.free import free
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.read_launch import read_grace
 from gpulaunch.launch.settings import Settings
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
 
 
@@ -45,52 +49,74 @@ def main(arguments: Sequence[str]) -> int:
     table = open_table(described=True, warn=warn)
     grace_s = read_grace(Settings({}, os.environ))
     status = 0
-    tried: set[str] = set()
+    ending = _Ending(table, machine, grace_s)
+    if options.mine:
+        ending.end_all_ahead()
     for text in own_ids(table, machine) if options.mine else options.id:
         try:
-            lease_id = find_id(table, text, machine)
-            if lease_id in tried:
-                continue
-            if not table.file_of(lease_id) and _end_before_the_queue(text, grace_s):
-                print(f"{printable(text)} has been ended before it was in the queue")
-                continue
-            tried.add(lease_id)
-            record = free(table, lease_id, grace_s, machine)
+            ending.end(text)
         except GpulaunchError as problem:  # the others are ended all the same
             report(problem)
             status = max(status, problem.exit_status)
-            continue
-        if isinstance(record, Lease):
-            print(f"ended lease {record.id}: {_format_gpus(record, machine)}")
-        elif record:
-            print(f"{lease_id} has left the queue")
-        else:
-            print(f"ended {lease_id}, whatever it was")
-    if options.mine and machine and not tried:
+    if options.mine and machine and not ending.found:
         print(f"nothing on {machine.topology.name} is yours")
     return status
 
 
-def _end_before_the_queue(name: str, grace_s: float) -> bool:
-    """End a detached launch that has no place in the queue yet: it comes after another one."""
-    from gpulaunch.history.find import find_past  # late: few launches are detached
-    from gpulaunch.history.read import read_history
-    from gpulaunch.launch.past_end import open_launcher
-    from gpulaunch.process.ending import wait_for_one
+class _Ending:
+    """The end of leases and of launches that wait.
 
-    try:
-        launch = find_past(name, read_history())
-    except UsageError:
-        return False
-    fd = None if launch.id or launch.exit_status is not None else open_launcher(launch)
-    if fd is None:
-        return False
-    with suppress(ProcessLookupError):
-        signal.pidfd_send_signal(fd, signal.SIGTERM)
-        signal.pidfd_send_signal(fd, signal.SIGCONT)  # a stopped one would not receive TERM
-    os.close(fd)
-    wait_for_one([launch.launcher.pid], grace_s)
-    return True
+    Args:
+        table: the allocation table.
+        machine: the machine of the leases; None for any.
+        grace_s: seconds between TERM and KILL.
+
+    Attributes:
+        found: ids of what was meant so far.
+    """
+
+    def __init__(self, table: Table, machine: Machine | None, grace_s: float) -> None:
+        self._table, self._machine, self._grace_s = table, machine, grace_s
+        self.found: set[str] = set()
+
+    def end(self, text: str) -> None:
+        """End what a text means: one's own launches come before the leases of others.
+
+        Raises:
+            GpulaunchError: there is no such thing, or it cannot be ended.
+        """
+        if not has_own(self._table, text, self._machine):
+            with suppress(UsageError):
+                self._end_ahead(find_past(text, self._ahead()))
+                return
+        lease_id = find_id(self._table, text, self._machine)
+        if lease_id in self.found:
+            return
+        self.found.add(lease_id)
+        record = free(self._table, lease_id, self._grace_s, self._machine)
+        if isinstance(record, Lease):
+            print(f"ended lease {record.id}: {_format_gpus(record, self._machine)}")
+        elif record:
+            print(f"{lease_id} has left the queue")
+        else:
+            print(f"ended {lease_id}, whatever it was")
+
+    def end_all_ahead(self) -> None:
+        """End this user's launches that wait for others, which might start at the end of these."""
+        for launch in self._ahead():
+            self._end_ahead(launch)
+
+    def _ahead(self) -> list[PastLaunch]:
+        past, tickets = read_history(within_s=RECENT_S), self._table.peek().tickets
+        return before_queue(past, tickets, self._machine)
+
+    def _end_ahead(self, launch: PastLaunch) -> None:
+        """End a launch that has no place in the queue yet."""
+        if launch.key not in self.found:
+            self.found.add(launch.key)
+            end_before_queue(launch, self._grace_s)
+            name = printable(launch.name or launch.key)
+            print(f"{name} has been ended before it was in the queue")
 
 
 def _format_gpus(lease: Lease, machine: Machine | None) -> str:

@@ -1,6 +1,5 @@
 """`gpulaunch history`: what ran, on which GPUs, for how long, and how it ended."""
 
-import shutil
 import sys
 import time
 from collections import Counter
@@ -46,8 +45,7 @@ def main(arguments: Sequence[str]) -> int:
         from gpulaunch.show.history_table import history_table
         from gpulaunch.show.terminal import draw
 
-        columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        table = history_table(document, columns, several_users=everyone, elsewhere=elsewhere)
+        table = history_table(document, several_users=everyone, elsewhere=elsewhere)
         draw(table, sys.stdout)
     return 0
 

@@ -117,7 +117,7 @@ def _run(
         before: the launches that it comes after.
         told: what it was told if it has been detached, or None.
     """
-    listener = Reporter(given, launch)
+    listener = Reporter(given, launch, before)
     try:
         if told:
             listener.detached(told)
@@ -153,9 +153,12 @@ class Reporter:
     Args:
         given: options by name.
         launch: the launch.
+        before: the launches that it comes after.
     """
 
-    def __init__(self, given: Mapping[str, Given], launch: Launch) -> None:
+    def __init__(
+        self, given: Mapping[str, Given], launch: Launch, before: "Sequence[Predecessor]" = ()
+    ) -> None:
         self._given, self._launch = given, launch
         self._talks = not given.keys() & {"quiet", "json_status_fd"}
         self._joined_s: float | None = None
@@ -166,10 +169,7 @@ class Reporter:
             self._status = json_status.JsonStatus(given["json_status_fd"].text)
         self._history: LaunchInHistory | None = None
         if launch.in_history:
-            after: Sequence[str] = ()
-            if "after" in given:
-                after = ",".join((*given["after"].before, given["after"].text)).split(",")
-            self._history = LaunchInHistory(launch, after)
+            self._history = LaunchInHistory(launch, [one.text for one in before])
         self._recorder: Recorder | None = None
         if launch.recorded_in or "record_to" in given:
             from gpulaunch.cli import record  # late: few launches are recorded

@@ -10,7 +10,7 @@ from gpulaunch.history.find import find_past
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history
 from gpulaunch.launch.follow_log import begin_of_last, follow
-from gpulaunch.launch.past_end import unknown_end
+from gpulaunch.launch.past_end import is_running, unknown_end
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         "-n", "--lines", metavar="N", type=_count, help="only the last N lines (default: all)"
     )
     options = parser.parse_args(arguments)
-    launch = find_past(options.name, read_history())
+    launch = find_past(options.name, read_history(), is_running)
     name = printable(options.name)
     if launch.log is None:
         raise UsageError(f"{name} is not detached: its output went where it was started")
@@ -61,8 +61,11 @@ def _print_from(fd: int, at: int) -> None:
 
 
 def _write(piece: bytes) -> None:
-    while piece:
-        piece = piece[os.write(1, piece) :]
+    try:
+        while piece:
+            piece = piece[os.write(1, piece) :]
+    except OSError as problem:
+        raise call_failed("cannot write to stdout", problem) from None
 
 
 def _say_end(name: str, launch: PastLaunch) -> None:

@@ -1,14 +1,15 @@
 """`gpulaunch status`: print who has which GPUs, since when, doing what."""
 
 import os
+import pwd
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
-from gpulaunch.cli.output import print_json, warn
+from gpulaunch.cli.output import flush_stdout, print_json, warn
 from gpulaunch.cli.status_reading import StatusReader
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.process.system import user_name
 from gpulaunch.show import Document
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     from gpulaunch.cli.watch import watch_by_interval, watch_in_place  # late: few look on
 
-    if sys.stdout.isatty() and sys.stdin.isatty() and not (options.json or options.openmetrics):
+    if os.isatty(0) and os.isatty(1) and not (options.json or options.openmetrics):
         watch_in_place(
             reader.table, options.watch, lambda: _view(reader, options, only), sys.stdout
         )
@@ -43,7 +44,7 @@ def _parse(arguments: Sequence[str]) -> Namespace:
     parser = Parser("gpulaunch status", "Who has which GPUs, since when, doing what.")
     parser.add_argument("--gpus", action="store_true", help="a row for each GPU")
     parser.add_argument("--mine", action="store_true", help="only your leases and places")
-    parser.add_argument("--user", metavar="NAME", help="only those of one user")
+    parser.add_argument("--user", metavar="NAME", type=user, help="only those of one user")
     parser.add_argument(
         "--watch",
         metavar="SECONDS",
@@ -65,6 +66,23 @@ def _parse(arguments: Sequence[str]) -> Namespace:
     if options.mine and options.user:
         raise UsageError("--mine and --user do not go together")
     return options
+
+
+def user(text: str) -> str:
+    """Return the name of a user, such as "alice"; "uid 1234" for one who has none here.
+
+    Raises:
+        ArgumentTypeError: there is no such user.
+    """
+    try:
+        if not text.removeprefix("uid ").isdecimal():
+            pwd.getpwnam(text)
+    except (KeyError, ValueError):
+        from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
+
+        meant = did_you_mean(text, [one.pw_name for one in pwd.getpwall()])
+        raise ArgumentTypeError(f"there is no user {quoted(text)}{meant}") from None
+    return text
 
 
 def interval(text: str) -> float:
@@ -100,7 +118,7 @@ def _print(reader: StatusReader, options: Namespace, only: str | None) -> None:
         from gpulaunch.show.terminal import draw
 
         draw(_view(reader, options, only), sys.stdout)
-    sys.stdout.flush()
+    flush_stdout()
 
 
 def _view(reader: StatusReader, options: Namespace, only: str | None) -> "Group":

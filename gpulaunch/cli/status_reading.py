@@ -78,18 +78,10 @@ class StatusReader:
 
     def _find_dependent(self, seen: Snapshot) -> "list[PastLaunch]":
         """Return the user's launches that wait for the end of others, and not in the queue yet."""
-        from gpulaunch.history.read import read_dependent  # late: not for a machine's other tables
-        from gpulaunch.launch.past_end import is_running
+        from gpulaunch.history.read import read_dependent  # late: only screens need them
+        from gpulaunch.launch.before_queue import before_queue
 
-        queued = {ticket.launcher for ticket in seen.tickets}
-        return [
-            one
-            for one in read_dependent()
-            if one.described == (self.machine.key is not None)
-            and one.topology == self.machine.topology.name
-            and one.launcher not in queued
-            and is_running(one)
-        ]
+        return before_queue(read_dependent(), seen.tickets, self.machine)
 
     def _find_left_over(self, seen: Snapshot) -> dict[str, LeftOver]:
         """Return what still holds leases, read anew with what is slow, or for other leases."""

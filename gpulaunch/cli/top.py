@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from gpulaunch.cli.arguments import Namespace, Parser, add_topology
 from gpulaunch.cli.output import warn
-from gpulaunch.cli.status import interval
+from gpulaunch.cli.status import interval, user
 from gpulaunch.cli.status_reading import StatusReader
 from gpulaunch.cli.watch import wait_for_change
 from gpulaunch.leases.changes import Changes
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         "gpulaunch top",
         "A live screen: GPUs in their places, their jobs, and who waits. Press ? for the keys.",
     )
-    parser.add_argument("--user", metavar="NAME", help="only the jobs of one user")
+    parser.add_argument("--user", metavar="NAME", type=user, help="only the jobs of one user")
     parser.add_argument(
         "--interval",
         metavar="SECONDS",
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     add_topology(parser)
     options = parser.parse_args(arguments)
     reader = StatusReader(options.topology, warn)
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not (os.isatty(0) and os.isatty(1)):
         _print_once(reader, options)
         return 0
     from gpulaunch.cli.keyboard import Keyboard

@@ -26,6 +26,8 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
     Raises:
         UsageError: it can never start.
     """
+    if "after" in given:
+        raise UsageError("--when and --after: how long the others still run is not predicted")
     tell = tell_of(given)
     name = given["name"].text if "name" in given else None
     launch = read_launch(Settings(given, os.environ), command, name=name, warn=tell)

@@ -119,7 +119,7 @@ class Request(Record):
 
     Attributes:
         gpus: number of GPUs, at least 1; None for every GPU that the constraints admit.
-        least_gpus: the least number that will do, under `gpus`; None if only that many will.
+        least_gpus: the least number that will do, at most `gpus`; None if no range was asked for.
         pattern: which ranks talk to which.
         bandwidth_sensitive: faster links make the job faster.
         policy: name of the placement policy.

@@ -36,7 +36,9 @@ def own_directory() -> str:
 
 def state_home() -> str:
     """Return the directory of what gpulaunch keeps for this user."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    base = os.environ.get("XDG_STATE_HOME", "")
+    if not os.path.isabs(base):  # the specification says to ignore relative ones
+        base = os.path.expanduser("~/.local/state")
     return f"{base}/gpulaunch"
 
 

@@ -46,7 +46,7 @@ def read_dependent() -> list[PastLaunch]:
             with suppress(FieldError):
                 launch = parse_past_launch(document, user_id)
                 found[launch.key] = launch
-    return [one for one in found.values() if not one.id and one.ended_s is None]
+    return [one for one in found.values() if not one.id and one.exit_status is None]
 
 
 def _files(*, everyone: bool, within_s: float | None) -> Iterator[tuple[str, int]]:
@@ -90,6 +90,6 @@ def _documents(content: bytes, having: bytes) -> tuple[list[Any], bool]:
         if having in line and line.strip():
             try:
                 documents.append(json.loads(line))
-            except ValueError:
+            except (ValueError, RecursionError):
                 damaged = True
     return documents, damaged

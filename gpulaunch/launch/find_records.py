@@ -31,17 +31,20 @@ def find_id(table: Table, text: str, machine: Machine | None) -> str:
     """
     if table.file_of(text):
         return text
-    fitting = [
-        record
-        for record in _records(table, machine)
-        if record.name == text or (len(text) >= _LEAST_CHARACTERS and record.id.startswith(text))
-    ]
+    fitting = _fitting(table, text, machine)
     mine = [record for record in fitting if os.geteuid() in (0, record.user_id)]
     found = mine or fitting
     if len(found) > 1:
         ids = ", ".join(f"{record.id} ({user_name(record.user_id)})" for record in found)
         raise UsageError(f"{quoted(text)} may be any of {ids}", "give more of its id")
     return found[0].id if found else text
+
+
+def has_own(table: Table, text: str, machine: Machine | None) -> bool:
+    """Return whether a text is a whole id, or means a live lease or ticket of this user."""
+    if table.file_of(text):
+        return True
+    return any(one.user_id == os.geteuid() for one in _fitting(table, text, machine))
 
 
 def own_ids(table: Table, machine: Machine | None) -> Iterator[str]:
@@ -65,6 +68,15 @@ def own_ids(table: Table, machine: Machine | None) -> Iterator[str]:
             return
         seen.add(new)
         yield new
+
+
+def _fitting(table: Table, text: str, machine: Machine | None) -> list[Lease | Ticket]:
+    """Return the live leases and tickets of a name, or whose id begins so."""
+    return [
+        record
+        for record in _records(table, machine)
+        if record.name == text or (len(text) >= _LEAST_CHARACTERS and record.id.startswith(text))
+    ]
 
 
 def _records(table: Table, machine: Machine | None) -> list[Lease | Ticket]:

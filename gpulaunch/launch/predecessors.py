@@ -1,12 +1,12 @@
 """The launches that another one comes after: `--after NAME[:ok|:any]`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.history.find import find_past
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history
-from gpulaunch.launch.past_end import unknown_end, wait_for_end
+from gpulaunch.launch.past_end import is_running, unknown_end, wait_for_end
 from gpulaunch.records import Record
 
 _ENDS = {"ok": False, "any": True}
@@ -25,22 +25,32 @@ class Predecessor(Record):
     launch: PastLaunch
     any_end: bool
 
+    @property
+    def text(self) -> str:
+        """The name, and :any if any end will do, as --after takes it."""
+        return f"{self.name}:any" if self.any_end else self.name
 
-def split_after(text: str) -> list[tuple[str, bool]]:
+
+def split_after(text: str, known: Collection[str | None]) -> list[tuple[str, bool]]:
     """Return the names in the value of an option --after, each with whether any end will do.
+
+    Args:
+        text: names with a comma between them, each with :ok or :any behind it or nothing.
+        known: names that there are: one with a comma in it is one name.
 
     Raises:
         UsageError: a name is missing.
     """
-    found = []
-    for word in text.split(","):
-        name, colon, end = word.rpartition(":")
-        if not colon or end not in _ENDS:
-            name, end = word, "ok"
-        if not name:
-            raise UsageError(f"{quoted(text)}: a name is missing")
-        found.append((name, _ENDS[end]))
+    whole = _split_end(text)
+    found = [whole] if whole[0] in known else [_split_end(word) for word in text.split(",")]
+    if not all(name for name, _ in found):
+        raise UsageError(f"{quoted(text)}: a name is missing")
     return found
+
+
+def _split_end(word: str) -> tuple[str, bool]:
+    name, colon, end = word.rpartition(":")
+    return (name, _ENDS[end]) if colon and end in _ENDS else (word, False)
 
 
 def find_predecessors(texts: Sequence[str]) -> list[Predecessor]:
@@ -50,11 +60,12 @@ def find_predecessors(texts: Sequence[str]) -> list[Predecessor]:
         UsageError: one of them does not exist.
     """
     history = read_history()
+    names = {one.name for one in history}
     found = []
     for text in texts:
         try:
-            for name, any_end in split_after(text):
-                launch = find_past(name, history)
+            for name, any_end in split_after(text, names):
+                launch = find_past(name, history, is_running)
                 found.append(Predecessor(printable(name), launch, any_end))
         except UsageError as problem:
             raise UsageError(f"--after: {problem.message}", problem.hint) from None

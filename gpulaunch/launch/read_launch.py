@@ -56,6 +56,8 @@ def read_launch(
         UsageError: something asked for does not exist or is impossible.
         FailedError: the machine cannot be read.
     """
+    if name is not None and not name.strip():
+        raise UsageError("the name of the job is empty")
     if name is not None and len(name) > MAX_NAME_CHARACTERS:
         raise UsageError(
             f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to "

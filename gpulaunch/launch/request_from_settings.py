@@ -82,7 +82,7 @@ def request_of(
         name=name,
         assumed=tuple(assumed),
         job_sizes=read_job_sizes(settings, topology),
-        least_gpus=least if least != count else None,
+        least_gpus=least,
     )
 
 

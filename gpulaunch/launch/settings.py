@@ -57,8 +57,7 @@ def _parse_gpus(text: str) -> int | str | range:
         return _parse_count(text)
     if int(least) > int(most):
         raise UsageError(f"{quoted(text)} is no range of numbers of GPUs such as 2-4")
-    first = int(_parse_count(least))
-    return first if least == most else range(first, int(most) + 1)
+    return range(int(_parse_count(least)), int(most) + 1)
 
 
 def _parse_count(text: str) -> int | str:

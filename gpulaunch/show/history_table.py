@@ -10,13 +10,9 @@ from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Group, Text, cut, make_table
 
-_WIDE = 80  # columns of a terminal from which on all columns of the table are shown
-_NARROW = 60
-
 
 def history_table(
     document: Document,
-    columns: int | None,
     *,
     several_users: bool,
     elsewhere: Mapping[str, int] = {},
@@ -25,28 +21,17 @@ def history_table(
 
     Args:
         document: the document from history_document.
-        columns: columns of the terminal; None if there is no edge. On a narrow one, GPU-hours give
-            way first, then the time of the beginning, and the number of failed launches.
         several_users: whether to name the users.
         elsewhere: numbers of launches on described machines by the machine's name, told of where
             nothing ran here.
     """
-    room = columns or _WIDE
     if "totals" in document and (document["totals"] or not elsewhere):
-        return _totals_table(document, room)
+        return _totals_table(document)
     if not document.get("launches"):
         return Group(*_nothing_here(elsewhere))
-    wanted = {
-        "began": room >= _NARROW,
-        "user": several_users,
-        "ran": True,
-        "GPUs": True,
-        "GPU-h": room >= _WIDE,
-        "end": True,
-        "job": True,
-    }
-    names = [name for name, shown in wanted.items() if shown]
-    table = make_table(*names, right=("ran", "GPU-h"))
+    users = ["user"] if several_users else []
+    names = ("began", *users, "ran", "GPUs", "GPU-h", "end", "job")
+    table = make_table(*names, right=("ran", "GPU-h"), leave=("GPU-h", "began"))
     for launch in document["launches"]:
         cells: dict[str, str | Text] = {
             "began": _local_time(launch["started_at"] or launch["submitted_at"]),
@@ -73,20 +58,21 @@ def _nothing_here(elsewhere: Mapping[str, int]) -> list[Text]:
     return lines
 
 
-def _totals_table(document: Document, room: int) -> Group:
-    wanted = {"GPU-h": True, "launches": True, "failed": room >= _NARROW, "user": True, "job": True}
-    names = [name for name, shown in wanted.items() if shown]
-    table = make_table(*names, right=("GPU-h", "launches", "failed"))
+def _totals_table(document: Document) -> Group:
+    table = make_table(
+        *("GPU-h", "launches", "failed", "user", "job"),
+        right=("GPU-h", "launches", "failed"),
+        leave=("failed",),
+    )
     rows = document["totals"]
     for row in rows:
-        cells: dict[str, str | Text] = {
-            "GPU-h": _hours(row["gpu_hours"]),
-            "launches": str(row["launches"]),
-            "failed": str(row["failed"]),
-            "user": printable(row["user"]),
-            "job": cut(row["job"]),
-        }
-        table.add_row(*(cells[name] for name in names))
+        table.add_row(
+            _hours(row["gpu_hours"]),
+            str(row["launches"]),
+            str(row["failed"]),
+            printable(row["user"]),
+            cut(row["job"]),
+        )
     hours, count = sum(row["gpu_hours"] for row in rows), sum(row["launches"] for row in rows)
     jobs = f"{count} launch{'' if count == 1 else 'es'}"
     return Group(table, Text(f"\n{_hours(hours)} GPU-hours in {jobs}", "bold"))

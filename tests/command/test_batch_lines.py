@@ -112,6 +112,13 @@ def test_no_job(site: Site, text: str) -> None:
         ("jobs", "3,ring,0,10,1,vgg16", False),
         ("jobs", "gpus,pattern,arrival,time,sensitive,name", False),
         ("jobs", "1,2", True),
+        ("jobs", "job = [{ command = ['true'] }]", False),
+        ("jobs", "profile = { a = { gpus = 2 } }", False),
+        ("jobs", "[profile.'my own'.memory]", False),
+        ("jobs", "job=3 ./run", True),
+        ("jobs", "job_id=7 ./run", True),
+        ("jobs", "profile_dir=/x nsys profile ./run", True),
+        ("jobs", "[ -f a ]", True),
         ("jobs.csv", "python train.py", False),
     ],
 )
@@ -214,3 +221,28 @@ def test_a_job_after_what_is_not_there(site: Site, after: str, want: str) -> Non
     done = site.run("jobs.toml")
     assert (done.returncode, done.stderr) == (2, complaint(f"jobs.toml:7: after: {want}"))
     assert not (site.home / "a").exists()
+
+
+def test_results_of_stdin_are_private(site: Site) -> None:
+    """Lines may have secrets in them, and nobody was asked where their results go."""
+    home = {**site.launcher.environment, "XDG_STATE_HOME": str(site.home / "state-home")}
+    done = site.launcher.run("batch", "-q", *DGX, "-", input="TOKEN=secret true", env=home)
+    assert done.returncode == 0
+    folder = site.home / "state-home" / "gpulaunch" / "batches"
+    assert (folder.stat().st_mode & 0o777, len(list(folder.iterdir()))) == (0o700, 1)
+
+
+def test_a_stdin_that_is_closed(site: Site) -> None:
+    """Without stdin there is nothing to run."""
+    command = f"exec {site.launcher.script} batch --topology dgx1-v100 - <&-"
+    done = subprocess.run(
+        ["sh", "-c", command],
+        env=site.launcher.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (
+        2,
+        complaint("stdin is closed, so there are no jobs to read"),
+    )

@@ -374,7 +374,7 @@ def test_a_launch_that_comes_after_another_is_shown(site: Site) -> None:
 
     assert shown(*DGX) == [("b", 8, ["a:any"]), ("c", 8, ["a", "b:any"])]
     assert shown("--topology", "dgx2") == []
-    assert shown(*DGX, "--user", "nobody-here") == []
+    assert shown(*DGX, "--user", "nobody") == []
     for command in (("status",), ("status", "--mine"), ("top",)):
         done = site.launcher.run(*command, *DGX, env=site.launcher.environment | {"COLUMNS": "80"})
         assert "b waits for the end of a:any\n" in done.stdout
@@ -396,6 +396,84 @@ def test_a_launch_that_comes_after_another_can_be_freed(site: Site) -> None:
     assert site.wait("b") == 143
     site.end("a")
     assert site.wait("a") == 3
+
+
+def test_free_mine_ends_what_waits_for_others_first(site: Site) -> None:
+    """Nothing starts because `free --mine` ends what it comes after."""
+    site.held("a")
+    site.detach("--name", "b", "--after", "a:any", "--", "touch", "ran")
+    done = site.launcher.run("free", "--mine", *DGX)
+    first, second = done.stdout.splitlines()
+    assert first == "b has been ended before it was in the queue"
+    assert second.startswith("ended lease ")
+    assert site.wait("a", "b") == 143
+    assert site.past()["b"]["exit_status"] == 143
+    assert not (site.home / "ran").exists()
+    assert site.launcher.run("free", "--mine", *DGX).stdout == "nothing on dgx1-v100 is yours\n"
+
+
+def test_a_launch_in_the_foreground_does_not_hide_a_detached_one(site: Site) -> None:
+    """Of launches of a name a detached one that runs is meant; once it has ended, the newest."""
+    site.held("a", end="exit 9")
+    site.begun("a")
+    site.launcher.run(*DGX, "--name", "a", "--", "true")
+    assert site.logs("a").startswith("begun")
+    site.detach("--name", "b", "--after", "a", "--", "true")
+    site.end("a")
+    assert site.wait("b") == 125  # not 0, with which the newest a has ended
+    assert site.wait("a") == 0
+
+
+def test_a_name_with_a_comma_in_it(site: Site) -> None:
+    """--after takes a name as a whole, if a launch has it."""
+    for name, status in (("a,b", 3), ("c", 0)):
+        site.detach("--name", name, "--", "sh", "-c", f"exit {status}")
+        site.wait(name)
+    assert site.launcher.run(*DGX, "--after", "a,b", "--", "true").returncode == 125
+    for after in ("a,b:any", "c"):
+        assert site.launcher.run(*DGX, "--after", after, "--", "true").returncode == 0
+    done = site.launcher.run(*DGX, "--after", "c,a", "--", "true")
+    assert (done.returncode, done.stderr) == (
+        2,
+        complaint("--after: no launch of yours is called 'a'", "'gpulaunch history' lists them"),
+    )
+
+
+def test_a_stdout_that_cannot_be_written(site: Site) -> None:
+    """Without stdout nothing is detached; if its name cannot be printed, a line says so."""
+    command = f"exec {site.launcher.script} -d --topology dgx1-v100 --name {{}} -- true >"
+    environment = site.launcher.environment
+    closed, full = (
+        subprocess.run(
+            ["sh", "-c", command.format(name) + to],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for name, to in (("a", "&-"), ("b", "/dev/full"))
+    )
+    error = "stdout is closed, so nobody could know the name of the job"
+    assert (closed.returncode, closed.stderr) == (125, complaint(error))
+    assert full.returncode == 0
+    assert "no space left on device; b goes on by itself all the same\n" in full.stderr
+    assert site.wait("b") == 0
+    assert list(site.past()) == ["b"]
+
+
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_name_that_is_empty(site: Site, name: str) -> None:
+    """A name that nobody could type again, such as that of an unset variable, is refused."""
+    done = site.launcher.run(*QUIET, "--name", name, "--", "true")
+    assert (done.returncode, done.stderr) == (2, complaint("the name of the job is empty"))
+
+
+def test_a_relative_state_home_is_ignored(site: Site) -> None:
+    """The history is where it is, whatever the working directory."""
+    environment = site.launcher.environment | {"XDG_STATE_HOME": "rel"}
+    site.detach("--name", "a", "--", "true", env=environment)
+    assert site.wait("a") == 0
+    assert not (site.home / "rel").exists()
 
 
 def test_notify(site: Site) -> None:
@@ -527,7 +605,7 @@ def test_attach_without_a_terminal(site: Site) -> None:
     site.end("a")
     assert site.wait("a") == 3
     done = site.launcher.run("attach", "a")
-    error = complaint("a has ended with 3", "'gpulaunch logs a' follows its output")
+    error = complaint("a has ended with 3", "'gpulaunch logs a' prints its output")
     assert (done.returncode, done.stderr) == (2, error)
 
 

@@ -25,6 +25,14 @@ def test_as_many_as_are_free(launcher: Launcher, busy: int, want: int) -> None:
         assert counted(launcher, "-n", "2-4") == (want, str(want))
 
 
+@pytest.mark.parametrize(
+    ("options", "want"), [(("2-2",), 2), (("1-1",), 1), (("2-4", "--require", "0,1,2,3"), 4)]
+)
+def test_a_range_of_one_number(launcher: Launcher, options: tuple[str, ...], want: int) -> None:
+    """A job learns its number however narrow the range is, so that scripts can rely on it."""
+    assert counted(launcher, "-n", *options) == (want, str(want))
+
+
 def test_too_few_are_free(launcher: Launcher) -> None:
     """With fewer than the least free it is refused with the numbers, or waits for the least."""
     with held(launcher, *DGX, "-n", "4") as four, held(launcher, *DGX, "-n", "3") as three:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_views_of_status(launcher: Launcher) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--mine", "--user", "x"), "--mine and --user do not go together"),
+        (("--mine", "--user", "root"), "--mine and --user do not go together"),
         (("--json", "--openmetrics"), "--gpus, --json and --openmetrics do not go together"),
         (("--gpus", "--json"), "--gpus, --json and --openmetrics do not go together"),
     ],
@@ -251,3 +252,26 @@ def test_another_size(launcher: Launcher) -> None:
         child.expect_exact("q quit  j/k  f free")
         child.send("q")
         child.expect_exact("ready> ")
+
+
+@pytest.mark.parametrize("command", ["status", "top"])
+def test_a_user_who_is_none(launcher: Launcher, command: str) -> None:
+    """A misspelt name is told, with the nearest; it is not a user without jobs."""
+    done = launcher.run(command, *DGX, "--user", "nobdy")
+    assert (done.returncode, done.stderr) == (
+        2,
+        complaint(
+            "--user: there is no user 'nobdy': did you mean nobody?",
+            f"see 'gpulaunch {command} --help'",
+        ),
+    )
+
+
+@pytest.mark.parametrize("command", ["status", "top", "history"])
+def test_closed_descriptors(launcher: Launcher, command: str) -> None:
+    """With stdin and stdout closed there is nothing to show, and that is no fault."""
+    line = f"exec {launcher.script} {command} --topology dgx1-v100 <&- >&-"
+    done = subprocess.run(
+        ["sh", "-c", line], env=launcher.environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

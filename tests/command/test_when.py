@@ -61,3 +61,12 @@ def test_those_who_wait_are_told(launcher: Launcher) -> None:
         assert datetime.fromisoformat(start["from"]) < datetime.fromisoformat(start["to"])
         waiter.send_signal(signal.SIGTERM)
         waiter.communicate(timeout=30)
+
+
+def test_when_of_what_comes_after_others(launcher: Launcher) -> None:
+    """How long others run is not predicted, so --when and --after are refused together."""
+    done = launcher.run(*DGX, "--when", "--after", "a")
+    assert (done.returncode, done.stderr) == (
+        2,
+        complaint("--when and --after: how long the others still run is not predicted"),
+    )

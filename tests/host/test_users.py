@@ -1086,3 +1086,12 @@ def test_setup_names_a_private_directory(container: Elsewhere) -> None:
         assert container.run("setup").stderr.startswith(
             "gpulaunch: error: 1 lease lives in /dev/shm\n"
         )
+
+
+def test_a_name_means_ones_own_launch_first(root: Launcher, bob: User) -> None:
+    """Root frees its own launch that waits for another one, not a user's job of the same name."""
+    with held(bob, *DGX, "--name", "b") as theirs, held(root, *DGX, "--name", "a"):
+        root.run("-qd", *DGX, "--name", "b", "--after", "a:any", "--", "true")
+        assert root.run("free", "b").stdout == "b has been ended before it was in the queue\n"
+        assert theirs.process.poll() is None
+        assert root.run("wait", "b").returncode == 143

@@ -7,8 +7,8 @@ from gpulaunch.history.find import find_past
 from gpulaunch.history.past_launch import PastLaunch, parse_past_launch
 
 
-def past(key: str, name: str | None, lease: str = "") -> PastLaunch:
-    document = {"version": 1, "key": key, "submitted_s": 1.0, "id": lease}
+def past(key: str, name: str | None, lease: str = "", **more: object) -> PastLaunch:
+    document = {"version": 1, "key": key, "submitted_s": 1.0, "id": lease, **more}
     return parse_past_launch(document | ({"name": name} if name else {}), 0)
 
 
@@ -56,3 +56,17 @@ def test_what_may_be_several() -> None:
     with pytest.raises(UsageError) as found:
         find_past("cccc", LAUNCHES)
     assert found.value.message == "'cccc' may be any of cccc00000005, cccc00000006"
+
+
+@pytest.mark.parametrize(
+    ("running", "key"), [((), "d"), (("a",), "a"), (("a", "b"), "b"), (("c",), "d"), (("d",), "d")]
+)
+def test_a_detached_one_that_runs_comes_first(running: tuple[str, ...], key: str) -> None:
+    """Of launches of a name the newest detached one that runs is meant, else the newest."""
+    launches = [
+        past("a", "x", log="/a"),
+        past("b", "x", log="/b"),
+        past("c", "x", log="/c", exit_status=0),
+        past("d", "x"),
+    ]
+    assert find_past("x", launches, lambda one: one.key in running).key == key

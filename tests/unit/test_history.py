@@ -187,3 +187,12 @@ def test_what_is_recent() -> None:
         HistoryLine(**ASKED | {"key": key, "submitted_s": time.time() - age_s})
     assert [one.key for one in read_history()] == ["old", "young", "new"]
     assert [one.key for one in read_history(within_s=21 * day_s)] == ["young", "new"]
+
+
+def test_lines_of_others_cannot_harm() -> None:
+    """Lines that are nested too deeply, or are of a time without a date, are passed over."""
+    HistoryLine(**ASKED)
+    with files()[0].open("a") as file:
+        file.write("[" * 100_000 + "\n")
+        file.write(json.dumps(ASKED | {"version": 1, "key": "b", "submitted_s": 1e15}) + "\n")
+    assert [one.key for one in read_history()] == [ASKED["key"]]
