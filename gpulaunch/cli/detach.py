@@ -36,7 +36,7 @@ from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.system import user_name
 from gpulaunch.records import replace
 
-_RECENT_S = 7 * 86400.0
+_NAMES_KEPT_S = 7 * 86400.0
 _LINGER = "/var/lib/systemd/linger"
 _MOST_BYTES = 1 << 16
 _TERMINAL_PROGRAMS = ("dtach", "script")
@@ -139,7 +139,7 @@ def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
     Raises:
         UsageError: a live launch has the given one.
     """
-    since_s = time.time() - _RECENT_S
+    since_s = time.time() - _NAMES_KEPT_S
     history = read_history(within_s=RECENT_S)
     snapshot = open_table_of(launch, tell).peek()
     own = os.geteuid()

@@ -1,17 +1,15 @@
 """`gpulaunch [OPTIONS] -- COMMAND [ARG...]`: launch a job."""
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 
-from gpulaunch.cli.output import print_json, say
+from gpulaunch.cli.output import say
 from gpulaunch.cli.output import warn as warn_on_stderr
-from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
+from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.launch.acquire import Acquired
-from gpulaunch.launch.assess import granted_gpus, preview, visible_gpus, would_wait
+from gpulaunch.launch.assess import preview, would_wait
 from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.keepers import Keeper
@@ -21,25 +19,19 @@ from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import Ended, run
 from gpulaunch.launch.settings import Settings
-from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.table import Snapshot
-from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.job import exit_like, exit_status
-from gpulaunch.process.system import user_name
 from gpulaunch.records import replace
-from gpulaunch.typing import TYPE_CHECKING, TextIO
+from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.cli.json_status import JsonStatus
     from gpulaunch.cli.record import Recorder
-    from gpulaunch.decide.explain import Explanation
     from gpulaunch.launch.detached import Detached, EndBySignal
     from gpulaunch.launch.notify import Notifier
     from gpulaunch.launch.predecessors import Predecessor
-    from gpulaunch.leases.share import Share
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
-_EXPLAINED = 5
 
 
 def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
@@ -90,9 +82,12 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
             launch = replace(launch, patience=replace(launch.patience, wait=True))
     if "dry_run" in given:
         decision, situation = preview(launch, tell)
-        return _print_decision(
+        from gpulaunch.cli.explain import print_decision  # late: a job that runs does without
+
+        decided = print_decision(
             launch, decision, situation, explained="explain" in given, as_json="json" in given
         )
+        return _EXIT_STATUS[decided]
 
     if "detach" not in given:
         return _run(given, launch, before, None)
@@ -228,7 +223,9 @@ class Reporter:
         if self._before_job:
             self._before_job.stop()
         if "explain" in self._given:
-            _explain_on_stderr(self._launch, acquired.grant, acquired.situation)
+            from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
+
+            explain_on_stderr(self._launch, acquired.grant, acquired.situation)
         if self._talks:
             _say_less_than_all(self._launch, acquired)
         if "verbose" in self._given:
@@ -339,87 +336,8 @@ def _ignore(text: str) -> None:
     """Drop a warning."""
 
 
-def _print_decision(
-    launch: Launch, decision: Decision, situation: Situation, *, explained: bool, as_json: bool
-) -> int:
-    from gpulaunch.show.decision import decision_document, decision_lines, explanation_document
-
-    gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
-    share = _preview_share(launch, decision, situation)
-    seen = visible_gpus(launch, decision) if isinstance(decision, Grant) else []
-    environment, argv = _preview_job(launch, gpus, seen, share)
-    document = decision_document(launch.request, decision, gpus, environment, argv, share)
-    if as_json:
-        if explained:
-            document |= explanation_document(_make_explanation(launch, decision, situation))
-        print_json(document)
-    else:
-        print("\n".join(decision_lines(document, explained=explained)))
-        if explained:
-            _print_explanation(launch, decision, situation, sys.stdout, legend=True)
-    return _EXIT_STATUS[document["decision"]]
-
-
-def _preview_share(launch: Launch, decision: Decision, situation: Situation) -> "Share | None":
-    """Return the share in the lease, without the directory of its MPS daemon; None without one."""
-    if not isinstance(decision, Grant):
-        return None
-    if decision.share_option is None:
-        return situation.within.share if situation.within else None
-    from gpulaunch.decide.share_options import share_of  # late: few launches share
-
-    return share_of(launch.request, decision.share_option)
-
-
-def _preview_job(
-    launch: Launch, gpus: list[Gpu], seen: Sequence[Gpu], share: "Share | None"
-) -> tuple[dict[str, str], Sequence[str]]:
-    """Return the job's variables and argv; a container's variables are in its command line."""
-    if launch.container:
-        from gpulaunch.containers.container_launch import started_command
-
-        return {}, started_command(launch.container, gpus, None, share) if gpus else launch.command
-    if not gpus or launch.compose:
-        return {}, launch.command
-    environment = job_environment(
-        seen,
-        driver=launch.machine.topology.driver,
-        by_uuid=launch.by_uuid,
-        lease_id=None,
-        share=share,
-        program=launch.command[0],
-    )
-    return environment, launch.command
-
-
-def _make_explanation(launch: Launch, decision: Decision, situation: Situation) -> "Explanation":
-    from gpulaunch.decide.explain import explain
-
-    return explain(launch.request, situation, decision, _EXPLAINED, user_name)
-
-
 def _explain_refusal(launch: Launch, given: Mapping[str, Given]) -> None:
     if "explain" in given:
-        _explain_on_stderr(launch, *preview(launch, _ignore))
+        from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 
-
-def _explain_on_stderr(launch: Launch, decision: Decision, situation: Situation) -> None:
-    with suppress(
-        OSError, SystemExit
-    ):  # rich exits on a broken pipe, and a lost stderr must not stop a job
-        _print_explanation(launch, decision, situation, sys.stderr)
-
-
-def _print_explanation(
-    launch: Launch,
-    decision: Decision,
-    situation: Situation,
-    stream: TextIO,
-    *,
-    legend: bool = False,
-) -> None:
-    from gpulaunch.show.decision_table import explanation_table
-    from gpulaunch.show.terminal import draw
-
-    explanation = _make_explanation(launch, decision, situation)
-    draw(explanation_table(launch.request, decision, explanation, legend=legend), stream)
+        explain_on_stderr(launch, *preview(launch, _ignore))

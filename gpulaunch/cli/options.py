@@ -36,7 +36,7 @@ class Option(Record):
 
     @property
     def attaches(self) -> bool:
-        """Whether it may have a value nevertheless, attached by =."""
+        """True if a value may be attached by =, though none is needed."""
         return "--share" in self.flags
 
     @property

@@ -123,7 +123,7 @@ Source: about what Mu'alem and Feitelson (IEEE TPDS 12(6), 2001) found of users'
 
 
 class Experience:
-    """What is known of the run times of jobs.
+    """Known run times of jobs, from which those of others are estimated.
 
     Args:
         past: jobs that have ended, in their order.

@@ -142,34 +142,10 @@ def test_a_list_of_lines_is_resumed(site: Site) -> None:
     )
 
 
-AFTER = """
-[[job]]
-name = "a"
-command = ["sh", "-c", "read line <gate; echo a >>ran; exit 3"]
-[[job]]
-name = "b"
-command = ["sh", "-c", "echo b >>ran"]
-after = ["a"]
-[[job]]
-name = "c"
-command = ["sh", "-c", "echo c >>ran"]
-after = ["a:any"]
-[[job]]
-name = "d"
-command = ["sh", "-c", "echo d >>ran"]
-after = ["b:any,c:ok", "a:any"]
-[[job]]
-name = "e"
-command = ["sh", "-c", "echo e >>ran"]
-after = ["b"]
-[[job]]
-name = "g"
-command = ["sh", "-c", "echo g >>ran"]
-after = ["d"]
-[[job]]
-name = "f"
-command = ["sh", "-c", "echo go >gate"]
-"""
+def job(name: str, script: str, *after: str) -> str:
+    """Return a job in TOML that runs a script for sh, after others if any are given."""
+    text = f'[[job]]\nname = "{name}"\ncommand = ["sh", "-c", "{script}"]\n'
+    return text + (f"after = {json.dumps(after)}\n" if after else "")
 
 
 def test_jobs_that_come_after_others(site: Site) -> None:
@@ -178,7 +154,16 @@ def test_jobs_that_come_after_others(site: Site) -> None:
     Those that wait for others hold up none: the last job lets the first one go on.
     """
     os.mkfifo(site.home / "gate")
-    (site.home / "jobs.toml").write_text(AFTER)
+    jobs = [
+        job("a", "read line <gate; echo a >>ran; exit 3"),
+        job("b", "echo b >>ran", "a"),
+        job("c", "echo c >>ran", "a:any"),
+        job("d", "echo d >>ran", "b:any,c:ok", "a:any"),
+        job("e", "echo e >>ran", "b"),
+        job("g", "echo g >>ran", "d"),
+        job("f", "echo go >gate"),
+    ]
+    (site.home / "jobs.toml").write_text("".join(jobs))
     done = site.run("jobs.toml")
     assert done.returncode == 1, done.stderr
     assert site.statuses() == {0: 3, 1: 125, 2: 0, 3: 0, 4: 125, 5: 0, 6: 0}
@@ -190,9 +175,8 @@ def test_a_resumed_job_comes_after_one_of_the_run_before(
     site: Site, end: str, want: dict[int, int]
 ) -> None:
     """What ended in an earlier run counts for those that come after it."""
-    job = '[[job]]\nname = "{}"\ncommand = ["sh", "-c", "echo {} >>ran; {}"]\n'
-    text = job.format("a", "a", end) + job.format("b", "b", "exit 0") + 'after = ["a"]\n'
-    (site.home / "jobs.toml").write_text(text)
+    jobs = job("a", f"echo a >>ran; {end}") + job("b", "echo b >>ran", "a")
+    (site.home / "jobs.toml").write_text(jobs)
     site.run("jobs.toml")
     assert site.statuses() == want
     site.forget(1)
@@ -215,9 +199,8 @@ def test_a_resumed_job_comes_after_one_of_the_run_before(
 )
 def test_a_job_after_what_is_not_there(site: Site, after: str, want: str) -> None:
     """A job comes after jobs before it in the file alone, so there is no circle; nothing starts."""
-    job = '[[job]]\nname = "{}"\ncommand = ["touch", "{}"]\n'
-    text = job.format("a", "a") + job.format("b", "b") + f'after = ["{after}"]\n'
-    (site.home / "jobs.toml").write_text(text + job.format("c", "c"))
+    jobs = job("a", "touch a") + job("b", "touch b", after) + job("c", "touch c")
+    (site.home / "jobs.toml").write_text(jobs)
     done = site.run("jobs.toml")
     assert (done.returncode, done.stderr) == (2, complaint(f"jobs.toml:7: after: {want}"))
     assert not (site.home / "a").exists()

@@ -461,6 +461,26 @@ def test_a_stdout_that_cannot_be_written(site: Site) -> None:
     assert list(site.past()) == ["b"]
 
 
+def test_output_that_cannot_be_written(site: Site) -> None:
+    """`logs` says what could not be written."""
+    site.detach("--name", "a", "--", "echo", "word")
+    site.wait("a")
+    line = f"exec {site.launcher.script} logs a >/dev/full"
+    environment = site.launcher.environment
+    done = subprocess.run(
+        ["sh", "-c", line], env=environment, capture_output=True, text=True, check=False
+    )
+    error = "cannot write to stdout: no space left on device"
+    assert (done.returncode, done.stderr) == (125, complaint(error))
+
+
+def test_attach_to_what_was_in_the_foreground(site: Site) -> None:
+    """A launch whose output went elsewhere gets no hint at a log."""
+    site.launcher.run(*DGX, "--name", "a", "--", "true")
+    done = site.launcher.run("attach", "a")
+    assert (done.returncode, done.stderr) == (2, complaint("a has ended with 0"))
+
+
 @pytest.mark.parametrize("name", ["", "  "])
 def test_a_name_that_is_empty(site: Site, name: str) -> None:
     """A name that nobody could type again, such as that of an unset variable, is refused."""

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import time
 from pathlib import Path
 
+import pexpect
 import pytest
 from conftest import DGX, Launcher, complaint, held
 
@@ -172,3 +174,26 @@ def test_a_history_that_ran_well_gains_nothing(launcher: Launcher) -> None:
     assert last.startswith(
         "nothing would have been gained: lookahead has 40.0 instead of 40.0 GB/s"
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "columns", "gone"),
+    [((), 80, ""), ((), 40, "GPU-h"), (("--totals",), 60, ""), (("--totals",), 36, "failed")],
+)
+def test_columns_give_way_with_a_word(
+    launcher: Launcher, words: tuple[str, ...], columns: int, gone: str
+) -> None:
+    """On a narrow terminal a line says which columns had no room."""
+    remember(launcher, {"hours_ago": 2, "name": "a-rather-long-name"})
+    child = pexpect.spawn(
+        launcher.script,
+        ["history", *DGX, *words],
+        env=launcher.environment | {"TERM": "xterm"},
+        encoding="utf-8",
+        dimensions=(24, columns),
+    )
+    shown = re.sub(r"\x1b\[[\d;]*m|\r", "", child.read())
+    told = [line for line in shown.splitlines() if line.startswith("no room for: ")]
+    assert told == ([f"no room for: {gone}"] if gone else [])
+    heading = next(line for line in shown.splitlines() if "GPU" in line)
+    assert ("GPU-h" in heading, "failed" in heading) == (gone != "GPU-h", bool(words) and not gone)

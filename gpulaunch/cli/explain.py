@@ -1,0 +1,105 @@
+"""What --dry-run and --explain print: the decision about a launch, and its reasons."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+
+from gpulaunch.cli.output import print_json
+from gpulaunch.decide.decision import Decision, Grant, Situation
+from gpulaunch.decide.explain import Explanation, explain
+from gpulaunch.launch.assess import granted_gpus, visible_gpus
+from gpulaunch.launch.launch import Launch
+from gpulaunch.leases.environment import job_environment
+from gpulaunch.leases.share import Share
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.process.system import user_name
+from gpulaunch.show.decision import decision_document, decision_lines, explanation_document
+from gpulaunch.show.decision_table import explanation_table
+from gpulaunch.show.terminal import draw
+from gpulaunch.typing import TextIO
+
+_EXPLAINED = 5  # candidates
+
+
+def print_decision(
+    launch: Launch, decision: Decision, situation: Situation, *, explained: bool, as_json: bool
+) -> str:
+    """Print what would be decided on stdout; return the decision: grant, wait or refuse.
+
+    Args:
+        launch: the launch.
+        decision: what would be decided.
+        situation: what it was decided in.
+        explained: whether to say why.
+        as_json: whether to print a JSON document.
+    """
+    gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
+    share = _preview_share(launch, decision, situation)
+    seen = visible_gpus(launch, decision) if isinstance(decision, Grant) else []
+    environment, argv = _preview_job(launch, gpus, seen, share)
+    document = decision_document(launch.request, decision, gpus, environment, argv, share)
+    if as_json:
+        if explained:
+            document |= explanation_document(_make_explanation(launch, decision, situation))
+        print_json(document)
+    else:
+        print("\n".join(decision_lines(document, explained=explained)))
+        if explained:
+            _print_explanation(launch, decision, situation, sys.stdout, legend=True)
+    return str(document["decision"])
+
+
+def _preview_share(launch: Launch, decision: Decision, situation: Situation) -> Share | None:
+    """Return the share in the lease, without the directory of its MPS daemon; None without one."""
+    if not isinstance(decision, Grant):
+        return None
+    if decision.share_option is None:
+        return situation.within.share if situation.within else None
+    from gpulaunch.decide.share_options import share_of  # late: few launches share
+
+    return share_of(launch.request, decision.share_option)
+
+
+def _preview_job(
+    launch: Launch, gpus: list[Gpu], seen: Sequence[Gpu], share: Share | None
+) -> tuple[dict[str, str], Sequence[str]]:
+    """Return the job's variables and argv; a container's variables are in its command line."""
+    if launch.container:
+        from gpulaunch.containers.container_launch import started_command
+
+        return {}, started_command(launch.container, gpus, None, share) if gpus else launch.command
+    if not gpus or launch.compose:
+        return {}, launch.command
+    environment = job_environment(
+        seen,
+        driver=launch.machine.topology.driver,
+        by_uuid=launch.by_uuid,
+        lease_id=None,
+        share=share,
+        program=launch.command[0],
+    )
+    return environment, launch.command
+
+
+def _make_explanation(launch: Launch, decision: Decision, situation: Situation) -> Explanation:
+    return explain(launch.request, situation, decision, _EXPLAINED, user_name)
+
+
+def explain_on_stderr(launch: Launch, decision: Decision, situation: Situation) -> None:
+    """Say why a launch got its GPUs, or none, to its user."""
+    with suppress(
+        OSError, SystemExit
+    ):  # rich exits on a broken pipe, and a lost stderr must not stop a job
+        _print_explanation(launch, decision, situation, sys.stderr)
+
+
+def _print_explanation(
+    launch: Launch,
+    decision: Decision,
+    situation: Situation,
+    stream: TextIO,
+    *,
+    legend: bool = False,
+) -> None:
+    explanation = _make_explanation(launch, decision, situation)
+    draw(explanation_table(launch.request, decision, explanation, legend=legend), stream)
