@@ -14,8 +14,6 @@ from gpulaunch.leases.share import Share
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.system import user_name
 from gpulaunch.show.decision import decision_document, decision_lines, explanation_document
-from gpulaunch.show.decision_table import explanation_table
-from gpulaunch.show.terminal import draw
 from gpulaunch.typing import TextIO
 
 _EXPLAINED = 5  # candidates
@@ -87,9 +85,8 @@ def _make_explanation(launch: Launch, decision: Decision, situation: Situation) 
 
 def explain_on_stderr(launch: Launch, decision: Decision, situation: Situation) -> None:
     """Say why a launch got its GPUs, or none, to its user."""
-    with suppress(
-        OSError, SystemExit
-    ):  # rich exits on a broken pipe, and a lost stderr must not stop a job
+    # rich exits on a broken pipe, and a lost stderr must not stop a job.
+    with suppress(OSError, SystemExit):
         _print_explanation(launch, decision, situation, sys.stderr)
 
 
@@ -101,5 +98,8 @@ def _print_explanation(
     *,
     legend: bool = False,
 ) -> None:
+    from gpulaunch.show.decision_table import explanation_table  # late: the tables need rich
+    from gpulaunch.show.terminal import draw
+
     explanation = _make_explanation(launch, decision, situation)
     draw(explanation_table(launch.request, decision, explanation, legend=legend), stream)
