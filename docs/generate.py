@@ -40,9 +40,9 @@ def _placement(text: str) -> str:
 
 
 GENERATED: Mapping[str, Callable[[str], str]] = {
-    "profile.schema.json": _profile_schema,
-    "profiles.md": _profiles,
-    "placement.md": _placement,
+    "reference/profile.schema.json": _profile_schema,
+    "reference/profiles.md": _profiles,
+    "explanation/placement.md": _placement,
 }
 """Name of a file in docs/ -> function that makes its text of the text it has."""
 

@@ -1,7 +1,7 @@
 """gpulaunch: put one command in front of yours, and a shared multi-GPU machine behaves.
 
 From Python: `with gpulaunch.allocate(gpus=2) as lease:`, and `gpulaunch.Simulator("dgx1-v100")`.
-The names in `__all__` are public, and nothing else is; docs/python.md shows their use.
+The names in `__all__` are public, and nothing else is; docs/reference/python.md shows their use.
 """
 
 TYPE_CHECKING = False  # as typing has it, whose import costs as much as bare Python

@@ -113,7 +113,7 @@ def figure_12() -> Reproduction:
             (
                 "The 31 measurements are not public, so Eq. 2's error cannot be computed. What is "
                 "shown is how far it is from the cut model, which has no fitted constant; "
-                "docs/bandwidth.md holds that one against published all-reduces."
+                "docs/explanation/bandwidth.md holds that one against published all-reduces."
             ),
         ),
     )

@@ -2,7 +2,7 @@
 
 python examples/papers/reproduce.py mapa-fig13            print a figure as Markdown
 python examples/papers/reproduce.py mapa-fig13 --json     print it as JSON
-python examples/papers/reproduce.py --all > docs/reproductions.md
+python examples/papers/reproduce.py --all > docs/results/reproductions.md
 """
 
 import argparse
@@ -40,7 +40,7 @@ a paper does not give an input, ours is estimated, and the notes say so. `-` is 
 gives.
 
 This page is written by `python examples/papers/reproduce.py --all`; a test compares it with what
-the commands print. The programs stand on gpulaunch's [Python API](python.md) alone.
+the commands print. The programs stand on gpulaunch's [Python API](../reference/python.md) alone.
 """
 
 

@@ -57,7 +57,7 @@ def allocate(
     Args:
         gpus: number of GPUs, or "all"; None for that of the profile or the settings, else 1.
         profile: name or file of the job's profile.
-        policy: policy such as "preserve" or "topo-aware"; docs/placement.md lists them.
+        policy: policy such as "preserve" or "topo-aware"; docs/explanation/placement.md lists them.
         pattern: communication pattern: a name such as "ring" or "all-to-all", a file, or a networkx
             graph of the ranks with `weight` at its edges.
         sensitive: whether faster links make the job faster.
@@ -70,7 +70,7 @@ def allocate(
         name: name of the lease in `gpulaunch status`.
         wait: whether to queue for GPUs that are busy.
         wait_timeout: longest time to queue, in seconds or as text such as "10m".
-        settings: any other setting of a launch by its name in docs/settings.md, such as
+        settings: any other setting of a launch by its name in docs/reference/settings.md, such as
             nvlink=True or min_bandwidth=40.
 
     Returns:

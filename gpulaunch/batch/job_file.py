@@ -126,7 +126,7 @@ class JobFile(Record):
 
 
 def load_jobs(path: str, *, to_run: bool = False) -> JobFile:
-    """Read a file of jobs; docs/simulate.md and docs/batch.md explain the keys.
+    """Read a file of jobs; docs/guides/simulate.md and docs/guides/batch.md explain the keys.
 
     Args:
         path: path of the file; "-" for stdin.
@@ -172,7 +172,9 @@ def read_jobs(data: Mapping[str, Any]) -> JobFile:
 
 def _refuse_empty(origin: str, found: JobFile) -> JobFile:
     if not found.entries:
-        raise UsageError(f"{origin}: there is no job in it", "docs/simulate.md has an example")
+        raise UsageError(
+            f"{origin}: there is no job in it", "docs/guides/simulate.md has an example"
+        )
     return found
 
 

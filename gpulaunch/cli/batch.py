@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> Parser:
     parser = Parser(
         "gpulaunch batch",
-        "Run the jobs of a file, each by an ordinary launch, in order (see docs/batch.md).",
+        "Run the jobs of a file, each by an ordinary launch, in order (see docs/guides/batch.md).",
     )
     parser.add_argument(
         "file",
@@ -121,7 +121,7 @@ def _parser() -> Parser:
     parser.add_argument(
         "--plan",
         action="store_true",
-        help="run jobs that share together as is predicted to be best (see docs/plan.md)",
+        help="run jobs that share together as is predicted to be best (see docs/guides/plan.md)",
     )
     parser.add_argument("--at-once", action="store_true", help="wait for no arrival_s")
     parser.add_argument(

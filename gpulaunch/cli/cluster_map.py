@@ -69,7 +69,7 @@ def _parser() -> Parser:
         epilog=MAPPING_EPILOG,
     )
     parser.add_argument(
-        "--cluster", metavar="NAME|FILE", required=True, help="the cluster (docs/cluster.md)"
+        "--cluster", metavar="NAME|FILE", required=True, help="the cluster (docs/guides/cluster.md)"
     )
     parser.add_argument("--nodes", metavar="LIST", help="only these of its nodes, such as n[1-4,7]")
     add_mapping(parser)

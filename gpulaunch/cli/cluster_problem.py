@@ -10,7 +10,7 @@ from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.nearest import did_you_mean
 from gpulaunch.show import Document
 
-MAPPING_EPILOG = f"patterns: {PATTERN_HELP}\n(docs/cluster.md)"
+MAPPING_EPILOG = f"patterns: {PATTERN_HELP}\n(docs/guides/cluster.md)"
 
 
 def add_mapping(parser: Parser) -> None:

@@ -139,7 +139,9 @@ def _print_settings() -> None:
 
     prepare_stdout()
     width = max(map(len, SETTINGS))
-    print("setting in config.toml, and the variable (docs/settings.md says what they do):")
+    print(
+        "setting in config.toml, and the variable (docs/reference/settings.md says what they do):"
+    )
     for name in SETTINGS:
         print(f"  {name:<{width}}  GPULAUNCH_{name.upper()}")
 

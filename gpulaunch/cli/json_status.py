@@ -19,7 +19,7 @@ _MOST_DIGITS = 6  # no process has a million descriptors
 
 
 class JsonStatus:
-    """A writer of a launch's events to a descriptor; docs/batch.md describes the lines.
+    """A writer of a launch's events to a descriptor; docs/guides/batch.md describes the lines.
 
     From here on the descriptors belong to the launcher alone: the job does not inherit them.
 

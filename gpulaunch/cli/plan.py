@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
         "gpulaunch plan",
         "Which jobs of a queue to run together on a GPU, through CUDA MPS: a prediction.",
     )
-    parser.add_argument("file", metavar="FILE", help="the queue, in TOML (see docs/plan.md)")
+    parser.add_argument("file", metavar="FILE", help="the queue, in TOML (see docs/guides/plan.md)")
     parser.add_argument(
         "--objective", choices=OBJECTIVES, help="what to share for, instead of what FILE says"
     )

@@ -93,13 +93,13 @@ def _parser() -> Parser:
     parser.add_argument(
         "--jobs",
         metavar="FILE",
-        help="the jobs: TOML, JSON lines or MAPA's columns (docs/simulate.md)",
+        help="the jobs: TOML, JSON lines or MAPA's columns (docs/guides/simulate.md)",
     )
     parser.add_argument(
         "--history",
         action="store_true",
         help="the launches in this machine's history instead, beside what was; of those on a "
-        "described machine with --topology, if there are any (docs/history.md)",
+        "described machine with --topology, if there are any (docs/guides/history.md)",
     )
     add_since(parser)
     parser.add_argument(

@@ -71,7 +71,7 @@ def described_cluster(
     """Build the cluster that a cluster file describes.
 
     Args:
-        document: parsed TOML; docs/cluster.md explains the keys.
+        document: parsed TOML; docs/guides/cluster.md explains the keys.
         machines: the machines that it names.
         read_network: reads the network from the file of that name, for nodes with these
             bandwidths.

@@ -19,7 +19,8 @@ def read_traffic_file(path: str, ranks: int) -> RankTraffic:
     """Read the traffic of this many ranks from a file.
 
     A line of more than three figures is one of a matrix: what a rank sends to each rank. Anything
-    else is an edge list as of docs/patterns.md, or GraphML. Here the graph need not be connected.
+    else is an edge list as of docs/reference/patterns.md, or GraphML. Here the graph need not be
+    connected.
 
     Raises:
         UsageError: the file cannot be read, or is wrong; with path and line.

@@ -1,7 +1,7 @@
 """A reservation: GPUs that a small process, the keeper, holds for people or for the steps of a job.
 
 The keeper is the launcher and the job of its lease. It is a fork of the command line that the user
-types; docs/reserve.md says when it ends, and docs/decisions/reserve.md why it is made so.
+types; docs/guides/reserve.md says when it ends, and docs/decisions/reserve.md why it is made so.
 """
 
 import os

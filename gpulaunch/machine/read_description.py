@@ -92,7 +92,7 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
     of cards with MIG instances, are counted on from one machine to the next.
 
     Args:
-        document: parsed TOML; docs/machines.md explains the keys.
+        document: parsed TOML; docs/reference/machines.md explains the keys.
         digest: digest of the file's text; it keeps tables of different descriptions apart.
 
     Raises:

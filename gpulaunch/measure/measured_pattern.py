@@ -20,7 +20,7 @@ from gpulaunch.typing import Any, cast
 CERTAIN = 0.97
 """Least similarity at which a named pattern is certain; below it, it is likely.
 
-Our choice; see docs/communication.md.
+Our choice; see docs/explanation/communication.md.
 """
 
 

@@ -15,8 +15,8 @@ from gpulaunch.profiles.pattern import PATTERNS, Edge
 from gpulaunch.records import Record
 
 LEAST_SIMILARITY = 0.9
-"""Least similarity to a pattern whose name the graph gets. Our choice; docs/communication.md has
-the experiment.
+"""Least similarity to a pattern whose name the graph gets. Our choice;
+docs/explanation/communication.md has the experiment.
 """
 
 LEAST_SHARE = 0.9

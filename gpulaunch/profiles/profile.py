@@ -273,7 +273,7 @@ def is_size(text: str) -> bool:
 
 
 def parse_profile(document: Mapping[str, Any]) -> Profile:
-    """Build a profile from its parsed TOML; docs/profiles.md explains the keys.
+    """Build a profile from its parsed TOML; docs/reference/profiles.md explains the keys.
 
     Raises:
         FieldError: a key is unknown or missing, or its value has the wrong type or range.

@@ -76,7 +76,7 @@ class Queue(Record):
 
 
 def load_queue(path: str, instead: Mapping[str, str]) -> Queue:
-    """Read a queue file; the keys are explained in docs/plan.md.
+    """Read a queue file; the keys are explained in docs/guides/plan.md.
 
     Args:
         path: path of the file.

@@ -161,7 +161,7 @@ _LEGEND = {
     "fragmentation": "free share of the sockets that it touches: less is better",
     "cost": "sum of the distances between its GPUs: less is better",
 }
-"""What the columns of scores say, which docs/placement.md defines."""
+"""What the columns of scores say, which docs/explanation/placement.md defines."""
 
 
 def _legend(columns: Sequence[str]) -> list[Text]:

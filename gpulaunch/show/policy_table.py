@@ -1,10 +1,10 @@
-"""The table of placement policies in docs/placement.md."""
+"""The table of placement policies in docs/explanation/placement.md."""
 
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 
 
 def policy_table() -> str:
-    """Return the table of docs/placement.md: every policy, what it compares and its source."""
+    """Return the policies, what each compares and its source, for docs/explanation/placement.md."""
     default_first = sorted(POLICIES, key=lambda name: name != DEFAULT_POLICY)
     lines = ["| policy | compares, or makes | source |", "|---|---|---|"]
     for name in default_first:

@@ -42,7 +42,7 @@ def generate_trace(generator: str, seed: int = 0, count: int = 300) -> dict[str,
 
     Args:
         generator: "uniform" (the mix of MAPA, SC'21) or "poisson" (that of topology-aware
-            scheduling, SC'17); docs/simulate.md has their distributions.
+            scheduling, SC'17); docs/guides/simulate.md has their distributions.
         seed: the same seed makes the same trace.
         count: number of jobs.
 
@@ -103,8 +103,8 @@ def simulated_machine(
 class Simulator:
     """A machine on which jobs are placed and replayed, and nothing is launched.
 
-    It makes the launcher's own decisions (docs/simulate.md). It remembers them, so several replays
-    on one machine are fastest with one simulator.
+    It makes the launcher's own decisions (docs/guides/simulate.md). It remembers them, so several
+    replays on one machine are fastest with one simulator.
 
     Args:
         topology: name or file of a described machine; None for this machine.
@@ -136,7 +136,7 @@ class Simulator:
         """Read jobs as they would be launched on this machine, with the same settings.
 
         Args:
-            trace: a file of jobs (docs/simulate.md), or the content of such a file:
+            trace: a file of jobs (docs/guides/simulate.md), or the content of such a file:
                 `{"job": [{"gpus": 2, "duration_s": 60.0}, ...]}`, with "profile" if jobs need it.
 
         Returns:
@@ -166,7 +166,7 @@ class Simulator:
 
         Args:
             trace: the jobs.
-            policy: policy that chooses GPUs; docs/placement.md lists the policies.
+            policy: policy that chooses GPUs; docs/explanation/placement.md lists the policies.
             machines: number of machines, all like this one.
             queue: "backfill", in which jobs pass others that they do not delay, "fifo", or
                 "first_fit", in which a job starts as soon as it fits, whoever it delays.
@@ -214,7 +214,7 @@ class Simulator:
         Args:
             job: a job as in a trace, such as `{"gpus": 3, "pattern": "ring"}`, even without
                 duration.
-            policy: policy that chooses GPUs; docs/placement.md lists the policies.
+            policy: policy that chooses GPUs; docs/explanation/placement.md lists the policies.
             busy: indices of GPUs that others have.
             bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
 
@@ -252,7 +252,7 @@ class Simulator:
         Args:
             gpus: indices of the GPUs, in rank order.
             pattern: communication pattern of their ranks: a name such as "all-to-all", or a file
-                (docs/patterns.md).
+                (docs/reference/patterns.md).
             bandwidth_model: "cut" or "mapa".
 
         Returns:

@@ -1,7 +1,7 @@
 """Run times of jobs: slowed down by their links, their neighbours, and clients on the same GPUs.
 
 A slowdown of 0 is the time that the job would take alone on the best GPUs of the idle machine.
-docs/simulate.md gives the source of each model, and what it leaves out.
+docs/guides/simulate.md gives the source of each model, and what it leaves out.
 """
 # pure: decides on plain values
 

@@ -1,4 +1,4 @@
-"""Hold every policy against the default on many mixes of jobs, and write docs/bake-off.md.
+"""Hold every policy against the default on many mixes of jobs, and write docs/results/bake-off.md.
 
 Each cell is a machine, a mix, a load, a queue, and the bandwidth model by which run times and
 bandwidths are judged; all policies replay the same traces of it. Every cell gets 8 traces, and 80
@@ -289,7 +289,7 @@ def main() -> None:
     parser.add_argument("--default", default=DEFAULT_POLICY)
     root = Path(__file__).parents[2]
     parser.add_argument("--results", type=Path, default=root / "build" / "bake-off.jsonl")
-    parser.add_argument("--docs", type=Path, default=root / "docs")
+    parser.add_argument("--docs", type=Path, default=root / "docs" / "results")
     options = parser.parse_args()
     bake_off = BakeOff(
         options.machines.split(","),

@@ -1,4 +1,4 @@
-"""The page docs/bake-off.md and its picture, from the results of tests/bench/bake_off.py.
+"""The page docs/results/bake-off.md and its picture, from the results of tests/bench/bake_off.py.
 
 Whatever the page says about results is computed from them here.
 """
@@ -327,15 +327,15 @@ chance (24 traces).
 OUTLOOK = """\
 ## What it does not say
 
-These are simulations: bandwidths are a model's ([bandwidth](bandwidth.md)), one constant says how much slower sensitive jobs get
-([simulation](simulate.md)), and jobs that share a link do not slow each other down. The load of a trace is the GPU time that its jobs ask for,
+These are simulations: bandwidths are a model's ([bandwidth](../explanation/bandwidth.md)), one constant says how much slower sensitive jobs get
+([simulation](../guides/simulate.md)), and jobs that share a link do not slow each other down. The load of a trace is the GPU time that its jobs ask for,
 divided by what the machine has until the last one arrives; where run times are lognormal, one long job may be most of it. Equation 2 of
 mapa-sc21, the model `mapa`, was fitted to rings of 2 to 5 GPUs on one machine; for 6 GPUs and more it falls below 0 GB/s in
 places. Traces with such a figure are left out; large losses by `mapa` on 16 GPUs and on the cluster are to be read with that in mind.
 
 ## What preserve and lookahead do
 
-`lookahead` is `preserve` with one score more ([why](decisions/lookahead.md)); it expects the default sizes of jobs whatever the mix, and
+`lookahead` is `preserve` with one score more ([why](../decisions/lookahead.md)); it expects the default sizes of jobs whatever the mix, and
 `lookahead-told` those of the mix. `preserve` is Preserve of mapa-sc21 (Algorithm 1), as `preserve-paper` has it, with three departures. What is left over counts twice: among the GPUs
 that are free now (Eq. 3), and among all GPUs of the machine but the chosen ones, as it will be once those that run have left (*lasting
 bandwidth*); with Eq. 3 alone an insensitive pair goes across two sockets if that leaves another pair whole right now, and both are broken up

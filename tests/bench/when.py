@@ -1,8 +1,8 @@
 """Measure predicted starts on replayed traces: `python tests/bench/when.py [--traces N]`.
 
 Each trace is replayed by gpulaunch's simulator on a DGX-1. When a job joins the queue, its start is
-predicted from what a launcher could know then, and compared with when it started. docs/when.md
-has the table.
+predicted from what a launcher could know then, and compared with when it started.
+docs/guides/when.md has the table.
 """
 
 import argparse

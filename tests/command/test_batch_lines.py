@@ -92,7 +92,7 @@ def test_no_job(site: Site, text: str) -> None:
     done = site.run("-", text=text)
     assert (done.returncode, done.stderr) == (
         2,
-        complaint("stdin: there is no job in it", "docs/simulate.md has an example"),
+        complaint("stdin: there is no job in it", "docs/guides/simulate.md has an example"),
     )
     assert not (site.home / "r").exists()
 

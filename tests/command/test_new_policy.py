@@ -99,8 +99,8 @@ def test_a_replay_goes_by_the_policy(spreader: Launcher, tmp_path: Path) -> None
 
 
 def test_documentation_lists_the_policies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table of docs/placement.md is made of the rows, so a new row is a new line."""
-    text = (ROOT / "docs" / "placement.md").read_text()
+    """The table of docs/explanation/placement.md is made of the rows: a new row is a new line."""
+    text = (ROOT / "docs" / "explanation" / "placement.md").read_text()
     table = policy_table()
     assert text.partition("<!-- policies -->\n")[2].partition("<!-- /policies -->")[0] == table
     monkeypatch.setitem(POLICIES, "spread", ROW)

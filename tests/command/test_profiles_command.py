@@ -14,10 +14,10 @@ from gpulaunch.profiles.document.schema import profile_schema
 
 
 def test_schema_is_the_shipped_one(launcher: Launcher) -> None:
-    """`gpulaunch profiles schema` prints docs/profile.schema.json, which is a JSON Schema."""
+    """`gpulaunch profiles schema` prints the JSON Schema docs/reference/profile.schema.json."""
     done = launcher.run("profiles", "schema")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == (ROOT / "docs" / "profile.schema.json").read_text()
+    assert done.stdout == (ROOT / "docs" / "reference" / "profile.schema.json").read_text()
     jsonschema.Draft202012Validator.check_schema(json.loads(done.stdout))
     assert json.loads(done.stdout) == profile_schema()
 

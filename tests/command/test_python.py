@@ -9,7 +9,7 @@ from conftest import DGX, Launcher
 
 import gpulaunch
 
-PAGE = Path(__file__).parents[2] / "docs" / "python.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
 DOCUMENTED = [name for name in gpulaunch.__all__ if not name.endswith("Error")]
 
 JOBS = [
@@ -42,7 +42,7 @@ def test_examples_in_docstrings(name: str) -> None:
 
 
 def test_examples_on_the_page() -> None:
-    """The examples of docs/python.md are right."""
+    """The examples of docs/reference/python.md are right."""
     found = doctest.testfile(str(PAGE), module_relative=False, globs={"gpulaunch": gpulaunch})
     assert (found.failed, found.attempted > 10) == (0, True)
 

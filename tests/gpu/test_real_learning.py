@@ -1,7 +1,7 @@
 """On an NVIDIA GPU with CUDA MPS and PyTorch only: a recorded job learns what sharing costs it.
 
-Run: python -m pytest tests/gpu/test_real_learning.py -s. docs/sharing-measured.md tells what it
-must print.
+Run: python -m pytest tests/gpu/test_real_learning.py -s. docs/results/sharing-measured.md tells
+what it must print.
 """
 
 import re

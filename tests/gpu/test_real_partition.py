@@ -1,7 +1,7 @@
 """On an NVIDIA GPU with CUDA MPS and PyTorch only: what shares of the SMs bring two jobs.
 
-Run: python -m pytest tests/gpu/test_real_partition.py -s. docs/sharing-measured.md tells what is
-measured and how.
+Run: python -m pytest tests/gpu/test_real_partition.py -s. docs/results/sharing-measured.md tells
+what is measured and how.
 """
 
 import os

@@ -1,7 +1,7 @@
 """On an NVIDIA GPU with CUDA MPS and PyTorch only: a plan takes as long as it says.
 
-Run: python -m pytest tests/gpu/test_real_plan.py -s. docs/sharing-measured.md tells what it must
-print.
+Run: python -m pytest tests/gpu/test_real_plan.py -s. docs/results/sharing-measured.md tells what it
+must print.
 """
 
 import re

@@ -1,8 +1,8 @@
 """On an NVIDIA GPU with CUDA MPS and PyTorch only: what jobs that share a GPU see, and their ends.
 
-Run: python -m pytest tests/gpu/test_real_sharing.py -s. docs/sharing-measured.md tells what is
-measured and how. No setting of a GPU is changed; the GPU is one that nobody uses, and the jobs' MPS
-daemon is theirs alone.
+Run: python -m pytest tests/gpu/test_real_sharing.py -s. docs/results/sharing-measured.md tells what
+is measured and how. No setting of a GPU is changed; the GPU is one that nobody uses, and the jobs'
+MPS daemon is theirs alone.
 """
 
 import os

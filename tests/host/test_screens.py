@@ -1,4 +1,4 @@
-"""What users see, recorded in real terminals by tmux: docs/screens.md is held to it.
+"""What users see, recorded in real terminals by tmux: docs/reference/screens.md is held to it.
 
 To write the page anew: python tests/host/test_screens.py
 """
@@ -31,7 +31,7 @@ from gpulaunch.machine.catalog import load_described_machine  # noqa: E402
 from gpulaunch.process.system import boot_id, this_process  # noqa: E402
 from gpulaunch.records import replace  # noqa: E402
 
-PAGE = ROOT / "docs" / "screens.md"
+PAGE = ROOT / "docs" / "reference" / "screens.md"
 WIDTHS = (120, 80, 40)
 LINES = {120: 24, 80: 24, 40: 32}
 NOBODY = 65534
@@ -41,8 +41,8 @@ INTRODUCTION = """# Screens
 
 What `gpulaunch status`, `top`, `logs -f` and `attach` show in terminals of 120, 80 and 40
 columns, recorded by `tests/host/test_screens.py`, which holds this page to it. The machine is a
-stand-in for a DGX-1; the user is root, whose jobs are bold in `top`. [Status](status.md) says what
-gives way first, [Leaving a job running](detached.md) what the others do.
+stand-in for a DGX-1; the user is root, whose jobs are bold in `top`. [Status](../guides/status.md)
+says what gives way first, [Leaving a job running](../guides/detached.md) what the others do.
 """
 TRAINING = """
 stty -echo

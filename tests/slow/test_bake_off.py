@@ -1,4 +1,4 @@
-"""The bake-off's harness, small; docs/bake-off.md has the whole."""
+"""The bake-off's harness, small; docs/results/bake-off.md has the whole."""
 
 import subprocess
 import sys

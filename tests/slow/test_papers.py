@@ -228,8 +228,8 @@ def test_published_sets() -> None:
 
 
 def test_the_document_is_what_the_commands_print(found: dict[str, Reproduction]) -> None:
-    """docs/reproductions.md has every figure, with today's numbers where no time is measured."""
-    text = (ROOT / "docs" / "reproductions.md").read_text()
+    """docs/results/reproductions.md has every figure, with today's numbers."""
+    text = (ROOT / "docs" / "results" / "reproductions.md").read_text()
     for name in FIGURES:
         assert f"`python examples/papers/reproduce.py {name}`" in text
     assert agreeing(found) == found.keys() - LONG
@@ -237,12 +237,12 @@ def test_the_document_is_what_the_commands_print(found: dict[str, Reproduction])
 
 def agreeing(found: dict[str, Reproduction]) -> set[str]:
     """Return the figures that stand in the document number by number."""
-    text = (ROOT / "docs" / "reproductions.md").read_text()
+    text = (ROOT / "docs" / "results" / "reproductions.md").read_text()
     return {name for name, figure in found.items() if markdown([figure]).strip() in text}
 
 
 def reproduce(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the program as docs/reproductions.md says."""
+    """Run the program as docs/results/reproductions.md says."""
     command = [sys.executable, "examples/papers/reproduce.py", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 

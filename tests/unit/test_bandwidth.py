@@ -19,7 +19,7 @@ from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType, pcie_bandwidt
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "bandwidth.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "explanation" / "bandwidth.md"
 
 A100 = {"nvlink_version": 3, "compute_capability": "8.0", "pcie_generation": 4, "pcie_width": 16}
 HOPPER = {"nvlink_version": 4, "compute_capability": "9.0", "pcie_generation": 5, "pcie_width": 16}
@@ -425,7 +425,7 @@ MISSED_BY_A_LITTLE = {
 
 
 def table(points: Sequence[Point]) -> str:
-    """Return points as docs/bandwidth.md shows them: `?` where a launch says it is unsure."""
+    """Return points as the page shows them: `?` where a launch says it is unsure."""
     rows = [f"{'GB/s':36}{'model':>7}{'published':>11}{'ratio':>7}    source"]
     for point in points:
         marks = ("?" if point.doubts else " ") + ("s" if point.small else " ")
@@ -482,7 +482,7 @@ def test_over_pcie_the_model_is_near_or_says_that_it_is_unsure() -> None:
 
 
 def test_tables_of_the_document() -> None:
-    """docs/bandwidth.md shows both tables as they come out, and every explanation."""
+    """docs/explanation/bandwidth.md shows both tables as they come out, and every explanation."""
     text = DOCUMENT.read_text(encoding="utf-8")
     for points in (FITTED, HELD_OUT):
         assert f"```\n{table(points)}\n```" in text

@@ -503,12 +503,12 @@ def test_mistakes_in_what_a_profile_says_about_sharing(
 
 @pytest.mark.parametrize("shape", SHAPES.split(", "))
 def test_profile_of_every_shape(tmp_path: Path, shape: str) -> None:
-    """A profile may name any built-in pattern; docs/profiles.md and docs/patterns.md list all."""
+    """A profile may name any built-in pattern; the pages on profiles and patterns list all."""
     profile = load_profile(profile_file(tmp_path, PROFILE.replace('"ring"', f'"{shape}"')))
     assert profile.communication.pattern == shape
     documents = Path(__file__).parents[2] / "docs"
-    assert f"`{shape}`" in (documents / "profiles.md").read_text()
-    assert f"`{shape.replace('_', '-')}`" in (documents / "patterns.md").read_text()
+    assert f"`{shape}`" in (documents / "reference" / "profiles.md").read_text()
+    assert f"`{shape.replace('_', '-')}`" in (documents / "reference" / "patterns.md").read_text()
 
 
 def test_shapes() -> None:

@@ -8,6 +8,7 @@ import pytest
 DOCS = Path(__file__).parents[2] / "docs"
 GENERATE = runpy.run_path(str(DOCS / "generate.py"))
 GENERATED = GENERATE["GENERATED"]
+PROFILES = "reference/profiles.md"
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -20,16 +21,17 @@ def test_document_is_up_to_date(name: str) -> None:
 def test_generate_writes_what_has_changed(tmp_path: Path, capsys) -> None:
     """A stale document is written and named; its handwritten text and other documents stay."""
     for name in GENERATED:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes((DOCS / name).read_bytes())
-    text = (DOCS / "profiles.md").read_text().replace("# Profiles", "# My profiles")
-    (tmp_path / "profiles.md").write_text(text.replace("average power", "average heat"))
+    text = (DOCS / PROFILES).read_text().replace("# Profiles", "# My profiles")
+    (tmp_path / PROFILES).write_text(text.replace("average power", "average heat"))
     GENERATE["main"](tmp_path)
     GENERATE["main"](tmp_path)
-    assert capsys.readouterr().out == f"written: {tmp_path / 'profiles.md'}\n"
-    assert (tmp_path / "profiles.md").read_text() == text
+    assert capsys.readouterr().out == f"written: {tmp_path / PROFILES}\n"
+    assert (tmp_path / PROFILES).read_text() == text
 
 
 def test_part_without_marks() -> None:
     """A document that lost the marks of its generated part is an error."""
     with pytest.raises(ValueError, match=r"no part between <!-- keys --> and <!-- /keys -->"):
-        GENERATED["profiles.md"]("# Profiles\n")
+        GENERATED[PROFILES]("# Profiles\n")

@@ -232,7 +232,7 @@ def test_sources(path: Path) -> None:
 def test_page_lists_the_machines() -> None:
     """The page about machines has a row for each one that is shipped, and none for others."""
     page = (
-        (ROOT / "docs" / "machines.md")
+        (ROOT / "docs" / "reference" / "machines.md")
         .read_text()
         .partition("## Shipped machines")[2]
         .partition("\n## ")[0]

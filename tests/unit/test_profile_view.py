@@ -269,7 +269,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, name: str, key: Key[Any]) -> None:
 
 
 def test_made_up_field(monkeypatch):
-    """A key declared in a section is checked, in the JSON Schema, in docs/profiles.md and shown."""
+    """A key declared in a section is checked, in the JSON Schema, in the reference, and shown."""
     made_up(monkeypatch, "warm_up_s", number(0, 100, "time before the first iteration"))
     made_up(monkeypatch, "nvdec_percentage", percentage("share of time that decodes video"))
     made_up(monkeypatch, "is_warm", flag("whether it was warm"))

@@ -18,8 +18,8 @@ def simulator() -> gpulaunch.Simulator:
 
 
 def test_the_page_names_all_that_is_public() -> None:
-    """docs/python.md names every public name that a program uses."""
-    page = (ROOT / "docs" / "python.md").read_text()
+    """docs/reference/python.md names every public name that a program uses."""
+    page = (ROOT / "docs" / "reference" / "python.md").read_text()
     shown = set(page.replace("gpulaunch.", "").replace("`", " ").replace("(", " ").split())
     assert set(gpulaunch.__all__) - {"HeldLease", "Trace"} - shown == set()
 

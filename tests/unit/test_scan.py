@@ -196,7 +196,7 @@ def test_root_in_both_languages(name: str, text: str, pattern: str) -> None:
     ],
 )
 def test_confidence(name: str, text: str, confidence: str) -> None:
-    """How sure the result is follows the rules in docs/scan.md."""
+    """How sure the result is follows the rules in docs/guides/scan.md."""
     assert scanned(name, text).confidence == confidence
 
 

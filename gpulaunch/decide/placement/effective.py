@@ -51,7 +51,8 @@ def mapa_terms(x: int, y: int, z: int) -> tuple[float, ...]:
 def cut(fabric: Fabric, gpus: Sequence[int]) -> int:
     """Return the fastest all-reduce that the links of at least two GPUs allow.
 
-    It is a ring, or NVSwitch's own. docs/bandwidth.md holds it against published measurements.
+    It is a ring, or NVSwitch's own. docs/explanation/bandwidth.md holds it against published
+    measurements.
 
     Cost: cubic in the number of GPUs.
     """
@@ -82,8 +83,8 @@ def nvls_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
     times. So it pays from five GPUs of Hopper on, and from six of Blackwell.
 
     Source: the count of nccl issue 2140; with it one efficiency fits 5 to 8 GPUs of H200, and 6 to
-        8 of B200 (docs/bandwidth.md). NCCL plans without the 1/n (src/graph/tuning.cc), by which
-        four GPUs would gain, and do not.
+        8 of B200 (docs/explanation/bandwidth.md). NCCL plans without the 1/n (src/graph/tuning.cc),
+        by which four GPUs would gain, and do not.
     """
     n = len(gpus)
     return round(min(fabric.nvls[gpu] for gpu in gpus) * 2 * (n - 1) / (n + 1))

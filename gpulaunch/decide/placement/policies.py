@@ -76,7 +76,7 @@ def preserve(problem: PlacementProblem) -> Order:
     not only now, among free GPUs, but also once those that run have left: else insensitive jobs lie
     across sockets, and nobody after them gets a whole one. Ties are chosen instead of left to the
     order of enumeration: what no link tells apart fills a socket that others have begun.
-    docs/bake-off.md has what that is worth.
+    docs/results/bake-off.md has what that is worth.
     """
     after: tuple[ScoreName, ...] = ("lasting_bandwidth", "aggregate_bandwidth", "fragmentation")
     return Order(("effective_bandwidth", *after) if problem.sensitive else after)
@@ -272,7 +272,7 @@ POLICIES: dict[str, Policy] = {
         colour="#0f8f9c",
         help="as `preserve`, with expected bandwidth before lasting bandwidth",
         source="mapa-sc21 Algorithm 1, with what the next job can expect of what is left "
-        "([why](decisions/lookahead.md)): [the winner of a bake-off](bake-off.md)",
+        "([why](../decisions/lookahead.md)): [the winner of a bake-off](../results/bake-off.md)",
     ),
     "preserve_paper": Policy(
         preserve_paper,
@@ -286,7 +286,7 @@ POLICIES: dict[str, Policy] = {
         topo_aware,
         colour="#2fae78",
         help="makes: the most utility to the system, by communication, interference, fragmentation",
-        source="topo-aware-sc17 4 ([departures](decisions/topo-aware.md))",
+        source="topo-aware-sc17 4 ([departures](../decisions/topo-aware.md))",
         goes_by_utility=True,
         compares_machines_by=("utility", "fragmentation"),
     ),

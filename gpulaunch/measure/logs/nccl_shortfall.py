@@ -9,7 +9,7 @@ from gpulaunch.measure.logs.nccl_log import NcclLog
 
 HALF = 0.5
 """Share of the promised bandwidth under which a job is told of it. Our choice: for GPUs that NVLink
-joins, the model is 1.86 times too high at worst (docs/bandwidth.md, published figures).
+joins, the model is 1.86 times too high at worst (docs/explanation/bandwidth.md, published figures).
 """
 
 _NVLINK = ("NVL", "NVB")  # NVB goes through the NVLinks of a third GPU

@@ -120,7 +120,8 @@ def communication(log: NcclLog, name: str) -> LoggedTraffic:
 
     Source: mapa-sc21 2.3: fast links pay for messages of 10^5 bytes and more, if there are enough
         of them; 3.1: the graphs of all calls are united. The paper has no bound for "enough";
-        docs/communication.md says what ours is and which of the paper's networks it gets wrong.
+        docs/explanation/communication.md says what ours is and which of the paper's networks it
+        gets wrong.
     """
     if not log.calls:
         setup = read_setup(log)

@@ -78,7 +78,7 @@ def _rule_schema(rule: Any) -> dict[str, Any]:  # noqa: ANN401  see AnyRule
 
 
 def key_table() -> str:
-    """Return the table of docs/profiles.md: every key, its range and its meaning."""
+    """Return the table of docs/reference/profiles.md: every key, its range and its meaning."""
     return "\n".join(["| key | value | meaning |", "|---|---|---|", *_rows(Profile), ""])
 
 

@@ -6,8 +6,8 @@ A section is a class, and each of its keys an attribute of the same name:
         share = flag("whether to share GPUs")
 
 From this come the checks of files, the record that code reads (`profile.sharing.share` is True,
-False or None), the JSON schema, the table in docs/profiles.md and the rows of `gpulaunch profiles
-show`. A section in code is a view of the checked document, so it costs nothing to make.
+False or None), the JSON schema, the table in docs/reference/profiles.md and the rows of `gpulaunch
+profiles show`. A section in code is a view of the checked document, so it costs nothing to make.
 """
 # pure: decides on plain values
 

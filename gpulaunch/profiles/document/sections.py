@@ -1,7 +1,7 @@
 """Every section of a profile but the top level: the one table of what a profile may say.
 
-Files are checked against it. The records that code reads, the JSON schema, docs/profiles.md and the
-output of `gpulaunch profiles show` are derived from it.
+Files are checked against it. The records that code reads, the JSON schema,
+docs/reference/profiles.md and the output of `gpulaunch profiles show` are derived from it.
 """
 # pure: decides on plain values
 
@@ -55,7 +55,7 @@ class Communication(Section):
     )
     time_percentage = percentage(
         "share of its time in which it waits for its links on the best GPUs; for the "
-        "[simulator](simulate.md)",
+        "[simulator](../guides/simulate.md)",
         label="time waiting for links",
     )
     split_slowdown_percentage = percentage(
@@ -263,7 +263,7 @@ class PlacementNeeds(Section):
 class SharingWish(Section):
     """A job's wish to share GPUs."""
 
-    share = flag("whether to [share](sharing.md) GPUs when the command line does not say")
+    share = flag("whether to [share](../guides/sharing.md) GPUs when the command line does not say")
     sm_percentage = whole(
         1, 100, "share of the SMs that it is to have then", label="share of the SMs"
     )
