@@ -47,9 +47,11 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
 def make_parser() -> Parser:
     """Return the parser that prints the help; each word has its own."""
     words = "\n".join(f"  {word:6} {summary}" for word, summary in WORDS.items())
-    return Parser(
+    parser = Parser(
         "gpulaunch cluster",
         "Past one machine.",
         "gpulaunch cluster WORD [OPTIONS]",
         epilog=f"words, each with a --help of its own:\n{words}",
     )
+    parser.add_argument("word", metavar="WORD", choices=WORDS, help="one of the words below")
+    return parser

@@ -73,12 +73,15 @@ MODES = ("sensitivity", "sweep", "pair", "scan", "scan_nccl_log", "import_ncu")
 READING = ("scan", "scan_nccl_log", "import_ncu")
 MEASURING = (*MODES, "runs", "iterations_from", "slice")
 _NOT_HERE = {"dry_run", "explain", "json_status_fd", "record", "record_to", "version", "name"}
-PROFILE_ROWS: "tuple[Row, ...]" = (*_OWN, *(row for row in ROWS if row[1] not in _NOT_HERE))
+_OF_LAUNCH = tuple(row for row in ROWS if row[1] not in _NOT_HERE)
+_LAUNCH_FLAGS = {flag for row in _OF_LAUNCH for flag in row[0]}
+PROFILE_ROWS: "tuple[Row, ...]" = (*_OWN, *_OF_LAUNCH)
 
 
 def make_parser() -> "Parser":
     """Return the parser that prints the help; read_line reads the command line."""
     from gpulaunch.cli.arguments import Parser
+    from gpulaunch.cli.help import make_launch_parser
 
     parser = Parser(
         "gpulaunch profile",
@@ -94,6 +97,12 @@ def make_parser() -> "Parser":
             parser.add_argument(*option.flags, action="store_true", help=option.help)
         else:
             parser.add_argument(*option.flags, metavar=option.metavar, help=option.help)
+    ours = {flag for action in parser.actions() for flag in action.option_strings}
+    parser.others = [
+        action
+        for action in make_launch_parser().actions()
+        if action.option_strings[-1] in _LAUNCH_FLAGS - ours
+    ]
     return parser
 
 

@@ -56,7 +56,10 @@ def make_parser() -> Parser:
         help="one profile, whether files are some, or a JSON Schema of them",
     )
     parser.add_argument(
-        "profile", nargs="*", help="name or file, and @ with what is asked of it: alexnet@batch=1"
+        "profile",
+        metavar="PROFILE",
+        nargs="*",
+        help="name or file, and @ with what is asked of it: alexnet@batch=1",
     )
     parser.add_argument(
         "--svg", metavar="FILE", help="with show: draw a picture for a report ('-': on stdout)"
