@@ -32,7 +32,8 @@ def _bash(commands: Commands) -> dict[str, str]:
     keys: dict[str, list[str]] = {}
     for command, arguments in commands.items():
         for key, argument in _keys(arguments):
-            keys.setdefault(_assignments(argument.value), []).append(quote(f"{command}/{key}"))
+            how = _assignments(argument.value or Value())
+            keys.setdefault(how, []).append(quote(f"{command}/{key}"))
     values = "".join(f"        {' | '.join(these)}) {how} ;;\n" for how, these in keys.items())
     options = "".join(
         f"        {quote(command)}) words={quote(' '.join(_flags(arguments)))} ;;\n"

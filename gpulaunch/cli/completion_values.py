@@ -1,5 +1,7 @@
 """What completes each argument of the command line, from the parsers of all commands."""
 
+from collections.abc import Iterable
+
 from gpulaunch.cli.arguments import Action
 from gpulaunch.cli.cluster import WORDS
 from gpulaunch.cli.commands import COMMANDS
@@ -17,7 +19,7 @@ from gpulaunch.simulate.time_model import MODELS
 ENGINES = ("docker", "podman", "nvidia-docker")
 """Words after which the command line is that of a container engine."""
 
-_WORDS = {
+_WORDS: dict[str, Iterable[str]] = {
     "--policy": POLICIES,
     "cluster map --policy": MAPPING_POLICIES,
     "cluster run --policy": MAPPING_POLICIES,
@@ -126,11 +128,13 @@ def _argument(command: str, action: Action, text: str) -> Argument:
 def _value(command: str, key: str, metavar: str, action: Action) -> Value:
     parts = metavar.removesuffix(",...").split("|")
     literal = tuple(part for part in parts if part.isalpha() and part.islower())
-    words = action.choices or _WORDS.get(f"{command} {key}") or _WORDS.get(key) or literal
+    known = _WORDS.get(f"{command} {key}") or _WORDS.get(key) or literal
+    words = tuple(word.replace("_", "-") for word in action.choices or known)
     shells = [_SHELL[part] for part in (key, *parts) if part in _SHELL]
+    names = _NAMES.get(key, "")
     return Value(
-        words=tuple(word.replace("_", "-") for word in words),
-        names=_NAMES.get(key, ""),
+        words=words,
+        names=names,
         shell="" if metavar == "COMMAND" and words else next(iter(shells), ""),
-        is_list=metavar.endswith(",..."),
+        is_list=metavar.endswith(",...") and bool(words or names),
     )
