@@ -18,7 +18,7 @@ _COMMANDS = {
     "bash": ["bash", "--norc", "--noprofile", "-i"],
     PLAIN_BASH: ["bash", "--norc", "--noprofile", "-i"],
     "zsh": ["zsh", "-f", "-i"],
-    "fish": ["fish", "--private", "--no-config", "-i"],
+    "fish": ["fish", "--private", "-i"],
 }
 _SETTINGS = {
     "bash": f"source {_BASH_COMPLETION}",

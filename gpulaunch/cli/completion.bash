@@ -113,7 +113,9 @@ _gpulaunch() {
     esac
     # Of the current word, readline replaces only what stands after the last = : or the like.
     [[ $last == *[!=:@]* ]] || last=''
-    COMPREPLY=("${COMPREPLY[@]#"${current%"$last"}"}")
+    head=${current%"$last"}
+    [[ $COMP_WORDBREAKS == *@* ]] && head=${head%@} # the @ it replaces, too
+    COMPREPLY=("${COMPREPLY[@]#"$head"}")
 }
 
 complete -F _gpulaunch gpulaunch

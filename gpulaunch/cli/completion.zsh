@@ -6,7 +6,7 @@ _gpulaunch_value() {
   local names=$1 shell=$2 is_list=$3 line
   local -i status_=1
   shift 3
-  local -a found=("${(@)@//:/\\:}")
+  local -a found=(${@//:/\\:})
   [[ $is_list == - ]] || compset -P '*,'
   if [[ $names != - ]]; then
     for line in "${(@f)$(_call_program $names $program completion --names $names 2>/dev/null)}"; do
@@ -34,7 +34,7 @@ _gpulaunch_arguments() {
 _gpulaunch() {
   local curcontext=$curcontext state state_descr line command program=$words[1]
   local -A opt_args
-  local -a arguments commands
+  local -a arguments choices
   local -i divider=${words[(ie)--]}
   if (( divider < CURRENT )); then # the job's own command line
     shift divider words
@@ -45,10 +45,10 @@ _gpulaunch() {
   _gpulaunch_arguments ''
   _arguments -s -S -C : "${arguments[@]}" '(-): :->word' '(-)*:: :->rest' && return
   if [[ $state == word ]]; then
-    commands=(
+    choices=(
 @commands@
     )
-    _describe -t commands command commands
+    _describe -t commands command choices
     return
   fi
   command=$words[1]

@@ -73,7 +73,8 @@ def _zsh(commands: Commands) -> dict[str, str]:
     """Return the specifications that zsh's _arguments takes."""
     arms = []
     for command, arguments in commands.items():
-        lines = "".join(f"      {quote(line)}\n" for one in arguments for line in _zsh_lines(one))
+        ours = [one for one in arguments if command or one.flags]  # _gpulaunch does the first word
+        lines = "".join(f"      {quote(line)}\n" for one in ours for line in _zsh_lines(one))
         arms.append(f"    {quote(command)}) arguments=(\n{lines}    ) ;;\n")
     words = [f"      {quote(f'{_zsh_text(word)}:{text}')}\n" for word, text in all_words().items()]
     return {"arguments": "".join(arms), "commands": "".join(words)}
