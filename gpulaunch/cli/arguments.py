@@ -72,6 +72,10 @@ class Parser(argparse.ArgumentParser):
         found = [*self._actions, *self.others]
         return [action for action in found if action.help != SUPPRESS]
 
+    def groups(self) -> list[tuple[str, list[Action]]]:
+        """Return the titles of the groups in the help, and what is in each."""
+        return [(group.title or "", group._group_actions) for group in self._action_groups]  # noqa: SLF001
+
     def help_of(self, action: Action) -> str:
         """Return the text of an argument in the help."""
         return (action.help or "") % {"default": action.default, "prog": self.prog}

@@ -4,23 +4,23 @@
 # Completes a value: NAMES SHELL IS_LIST [WORD...], where - stands for none.
 _gpulaunch_value() {
   local names=$1 shell=$2 is_list=$3 line
-  local -i status_=1
+  local -i failed=1
   shift 3
   local -a found=(${@//:/\\:})
   [[ $is_list == - ]] || compset -P '*,'
   if [[ $names != - ]]; then
     for line in "${(@f)$(_call_program $names $program completion --names $names 2>/dev/null)}"; do
-      found+=("${${line%%$'\t'*}//:/\\:}${line:+:}${${(M)line%%$'\t'*}#?}")
+      [[ -z $line ]] || found+=("${${line%%$'\t'*}//:/\\:}:${${(M)line%%$'\t'*}#?}")
     done
   fi
-  (( $#found )) && _describe -V "${names#-}" found && status_=0
+  (( $#found )) && _describe -t values "${names#-}" found && failed=0
   case $shell in
-    files) _files && status_=0 ;;
-    directories) _files -/ && status_=0 ;;
-    commands) _command_names -e && status_=0 ;;
-    users) _users && status_=0 ;;
+    files) _files && failed=0 ;;
+    directories) _files -/ && failed=0 ;;
+    commands) _command_names -e && failed=0 ;;
+    users) _users && failed=0 ;;
   esac
-  return status_
+  return failed
 }
 
 # Sets the arguments of a command, as _arguments takes them.
