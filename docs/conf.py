@@ -6,13 +6,12 @@ directive: what it links to in a list, one page a line, is what the site has bel
 
 import re
 from pathlib import Path
-from typing import Any
 
-from docutils import nodes
 from sphinx.application import Sphinx
 
 REPOSITORY = Path(__file__).parents[1]
 PAGE = re.compile(r"^- \[.+?\]\((\S+)\.md\)", re.MULTILINE)
+OUTSIDE = re.compile(r"\[(?P<text>[^\]]+)\]\(\.\./\.\./(?P<path>[^)]+)\)")
 
 project = "gpulaunch"
 version = re.search(
@@ -23,7 +22,7 @@ exclude_patterns = ["requirements.txt"]
 nitpicky = True
 
 myst_heading_anchors = 4
-suppress_warnings = ["myst.header"]  # a page may begin with its table
+suppress_warnings = ["misc.highlighting_failure"]  # JSON that is shortened by "..."
 
 html_theme = "furo"
 html_title = f"gpulaunch {version}"
@@ -36,22 +35,20 @@ pygments_style = "friendly"
 pygments_dark_style = "monokai"
 
 
-def _add_toctree(_: Sphinx, name: str, source: list[str]) -> None:
-    """Give an index page the pages that its lists link to."""
+def _prepare(_: Sphinx, name: str, source: list[str]) -> None:
+    """Give an index page its toctree, and links that leave docs/ something to lead to."""
     pages = PAGE.findall(source[0])
     if name.endswith("index") and pages:
         source[0] += "\n".join(["\n```{toctree}", ":hidden:", "", *pages, "```", ""])
+    source[0] = OUTSIDE.sub(_outside_link, source[0])
 
 
-def _resolve_folder(app: Sphinx, _: Any, link: Any, text: Any) -> nodes.Node | None:  # noqa: ANN401
-    """Show a link to a folder of the repository as its text, and its path in a hover."""
-    folder = (app.env.doc2path(link["refdoc"]).parent / link["reftarget"]).resolve()
-    if folder.is_dir() and folder.is_relative_to(REPOSITORY):
-        return nodes.inline("", "", text)
-    return None
+def _outside_link(link: re.Match[str]) -> str:
+    """Let a link to a file of the repository load a copy of it; show a folder's name only."""
+    folder = (REPOSITORY / link["path"]).is_dir()
+    return f"[{link['text']}]" if folder else f"[{link['text']}](path:../../{link['path']})"
 
 
 def setup(app: Sphinx) -> None:
     """Connect what this site adds to Sphinx."""
-    app.connect("source-read", _add_toctree)
-    app.connect("missing-reference", _resolve_folder)
+    app.connect("source-read", _prepare)
