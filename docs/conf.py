@@ -10,7 +10,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 REPOSITORY = Path(__file__).parents[1]
-PAGE = re.compile(r"^- \[.+?\]\((\S+)\.md\)", re.MULTILINE)
+PAGE = re.compile(r"^- \[(.+?)\]\((\S+)\.md\)", re.MULTILINE)
 OUTSIDE = re.compile(r"\[(?P<text>[^\]]+)\]\(\.\./\.\./(?P<path>[^)]+)\)")
 
 project = "gpulaunch"
@@ -31,13 +31,14 @@ html_css_files = ["site.css"]
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
+highlight_language = "text"
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 
 
 def _prepare(_: Sphinx, name: str, source: list[str]) -> None:
     """Give an index page its toctree, and links that leave docs/ something to lead to."""
-    pages = PAGE.findall(source[0])
+    pages = [f"{title} <{page}>" for title, page in PAGE.findall(source[0])]
     if name.endswith("index") and pages:
         source[0] += "\n".join(["\n```{toctree}", ":hidden:", "", *pages, "```", ""])
     source[0] = OUTSIDE.sub(_outside_link, source[0])
