@@ -76,18 +76,11 @@ _ABOUT = (
 
 def main(arguments: Sequence[str]) -> int:
     """Print the help of a command, of launches, of the settings, or the short one."""
-    parser = Parser("gpulaunch help", "Print the help of a command.")
-    parser.add_argument(
-        "command",
-        metavar="COMMAND",
-        nargs="*",
-        help="a command; launch: all options of a launch; settings: their names",
-    )
-    words = parser.parse_args(arguments).command
+    words = make_parser().parse_args(arguments).command
     if not words:
         print_help()
     elif words[0] in ("launch", "podman", *_NO_ROWS):
-        print_launch_help()
+        make_launch_parser().print_help()
     elif words == ["settings"]:
         _print_settings()
     elif words[0] in COMMANDS:
@@ -99,6 +92,18 @@ def main(arguments: Sequence[str]) -> int:
         meant = did_you_mean(words[0], topics)
         raise UsageError(f"unknown command {quoted(words[0])}{meant}", "see 'gpulaunch --help'")
     return 0
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser("gpulaunch help", "Print the help of a command.")
+    parser.add_argument(
+        "command",
+        metavar="COMMAND",
+        nargs="*",
+        help="a command; launch: all options of a launch; settings: their names",
+    )
+    return parser
 
 
 def _print_command_help(words: Sequence[str]) -> int:
@@ -121,8 +126,8 @@ def print_help() -> None:
     print(f"{text[:begin]}\n{_command_groups()}\n{text[begin:]}", end="")
 
 
-def print_launch_help() -> None:
-    """Print the usage and every option of a launch, in groups."""
+def make_launch_parser() -> Parser:
+    """Return the parser that prints every option of a launch, in groups."""
     usage = "\n".join(_USAGE.splitlines()[:2])
     parser = Parser("gpulaunch", _ABOUT, usage, add_help=False, epilog=_EPILOG)
     words = policy_words()
@@ -130,7 +135,7 @@ def print_launch_help() -> None:
         group = parser.add_argument_group(title)
         for option in (option for option in launch_options() if option.name in names):
             add_option(group, option, words)
-    parser.print_help()
+    return parser
 
 
 def _print_settings() -> None:

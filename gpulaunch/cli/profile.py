@@ -26,6 +26,7 @@ from gpulaunch.profiles.profile_file import own_profile_file
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gpulaunch.cli.arguments import Parser
     from gpulaunch.cli.options import Row
 
 SLICE_S = 30.0
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     given, at = line.given, line.word_at
     if "help" in given:
         prepare_stdout()
-        _print_help()
+        make_parser().print_help()
         return 0
     if at is not None:
         raise UsageError(
@@ -371,7 +372,8 @@ def _read_duration(value: Given) -> float:
         ) from None
 
 
-def _print_help() -> None:
+def make_parser() -> "Parser":
+    """Return the parser that prints the help; read_line reads the command line."""
     from gpulaunch.cli.arguments import Parser
 
     parser = Parser(
@@ -388,4 +390,4 @@ def _print_help() -> None:
             parser.add_argument(*option.flags, action="store_true", help=option.help)
         else:
             parser.add_argument(*option.flags, metavar=option.metavar, help=option.help)
-    parser.print_help()
+    return parser
