@@ -26,6 +26,7 @@ suppress_warnings = ["misc.highlighting_failure"]  # JSON that is shortened by "
 
 html_theme = "furo"
 html_title = f"gpulaunch {version}"
+html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
