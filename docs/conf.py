@@ -20,6 +20,7 @@ version = re.search(
 extensions = ["myst_parser"]
 exclude_patterns = ["requirements.txt"]
 nitpicky = True
+smartquotes = False  # an option has two hyphens, in headings as well
 
 myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]  # JSON that is shortened by "..."
