@@ -4,10 +4,18 @@ A file here is generated whole, or between two marks in what people wrote. To ge
 add a function for it to GENERATED; tests/unit/test_generated_docs.py then holds the file to it.
 """
 
+import argparse
+import importlib
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from gpulaunch.cli import cluster
+from gpulaunch.cli import help as cli_help
+from gpulaunch.cli.commands import COMMANDS
+from gpulaunch.cli.options import launch_options
+from gpulaunch.launch.settings import SETTINGS
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.document.inherit import variants_of
 from gpulaunch.profiles.document.schema import key_table, profile_schema
@@ -39,7 +47,140 @@ def _placement(text: str) -> str:
     return _with_part(text, "policies", policy_table())
 
 
+_COMMANDS_HEAD = """\
+# Commands
+
+What `gpulaunch help COMMAND` prints. Most options of a launch are also [settings](settings.md);
+commands that print data take `--json` ([keys](json.md)). Options of a launch stand before the word
+`docker` or `podman`; what follows is that program's ([containers](../guides/containers.md)).
+"""
+
+
+def _commands(_: str) -> str:
+    """Return the page of all commands, from their parsers."""
+    launch = cli_help.make_launch_parser()
+    known = {_option_row(action) for action in launch._actions}  # noqa: SLF001
+    parts = [_COMMANDS_HEAD, _command(launch, set())]
+    for word, command in COMMANDS.items():
+        parts.append(_command(_parser(command.module or f"gpulaunch.cli.{word}"), known))
+        if word == "cluster":
+            modules = [f"gpulaunch.cli.cluster_{name}" for name in cluster.WORDS]
+            parts += [_command(_parser(module), known) for module in modules]
+    return "\n".join(parts)
+
+
+def _parser(module: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = importlib.import_module(module).make_parser()
+    return parser
+
+
+def _command(parser: argparse.ArgumentParser, known: set[str]) -> str:
+    """Return a command's section: what it does, its usage, and tables of its options.
+
+    Args:
+        parser: the command's.
+        known: rows of options that are only named, because another section explains them.
+    """
+    lines = [f"## {parser.prog}", "", _about(parser.description or ""), ""]
+    lines += ["```", *_usage(parser).splitlines(), "```", ""]
+    named = []
+    for group in parser._action_groups:  # noqa: SLF001 - argparse has no other door to them
+        rows = [_option_row(action) for action in group._group_actions]  # noqa: SLF001
+        named += [row.split("`")[1].split()[0] for row in rows if row in known - {""}]
+        rows = [row for row in rows if row and row not in known]
+        if rows:
+            title = str(group.title)[:1].upper() + str(group.title)[1:]
+            head = "argument" if title == "Positional arguments" else "option"
+            own = title not in ("Options", "Positional arguments")
+            lines += [f"### {title}", ""] if own else []
+            lines += [f"| {head} | what it is |", "|---|---|", *rows, ""]
+    if named:
+        names = ", ".join(f"`{name.rstrip(',')}`" for name in named)
+        lines += [f"As for [a launch](#gpulaunch): {names}.", ""]
+    if parser.epilog and "example: " in parser.epilog:
+        lines += [f"Example: `{parser.epilog.removeprefix('example: ')}`", ""]
+    return "\n".join(lines)
+
+
+def _about(text: str) -> str:
+    """Return a description, with the lines that are indented in it as code."""
+    return _marked(re.sub(r"\n  (\S.*)\n", r"\n\n    \1\n\n", text))
+
+
+def _usage(parser: argparse.ArgumentParser) -> str:
+    """Return the usage; argparse's own differs between versions of Python."""
+    if parser.usage:
+        return re.sub(r"\n\s+", "\n", parser.usage)
+    ways = {None: "{}", "?": "[{}]", "*": "[{}...]", "+": "{}..."}
+    places = [
+        ways[action.nargs].format(_value(action)) if isinstance(action.nargs, str | None) else ""
+        for action in parser._get_positional_actions()  # noqa: SLF001
+    ]
+    return " ".join([parser.prog, "[OPTIONS]", *places])
+
+
+def _option_row(action: argparse.Action) -> str:
+    """Return a row of a table for an option or an argument; "" for --help."""
+    if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:  # noqa: SLF001
+        return ""
+    names = ", ".join(action.option_strings)
+    value = "" if action.option_strings and action.nargs == 0 else _value(action)
+    if action.option_strings and action.nargs == "?":
+        value = f"[{value}]"
+    shown = f"{names} {value}".strip().replace("|", r"\|")
+    text = _marked((action.help or "") % vars(action)).replace("|", r"\|")
+    return f"| `{shown}` | {text} |"
+
+
+def _value(action: argparse.Action) -> str:
+    if action.metavar is None and action.choices:
+        return "|".join(map(str, action.choices))
+    return str(action.metavar or action.dest.upper())
+
+
+def _marked(text: str) -> str:
+    """Return plain text as Markdown: what is typed as code, other documents as links."""
+    text = re.sub(r"'(gpulaunch [^']+)'", r"`\1`", text)
+    text = re.sub(r"docs/((\w+)/(\w+)\.md)", r"[\3](../\1)", text)
+    parts = re.split(r"(`[^`]*`|\n    .*\n)", text)
+    parts[::2] = [
+        re.sub(r"(?<![\w'-])(--?[a-z][a-z-]*)(?!\w|=)", r"`\1`", part) for part in parts[::2]
+    ]
+    return "".join(parts)
+
+
+def _settings(text: str) -> str:
+    return _with_part(text, "settings", _settings_table(text))
+
+
+def _settings_table(text: str) -> str:
+    """Return a row for each setting; what has no source in the code stays as people wrote it."""
+    written = {cells[0]: cells for cells in _rows(text)}
+    lines = ["| setting | option | what it does | default |", "|---|---|---|---|"]
+    for name in SETTINGS:
+        options = [option for option in launch_options() if option.name == name]
+        flags = ", ".join(f"`{flag}`" for option in options for flag in option.flags)
+        _, _, meaning, default = written.get(f"`{name}`", ("", "", "", ""))
+        if options:
+            text = options[0].help.format(**cli_help.policy_words()) % ()
+            meaning = _marked(text).replace("|", r"\|")
+        if not meaning or not default:
+            raise ValueError(f"reference/settings.md does not say what {name} is, or its default")
+        lines.append(f"| `{name}` | {flags} | {meaning} | {default} |")
+    return "\n".join(lines) + "\n"
+
+
+def _rows(text: str) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of the rows of tables with four columns."""
+    for line in text.splitlines():
+        cells = tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
+        if len(cells) == 4:
+            yield cells
+
+
 GENERATED: Mapping[str, Callable[[str], str]] = {
+    "reference/commands.md": _commands,
+    "reference/settings.md": _settings,
     "reference/profile.schema.json": _profile_schema,
     "reference/profiles.md": _profiles,
     "explanation/placement.md": _placement,

@@ -12,6 +12,7 @@ from gpulaunch.batch.results_file import Result, ResultsFile, result_document
 from gpulaunch.batch.run import BatchOutcome, Counts, Listener, Ways
 from gpulaunch.batch.tasks import Task, read_tasks
 from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
+from gpulaunch.cli.help import policy_words
 from gpulaunch.cli.options import launch_options
 from gpulaunch.cli.output import print_json, say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
@@ -104,19 +105,19 @@ def make_parser() -> Parser:
         metavar="FILE|-",
         help="the jobs: lines with a command for sh each, TOML, or JSON lines; - reads stdin",
     )
+    words = policy_words()
     for option in _OF_ALL_JOBS:
+        text = option.help.format(**words)
         if option.metavar is None and not option.attaches:
             parser.add_argument(
                 *option.flags,
                 dest=option.name,
                 action="store_const",
                 const=option.sets,
-                help=option.help,
+                help=text,
             )
         else:
-            parser.add_argument(
-                *option.flags, dest=option.name, metavar=option.metavar, help=option.help
-            )
+            parser.add_argument(*option.flags, dest=option.name, metavar=option.metavar, help=text)
     add_topology(parser)
     parser.add_argument("--policy", metavar="NAME", help="how to choose GPUs, for all jobs")
     parser.add_argument(

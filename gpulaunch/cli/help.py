@@ -23,7 +23,9 @@ _OPTIONS = {
         "gpus policy bandwidth_model memory gpu_model only exclude require nvlink min_bandwidth "
         "numa apart_from host_bandwidth single_node one_per_node min_utility utility_weights"
     ),
-    "waiting, and the end": "wait wait_timeout queue after when detach time_limit leftovers notify",
+    "waiting, and the end": (
+        "wait wait_timeout queue after when detach terminal time_limit leftovers notify"
+    ),
     "sharing a GPU": ("share guest sm memory_bandwidth sm_percentage share_with objective"),
     "how it runs": "bind_cpu visible rank_map ignore_engine uuid topology",
     "looking first, and afterwards": (

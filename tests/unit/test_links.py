@@ -1,0 +1,52 @@
+"""The documents' links lead somewhere, and every page is in an index."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+LINKS = runpy.run_path(str(DOCS / "links.py"))
+PAGES = LINKS["pages"]()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(DOCS.parent)) for page in PAGES])
+def test_no_link_is_dead(page: Path) -> None:
+    """Every relative link of a document leads to a file, and to a heading if it names one."""
+    assert LINKS["dead_links"](page) == []
+
+
+def test_every_page_is_in_an_index() -> None:
+    """From the front page each page is reached by the lists of index pages alone."""
+    indexes = [DOCS / "index.md", *DOCS.glob("*/index.md")]
+    listed = {
+        (index.parent / link).resolve() for index in indexes for link in LINKS["links"](index)
+    }
+    assert set(DOCS.glob("**/*.md")) - {DOCS / "index.md"} - listed == set()
+
+
+PAGE = """\
+# A `page` of links, 1
+
+| [there](there.md) | [not](nowhere.md) |
+|---|---|
+| [a heading](there.md#twice-1) | [none](there.md#twice-2) |
+
+## A page of links
+
+[itself](#a-page-of-links-1), [not itself](#links), [a host](https://example.org/none),
+![no picture](none.svg), `[code](none.md)`
+"""
+
+
+def test_dead_links(tmp_path: Path) -> None:
+    """Links without a file or a heading are dead; hosts and code are left alone."""
+    (tmp_path / "there.md").write_text("# Twice\n\n## Twice\n")
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    assert LINKS["dead_links"](page) == [
+        "nowhere.md",
+        "there.md#twice-2",
+        "#links",
+        "none.svg",
+    ]
