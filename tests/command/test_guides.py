@@ -158,9 +158,10 @@ def check_console(reader: Reader, block: Block, where: str) -> None:
     """Run the commands of an example, and compare what each prints."""
     for begin, example in enumerate(re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]):
         command, _, want = example.partition("\n")
-        _, said = reader.run(command if begin else f"{block.before}\n{command}")
+        status, said = reader.run(command if begin else f"{block.before}\n{command}")
         got, pattern = plain(said), re.escape(plain(want)).replace(r"\.\.\.", r"(?:.|\n)*?")
         assert re.fullmatch(pattern, got), f"{where}: {command}\n{got}\n\nwanted:\n{plain(want)}"
+    assert status == block.exit, f"{where}: exit status {status} of the last command"
 
 
 @pytest.mark.usefixtures("no_driver")
