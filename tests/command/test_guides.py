@@ -75,7 +75,7 @@ def blocks(page: Path) -> list[Block]:
         marks = match["marks"]
         not_run = re.search(r"<!-- not run: (\S.*?) -->", marks, re.DOTALL)
         status = re.search(r"<!-- exit (\d+) -->", marks)
-        before = re.findall(r"<!-- before: (.*?) -->", marks, re.DOTALL)
+        before = re.findall(r"<!-- before:\s(.*?)\s-->", marks, re.DOTALL)
         line = text.count("\n", 0, match.end("marks")) + 1
         understood = bool(not_run) + bool(status) + len(before)
         assert marks.count("<!--") == understood, f"{page}:{line}: unclear comments: {marks}"
