@@ -30,12 +30,8 @@ import yaml
 from conftest import SCRIPT, wait_for_end
 
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
-PAGES = [
-    page
-    for page in (DOCS / "get-started.md", DOCS / "first-questions.md", *DOCS.glob("guides/*.md"))
-    if page.exists()
-]
+FIRST = [ROOT / "docs" / name for name in ("get-started.md", "first-questions.md")]
+PAGES = FIRST + sorted((ROOT / "docs" / "guides").glob("*.md"))
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 PROGRAMS = ("make", "screen", "tmux")
 """Programs that pages use and that a machine may lack; all else is made up by `stand_in`."""
@@ -90,12 +86,12 @@ class Reader:
     def __init__(self, home: Path) -> None:
         self._place = home / "page"
         self._place.mkdir()
+        self._output = home / "output"
         self._state = home / "state"
         self._state.mkdir()
         (home / "runtime").mkdir(mode=0o700)
-        path = (home / "stand-ins", SCRIPT.parent, os.environ["PATH"])
         self._environment = {
-            "PATH": os.pathsep.join(map(str, path)),
+            "PATH": f"{home}/stand-ins:{SCRIPT.parent}:{os.environ['PATH']}",
             "HOME": str(home),
             "XDG_RUNTIME_DIR": str(home / "runtime"),
             "TMUX_TMPDIR": str(home / "runtime"),
@@ -108,8 +104,7 @@ class Reader:
 
     def run(self, script: str) -> tuple[int, str]:
         """Run a script; return its exit status and what it printed, on stdout or stderr."""
-        output = self._state.parent / "output"
-        with output.open("w") as file:  # a pipe would be held open by what goes on
+        with self._output.open("w") as file:  # a pipe would be held open by what goes on
             done = subprocess.run(
                 ["bash", "-e", "-c", STAND_IN + script],
                 cwd=self._place,
@@ -120,7 +115,7 @@ class Reader:
                 timeout=60,
                 check=False,
             )
-        return done.returncode, output.read_text()
+        return done.returncode, self._output.read_text()
 
     def running(self) -> list[int]:
         """Return the pids of all that was started here and has not ended."""
@@ -156,6 +151,7 @@ def plain(text: str) -> str:
 
 def check_console(reader: Reader, block: Block, where: str) -> None:
     """Run the commands of an example, and compare what each prints."""
+    status = block.exit  # of an example without commands
     for begin, example in enumerate(re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]):
         command, _, want = example.partition("\n")
         status, said = reader.run(command if begin else f"{block.before}\n{command}")
@@ -197,14 +193,11 @@ def test_files_in_a_page(page: Path) -> None:
             PARSERS[block.language](block.text)
 
 
-def test_what_is_not_run() -> None:
-    """Every comment for this test belongs to a block; what is not run says why (seen by -rP)."""
-    for page in PAGES:
-        text = page.read_text()
-        of_blocks = "".join(match["marks"] for match in BLOCK.finditer(text))
-        assert re.sub(r" *(<!--)", r"\1", of_blocks) == "".join(
-            re.findall(MARK, text, re.DOTALL)
-        ), f"{page.name}: a comment is not on the lines before a block with a language"
-        for block in blocks(page):
-            if block.not_run:
-                print(f"{page.relative_to(ROOT)}:{block.line}: not run: {block.not_run}")
+@each_page
+def test_comments_of_a_page(page: Path) -> None:
+    """Each comment for this test belongs to a block; what is not run says why (seen by -rP)."""
+    of_blocks = "".join(match["marks"] for match in BLOCK.finditer(page.read_text()))
+    assert of_blocks.count("<!--") == len(re.findall(MARK, page.read_text(), re.DOTALL))
+    for block in blocks(page):
+        if block.not_run:
+            print(f"{page.relative_to(ROOT)}:{block.line}: not run: {block.not_run}")
