@@ -2,7 +2,7 @@
 
 Each trace is replayed by gpulaunch's simulator on a DGX-1. When a job joins the queue, its start is
 predicted from what a launcher could know then, and compared with when it started.
-docs/guides/when.md has the table.
+docs/results/when.md has the tables.
 """
 
 import argparse
