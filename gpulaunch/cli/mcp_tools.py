@@ -216,12 +216,11 @@ def _text(*arguments: str, directory: str | None = None) -> str:
     done = _run(*arguments, directory=directory)
     if done.returncode:
         raise _failed(done)
-    return "\n".join(
-        "\t".join(map(printable, line.split("\t"))) for line in done.stdout.split("\n")
-    )
+    lines = done.stdout.decode(errors="surrogateescape").split("\n")
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in lines)
 
 
-def _run(*arguments: str, directory: str | None = None) -> "subprocess.CompletedProcess[str]":
+def _run(*arguments: str, directory: str | None = None) -> "subprocess.CompletedProcess[bytes]":
     """Run a gpulaunch command to its end."""
     try:
         return subprocess.run(  # noqa: S603  no shell reads it
@@ -231,16 +230,15 @@ def _run(*arguments: str, directory: str | None = None) -> "subprocess.Completed
             capture_output=True,
             cwd=directory,
             check=False,
-            encoding="utf-8",
-            errors="surrogateescape",
         )
     except (OSError, ValueError) as problem:  # a null byte in an argument, or too many of them
         raise _error(printable(str(problem)), USAGE) from None
 
 
-def _failed(done: "subprocess.CompletedProcess[str]") -> ToolError:
+def _failed(done: "subprocess.CompletedProcess[bytes]") -> ToolError:
     """Return the error of a command from what it said, without its warnings."""
-    said = [line.removeprefix("gpulaunch: ") for line in done.stderr.splitlines()]
+    lines = done.stderr.decode(errors="surrogateescape").splitlines()
+    said = [line.removeprefix("gpulaunch: ") for line in lines]
     kept = [line.removeprefix("error: ") for line in said if not line.startswith("warning: ")]
     return _error(printable("; ".join(kept)), done.returncode)
 
