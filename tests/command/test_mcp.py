@@ -5,13 +5,14 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agent import Agent, parameters, talk
 from conftest import DGX, Launcher, children, complaint, ending_in_time, held, until, wait_for_end
 from mcp import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.stdio import stdio_client
 
 CLIENTS = 20
 READING = ["status", "history", "topo", "profiles", "profile", "explain", "when", "doctor"]
@@ -49,50 +50,12 @@ def _in_time() -> Iterator[None]:
         yield
 
 
-class Agent:
-    """An agent: a client and the server that it has started."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-
-    async def call(self, tool: str, **arguments: object) -> dict:
-        """Return the document that a tool returns."""
-        done = await self.client.call_tool(tool, arguments)
-        assert not done.is_error, done.content[0].text
-        assert tool == "free" or json.loads(done.content[0].text) == done.structured_content
-        return done.structured_content
-
-    async def fails(self, tool: str, **arguments: object) -> str:
-        """Return what a tool says that fails."""
-        done = await self.client.call_tool(tool, arguments)
-        assert done.is_error, done.structured_content
-        return done.content[0].text.removeprefix(f"Error executing tool {tool}: ")
-
-
 @pytest.fixture
-def site(launcher: Launcher, tmp_path: Path) -> Launcher:
-    """Return a launcher on a machine of 8 GPUs."""
+def site(launcher: Launcher) -> Iterator[Launcher]:
+    """Yield a launcher on a machine of 8 GPUs; end what a failed test has left there."""
     launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
-    (tmp_path / "work").mkdir()
-    return launcher
-
-
-def parameters(launcher: Launcher) -> StdioServerParameters:
-    """Return what starts a server of a launcher."""
-    work = launcher.state.parent / "work"
-    return StdioServerParameters(
-        command=launcher.script, args=["mcp"], env=launcher.environment, cwd=work
-    )
-
-
-def talk(launcher: Launcher, speak: Callable[[Agent], Awaitable[None]]) -> None:
-    """Run an agent to its end."""
-
-    async def run() -> None:
-        async with Client(stdio_client(parameters(launcher))) as client:
-            await speak(Agent(client))
-
-    asyncio.run(run())
+    yield launcher
+    launcher.run("free", "--mine")
 
 
 def printed(launcher: Launcher, *arguments: str) -> dict:
@@ -139,6 +102,7 @@ def test_reading_tools_return_what_the_commands_print(site: Launcher) -> None:
 
 def test_a_job_from_launch_to_end(site: Launcher, tmp_path: Path) -> None:
     """A launched job runs where it is told to and as it was written; wait knows its end."""
+    (tmp_path / "work").mkdir()
     os.mkfifo(tmp_path / "go")
     script = 'pwd; echo "$1" $CUDA_VISIBLE_DEVICES; read line <../go; exit 4'
 
@@ -254,7 +218,7 @@ def test_twenty_agents_at_once(site: Launcher, tmp_path: Path) -> None:
     """Twenty agents launch a job each on 8 GPUs: 8 run, 12 wait, no GPU is had twice."""
     os.mkfifo(tmp_path / "go")
     gate = os.open(tmp_path / "go", os.O_RDWR)  # a job's read ends when this is closed
-    script = "gpu=../gpu-$CUDA_VISIBLE_DEVICES; mkdir $gpu || exit 9; read l <../go; rmdir $gpu"
+    script = "gpu=gpu-$CUDA_VISIBLE_DEVICES; mkdir $gpu || exit 9; read l <go; rmdir $gpu"
     connected, all_connected = [], asyncio.Event()
 
     async def speak(number: int) -> dict:
@@ -292,7 +256,7 @@ def test_jobs_go_on_when_their_server_is_killed(site: Launcher, tmp_path: Path) 
     os.mkfifo(tmp_path / "go")
 
     async def start(agent: Agent) -> None:
-        command = ["sh", "-c", "echo begun; read line <../go; echo $line; exit 5"]
+        command = ["sh", "-c", "echo begun; read line <go; echo $line; exit 5"]
         await agent.call("launch", command=command, name="agent")
         (server,) = children(os.getpid()) - before
         waiting = asyncio.create_task(agent.client.call_tool("wait", {"job": "agent"}))
@@ -318,7 +282,7 @@ def test_a_killed_launcher_leaves_a_job_that_wait_waits_for(site: Launcher, tmp_
     os.mkfifo(tmp_path / "go")
 
     async def speak(agent: Agent) -> None:
-        await agent.call("launch", command=["sh", "-c", "echo begun; read l <../go"], name="agent")
+        await agent.call("launch", command=["sh", "-c", "echo begun; read l <go"], name="agent")
         until(lambda: site.run("logs", "agent").stdout == "begun\n")
         launcher_pid = printed(site, "status", "--json")["leases"][0]["pid"]
         os.kill(launcher_pid, signal.SIGKILL)
