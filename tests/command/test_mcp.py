@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from agent import Agent, parameters, talk
 from conftest import DGX, Launcher, children, complaint, ending_in_time, held, until, wait_for_end
+from gate import HOLD, Gate
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
@@ -216,9 +217,7 @@ def test_free_ends_what_runs_and_what_waits(site: Launcher) -> None:
 
 def test_twenty_agents_at_once(site: Launcher, tmp_path: Path) -> None:
     """Twenty agents launch a job each on 8 GPUs: 8 run, 12 wait, no GPU is had twice."""
-    os.mkfifo(tmp_path / "go")
-    gate = os.open(tmp_path / "go", os.O_RDWR)  # a job's read ends when this is closed
-    script = "gpu=gpu-$CUDA_VISIBLE_DEVICES; mkdir $gpu || exit 9; read l <go; rmdir $gpu"
+    gate = Gate(tmp_path)
     connected, all_connected = [], asyncio.Event()
 
     async def speak(number: int) -> dict:
@@ -228,7 +227,7 @@ def test_twenty_agents_at_once(site: Launcher, tmp_path: Path) -> None:
                 all_connected.set()
             await all_connected.wait()
             agent = Agent(client)
-            await agent.call("launch", command=["sh", "-c", script], name=f"agent-{number}")
+            await agent.call("launch", command=["sh", "-c", HOLD], name=f"agent-{number}")
             return await agent.call("wait", job=f"agent-{number}", timeout_s=120)
 
     def all_are_there() -> bool:
@@ -239,15 +238,12 @@ def test_twenty_agents_at_once(site: Launcher, tmp_path: Path) -> None:
         agents = [asyncio.create_task(speak(number)) for number in range(CLIENTS)]
         await all_connected.wait()
         await asyncio.to_thread(until, all_are_there)
-        await asyncio.to_thread(until, lambda: len(list(tmp_path.glob("gpu-*"))) == 8)
-        (tmp_path / "open").touch()
-        (tmp_path / "open").rename(tmp_path / "go")  # for the jobs that start from now on
-        os.close(gate)
+        await asyncio.to_thread(gate.open_at, 8)
         return await asyncio.gather(*agents)
 
     ended = asyncio.run(run())
     assert [one["exit_status"] for one in ended] == [0] * CLIENTS
-    assert list(tmp_path.glob("gpu-*")) == []
+    assert gate.held() == 0
     assert site.records() == []
 
 
