@@ -90,6 +90,7 @@ _ROWS = (
         runs_a_command=True,
     ),
     Command("doctor", "", "what works here, and how GPUs get into containers"),
+    Command("mcp", "", "let agents look and launch, by the Model Context Protocol"),
     Command("setup", "", "make /run/gpulaunch, the table's place (as root)"),
     Command(
         "completion",

@@ -13,7 +13,7 @@ _COMMANDS = {
     "jobs": "run docker batch free logs attach wait reserve",
     "what is there": "status top topo history doctor",
     "knowing a job before it runs": "profiles profile plan simulate",
-    "the machine, and past one machine": "setup drain undrain cluster completion help",
+    "the machine, and past one machine": "setup drain undrain cluster mcp completion help",
 }
 """Titles of groups with their commands; those that are in no group come last."""
 

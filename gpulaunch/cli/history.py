@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     shown = options.count or shown
     earlier = max(0, len(launches) - shown)
     launches = launches[earlier:]
-    live = _live_keys(launches, options.topology)
+    live = live_keys(launches, options.topology)
     document = history_document(
         launches, live, user_name, time.time(), earlier=earlier, totals=options.totals
     )
@@ -135,8 +135,13 @@ def _of_user(name: str | None, launches: list[PastLaunch]) -> list[PastLaunch]:
     return [one for one in launches if name == name_of[one.user_id]]
 
 
-def _live_keys(launches: Sequence[PastLaunch], topology: str | None) -> set[str]:
-    """Return the keys of the launches that wait or run."""
+def live_keys(launches: Sequence[PastLaunch], topology: str | None) -> set[str]:
+    """Return the keys of the launches that wait or run.
+
+    Args:
+        launches: launches on one machine.
+        topology: value of --topology, or None.
+    """
     unended = [launch for launch in launches if launch.ended_s is None]
     if not unended:
         return set()

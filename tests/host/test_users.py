@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from agent import Agent, talk
 from conftest import DGX, SHOW, VGG, Held, Launcher, held, holders, in_container, wait_for_end
 from engine import IMAGE, Engine
 
@@ -735,6 +736,22 @@ def test_a_state_directory_of_another_user(alice: User, bob: User, root: Launche
     )
     assert outcome(bob.run(*VGG, *SHOW)) == (0, "0,2,3\n", f"gpulaunch: warning: {warning}\n")
     assert outcome(alice.run(*VGG, *SHOW)) == (0, "0,2,3\n", "")
+
+
+def test_root_as_an_agent_ends_only_its_own(alice: User, root: Launcher) -> None:
+    """To an agent of root the lease of another user is there to see, and not to end."""
+    root.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
+
+    async def speak(agent: Agent) -> None:
+        (lease,) = (await agent.call("status"))["leases"]
+        assert (lease["user"], lease["name"]) == (alice.name, "hers")
+        for job in (lease["id"], "hers"):
+            said = await agent.fails("free", job=job)
+            assert said == f"'{job}' is no lease or job of yours (exit status 2)"
+
+    with held(alice, *DGX, "--name", "hers") as job:
+        talk(root, speak)
+        assert job.process.poll() is None
 
 
 # Pid namespaces

@@ -54,9 +54,11 @@ DOORS = {
     "docker": {"containers/docker/sdk.py"},
     "filelock": {"files/slow_lock.py"},
     "matplotlib": {"show/canvas.py"},
+    "mcp": {"cli/mcp_tools.py"},
     "networkx": {"machine/graph.py"},
     "numpy": {"measure/link_fit.py"},
     "psutil": {"process/ending.py"},
+    "pydantic": {"cli/mcp_types.py"},
     "pynvml": {
         "machine/nvidia/nvml.py",
         "machine/nvidia/nvml_health.py",

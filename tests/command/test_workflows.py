@@ -1,0 +1,170 @@
+"""gpulaunch as the prefix of steps: of scripts, make, xargs, GNU parallel and Snakemake."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import SCRIPT, Launcher, ending_in_time, held
+from gate import HOLD, Gate
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "guides" / "workflows.md").read_text()
+SNAKEMAKE = os.environ.get("GPULAUNCH_TEST_SNAKEMAKE", "")
+JOBS = 6
+
+
+@pytest.fixture(autouse=True)
+def _in_time() -> Iterator[None]:
+    """Fail a test that hangs."""
+    with ending_in_time(120):
+        yield
+
+
+class Workplace:
+    """A directory on a machine of two GPUs, with jobs that hold theirs until a gate opens."""
+
+    def __init__(self, launcher: Launcher, directory: Path) -> None:
+        self.launcher, self.directory = launcher, directory
+        launcher.environment["GPULAUNCH_TOPOLOGY"] = "rtx-a6000-2"
+        (directory / "hold.sh").write_text(HOLD)
+        (directory / "train.py").write_text(
+            'import os, subprocess\nsubprocess.run(["sh", "hold.sh"], check=True)\n'
+            'print(os.environ["CUDA_VISIBLE_DEVICES"])\n'
+        )
+        self.gate = Gate(directory)
+
+    def start(self, *command: str) -> "subprocess.Popen[str]":
+        """Start a command there."""
+        return subprocess.Popen(
+            command,
+            cwd=self.directory,
+            env=self.launcher.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *command: str) -> str:
+        """Run a command there, let both GPUs be held at once on the way, and return its output."""
+        with self.start(*command) as process:
+            self.gate.open_at(2)
+            output = process.communicate()[0]
+        assert process.returncode == 0, output
+        assert (self.gate.held(), self.launcher.records()) == (0, [])
+        return output
+
+
+@pytest.fixture
+def place(launcher: Launcher, tmp_path: Path) -> Workplace:
+    """Return a workplace whose gate is closed."""
+    return Workplace(launcher, tmp_path)
+
+
+def shell(launcher: Launcher, script: str, **variables: str) -> tuple[int, str]:
+    """Run a script by bash; return its exit status and its output."""
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env=launcher.environment | variables,
+        cwd=launcher.state.parent,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+def block(language: str, has: str) -> str:
+    """Return the block of the page that contains a text."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (found,) = (text for text in blocks if has in text)
+    return found
+
+
+def test_a_variable_as_prefix(launcher: Launcher) -> None:
+    """A script's $GPU_LEASE_CMD leases where it is set, and is nothing where it is not."""
+    launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
+    script = '$GPU_LEASE_CMD sh -c \'echo "${CUDA_VISIBLE_DEVICES-none} $1"; exit 3\' sh "a  b"'
+    command = "gpulaunch -n 1 --wait --"
+    assert shell(launcher, script) == (3, "none a  b\n")
+    assert shell(launcher, script, GPU_LEASE_CMD=command) == (3, "0 a  b\n")
+
+
+def test_a_program_as_lease_command(launcher: Launcher) -> None:
+    """The page's gpu-lease takes a project's name, and scripts inside see that it holds a lease."""
+    launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
+    program = launcher.state.parent / "gpu-lease"
+    program.write_text(block("bash", "GPU_LEASE_HELD"))
+    program.chmod(0o755)
+    inside = "gpulaunch status | grep -o my-project; kill -0 ${GPU_LEASE_HELD##*:}; exit 4"
+    done = shell(launcher, f"./gpu-lease --project my-project -- sh -c '{inside}'")
+    assert done == (4, "my-project\n")
+
+
+def test_in_place_of_gpu_lock_exec(launcher: Launcher) -> None:
+    """The page's function and its file take what gpu_lock_exec.py takes, and wait."""
+    launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
+    (launcher.state.parent / "gpu_lock_exec.py").write_text(block("python", "--count"))
+    show = "--count 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES \"$1\"; exit 5' sh 'a  b'"
+    function = block("sh", "gpu_lock_exec()").splitlines()[0]
+    assert shell(launcher, f"{function}\ngpu_lock_exec {show}") == (5, "0,3 a  b\n")
+    assert shell(launcher, f"python3 gpu_lock_exec.py {show}") == (5, "0,3 a  b\n")
+    with held(launcher, "-n", "8") as job:
+        waiting = launcher.start("-n", "1", "--wait", "--", "true")
+        assert "waiting" in waiting.stderr.readline()
+        job.end()
+        waiting.communicate()
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        ("make", "make -s -j {jobs} {numbers}"),
+        ("xargs", "echo {numbers} | xargs -n 1 -P {jobs} gpulaunch --wait -- python3 train.py"),
+        ("parallel", "parallel -j {jobs} gpulaunch --wait -- python3 train.py ::: {numbers}"),
+    ],
+)
+def test_more_steps_than_gpus(place: Workplace, program: str, command: str) -> None:
+    """Six steps at once on two GPUs take turns: no GPU is had twice, and each step has one."""
+    if shutil.which(program) is None:
+        pytest.skip(f"needs {program}")
+    numbers = " ".join(map(str, range(JOBS)))
+    recipe = "\tgpulaunch --wait -- python3 train.py $@\n"
+    (place.directory / "Makefile").write_text(f".PHONY: {numbers}\n{numbers}:\n{recipe}")
+    output = place.run("bash", "-c", command.format(jobs=JOBS, numbers=numbers))
+    shown = re.findall(r"^[01]$", output, re.MULTILINE)
+    assert (len(shown), set(shown)) == (JOBS, {"0", "1"})
+
+
+@pytest.fixture
+def snakemake(place: Workplace) -> Workplace:
+    """Return a workplace where Snakemake can be started."""
+    if not SNAKEMAKE:
+        pytest.skip("needs GPULAUNCH_TEST_SNAKEMAKE, the folder with Snakemake's programs")
+    place.launcher.environment["PATH"] = f"{SCRIPT.parent}:{SNAKEMAKE}:{os.environ['PATH']}"
+    return place
+
+
+def test_the_example_for_snakemake(snakemake: Workplace) -> None:
+    """With -j 8 on two GPUs the example's steps take turns, and the last one has both."""
+    shutil.copy(ROOT / "examples" / "Snakefile", snakemake.directory)
+    snakemake.run("snakemake", "-j", "8")
+    trained = [path.read_text() for path in sorted(snakemake.directory.glob("seed-*.txt"))]
+    assert (len(trained), set(trained)) == (JOBS, {"0\n", "1\n"})
+    assert (snakemake.directory / "evaluation.txt").read_text() == "0,1\n"
+
+
+def test_a_prefix_for_all_rules_of_snakemake(snakemake: Workplace) -> None:
+    """The page's shell.prefix puts the launch before each rule's command."""
+    (snakemake.directory / "Snakefile").write_text(
+        block("python", "shell.prefix")
+        + "rule all:\n    input: expand('seed-{seed}', seed=range(6))\n"
+        + "rule train:\n    output: 'seed-{seed}'\n    shell: 'python3 train.py >{output}'\n"
+    )
+    snakemake.run("snakemake", "-j", "8")
+    trained = [path.read_text() for path in snakemake.directory.glob("seed-*")]
+    assert (len(trained), set(trained)) == (JOBS, {"0\n", "1\n"})
