@@ -71,6 +71,7 @@ class WouldWaitError(GpulaunchError):
     """The request could be met later, and waiting was not asked for."""
 
     exit_status = WOULD_WAIT
+    __notes__: "list[str]"  # tracebacks show them from Python 3.11 on
 
 
 class TimedOutError(GpulaunchError):

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
         Literal,
         NoReturn,
         Protocol,
-        Self,
         TextIO,
         TypeVar,
         cast,
-        dataclass_transform,
         overload,
     )
+
+    from typing_extensions import Self, dataclass_transform  # type checkers bring it
 else:
 
     class _Name:

@@ -1,9 +1,10 @@
 """Public command lines that start containers with GPUs, read from command_lines.toml."""
 
 import shlex
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
+
+from gpulaunch.files.toml_parser import tomllib
 
 _FILE = Path(__file__).with_suffix(".toml")
 

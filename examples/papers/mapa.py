@@ -1,6 +1,5 @@
 """The experiments of mapa-sc21 that can be repeated without its machine."""
 
-import tomllib
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 from equation_2 import as_coded, simulator
 from mapa_quirks import CODED_LINKS, QUIRKS, PublishedSimulator
-from reproduction import Comparison, Reproduction, Row, compare, label
+from reproduction import Comparison, Reproduction, Row, compare, label, read_toml
 
 import gpulaunch
 
@@ -62,7 +61,7 @@ SENSITIVE_NETWORKS = ("alexnet", "inception-v3", "vgg16", "resnet50")
 
 @cache
 def _paper() -> dict[str, Any]:
-    return tomllib.loads((Path(__file__).parent / "mapa-sc21.toml").read_text())
+    return read_toml(Path(__file__).parent / "mapa-sc21.toml")
 
 
 def job_set(name: str) -> list[dict[str, Any]]:

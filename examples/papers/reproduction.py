@@ -1,7 +1,19 @@
 """A figure or table of a paper beside the simulator's results, and its printed form."""
 
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return what a TOML file contains."""
+    return tomllib.loads(path.read_text())
 
 
 def label(policy: str) -> str:

@@ -1,7 +1,6 @@
 """The experiments of topo-aware-sc17, with the profiles and job sets of its published code."""
 
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
@@ -10,7 +9,7 @@ from time import process_time
 from typing import Any
 
 from equation_2 import simulator
-from reproduction import Comparison, Reproduction, Row, compare, label
+from reproduction import Comparison, Reproduction, Row, compare, label, read_toml
 
 import gpulaunch
 
@@ -35,7 +34,7 @@ _JOB = re.compile(
 
 @cache
 def _profiles(paper: str) -> dict[str, dict[str, Any]]:
-    profiles: dict[str, dict[str, Any]] = tomllib.loads(PROFILES[paper].read_text())["profile"]
+    profiles: dict[str, dict[str, Any]] = read_toml(PROFILES[paper])["profile"]
     return profiles
 
 
@@ -48,7 +47,7 @@ def job_set(name: str, paper: str = "topo-aware-sc17", *, ticks: bool = False) -
         ticks: whether jobs arrive when the published simulator sees them.
     """
     jobs: list[dict[str, Any]] = []
-    text = tomllib.loads((HERE / "topo-aware-sc17.toml").read_text())["sets"][name]
+    text = read_toml(HERE / "topo-aware-sc17.toml")["sets"][name]
     for said in _JOB.finditer(text):
         network = _NETWORK[said["network"]]
         jobs.append(

@@ -11,10 +11,10 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import datetime
 
 from gpulaunch.errors import FailedError, FieldError, UsageError, WouldWaitError
 from gpulaunch.files.fields import FieldTable, checked
+from gpulaunch.files.iso_time import parse_time
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import iso
 from gpulaunch.records import Record, as_dict, field_names
@@ -106,7 +106,7 @@ def seconds_of(text: str) -> float:
     Raises:
         ValueError: the text is no time.
     """
-    return datetime.fromisoformat(text).timestamp()
+    return parse_time(text).timestamp()
 
 
 def result_document(result: Result, began_s: float) -> dict[str, Any]:

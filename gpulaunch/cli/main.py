@@ -57,7 +57,8 @@ def _report_fault(problem: Exception) -> None:
         return
     package = os.path.dirname(gpulaunch.__file__)
     code = [code for code in _codes(problem) if code.co_filename.startswith(package)][-1]
-    place = f"{os.path.relpath(code.co_filename, package)}, {code.co_qualname}"
+    function = getattr(code, "co_qualname", code.co_name)  # Python 3.10 knows only the short name
+    place = f"{os.path.relpath(code.co_filename, package)}, {function}"
     named = isinstance(problem.filename, str | bytes)  # a descriptor's number says nothing
     report(call_failed(f"{os.fsdecode(problem.filename)}: {place}" if named else place, problem))
 

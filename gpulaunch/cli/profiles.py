@@ -3,12 +3,12 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import datetime
 
 from gpulaunch.cli.arguments import Parser, add_json
 from gpulaunch.cli.output import print_json, report, warn
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.document import Document, read_document
+from gpulaunch.files.iso_time import parse_time
 from gpulaunch.profiles.catalog import find_profile, load_profile, name_in_reach, profile_names
 from gpulaunch.profiles.document.inherit import read_reference, variants_of
 from gpulaunch.profiles.document.suspicion import suspicions
@@ -140,7 +140,7 @@ def _is_date(text: str) -> bool:
     """Return whether a text is a date or time of ISO 8601; a year, or a year and month, will do."""
     for rest in ("", "-01", "-01-01"):
         with suppress(ValueError):
-            datetime.fromisoformat(text + rest)
+            parse_time(text + rest)
             return True
     return False
 

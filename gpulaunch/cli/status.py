@@ -4,7 +4,7 @@ import os
 import pwd
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import flush_stdout, print_json, warn
@@ -123,7 +123,7 @@ def _print(reader: StatusReader, options: Namespace, only: str | None) -> None:
 
 def _view(reader: StatusReader, options: Namespace, only: str | None) -> "Group":
     """Read once, and return the tables."""
-    document, now = _read(reader, only), datetime.now(UTC)
+    document, now = _read(reader, only), datetime.now(timezone.utc)
     if options.gpus:
         from gpulaunch.show.gpu_places import gpu_places
         from gpulaunch.show.gpu_table import gpus_view

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from gpulaunch.cli.arguments import Namespace, Parser, add_topology
 from gpulaunch.cli.output import warn
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from gpulaunch.show.terminal import LiveScreen
     from gpulaunch.show.top_screen import TopView
 
+# Nothing is imported from the current directory: what -P does in Python 3.11.
+_PROGRAM = (
+    "import sys; sys.path[:] = filter(None, sys.path); from gpulaunch.__main__ import main; main()"
+)
 _STEPS = {"j": 1, "down": 1, "k": -1, "up": -1}
 _PAGES = {"page down": 10, " ": 10, "page up": -10}
 
@@ -65,7 +69,7 @@ def _print_once(reader: StatusReader, options: Namespace) -> None:
     document = reader.read()
     document = of_user(document, options.user) if options.user else document
     places = gpu_places(reader.machine.topology)
-    draw(gpus_view(document, places, datetime.now(UTC), options.user), sys.stdout)
+    draw(gpus_view(document, places, datetime.now(timezone.utc), options.user), sys.stdout)
 
 
 class _Top:
@@ -108,7 +112,7 @@ class _Top:
     def _draw(self) -> None:
         from gpulaunch.show.top_screen import top_lines
 
-        now = datetime.now(UTC)
+        now = datetime.now(timezone.utc)
         self._screen.draw(
             top_lines(self._document, self._places, now, self._view, self._own, self._screen)
         )
@@ -206,4 +210,4 @@ class _Top:
 
 def _gpulaunch(*words: str) -> list[str]:
     """Return the command line of another gpulaunch like this one."""
-    return [sys.executable, "-P", "-m", "gpulaunch", *words]
+    return [sys.executable, "-c", _PROGRAM, *words]

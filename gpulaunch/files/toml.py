@@ -1,12 +1,12 @@
 """Parsing of TOML, with the line of each mistake."""
 
 import re
-import tomllib
 from collections.abc import Iterable, Sequence
 from datetime import date
 
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.fields import has_value
+from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.typing import Any
 
 _MOST_BITS = 63

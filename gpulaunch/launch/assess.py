@@ -149,8 +149,7 @@ def would_wait(launch: Launch, table: Table, reason: str, hint: str) -> WouldWai
 
     problem = WouldWaitError(reason, hint)
     seen = read_snapshot(launch, table, None)
-    for line in who_has_what(launch.machine.topology, seen, launch.within):
-        problem.add_note(line)
+    problem.__notes__ = who_has_what(launch.machine.topology, seen, launch.within)
     return problem
 
 

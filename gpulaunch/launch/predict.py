@@ -3,10 +3,10 @@
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from datetime import datetime
 
 from gpulaunch.decide.needs import leased_until_s
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.files.iso_time import parse_time
 from gpulaunch.forecast.durations import Experience, Identity, PastRun, draw_remaining
 from gpulaunch.forecast.starts import DRAWS, Running, StartRange, Waiting, predict_starts
 from gpulaunch.history.read import RECENT_S, read_history
@@ -120,5 +120,5 @@ class _RunTimes:
 def _seconds_since(text: str) -> float:
     """Return the seconds since a record's time; 0.0 if another user wrote nonsense there."""
     with suppress(ValueError):
-        return time.time() - datetime.fromisoformat(text).timestamp()
+        return time.time() - parse_time(text).timestamp()
     return 0.0

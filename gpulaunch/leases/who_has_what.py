@@ -1,10 +1,11 @@
 """Lines for people whose launch cannot start: users that have GPUs, and earlier requests."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
+from gpulaunch.files.iso_time import parse_time
 from gpulaunch.leases.idle import idle_since_s
 from gpulaunch.leases.lease import IDLE_AFTER_S, Lease
 from gpulaunch.leases.table import Snapshot
@@ -29,7 +30,7 @@ def who_has_what(topology: Topology, seen: Snapshot, within: Lease | None) -> li
     """
     parent = (within.id,) if within else ()
     leases = [lease for lease in seen.leases if lease.ancestors[:1] == parent]
-    now = datetime.now(UTC)
+    now = datetime.now(timezone.utc)
     lines = []
     for user_id in sorted({lease.user_id for lease in leases}):
         own = [lease for lease in leases if lease.user_id == user_id]
@@ -96,6 +97,6 @@ def age(since: str, now: datetime) -> str:
     Another user wrote the record, so the date may be the 31st of February.
     """
     try:
-        return format_duration(int((now - datetime.fromisoformat(since)).total_seconds()))
+        return format_duration(int((now - parse_time(since)).total_seconds()))
     except ValueError:
         return "?"

@@ -86,7 +86,7 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=complaint,
-            process_group=0,
+            start_new_session=True,
             pass_fds=(lease,),
         )
         try:

@@ -2,10 +2,10 @@
 
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
+from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.profiles.confidence import CONFIDENCES
 from gpulaunch.records import Record
 from gpulaunch.scan.call import TRAFFICS, Interface

@@ -2,10 +2,10 @@
 
 import shlex
 from collections.abc import Mapping
-from datetime import datetime
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
+from gpulaunch.files.iso_time import parse_time
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Group, Text, cut, make_table
@@ -79,7 +79,7 @@ def _totals_table(document: Document) -> Group:
 
 
 def _local_time(text: str) -> str:
-    return datetime.fromisoformat(text).astimezone().strftime("%m-%d %H:%M")
+    return parse_time(text).astimezone().strftime("%m-%d %H:%M")
 
 
 def _duration(launch: Document) -> str:

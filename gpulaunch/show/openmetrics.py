@@ -4,8 +4,8 @@ Source of the format: OpenMetrics 1.0, https://prometheus.io/docs/specs/om/open_
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
 
+from gpulaunch.files.iso_time import parse_time
 from gpulaunch.records import Record
 from gpulaunch.show import Document
 from gpulaunch.show.status_cells import describe_job
@@ -156,7 +156,7 @@ def _lease_labels(lease: Document, where: Labels) -> Labels:
 
 def _unix_time(text: str) -> float | None:
     try:
-        return datetime.fromisoformat(text).timestamp()
+        return parse_time(text).timestamp()
     except ValueError:  # another user wrote the record
         return None
 

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta, timezone
 
 from gpulaunch.containers.life import Standing
 from gpulaunch.errors import printable
+from gpulaunch.files.iso_time import parse_time
 from gpulaunch.leases.holders import LeftOver
 from gpulaunch.leases.idle import idle_since_s
 from gpulaunch.leases.lease import Lease
@@ -275,7 +276,7 @@ def _end_of(lease: Lease) -> str | None:
     if lease.time_limit_s is None:
         return None
     try:
-        began = datetime.fromisoformat(lease.started_at).astimezone(UTC)
+        began = parse_time(lease.started_at).astimezone(timezone.utc)
         end = began + timedelta(seconds=lease.time_limit_s)
     except (OverflowError, ValueError):  # another user wrote the record
         return None

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
+from gpulaunch.files.iso_time import parse_time
 from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.leases.who_has_what import age
 from gpulaunch.show import Document
@@ -74,7 +75,7 @@ def left_cell(lease: Document, now: datetime) -> tuple[str, str]:
     """Return the time until a lease ends at most; empty without a limit."""
     if lease["ends_at"] is None:
         return "", ""
-    left_s = (datetime.fromisoformat(lease["ends_at"]) - now).total_seconds()
+    left_s = (parse_time(lease["ends_at"]) - now).total_seconds()
     return _two_lengths(format_duration(int(left_s))) if left_s > 0 else ("over", "over")
 
 
@@ -122,7 +123,7 @@ def starts_cell(ticket: Document, now: datetime) -> tuple[str, str]:
     predicted = ticket.get("predicted_start")
     if not predicted:
         return "", ""
-    ends = [datetime.fromisoformat(predicted[key]) for key in ("from", "to")]
+    ends = [parse_time(predicted[key]) for key in ("from", "to")]
     texts = [_two_lengths(format_duration(int((end - now).total_seconds()))) for end in ends]
     (first, short), (last, short_last) = texts
     if short == short_last:
@@ -133,7 +134,7 @@ def starts_cell(ticket: Document, now: datetime) -> tuple[str, str]:
 def idle_text(lease: Document, now: datetime) -> str:
     """Return for how long a lease's GPUs have done nothing, if that is long."""
     since = lease["idle_since"]
-    if since is None or (now - datetime.fromisoformat(since)).total_seconds() < IDLE_AFTER_S:
+    if since is None or (now - parse_time(since)).total_seconds() < IDLE_AFTER_S:
         return ""
     return f"idle for {age(since, now)}"
 

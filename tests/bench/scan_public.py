@@ -10,13 +10,13 @@ import io
 import sys
 import tarfile
 import tempfile
-import tomllib
 import urllib.request
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.scan.call import Scan
 from gpulaunch.scan.source_files import read_sources
 from gpulaunch.scan.sources import scan_sources

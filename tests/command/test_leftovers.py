@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,6 +18,7 @@ from conftest import DGX, SHOW, VGG, Launcher, companion_of, held, until, wait_f
 from fake_nvml import FakeNvml
 from test_ending import ALL, STRAGGLERS, alive, free, started, table
 
+from gpulaunch.files.iso_time import parse_time
 from gpulaunch.leases.holders import members
 from gpulaunch.leases.lease import parse_lease
 from gpulaunch.records import replace
@@ -227,7 +227,7 @@ def test_status_says_since_when_and_to_what_use(launcher: Launcher, dgx1_v100: F
             if use:
                 dgx1_v100.add(f"process 0 {daemon} 300")
             (lease,) = json.loads(launcher.run("status", "--json").stdout)["leases"]
-            since = datetime.fromisoformat(lease["left_over_since"]).timestamp()
+            since = parse_time(lease["left_over_since"]).timestamp()
             assert (abs(time.time() - since) < 60, lease["left_over_uses_gpus"]) == (True, use)
             shown = " ".join(launcher.run("status").stdout.split())
             assert re.search(rf"\(pid {daemon}, for \d+ s, {words}\)", shown)

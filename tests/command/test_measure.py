@@ -7,13 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from conftest import DGX, Launcher
+
+from gpulaunch.files.toml_parser import tomllib
 
 if TYPE_CHECKING:
     from fake_nvml import FakeNvml

@@ -1,12 +1,13 @@
 """The version of NVLinks: by compute capability, whichever way a driver numbers the versions."""
 
 import json
-import tomllib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 from conftest import Launcher
+
+from gpulaunch.files.toml_parser import tomllib
 
 if TYPE_CHECKING:
     from fake_nvml import FakeNvml

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ import pytest
 import tomlkit
 from conftest import Launcher
 
+from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology

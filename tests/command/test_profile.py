@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 import pytest
 from conftest import Launcher, ending_in_time, wait_for_end
 from fake_nvml import FakeNvml
 
+from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.process.companion import is_companion
 
 pytest_plugins = ("fake_nvml",)
@@ -281,7 +281,7 @@ def test_interrupted_like_the_job(launcher: Launcher, tmp_path: Path) -> None:
         "sh",
         "-c",
         "echo ready; exec sleep 60",
-        process_group=0,
+        start_new_session=True,
     )
     assert job.stdout.readline() == "ready\n"
     os.killpg(job.pid, signal.SIGINT)

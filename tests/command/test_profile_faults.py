@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from conftest import Launcher, wait_for_end
 from fake_nvml import FakeNvml
 from filelock import FileLock
 from test_transparency import Terminal
+
+from gpulaunch.files.toml_parser import tomllib
 
 pytest_plugins = ("fake_nvml",)
 

@@ -1,12 +1,13 @@
 """`gpulaunch profile --scan`, `--scan-nccl-log` and `--import-ncu`."""
 
 import json
-import tomllib
 from pathlib import Path
 
 import pytest
 from conftest import DGX, Launcher
 from fake_nvml import FakeNvml
+
+from gpulaunch.files.toml_parser import tomllib
 
 pytest_plugins = ("fake_nvml",)
 

@@ -1,12 +1,13 @@
 """`gpulaunch profile --sweep` and `--pair` over a scripted driver, without MPS."""
 
 import json
-import tomllib
 from pathlib import Path
 
 import pytest
 from conftest import Launcher
 from fake_cuda import FakeCuda
+
+from gpulaunch.files.toml_parser import tomllib
 
 pytest_plugins = ("fake_nvml", "fake_cuda")
 

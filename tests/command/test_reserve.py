@@ -6,13 +6,14 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 
 import pexpect
 import pytest
 from conftest import DGX, SHOW, Launcher, complaint, ending_in_time, held, until, wait_for_end
 from fake_nvml import FakeNvml
+
+from gpulaunch.files.iso_time import parse_time
 
 pytest_plugins = ("fake_nvml",)
 
@@ -197,7 +198,7 @@ def test_its_document(launcher: Launcher) -> None:
         },
     }
     until_s, ends_s = (
-        datetime.fromisoformat(text).timestamp() for text in (document["until"], lease["ends_at"])
+        parse_time(text).timestamp() for text in (document["until"], lease["ends_at"])
     )
     assert abs(until_s - ends_s) < 60
 

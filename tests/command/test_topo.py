@@ -4,7 +4,6 @@ import json
 import os
 import stat
 import subprocess
-import tomllib
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -12,6 +11,8 @@ import pexpect
 import pytest
 from conftest import DGX, Launcher, complaint
 from test_machines import FACTS
+
+from gpulaunch.files.toml_parser import tomllib
 
 TEXT = "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t0-3\t0\nGPU1\tNV4\t X \t4-7\t1\n"
 SUMMIT = ("--topology", "summit")

@@ -2,12 +2,13 @@
 
 import json
 import subprocess
-import tomllib
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from conftest import DGX, Launcher, complaint
+
+from gpulaunch.files.toml_parser import tomllib
 
 GB200 = """\
         GPU0    GPU1    GPU2    GPU3    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID

@@ -4,9 +4,11 @@ import json
 import os
 import pty
 import signal
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from conftest import DGX, Launcher, complaint, held
+
+from gpulaunch.files.iso_time import parse_time
 
 ALL = (*DGX, "-n", "all")
 
@@ -25,7 +27,7 @@ def test_when(launcher: Launcher) -> None:
         assert reason == "4 GPUs requested: 0 of 8 are free, 8 are leased\n"
         document = json.loads(launcher.run(*DGX, "--when", "-n", "4", "--json").stdout)
         assert document["decision"] == "wait"
-        until_limit = datetime.fromisoformat(document["predicted_start"]["to"]) - datetime.now(UTC)
+        until_limit = parse_time(document["predicted_start"]["to"]) - datetime.now(timezone.utc)
         assert 0 < until_limit.total_seconds() < 600
     assert launcher.records() == []
 
@@ -35,7 +37,7 @@ def test_runs_of_the_same_command_narrow_the_range(launcher: Launcher) -> None:
 
     def latest() -> datetime:
         done = launcher.run(*ALL, "--when", "--json")
-        return datetime.fromisoformat(json.loads(done.stdout)["predicted_start"]["to"])
+        return parse_time(json.loads(done.stdout)["predicted_start"]["to"])
 
     with held(launcher, *ALL):
         unknown = latest()
@@ -58,7 +60,7 @@ def test_those_who_wait_are_told(launcher: Launcher) -> None:
         assert "; starts probably " in line
         (entry,) = json.loads(launcher.run("status", *DGX, "--json").stdout)["queue"]
         start = entry["predicted_start"]
-        assert datetime.fromisoformat(start["from"]) < datetime.fromisoformat(start["to"])
+        assert parse_time(start["from"]) < parse_time(start["to"])
         waiter.send_signal(signal.SIGTERM)
         waiter.communicate(timeout=30)
 

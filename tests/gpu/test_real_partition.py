@@ -6,7 +6,7 @@ what is measured and how.
 
 import os
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -117,7 +117,7 @@ def together(bench: Bench, way: str, percentages: tuple[int, ...] = ()) -> Row:
 
 def report(bench: Bench, curves: Curves, found: Partition, rows: Sequence[Row]) -> str:
     """Return everything that was measured, as Markdown."""
-    gpu, today = bench.gpu, datetime.now(UTC).date()
+    gpu, today = bench.gpu, datetime.now(timezone.utc).date()
     alone = [curves.alone[kind]["amount_per_s"] for kind in KINDS]
     heads = [f"{kind}, {UNITS[kind][0]}" for kind in KINDS]
     lines = [

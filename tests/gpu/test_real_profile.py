@@ -13,15 +13,15 @@ import shutil
 import statistics
 import sys
 import tempfile
-import tomllib
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 from real_gpu import CONTROL, PATIENCE_S, Bench
 
+from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.measure import synthetic_load
 
 REPORT = os.environ.get("GPULAUNCH_GPU_REPORT")
@@ -57,7 +57,8 @@ class Profiler(Bench):
     def title(self) -> str:
         """Where and when all this was measured."""
         jobs = self.torch if self._torch else "the built-in loads"
-        return f"{self.gpu.name}, driver {self.gpu.driver}, {jobs}, {datetime.now(UTC).date()}."
+        today = datetime.now(timezone.utc).date()
+        return f"{self.gpu.name}, driver {self.gpu.driver}, {jobs}, {today}."
 
     def job(self, kind: str, seconds: float) -> list[str]:
         """Return the argv of a job."""

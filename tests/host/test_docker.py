@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,8 @@ import pytest
 from conftest import DGX, Launcher, held, holders, wait_for_end
 from engine import IMAGE, Engine, write_cdi_spec
 from test_transparency import Terminal
+
+from gpulaunch.files.toml_parser import tomllib
 
 pytest_plugins = ("fake_nvml",)
 

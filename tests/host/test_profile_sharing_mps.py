@@ -4,12 +4,13 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 from conftest import Launcher
 from fake_mps import FakeMps
+
+from gpulaunch.files.toml_parser import tomllib
 
 pytest_plugins = ("fake_mps", "fake_nvml", "fake_cuda")
 

@@ -140,10 +140,10 @@ def python_for(uid: int) -> str:
     """Return a Python that this user can run, and that gpulaunch can use."""
     found = (
         shutil.which(name, path="/usr/bin:/usr/local/bin")
-        for name in ("python3", "python3.11", "python3.12")
+        for name in ("python3", "python3.10", "python3.11", "python3.12")
     )
     for python in (os.path.realpath(sys.executable), *filter(None, found)):
-        check = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
+        check = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 10))"]
         with suppress(PermissionError):
             if (
                 subprocess.run(
@@ -152,7 +152,7 @@ def python_for(uid: int) -> str:
                 == 0
             ):
                 return python
-    pytest.skip("needs a Python 3.11 or newer that every user can execute")
+    pytest.skip("needs a Python 3.10 or newer that every user can execute")
 
 
 def end_processes_of(uid: int) -> None:

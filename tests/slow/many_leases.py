@@ -145,7 +145,9 @@ def launch(planned: Plan, site: Site) -> tuple[Counter[str], list[str]]:
     """Launch, and kill as planned; return what was counted, and what was wrong."""
     options = (*DGX, "-n", str(planned.gpus), *(["--wait"] if planned.waits else []))
     counted: Counter[str] = Counter()
-    with site.launcher.start(*options, *site.job(planned.length_s), process_group=0) as process:
+    with site.launcher.start(
+        *options, *site.job(planned.length_s), start_new_session=True
+    ) as process:
         words = ""
         if planned.victim:
             if planned.late:

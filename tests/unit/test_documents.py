@@ -4,7 +4,6 @@ import json
 import os
 import random
 import time
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from values import complaint, lease
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.document import MAX_FILE_BYTES
 from gpulaunch.files.size import format_size, parse_size
+from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.record_fields import (
     MAX_COMMAND_CHARACTERS,

@@ -1,7 +1,6 @@
 """Profiles: what a file may say, what stands under it, unmeasured sizes, the shipped library."""
 
 import json
-import tomllib
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import Above, ListOf, RowOf, TableOf
+from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.leases.share import Client, Objective, Share, parse_share, share_document
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.collocation import slowdowns_both_ways

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import product
@@ -15,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
+from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.pattern_union import union
 from gpulaunch.scan import c_parser, interfaces

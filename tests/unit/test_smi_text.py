@@ -1,6 +1,5 @@
 """The text of nvidia-smi topo -m, as drivers and web pages have it: read exactly, or refused."""
 
-import tomllib
 from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
+from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.files.write import document_text
 from gpulaunch.machine.catalog import load_described_machine, machine_names, read_description
 from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset

@@ -1,7 +1,7 @@
 """The tables of status and top: what gives way on a narrow terminal, and what the words say."""
 
 import io
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 
 import pytest
@@ -26,7 +26,7 @@ from gpulaunch.show.top_screen import (
     top_lines,
 )
 
-NOW = datetime(2026, 1, 2, 5, 10, tzinfo=UTC)  # values.lease began at 03:04:05
+NOW = datetime(2026, 1, 2, 5, 10, tzinfo=timezone.utc)  # values.lease began at 03:04:05
 USERS = {1000: "alice", 1001: "bob"}
 
 

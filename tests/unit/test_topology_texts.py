@@ -1,12 +1,12 @@
 """What people publish: read rightly, or refused with what was found; never a wrong link."""
 
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpulaunch.errors import UsageError
+from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.topology import Topology

@@ -1,7 +1,6 @@
 """The communication graph from link counters, and the named pattern that it is nearest to."""
 
 import random
-import tomllib
 from itertools import combinations, permutations
 from pathlib import Path
 from time import perf_counter
@@ -10,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.measure.nearest_pattern import (
     LEAST_SIMILARITY,
     compatible_patterns,

@@ -10,7 +10,7 @@ import select
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 from gpulaunch.containers.docker.answers import checked_text, parse_image
 from gpulaunch.containers.engine import ANSWER_S, ForbiddenError, Image, Info, NoAnswerError
@@ -24,6 +24,7 @@ from gpulaunch.containers.podman.answers import (
     parse_inspected,
 )
 from gpulaunch.errors import FailedError, printable
+from gpulaunch.files.iso_time import parse_time
 from gpulaunch.process.system import stat_fields, user_name
 from gpulaunch.records import replace
 from gpulaunch.typing import TYPE_CHECKING, Any, TypeVar
@@ -188,7 +189,7 @@ class PodmanClient:
         Returns:
             None if podman keeps no events, or does not show them to this user.
         """
-        since = datetime.fromtimestamp(since_s, UTC).isoformat().replace("+00:00", "Z")
+        since = datetime.fromtimestamp(since_s, timezone.utc).isoformat().replace("+00:00", "Z")
         words = ("--stream=false", "--format", "json", "--since", since, "--filter", of)
         try:
             lines = self._ask("events", *words).splitlines()
@@ -280,7 +281,7 @@ class PodmanClient:
     def _parse_time(self, text: str) -> float:
         """Return a time in seconds since 1970."""
         try:
-            return datetime.fromisoformat(text).timestamp()
+            return parse_time(text).timestamp()
         except (ValueError, OverflowError):
             raise self._wrong_answer_error() from None
 

@@ -2,12 +2,12 @@
 # pure: decides on plain values
 
 import json
-import tomllib
 from collections.abc import Sequence
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.fields import checked, unknown
 from gpulaunch.files.size import parse_size
+from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.profiles.document.inherit import merged
 from gpulaunch.profiles.document.section import Key, Part
 from gpulaunch.profiles.profile import Profile, Variant, parse_profile
