@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from gpulaunch.simulate.read_simulation import Trace
     from gpulaunch.simulate.simulator import Simulator, generate_trace
 
-__version__ = "0.1.0"
-
 __all__ = [
     "AsyncAllocation",
     "FailedError",
@@ -66,12 +64,23 @@ def __getattr__(name: str) -> object:
 
     The command imports this package, too, and needs none of them.
     """
+    if name == "__version__":
+        return _installed_version()
     if name in __all__:
         from importlib import import_module
 
         module = _MODULES.get(name, "errors")
         return getattr(import_module(f"gpulaunch.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _installed_version() -> str:
+    """Return the version; 0.0 in a checkout that has never been installed."""
+    try:
+        from gpulaunch._version import VERSION
+    except ModuleNotFoundError:
+        return "0.0"
+    return VERSION
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,9 @@
 """What all tests share: tiers by folder, the installed command, and the rule about skipping.
 
 tests/unit starts no process, tests/command starts the installed command or other programs,
-tests/host needs root, a Docker Engine, an MPS daemon or several users, tests/slow takes long. Each
-test is marked with its folder; tests marked `long` besides run only on request (-m long).
+tests/host needs root, a Docker Engine, an MPS daemon or several users, tests/slow takes long,
+tests/release is for .ci/release alone. Each test is marked with its folder; tests marked `long`
+besides run only on request (-m long).
 """
 
 import json
@@ -34,7 +35,7 @@ NO_SKIPS = "GPULAUNCH_TEST_NO_SKIPS"
 """Set where everything that the tests need must be there: a skipped test then fails."""
 
 
-TIERS = ("unit", "command", "host", "slow")
+TIERS = ("unit", "command", "host", "slow", "release")
 
 hypothesis.settings.register_profile(
     "dev",
