@@ -12,17 +12,16 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from gpulaunch.process.libc import end_with_parent
-from gpulaunch.pytest_plugin import leases as _  # else each child imports it
-from gpulaunch.pytest_plugin.plugin import wanted_by
+from gpulaunch.pytest_plugin.leases import take_lease  # noqa: F401  else each child imports it
 from gpulaunch.typing import IO, TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 _REPORTS = pytest.StashKey[list[pytest.TestReport]]()
 
 
-class _RunInChildError(pytest.skip.Exception):
+class _RunInChildError(pytest.skip.Exception):  # type: ignore[misc, name-defined]
     """In place of what the child has done; pytest starts no debugger for a skip."""
 
 
@@ -31,15 +30,19 @@ class ForkedTests:
 
     The phases of the test stay hooks of this process, so that plugins that repeat tests or bound
     their time work as with any test.
+
+    Args:
+        wants_gpus: function that returns whether a test has the mark.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wants_gpus: "Callable[[pytest.Item], bool]") -> None:
+        self._wants_gpus = wants_gpus
         self._in_child = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Run all of the test in a child."""
-        if self._in_child or wanted_by(item) is None:
+        if self._in_child or not self._wants_gpus(item):
             return
         with tempfile.TemporaryFile() as file:
             pid = _fork()

@@ -22,7 +22,7 @@ _OPTIONS = {
 _GPUS, _WAITED = "gpus", "gpus_waited_s"
 """Properties of a test in reports, JUnit's included."""
 
-_ASKED = pytest.StashKey["dict[str, object]"]()
+_ASKED = pytest.StashKey["Mapping[str, object]"]()
 _LEASE = pytest.StashKey["HeldLease"]()
 
 
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("gpus_fork") or config.getini("gpus_fork"):
         from gpulaunch.pytest_plugin.forked import ForkedTests
 
-        config.pluginmanager.register(ForkedTests(), "gpulaunch-fork")
+        config.pluginmanager.register(ForkedTests(_wants_gpus), "gpulaunch-fork")
     if not hasattr(config, "workerinput"):  # reports of pytest-xdist's workers reach this process
         config.pluginmanager.register(_Summary(), "gpulaunch-summary")
 
@@ -56,11 +56,16 @@ def _option(config: pytest.Config, name: str) -> str | None:
     return config.getoption(name) or config.getini(name) or None
 
 
-def wanted_by(item: pytest.Item) -> "dict[str, object] | None":
-    """Return the arguments of gpulaunch.allocate for a test; None if it wants no GPUs."""
+def _wants_gpus(item: pytest.Item) -> bool:
+    """Return whether a test has the mark, or asks for the fixture."""
+    return bool(item.get_closest_marker("gpus")) or "gpus" in getattr(item, "fixturenames", ())
+
+
+def _from_mark(item: pytest.Item) -> "dict[str, object]":
+    """Return the arguments of gpulaunch.allocate for one test."""
     mark = item.get_closest_marker("gpus")
     if mark is None:
-        return {} if "gpus" in getattr(item, "fixturenames", ()) else None
+        return {}
     if len(mark.args) > 1:
         raise TypeError("it takes one number of GPUs, and the rest by name")
     return {**({"gpus": mark.args[0]} if mark.args else {}), **mark.kwargs}
@@ -68,11 +73,11 @@ def wanted_by(item: pytest.Item) -> "dict[str, object] | None":
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Lease the GPUs of a test before its fixtures are set up, unless it is skipped anyway."""
+    if not _wants_gpus(item):
+        return
     problem = None
     try:
-        wanted = wanted_by(item)
-        if wanted is not None:
-            _take_lease(item, {**_from_options(item.config), **wanted})
+        _take_lease(item, {**_from_options(item.config), **_from_mark(item)})
     except Exception as found:  # noqa: BLE001  raised below
         problem = found
     if problem:  # pytest would show what is raised above as two failures
@@ -128,20 +133,19 @@ def pytest_runtest_teardown(item: pytest.Item) -> "Generator[None, object, objec
     try:
         return (yield)
     finally:
-        lease = item.stash.get(_LEASE, None)
-        if lease:
+        if _LEASE in item.stash:
             from gpulaunch.pytest_plugin.leases import give_back
 
+            give_back(item.stash[_LEASE], item.stash[_ASKED])
             del item.stash[_LEASE]
-            give_back(lease, item.stash[_ASKED])
 
 
 @pytest.fixture
 def gpus(request: pytest.FixtureRequest) -> "HeldLease":
     """Return the lease of this test's GPUs, a gpulaunch.HeldLease."""
-    lease = request.node.stash.get(_LEASE, None)
-    if lease is None:
+    if _LEASE not in request.node.stash:
         pytest.fail("the fixture gpus was asked for at run time: mark the test", pytrace=False)
+    lease: HeldLease = request.node.stash[_LEASE]
     return lease
 
 
@@ -166,6 +170,6 @@ class _Summary:
         gpus = ",".join(sorted(self._gpus, key=lambda gpu: (len(gpu), gpu)))
         text = f"gpulaunch: {len(self._waited_s)} tests had GPUs {gpus}"
         if max(self._waited_s) >= 1:  # below, it is the time that a lease costs
-            longest = max(self._waited_s)
-            text += f", and waited for them for {sum(self._waited_s):.0f} s in total, {longest:.0f} s at most"
+            total, longest = sum(self._waited_s), max(self._waited_s)
+            text += f", and waited for them {total:.0f} s in total, {longest:.0f} s at most"
         terminalreporter.write_line(text)
