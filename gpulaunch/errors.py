@@ -67,6 +67,10 @@ class UsageError(GpulaunchError):
     exit_status = USAGE
 
 
+class RefusedError(UsageError):
+    """The machine can never grant the request."""
+
+
 class WouldWaitError(GpulaunchError):
     """The request could be met later, and waiting was not asked for."""
 
@@ -87,6 +91,10 @@ class FailedError(GpulaunchError):
 def call_failed(what: str, problem: OSError) -> FailedError:
     """Return an error that says what was to be done, and why the system call for it failed."""
     return FailedError(f"{what}: {(problem.strerror or str(problem)).lower()}")
+
+
+class NoDriverError(FailedError):
+    """This machine has no driver of GPUs."""
 
 
 class NotShareableError(Exception):

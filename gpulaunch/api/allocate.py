@@ -9,7 +9,7 @@ from types import TracebackType
 
 from gpulaunch.api.held_lease import HeldLease
 from gpulaunch.decide.decision import Wait
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import RefusedError
 from gpulaunch.files.fields import unknown
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import would_wait
@@ -252,7 +252,7 @@ def _allocate(
         return (container.hold if container else HeldLease)(launch, table, held)
     if isinstance(held, Wait):
         raise would_wait(launch, table, held.reason, "give wait=True to queue")
-    raise UsageError(held.reason)
+    raise RefusedError(held.reason)
 
 
 def _log_waiting(reason: str, seen: Snapshot) -> None:

@@ -31,6 +31,7 @@ ROOMS = [  # from the floor up: a file imports from its own room and from those 
     "containers",
     "launch",
     "api",
+    "pytest_plugin",
     "scan",
     "measure",
     "batch",
@@ -44,6 +45,7 @@ LARGEST_SHARE = 0.2
 
 PURE_MARK = "# pure: decides on plain values\n"
 DOORS = {
+    "_pytest": {"pytest_plugin/forked.py"},
     "argparse": {"cli/arguments.py"},
     "ctypes": {
         "cluster/scotch.py",
@@ -66,6 +68,7 @@ DOORS = {
         "machine/nvidia/nvml_load.py",
         "measure/nvml_counters.py",
     },
+    "pytest": {"pytest_plugin/forked.py", "pytest_plugin/plugin.py"},
     "rich": {"show/terminal.py"},
     "tomlkit": {"files/write.py"},
     "tomli": {"files/toml_parser.py"},

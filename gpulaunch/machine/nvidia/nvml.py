@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 import pynvml
 
-from gpulaunch.errors import FailedError
+from gpulaunch.errors import FailedError, NoDriverError
 from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.nvidia import roster
 from gpulaunch.machine.nvidia.nvlink import PciAddress
@@ -24,7 +24,6 @@ LOST = (
     pynvml.NVML_ERROR_INSUFFICIENT_POWER,
     pynvml.NVML_ERROR_IRQ_ISSUE,
 )
-_ABSENT = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _USUAL = (
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_INVALID_ARGUMENT,
@@ -336,13 +335,13 @@ def _call(function: Callable[..., Any]) -> Any:  # noqa: ANN401
         return function()
     except pynvml.NVMLError as problem:
         if problem.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-            raise FailedError(
+            raise NoDriverError(
                 "no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver", HINT
             ) from None
-        raise FailedError(
-            f"NVML: {function.__name__} failed: {problem}",
-            HINT if problem.value in _ABSENT else None,
-        ) from None
+        text = f"NVML: {function.__name__} failed: {problem}"
+        if problem.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
+            raise NoDriverError(text, HINT) from None
+        raise FailedError(text) from None
 
 
 def address_of(pci: Any) -> PciAddress | None:  # noqa: ANN401

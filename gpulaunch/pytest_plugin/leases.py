@@ -1,0 +1,140 @@
+"""The leases that tests of this process take, one after the other.
+
+A process that has started CUDA sees the same GPUs, and occupies them, until it ends. So the lease
+under which a test has started CUDA stays, and serves the later tests that ask for the same.
+"""
+
+import atexit
+import os
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+
+from gpulaunch.api.allocate import attempt_to_allocate
+from gpulaunch.api.held_lease import HeldLease
+from gpulaunch.errors import FailedError, RefusedError
+from gpulaunch.launch.open_table import open_table
+from gpulaunch.process.system import parents
+
+_FORK = "run such tests in processes of their own with --gpus-fork"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_LOOK_S = 1.0
+"""Time between two looks at what other workers keep, while a test waits."""
+
+_kept: list[tuple[Mapping[str, object], HeldLease]] = []
+"""What was asked for, and the lease, if CUDA was started under one; there is no second."""
+
+
+def take_lease(asked: Mapping[str, object], name: str) -> HeldLease:
+    """Take a lease for a test, and set its variables in this process's environment.
+
+    Args:
+        asked: arguments of gpulaunch.allocate.
+        name: name of the lease.
+
+    Raises:
+        FailedError: CUDA was started in this process, or in other workers, so that the test could
+            not have GPUs of its own.
+        GpulaunchError: as gpulaunch.allocate.
+        TypeError: there is no such argument.
+    """
+    for before, lease in _kept:
+        if before != asked:
+            raise FailedError(f"CUDA was started under {lease}, and sees no other GPUs", _FORK)
+        return lease
+    seen = os.environ.get(_VISIBLE)
+    lease = _allocate({"name": name, **asked})
+    if cuda_is_started() and lease.env.get(_VISIBLE) != seen:
+        lease.release()
+        raise FailedError(
+            f"CUDA was started before the test, and sees other GPUs than {lease}",
+            "start CUDA in no import, and in no test without the mark",
+        )
+    lease.apply()
+    return lease
+
+
+def give_back(lease: HeldLease, asked: Mapping[str, object]) -> None:
+    """Release the lease of a test and restore the environment, unless CUDA was started under it."""
+    if not cuda_is_started():
+        lease.release()
+    elif not _kept:
+        _kept.append((asked, lease))
+        atexit.register(lease.release)
+
+
+def cuda_is_started(pid: int | str = "self") -> bool:
+    """Return whether a process has started CUDA, which opens /dev/nvidia-uvm, as NVML does not."""
+    directory = f"/proc/{pid}/fd"
+    with suppress(OSError):  # it has ended, or is another user's
+        for fd in os.listdir(directory):
+            with suppress(OSError):
+                if os.readlink(f"{directory}/{fd}").endswith("/nvidia-uvm"):
+                    return True
+    return False
+
+
+def _allocate(asked: Mapping[str, object]) -> HeldLease:
+    """Allocate as gpulaunch.allocate does, but wait for no GPU that another worker keeps."""
+    kept: set[str] = set()
+    while True:
+        try:
+            lease = _allocate_unless_kept(asked, kept)
+        except RefusedError as problem:
+            if not kept:
+                raise
+            raise FailedError(
+                f"{problem.message}: CUDA was started in other workers, which keep their GPUs until"
+                " the run ends",
+                f"use fewer workers, or {_FORK}",
+            ) from None
+        if lease:
+            return lease
+
+
+def _allocate_unless_kept(asked: Mapping[str, object], kept: set[str]) -> HeldLease | None:
+    """Allocate; give up and return None as soon as more GPUs are kept, which are then in `kept`."""
+    ended = threading.Event()
+    attempt = attempt_to_allocate(_without(asked, kept), ended.set)
+    attempt.start()
+    try:
+        while not ended.wait(_LOOK_S):
+            now_kept = _kept_by_other_workers()
+            if not now_kept <= kept:
+                kept |= now_kept
+                attempt.give_up()
+                ended.wait()  # else the next attempt meets its own ticket
+                return None
+        return attempt.result()
+    except BaseException:
+        attempt.give_up()
+        raise
+
+
+def _without(asked: Mapping[str, object], kept: set[str]) -> Mapping[str, object]:
+    """Return a request that excludes more GPUs."""
+    if not kept:
+        return asked
+    excluded = asked.get("exclude", ())
+    if isinstance(excluded, int | str):
+        excluded = (excluded,)
+    return {**asked, "exclude": [*excluded, *sorted(kept)]}  # type: ignore[misc]
+
+
+def _kept_by_other_workers() -> set[str]:
+    """Return the UUIDs of GPUs leased by other workers of this run in which CUDA was started.
+
+    Workers of pytest-xdist end together, at the end of the run.
+    """
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return set()
+    parent_of = parents()
+    table = open_table(described=True, warn=lambda _: None)
+    return {
+        uuid
+        for lease in table.own_leases()
+        if lease.launcher.pid != os.getpid()
+        and parent_of.get(lease.launcher.pid) == os.getppid()
+        and cuda_is_started(lease.launcher.pid)
+        for uuid in lease.uuids
+    }

@@ -1,0 +1,175 @@
+"""The hooks of the pytest plugin, loaded in every run of pytest in an environment with gpulaunch.
+
+So this file imports what pytest has imported, and the rest once a test has the mark `gpus`.
+"""
+
+import time
+
+import pytest
+
+TYPE_CHECKING = False  # as typing has it, whose door imports more of gpulaunch
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from gpulaunch.api.held_lease import HeldLease
+
+_MARK = "gpus(count=1, **settings): GPUs for this test alone, as gpulaunch.allocate gives them"
+_OPTIONS = {
+    "gpus_topology": ("NAME|FILE", "described machine to use in place of this one"),
+    "gpus_missing": ("skip|fail", "what to do with a test that cannot have its GPUs (skip)"),
+    "gpus_wait": ("TIME", "longest wait for busy GPUs, such as 10m; 0 for none (no limit)"),
+}
+_GPUS, _WAITED = "gpus", "gpus_waited_s"
+"""Properties of a test in reports, JUnit's included."""
+
+_ASKED = pytest.StashKey["Mapping[str, object]"]()
+_LEASE = pytest.StashKey["HeldLease"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options --gpus-*, and settings of the same names."""
+    group = parser.getgroup("gpulaunch", "GPUs for tests with the mark gpus")
+    for name, (value, text) in _OPTIONS.items():
+        choices = value.split("|") if name == "gpus_missing" else None
+        option = f"--{name.replace('_', '-')}"
+        group.addoption(option, metavar=value, choices=choices, help=text)
+        parser.addini(name, text)
+    text = "run each test with the mark in a child process, so that CUDA ends with it"
+    group.addoption("--gpus-fork", action="store_true", help=text)
+    parser.addini("gpus_fork", text, type="bool", default=False)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the mark, check the options, and register what only some runs need."""
+    config.addinivalue_line("markers", _MARK)
+    if _option(config, "gpus_missing") not in (None, "skip", "fail"):
+        raise pytest.UsageError(f"gpus_missing: {_option(config, 'gpus_missing')} is not skip|fail")
+    if config.getoption("gpus_fork") or config.getini("gpus_fork"):
+        from gpulaunch.pytest_plugin.forked import ForkedTests
+
+        config.pluginmanager.register(ForkedTests(_wants_gpus), "gpulaunch-fork")
+    if not hasattr(config, "workerinput"):  # reports of pytest-xdist's workers reach this process
+        config.pluginmanager.register(_Summary(), "gpulaunch-summary")
+
+
+def _option(config: pytest.Config, name: str) -> str | None:
+    return config.getoption(name) or config.getini(name) or None
+
+
+def _wants_gpus(item: pytest.Item) -> bool:
+    """Return whether a test has the mark, or asks for the fixture."""
+    return bool(item.get_closest_marker("gpus")) or "gpus" in getattr(item, "fixturenames", ())
+
+
+def _from_mark(item: pytest.Item) -> "dict[str, object]":
+    """Return the arguments of gpulaunch.allocate for one test."""
+    mark = item.get_closest_marker("gpus")
+    if mark is None:
+        return {}
+    if len(mark.args) > 1:
+        raise TypeError("it takes one number of GPUs, and the rest by name")
+    return {**({"gpus": mark.args[0]} if mark.args else {}), **mark.kwargs}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Lease the GPUs of a test before its fixtures are set up, unless it is skipped anyway."""
+    if not _wants_gpus(item):
+        return
+    problem = None
+    try:
+        _take_lease(item, {**_from_options(item.config), **_from_mark(item)})
+    except Exception as found:  # noqa: BLE001  raised below
+        problem = found
+    if problem:  # pytest would show what is raised above as two failures
+        _end_without_gpus(item.config, problem)
+
+
+def _take_lease(item: pytest.Item, asked: "dict[str, object]") -> None:
+    from gpulaunch.pytest_plugin.leases import take_lease
+
+    began = time.monotonic()
+    lease = take_lease(asked, item.nodeid[-200:])
+    item.stash[_ASKED], item.stash[_LEASE] = asked, lease
+    item.user_properties += [
+        (_GPUS, ",".join(map(str, lease.gpus))),
+        (_WAITED, round(time.monotonic() - began, 1)),
+    ]
+
+
+def _from_options(config: pytest.Config) -> "dict[str, object]":
+    """Return the arguments of gpulaunch.allocate for all tests of a run."""
+    wait, topology = _option(config, "gpus_wait"), _option(config, "gpus_topology")
+    asked: dict[str, object] = {"wait": wait != "0"}
+    if wait not in (None, "0"):
+        asked["wait_timeout"] = wait
+    if topology:
+        beside_settings = config.rootpath / topology
+        asked["topology"] = str(beside_settings) if beside_settings.is_file() else topology
+    return asked
+
+
+def _end_without_gpus(config: pytest.Config, problem: Exception) -> None:
+    """Skip or fail a test that cannot have its GPUs; fail it if it asks for them in a wrong way."""
+    from gpulaunch import errors
+
+    if not isinstance(problem, (TypeError, errors.GpulaunchError)):
+        raise problem
+    missing = (
+        errors.NoDriverError,
+        errors.RefusedError,
+        errors.TimedOutError,
+        errors.WouldWaitError,
+    )
+    if isinstance(problem, missing) and _option(config, "gpus_missing") != "fail":
+        pytest.skip(problem.message)
+    hint = getattr(problem, "hint", None)
+    text = f"@pytest.mark.gpus: {problem}" + (f" ({hint})" if hint else "")
+    pytest.fail(text, pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> "Generator[None, object, object]":
+    """Give the GPUs back after all fixtures of the test are torn down."""
+    try:
+        return (yield)
+    finally:
+        if _LEASE in item.stash:
+            from gpulaunch.pytest_plugin.leases import give_back
+
+            give_back(item.stash[_LEASE], item.stash[_ASKED])
+            del item.stash[_LEASE]
+
+
+@pytest.fixture
+def gpus(request: pytest.FixtureRequest) -> "HeldLease":
+    """Return the lease of this test's GPUs, a gpulaunch.HeldLease."""
+    if _LEASE not in request.node.stash:
+        pytest.fail("the fixture gpus was asked for at run time: mark the test", pytrace=False)
+    lease: HeldLease = request.node.stash[_LEASE]
+    return lease
+
+
+class _Summary:
+    """What the end of the run says about GPUs."""
+
+    def __init__(self) -> None:
+        self._gpus: set[str] = set()
+        self._waited_s: list[float] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Count a test that had GPUs."""
+        known = dict(report.user_properties)
+        if report.when == "setup" and _GPUS in known:
+            self._gpus.update(str(known[_GPUS]).split(","))
+            self._waited_s.append(float(str(known[_WAITED])))
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say which GPUs the tests had, and how long they waited for them."""
+        if not self._waited_s:
+            return
+        gpus = ",".join(sorted(self._gpus, key=lambda gpu: (len(gpu), gpu)))
+        text = f"gpulaunch: {len(self._waited_s)} tests had GPUs {gpus}"
+        if max(self._waited_s) >= 1:  # below, it is the time that a lease costs
+            total, longest = sum(self._waited_s), max(self._waited_s)
+            text += f", and waited for them {total:.0f} s in total, {longest:.0f} s at most"
+        terminalreporter.write_line(text)
