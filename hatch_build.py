@@ -1,10 +1,12 @@
-"""Build hook: the wheel has what a launch reads faster than shipped TOML files.
+"""Build hook: the wheel has what a launch reads faster than shipped TOML files, and shell files.
 
-That is each of them in JSON, and the tables of machines of up to 8 GPUs. Tables of 16 would take
-10 s a machine to make, and the shipped ones that are not all linked alike are made up.
+The former is each of them in JSON, and the tables of machines of up to 8 GPUs. Tables of 16 would
+take 10 s a machine to make, and the shipped ones that are not all linked alike are made up. The
+latter are completion scripts and man pages.
 """
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +15,59 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).parent
 
 
-class CompiledProfiles(BuildHookInterface):
-    """Puts NAME.json, and perhaps NAME.tables, beside each NAME.toml of profiles/ in the wheel."""
+COMPLETIONS = {
+    "bash": "share/bash-completion/completions/gpulaunch",
+    "zsh": "share/zsh/site-functions/_gpulaunch",
+    "fish": "share/fish/vendor_completions.d/gpulaunch.fish",
+}
+
+
+class GeneratedFiles(BuildHookInterface):
+    """Puts generated files into the wheel: compiled profiles, completion scripts, man pages."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Write the files under build/ and include them in a wheel that is no editable one."""
         if version == "editable":
             return
-        sys.path.insert(0, str(ROOT))
-        from gpulaunch.files.document import compiled_text
-        from gpulaunch.files.toml import parse_toml
+        sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+        for name, content in _compiled_profiles():
+            path = self._written(f"profiles/{name}", content)
+            build_data["force_include"][path] = f"gpulaunch/_profiles/{name}"
+        for name, content in _shell_files():
+            build_data["shared_data"][self._written(name, content)] = name
 
-        for path in sorted((ROOT / "profiles").rglob("*.toml")):
-            text = path.read_text()
-            contents = {".json": compiled_text(text, parse_toml(str(path), text)).encode()}
-            if path.is_relative_to(ROOT / "profiles" / "machines"):
-                contents |= _tables(path)
-            for suffix, content in contents.items():
-                relative = path.relative_to(ROOT / "profiles").with_suffix(suffix)
-                compiled = Path(self.directory).parent / "build" / "profiles" / relative
-                compiled.parent.mkdir(parents=True, exist_ok=True)
-                compiled.write_bytes(content)
-                build_data["force_include"][str(compiled)] = f"gpulaunch/_profiles/{relative}"
+    def _written(self, name: str, content: bytes) -> str:
+        """Write a file under build/, and return its path."""
+        path = Path(self.directory).parent / "build" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return str(path)
+
+
+def _compiled_profiles() -> Iterator[tuple[str, bytes]]:
+    """Yield NAME.json, and perhaps NAME.tables, of each NAME.toml, with its content."""
+    from gpulaunch.files.document import compiled_text
+    from gpulaunch.files.toml import parse_toml
+
+    for path in sorted((ROOT / "profiles").rglob("*.toml")):
+        text = path.read_text()
+        contents = {".json": compiled_text(text, parse_toml(str(path), text)).encode()}
+        if path.is_relative_to(ROOT / "profiles" / "machines"):
+            contents |= _tables(path)
+        for suffix, content in contents.items():
+            yield str(path.relative_to(ROOT / "profiles").with_suffix(suffix)), content
+
+
+def _shell_files() -> Iterator[tuple[str, bytes]]:
+    """Yield the completion scripts and man pages, with their content."""
+    from man_pages import man_pages
+
+    from gpulaunch.cli.completion_scripts import completion_script
+
+    for shell, name in COMPLETIONS.items():
+        yield name, completion_script(shell).encode()
+    for name, text in man_pages().items():
+        yield f"share/man/man1/{name}", text.encode()
 
 
 def _tables(path: Path) -> dict[str, bytes]:

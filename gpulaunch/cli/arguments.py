@@ -1,13 +1,15 @@
 """argparse for our commands: no abbreviations, and errors are UsageError."""
 
 import argparse
-from argparse import ArgumentTypeError, BooleanOptionalAction, Namespace
+from argparse import SUPPRESS, Action, ArgumentTypeError, BooleanOptionalAction, Namespace
 
 from gpulaunch.cli.commands import COMMANDS
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.typing import NoReturn
 
 __all__ = [
+    "SUPPRESS",
+    "Action",
     "ArgumentTypeError",
     "BooleanOptionalAction",
     "Namespace",
@@ -27,7 +29,7 @@ class _LineFormatter(argparse.HelpFormatter):
             indent + line if len(line) <= width else fill(line, width, indent) for line in lines
         )
 
-    def _format_action_invocation(self, action: argparse.Action) -> str:
+    def _format_action_invocation(self, action: Action) -> str:
         """Return "-n, --gpus N", as Python does from 3.13 on, and not "-n N, --gpus N"."""
         if not action.option_strings or action.nargs == 0:
             return super()._format_action_invocation(action)
@@ -36,7 +38,11 @@ class _LineFormatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser that never abbreviates options and raises UsageError on a mistake."""
+    """An argparse parser that never abbreviates options and raises UsageError on a mistake.
+
+    Attributes:
+        others: arguments that the command takes, too, and that its help leaves to another one's.
+    """
 
     def __init__(
         self,
@@ -59,6 +65,20 @@ class Parser(argparse.ArgumentParser):
             epilog=epilog,
             formatter_class=_LineFormatter,
         )
+        self.others: list[Action] = []
+
+    def actions(self) -> list[Action]:
+        """Return all arguments that the command takes, but hidden ones."""
+        found = [*self._actions, *self.others]
+        return [action for action in found if action.help != SUPPRESS]
+
+    def groups(self) -> list[tuple[str, list[Action]]]:
+        """Return the titles of the groups in the help, and what is in each."""
+        return [(group.title or "", group._group_actions) for group in self._action_groups]  # noqa: SLF001
+
+    def help_of(self, action: Action) -> str:
+        """Return the text of an argument in the help."""
+        return (action.help or "") % {"default": action.default, "prog": self.prog}
 
     def error(self, message: str) -> NoReturn:
         """Raise the mistake that argparse has found.

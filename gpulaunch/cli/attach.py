@@ -17,16 +17,7 @@ from gpulaunch.process.terminal import connect
 
 def main(arguments: Sequence[str]) -> int:
     """Become a viewer of a job's terminal until it is left, or the job has ended."""
-    parser = Parser(
-        "gpulaunch attach",
-        r"Go to the terminal of a job that was started with -d --terminal; Ctrl-\ leaves it.",
-    )
-    parser.add_argument(
-        "name",
-        metavar="NAME|ID",
-        help="the newest launch of that name; or the id of its lease, or its first 4 characters",
-    )
-    text = parser.parse_args(arguments).name
+    text = make_parser().parse_args(arguments).name
     launch, name = find_past(text, read_history(), is_running), printable(text)
     logs = f"'gpulaunch logs -f {shlex.quote(name)}' follows its output"
     if launch.exit_status is not None:
@@ -51,3 +42,17 @@ def main(arguments: Sequence[str]) -> int:
     if launch.exit_status is not None:
         say("info", f"{name} has ended with {launch.exit_status}")
     return 0
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser(
+        "gpulaunch attach",
+        r"Go to the terminal of a job that was started with -d --terminal; Ctrl-\ leaves it.",
+    )
+    parser.add_argument(
+        "name",
+        metavar="NAME|ID",
+        help="the newest launch of that name; or the id of its lease, or its first 4 characters",
+    )
+    return parser

@@ -50,7 +50,7 @@ _LONE = {
 
 def main(arguments: Sequence[str]) -> int:
     """Run the jobs of a file until all have ended."""
-    options = _parser().parse_args([_LONE.get(word, word) for word in arguments])
+    options = make_parser().parse_args([_LONE.get(word, word) for word in arguments])
     # Jobs run on even if no process reads the messages about them.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if options.resume and options.file == STDIN and not options.results:
@@ -93,7 +93,8 @@ def main(arguments: Sequence[str]) -> int:
     return _finish(options, sorted(tasks, key=lambda task: task.id), results, outcome)
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch batch",
         "Run the jobs of a file, each by an ordinary launch, in order (see docs/guides/batch.md).",

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         raise UsageError("no word given after cluster", f"known are {known}")
     word, *rest = arguments
     if word in ("-h", "--help"):
-        _print_help()
+        make_parser().print_help()
         return 0
     if word not in (*WORDS, *_CALLED_BY_OTHERS):
         meant = did_you_mean(word, WORDS)
@@ -44,11 +44,14 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     return int(module.main(rest))
 
 
-def _print_help() -> None:
+def make_parser() -> Parser:
+    """Return the parser that prints the help; each word has its own."""
     words = "\n".join(f"  {word:6} {summary}" for word, summary in WORDS.items())
-    Parser(
+    parser = Parser(
         "gpulaunch cluster",
         "Past one machine.",
         "gpulaunch cluster WORD [OPTIONS]",
         epilog=f"words, each with a --help of its own:\n{words}",
-    ).print_help()
+    )
+    parser.add_argument("word", metavar="WORD", choices=WORDS, help="one of the words below")
+    return parser

@@ -31,7 +31,7 @@ _IN_ORDER = "default"  # the policy that others are held against
 
 def main(arguments: Sequence[str]) -> int:
     """Map a job's ranks, and print or write the mapping."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     _check_together(options)
     cluster = _find_cluster(options)
     problem = pose(options, cluster)
@@ -61,7 +61,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch cluster map",
         "Map a job's ranks to the nodes, cores and GPUs of a described cluster, so that its "

@@ -15,16 +15,21 @@ from gpulaunch.machine.topology import Topology, part_of_machine
 
 def main(arguments: Sequence[str]) -> int:
     """Print this node's report."""
+    options = make_parser().parse_args(arguments)
+    settings = shown_settings(options.topology)
+    topology = _within_reach(read_surroundings(settings, warn, may_hide=True, use=False))
+    print("\n".join(report_lines(report_this_node(topology))))
+    return 0
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch cluster node",
         "Tell 'gpulaunch cluster run' and 'show' what was granted on this node: they call it.",
     )
     add_topology(parser)
-    options = parser.parse_args(arguments)
-    settings = shown_settings(options.topology)
-    topology = _within_reach(read_surroundings(settings, warn, may_hide=True, use=False))
-    print("\n".join(report_lines(report_this_node(topology))))
-    return 0
+    return parser
 
 
 def _within_reach(around: Surroundings) -> Topology:

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         arguments: arguments before the --.
         command: the ranks' command; None if there is no --.
     """
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     if not command:
         raise UsageError("no command given", "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]")
     policy = find_policy(options.policy)
@@ -81,7 +81,8 @@ def _shown(start: Start) -> str:
     return " ".join([*(["env", *without] if without else []), *settings, shlex.join(start.argv)])
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch cluster run",
         "Run a command once for each rank, where a map puts the ranks so that their traffic loads "

@@ -10,13 +10,18 @@ from gpulaunch.show.cluster import cluster_document, cluster_lines
 
 def main(arguments: Sequence[str]) -> int:
     """Show what this allocation has."""
-    parser = Parser("gpulaunch cluster show", "The nodes, switches and GPUs of this allocation.")
-    add_allocation(parser)
-    add_json(parser)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     cluster = find(options).cluster
     if options.json:
         print_json(cluster_document(cluster))
     else:
         print("\n".join(cluster_lines(cluster)))
     return 0
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser("gpulaunch cluster show", "The nodes, switches and GPUs of this allocation.")
+    add_allocation(parser)
+    add_json(parser)
+    return parser

@@ -1,7 +1,8 @@
 """The table of commands: a row gives a command's name, help and module.
 
 Help, usage and dispatch come from here, and nothing else lists the commands. To add one, write
-gpulaunch/cli/WORD.py with `main(arguments)`, which returns the exit status, and add its row.
+gpulaunch/cli/WORD.py with `main(arguments)`, which returns the exit status, and `make_parser()`,
+and add its row.
 """
 
 from gpulaunch.records import Record
@@ -90,6 +91,12 @@ _ROWS = (
     ),
     Command("doctor", "", "what works here, and how GPUs get into containers"),
     Command("setup", "", "make /run/gpulaunch, the table's place (as root)"),
+    Command(
+        "completion",
+        "SHELL",
+        "a script by which bash, zsh or fish completes words",
+        example='eval "$(gpulaunch completion bash)"',
+    ),
     Command("help", "COMMAND", "this, or the help of a command", example="gpulaunch help launch"),
 )
 

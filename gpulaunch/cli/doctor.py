@@ -11,6 +11,20 @@ from gpulaunch.records import as_dict
 
 def main(arguments: Sequence[str]) -> int:
     """Print the findings; the exit status is 1 if one is a problem."""
+    options = make_parser().parse_args(arguments)
+    findings = (diagnose_health if options.health else diagnose)(options.topology)
+    if options.json:
+        print_json({"findings": [as_dict(finding) for finding in findings]})
+    else:
+        from gpulaunch.show.findings_table import findings_table
+        from gpulaunch.show.terminal import draw
+
+        draw(findings_table([as_dict(finding) for finding in findings]), sys.stdout)
+    return int(any(finding.state == "problem" for finding in findings))
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch doctor",
         "Look at what launches stand on: GPUs, allocation table, container engines.",
@@ -22,13 +36,4 @@ def main(arguments: Sequence[str]) -> int:
         help="only the health of the GPUs; exits 1 if one of them is barred or left out",
     )
     add_json(parser)
-    options = parser.parse_args(arguments)
-    findings = (diagnose_health if options.health else diagnose)(options.topology)
-    if options.json:
-        print_json({"findings": [as_dict(finding) for finding in findings]})
-    else:
-        from gpulaunch.show.findings_table import findings_table
-        from gpulaunch.show.terminal import draw
-
-        draw(findings_table([as_dict(finding) for finding in findings]), sys.stdout)
-    return int(any(finding.state == "problem" for finding in findings))
+    return parser

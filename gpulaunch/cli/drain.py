@@ -18,13 +18,7 @@ from gpulaunch.machine.gpu_names import gpus_named
 
 def main(arguments: Sequence[str]) -> int:
     """Drain GPUs: jobs that run there go on, and no other begins."""
-    parser = Parser(
-        "gpulaunch drain",
-        "Take GPUs out of service until 'gpulaunch undrain', or the next boot; what runs there "
-        "goes on. For root, or the owner of the state directory.",
-    )
-    parser.add_argument("--reason", metavar="TEXT", default="", help="what others are told")
-    machine, table, gpus, reason = _read(parser, arguments)
+    machine, table, gpus, reason = _read(make_parser(), arguments)
     for gpu in gpus:
         write_drain(table.directory, gpu.uuid, machine.key, reason)
     uuids = {gpu.uuid for gpu in gpus}
@@ -36,11 +30,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def undrain(arguments: Sequence[str]) -> int:
     """Put GPUs into service again, and wake who waits for them."""
-    parser = Parser(
-        "gpulaunch undrain",
-        "Put GPUs into service again that 'gpulaunch drain' took out of it.",
-    )
-    machine, table, gpus, _ = _read(parser, arguments)
+    machine, table, gpus, _ = _read(make_undrain_parser(), arguments)
     back = [gpu for gpu in gpus if remove_drain(table.directory, gpu.uuid, machine.key)]
     others = [gpu for gpu in gpus if gpu not in back]
     if others:
@@ -54,10 +44,35 @@ def undrain(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _read(parser: Parser, arguments: Sequence[str]) -> tuple[Machine, Table, list[Gpu], str]:
-    """Return the machine, its table, the named GPUs and the reason."""
+def make_parser() -> Parser:
+    """Return the parser of drain's command line."""
+    parser = Parser(
+        "gpulaunch drain",
+        "Take GPUs out of service until 'gpulaunch undrain', or the next boot; what runs there "
+        "goes on. For root, or the owner of the state directory.",
+    )
+    parser.add_argument("--reason", metavar="TEXT", default="", help="what others are told")
+    return _with_gpus(parser)
+
+
+def make_undrain_parser() -> Parser:
+    """Return the parser of undrain's command line."""
+    return _with_gpus(
+        Parser(
+            "gpulaunch undrain",
+            "Put GPUs into service again that 'gpulaunch drain' took out of it.",
+        )
+    )
+
+
+def _with_gpus(parser: Parser) -> Parser:
     parser.add_argument("gpus", metavar="GPU", nargs="+", help="index, card:instance, or UUID")
     add_topology(parser)
+    return parser
+
+
+def _read(parser: Parser, arguments: Sequence[str]) -> tuple[Machine, Table, list[Gpu], str]:
+    """Return the machine, its table, the named GPUs and the reason."""
     options = parser.parse_args(arguments)
     reason = getattr(options, "reason", "")
     if len(reason) > MOST_REASON_CHARACTERS:

@@ -24,20 +24,7 @@ from gpulaunch.machine.find import Machine
 
 def main(arguments: Sequence[str]) -> int:
     """End leases, and print which GPUs are free again."""
-    parser = Parser(
-        "gpulaunch free",
-        "End leases, or places in the queue: TERM to the job, KILL after the grace.",
-    )
-    parser.add_argument(
-        "id",
-        metavar="ID|NAME",
-        nargs="*",
-        help="as 'gpulaunch status' shows it, or its first 4 characters or more; or a job's name",
-    )
-    parser.add_argument(
-        "--mine", action="store_true", help="all that are yours, on the machine that status shows"
-    )
-    add_topology(parser)
+    parser = make_parser()
     if "--all" in arguments:
         parser.error("unknown option --all: did you mean --mine, for all that are yours?")
     options = parser.parse_args(arguments)
@@ -61,6 +48,25 @@ def main(arguments: Sequence[str]) -> int:
     if options.mine and machine and not ending.found:
         print(f"nothing on {machine.topology.name} is yours")
     return status
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser(
+        "gpulaunch free",
+        "End leases, or places in the queue: TERM to the job, KILL after the grace.",
+    )
+    parser.add_argument(
+        "id",
+        metavar="ID|NAME",
+        nargs="*",
+        help="as 'gpulaunch status' shows it, or its first 4 characters or more; or a job's name",
+    )
+    parser.add_argument(
+        "--mine", action="store_true", help="all that are yours, on the machine that status shows"
+    )
+    add_topology(parser)
+    return parser
 
 
 class _Ending:

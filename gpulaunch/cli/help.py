@@ -13,7 +13,7 @@ _COMMANDS = {
     "jobs": "run docker batch free logs attach wait reserve",
     "what is there": "status top topo history doctor",
     "knowing a job before it runs": "profiles profile plan simulate",
-    "the machine, and past one machine": "setup drain undrain cluster help",
+    "the machine, and past one machine": "setup drain undrain cluster completion help",
 }
 """Titles of groups with their commands; those that are in no group come last."""
 
@@ -45,7 +45,7 @@ _USED_MOST = (
     "dry_run",
 )
 
-_NO_ROWS = {
+WORDS_WITHOUT_ROWS = {
     "run": "what no word at all means, too: gpulaunch run -- COMMAND",
     "docker": "and podman: run, create, start and compose up get GPUs",
 }
@@ -76,18 +76,12 @@ _ABOUT = (
 
 def main(arguments: Sequence[str]) -> int:
     """Print the help of a command, of launches, of the settings, or the short one."""
-    parser = Parser("gpulaunch help", "Print the help of a command.")
-    parser.add_argument(
-        "command",
-        metavar="COMMAND",
-        nargs="*",
-        help="a command; launch: all options of a launch; settings: their names",
-    )
-    words = parser.parse_args(arguments).command
+    options = make_parser().parse_args(arguments)
+    words = [word for word in (options.command, options.word) if word is not None]
     if not words:
         print_help()
-    elif words[0] in ("launch", "podman", *_NO_ROWS):
-        print_launch_help()
+    elif words[0] in ("launch", "podman", *WORDS_WITHOUT_ROWS):
+        make_launch_parser().print_help()
     elif words == ["settings"]:
         _print_settings()
     elif words[0] in COMMANDS:
@@ -95,10 +89,25 @@ def main(arguments: Sequence[str]) -> int:
     else:
         from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
 
-        topics = ("launch", "settings", "podman", *_NO_ROWS, *COMMANDS)
+        topics = ("launch", "settings", "podman", *WORDS_WITHOUT_ROWS, *COMMANDS)
         meant = did_you_mean(words[0], topics)
         raise UsageError(f"unknown command {quoted(words[0])}{meant}", "see 'gpulaunch --help'")
     return 0
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser("gpulaunch help", "Print the help of a command.")
+    parser.add_argument(
+        "command",
+        metavar="COMMAND",
+        nargs="?",
+        help="a command; launch: all options of a launch; settings: their names",
+    )
+    parser.add_argument(
+        "word", metavar="WORD", nargs="?", help="one of cluster's words, such as map"
+    )
+    return parser
 
 
 def _print_command_help(words: Sequence[str]) -> int:
@@ -121,8 +130,8 @@ def print_help() -> None:
     print(f"{text[:begin]}\n{_command_groups()}\n{text[begin:]}", end="")
 
 
-def print_launch_help() -> None:
-    """Print the usage and every option of a launch, in groups."""
+def make_launch_parser() -> Parser:
+    """Return the parser that prints every option of a launch, in groups."""
     usage = "\n".join(_USAGE.splitlines()[:2])
     parser = Parser("gpulaunch", _ABOUT, usage, add_help=False, epilog=_EPILOG)
     words = policy_words()
@@ -130,7 +139,7 @@ def print_launch_help() -> None:
         group = parser.add_argument_group(title)
         for option in (option for option in launch_options() if option.name in names):
             add_option(group, option, words)
-    parser.print_help()
+    return parser
 
 
 def _print_settings() -> None:
@@ -191,7 +200,7 @@ def _command_groups() -> str:
     summaries = {
         row.word: (f"{row.word} {row.arguments}".rstrip(), row.summary) for row in COMMANDS.values()
     }
-    summaries |= {word: (word, summary) for word, summary in _NO_ROWS.items()}
+    summaries |= {word: (word, summary) for word, summary in WORDS_WITHOUT_ROWS.items()}
     lines = []
     for title, words in _groups(_COMMANDS, summaries).items():
         lines.append(f"{title}:")

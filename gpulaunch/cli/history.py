@@ -23,7 +23,7 @@ _MOST = 1 << 20
 
 def main(arguments: Sequence[str]) -> int:
     """Print the history of one machine."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     everyone = options.everyone or options.user is not None
     launches = past_launches(options.topology, options.since, everyone=everyone)
     launches = _of_user(options.user, launches)
@@ -50,7 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch history",
         "What ran, on which GPUs, for how long, and how it ended; the newest stand last.",

@@ -15,19 +15,7 @@ from gpulaunch.launch.past_end import is_running, unknown_end
 
 def main(arguments: Sequence[str]) -> int:
     """Print what a detached job has printed."""
-    parser = Parser("gpulaunch logs", "Print the output of a detached job (gpulaunch --detach).")
-    parser.add_argument(
-        "name",
-        metavar="NAME|ID",
-        help="the newest launch of that name; or the id of its lease, or its first 4 characters",
-    )
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="go on as it prints more, until it has ended"
-    )
-    parser.add_argument(
-        "-n", "--lines", metavar="N", type=_count, help="only the last N lines (default: all)"
-    )
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     launch = find_past(options.name, read_history(), is_running)
     name = printable(options.name)
     if launch.log is None:
@@ -46,6 +34,23 @@ def main(arguments: Sequence[str]) -> int:
         else:
             _write(piece)
     return 0
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser("gpulaunch logs", "Print the output of a detached job (gpulaunch --detach).")
+    parser.add_argument(
+        "name",
+        metavar="NAME|ID",
+        help="the newest launch of that name; or the id of its lease, or its first 4 characters",
+    )
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="go on as it prints more, until it has ended"
+    )
+    parser.add_argument(
+        "-n", "--lines", metavar="N", type=_count, help="only the last N lines (default: all)"
+    )
+    return parser
 
 
 def _count(text: str) -> int:

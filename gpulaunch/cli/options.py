@@ -221,7 +221,7 @@ ROWS: tuple["Row", ...] = (
     (
         ("--leftovers",),
         "leftovers",
-        "WHAT",
+        "keep|end",
         "keep the lease for what the job leaves running (default), or end that",
     ),
     (("--bind-cpu",), "bind_cpu", None, "run on the CPUs next to the GPUs (default)"),
@@ -229,7 +229,7 @@ ROWS: tuple["Row", ...] = (
     (
         ("--visible",),
         "visible",
-        "WHAT",
+        "all|own|ranks",
         "of a step with a launch for each rank: all GPUs, the own first (default), own, or ranks",
     ),
     (("--rank-map",), "rank_map", "FILE", "take this rank's core and GPU from a map of all ranks"),

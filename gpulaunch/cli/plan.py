@@ -13,18 +13,7 @@ from gpulaunch.show.plan import plan_document
 
 def main(arguments: Sequence[str]) -> int:
     """Print the plan of one queue file."""
-    parser = Parser(
-        "gpulaunch plan",
-        "Which jobs of a queue to run together on a GPU, through CUDA MPS: a prediction.",
-    )
-    parser.add_argument("file", metavar="FILE", help="the queue, in TOML (see docs/guides/plan.md)")
-    parser.add_argument(
-        "--objective", choices=OBJECTIVES, help="what to share for, instead of what FILE says"
-    )
-    parser.add_argument("--gpu", metavar="NAME", help="a GPU model, likewise")
-    parser.add_argument("--gpu-memory", metavar="SIZE", help="its memory, such as 80GiB, likewise")
-    add_json(parser)
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     asked = {name: getattr(options, name) for name in ("objective", "gpu", "gpu_memory")}
     instead = {name: value for name, value in asked.items() if value is not None}
     queue = load_queue(options.file, instead)
@@ -38,3 +27,19 @@ def main(arguments: Sequence[str]) -> int:
 
         draw(plan_table(document), sys.stdout)
     return 0
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser(
+        "gpulaunch plan",
+        "Which jobs of a queue to run together on a GPU, through CUDA MPS: a prediction.",
+    )
+    parser.add_argument("file", metavar="FILE", help="the queue, in TOML (see docs/guides/plan.md)")
+    parser.add_argument(
+        "--objective", choices=OBJECTIVES, help="what to share for, instead of what FILE says"
+    )
+    parser.add_argument("--gpu", metavar="NAME", help="a GPU model, likewise")
+    parser.add_argument("--gpu-memory", metavar="SIZE", help="its memory, such as 80GiB, likewise")
+    add_json(parser)
+    return parser

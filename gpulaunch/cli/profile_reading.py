@@ -1,16 +1,19 @@
 """`gpulaunch profile --scan`, `--scan-nccl-log`, `--import-ncu`: read files, run nothing."""
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 
 from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
-from gpulaunch.errors import printable
+from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.document import read_text
 from gpulaunch.launch.given import Given
 from gpulaunch.measure.measured_launch import Outcome, Sections
 from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.update_profile import check_own, keep
 from gpulaunch.profiles.pattern import PATTERNS, is_whole
+from gpulaunch.profiles.profile import is_askable
+from gpulaunch.profiles.profile_file import own_profile_file
 from gpulaunch.records import Record, as_dict
 from gpulaunch.typing import Any
 
@@ -27,6 +30,27 @@ class Target(Record):
 
     path: str
     name: str
+
+
+def target_of(given: Mapping[str, Given]) -> Target:
+    """Return the profile to be written: -o FILE, else the user's own of --name.
+
+    Raises:
+        UsageError: neither is given.
+    """
+    if "output" not in given and "name" not in given:
+        raise UsageError(
+            "nobody says where the profile is to go", "-o FILE, or --name NAME for one of your own"
+        )
+    path = given["output"].text if "output" in given else own_profile_file(given["name"].text)
+    if path == "-":
+        raise UsageError("-o -: stdout belongs to the job")
+    name = (
+        given["name"].text if "name" in given else re.sub(r"\.toml$", "", path.rpartition("/")[2])
+    )
+    if path and not is_askable(name):
+        raise UsageError(f"{quoted(name)} is no name for a profile", "--name gives it another")
+    return Target(path, name)
 
 
 class Read(Record):

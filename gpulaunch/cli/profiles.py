@@ -21,24 +21,7 @@ _ACTIONS = ("show", "check", "schema")
 
 def main(arguments: Sequence[str]) -> int:
     """List profiles, show one, check files, or print their schema."""
-    usage = (
-        "gpulaunch profiles [--json] [show [--svg FILE] NAME|FILE | check NAME|FILE... | schema]"
-    )
-    parser = Parser("gpulaunch profiles", "What is known about jobs before they run.", usage)
-    parser.add_argument(
-        "action",
-        nargs="?",
-        choices=_ACTIONS,
-        help="one profile, whether files are some, or a JSON Schema of them",
-    )
-    parser.add_argument(
-        "profile", nargs="*", help="name or file, and @ with what is asked of it: alexnet@batch=1"
-    )
-    parser.add_argument(
-        "--svg", metavar="FILE", help="with show: draw a picture for a report ('-': on stdout)"
-    )
-    add_json(parser)
-    options = parser.parse_intermixed_args(arguments)
+    options = make_parser().parse_intermixed_args(arguments)
     if options.svg is not None and (options.action != "show" or options.json):
         raise UsageError("--svg goes with 'gpulaunch profiles show', without --json")
     if options.svg == "":
@@ -58,6 +41,31 @@ def main(arguments: Sequence[str]) -> int:
             f"{len(options.profile)} profiles given: 'gpulaunch profiles show' shows one"
         )
     return _show(options.profile[0], options.svg, as_json=options.json)
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    usage = (
+        "gpulaunch profiles [--json] [show [--svg FILE] NAME|FILE | check NAME|FILE... | schema]"
+    )
+    parser = Parser("gpulaunch profiles", "What is known about jobs before they run.", usage)
+    parser.add_argument(
+        "action",
+        nargs="?",
+        choices=_ACTIONS,
+        help="one profile, whether files are some, or a JSON Schema of them",
+    )
+    parser.add_argument(
+        "profile",
+        metavar="PROFILE",
+        nargs="*",
+        help="name or file, and @ with what is asked of it: alexnet@batch=1",
+    )
+    parser.add_argument(
+        "--svg", metavar="FILE", help="with show: draw a picture for a report ('-': on stdout)"
+    )
+    add_json(parser)
+    return parser
 
 
 def _show(name: str, svg: str | None, *, as_json: bool) -> int:

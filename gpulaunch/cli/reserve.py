@@ -32,7 +32,10 @@ from gpulaunch.process.job import exit_like
 from gpulaunch.process.libc import end_with_parent, outlive_parent
 from gpulaunch.process.system import is_cancelled_by_kill, iso
 from gpulaunch.records import replace
-from gpulaunch.typing import Any, NoReturn
+from gpulaunch.typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from gpulaunch.cli.arguments import Parser
 
 _NAMES = (
     *("gpus", "profile", "set", "policy", "pattern", "bandwidth_sensitive", "bandwidth_model"),
@@ -71,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(problem.message, "see 'gpulaunch reserve --help'") from None
     given = line.given
     if "help" in given:
-        _print_help()
+        make_parser().print_help()
         return 0
     if line.word_at is not None:
         raise UsageError(
@@ -101,7 +104,8 @@ def main(arguments: Sequence[str]) -> int:
     return _pass_on(given, ours, pid)
 
 
-def _print_help() -> None:
+def make_parser() -> "Parser":
+    """Return the parser that prints the help; read_line reads the command line."""
     from gpulaunch.cli.arguments import Parser
     from gpulaunch.cli.help import add_option, policy_words
 
@@ -110,7 +114,7 @@ def _print_help() -> None:
     words = policy_words()
     for row in _ROWS:
         add_option(parser, Option(*row), words)
-    parser.print_help()
+    return parser
 
 
 def _pass_on(given: Mapping[str, Given], keeper: socket.socket, pid: int) -> int:

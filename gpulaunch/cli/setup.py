@@ -18,22 +18,7 @@ _NVIDIA_DOCKER = "nvidia-docker"
 
 def main(arguments: Sequence[str]) -> int:
     """Make the state directory, and say where; or make or remove the link."""
-    parser = Parser(
-        "gpulaunch setup",
-        f"Make {SET_UP}, the allocation table of all users, now and after every boot.",
-    )
-    parser.add_argument(
-        "--nvidia-docker",
-        action=BooleanOptionalAction,
-        help="only make, or remove, a program nvidia-docker beside gpulaunch: its containers get "
-        "leases (needs no root where you may write)",
-    )
-    parser.add_argument(
-        "--history",
-        action="store_true",
-        help=f"only make {COMMON}, where all users' launches get their lines of the history, so "
-        "that 'gpulaunch history --everyone' shows them (as root)",
-    )
+    parser = make_parser()
     options = parser.parse_args(arguments)
     wanted = options.nvidia_docker
     if options.history and wanted is not None:
@@ -50,6 +35,27 @@ def main(arguments: Sequence[str]) -> int:
     set_up(warn, ended_containers)
     print(f"{SET_UP} holds the allocation table from now on; {TMPFILES} makes it at every boot")
     return 0
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser(
+        "gpulaunch setup",
+        f"Make {SET_UP}, the allocation table of all users, now and after every boot.",
+    )
+    parser.add_argument(
+        "--nvidia-docker",
+        action=BooleanOptionalAction,
+        help="only make, or remove, a program nvidia-docker beside gpulaunch: its containers get "
+        "leases (needs no root where you may write)",
+    )
+    parser.add_argument(
+        "--history",
+        action="store_true",
+        help=f"only make {COMMON}, where all users' launches get their lines of the history, so "
+        "that 'gpulaunch history --everyone' shows them (as root)",
+    )
+    return parser
 
 
 def _link(program: str) -> str:

@@ -33,7 +33,7 @@ _MOST_JOBS = 200_000
 
 def main(arguments: Sequence[str]) -> int:
     """Replay jobs as the command line says."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     _check_together(options)
     if options.generate:
         print(generated_trace(options.generate, options.seed or 0, options.count), end="")
@@ -81,7 +81,8 @@ def _check_together(options: Namespace) -> None:
         raise UsageError("--since has no effect without --history")
 
 
-def _parser() -> Parser:
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch simulate",
         "Replay jobs on described machines, by the launcher's own decisions and queue.",

@@ -41,6 +41,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> Namespace:
+    options = make_parser().parse_args(arguments)
+    if options.json + options.openmetrics + options.gpus > 1:
+        raise UsageError("--gpus, --json and --openmetrics do not go together")
+    if options.mine and options.user:
+        raise UsageError("--mine and --user do not go together")
+    return options
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
     parser = Parser("gpulaunch status", "Who has which GPUs, since when, doing what.")
     parser.add_argument("--gpus", action="store_true", help="a row for each GPU")
     parser.add_argument("--mine", action="store_true", help="only your leases and places")
@@ -60,12 +70,7 @@ def _parse(arguments: Sequence[str]) -> Namespace:
     )
     add_topology(parser)
     add_json(parser)
-    options = parser.parse_args(arguments)
-    if options.json + options.openmetrics + options.gpus > 1:
-        raise UsageError("--gpus, --json and --openmetrics do not go together")
-    if options.mine and options.user:
-        raise UsageError("--mine and --user do not go together")
-    return options
+    return parser
 
 
 def user(text: str) -> str:

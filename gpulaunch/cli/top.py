@@ -32,6 +32,23 @@ _PAGES = {"page down": 10, " ": 10, "page up": -10}
 
 def main(arguments: Sequence[str]) -> int:
     """Show the screen until `q`; without a terminal print it once."""
+    options = make_parser().parse_args(arguments)
+    reader = StatusReader(options.topology, warn)
+    if not (os.isatty(0) and os.isatty(1)):
+        _print_once(reader, options)
+        return 0
+    from gpulaunch.cli.keyboard import Keyboard
+    from gpulaunch.show.terminal import LiveScreen
+    from gpulaunch.show.top_screen import TopView
+
+    screen = LiveScreen(sys.stdout)
+    with Keyboard(sys.stdin.fileno(), screen) as keyboard:
+        _Top(reader, screen, keyboard, TopView(user=options.user)).run(options.interval)
+    return 0
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch top",
         "A live screen: GPUs in their places, their jobs, and who waits. Press ? for the keys.",
@@ -45,19 +62,7 @@ def main(arguments: Sequence[str]) -> int:
         help="time between two readings (1); changes of the table are shown at once",
     )
     add_topology(parser)
-    options = parser.parse_args(arguments)
-    reader = StatusReader(options.topology, warn)
-    if not (os.isatty(0) and os.isatty(1)):
-        _print_once(reader, options)
-        return 0
-    from gpulaunch.cli.keyboard import Keyboard
-    from gpulaunch.show.terminal import LiveScreen
-    from gpulaunch.show.top_screen import TopView
-
-    screen = LiveScreen(sys.stdout)
-    with Keyboard(sys.stdin.fileno(), screen) as keyboard:
-        _Top(reader, screen, keyboard, TopView(user=options.user)).run(options.interval)
-    return 0
+    return parser
 
 
 def _print_once(reader: StatusReader, options: Namespace) -> None:

@@ -20,40 +20,7 @@ from gpulaunch.show.topology.document import topology_document
 
 def main(arguments: Sequence[str]) -> int:
     """Show one machine."""
-    parser = Parser("gpulaunch topo", "The GPUs of a machine and how they are linked.")
-    add_topology(parser)
-    parser.add_argument(
-        "--import",
-        metavar="FILE",
-        dest="text",
-        help="the machine of this nvidia-smi topo -m text or NCCL topology ('-': of stdin)",
-    )
-    parser.add_argument(
-        "--gpu-model",
-        metavar="NAME",
-        help="with --import: model of GPUs that the text does not name",
-    )
-    add_json(parser)
-    parser.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
-    parser.add_argument(
-        "--svg", metavar="FILE", help="draw a picture, with what is leased in colour"
-    )
-    parser.add_argument(
-        "--nccl-xml", metavar="FILE", help="write NCCL's topology file, for NCCL_TOPO_FILE"
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="write a machine file, to try it elsewhere with --topology",
-    )
-    parser.add_argument(
-        "--measure", action="store_true", help="measure what idle GPUs' links carry (takes minutes)"
-    )
-    parser.add_argument(
-        "--every-pair", action="store_true", help="with --measure: all pairs, not one of each kind"
-    )
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     _check_options(options.__dict__)
     if options.measure:
         from gpulaunch.cli.topo_measure import measure_and_print
@@ -92,6 +59,44 @@ def main(arguments: Sequence[str]) -> int:
             sizes = read_job_sizes(shown_settings(None), topology)
             make_tables(topology, sizes, partial(say, "info"))
     return 0
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser("gpulaunch topo", "The GPUs of a machine and how they are linked.")
+    add_topology(parser)
+    parser.add_argument(
+        "--import",
+        metavar="FILE",
+        dest="text",
+        help="the machine of this nvidia-smi topo -m text or NCCL topology ('-': of stdin)",
+    )
+    parser.add_argument(
+        "--gpu-model",
+        metavar="NAME",
+        help="with --import: model of GPUs that the text does not name",
+    )
+    add_json(parser)
+    parser.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
+    parser.add_argument(
+        "--svg", metavar="FILE", help="draw a picture, with what is leased in colour"
+    )
+    parser.add_argument(
+        "--nccl-xml", metavar="FILE", help="write NCCL's topology file, for NCCL_TOPO_FILE"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write a machine file, to try it elsewhere with --topology",
+    )
+    parser.add_argument(
+        "--measure", action="store_true", help="measure what idle GPUs' links carry (takes minutes)"
+    )
+    parser.add_argument(
+        "--every-pair", action="store_true", help="with --measure: all pairs, not one of each kind"
+    )
+    return parser
 
 
 def _check_options(given: dict[str, object]) -> None:

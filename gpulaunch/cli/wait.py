@@ -12,18 +12,7 @@ from gpulaunch.launch.past_end import is_running, unknown_end, wait_for_end
 
 def main(arguments: Sequence[str]) -> int:
     """Wait for launches; return the first exit status that is not 0."""
-    parser = Parser(
-        "gpulaunch wait",
-        "Wait until launches of yours have ended. The exit status is the job's; of several jobs "
-        "the first that is not 0, in the order in which they are named; 125 if nobody knows it.",
-    )
-    parser.add_argument(
-        "name",
-        metavar="NAME|ID",
-        nargs="+",
-        help="the newest launch of that name; or the id of its lease, or its first 4 characters",
-    )
-    options = parser.parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     history = read_history()
     launches = [(name, find_past(name, history, is_running)) for name in options.name]
     first = 0
@@ -38,3 +27,19 @@ def main(arguments: Sequence[str]) -> int:
             status = problem.exit_status
         first = first or status
     return first
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command line."""
+    parser = Parser(
+        "gpulaunch wait",
+        "Wait until launches of yours have ended. The exit status is the job's; of several jobs "
+        "the first that is not 0, in the order in which they are named; 125 if nobody knows it.",
+    )
+    parser.add_argument(
+        "name",
+        metavar="NAME|ID",
+        nargs="+",
+        help="the newest launch of that name; or the id of its lease, or its first 4 characters",
+    )
+    return parser
