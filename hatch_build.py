@@ -45,7 +45,7 @@ class GeneratedFiles(BuildHookInterface):
 
 
 def _compiled_profiles() -> Iterator[tuple[str, bytes]]:
-    """Yield NAME.json, and perhaps NAME.tables, of each NAME.toml of profiles/, with its content."""
+    """Yield NAME.json, and perhaps NAME.tables, of each NAME.toml, with its content."""
     from gpulaunch.files.document import compiled_text
     from gpulaunch.files.toml import parse_toml
 

@@ -7,34 +7,52 @@ import pexpect
 import pytest
 from conftest import Launcher
 
-_DUMPED = "the line is written"
-_READY = "ready to complete"
-_TO_FILE = f'> "$DUMPED_TO"; echo {_DUMPED[:4]}""{_DUMPED[4:]}'
-_BASH_COMPLETION = "/usr/share/bash-completion/bash_completion"
-PLAIN_BASH = "plain bash"
-"""bash without the package bash-completion."""
+from gpulaunch.records import Record
 
-_COMMANDS = {
-    "bash": ["bash", "--norc", "--noprofile", "-i"],
-    PLAIN_BASH: ["bash", "--norc", "--noprofile", "-i"],
-    "zsh": ["zsh", "-f", "-i"],
-    "fish": ["fish", "--private", "-i"],
-}
-_SETTINGS = {
-    "bash": f"source {_BASH_COMPLETION}",
-    PLAIN_BASH: "true",
-    "zsh": "autoload -Uz compinit; compinit -u -D; zstyle ':completion:*' menu no; unsetopt beep",
-    "fish": "function fish_prompt; end; function fish_right_prompt; end; set -g fish_autosuggestion_enabled 0",
-}
-_LOADS = {
-    "bash": 'eval "$(gpulaunch completion bash)"',
-    "zsh": 'eval "$(gpulaunch completion zsh)"',
-    "fish": "gpulaunch completion fish | source",
-}
-_DUMP_KEYS = {
-    "bash": f"""bind -x '"\\C-g": printf %s "$READLINE_LINE" {_TO_FILE}'""",
-    "zsh": f"""dump() {{ print -rn -- "$BUFFER" {_TO_FILE} }}; zle -N dump; bindkey '^G' dump""",
-    "fish": f"""bind \\cg 'commandline | string collect | read -lz x; printf %s $x {_TO_FILE}'""",
+BASH_COMPLETION = "/usr/share/bash-completion/bash_completion"
+_WRITTEN = "the line is written"
+_READY = "ready to complete"
+
+
+class Kind(Record):
+    """A shell, and how tests use it.
+
+    Attributes:
+        command: its command line.
+        settings: what makes it print as little as possible.
+        load: the command of the guide that loads the completion.
+        key: what makes Ctrl-G write the line to a file and tell so.
+    """
+
+    command: str
+    settings: str
+    load: str
+    key: str
+
+
+_TELL = f'> "$LINE_FILE"; echo {_WRITTEN[:4]}""{_WRITTEN[4:]}'
+_BASH = Kind(
+    "bash --norc --noprofile -i",
+    "true",
+    'eval "$(gpulaunch completion bash)"',
+    f"""bind -x '"\\C-g": printf %s "$READLINE_LINE" {_TELL}'""",
+)
+PLAIN_BASH = "bash without bash-completion"
+KINDS = {
+    "bash": Kind(_BASH.command, f"source {BASH_COMPLETION}", _BASH.load, _BASH.key),
+    PLAIN_BASH: _BASH,
+    "zsh": Kind(
+        "zsh -f -i",
+        "autoload -Uz compinit; compinit -u -D; unsetopt beep",
+        'eval "$(gpulaunch completion zsh)"',
+        f"""dump() {{ print -rn -- "$BUFFER" {_TELL} }}; zle -N dump; bindkey '^G' dump""",
+    ),
+    "fish": Kind(
+        "fish --private -i",
+        "function fish_prompt; end; set -g fish_autosuggestion_enabled 0",
+        "gpulaunch completion fish | source",
+        f"bind \\cg 'commandline | string collect | read -lz x; printf %s $x {_TELL}'",
+    ),
 }
 
 
@@ -42,49 +60,50 @@ class Shell:
     """An interactive shell on a terminal.
 
     Args:
-        name: "bash", "zsh", "fish" or PLAIN_BASH.
-        launcher: the gpulaunch that it finds on its PATH, and the directories of that.
-        load: command that loads the completion; None for that of the guide.
+        name: a key of KINDS.
+        launcher: the gpulaunch on its PATH; the shell runs in the parent of its state directory.
+        load: what loads the completion; None for the command of the guide.
 
     Attributes:
-        printed: what the last Tab printed on the terminal.
+        name: its name.
+        printed: what the terminal showed after the last Tab.
     """
 
     def __init__(self, name: str, launcher: Launcher, load: str | None = None) -> None:
-        kind = name.split()[-1]
-        if not shutil.which(kind):
-            pytest.skip(f"needs {kind}")
-        if name == "bash" and not Path(_BASH_COMPLETION).exists():
+        kind = KINDS[name]
+        program, *arguments = kind.command.split()
+        if not shutil.which(program):
+            pytest.skip(f"needs {program}")
+        if name == "bash" and not Path(BASH_COMPLETION).exists():
             pytest.skip("needs the package bash-completion")
-        self._dumped = launcher.state.parent / "line"
-        self.printed = ""
-        environment = launcher.environment | {
-            "DUMPED_TO": str(self._dumped),
-            "TERM": "xterm",
-            "PS1": "",
-        }
-        command, *arguments = _COMMANDS[name]
+        home = launcher.state.parent
+        self._line_file = home / "line"
+        self.name, self.printed = name, ""
         self._terminal = pexpect.spawn(
-            command,
+            program,
             arguments,
-            env=environment,
-            cwd=launcher.state.parent,
+            env=launcher.environment | {"LINE_FILE": str(self._line_file), "TERM": "xterm"},
+            cwd=home,
             encoding="utf-8",
-            timeout=30,
+            timeout=60,
             dimensions=(50, 200),
         )
-        for line in (_SETTINGS[name], load or _LOADS[kind], _DUMP_KEYS[kind]):
+        ready = f'echo {_READY[:3]}""{_READY[3:]}'
+        for line in (kind.settings, load or kind.load, kind.key, ready):
             self._terminal.sendline(line)
-        self._terminal.sendline(f'echo {_READY[:3]}""{_READY[3:]}')
         self._terminal.expect_exact(_READY)
 
+    def run(self, line: str) -> None:
+        """Run a command that prints nothing."""
+        self._terminal.sendline(line)
+
     def tab(self, line: str) -> str:
-        """Type a line, press Tab, and return what the line is then."""
+        """Type a line, press Tab, and return what is on the line then."""
         self._terminal.send(f"{line}\t\x07")
-        self._terminal.expect_exact(_DUMPED)
+        self._terminal.expect_exact(_WRITTEN)
         self.printed = self._terminal.before
-        self._terminal.send("\x15")
-        return self._dumped.read_text()
+        self._terminal.send("\x15")  # clear the line
+        return self._line_file.read_text()
 
     def close(self) -> None:
         """End the shell."""

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 
 from gpulaunch.cluster.tree import Tree
 from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.files.extras import install_hint
 from gpulaunch.profiles.pattern import Edge
 from gpulaunch.typing import Any
 
@@ -34,7 +35,7 @@ def refuse_without_scotch() -> None:
     if not is_installed():
         raise UsageError(
             "Scotch not found: neither pyscotch nor the system's libscotch can be loaded",
-            "pip install 'gpulaunch[scotch]'",
+            install_hint("scotch"),
         )
 
 

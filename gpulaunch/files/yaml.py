@@ -1,6 +1,7 @@
 """The door to PyYAML: documents with the line of each mistake. Only this file imports it."""
 
 from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.files.extras import install_hint
 from gpulaunch.typing import Any
 
 
@@ -24,7 +25,7 @@ def parse_yaml(text: str) -> Any:  # noqa: ANN401
     try:
         import yaml
     except ImportError:
-        raise UsageError("YAML needs PyYAML", "pip install 'gpulaunch[cluster]'") from None
+        raise UsageError("YAML needs PyYAML", install_hint("cluster")) from None
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """A loader that keeps the lines of tables."""

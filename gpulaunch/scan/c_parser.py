@@ -3,6 +3,7 @@
 from functools import cache
 
 from gpulaunch.errors import UsageError
+from gpulaunch.files.extras import install_hint
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,9 +19,7 @@ def _parser() -> "Parser":
         import tree_sitter_cuda
         from tree_sitter import Language, Parser
     except ImportError:
-        raise UsageError(
-            "C, C++ and CUDA need tree-sitter: pip install 'gpulaunch[scan]'"
-        ) from None
+        raise UsageError(f"C, C++ and CUDA need tree-sitter: {install_hint('scan')}") from None
     return Parser(Language(tree_sitter_cuda.language()))
 
 

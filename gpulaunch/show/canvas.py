@@ -12,6 +12,7 @@ from io import BytesIO
 from shutil import rmtree
 
 from gpulaunch.errors import FailedError
+from gpulaunch.files.extras import install_hint
 from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def load_matplotlib(purpose: str = "a picture") -> None:
         import matplotlib as mpl
         import matplotlib.figure
     except ImportError as problem:
-        hint = "pip install 'gpulaunch[report]'"
+        hint = install_hint("report")
         raise FailedError(f"{purpose} needs matplotlib: {problem}", hint) from None
     except ValueError as problem:  # MPLBACKEND names no backend
         raise FailedError(f"matplotlib: {problem}") from None

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from gpulaunch.files.extras import install_hint
 from gpulaunch.measure.link_fit import Comparison, kinds, model_errors
 from gpulaunch.show.terminal import Group, Text, figure, make_table
 
@@ -22,9 +23,8 @@ def measurement_table(comparisons: Sequence[Comparison]) -> Group:
     )
     lines = [Text(f"all-reduce bus bandwidth, GB/s; root mean square difference: {off}", "dim")]
     if errors["refit"] is None:
-        lines.append(
-            Text("without numpy Eq. 2 is not fitted to this machine: pip install numpy", "dim")
-        )
+        without = "without numpy Eq. 2 is not fitted to this machine"
+        lines.append(Text(f"{without}: {install_hint('measure')}", "dim"))
     else:
         sets = "1 set" if len(comparisons) == 1 else f"{len(comparisons)} sets"
         lines.append(

@@ -1,7 +1,9 @@
 """What Tab does in bash, zsh and fish."""
 
 import os
-import signal
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,118 +11,201 @@ from pathlib import Path
 
 import pytest
 from conftest import DGX, Launcher, complaint, held
-from shells import PLAIN_BASH, Shell
+from shells import KINDS, PLAIN_BASH, Shell
 
-from gpulaunch.cli.completion_scripts import completion_script
-from gpulaunch.cli.completion_values import all_arguments
+from gpulaunch.cli.cluster import WORDS
+from gpulaunch.cli.commands import COMMANDS
 
-NAMES = ("exp7", "my job", "it's", 'say "x"', "vllm@tp=4", "a:b")
-ONE_OF = "--gpu-pool"
+OF_DOCKER = "--gpu-pool"
 """An option that only the docker of these tests has."""
 DOCKER = {
-    "bash": f"_docker() {{ COMPREPLY=($(compgen -W {ONE_OF} -- $2)); }}; complete -F _docker docker",
-    "zsh": f"_docker() {{ compadd -- {ONE_OF} }}; compdef _docker docker",
-    "fish": f"complete -c docker -l {ONE_OF[2:]}",
+    "bash": f"_d() {{ COMPREPLY=($(compgen -W {OF_DOCKER} -- $2)); }}; complete -F _d docker",
+    PLAIN_BASH: "true",
+    "zsh": f"_d() {{ compadd -- {OF_DOCKER} }}; compdef _d docker",
+    "fish": f"complete -c docker -l {OF_DOCKER[2:]}",
 }
-LOAD = {
-    "bash": 'eval "$(gpulaunch completion bash)"',
-    "zsh": 'eval "$(gpulaunch completion zsh)"',
-    "fish": "gpulaunch completion fish | source",
+
+TAB_ADDS = {
+    "gpulaunch stat": "us",
+    "gpulaunch --dry": "-run",
+    "gpulaunch run --dry": "-run",
+    "gpulaunch -p own": "-profile",
+    "gpulaunch --profile=own": "-profile",
+    "gpulaunch --topology own": "-machine",
+    "gpulaunch --topology=dgx1-v": "100",
+    "gpulaunch --topology dgx1-v100 status --gp": "us",
+    "gpulaunch --topology ./jo": "bs.toml",
+    "gpulaunch --queue back": "fill",
+    "gpulaunch --policy best-f": "it",
+    "gpulaunch --time-limit jo": "",
+    "gpulaunch --notify chgr": "p",
+    "gpulaunch --after exp7,vllm": "@tp=4",
+    "gpulaunch --after=exp7,vllm": "@tp=4",
+    "gpulaunch status --user roo": "t",
+    "gpulaunch plan jo": "bs.toml",
+    "gpulaunch simulate --report ou": "t/",
+    "gpulaunch simulate --policy baseline,best-f": "it",
+    "gpulaunch profiles sh": "ow",
+    "gpulaunch profiles show own": "-profile",
+    "gpulaunch profile --sensitivi": "ty",
+    "gpulaunch profile --bind-c": "pu",
+    "gpulaunch cluster ma": "p",
+    "gpulaunch cluster map --gpu-pattern stencil-2": "d",
+    "gpulaunch help clus": "ter",
+    "gpulaunch help cluster sh": "ow",
+    "gpulaunch completion fi": "sh",
+    "gpulaunch logs exp": "7",
+    "gpulaunch attach exp": "7",
+    "gpulaunch wait exp7 vllm": "@tp=4",
+    "gpulaunch logs my": r"\ job",
+    "gpulaunch logs my\\ j": "ob",
+    'gpulaunch logs "my': ' job"',
+    "gpulaunch logs 'my": " job'",
+    "gpulaunch logs it": r"\'s",
+    'gpulaunch logs "it': "'s\"",
+    "gpulaunch logs say": r"\ \"x\"",
+    "gpulaunch logs vllm@t": "p=4",
+    "gpulaunch logs vllm@tp=": "4",
+    "gpulaunch logs a:": "b",
+    "gpulaunch -n 2 -- chgr": "p",
+    "gpulaunch -n 2 -- cat jo": "bs.toml",
+    f"gpulaunch docker {OF_DOCKER[:-2]}": OF_DOCKER[-2:],
+    f"gpulaunch --wait docker {OF_DOCKER[:-2]}": OF_DOCKER[-2:],
+    f"gpulaunch -n 2 -- docker {OF_DOCKER[:-2]}": OF_DOCKER[-2:],
 }
 
 
 @pytest.fixture
-def home(launcher: Launcher, tmp_path: Path) -> Path:
-    """Return a home with a history of jobs, a profile, a machine, and a docker on its PATH."""
+def launched(launcher: Launcher, tmp_path: Path) -> Launcher:
+    """Return a launcher with a history of jobs, a profile, a machine, and a docker on its PATH."""
     launcher.environment["XDG_STATE_HOME"] = str(tmp_path / "state_home")
-    launcher.environment["PATH"] = f"{tmp_path / 'bin'}{os.pathsep}{launcher.environment['PATH']}"
-    for name in NAMES:
+    for name in ("exp7", "my job", "it's", 'say "x"', "vllm@tp=4", "a:b"):
         assert launcher.run(*DGX, "--name", name, "--", "true").returncode == 0
     (tmp_path / "jobs.toml").touch()
     (tmp_path / "out").mkdir()
-    for kind in ("profiles", "machines"):
-        path = tmp_path / "config" / "gpulaunch" / kind
-        path.mkdir(parents=True)
-        (path / f"own-{kind[:-1]}.toml").touch()
+    for kind in ("profile", "machine"):
+        path = tmp_path / "config" / "gpulaunch" / f"{kind}s" / f"own-{kind}.toml"
+        path.parent.mkdir(parents=True)
+        path.touch()
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "docker").symlink_to("/bin/true")
-    return tmp_path
+    launcher.environment["PATH"] = f"{tmp_path / 'bin'}{os.pathsep}{launcher.environment['PATH']}"
+    return launcher
 
 
-@pytest.fixture(params=["bash", PLAIN_BASH, "zsh", "fish"])
-def shell(request: pytest.FixtureRequest, launcher: Launcher, home: Path) -> Iterator[Shell]:
-    """Start a shell with the completion as the guide loads it."""
-    one = Shell(
-        request.param,
-        launcher,
-        f"{LOAD[request.param.split()[-1]]}; {DOCKER[request.param.split()[-1]]}",
-    )
+@pytest.fixture(params=KINDS)
+def shell(request: pytest.FixtureRequest, launcher: Launcher) -> Iterator[Shell]:
+    """Start each of the shells with the completion as the guide loads it, and one of docker's."""
+    one = Shell(request.param, launcher)
+    one.run(DOCKER[request.param])
     yield one
     one.close()
 
 
-WORDS = {  # what is typed -> what Tab makes of its last word
-    "gpulaunch stat": "status",
-    "gpulaunch --dry": "--dry-run",
-    "gpulaunch run --dry": "--dry-run",
-    "gpulaunch -p own": "own-profile",
-    "gpulaunch --profile=own": "--profile=own-profile",
-    "gpulaunch --topology own": "own-machine",
-    "gpulaunch --topology=dgx1-v": "--topology=dgx1-v100",
-    "gpulaunch --topology dgx1-v100 status --gp": "--gpus",
-    "gpulaunch --queue back": "backfill",
-    "gpulaunch --policy best-f": "best-fit",
-    "gpulaunch --topology ./jo": "./jobs.toml",
-    "gpulaunch --time-limit jo": "jo",
-    "gpulaunch --notify chgr": "chgrp",
-    "gpulaunch --after exp7,vllm": "exp7,vllm@tp=4",
-    "gpulaunch --after=exp7,vllm": "--after=exp7,vllm@tp=4",
-    "gpulaunch status --user roo": "root",
-    "gpulaunch plan jo": "jobs.toml",
-    "gpulaunch simulate --report ou": "out/",
-    "gpulaunch simulate --policy baseline,best-f": "baseline,best-fit",
-    "gpulaunch profiles sh": "show",
-    "gpulaunch profiles show own": "own-profile",
-    "gpulaunch profile --sensit": "--sensitivity",
-    "gpulaunch profile --time-l": "--time-limit",
-    "gpulaunch cluster ma": "map",
-    "gpulaunch cluster map --gpu-pattern stencil-2": "stencil-2d",
-    "gpulaunch help clus": "cluster",
-    "gpulaunch help cluster sh": "show",
-    "gpulaunch completion fi": "fish",
-    "gpulaunch logs exp": "exp7",
-    "gpulaunch attach exp": "exp7",
-    "gpulaunch wait exp7 vllm": "vllm@tp=4",
-    "gpulaunch logs my": r"my\ job",
-    "gpulaunch logs my\\ j": r"my\ job",
-    'gpulaunch logs "my': '"my job"',
-    "gpulaunch logs 'my": "'my job'",
-    "gpulaunch logs it": r"it\'s",
-    'gpulaunch logs "it': '"it\'s"',
-    "gpulaunch logs say": r"say\ \"x\"",
-    "gpulaunch logs vllm@t": "vllm@tp=4",
-    "gpulaunch logs vllm@tp=": "vllm@tp=4",
-    "gpulaunch logs a:": "a:b",
-    "gpulaunch -n 2 -- chgr": "chgrp",
-    "gpulaunch -n 2 -- python3 jo": "jobs.toml",
-    "gpulaunch docker --gpu-p": ONE_OF,
-    "gpulaunch --wait docker --gpu-p": ONE_OF,
-    "gpulaunch --share -- docker --gpu-p": ONE_OF,
+def test_tab_completes_words(launched: Launcher, shell: Shell) -> None:
+    """Commands, options, values, names and files are completed, and the job's own command line."""
+    added, printed = {}, ""
+    for typed in TAB_ADDS:
+        line = shell.tab(typed)
+        added[typed] = line.removeprefix(typed).rstrip(" =")
+        printed += shell.printed
+    of_docker = {typed for typed in TAB_ADDS if OF_DOCKER[:-2] in typed}
+    left_out = of_docker if shell.name == PLAIN_BASH else set()
+    assert added == {typed: "" if typed in left_out else word for typed, word in TAB_ADDS.items()}
+    assert "gpulaunch: " not in printed
+    assert launched.records() == []
+
+
+def test_tab_completes_leases(shell: Shell, launcher: Launcher) -> None:
+    """`free` completes the names and the ids of what runs."""
+    with held(launcher, *DGX, "--name", "running one"):
+        (record,) = launcher.records()
+        lease = record.rpartition(".")[2]
+        assert shell.tab("gpulaunch free runn").rstrip() == r"gpulaunch free running\ one"
+        assert shell.tab(f"gpulaunch free {lease[:4]}").rstrip() == f"gpulaunch free {lease}"
+    assert shell.tab("gpulaunch free runn") == "gpulaunch free runn"
+
+
+def test_tab_says_nothing_of_errors(shell: Shell) -> None:
+    """A state directory or settings that cannot be read leave the line as it is, without a word."""
+    shell.run("export GPULAUNCH_STATE_DIR=/dev/null/none XDG_CONFIG_HOME=/dev/null")
+    for line in ("gpulaunch free x", "gpulaunch --topology=none-"):
+        assert shell.tab(line) == line
+        assert "gpulaunch:" not in shell.printed
+
+
+def test_names_of_an_unreadable_place(launcher: Launcher, tmp_path: Path) -> None:
+    """Where names cannot be found, none are printed, and nothing else."""
+    (tmp_path / "not_a_directory").touch()
+    for variable in ("GPULAUNCH_STATE_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        launcher.environment[variable] = str(tmp_path / "not_a_directory")
+    for kind in ("jobs", "leases"):
+        done = launcher.run("completion", "--names", kind)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_completion_of_an_unknown_shell(launcher: Launcher) -> None:
+    """A shell has to be named, and be known."""
+    done = launcher.run("completion")
+    assert (done.returncode, done.stderr) == (
+        2,
+        complaint("no shell given", "known are bash, zsh, fish"),
+    )
+    assert launcher.run("completion", "tcsh").returncode == 2
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_no_option_is_forgotten(launcher: Launcher, name: str) -> None:
+    """Each shell offers every command and, for each, every option of its --help."""
+    shown = {"": flags_in(launcher.run("help", "launch").stdout)}
+    for word in (*COMMANDS, *(f"cluster {word}" for word in WORDS)):
+        shown[word] = flags_in(launcher.run(*word.split(), "--help").stdout)
+    assert {word: shown[word] - offered(launcher, name, word) for word in shown} == {
+        word: set() for word in shown
+    }
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_command_is_in_the_script(launcher: Launcher, shell: str) -> None:
+    """Each script has every command."""
+    words = set(re.findall(r"\w+", launcher.run("completion", shell).stdout))
+    assert {*COMMANDS, *WORDS, "run", "docker"} - words == set()
+
+
+OFFERS = {
+    "bash": ("_gpulaunch_options {word}; echo $words", r"(?:^| )(-[\w-]+)"),
+    "zsh": ("_gpulaunch_arguments {word}; print -l -- $arguments", r"^(?:\(.*?\)|\*)(-[\w-]+)"),
+    "fish": ("complete -C 'gpulaunch '{word}' -'", r"^(-[\w-]+)"),
 }
-NOT_IN = {PLAIN_BASH: ONE_OF}
-"""What a shell cannot do without more packages."""
+"""What prints the options that a shell offers after a command's words, and how to find them."""
 
 
-def test_tab_completes_words(shell: Shell, launcher: Launcher, request) -> None:
-    """Commands, options, values, names and files are completed, and so is the job's own command."""
-    left_out = NOT_IN.get(request.node.callspec.params["shell"])
-    got, want = {}, {}
-    for typed, word in WORDS.items():
-        if word != left_out:
-            before = typed[: -len(typed.split(" ")[-1])].removesuffix("my\\ ")
-            before = before[: before.rfind("my")] if before.endswith("my\\ ") else before
-            got[typed] = shell.tab(typed).removesuffix(" ")
-            want[typed] = before + word
-            assert "gpulaunch:" not in shell.printed
-    assert got == want
-    assert launcher.records() == []
+def offered(launcher: Launcher, shell: str, command: str) -> set[str]:
+    """Return the options that a shell offers for a command."""
+    if not shutil.which(shell):
+        pytest.skip(f"needs {shell}")
+    prints, pattern = OFFERS[shell]
+    script = f"{KINDS[shell].load}; {prints.format(word=shlex.quote(command))}"
+    if shell == "zsh":
+        script = f"compdef() :; {script}"
+    done = subprocess.run(
+        [shell, "-c", script], env=launcher.environment, capture_output=True, text=True, check=True
+    )
+    return set(re.findall(pattern, done.stdout, re.MULTILINE))
+
+
+def flags_in(text: str) -> set[str]:
+    """Return the options that a help lists."""
+    lines = [line for line in text.splitlines() if line.startswith("  -")]
+    return {flag for line in lines for flag in re.findall(r"(?:^  |, )(-[\w-]+)", line)}
+
+
+def test_reading_all_parsers_leaves_the_process_alone() -> None:
+    """The parsers of all commands are made without a change of signals, and without NVML."""
+    program = (
+        "import signal, sys; before = [signal.getsignal(s) for s in signal.valid_signals()]\n"
+        "from gpulaunch.cli.grammar import all_parsers; all_parsers()\n"
+        "assert [signal.getsignal(s) for s in signal.valid_signals()] == before\n"
+        "assert 'pynvml' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

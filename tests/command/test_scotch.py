@@ -27,6 +27,7 @@ from gpulaunch.cluster.rank_traffic import RankTraffic
 from gpulaunch.cluster.scotch import is_installed
 from gpulaunch.cluster.tree import Tree
 from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.files.extras import install_hint
 
 needs_scotch = pytest.mark.skipif(not is_installed(), reason="Scotch is not installed")
 BY_SCOTCH = ("magc_scotch", "scotch")
@@ -145,7 +146,7 @@ def test_without_scotch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refused.value.message == (
         "Scotch not found: neither pyscotch nor the system's libscotch can be loaded"
     )
-    assert refused.value.hint == "pip install 'gpulaunch[scotch]'"
+    assert refused.value.hint == install_hint("scotch")
     assert mapped == MAPPING_POLICIES["multisect"](case)
 
 

@@ -19,6 +19,7 @@ from gpulaunch.cluster.slurm_topology import (
 )
 from gpulaunch.cluster.tree import Tree
 from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.files.extras import install_hint
 
 
 def above(tree: Tree) -> dict[str, str]:
@@ -358,5 +359,5 @@ def test_yaml_needs_pyyaml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         tree_of_file(str(path), nodes("n01"))
     assert (caught.value.message, caught.value.hint) == (
         "YAML needs PyYAML",
-        "pip install 'gpulaunch[cluster]'",
+        install_hint("cluster"),
     )

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
+from gpulaunch.files.extras import install_hint
 from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.pattern_union import union
@@ -440,7 +441,7 @@ PLAIN = SourceFile("ext/plain.cu", "void f() { add<<<1, 1>>>(a); }")
 @pytest.mark.usefixtures("no_tree_sitter")
 def test_without_tree_sitter() -> None:
     """Without the extra `scan` C alone is refused with what to install, and Python is read."""
-    with pytest.raises(UsageError, match=r"pip install 'gpulaunch\[scan\]'"):
+    with pytest.raises(UsageError, match=re.escape(install_hint("scan"))):
         scan_sources([PLAIN, KERNEL])
     found = scan_sources([PLAIN])
     assert (found.calls, found.warnings, found.confidence) == ((), (), "certain")
@@ -457,7 +458,7 @@ def test_python_beside_c_without_tree_sitter(text: str, calls: int, confidence: 
     found = scan_sources([SourceFile("train.py", text), PLAIN, KERNEL])
     assert (len(found.calls), found.confidence, found.files) == (calls, confidence, 2)
     assert found.warnings == (
-        "ext/k.cu: C, C++ and CUDA need tree-sitter: pip install 'gpulaunch[scan]'",
+        f"ext/k.cu: C, C++ and CUDA need tree-sitter: {install_hint('scan')}",
     )
 
 

@@ -242,10 +242,10 @@ def test_a_wheel_has_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """The build hook adds tables of the machines of up to 8 GPUs whose sets differ."""
     pytest.importorskip("hatchling", reason="hatchling is not installed")
     monkeypatch.syspath_prepend(str(ROOT))
-    from hatch_build import CompiledProfiles
+    from hatch_build import GeneratedFiles
 
-    hook = CompiledProfiles(str(ROOT), {}, None, None, str(tmp_path / "dist"), "wheel")
-    data: dict[str, dict[str, str]] = {"force_include": {}}
+    hook = GeneratedFiles(str(ROOT), {}, None, None, str(tmp_path / "dist"), "wheel")
+    data: dict[str, dict[str, str]] = {"force_include": {}, "shared_data": {}}
     hook.initialize("standard", data)
     made = {Path(path).stem: path for path in data["force_include"] if path.endswith(".tables")}
     machines = [path.stem for path in (ROOT / "profiles" / "machines").rglob("*.toml")]
