@@ -1,14 +1,20 @@
 """The documents that docs/generate.py writes are those that the code would make now."""
 
+import re
 import runpy
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from gpulaunch.cli.commands import COMMANDS
+from gpulaunch.cli.options import launch_options
 
 DOCS = Path(__file__).parents[2] / "docs"
 GENERATE = runpy.run_path(str(DOCS / "generate.py"))
 GENERATED = GENERATE["GENERATED"]
 PROFILES = "reference/profiles.md"
+SETTINGS = "reference/settings.md"
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -35,3 +41,21 @@ def test_part_without_marks() -> None:
     """A document that lost the marks of its generated part is an error."""
     with pytest.raises(ValueError, match=r"no part between <!-- keys --> and <!-- /keys -->"):
         GENERATED[PROFILES]("# Profiles\n")
+
+
+def test_setting_that_the_page_does_not_explain() -> None:
+    """A setting that has no row with a default in the page is an error."""
+    text = (DOCS / SETTINGS).read_text().replace("| `grace` |", "| `disgrace` |")
+    with pytest.raises(ValueError, match=r"settings.md does not say what grace is, or its default"):
+        GENERATED[SETTINGS](text)
+
+
+def test_commands_name_every_option() -> None:
+    """The page of commands has each option that a command's own help prints."""
+    text = (DOCS / "reference/commands.md").read_text()
+    options = {flag for option in launch_options() for flag in option.flags}
+    for word, command in COMMANDS.items():
+        module = import_module(command.module or f"gpulaunch.cli.{word}")
+        options |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", module.make_parser().format_help()))
+    named = set(re.findall(r"--?[a-z][a-z-]*", text, re.IGNORECASE))
+    assert options - named <= {"--help"}
