@@ -9,7 +9,7 @@ import pytest
 
 TYPE_CHECKING = False  # as typing has it, whose door imports more of gpulaunch
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from gpulaunch.api.held_lease import HeldLease
 
@@ -22,8 +22,8 @@ _OPTIONS = {
 _GPUS, _WAITED = "gpus", "gpus_waited_s"
 """Properties of a test in reports, JUnit's included."""
 
-_ASKED = pytest.StashKey["Mapping[str, object]"]()
-_LEASE = pytest.StashKey["HeldLease"]()
+_ASKED: "pytest.StashKey[Mapping[str, object]]" = pytest.StashKey()
+_LEASE: "pytest.StashKey[HeldLease]" = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
