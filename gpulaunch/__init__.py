@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gpulaunch.simulate.read_simulation import Trace
     from gpulaunch.simulate.simulator import Simulator, generate_trace
 
+    __version__: str
+
 __all__ = [
     "AsyncAllocation",
     "FailedError",

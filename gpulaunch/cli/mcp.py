@@ -6,23 +6,29 @@ from collections.abc import Sequence
 from gpulaunch.cli.arguments import Parser
 from gpulaunch.cli.output import say
 from gpulaunch.errors import FailedError
+from gpulaunch.files.extras import install_hint
 
 
 def main(arguments: Sequence[str]) -> int:
     """Serve one client on stdin and stdout until it closes stdin."""
-    Parser(
-        "gpulaunch mcp",
-        "Serve the Model Context Protocol on stdin and stdout, for a client that starts this: "
-        "tools that read, and that launch detached jobs of its user.",
-    ).parse_args(arguments)
+    make_parser().parse_args(arguments)
     if sys.stdin is None or sys.stdout is None:
         raise FailedError("stdin or stdout is closed, so there is no client")
     try:
         from gpulaunch.cli.mcp_tools import make_server
     except ImportError as problem:
         message = f"gpulaunch mcp needs the Python package mcp, 2.0 or newer: {problem}"
-        raise FailedError(message, "pip install 'mcp>=2'") from None
+        raise FailedError(message, install_hint("mcp")) from None
     if sys.stdin.isatty():
         say("info", "this waits for messages of an MCP client on stdin; Ctrl-C ends it")
     make_server().run()
     return 0
+
+
+def make_parser() -> Parser:
+    """Return the parser of the command's arguments."""
+    return Parser(
+        "gpulaunch mcp",
+        "Serve the Model Context Protocol on stdin and stdout, for a client that starts this: "
+        "tools that read, and that launch detached jobs of its user.",
+    )

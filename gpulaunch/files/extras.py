@@ -5,6 +5,7 @@ import sys
 
 EXTRAS = {
     "cluster": ("pyyaml>=6",),
+    "mcp": ("mcp>=2.0",),
     "measure": ("numpy>=1.26",),
     "report": ("matplotlib>=3.10",),
     "scan": ("tree-sitter>=0.22", "tree-sitter-cuda>=0.21"),

@@ -18,7 +18,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +25,7 @@ from textwrap import dedent
 from typing import NamedTuple
 
 import pytest
+import tomllib
 import yaml
 from conftest import SCRIPT, wait_for_end
 

@@ -15,6 +15,8 @@ from gate import HOLD, Gate
 from mcp import Client
 from mcp.client.stdio import stdio_client
 
+from gpulaunch.files.extras import install_hint
+
 CLIENTS = 20
 READING = ["status", "history", "topo", "profiles", "profile", "explain", "when", "doctor"]
 
@@ -336,7 +338,7 @@ def test_without_the_package(launcher: Launcher, tmp_path: Path) -> None:
     done = launcher.run("mcp", env=environment, stdin=subprocess.DEVNULL)
     error = complaint(
         "gpulaunch mcp needs the Python package mcp, 2.0 or newer: No module named 'mcp'",
-        "pip install 'mcp>=2'",
+        install_hint("mcp"),
     )
     assert (done.returncode, done.stdout, done.stderr) == (125, "", error)
     assert launcher.run(*DGX, "--", "true", env=environment).returncode == 0
