@@ -82,6 +82,22 @@ def test_nothing_is_said_of_what_ends_with_the_job(launcher: Launcher) -> None:
     assert (done.returncode, done.stderr, launcher.records()) == (7, "", [])
 
 
+@pytest.mark.parametrize("leftovers", ["keep", "end"])
+def test_children_of_the_shell_before_are_not_the_jobs(
+    launcher: Launcher, tmp_path: Path, leftovers: str
+) -> None:
+    """What a shell started before it execs gpulaunch goes on, and keeps no GPU."""
+    os.mkfifo(tmp_path / "go")
+    script = f"read go <{tmp_path}/go >/dev/null 2>&1 & echo $!; exec gpulaunch"
+    script += f" --topology dgx1-v100 --leftovers {leftovers} -- true"
+    done = launcher.run("-c", script, executable="/bin/sh", timeout=30)
+    earlier = int(done.stdout)
+    assert (done.returncode, done.stderr, launcher.records()) == (0, "", [])
+    assert alive([earlier]) == [earlier]
+    (tmp_path / "go").write_text("\n")
+    wait_for_end(earlier)
+
+
 SUPERVISOR = """
 import subprocess, sys
 workers = [

@@ -24,7 +24,7 @@ from gpulaunch.process.ending import (
     wait_for_all,
 )
 from gpulaunch.process.job import Job, Started, cpus_near
-from gpulaunch.process.system import command_text, is_cancelled_by_kill
+from gpulaunch.process.system import command_text, identify, is_cancelled_by_kill, state_of
 from gpulaunch.sharing.mps_directories import inherited_variables
 from gpulaunch.typing import TYPE_CHECKING
 
@@ -60,6 +60,9 @@ class ProcessKeeper(Keeper):
         self._over_limit = False
         self._after_term_s = launch.grace_s if is_cancelled_by_kill() else None
         self._is_removed = False
+        # A shell that execs this program, as `sh -c 'server & gpulaunch -- true'` does, leaves its
+        # children to this process: they are not the job's.
+        self._earlier = [identify(pid) for pid in family()]
         self._job = Job(
             keep=record.fd, before_signal=self._prepare_for_signal if before_signal else None
         )
@@ -153,7 +156,11 @@ class ProcessKeeper(Keeper):
 
     def pids(self) -> set[int]:
         """Return the processes of the job."""
-        return family()
+        return family(self._earlier_pids())
+
+    def _earlier_pids(self) -> set[int]:
+        """Return the live processes that this one had as descendants before it forked the job."""
+        return {process.pid for process in self._earlier if state_of(process)}
 
     def end(self) -> int:
         """End the job: TERM, and KILL after the grace. Return its wait status."""
@@ -253,12 +260,13 @@ class ProcessKeeper(Keeper):
 
         Nested launches have leases of their own, which outlive this one: they are spared.
         """
-        if not descendants():
+        earlier = self._earlier_pids()
+        if not descendants(earlier):
             return set()
         from gpulaunch.launch.left_overs import without_mps  # late: few jobs leave anything
         from gpulaunch.leases.holders import nested_processes
 
-        found = descendants(nested_processes(self._table, lease.id))
+        found = descendants(nested_processes(self._table, lease.id) | earlier)
         return without_mps({pid for pid in found if not is_companion(pid)})
 
     def _end_left_overs(self, lease: Lease) -> set[int]:
