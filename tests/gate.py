@@ -30,8 +30,10 @@ class Gate:
         return len(list(self._directory.glob("gpu-*")))
 
     def open_at(self, count: int) -> None:
-        """Open the gate for good as soon as so many GPUs are held."""
-        until(lambda: self.held() == count)
-        (self._directory / "open").touch()
-        (self._directory / "open").rename(self._directory / "go")  # for jobs that start later
-        os.close(self._fd)
+        """Open the gate for good as soon as so many GPUs are held, or that does not come."""
+        try:
+            until(lambda: self.held() == count)
+        finally:
+            (self._directory / "open").touch()
+            (self._directory / "open").rename(self._directory / "go")  # for jobs that start later
+            os.close(self._fd)

@@ -217,19 +217,31 @@ def test_free_ends_what_runs_and_what_waits(site: Launcher) -> None:
     assert site.records() == []
 
 
+class Meeting:
+    """A point in the program of several tasks that none passes before all are there."""
+
+    def __init__(self, count: int) -> None:
+        self._missing, self._complete = count, asyncio.Event()
+
+    async def join(self) -> None:
+        """Wait for all others."""
+        self._missing -= 1
+        if not self._missing:
+            self._complete.set()
+        await self._complete.wait()
+
+
 def test_twenty_agents_at_once(site: Launcher, tmp_path: Path) -> None:
     """Twenty agents launch a job each on 8 GPUs: 8 run, 12 wait, no GPU is had twice."""
     gate = Gate(tmp_path)
-    connected, all_connected = [], asyncio.Event()
+    connected, launched = Meeting(CLIENTS), Meeting(CLIENTS + 1)
 
     async def speak(number: int) -> dict:
         async with Client(stdio_client(parameters(site))) as client:
-            connected.append(number)
-            if len(connected) == CLIENTS:
-                all_connected.set()
-            await all_connected.wait()
             agent = Agent(client)
+            await connected.join()
             await agent.call("launch", command=["sh", "-c", HOLD], name=f"agent-{number}")
+            await launched.join()
             return await agent.call("wait", job=f"agent-{number}", timeout_s=120)
 
     def all_are_there() -> bool:
@@ -238,7 +250,7 @@ def test_twenty_agents_at_once(site: Launcher, tmp_path: Path) -> None:
 
     async def run() -> list[dict]:
         agents = [asyncio.create_task(speak(number)) for number in range(CLIENTS)]
-        await all_connected.wait()
+        await launched.join()
         await asyncio.to_thread(until, all_are_there)
         await asyncio.to_thread(gate.open_at, 8)
         return await asyncio.gather(*agents)
