@@ -88,7 +88,7 @@ def test_children_of_the_shell_before_are_not_the_jobs(
 ) -> None:
     """What a shell started before it execs gpulaunch goes on, and keeps no GPU."""
     os.mkfifo(tmp_path / "go")
-    script = f"read go >/dev/null 2>&1 <{tmp_path}/go & echo $!; exec gpulaunch"
+    script = f"cat >/dev/null 2>&1 <{tmp_path}/go & echo $!; exec gpulaunch"
     script += f" --topology dgx1-v100 --leftovers {leftovers} -- true"
     done = launcher.run("-c", script, executable="/bin/sh", timeout=30)
     earlier = int(done.stdout)
