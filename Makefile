@@ -18,3 +18,4 @@ test:
 
 docs:
 	$(python) docs/generate.py
+	$(python) docs/licences.py
