@@ -1,7 +1,8 @@
 """Write docs/reference/licences.md, the licences of dependencies: `python docs/licences.py`.
 
 There is a row for each package in .ci/lock.txt. The licence of a package that is installed here, in
-a version that the lock has, is read from its metadata; the rows of others stay as they are.
+a version that the lock has, is read from its metadata. A row shows that of the newest version, and
+stays as it is where another one is installed, or none.
 """
 
 import re
@@ -52,12 +53,12 @@ _PINNED = re.compile(r"^([\w.-]+)==(\S+)(?: ; (.+))? \\\n((?:    .*\n)*)", re.MU
 _PARENT = re.compile(r"#(?: via|  ) ([\w.-]+)")
 
 
-def locked(lock: str) -> dict[str, set[str]]:
-    """Return the versions that a lock file has of each package, without those for Windows."""
-    found: dict[str, set[str]] = {}
+def locked(lock: str) -> dict[str, list[str]]:
+    """Return the versions that a lock file has of each package, ascending; none for Windows."""
+    found: dict[str, list[str]] = {}
     for name, version, marker, _ in _PINNED.findall(lock):
         if "win32" not in marker:
-            found.setdefault(name, set()).add(version)
+            found.setdefault(name, []).append(version)
     return found
 
 
@@ -89,10 +90,12 @@ def page(text: str, lock: str) -> str:
     lines = []
     for name, versions in sorted(locked(lock).items()):
         with suppress(PackageNotFoundError):
-            if distribution(name).version in versions:
-                rows[name] = licence_of(name, distribution(name).metadata)
+            own = distribution(name)
+            if own.version in versions:
+                licence = licence_of(name, own.metadata)
+                rows[name] = licence if own.version == versions[-1] else rows.get(name, licence)
         if name not in rows:
-            raise ValueError(f"{name} {' or '.join(sorted(versions))} has to be installed here")
+            raise ValueError(f"{name} {' or '.join(versions)} has to be installed here")
         lines.append(f"| {name} | {rows[name]} | {users[name]} |\n")
     return HEAD + "".join(lines)
 
