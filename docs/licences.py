@@ -18,7 +18,7 @@ LOCK = ROOT / ".ci" / "lock.txt"
 PAGE = ROOT / "docs" / "reference" / "licences.md"
 
 ALLOWED = {
-    *("0BSD", "Apache-2.0", "BSD", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC"),
+    *("0BSD", "Apache-2.0", "BSD", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "CECILL-C", "ISC"),
     *("MIT", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Zlib"),
 }
 """SPDX identifiers that a project under the MIT licence may depend on, and BSD for any of its
@@ -41,9 +41,8 @@ HEAD = """\
 
 gpulaunch is under the [MIT licence](../../LICENSE) and contains no code of other projects; pip
 installs what it depends on. This page, written by `make docs`, lists every package that
-`.ci/lock.txt` pins for Linux, with the licence that its metadata states. MPL-2.0 has terms only for
-changes to a package's own files. The wheel of pyscotch also contains libscotch, which is under
-CeCILL-C, a licence like the LGPL.
+`.ci/lock.txt` pins for Linux, with the licence that its metadata states. MPL-2.0 and CECILL-C have
+terms only for changes to a package's own files.
 
 | package | licence | needed by |
 |---|---|---|
