@@ -16,6 +16,9 @@ ROOT = Path(__file__).parents[1]
 REPOSITORY = "/srv/gpulaunch.git"
 """A clone of this repository that stands, on a bare machine, for the one at its address."""
 
+TAG = "v9.8.7"
+"""The tag of its last commit."""
+
 PATIENCE_S = 900
 _NETWORK = re.compile(r"(https?|all|no)_proxy|ssl_cert_(file|dir)|uv_.*", re.IGNORECASE)
 """Variables by which programs find packages, besides pip's settings."""
@@ -55,6 +58,7 @@ class BareMachine:
         subprocess.run(
             ["git", "clone", "--quiet", "--bare", "--no-hardlinks", ROOT, repository], check=True
         )
+        subprocess.run(["git", "-C", repository, "tag", "--force", TAG], check=True)
         # A server would not ask whose its files are.
         (self.root / "etc/gitconfig").write_text("[safe]\n\tdirectory = *\n")
 
@@ -64,12 +68,22 @@ class BareMachine:
         self.do("root", f"useradd --create-home --shell /bin/bash {name}")
         return name
 
-    def command(self, user: str, script: str) -> list[str]:
-        """Return the command that runs a script in a user's login shell."""
+    def copy(self, file: Path) -> str:
+        """Copy a file to where all users can read it, and return its path there."""
+        shutil.copy(file, self.root / "srv")
+        return f"/srv/{file.name}"
+
+    def files(self, *directories: str) -> set[str]:
+        """Return the paths of all files in some directories."""
+        return set(self.do("root", f"find {' '.join(directories)} -not -type d").splitlines())
+
+    def command(self, user: str, script: str | None = None) -> list[str]:
+        """Return the command that runs a script, or an interactive shell, after a user's login."""
+        what = [] if script is None else ["-c", script]
         return [
             *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
             *(f"--mount-proc={self.root}/proc", "sh", "-c", _ENTER, "sh", str(self.root)),
-            *(*map(str, self._shared), "--", "su", "-", user, "-c", script),
+            *(*map(str, self._shared), "--", "su", "-", user, *what),
         ]
 
     def run(self, user: str, script: str) -> subprocess.CompletedProcess[str]:

@@ -1,12 +1,14 @@
 """What tests of a release share; .ci/release sets the variable that they want."""
 
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bare_machine import BareMachine
+from bare_machine import REPOSITORY, BareMachine
 
 ARCHIVES = "GPULAUNCH_TEST_BARE_MACHINES"
 """The directory in which .ci/bare-machine has put the archives."""
@@ -27,3 +29,15 @@ def bare_machine(request: pytest.FixtureRequest) -> Iterator[BareMachine]:
         pytest.skip("needs root to enter another root directory")
     with tempfile.TemporaryDirectory() as root:
         yield BareMachine(Path(archives, f"{request.param}.tar"), Path(root))
+
+
+@pytest.fixture(scope="session")
+def wheel(bare_machine: BareMachine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build a wheel of the repository that is on the bare machine."""
+    pytest.importorskip("hatch_vcs", reason="hatch-vcs is not installed")
+    place = tmp_path_factory.mktemp("wheel")
+    repository = bare_machine.root / REPOSITORY[1:]
+    subprocess.run(["git", "clone", "--quiet", repository, place / "clone"], check=True)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", place]
+    subprocess.run(build, cwd=place / "clone", check=True)
+    return next(place.glob("*.whl"))
