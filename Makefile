@@ -1,7 +1,7 @@
 # What a contributor runs; CONTRIBUTING.md says more.
 python := .venv/bin/python
 
-.PHONY: setup check test docs
+.PHONY: setup check test docs release
 
 setup:
 	python3 -m venv .venv
@@ -18,3 +18,6 @@ test:
 
 docs:
 	$(python) docs/generate.py
+
+release:
+	$(python) release.py $(VERSION)

@@ -81,6 +81,7 @@ class BareMachine:
         """Return the command that runs a script, or an interactive shell, after a user's login."""
         what = [] if script is None else ["-c", script]
         return [
+            *("setpriv", "--pdeathsig", "KILL"),  # if this process is killed, too
             *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
             *(f"--mount-proc={self.root}/proc", "sh", "-c", _ENTER, "sh", str(self.root)),
             *(*map(str, self._shared), "--", "su", "-", user, *what),

@@ -27,7 +27,7 @@ def bare_machine(request: pytest.FixtureRequest) -> Iterator[BareMachine]:
         pytest.skip(f"{ARCHIVES} is not set: .ci/release sets it")
     if os.geteuid() != 0:
         pytest.skip("needs root to enter another root directory")
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory(dir=archives) as root:
         yield BareMachine(Path(archives, f"{request.param}.tar"), Path(root))
 
 

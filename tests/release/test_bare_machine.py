@@ -63,7 +63,7 @@ def test_pip(bare_machine: BareMachine) -> None:
 @pytest.mark.parametrize("source", ["repository", "wheel"])
 @pytest.mark.parametrize("tool", ["pipx", "uv"])
 def test_tools(bare_machine: BareMachine, wheel: Path, tool: str, source: str) -> None:
-    """pipx and uv install from the repository's address and from a wheel, and remove it again."""
+    """The tools install from the repository's address and from a wheel, and remove it again."""
     user = bare_machine.add_user()
     if tool == "uv":
         bare_machine.do(user, "pipx install uv")
@@ -110,7 +110,8 @@ def test_for_all_users(bare_machine: BareMachine) -> None:
 
 WHILE_A_JOB_RUNS = """
 mkfifo -m 666 started go
-su - %s -c 'gpulaunch --topology dgx1-v100 -- sh -c "> /tmp/started; read x < /tmp/go; echo the job has ended"' &
+su - %s -c 'gpulaunch --topology dgx1-v100 -- \\
+    sh -c "> /tmp/started; read x < /tmp/go; echo the job has ended"' &
 cat started
 %s
 echo > go
