@@ -26,9 +26,16 @@ class NoReleaseError(Exception):
     """Why there is no release, in one line."""
 
 
-def run(*command: str | Path, cwd: Path = ROOT) -> str:
+def run(*command: str | Path, cwd: Path = ROOT, path: str = os.environ["PATH"]) -> str:
     """Run a program that must succeed, and return what it printed."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         sys.stderr.write(done.stdout + done.stderr)
         raise NoReleaseError(f"{' '.join(map(str, command))}: exit status {done.returncode}")
@@ -116,8 +123,8 @@ def try_out(place: Path, wheel: Path, version: str) -> None:
         raise NoReleaseError(f"the wheel says '{printed}', not 'gpulaunch {version}'")
     lines = (place / "README.md").read_text().splitlines()
     command = next(line for line in lines if line.endswith("examples/train.py"))
-    path = f"PATH={place / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    run("env", path, "sh", "-c", command.split(" && ")[-1], cwd=place)
+    path = f"{place / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    run("sh", "-c", command.split(" && ")[-1], cwd=place, path=path)
 
 
 def main() -> None:

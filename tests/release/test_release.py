@@ -1,5 +1,6 @@
 """`make release` makes a whole release or none, in a temporary clone."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ class Clone:
 
     def __init__(self, place: Path) -> None:
         self.place = place
+        self._environment = os.environ | {"GPULAUNCH_STATE_DIR": str(place.parent)}
         subprocess.run(["git", "clone", "--quiet", "--no-tags", ROOT, place], check=True)
         self.git("checkout", "--quiet", "-B", "main")
         self.git("config", "user.name", "Somebody")
@@ -39,7 +41,14 @@ class Clone:
     def release(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run release.py."""
         command = [sys.executable, "release.py", *arguments]
-        return subprocess.run(command, cwd=self.place, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command,
+            cwd=self.place,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     def state(self) -> tuple[str, ...]:
         """Return what a release may change: references, files and work trees."""
