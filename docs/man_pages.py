@@ -92,7 +92,7 @@ def _lines(command: str, parser: Parser, commands: Iterable[str]) -> Iterator[st
         variables = ", ".join(f"GPULAUNCH_{name.upper()}" for name in SETTINGS)
         yield from (".SH ENVIRONMENT", *_paragraphs(f"Settings, instead of options: {variables}."))
         yield from (".SH FILES", *_definitions(_FILES))
-    yield from _examples(command)
+    yield from _notes(command, parser)
     others = [_page_name(one) for one in commands if one != command]
     yield ".SH SEE ALSO"
     yield from (f".BR {_escaped(one)} (1)," for one in others[:-1])
@@ -156,11 +156,14 @@ def _definitions(texts: Mapping[str, str]) -> Iterator[str]:
         yield from (".TP", f"\\fB{_escaped(term)}\\fR", _escaped(text))
 
 
-def _examples(command: str) -> Iterator[str]:
+def _notes(command: str, parser: Parser) -> Iterator[str]:
+    """Yield the examples, and what stands at the end of the help."""
     row = COMMANDS.get(command)
     examples = _LAUNCH_EXAMPLES if not command else (row.example,) if row and row.example else ()
     if examples:
         yield from (".SH EXAMPLES", ".nf", *map(_escaped, examples), ".fi")
+    if parser.epilog and not parser.epilog.startswith("example: "):
+        yield from (".SH NOTES", ".nf", *map(_escaped, parser.epilog.splitlines()), ".fi")
 
 
 def _paragraphs(text: str) -> Iterator[str]:

@@ -91,12 +91,7 @@ _ROWS = (
     ),
     Command("doctor", "", "what works here, and how GPUs get into containers"),
     Command("setup", "", "make /run/gpulaunch, the table's place (as root)"),
-    Command(
-        "completion",
-        "SHELL",
-        "a script by which bash, zsh or fish completes words",
-        example='eval "$(gpulaunch completion bash)"',
-    ),
+    Command("completion", "", "a script by which bash, zsh or fish completes words"),
     Command("help", "COMMAND", "this, or the help of a command", example="gpulaunch help launch"),
 )
 

@@ -30,7 +30,7 @@ _gpulaunch_handed_over() {
 
 _gpulaunch() {
     # bash also splits words at = : and the like, as in --topology=dgx1-v100: join them again.
-    local typed=() at=() line=${COMP_LINE:0:COMP_POINT} gap piece i
+    local typed=() at=() line=${COMP_LINE:0:COMP_POINT} gap piece i IFS=$' \t\n'
     for ((i = 0; i <= COMP_CWORD; i++)); do
         piece=${COMP_WORDS[i]}
         gap=${line%%[![:space:]]*}

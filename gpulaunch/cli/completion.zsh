@@ -54,7 +54,7 @@ _gpulaunch() {
   command=$words[1]
   case ${command:t} in
     @engines@) _normal; return ;;
-    run) _gpulaunch; return ;;
+    run) words[1]=$program; _gpulaunch; return ;;
   esac
   if (( CURRENT > 2 )) && _gpulaunch_arguments "$words[1] $words[2]"; then
     command="$words[1] $words[2]"

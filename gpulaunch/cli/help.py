@@ -68,10 +68,7 @@ _USAGE = (
     "       gpulaunch [OPTIONS] docker run [FLAGS] IMAGE [COMMAND] [ARG...]\n"
     "       gpulaunch COMMAND [OPTIONS]"
 )
-_ABOUT = (
-    "Pick the GPUs whose links suit the job, hold them, run the command on them, free them when it "
-    "ends."
-)
+_ABOUT = "Pick the GPUs whose links suit the job, hold them, run it on them, free them."
 
 
 def main(arguments: Sequence[str]) -> int:

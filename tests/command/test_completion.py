@@ -29,6 +29,7 @@ TAB_ADDS = {
     "gpulaunch stat": "us",
     "gpulaunch --dry": "-run",
     "gpulaunch run --dry": "-run",
+    "gpulaunch run -n 2 --profile own": "-profile",
     "gpulaunch -p own": "-profile",
     "gpulaunch --profile=own": "-profile",
     "gpulaunch --topology own": "-machine",

@@ -1,0 +1,72 @@
+"""The man pages that a wheel has."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import Launcher
+
+from gpulaunch.cli.cluster import WORDS
+from gpulaunch.cli.commands import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write all pages into a folder of a MANPATH."""
+    directory = tmp_path_factory.mktemp("man") / "man1"
+    directory.mkdir()
+    subprocess.run([sys.executable, ROOT / "docs" / "man_pages.py", directory], check=True)
+    return directory
+
+
+def shown(pages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Show a page by man, as wide as no line is."""
+    if not shutil.which("man"):
+        pytest.skip("needs man")
+    environment = {"MANPATH": str(pages.parent), "MANWIDTH": "1000", "LC_ALL": "C.UTF-8"}
+    return subprocess.run(
+        ["man", "--warnings", *arguments],
+        env=environment | {"PATH": "/usr/local/bin:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_every_command_has_a_page(pages: Path) -> None:
+    """There is a page for each command, and one for gpulaunch itself, which names them all."""
+    words = [*COMMANDS, *(f"cluster-{word}" for word in WORDS)]
+    names = {"gpulaunch", *(f"gpulaunch-{word}" for word in words)}
+    assert {path.stem for path in pages.iterdir()} == names
+    also = shown(pages, "gpulaunch").stdout.partition("SEE ALSO")[2]
+    assert set(re.findall(r"(gpulaunch-[\w-]+)\(1\)", also)) == names - {"gpulaunch"}
+
+
+def test_pages_have_every_option(pages: Path, launcher: Launcher) -> None:
+    """Each page has every option of its command's --help, and man has no warning about it."""
+    missing = {}
+    for path in pages.iterdir():
+        words = path.stem.split("-")[1:]
+        text = launcher.run(*(words or ["help", "launch"]), *["--help"] * bool(words)).stdout
+        lines = [line for line in text.splitlines() if line.startswith("  -")]
+        flags = {flag for line in lines for flag in re.findall(r"(?:^  |, )(-[\w-]+)", line)}
+        page = shown(pages, path.stem)
+        assert page.stderr == ""
+        found = re.findall(r"(?:^ +|, )(-[\w-]+)", page.stdout, re.MULTILINE)
+        missing[path.stem] = flags - set(found)
+    assert missing == {path.stem: set() for path in pages.iterdir()}
+
+
+def test_groff_has_no_warning(pages: Path) -> None:
+    """All pages are clean for groff with all of its warnings."""
+    if not shutil.which("groff"):
+        pytest.skip("needs groff")
+    done = subprocess.run(
+        ["groff", "-man", "-ww", "-z", *pages.iterdir()], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
