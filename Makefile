@@ -18,6 +18,7 @@ test:
 
 docs:
 	$(python) docs/generate.py
+	$(python) docs/licences.py
 
 release:
 	$(python) release.py $(VERSION)

@@ -1,0 +1,100 @@
+"""The lock file of CI, and the licences of what it pins."""
+
+import re
+import runpy
+from collections.abc import Iterable
+from email.message import Message
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from gpulaunch.files.toml_parser import tomllib
+
+ROOT = Path(__file__).parents[2]
+LICENCES = runpy.run_path(str(ROOT / "docs" / "licences.py"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIRED = {*PROJECT["dependencies"]}.union(*PROJECT["optional-dependencies"].values())
+LOCK = (ROOT / ".ci" / "lock.txt").read_text()
+ENTRIES = re.findall(r"^(\S.*?) \\\n((?:    .*\n)+)", LOCK, re.MULTILINE)
+PYTHONS = [{"python_version": f"3.{n}", "python_full_version": f"3.{n}.0"} for n in range(10, 15)]
+
+
+def holds(requirement: Requirement, python: dict[str, str]) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate(python)
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda python: python["python_version"])
+def test_the_lock_has_what_is_required(python: dict[str, str]) -> None:
+    """The lock pins each direct dependency once for each Python, in a version that is allowed."""
+    locked: dict[str, list[str]] = {}
+    for entry in (Requirement(text) for text, _ in ENTRIES):
+        if holds(entry, python):
+            (pin,) = entry.specifier
+            locked.setdefault(canonicalize_name(entry.name), []).append(pin.version)
+    for requirement in map(Requirement, sorted(REQUIRED)):
+        if holds(requirement, python):
+            (version,) = locked[canonicalize_name(requirement.name)]
+            assert version in requirement.specifier, requirement
+
+
+def test_the_lock_has_hashes_and_no_place() -> None:
+    """Every package in the lock has hashes, and no line says where to get it."""
+    assert [entry for entry, block in ENTRIES if "--hash=sha256:" not in block] == []
+    assert re.findall(r"^\S+==", LOCK, re.MULTILINE) == [
+        f"{e.split('==')[0]}==" for e, _ in ENTRIES
+    ]
+    assert re.findall(r".*(?:://|index|find-links).*", LOCK) == []
+
+
+def test_licences_are_up_to_date() -> None:
+    """The page of licences is as `make docs` writes it for the lock."""
+    text = LICENCES["PAGE"].read_text()
+    assert LICENCES["page"](text, LOCK) == text
+
+
+def metadata(fields: Iterable[tuple[str, str]]) -> Message:
+    found = Message()
+    for name, value in fields:
+        found[name] = value
+    return found
+
+
+GPL = "License :: OSI Approved :: GNU General Public License v3 (GPLv3)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "licence"),
+    [
+        ([("License-Expression", "MIT AND (0BSD OR Zlib)")], "MIT AND (0BSD OR Zlib)"),
+        ([("License", "UNKNOWN"), ("Classifier", "License :: OSI Approved :: MIT License")], "MIT"),
+        ([("Classifier", "Topic :: System :: MIT"), ("License", "Apache 2.0")], "Apache-2.0"),
+    ],
+)
+def test_licence_from_metadata(fields: list[tuple[str, str]], licence: str) -> None:
+    """The licence is the SPDX expression, else the old field, else the classifier."""
+    assert LICENCES["licence_of"]("some", metadata(fields)) == licence
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [("License-Expression", "MIT AND GPL-3.0-only")],
+        [("License-Expression", "Apache-2.0 WITH LLVM-exception")],
+        [("Classifier", GPL)],
+        [],
+    ],
+)
+def test_licence_that_is_not_allowed(fields: list[tuple[str, str]]) -> None:
+    """A licence that is not allowed, or none, is an error that names the package."""
+    with pytest.raises(ValueError, match=r"some: none of .* is among ALLOWED"):
+        LICENCES["licence_of"]("some", metadata(fields))
+
+
+def test_a_new_package_has_to_be_installed_to_be_listed() -> None:
+    """A new package that is not installed is an error, and one that left loses its row."""
+    with pytest.raises(ValueError, match=r"never-made 1\.0 has to be installed here"):
+        LICENCES["page"]("", "never-made==1.0 \\\n    --hash=sha256:0\n    # via mypy\n")
+    row = "| never-made | MIT | tests |\n"
+    assert row not in LICENCES["page"](LICENCES["PAGE"].read_text() + row, LOCK)
