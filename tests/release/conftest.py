@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bare_machine import REPOSITORY, BareMachine
+from bare_machine import BareMachine, served
 
 ARCHIVES = "GPULAUNCH_TEST_BARE_MACHINES"
 """The directory in which .ci/bare-machine has put the archives."""
@@ -20,7 +20,7 @@ ARCHIVES = "GPULAUNCH_TEST_BARE_MACHINES"
         pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ("debian", "ubuntu")
     ],
 )
-def bare_machine(request: pytest.FixtureRequest) -> Iterator[BareMachine]:
+def bare_machine(request: pytest.FixtureRequest, address: str) -> Iterator[BareMachine]:
     """Yield a newly installed system."""
     archives = os.environ.get(ARCHIVES)
     if archives is None:
@@ -28,16 +28,22 @@ def bare_machine(request: pytest.FixtureRequest) -> Iterator[BareMachine]:
     if os.geteuid() != 0:
         pytest.skip("needs root to enter another root directory")
     with tempfile.TemporaryDirectory(dir=archives) as root:
-        yield BareMachine(Path(archives, f"{request.param}.tar"), Path(root))
+        yield BareMachine(Path(archives, f"{request.param}.tar"), Path(root), address)
 
 
 @pytest.fixture(scope="session")
-def wheel(bare_machine: BareMachine, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build a wheel of the repository that is on the bare machine."""
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the address of a clone of this repository."""
+    with served(tmp_path_factory.mktemp("served")) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def wheel(address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build a wheel of the repository at the address."""
     pytest.importorskip("hatch_vcs", reason="hatch-vcs is not installed")
     place = tmp_path_factory.mktemp("wheel")
-    repository = bare_machine.root / REPOSITORY[1:]
-    subprocess.run(["git", "clone", "--quiet", repository, place / "clone"], check=True)
+    subprocess.run(["git", "clone", "--quiet", address, place / "clone"], check=True)
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", place]
     subprocess.run(build, cwd=place / "clone", check=True)
     return next(place.glob("*.whl"))

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from bare_machine import REPOSITORY, ROOT, TAG, BareMachine
+from bare_machine import ROOT, TAG, BareMachine
 
-ADDRESS = f"file://{REPOSITORY}"
-CLONE = f"git clone --quiet {ADDRESS} && cd gpulaunch && "
+CLONE = "git clone --quiet ADDRESS && cd gpulaunch && "
 GUIDE = (ROOT / "docs/guides/install.md").read_text()
 JOB = "gpulaunch --topology dgx1-v100 -n 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'"
 VERSION = f"gpulaunch {TAG[1:]}\n"
@@ -23,8 +22,7 @@ def readme_command(part: str) -> str:
 def guide(heading: str) -> list[str]:
     """Return the blocks of commands below a heading of the guide."""
     section = re.search(rf"^#+ {heading}$(.*?)(^#|\Z)", GUIDE, re.MULTILINE | re.DOTALL)[1]
-    blocks = re.findall(r"^```sh\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
-    return [block.replace("ADDRESS", ADDRESS).rstrip() for block in blocks]
+    return re.findall(r"^```sh\n(.*?)\n```$", section, re.MULTILINE | re.DOTALL)
 
 
 def check(machine: BareMachine, user: str) -> None:
@@ -69,7 +67,7 @@ def test_tools(bare_machine: BareMachine, wheel: Path, tool: str, source: str) -
         bare_machine.do(user, "pipx install uv")
     (command,) = guide(f"With {tool}")
     if source == "wheel":
-        command = command.replace(f"git+{ADDRESS}", bare_machine.copy(wheel))
+        command = command.replace("git+ADDRESS", bare_machine.copy(wheel))
     bare_machine.do(user, command)
     check(bare_machine, user)
     (completion,) = guide("Completion and manual pages")
