@@ -19,7 +19,10 @@ class Clone:
     def __init__(self, place: Path) -> None:
         self.place = place
         self._environment = os.environ | {"GPULAUNCH_STATE_DIR": str(place.parent)}
-        subprocess.run(["git", "clone", "--quiet", "--no-tags", ROOT, place], check=True)
+        origin = place.with_name("origin.git")
+        clone = ["git", "clone", "--quiet"]
+        subprocess.run([*clone, "--bare", "--no-tags", ROOT, origin], check=True)
+        subprocess.run([*clone, origin, place], check=True)
         self.git("checkout", "--quiet", "-B", "main")
         self.git("config", "user.name", "Somebody")
         self.git("config", "user.email", "somebody@example.org")
@@ -103,9 +106,7 @@ def test_wrong_use(
 def test_release(tmp_path: Path) -> None:
     """A release has a dated changelog, a tag, an sdist, a wheel and notes; nothing is pushed."""
     clone = Clone(tmp_path / "clone")
-    pushed = subprocess.run(
-        ["git", "ls-remote", ROOT], check=True, capture_output=True, text=True
-    ).stdout
+    pushed = clone.git("ls-remote", "origin")
     before = clone.git("rev-parse", "main")
     done = clone.release("1.2.3")
     assert done.returncode == 0, done.stderr
@@ -128,8 +129,7 @@ def test_release(tmp_path: Path) -> None:
     assert clone.git("rev-parse", "v1.2.3^{commit}") == clone.git("rev-parse", "main")
     assert clone.git("status", "--porcelain") == ""
     assert clone.git("worktree", "list").count("\n") == 1
-    now = subprocess.run(["git", "ls-remote", ROOT], check=True, capture_output=True, text=True)
-    assert now.stdout == pushed
+    assert clone.git("ls-remote", "origin") == pushed
 
 
 def test_a_release_that_fails(tmp_path: Path) -> None:
