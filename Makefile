@@ -1,7 +1,7 @@
 # What a contributor runs; CONTRIBUTING.md says more.
 python := .venv/bin/python
 
-.PHONY: setup check test docs site external-links
+.PHONY: setup check test docs site external-links release
 
 setup:
 	python3 -m venv .venv
@@ -25,3 +25,6 @@ site:
 
 external-links:
 	$(python) docs/links.py
+
+release:
+	$(python) release.py $(VERSION)

@@ -6,6 +6,7 @@ latter are completion scripts and man pages.
 """
 
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,11 @@ class GeneratedFiles(BuildHookInterface):
     """Puts generated files into the wheel: compiled profiles, completion scripts, man pages."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Write the files under build/ and include them in a wheel that is no editable one."""
+        """Write the files and include them in a wheel that is no editable one."""
         if version == "editable":
             return
+        # Not a fixed name: the parent of pip's output directory may be /tmp, which others share.
+        self._place = tempfile.TemporaryDirectory()
         sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
         for name, content in _compiled_profiles():
             path = self._written(f"profiles/{name}", content)
@@ -37,8 +40,8 @@ class GeneratedFiles(BuildHookInterface):
             build_data["shared_data"][self._written(name, content)] = name
 
     def _written(self, name: str, content: bytes) -> str:
-        """Write a file under build/, and return its path."""
-        path = Path(self.directory).parent / "build" / name
+        """Write a file for the time of the build, and return its path."""
+        path = Path(self._place.name) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         return str(path)

@@ -10,11 +10,15 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 ROOT = Path(__file__).parents[1]
-REPOSITORY = "/srv/gpulaunch.git"
-"""A clone of this repository that stands, on a bare machine, for the one at its address."""
+TAG = "v9.8.7"
+"""The tag of the last commit of the repository that is served."""
 
 PATIENCE_S = 900
 _NETWORK = re.compile(r"(https?|all|no)_proxy|ssl_cert_(file|dir)|uv_.*", re.IGNORECASE)
@@ -37,10 +41,12 @@ class BareMachine:
     Args:
         archive: its root directory, from .ci/bare-machine.
         root: an empty directory.
+        address: what scripts mean by the word ADDRESS, that of the repository.
     """
 
-    def __init__(self, archive: Path, root: Path) -> None:
+    def __init__(self, archive: Path, root: Path, address: str) -> None:
         self.root = root
+        self._address = address
         self._names = (f"user{number}" for number in itertools.count(1))
         subprocess.run(["tar", "-xf", archive, "-C", root], check=True)
         self._shared = sorted(self._copy_settings())
@@ -51,12 +57,6 @@ class BareMachine:
             else:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.touch()
-        repository = self.root / REPOSITORY[1:]
-        subprocess.run(
-            ["git", "clone", "--quiet", "--bare", "--no-hardlinks", ROOT, repository], check=True
-        )
-        # A server would not ask whose its files are.
-        (self.root / "etc/gitconfig").write_text("[safe]\n\tdirectory = *\n")
 
     def add_user(self) -> str:
         """Make an ordinary user, and return the name."""
@@ -64,12 +64,23 @@ class BareMachine:
         self.do("root", f"useradd --create-home --shell /bin/bash {name}")
         return name
 
-    def command(self, user: str, script: str) -> list[str]:
-        """Return the command that runs a script in a user's login shell."""
+    def copy(self, file: Path) -> str:
+        """Copy a file to where all users can read it, and return its path there."""
+        shutil.copy(file, self.root / "srv")
+        return f"/srv/{file.name}"
+
+    def files(self, *directories: str) -> set[str]:
+        """Return the paths of all files in some directories."""
+        return set(self.do("root", f"find {' '.join(directories)} -not -type d").splitlines())
+
+    def command(self, user: str, script: str | None = None) -> list[str]:
+        """Return the command that runs a script, or an interactive shell, after a user's login."""
+        what = [] if script is None else ["-c", script.replace("ADDRESS", self._address)]
         return [
+            *("setpriv", "--pdeathsig", "KILL"),  # if this process is killed, too
             *("unshare", "--mount", "--pid", "--fork", "--kill-child"),
             *(f"--mount-proc={self.root}/proc", "sh", "-c", _ENTER, "sh", str(self.root)),
-            *(*map(str, self._shared), "--", "su", "-", user, "-c", script),
+            *(*map(str, self._shared), "--", "su", "-", user, *what),
         ]
 
     def run(self, user: str, script: str) -> subprocess.CompletedProcess[str]:
@@ -122,3 +133,31 @@ def _write_lines(path: Path, values: dict[str, str]) -> None:
     path.write_text(
         "".join(f"{name}={value}\n" if value else f"{name}\n" for name, value in values.items())
     )
+
+
+class _Handler(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def served(place: Path) -> Iterator[str]:
+    """Serve a clone of this repository, made in an empty directory, and yield its address.
+
+    An address with a host, which one of a file lacks: old pipx refuses it.
+    """
+    repository = place / "gpulaunch.git"
+    for command in (
+        ["clone", "--quiet", "--bare", ROOT, "."],
+        ["tag", "-f", TAG],
+        ["update-server-info"],
+    ):
+        repository.mkdir(exist_ok=True)
+        subprocess.run(["git", *command], cwd=repository, check=True, stdout=subprocess.DEVNULL)
+    handler = partial(_Handler, directory=place)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        Thread(target=server.serve_forever).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/gpulaunch.git"
+        finally:
+            server.shutdown()

@@ -1,10 +1,16 @@
-"""gpulaunch is installed on a new Debian and a new Ubuntu, in every way that the documents name."""
+"""gpulaunch is installed on a new Debian and a new Ubuntu as docs/guides/install.md says."""
 
 import re
+from pathlib import Path
 
-from bare_machine import REPOSITORY, ROOT, BareMachine
+import pexpect
+import pytest
+from bare_machine import ROOT, TAG, BareMachine
 
-CLONE = f"git clone --quiet file://{REPOSITORY} && cd gpulaunch && "
+CLONE = "git clone --quiet ADDRESS && cd gpulaunch && "
+GUIDE = (ROOT / "docs/guides/install.md").read_text()
+JOB = "gpulaunch --topology dgx1-v100 -n 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'"
+VERSION = f"gpulaunch {TAG[1:]}\n"
 
 
 def readme_command(part: str) -> str:
@@ -13,12 +19,26 @@ def readme_command(part: str) -> str:
     return next(line for line in lines if line.startswith("python3 -m venv") and part in line)
 
 
+def guide(heading: str) -> list[str]:
+    """Return the blocks of commands below a heading of the guide."""
+    section = re.search(rf"^#+ {heading}$(.*?)(^#|\Z)", GUIDE, re.MULTILINE | re.DOTALL)[1]
+    return re.findall(r"^```sh\n(.*?)\n```$", section, re.MULTILINE | re.DOTALL)
+
+
+def check(machine: BareMachine, user: str) -> None:
+    """Check that a user who logs in finds gpulaunch, and that it runs jobs."""
+    assert machine.do(user, "gpulaunch --version") == VERSION
+    assert re.fullmatch(r"\d,\d\n", machine.do(user, JOB))
+
+
 def test_readme_runs_a_job(bare_machine: BareMachine) -> None:
     """The README's first command runs a job in a clone, and leaves the clone clean."""
     user = bare_machine.add_user()
     command = readme_command("examples/train.py")
     printed = bare_machine.do(user, f"{CLONE}{command} && git status --porcelain")
     assert re.fullmatch("training on GPUs 0,2,3 under lease [0-9a-f]{12}\n", printed)
+    if ".local/bin" in command:
+        check(bare_machine, user)
 
 
 def test_readme_passes_the_tests(bare_machine: BareMachine) -> None:
@@ -27,3 +47,89 @@ def test_readme_passes_the_tests(bare_machine: BareMachine) -> None:
     done = bare_machine.run(user, f"{CLONE}{readme_command('-m pytest')} -q -m unit")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1])
+    assert bare_machine.do(user, "gpulaunch/.venv/bin/gpulaunch --version") == VERSION
+
+
+def test_pip(bare_machine: BareMachine) -> None:
+    """A clone, Python's venv and a link are enough."""
+    user = bare_machine.add_user()
+    (commands,) = guide("With pip")
+    bare_machine.do(user, CLONE + commands)
+    check(bare_machine, user)
+
+
+@pytest.mark.parametrize("source", ["repository", "wheel"])
+@pytest.mark.parametrize("tool", ["pipx", "uv"])
+def test_tools(bare_machine: BareMachine, wheel: Path, tool: str, source: str) -> None:
+    """The tools install from the repository's address and from a wheel, and remove it again."""
+    user = bare_machine.add_user()
+    if tool == "uv":
+        bare_machine.do(user, "pipx install uv")
+    (command,) = guide(f"With {tool}")
+    if source == "wheel":
+        command = command.replace("git+ADDRESS", bare_machine.copy(wheel))
+    bare_machine.do(user, command)
+    check(bare_machine, user)
+    (completion,) = guide("Completion and manual pages")
+    bare_machine.do(user, completion)
+    tab_completes(bare_machine, user, "bash")
+    assert "GPULAUNCH(1)" in bare_machine.do(user, "man gpulaunch")
+    bare_machine.do(user, f"{tool.replace('uv', 'uv tool')} uninstall gpulaunch")
+    assert bare_machine.run(user, "gpulaunch --version").returncode == 127
+
+
+def test_without_a_network(bare_machine: BareMachine) -> None:
+    """The wheels that pip has collected are all that an installation needs."""
+    user = bare_machine.add_user()
+    collect, install = guide("Without a network")
+    bare_machine.do(user, f"python3 -m venv v && {collect.replace('python3', 'v/bin/python', 1)}")
+    bare_machine.do(user, install)
+    check(bare_machine, user)
+
+
+def test_for_all_users(bare_machine: BareMachine) -> None:
+    """What an administrator installs is there for all users, and an update ends no job."""
+    install, update, remove = _as_root("For all users of a machine")
+    users = (bare_machine.add_user(), bare_machine.add_user())
+    before = bare_machine.files("/etc", "/opt", "/run", "/usr/local")
+    bare_machine.do("root", install)
+    for user in users:
+        check(bare_machine, user)
+        tab_completes(bare_machine, user, "bash")
+        tab_completes(bare_machine, user, "zsh")
+        assert "GPULAUNCH(1)" in bare_machine.do(user, "man gpulaunch")
+        assert "/run/gpulaunch, of root" in bare_machine.run(user, "gpulaunch doctor --json").stdout
+    printed = bare_machine.do("root", f"cd /tmp\n{WHILE_A_JOB_RUNS % (users[0], update)}")
+    assert printed == "the job has ended\n"
+    check(bare_machine, users[1])
+    bare_machine.do("root", remove)
+    assert bare_machine.files("/etc", "/opt", "/run", "/usr/local") - before == set()
+
+
+WHILE_A_JOB_RUNS = """
+mkfifo -m 666 started go
+su - %s -c 'gpulaunch --topology dgx1-v100 -- \\
+    sh -c "> /tmp/started; read x < /tmp/go; echo the job has ended"' &
+cat started
+%s
+echo > go
+wait
+rm started go
+"""
+
+
+def _as_root(heading: str) -> list[str]:
+    return [block.replace("sudo ", "") for block in guide(heading)]
+
+
+def tab_completes(machine: BareMachine, user: str, shell: str) -> None:
+    """Check that Tab completes a word in a shell that a user starts after login."""
+    program, *arguments = machine.command(user)
+    terminal = pexpect.spawn(program, arguments, encoding="utf-8", timeout=60)
+    if shell == "zsh":
+        terminal.sendline("echo 'autoload -Uz compinit; compinit -u' > ~/.zshrc; exec zsh -i")
+    terminal.sendline('echo rea""dy')
+    terminal.expect_exact("ready")
+    terminal.send("gpulaunch hist\t--help\r")
+    terminal.expect_exact("usage: gpulaunch history")
+    terminal.close(force=True)
