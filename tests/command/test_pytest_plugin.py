@@ -85,7 +85,12 @@ def start(launcher: Launcher, directory: Path, *options: str, **more) -> subproc
 def run(launcher: Launcher, tests: str, *options: str, conftest: str = "") -> Outcome:
     """Run pytest on a file of tests."""
     directory = write(launcher, tests, conftest)
-    output, _ = start(launcher, directory, *options).communicate(timeout=300)
+    process = start(launcher, directory, *options, start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # else its workers wait for GPUs for ever
+        raise
     return Outcome(output, directory)
 
 
