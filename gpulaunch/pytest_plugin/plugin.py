@@ -57,8 +57,8 @@ def _option(config: pytest.Config, name: str) -> str | None:
 
 
 def _wants_gpus(item: pytest.Item) -> bool:
-    """Return whether a test has the mark, or asks for the fixture."""
-    return bool(item.get_closest_marker("gpus")) or "gpus" in getattr(item, "fixturenames", ())
+    """Return whether a test has the mark; an argument called gpus may be anybody's."""
+    return item.get_closest_marker("gpus") is not None
 
 
 def _from_mark(item: pytest.Item) -> "dict[str, object]":
@@ -142,9 +142,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> "Generator[None, object, objec
 
 @pytest.fixture
 def gpus(request: pytest.FixtureRequest) -> "HeldLease":
-    """Return the lease of this test's GPUs, a gpulaunch.HeldLease."""
+    """Return the lease of this marked test's GPUs, a gpulaunch.HeldLease."""
     if _LEASE not in request.node.stash:
-        pytest.fail("the fixture gpus was asked for at run time: mark the test", pytrace=False)
+        pytest.fail("the fixture gpus is for tests with @pytest.mark.gpus", pytrace=False)
     lease: HeldLease = request.node.stash[_LEASE]
     return lease
 
