@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "reference" / "licences.md"
 
 ALLOWED = {
     *("0BSD", "Apache-2.0", "BSD", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "CECILL-C", "ISC"),
-    *("MIT", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Zlib"),
+    *("MIT", "MIT-0", "MIT-CMU", "MPL-2.0", "PSF-2.0", "Zlib"),
 }
 """SPDX identifiers that a project under the MIT licence may depend on, and BSD for any of its
 forms: licences without terms for programs that merely use the package."""

@@ -19,8 +19,8 @@ from gpulaunch.sharing.share_group import ShareGroup
 _DONE = b"."
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _PROGRAM = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from gpulaunch.launch import group_companion; "
-    "group_companion.main(sys.argv[2])"
+    "import sys; sys.path[:] = [sys.argv[1], *filter(None, sys.path)]; "
+    "from gpulaunch.launch import group_companion; group_companion.main(sys.argv[2])"
 )
 
 

@@ -24,8 +24,9 @@ _LOOK_EVERY_S = 60.0
 _NO_REASON_TO_GO = (OSError, FailedError, MemoryError)  # no descriptors left, for one
 _ASK_S = 30.0
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# "" on the path is the current directory, where a json.py of the user may lie.
 _ASK = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
+    "import sys; sys.path[:] = [sys.argv[1], *filter(None, sys.path)]; "
     "from gpulaunch.machine.find import find_machine; "
     "used = {use.uuid for use in find_machine(None, lambda _: None).outside}; "
     "print(not used.isdisjoint(sys.argv[2:]))"
