@@ -48,16 +48,15 @@ terms only for changes to a package's own files.
 |---|---|---|
 """
 _ROW = re.compile(r"^\| (\S+) \| (.+?) \| .+ \|$", re.MULTILINE)
-_PINNED = re.compile(r"^([\w.-]+)==(\S+)(?: ; (.+))? \\\n((?:    .*\n)*)", re.MULTILINE)
+_PINNED = re.compile(r"^([\w.-]+)==(\S+)(?: ; .+)? \\\n((?:    .*\n)*)", re.MULTILINE)
 _PARENT = re.compile(r"#(?: via|  ) ([\w.-]+)")
 
 
 def locked(lock: str) -> dict[str, list[str]]:
-    """Return the versions that a lock file has of each package, ascending; none for Windows."""
+    """Return the versions that a lock file has of each package, ascending."""
     found: dict[str, list[str]] = {}
-    for name, version, marker, _ in _PINNED.findall(lock):
-        if "win32" not in marker:
-            found.setdefault(name, []).append(version)
+    for name, version, _ in _PINNED.findall(lock):
+        found.setdefault(name, []).append(version)
     return found
 
 
@@ -103,7 +102,7 @@ def _users(lock: str) -> dict[str, str]:
     """Return what needs each package: gpulaunch itself, else some of its extras, else its tests."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    parents = {name: _PARENT.findall(block) for name, _, _, block in _PINNED.findall(lock)}
+    parents = {name: _PARENT.findall(block) for name, _, block in _PINNED.findall(lock)}
     own = _needed(project["dependencies"], parents)
     found = {name: _needed(some, parents) for name, some in extras.items() if name != "test"}
     users = {}
