@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from equation_2 import Ring, coded_bandwidth, equation_2, links_of, rings, simulator
 
 QUIRKS = {
-    "order": "Eq. 2 in the order of the ring that gives most",
+    "order": "Eq. 2 of the ring order that gives most",
     "refusal": "no sensitive job starts on 12.34 GB/s or less",
     "ties": "insensitive ties go to more aggregate bandwidth",
-    "skipping": "whoever is behind a job that starts is skipped once",
+    "skipping": "the job behind one that starts is skipped once",
     "links": "links as coded",
 }
 """What the published code does and the paper does not say."""

@@ -44,10 +44,10 @@ def figure_11() -> Reproduction:
         (Comparison("over all 182 sets", "paper", rows),),
         (
             (
-                "The paper measured run times and all-reduce bandwidths and gives them as scatter "
-                "plots, without numbers in the text but one: a set with 170 GB/s of AggBW is much "
-                "slower than one with 150. Nothing was measured here: what stands beside AggBW is "
-                "Eq. 2 and the cut model, so (c), run time against bandwidth, is not reproduced."
+                "The paper shows measured run times and all-reduce bandwidths as scatter plots. "
+                "Its text gives one comparison: a set with 170 GB/s of AggBW is much slower than "
+                "one with 150. Nothing was measured here: AggBW is compared with Eq. 2 and the "
+                "cut. Part (c), run time against bandwidth, is not reproduced."
             ),
         ),
     )
@@ -111,9 +111,9 @@ def figure_12() -> Reproduction:
         ),
         (
             (
-                "The 31 measurements are not public, so Eq. 2's error cannot be computed. What is "
-                "shown is how far it is from the cut model, which has no fitted constant; "
-                "docs/explanation/bandwidth.md holds that one against published all-reduces."
+                "The 31 measurements are not public, so the error of Eq. 2 cannot be computed. The "
+                "first table shows its distance from the cut instead; "
+                "docs/explanation/bandwidth.md compares the cut with published all-reduces."
             ),
         ),
     )
@@ -138,11 +138,11 @@ def figure_16() -> Reproduction:
         (
             (
                 "Nothing is measured here: this is the simulator's time model (--time-model "
-                "bandwidth), whose one constant is taken from Figure 2b, 'up to 3x' for VGG-16, "
-                "over the links' nominal 50 and 12 GB/s. For the other sensitive networks it is an "
+                "bandwidth). Its one constant comes from 'up to 3x' for VGG-16 in Figure 2b and "
+                "the links' nominal 50 and 12 GB/s. For the other sensitive networks it is an "
                 "estimate, too large for most."
             ),
-            "Past 50 GB/s the model sees no gain, as the paper says of its Figure 16.",
+            "Beyond 50 GB/s the model sees no gain, as the paper says of its Figure 16.",
         ),
     )
 
@@ -183,15 +183,22 @@ def figure_19() -> Reproduction:
         for count in range(2, most + 1):
             job = {"gpus": count, "pattern": "ring", "bandwidth_sensitive": True}
             ours = _milliseconds(machine, job)
-            rows.append(Row(f"{machine}, {count} GPUs, ms", published.get((machine, count)), ours))
+            rows.append(Row(f"{machine}, {count} GPUs", published.get((machine, count)), ours))
     return Reproduction(
         "mapa-fig19",
         "mapa-sc21 Figure 19: time of one decision of preserve on an idle machine",
-        (Comparison("sensitive job, ring", "published code", tuple(rows)),),
+        (
+            Comparison(
+                "ms, by number of GPUs; sensitive job, ring",
+                "published code",
+                tuple(rows),
+                tuple(f"{count} GPUs" for count in range(2, 11)),
+            ),
+        ),
         (
             (
-                "Times are of this machine and of this run; the published code's were taken on "
-                "another. The paper says 'milliseconds', growing from 9 GPUs on 16."
+                "Our times are of one run, on the machine that wrote this; the published code's "
+                "are of another machine. The paper says 'milliseconds', growing from 9 GPUs on 16."
             ),
         ),
     )

@@ -32,15 +32,24 @@ FIGURES: dict[str, Callable[[], Reproduction]] = {
 INTRODUCTION = """\
 # The papers' figures, and ours
 
-gpulaunch's placement rests on two papers: MAPA (mapa-sc21: Ranganath et al., SC'21) and
-topology-aware scheduling (topo-aware-sc17: Amaral et al., SC'17). Below is every figure of theirs
-that can be repeated without their machines: what they got, what the simulator gets with the
-launcher's own decisions, and what differs. Each is a command. Nothing here was run on a GPU. Where
-a paper does not give an input, ours is estimated, and the notes say so. `-` is a number that nobody
-gives.
+Do the published results behind gpulaunch's placement come out again in its simulator? Those of the
+papers' own simulators mostly do, once their faults are copied or mended; those that the authors
+measured on hardware do roughly, because not all of their inputs are public.
 
-This page is written by `python examples/papers/reproduce.py --all`; a test compares it with what
-the commands print. The programs stand on gpulaunch's [Python API](../reference/python.md) alone.
+The papers are MAPA (mapa-sc21: Ranganath et al., SC'21) and topology-aware scheduling
+(topo-aware-sc17: Amaral et al., SC'17). Each section repeats a figure that needs none of their
+machines, by the command at its head, and ends with what differs. Nothing here was run on a GPU.
+An input that a paper does not give is estimated and marked so. An empty cell is a number that
+nobody gives; *ratio* is ours divided by theirs.
+
+[Policies and scores](../explanation/placement.md) have a page of their own. `preserve-paper` is
+MAPA's Algorithm 1 as printed, `preserve` is gpulaunch's version of it. *Eq. 2* is the formula that
+MAPA fitted for the effective bandwidth of a ring on a DGX-1 V100, the *cut* is gpulaunch's
+[bandwidth model](../explanation/bandwidth.md), *AggBW* is aggregate bandwidth. *Sensitive* jobs are
+those that faster links make faster.
+
+`python examples/papers/reproduce.py --all` writes this page, and a test compares it with what the
+commands print. The programs use gpulaunch's [Python API](../reference/python.md) alone.
 """
 
 

@@ -25,7 +25,14 @@ TICK_S = 1.1
 
 _MACHINE = "power8-minsky"
 _TIMES = ("bandwidth", "interference")
-_MENDED = "published code, its interference term mended"
+_MENDED = "published code, mended"
+_OF_JOBS = (
+    "all done, s",
+    "mean wait, s",
+    "mean slowdown, %",
+    "jobs under their least utility",
+    "2-GPU jobs split",
+)
 _NETWORK = {"a": "alexnet", "g": "googlenet"}
 _JOB = re.compile(
     r"(?P<arrival>[\d.]+):(?P<network>[ag])(?P<batch>\d+)x(?P<gpus>\d)@(?P<least>[\d.]+)"
@@ -159,22 +166,24 @@ def figure_8() -> Reproduction:
         (
             (
                 "The published job set has other networks than the paper's Table 1 (A,A,G,A,A,A "
-                "for A,G,A,A,A,C); with Table 1's and the published profiles no schedule gets "
-                "beyond 1.10x, so the set is used as published."
+                "for A,G,A,A,A,C). It is used as published: with Table 1's networks and the "
+                "published profiles no schedule gets beyond 1.10x."
             ),
             (
-                "A scheduler that looks every 1.1 s, as the published simulator does, and starts "
-                "nobody in the look that sees an end; without that tick all are done sooner (last "
-                "table)."
+                "The scheduler decides every 1.1 s, as the published simulator does, and starts no "
+                "job at a tick that sees a job end. Without that tick all jobs are done sooner "
+                "(last table)."
             ),
             (
-                "J1 arrives at 15.04 s, is due at the 14th tick, 15.4 s, and starts at the 15th: "
-                "the published clock adds 1.1 up in floating point, has come to 15.399999999999997 "
-                "then, and finds nobody due. Arrivals here follow that clock."
+                "J1 arrives at 15.04 s and is due at the 14th tick, 15.4 s, but starts at the "
+                "15th: the published clock adds 1.1 in floating point, has come to "
+                "15.399999999999997, and finds no job due. Arrivals here follow that clock."
             ),
             (
-                "Interference is collocated / solo - 1, and below 2 % noise; as printed and as "
-                "coded that term is upside down."
+                "Interference is the run time beside other jobs / the run time alone - 1, and "
+                "below 2 % it counts as noise. In the paper and in its code that fraction is "
+                "upside down; 'mended' is the code with it corrected. The _full profile is the "
+                "second of the code's two files of measurements."
             ),
         ),
     )
@@ -200,7 +209,7 @@ def _compare_timeline() -> Comparison:
             Row(f"J{number} starts", start, job.started_s, gpus),
             Row(f"J{number} ends", end, job.ended_s),
         ]
-    return Comparison("timeline of topo-aware-p, s", _MENDED, tuple(rows))
+    return Comparison("timeline of topo-aware-p, s", _MENDED, tuple(rows), ("starts", "ends"))
 
 
 def figure_10() -> Reproduction:
@@ -213,42 +222,48 @@ def figure_10() -> Reproduction:
     }
     jobs = job_set("100-jobs", ticks=True)
     parts, ends = [], {}
-    for queue, title in (("fifo", "first in, first out"), ("first_fit", "whoever fits starts")):
+    for queue, title in (
+        ("fifo", "first in, first out"),
+        ("first_fit", "every job that fits starts"),
+    ):
         rows = []
         for policy, theirs in known.items():
             replay = replayed(jobs, policy, machines=5, tick_s=TICK_S, queue=queue)
             ends[label(policy)] = _last_end(replay)
             note = "its queue" if (policy == "baseline") == (queue == "fifo") else ""
             rows += _compare_jobs(replay, policy, (*theirs, None), note)
-        parts.append(Comparison(f"100 jobs on 5 machines; {title}", "published code", tuple(rows)))
+        heading = f"100 jobs on 5 machines; {title}"
+        parts.append(Comparison(heading, "published code", tuple(rows), _OF_JOBS))
     mended = [Row(policy, 1335.4, ends[policy]) for policy in ("topo-aware", "topo-aware-p")]
-    parts.append(Comparison("all done, s; whoever fits starts", _MENDED, tuple(mended)))
+    parts.append(Comparison("all done, s; every job that fits starts", _MENDED, tuple(mended)))
     return Reproduction(
         "topo-fig10",
         "topo-aware-sc17 Figure 10: 100 jobs on 5 machines",
         tuple(parts),
         (
             (
-                "The paper has curves, and says of them that -P violates nobody's SLO and that "
-                "both topology-aware policies wait less than the greedy ones; the numbers beside "
-                "ours are of its published simulator with its gate on machine 0 mended."
+                "The paper shows curves. It says that topo-aware-p violates no job's SLO, and that "
+                "under both topology-aware policies jobs wait less than under the greedy ones. "
+                "The numbers beside ours are of its published simulator, with its gate on machine "
+                "0 mended."
             ),
             (
-                "There each round goes through the whole queue and starts whoever fits, with "
-                "nothing kept free for those before: rows with 'its queue' in the second table. "
-                "Only its fcfs, here baseline, stops at the first that does not fit: in the first "
-                "table. Under -P others pass whoever waits for utility in both, as in Algorithm 1."
+                "The published simulator goes through the whole queue at each tick, starts every "
+                "job that fits, and keeps nothing free for those ahead: compare the rows marked "
+                "'its queue' in the second table. Only its fcfs, here baseline, stops at the first "
+                "job that does not fit (first table). Under topo-aware-p other jobs pass one that "
+                "waits for utility in both tables, as in Algorithm 1."
             ),
             (
-                "The published policies take other GPUs: both topology-aware ones by an "
-                "interference term that is upside down (the last table has them with it mended, "
-                "and alike, as ours are), best-fit on any machine that fits (it compares a job's "
-                "utility with itself), where ours takes the fullest. The counts under the least "
-                "utility are there by the term that is upside down."
+                "The published policies take other GPUs. Both topology-aware ones have the "
+                "interference term upside down; in the last table it is mended, and they are "
+                "alike, as ours are. best-fit takes any machine that fits, because it compares a "
+                "job's utility with itself; ours takes the fullest machine. The published counts "
+                "under the least utility use the wrong term, too."
             ),
             (
-                "Times are of the last end since 0. A wait begins at the tick that sees the "
-                "arrival. The slowdown is against the job alone on one socket."
+                "'All done' is when the last job ends, counted from 0. A wait begins at the tick "
+                "that sees the arrival. The slowdown is against the job alone on one socket."
             ),
         ),
     )
@@ -261,14 +276,14 @@ def _compare_jobs(
     note: str = "",
 ) -> list[Row]:
     """Compare end, waits, slowdowns and violations of a replay."""
-    ours = {
-        "all done, s": _last_end(replay),
-        "mean wait, s": fmean(one.wait_s for one in replay.jobs),
-        "mean slowdown, %": 100 * (fmean(one.slowdown for one in replay.jobs) - 1),
-        "jobs under their least utility": float(replay.violations),
-        "2-GPU jobs split": float(split_pairs(replay)),
-    }
-    return compare(f"{label(policy)}: ", ours, theirs, ours.values(), note)
+    ours = (
+        _last_end(replay),
+        fmean(one.wait_s for one in replay.jobs),
+        100 * (fmean(one.slowdown for one in replay.jobs) - 1),
+        float(replay.violations),
+        float(split_pairs(replay)),
+    )
+    return compare(f"{label(policy)}: ", _OF_JOBS, theirs, ours, note)
 
 
 def split_pairs(replay: gpulaunch.Replay) -> int:
@@ -289,26 +304,31 @@ def figure_11() -> Reproduction:
         replay = replayed(jobs, policy, machines=1_000)
         seconds = process_time() - began
         time_rows += [
-            Row(f"{label(policy)}: s for each job", theirs, seconds / count),
-            Row(f"{label(policy)}: s for the whole run", None, seconds),
+            Row(f"{label(policy)}: for each job", theirs, seconds / count),
+            Row(f"{label(policy)}: for the whole run", None, seconds),
         ]
         other_rows += _compare_jobs(replay, policy)
     return Reproduction(
         "topo-fig11",
         "topo-aware-sc17 Figure 11 and 5.5.3: 10,000 jobs on 1,000 machines",
         (
-            Comparison("cost of deciding", "paper", tuple(time_rows)),
-            Comparison("jobs", "paper", tuple(other_rows)),
+            Comparison(
+                "cost of deciding, s",
+                "paper",
+                tuple(time_rows),
+                ("for each job", "for the whole run"),
+            ),
+            Comparison("jobs", "paper", tuple(other_rows), _OF_JOBS),
         ),
         (
             (
-                "Jobs are drawn anew from the published generator's distributions (seed 1). They "
-                "keep 1,000 machines 1 % busy, so nobody waits; the paper's curves, in which jobs "
-                "do, must come from another load, which it does not give."
+                "Jobs are drawn from the published generator's distributions (seed 1). They keep "
+                "1,000 machines 1 % busy, so no job waits. In the paper's curves jobs do wait, so "
+                "they must come from another load, which the paper does not give."
             ),
             (
-                "The paper times the evaluation of one placement; ours is the whole simulation "
-                "divided by its jobs, in CPU time of this machine and this run."
+                "The paper times the evaluation of one placement. Ours is the CPU time of the "
+                "whole simulation divided by its jobs, in one run on the machine that wrote this."
             ),
         ),
     )

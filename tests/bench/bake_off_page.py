@@ -3,6 +3,7 @@
 Whatever the page says about results is computed from them here.
 """
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +26,7 @@ from bake_off_compare import (
 from gpulaunch.simulate.generate import MIXES, Mix
 from gpulaunch.simulate.time_model import ENOUGH_GB_PER_S
 
-MOST_ROWS = 24
+MOST_ROWS = 12
 """Rows of the table of losing cells."""
 
 
@@ -41,7 +42,7 @@ def _page(results: Results, own: str, losses: list[Loss], policies: list[str]) -
     machines = list(dict.fromkeys(cell.machine for cell in results))
     return "\n".join(
         [
-            _introduction(results),
+            HEAD.format(own=_name(own)),
             _verdict(results, own, losses),
             "",
             f"![where {_name(own)} loses](bake-off.svg)",
@@ -50,8 +51,9 @@ def _page(results: Results, own: str, losses: list[Loss], policies: list[str]) -
             "## By policy",
             "",
             (
-                f"In how many cells {_name(own)} is clearly better or worse than another policy by a "
-                "figure; in how many cells each policy is not beaten by any other, and by how much it is beaten in slowdown at worst."
+                f"In how many cells {_name(own)} is clearly better or worse than another policy, by\n"
+                "figure; in how many cells no other policy beats a policy, and by how much one does\n"
+                "in slowdown at worst."
             ),
             "",
             *_table_of_policies(results, own, policies),
@@ -59,7 +61,10 @@ def _page(results: Results, own: str, losses: list[Loss], policies: list[str]) -
             "## By machine and by mix",
             "",
             (
-                f"{_name(own)}: by how much sensitive jobs are slower than on the machine's best GPUs, in percent, mean over the other conditions, judged by the cut model. Others: by how many percent more or less time sensitive jobs take to run, and all jobs to complete."
+                f"Column **{_name(own)}**: by how many percent sensitive jobs are slower than on the\n"
+                "machine's best GPUs. Other columns: by how many percent more (+) or less (-) time\n"
+                "sensitive jobs take to run, and all jobs to complete. Means over the other\n"
+                "conditions, judged by the cut model."
             ),
             "",
             *_table_of_means(results, own, policies, "machine", machines),
@@ -68,20 +73,23 @@ def _page(results: Results, own: str, losses: list[Loss], policies: list[str]) -
             "",
             "## Mixes",
             "",
+            "Sizes without a source are assumed, and so are run times without a median, which are\nexponential.",
+            "",
             *_table_of_mixes({cell.mix for cell in results}),
             "",
+            _method(results),
             OUTLOOK,
         ]
     )
 
 
-def _introduction(results: Results) -> str:
+def _method(results: Results) -> str:
     def values(name: str) -> str:
         return ", ".join(map(str, sorted({getattr(cell, name) for cell in results})))
 
-    return INTRODUCTION.format(
-        mixes=len({cell.mix for cell in results}),
-        machines=", ".join(dict.fromkeys(cell.machine for cell in results)),
+    machines = dict.fromkeys(cell.machine for cell in results)
+    return METHOD.format(
+        machines=_wrapped(f"- Machines: {', '.join(machines)}."),
         loads=values("load"),
         queues=values("queue"),
         judges=values("judge"),
@@ -92,6 +100,11 @@ def _introduction(results: Results) -> str:
     )
 
 
+def _wrapped(text: str) -> str:
+    """Return an item of a list in lines of the documents' length."""
+    return textwrap.fill(text, 120, subsequent_indent="  ", break_on_hyphens=False)
+
+
 def _verdict(results: Results, own: str, losses: list[Loss]) -> str:
     """Return what the results support, and no more."""
     losing = {loss.cell for loss in losses}
@@ -99,21 +112,22 @@ def _verdict(results: Results, own: str, losses: list[Loss]) -> str:
     comparisons = sum(len(gains(by, own)) for by in results.values())
     of_own = [len(by.get(own, ())) for by in results.values()]
     counts = (
-        f"{len(results):,} cells, {min(of_own)} to {max(of_own)} traces of the default in each, fewer than 24 in "
-        f"{sum(traces < 24 for traces in of_own):,}; "
-        f"{traces:,} replays, {comparisons:,} comparisons"
+        f"These are {traces:,} replays and {comparisons:,} comparisons. A cell has {min(of_own)} to "
+        f"{max(of_own)} traces of\nthe default, and {sum(one < 24 for one in of_own):,} of the cells "
+        "have fewer than 24."
     )
     if not losses:
         return (
-            f"**Result** ({counts}). No other policy is better than `{_name(own)}` in any cell "
-            "by any of the three figures."
+            f"No other policy is better than `{_name(own)}` in any of {len(results):,} cells by any\n"
+            f"figure. {counts}"
         )
     kept = len(results) - len(losing)
     sentences = [
         (
-            f"**Result** ({counts}). In {kept:,} of {len(results):,} cells no other policy is better "
-            f"than `{_name(own)}` by any of the three figures. In {len(losing):,} another one is:"
-        )
+            f"In {kept:,} of {len(results):,} cells no other policy is better than `{_name(own)}` by "
+            f"any figure. In {len(losing):,} another one is:"
+        ),
+        "",
     ]
     by_machine: dict[str, list[Loss]] = {}
     for loss in losses:
@@ -123,17 +137,18 @@ def _verdict(results: Results, own: str, losses: list[Loss]) -> str:
         total = sum(cell.machine == machine for cell in results)
         mixes = Counter(cell.mix for cell in cells)
         rivals = Counter(loss.policy for loss in of_machine)
-        sentences.append(
+        found = (
             f"- {machine}: {len(cells)} of {total} cells, by at most "
             f"{-of_machine[0].gain.percent:.1f} % ({FIGURES[of_machine[0].figure]}); mixes "
             + ", ".join(f"{mix} ({count})" for mix, count in mixes.most_common())
             + "; better is mostly "
             + _name(rivals.most_common(1)[0][0])
         )
+        sentences.append(_wrapped(found))
     clean = [name for name in dict.fromkeys(c.machine for c in results) if name not in by_machine]
     if clean:
         sentences.append(f"- nowhere on {', '.join(clean)}.")
-    sentences += ["", f"Of these {len(losing)}: {_counted(losing)}."]
+    sentences += ["", f"Of these {len(losing)}:\n{_counted(losing)}.", "", counts]
     return "\n".join(sentences)
 
 
@@ -157,8 +172,8 @@ def _losing_table(own: str, losses: list[Loss]) -> list[str]:
         f"## Where {_name(own)} loses",
         "",
         (
-            "The best other policy, and by how much it is better, in percent and standard errors of "
-            f"the paired difference.{more}"
+            "The best other policy, and by how much it is better: in percent, and in standard errors of"
+            f"\nthe paired difference.{more}"
         ),
         "",
         "| machine | mix | load | queue | judged by | figure | better is | % | errors | traces |",
@@ -175,8 +190,8 @@ def _losing_table(own: str, losses: list[Loss]) -> list[str]:
 def _table_of_policies(results: Results, own: str, policies: Iterable[str]) -> list[str]:
     heads = [f"{figure}: better / worse" for figure in FIGURES]
     lines = [
-        f"| policy | {' | '.join(heads)} | not beaten in | worst slowdown % | fewest traces |",
-        "|" + "---|" * 7,
+        f"| policy | {' | '.join(heads)} | not beaten in | worst slowdown % |",
+        "|" + "---|" * 6,
     ]
     for policy in policies:
         cells = {cell: by for cell, by in results.items() if policy in by}
@@ -189,10 +204,9 @@ def _table_of_policies(results: Results, own: str, policies: Iterable[str]) -> l
             better = sum(gain.counts and gain.percent > 0 for gain in found)
             worse = sum(gain.counts and gain.percent < 0 for gain in found)
             columns.append("" if policy == own else f"{better} / {worse}")
-        fewest = min((len(by[policy]) for by in cells.values()), default=0)
         lines.append(
             f"| {_shown(policy, own)} | {' | '.join(columns)} "
-            f"| {len(cells) - len(beaten)} of {len(cells)} | {worst:.1f} | {fewest} |"
+            f"| {len(cells) - len(beaten)} of {len(cells)} | {worst:.1f} |"
         )
     return lines
 
@@ -238,7 +252,7 @@ def _table_of_mixes(names: Iterable[str]) -> list[str]:
         if name in names:
             lines.append(
                 f"| {name} | {_sizes(mix)} | {mix.sensitive:.0%} | {mix.pattern} | {_run_time(mix)} "
-                f"| {mix.source or 'assumed'} |"
+                f"| {mix.source} |"
             )
     return lines
 
@@ -250,7 +264,7 @@ def _sizes(mix: Mix) -> str:
 
 def _run_time(mix: Mix) -> str:
     if mix.median_s is None:
-        return f"exponential, mean {mix.mean_s:.0f} s (assumed)"
+        return f"mean {mix.mean_s:.0f} s"
     return f"lognormal, mean {mix.mean_s:,.0f} s, median {mix.median_s:,.0f} s"
 
 
@@ -305,40 +319,66 @@ def _draw(results: Results, losses: list[Loss], own: str, path: Path) -> None:
     figure.savefig(path, metadata={"Date": None, "Creator": None})
 
 
-INTRODUCTION = """\
+HEAD = """\
 # The default policy, by a bake-off
 
-Every policy replays the same traces of {mixes} mixes of jobs on {machines}, at loads of {loads}, with the queues {queues}, run
-times that follow the bandwidth obtained (`--time-model bandwidth`), judged by the bandwidth models {judges}. Each combination is a
-cell. In backfill each job has a time limit of three times its run time (assumed), by which others may pass it. A cell has 24
-traces of 100 jobs, 80 where another policy seemed to be better than the default, fewer for a policy that is slow on a machine or where time ran out.
-Behind an NVSwitch all sets of GPUs are alike, and so are all policies. `topo-aware-p` differs from `topo-aware` only for jobs that ask
-for a least utility; none does here.
+Does another [policy](../explanation/placement.md#policies) serve jobs better than the default, `{own}`?
+Every policy replayed the same simulated jobs in many *cells*: combinations of machine, mix of jobs, load, queue and
+bandwidth model. They were compared by three *figures*: slowdown, completion and 25 % bandwidth
+([definitions](#how-it-was-measured)).
+"""
+
+METHOD = """\
+## How it was measured
 
     python tests/bench/bake_off.py --minutes 40 --jobs 2
 
-**Figures.** *Slowdown*: run time of sensitive jobs of several GPUs, as a multiple of that on the machine's best GPUs. *Completion*: from
-arrival to end, mean of all jobs. *25 % bandwidth*: 25th percentile of effective bandwidth of those sensitive jobs; what is above {enough:.0f}
-GB/s, for which the time model knows no use, counts as {enough:.0f}. Policies are compared by the ratio of a figure, trace by trace. A difference
-counts from {clear:.0f} standard errors, {least} % and {fewest} traces on; of two policies that are equal, one comparison in 300 would count by
-chance (24 traces).
+A cell has 24 traces of 100 jobs; 80 where another policy seemed to be better than the default, fewer where a policy is
+slow on the machine or time ran out. The conditions:
+
+{machines}
+  Machines with an NVSwitch are left out: all their sets of GPUs are alike, and so are all policies.
+- Mixes: those above.
+- Loads: {loads}. The load is the GPU time that the jobs of a trace ask for, divided by what the machine has
+  until the last one arrives. Where run times are lognormal, one long job may be most of it.
+- Queues: {queues}. In backfill each job has a time limit of three times its run time (assumed), by which
+  others may pass it.
+- Bandwidth models: {judges}. Run times follow the bandwidth by this model (`--time-model bandwidth`).
+
+The figures are
+
+- *slowdown*: the run time of sensitive jobs of several GPUs, as a multiple of that on the machine's best GPUs
+- *completion*: the time from arrival to end, mean of all jobs
+- *25 % bandwidth*: the 25th percentile of the effective bandwidth of those sensitive jobs; above {enough:.0f} GB/s, where the
+  time model sees no gain, it counts as {enough:.0f}.
+
+Policies are compared by the ratio of a figure, trace by trace. A difference counts if it is at least {clear:.0f} standard
+errors, {least} % and {fewest} traces. Of two equal policies, one comparison in 300 would count by chance (24 traces).
+
+`lookahead` expects the default [sizes of jobs](../decisions/lookahead.md) whatever the mix; `lookahead-told` knows
+those of the mix. Where a machine has more than 8 GPUs, `lookahead` is `preserve`. `topo-aware-p` is left out: without
+jobs that ask for a least utility, it is `topo-aware`.
 """
 
 OUTLOOK = """\
-## What it does not say
+## Limits
 
-These are simulations: bandwidths are a model's ([bandwidth](../explanation/bandwidth.md)), one constant says how much slower sensitive jobs get
-([simulation](../guides/simulate.md)), and jobs that share a link do not slow each other down. The load of a trace is the GPU time that its jobs ask for,
-divided by what the machine has until the last one arrives; where run times are lognormal, one long job may be most of it. Equation 2 of
-mapa-sc21, the model `mapa`, was fitted to rings of 2 to 5 GPUs on one machine; for 6 GPUs and more it falls below 0 GB/s in
-places. Traces with such a figure are left out; large losses by `mapa` on 16 GPUs and on the cluster are to be read with that in mind.
+- These are simulations: bandwidths are [a model's](../explanation/bandwidth.md), one constant says how much slower
+  sensitive jobs get ([simulation](../guides/simulate.md)), and jobs that share a link do not slow each other down.
+- The model `mapa`, Equation 2 of mapa-sc21, was fitted to rings of 2 to 5 GPUs on one machine. For 6 GPUs and more it
+  falls below 0 GB/s in places. Traces with such a figure are left out. Read large losses by `mapa` on 16 GPUs and on
+  the cluster with that in mind.
 
-## What preserve and lookahead do
+## How preserve differs from its paper
 
-`lookahead` is `preserve` with one score more ([why](../decisions/lookahead.md)); it expects the default sizes of jobs whatever the mix, and
-`lookahead-told` those of the mix. `preserve` is Preserve of mapa-sc21 (Algorithm 1), as `preserve-paper` has it, with three departures. What is left over counts twice: among the GPUs
-that are free now (Eq. 3), and among all GPUs of the machine but the chosen ones, as it will be once those that run have left (*lasting
-bandwidth*); with Eq. 3 alone an insensitive pair goes across two sockets if that leaves another pair whole right now, and both are broken up
-for as long as it runs. Ties are chosen: sensitive jobs by effective, lasting, then aggregate bandwidth, insensitive ones by lasting, then
-aggregate, then the socket that is fuller, then the lowest indices. Effective bandwidth goes by the cut model, not Eq. 2.
+`preserve` is Preserve of mapa-sc21 (Algorithm 1, here `preserve-paper`) with three departures; `lookahead` adds
+[one score](../decisions/lookahead.md).
+
+- It counts what is left over twice: among the GPUs that are free now (Eq. 3 of the paper), and among all GPUs of the
+  machine but the chosen ones (*lasting bandwidth*), as it will be once the running jobs have left. With Eq. 3 alone an
+  insensitive pair goes across two sockets if that leaves another pair whole now, and breaks up both for as long as it
+  runs.
+- It chooses between ties: sensitive jobs by effective, lasting, then aggregate bandwidth; insensitive ones by lasting,
+  then aggregate; both then by the fuller socket and the lowest indices.
+- Its effective bandwidth is the cut model's, not Eq. 2's.
 """
