@@ -5,6 +5,7 @@ directive: what it links to in a list, one page a line, is what the site has bel
 """
 
 import re
+import subprocess
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -14,9 +15,10 @@ PAGE = re.compile(r"^- \[(.+?)\]\((\S+)\.md\)", re.MULTILINE)
 OUTSIDE = re.compile(r"\[(?P<text>[^\]]+)\]\(\.\./\.\./(?P<path>[^)]+)\)")
 
 project = "gpulaunch"
-version = re.search(
-    r'__version__ = "(.+)"', (REPOSITORY / "gpulaunch" / "__init__.py").read_text()
-)[1]
+describe = ["git", "describe", "--tags", "--always"]
+version = subprocess.run(  # noqa: S603
+    describe, cwd=REPOSITORY, capture_output=True, text=True, check=False
+).stdout.strip()
 extensions = ["myst_parser"]
 exclude_patterns = ["requirements.txt"]
 nitpicky = True
@@ -26,7 +28,7 @@ myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]  # JSON that is shortened by "..."
 
 html_theme = "furo"
-html_title = f"gpulaunch {version}"
+html_title = f"gpulaunch {version}".strip()
 html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
