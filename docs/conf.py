@@ -15,7 +15,7 @@ PAGE = re.compile(r"^- \[(.+?)\]\((\S+)\.md\)", re.MULTILINE)
 OUTSIDE = re.compile(r"\[(?P<text>[^\]]+)\]\(\.\./\.\./(?P<path>[^)]+)\)")
 
 project = "gpulaunch"
-describe = ["git", "describe", "--tags", "--always"]
+describe = ["git", "describe", "--tags", "--abbrev=0"]  # nothing if there is no tag
 version = subprocess.run(  # noqa: S603
     describe, cwd=REPOSITORY, capture_output=True, text=True, check=False
 ).stdout.strip()
