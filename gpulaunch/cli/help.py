@@ -48,7 +48,7 @@ _USED_MOST = (
 )
 
 WORDS_WITHOUT_ROWS = {
-    "run": "what no word at all means, too: gpulaunch run -- COMMAND",
+    "run": "run a command; the word may be left out",
     "docker": "and podman: run, create, start and compose up get GPUs",
 }
 """Summaries of words that have no row in the table of commands."""
