@@ -197,7 +197,7 @@ def attempt_to_allocate(
     known = {"sensitive", *SETTINGS} - _NOT_OF_PROGRAMS
     for key in wanted:
         if key not in known:
-            raise TypeError(f"allocate() has no argument or setting {unknown(key, known)}")
+            raise TypeError(f"allocate(): {unknown(key, sorted(known))}")
     given = {
         "bandwidth_sensitive" if key == "sensitive" else key: Given(key, _to_text(value))
         for key, value in wanted.items()

@@ -6,11 +6,11 @@ _gpulaunch_value() {
   local names=$1 shell=$2 is_list=$3 line
   local -i failed=1
   shift 3
-  local -a found=(${@//:/\\:})
+  local -a found=(${${@//\\/\\\\}//:/\\:})
   [[ $is_list == - ]] || compset -P '*,'
   if [[ $names != - ]]; then
     for line in "${(@f)$(_call_program $names $program completion --names $names 2>/dev/null)}"; do
-      [[ -z $line ]] || found+=("${${line%%$'\t'*}//:/\\:}:${${(M)line%%$'\t'*}#?}")
+      [[ -z $line ]] || found+=("${${${line%%$'\t'*}//\\/\\\\}//:/\\:}:${${(M)line%%$'\t'*}#?}")
     done
   fi
   (( $#found )) && _describe -t values "${names#-}" found && failed=0

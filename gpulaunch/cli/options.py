@@ -197,7 +197,12 @@ ROWS: tuple["Row", ...] = (
         "with -d: give the job a terminal to attach to (needs dtach)",
     ),
     (("--no-terminal",), "terminal", None, "do not (default)", "false"),
-    (("--wait",), "wait", None, "queue for GPUs that are busy, in order, except for jobs that delay nobody"),
+    (
+        ("--wait",),
+        "wait",
+        None,
+        "queue for GPUs that are busy, in order, except for jobs that delay nobody",
+    ),
     (("--no-wait",), "wait", None, "do not (default): exit with 75", "false"),
     (
         ("--wait-timeout",),

@@ -11,6 +11,7 @@ from gpulaunch.cli.output import warn
 from gpulaunch.cli.status import interval, user
 from gpulaunch.cli.status_reading import StatusReader
 from gpulaunch.cli.watch import wait_for_change
+from gpulaunch.launch.children import own_command
 from gpulaunch.leases.changes import Changes
 from gpulaunch.process.system import user_name
 from gpulaunch.records import replace
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from gpulaunch.show.terminal import LiveScreen
     from gpulaunch.show.top_screen import TopView
 
-# Nothing is imported from the current directory: what -P does in Python 3.11.
-_PROGRAM = (
-    "import sys; sys.path[:] = filter(None, sys.path); from gpulaunch.__main__ import main; main()"
-)
 _STEPS = {"j": 1, "down": 1, "k": -1, "up": -1}
 _PAGES = {"page down": 10, " ": 10, "page up": -10}
 
@@ -184,7 +181,7 @@ class _Top:
             return
         self._say(f"ending {self._view.selected} ...")
         self._ending = subprocess.Popen(  # noqa: S603
-            _gpulaunch("free", self._view.selected),
+            [*own_command(), "free", self._view.selected],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -205,14 +202,9 @@ class _Top:
         if record is None:
             return
         with self._keyboard.away():
-            subprocess.run(_gpulaunch("logs", record["id"]), check=False)  # noqa: S603
+            subprocess.run([*own_command(), "logs", record["id"]], check=False)  # noqa: S603
             print("-- enter goes back --", end="", flush=True)
             sys.stdin.readline()
 
     def _say(self, text: str) -> None:
         self._view = replace(self._view, message=text)
-
-
-def _gpulaunch(*words: str) -> list[str]:
-    """Return the command line of another gpulaunch like this one."""
-    return [sys.executable, "-c", _PROGRAM, *words]

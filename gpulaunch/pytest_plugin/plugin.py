@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gpulaunch.api.held_lease import HeldLease
 
-_MARK = "gpus(count=1, **settings): GPUs for this test alone, as gpulaunch.allocate gives them"
+_MARK = "gpus(gpus=1, **settings): GPUs for this test alone, as gpulaunch.allocate gives them"
 _OPTIONS = {
     "gpus_topology": ("NAME|FILE", "described machine to use in place of this one"),
     "gpus_missing": ("skip|fail", "what to do with a test that cannot have its GPUs (skip)"),
@@ -66,7 +66,7 @@ def _from_mark(item: pytest.Item) -> "dict[str, object]":
     mark = item.get_closest_marker("gpus")
     if mark is None:
         return {}
-    if len(mark.args) > 1:
+    if len(mark.args) > 1 or (mark.args and "gpus" in mark.kwargs):
         raise TypeError("it takes one number of GPUs, and the rest by name")
     return {**({"gpus": mark.args[0]} if mark.args else {}), **mark.kwargs}
 
@@ -121,23 +121,22 @@ def _end_without_gpus(config: pytest.Config, problem: Exception) -> None:
         errors.WouldWaitError,
     )
     if isinstance(problem, missing) and _option(config, "gpus_missing") != "fail":
-        pytest.skip(problem.message)
+        # Reports name the line of the test, not this one.
+        raise pytest.skip.Exception(problem.message, _use_item_location=True)
     hint = getattr(problem, "hint", None)
     text = f"@pytest.mark.gpus: {problem}" + (f" ({hint})" if hint else "")
     pytest.fail(text, pytrace=False)
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> "Generator[None, object, object]":
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)  # pluggy 1.0, of pytest 7, has no other kind
+def pytest_runtest_teardown(item: pytest.Item) -> "Generator[None, object, None]":
     """Give the GPUs back after all fixtures of the test are torn down."""
-    try:
-        return (yield)
-    finally:
-        if _LEASE in item.stash:
-            from gpulaunch.pytest_plugin.leases import give_back
+    yield
+    if _LEASE in item.stash:
+        from gpulaunch.pytest_plugin.leases import give_back
 
-            give_back(item.stash[_LEASE], item.stash[_ASKED])
-            del item.stash[_LEASE]
+        give_back(item.stash[_LEASE], item.stash[_ASKED])
+        del item.stash[_LEASE]
 
 
 @pytest.fixture
@@ -163,7 +162,7 @@ class _Summary:
             self._gpus.update(str(known[_GPUS]).split(","))
             self._waited_s.append(float(str(known[_WAITED])))
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
         """Say which GPUs the tests had, and how long they waited for them."""
         if not self._waited_s:
             return

@@ -68,6 +68,7 @@ TAB_ADDS = {
     "gpulaunch logs vllm@t": "p=4",
     "gpulaunch logs vllm@tp=": "4",
     "gpulaunch logs a:": "b",
+    "gpulaunch logs back": r"\\slash",
     "gpulaunch -n 2 -- chgr": "p",
     "gpulaunch -n 2 -- cat jo": "bs.toml",
     f"gpulaunch docker {OF_DOCKER[:-2]}": OF_DOCKER[-2:],
@@ -80,7 +81,7 @@ TAB_ADDS = {
 def launched(launcher: Launcher, tmp_path: Path) -> Launcher:
     """Return a launcher with a history of jobs, a profile, a machine, and a docker on its PATH."""
     launcher.environment["XDG_STATE_HOME"] = str(tmp_path / "state_home")
-    for name in ("exp7", "my job", "it's", 'say "x"', "vllm@tp=4", "a:b"):
+    for name in ("exp7", "my job", "it's", 'say "x"', "vllm@tp=4", "a:b", "back\\slash"):
         assert launcher.run(*DGX, "--name", name, "--", "true").returncode == 0
     (tmp_path / "jobs.toml").touch()
     (tmp_path / "out").mkdir()
