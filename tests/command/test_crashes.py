@@ -311,7 +311,7 @@ def launch_with_a_straggler(launcher: Launcher, victim: Sequence[str]) -> int:
 def test_killed_at_every_step_of_a_release_with_a_straggler(tmp_path: Path, every: int) -> None:
     """A straggler keeps the GPUs until it ends, wherever the launcher that ends it is killed."""
     certain = ["process.ending._send:os.kill#1", "leases.table.LockedTable.remove:os.remove#1"]
-    steps = traced(tmp_path, launch_with_a_straggler, certain, since="process.ending.")
+    steps = traced(tmp_path, launch_with_a_straggler, certain, since="process.ending.descendants")
     sweep(tmp_path, launch_with_a_straggler, some_of(steps, every, certain))
 
 

@@ -47,10 +47,10 @@ MISTAKES = [  # line, what version 0.1.0 of November 2026 said, message, hint
         "see 'gpulaunch --help'",
     ),
     (
-        "gpulaunch completion",
+        "gpulaunch exporter",
         "as above",
-        "unknown command 'completion'",
-        DASHES + "gpulaunch -- completion",
+        "unknown command 'exporter'",
+        DASHES + "gpulaunch -- exporter",
     ),
     (
         "gpulaunch train.py --epochs 3",
