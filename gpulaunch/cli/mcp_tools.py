@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
 
 import gpulaunch
@@ -41,6 +42,7 @@ from gpulaunch.cli.mcp_types import (
     TopologyDocument,
     Wait,
     WaitTimeout,
+    wrong_arguments,
 )
 from gpulaunch.cli.output import warn
 from gpulaunch.errors import USAGE, WOULD_WAIT, GpulaunchError, printable, quoted
@@ -174,26 +176,48 @@ def free(job: Job) -> str:
     return _text("free", found.pop()).removesuffix("\n")
 
 
-_READING: tuple[Callable[..., Any], ...] = (
-    status, history, topo, profiles, profile, explain, when, doctor, wait, logs,
-)  # fmt: skip
+_READING = ToolAnnotations(read_only_hint=True)
+_TOOLS: dict[Callable[..., Any], ToolAnnotations] = {
+    **dict.fromkeys(
+        (status, history, topo, profiles, profile, explain, when, doctor, wait, logs), _READING
+    ),
+    launch: ToolAnnotations(read_only_hint=False, destructive_hint=False),
+    free: ToolAnnotations(read_only_hint=False, destructive_hint=True),
+}
+
+
+class _Server(MCPServer):
+    """A server that says in one line which arguments are wrong."""
+
+    async def call_tool(self, name: str, *arguments: Any) -> Any:  # noqa: ANN401  as it is there
+        try:
+            return await super().call_tool(name, *arguments)
+        except ToolError as problem:
+            said = wrong_arguments(problem.__cause__)
+            if said and type(problem) is ToolError:  # not of a subclass, for a fault of the tool
+                raise _error(said, USAGE) from None
+            raise
 
 
 def make_server() -> MCPServer:
     """Return the server with all its tools."""
-    server = MCPServer(
+    return _Server(
         "gpulaunch",
         instructions=_INSTRUCTIONS,
         version=gpulaunch.__version__,
+        tools=[_tool(function, annotations) for function, annotations in _TOOLS.items()],
         log_level="ERROR",
     )
-    for tool in _READING:
-        server.add_tool(tool, annotations=ToolAnnotations(read_only_hint=True))
-    server.add_tool(
-        launch, annotations=ToolAnnotations(read_only_hint=False, destructive_hint=False)
-    )
-    server.add_tool(free, annotations=ToolAnnotations(read_only_hint=False, destructive_hint=True))
-    return server
+
+
+def _tool(function: Callable[..., Any], annotations: ToolAnnotations) -> Tool:
+    """Return a tool that refuses arguments that it does not know."""
+    tool = Tool.from_function(function, annotations=annotations)
+    model = tool.fn_metadata.arg_model
+    model.model_config["extra"] = "forbid"
+    model.model_rebuild(force=True)
+    tool.parameters = model.model_json_schema(by_alias=True)
+    return tool
 
 
 def _options(**values: object) -> list[str]:

@@ -34,6 +34,8 @@ ERRORS = [  # tool, arguments, what it says
     ("launch", {"name": "other"}, "a launch of yours that has not ended is called 'other'"),
     ("launch", {"command": "ls"}, "should be a valid list"),
     ("launch", {"command": []}, "at least 1 item"),
+    ("launch", {"time_limt": "1h"}, "time_limt: extra inputs are not permitted (exit status 2)"),
+    ("status", {"user": "me"}, "user: extra inputs are not permitted (exit status 2)"),
     ("explain", {"command": ["true"], "profile": "nope"}, "unknown profile 'nope'"),
     ("when", {"gpus": 9}, "9 GPUs requested: dgx1-v100 has 8 (exit status 2)"),
     ("profile", {"name": "/etc/passwd"}, "'/etc/passwd' is a file"),
@@ -73,6 +75,7 @@ def test_tools_say_what_they_do(site: Launcher) -> None:
         tools = (await agent.client.list_tools()).tools
         assert [tool.name for tool in tools] == [*READING, "wait", "logs", "launch", "free"]
         assert all(tool.output_schema["properties"] and tool.description for tool in tools)
+        assert [tool.input_schema["additionalProperties"] for tool in tools] == [False] * 12
         assert [tool.name for tool in tools if not tool.annotations.read_only_hint] == [
             "launch",
             "free",
