@@ -291,11 +291,13 @@ def test_jobs_go_on_when_their_server_is_killed(site: Launcher, tmp_path: Path) 
 
 
 def test_a_killed_launcher_leaves_a_job_that_wait_waits_for(site: Launcher, tmp_path: Path) -> None:
-    """Where a launcher was killed wait lasts until its job has ended, and says killed then."""
-    os.mkfifo(tmp_path / "go")
+    """Where a launcher was killed wait lasts until all of its job has ended, and says killed."""
+    for name in ("go", "late"):
+        os.mkfifo(tmp_path / name)
 
     async def speak(agent: Agent) -> None:
-        await agent.call("launch", command=["sh", "-c", "echo begun; read l <go"], name="agent")
+        script = "echo begun; read l <go; { echo left; read l <late; } &"
+        await agent.call("launch", command=["sh", "-c", script], name="agent")
         until(lambda: site.run("logs", "agent").stdout == "begun\n")
         launcher_pid = printed(site, "status", "--json")["leases"][0]["pid"]
         os.kill(launcher_pid, signal.SIGKILL)
@@ -303,9 +305,11 @@ def test_a_killed_launcher_leaves_a_job_that_wait_waits_for(site: Launcher, tmp_
         running = await agent.call("wait", job="agent", timeout_s=0)
         assert (running["state"], running["exit_status"]) == ("running", None)
         (tmp_path / "go").write_text("word\n")
-        ended = await agent.call("wait", job="agent")
-        while ended["state"] == "running":  # its companion still holds the lease
-            ended = await agent.call("wait", job="agent")
+        until(lambda: site.run("logs", "agent").stdout == "begun\nleft\n")
+        waiting = asyncio.create_task(agent.call("wait", job="agent"))
+        await agent.call("status")  # so that the server has begun to wait
+        (tmp_path / "late").write_text("word\n")
+        ended = await waiting
         assert (ended["state"], ended["exit_status"]) == ("killed", None)
 
     talk(site, speak)
