@@ -119,14 +119,15 @@ class OutputText(BaseModel):
 
 def wrong_arguments(problem: BaseException | None) -> str:
     """Return what is wrong with the arguments of a tool, in one line; empty for other problems."""
-    if not isinstance(problem, ValidationError):
-        return ""
-    found = []
-    for one in problem.errors():
-        path = ".".join(map(str, one["loc"]))
-        message = one["msg"].removeprefix("Value error, ")
-        found.append(printable(f"{path}: {message[:1].lower()}{message[1:]}"))
-    return "; ".join(found)
+    errors = problem.errors() if isinstance(problem, ValidationError) else []
+    found = [(".".join(map(str, one["loc"])), one["msg"]) for one in errors]
+    return printable("; ".join(f"{path}: {_plain(message)}" for path, message in found))
+
+
+def _plain(message: str) -> str:
+    """Return a message of pydantic as one of gpulaunch's."""
+    message = message.removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
 
 
 def _check_profile(name: str) -> str:

@@ -29,6 +29,7 @@ ERRORS = [  # tool, arguments, what it says
     ),
     ("launch", {"command": ["no-such"]}, "no-such: no such file or directory (exit status 127)"),
     ("launch", {"command": ["a\0b"]}, "embedded null byte (exit status 2)"),
+    ("launch", {"command": ["a" * 200_000]}, "argument list too long (exit status 2)"),
     ("launch", {"directory": "work"}, "'work' is no absolute path of a directory (exit status 2)"),
     ("launch", {"gpus": "8", "wait": False}, "8 GPUs requested: 7 of 8 are free, 1 is leased"),
     ("launch", {"name": "other"}, "a launch of yours that has not ended is called 'other'"),
@@ -152,6 +153,14 @@ def test_long_output_is_cut(site: Launcher) -> None:
         output = await agent.call("logs", job="long")
         assert (len(output["text"]), output["cut"]) == (65536, True)
         assert output["text"].endswith("xend\n")
+        command = ["sh", "-c", "head -c 1000000 /dev/zero; echo; echo end"]
+        await agent.call("launch", command=command, name="zeros")
+        await agent.call("wait", job="zeros")
+        output = await agent.call("logs", job="zeros")
+        assert (len(output["text"]), output["cut"]) == (65536, True)
+        assert output["text"].endswith("\\x00\nend\n")
+        output = await agent.call("logs", job="zeros", lines=1)
+        assert output == {"text": "end\n", "cut": False}
 
     talk(site, speak)
 
