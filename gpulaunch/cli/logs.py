@@ -18,12 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     options = make_parser().parse_args(arguments)
     launch = find_past(options.name, read_history(), is_running)
     name = printable(options.name)
-    if launch.log is None:
-        raise UsageError(f"{name} is not detached: its output went where it was started")
-    try:
-        fd = os.open(launch.log, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as problem:
-        raise call_failed(launch.log, problem) from None
+    fd = open_log(launch, name)
     at = 0 if options.lines is None else begin_of_last(fd, options.lines)
     if not options.follow:
         _print_from(fd, at)
@@ -51,6 +46,25 @@ def make_parser() -> Parser:
         "-n", "--lines", metavar="N", type=_count, help="only the last N lines (default: all)"
     )
     return parser
+
+
+def open_log(launch: PastLaunch, name: str) -> int:
+    """Return a descriptor of the output of a detached launch.
+
+    Args:
+        launch: the launch.
+        name: what the user calls it.
+
+    Raises:
+        UsageError: the launch was not detached.
+        FailedError: the file cannot be opened.
+    """
+    if launch.log is None:
+        raise UsageError(f"{name} is not detached: its output went where it was started")
+    try:
+        return os.open(launch.log, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as problem:
+        raise call_failed(launch.log, problem) from None
 
 
 def _count(text: str) -> int:

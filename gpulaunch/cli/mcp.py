@@ -30,5 +30,5 @@ def make_parser() -> Parser:
     return Parser(
         "gpulaunch mcp",
         "Serve the Model Context Protocol on stdin and stdout, for a client that starts this: "
-        "tools that read, and that launch detached jobs of its user.",
+        "tools that read, launch detached jobs, and end jobs and leases of its user.",
     )

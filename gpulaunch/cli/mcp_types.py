@@ -6,9 +6,9 @@ Their descriptions are what a client's model reads.
 # pydantic evaluates annotations at run time, for which gpulaunch.typing is no good.
 from typing import Annotated, Any  # noqa: TID251
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from gpulaunch.errors import quoted
+from gpulaunch.errors import printable, quoted
 from gpulaunch.files.data_files import is_path
 from gpulaunch.profiles.document.inherit import read_reference
 
@@ -115,6 +115,19 @@ class OutputText(BaseModel):
 
     text: str
     cut: Annotated[bool, Field(description="whether earlier output is left out of its first line")]
+
+
+def wrong_arguments(problem: BaseException | None) -> str:
+    """Return what is wrong with the arguments of a tool, in one line; empty for other problems."""
+    errors = problem.errors() if isinstance(problem, ValidationError) else []
+    found = [(".".join(map(str, one["loc"])), one["msg"]) for one in errors]
+    return printable("; ".join(f"{path}: {_plain(message)}" for path, message in found))
+
+
+def _plain(message: str) -> str:
+    """Return a message of pydantic as one of gpulaunch's."""
+    message = message.removeprefix("Value error, ")
+    return message[:1].lower() + message[1:]
 
 
 def _check_profile(name: str) -> str:

@@ -27,11 +27,14 @@ ERRORS = [  # tool, arguments, what it says
     ),
     ("launch", {"command": ["no-such"]}, "no-such: no such file or directory (exit status 127)"),
     ("launch", {"command": ["a\0b"]}, "embedded null byte (exit status 2)"),
+    ("launch", {"command": ["a" * 200_000]}, "argument list too long (exit status 2)"),
     ("launch", {"directory": "work"}, "'work' is no absolute path of a directory (exit status 2)"),
     ("launch", {"gpus": "8", "wait": False}, "8 GPUs requested: 7 of 8 are free, 1 is leased"),
     ("launch", {"name": "other"}, "a launch of yours that has not ended is called 'other'"),
     ("launch", {"command": "ls"}, "should be a valid list"),
     ("launch", {"command": []}, "at least 1 item"),
+    ("launch", {"time_limt": "1h"}, "time_limt: extra inputs are not permitted (exit status 2)"),
+    ("status", {"user": "me"}, "user: extra inputs are not permitted (exit status 2)"),
     ("explain", {"command": ["true"], "profile": "nope"}, "unknown profile 'nope'"),
     ("when", {"gpus": 9}, "9 GPUs requested: dgx1-v100 has 8 (exit status 2)"),
     ("profile", {"name": "/etc/passwd"}, "'/etc/passwd' is a file"),
@@ -71,6 +74,7 @@ def test_tools_say_what_they_do(site: Launcher) -> None:
         tools = (await agent.client.list_tools()).tools
         assert [tool.name for tool in tools] == [*READING, "wait", "logs", "launch", "free"]
         assert all(tool.output_schema["properties"] and tool.description for tool in tools)
+        assert [tool.input_schema["additionalProperties"] for tool in tools] == [False] * 12
         assert [tool.name for tool in tools if not tool.annotations.read_only_hint] == [
             "launch",
             "free",
@@ -147,6 +151,14 @@ def test_long_output_is_cut(site: Launcher) -> None:
         output = await agent.call("logs", job="long")
         assert (len(output["text"]), output["cut"]) == (65536, True)
         assert output["text"].endswith("xend\n")
+        command = ["sh", "-c", "head -c 1000000 /dev/zero; echo; echo end"]
+        await agent.call("launch", command=command, name="zeros")
+        await agent.call("wait", job="zeros")
+        output = await agent.call("logs", job="zeros")
+        assert (len(output["text"]), output["cut"]) == (65536, True)
+        assert output["text"].endswith("\\x00\nend\n")
+        output = await agent.call("logs", job="zeros", lines=1)
+        assert output == {"text": "end\n", "cut": False}
 
     talk(site, speak)
 
@@ -286,11 +298,13 @@ def test_jobs_go_on_when_their_server_is_killed(site: Launcher, tmp_path: Path) 
 
 
 def test_a_killed_launcher_leaves_a_job_that_wait_waits_for(site: Launcher, tmp_path: Path) -> None:
-    """Where a launcher was killed wait lasts until its job has ended, and says killed then."""
-    os.mkfifo(tmp_path / "go")
+    """Where a launcher was killed wait lasts until all of its job has ended, and says killed."""
+    for name in ("go", "late"):
+        os.mkfifo(tmp_path / name)
 
     async def speak(agent: Agent) -> None:
-        await agent.call("launch", command=["sh", "-c", "echo begun; read l <go"], name="agent")
+        script = "echo begun; read l <go; { echo left; read l <late; } &"
+        await agent.call("launch", command=["sh", "-c", script], name="agent")
         until(lambda: site.run("logs", "agent").stdout == "begun\n")
         launcher_pid = printed(site, "status", "--json")["leases"][0]["pid"]
         os.kill(launcher_pid, signal.SIGKILL)
@@ -298,9 +312,11 @@ def test_a_killed_launcher_leaves_a_job_that_wait_waits_for(site: Launcher, tmp_
         running = await agent.call("wait", job="agent", timeout_s=0)
         assert (running["state"], running["exit_status"]) == ("running", None)
         (tmp_path / "go").write_text("word\n")
-        ended = await agent.call("wait", job="agent")
-        while ended["state"] == "running":  # its companion still holds the lease
-            ended = await agent.call("wait", job="agent")
+        until(lambda: site.run("logs", "agent").stdout == "begun\nleft\n")
+        waiting = asyncio.create_task(agent.call("wait", job="agent"))
+        await agent.call("status")  # so that the server has begun to wait
+        (tmp_path / "late").write_text("word\n")
+        ended = await waiting
         assert (ended["state"], ended["exit_status"]) == ("killed", None)
 
     talk(site, speak)
