@@ -102,9 +102,9 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--bind-cpu",
         action=BooleanOptionalAction,
-        default=True,
         help="a core for each rank; without, GPUs alone say how many ranks a node takes",
     )
+    parser.set_defaults(bind_cpu=True)  # later, since Python 3.10 writes a default into the help
     parser.add_argument(
         "--dry-run", action="store_true", help="write the map, and print what would be run"
     )

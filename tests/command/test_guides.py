@@ -25,9 +25,10 @@ from textwrap import dedent
 from typing import NamedTuple
 
 import pytest
-import tomllib
 import yaml
 from conftest import SCRIPT, wait_for_end
+
+from gpulaunch.files.toml_parser import tomllib
 
 ROOT = Path(__file__).parents[2]
 FIRST = [ROOT / "docs" / name for name in ("get-started.md", "first-questions.md")]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -77,7 +77,7 @@ class Screen:
         size = ("-x", str(columns), "-y", str(LINES[columns]))
         self._run("new-session", "-d", *size, f"{command}; echo; echo ended; sleep 60")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Screen":  # noqa: PYI034  typing.Self came in 3.11
         """Return itself."""
         return self
 

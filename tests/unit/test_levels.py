@@ -1,6 +1,7 @@
 """The machine as a tree of levels, distances in it, and machines as networkx graphs."""
 
 import io
+import sys
 from itertools import combinations, pairwise
 from typing import NamedTuple
 
@@ -361,6 +362,8 @@ def test_attribute_nobody_knows():
 )
 def test_wrong_graph(graph, want):
     """A graph that can be no machine is refused, and it is said why."""
+    if ("digits" in want or "type int" in want) and not hasattr(sys, "get_int_max_str_digits"):
+        pytest.skip("Python before 3.10.7 writes numbers of any length")
     assert refusal(graph) == want
 
 

@@ -1,6 +1,7 @@
 """Communication patterns: built-in shapes against second constructions; graphs from outside."""
 
 import random
+import sys
 from fractions import Fraction
 from itertools import combinations, product
 from math import inf, nan, prod
@@ -334,6 +335,8 @@ WRONG_GRAPHS = [
 @pytest.mark.parametrize(("graph", "want"), WRONG_GRAPHS, ids=[row[1][:40] for row in WRONG_GRAPHS])
 def test_wrong_graphs(graph: nx.Graph, want: str) -> None:
     """What is no pattern is refused in one line that begins with its name."""
+    if "digits" in want and not hasattr(sys, "get_int_max_str_digits"):
+        pytest.skip("Python before 3.10.7 writes numbers of any length")
     with pytest.raises(UsageError) as caught:
         graph_pattern(graph, "mine")
     assert caught.value.message == f"pattern mine: {want}"
