@@ -5,15 +5,13 @@ add a function for it to GENERATED; tests/unit/test_generated_docs.py then holds
 """
 
 import argparse
-import importlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from gpulaunch.cli import cluster
 from gpulaunch.cli import help as cli_help
-from gpulaunch.cli.commands import COMMANDS
+from gpulaunch.cli.grammar import all_parsers
 from gpulaunch.cli.options import launch_options
 from gpulaunch.launch.settings import SETTINGS
 from gpulaunch.profiles.catalog import load_profile
@@ -58,20 +56,10 @@ commands that print data take `--json` ([keys](json.md)). Options of a launch st
 
 def _commands(_: str) -> str:
     """Return the page of all commands, from their parsers."""
-    launch = cli_help.make_launch_parser()
+    launch, *others = all_parsers().values()
     known = {_option_row(action) for action in launch._actions}  # noqa: SLF001
-    parts = [_COMMANDS_HEAD, _command(launch, set())]
-    for word, command in COMMANDS.items():
-        parts.append(_command(_parser(command.module or f"gpulaunch.cli.{word}"), known))
-        if word == "cluster":
-            modules = [f"gpulaunch.cli.cluster_{name}" for name in cluster.WORDS]
-            parts += [_command(_parser(module), known) for module in modules]
+    parts = [_COMMANDS_HEAD, _command(launch, set()), *(_command(one, known) for one in others)]
     return "\n".join(parts)
-
-
-def _parser(module: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = importlib.import_module(module).make_parser()
-    return parser
 
 
 def _command(parser: argparse.ArgumentParser, known: set[str]) -> str:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from gpulaunch.errors import (
         FailedError,
         GpulaunchError,
+        NoDriverError,
+        RefusedError,
         TimedOutError,
         UsageError,
         WouldWaitError,
@@ -29,7 +31,9 @@ __all__ = [
     "FailedError",
     "GpulaunchError",
     "HeldLease",
+    "NoDriverError",
     "Placement",
+    "RefusedError",
     "Replay",
     "ReplayedJob",
     "Scores",
