@@ -104,10 +104,15 @@ class Reader:
         }
 
     def run(self, script: str) -> tuple[int, str]:
-        """Run a script; return its exit status and what it printed, on stdout or stderr."""
+        """Run a script; return its exit status and what it printed, on stdout or stderr.
+
+        Its shell leads a session, as that of a terminal does, and stays to the end: without `exit`
+        bash replaces itself by the last command.
+        """
         with self._output.open("w") as file:  # a pipe would be held open by what goes on
             done = subprocess.run(
-                ["bash", "-e", "-c", STAND_IN + script],
+                ["bash", "-e", "-c", f"{STAND_IN}{script}\nexit"],
+                start_new_session=True,
                 cwd=self._place,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

@@ -21,7 +21,7 @@ COMMANDS = {
     "gpulaunch topo --json": f"topo {TOPOLOGY} --json",
     "gpulaunch history --json": f"history {TOPOLOGY} --json",
     "gpulaunch history --totals --json": f"history {TOPOLOGY} --totals --json",
-    "gpulaunch reserve --json": f"reserve {TOPOLOGY} -n 1 --for 1s --json",
+    "gpulaunch reserve --json": f"reserve {TOPOLOGY} -n 1 --for 1s --keep --json",
     "gpulaunch doctor --json": f"doctor {TOPOLOGY} --json",
     "gpulaunch batch --json": f"batch {TOPOLOGY} {BRIEF} jobs -q --json",
     "gpulaunch simulate --json": f"simulate {TOPOLOGY} --jobs {JOBS} --json",

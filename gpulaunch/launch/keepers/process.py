@@ -202,11 +202,12 @@ class ProcessKeeper(Keeper):
             return False
 
     def _release(self, lease: Lease) -> bool:
+        ends = self._ends_left_overs or self._is_asked_to_end()  # before the waits below
         left = self._left_overs(lease)
         if left:
             wait_for_all(left, SETTLE_S)  # they may be about to end
             left = self._left_overs(lease)
-        if left and (self._ends_left_overs or self._is_asked_to_end()):
+        if left and ends:
             if self._launch.leftovers == "end":
                 self._table.warn(f"the job has ended, and {_named(left)} with it")
             survivors = self._end_left_overs(lease)
