@@ -1,7 +1,8 @@
 """Tables of `gpulaunch history`."""
 
 import shlex
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
@@ -73,9 +74,19 @@ def _totals_table(document: Document) -> Group:
             printable(row["user"]),
             cut(row["job"]),
         )
+    lines = [Text(f"\n{_sum(rows)}", "bold")]
+    hours: Counter[str] = Counter()
+    for row in rows:
+        hours[row["user"]] += row["gpu_hours"]
+    if len(hours) > 1:
+        for user, _ in hours.most_common():
+            lines.append(Text(f"{printable(user)}: {_sum([r for r in rows if r['user'] == user])}"))
+    return Group(table, *lines)
+
+
+def _sum(rows: Sequence[Document]) -> str:
     hours, count = sum(row["gpu_hours"] for row in rows), sum(row["launches"] for row in rows)
-    jobs = f"{count} launch{'' if count == 1 else 'es'}"
-    return Group(table, Text(f"\n{_hours(hours)} GPU-hours in {jobs}", "bold"))
+    return f"{_hours(hours)} GPU-hours in {count} launch{'' if count == 1 else 'es'}"
 
 
 def _local_time(text: str) -> str:

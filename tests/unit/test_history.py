@@ -1,5 +1,6 @@
 """The history's lines: what is written is what is read."""
 
+import io
 import json
 import os
 import resource
@@ -12,6 +13,8 @@ from gpulaunch.history.line import HistoryLine, history_directory
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_dependent, read_history
 from gpulaunch.process.identity import Process
+from gpulaunch.show.history_table import history_table
+from gpulaunch.show.terminal import draw
 
 ASKED = {
     "key": "0a1b2c3d4e5f",
@@ -196,3 +199,25 @@ def test_lines_of_others_cannot_harm() -> None:
         file.write("[" * 100_000 + "\n")
         file.write(json.dumps(ASKED | {"version": 1, "key": "b", "submitted_s": 1e15}) + "\n")
     assert [one.key for one in read_history()] == [ASKED["key"]]
+
+
+def test_totals_of_several_users_end_with_a_sum_for_each() -> None:
+    """After the jobs' rows each user's GPU-hours are summed, those with most of them first."""
+    jobs = [("alice", "a", 3.0, 2), ("bob", "b", 2.5, 1), ("bob", "c", 2.25, 4)]
+    rows = [
+        {"user": user, "job": job, "gpu_hours": hours, "launches": launches, "failed": 0}
+        for user, job, hours, launches in jobs
+    ]
+    assert last_lines(rows, 3) == [
+        "7.75 GPU-hours in 7 launches",
+        "bob: 4.75 GPU-hours in 5 launches",
+        "alice: 3.00 GPU-hours in 2 launches",
+    ]
+    assert last_lines(rows[1:], 2) == ["", "4.75 GPU-hours in 5 launches"]
+
+
+def last_lines(totals: list[dict], count: int) -> list[str]:
+    """Return the last lines of what `history --totals` prints."""
+    stream = io.StringIO()
+    draw(history_table({"totals": totals}, several_users=True), stream)
+    return [line.strip() for line in stream.getvalue().splitlines()[-count:]]
