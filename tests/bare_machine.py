@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 TAG = "v9.8.7"
 """The tag of the last commit of the repository that is served."""
 
-PATIENCE_S = 900
+PATIENCE_S = 1800
 _NETWORK = re.compile(r"(https?|all|no)_proxy|ssl_cert_(file|dir)|uv_.*", re.IGNORECASE)
 """Variables by which programs find packages, besides pip's settings."""
 

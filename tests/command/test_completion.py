@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, complaint, held
+from conftest import DGX, SCRIPT, Launcher, complaint, held
 from shells import KINDS, PLAIN_BASH, Shell
 
 from gpulaunch.cli.cluster import WORDS
@@ -156,15 +156,23 @@ def test_completion_of_an_unknown_shell(launcher: Launcher) -> None:
     assert launcher.run("completion", "tcsh").returncode == 2
 
 
-@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
-def test_no_option_is_forgotten(launcher: Launcher, name: str) -> None:
-    """Each shell offers every command and, for each, every option of its --help."""
-    shown = {"": flags_in(launcher.run("help", "launch").stdout)}
-    for word in (*COMMANDS, *(f"cluster {word}" for word in WORDS)):
-        shown[word] = flags_in(launcher.run(*word.split(), "--help").stdout)
-    assert {word: shown[word] - offered(launcher, name, word) for word in shown} == {
-        word: set() for word in shown
+@pytest.fixture(scope="module")
+def shown() -> dict[str, set[str]]:
+    """Return the options that each command's --help lists, by the command's words."""
+    helps = {word: [*word.split(), "--help"] for word in COMMANDS}
+    helps |= {f"cluster {word}": ["cluster", word, "--help"] for word in WORDS}
+    helps[""] = ["help", "launch"]
+    return {
+        word: flags_in(subprocess.check_output([SCRIPT, *line], text=True))
+        for word, line in helps.items()
     }
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_no_option_is_forgotten(launcher: Launcher, shown: dict[str, set[str]], name: str) -> None:
+    """Each shell offers every command and, for each, every option of its --help."""
+    offered = options_offered(launcher, name, [*shown])
+    assert {word: shown[word] - offered[word] for word in shown} == {word: set() for word in shown}
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -181,19 +189,26 @@ OFFERS = {
 }
 """What prints the options that a shell offers after a command's words, and how to find them."""
 
+SEPARATOR = "the next command"
 
-def offered(launcher: Launcher, shell: str, command: str) -> set[str]:
-    """Return the options that a shell offers for a command."""
+
+def options_offered(launcher: Launcher, shell: str, commands: list[str]) -> dict[str, set[str]]:
+    """Return the options that a shell offers for each command."""
     if not shutil.which(shell):
         pytest.skip(f"needs {shell}")
     prints, pattern = OFFERS[shell]
-    script = f"{KINDS[shell].load}; {prints.format(word=shlex.quote(command))}"
-    if shell == "zsh":
-        script = f"compdef() :; {script}"
+    script = "compdef() :\n" if shell == "zsh" else ""
+    script += f"{KINDS[shell].load}\n"
+    for command in commands:
+        script += f"echo; echo {SEPARATOR}; {prints.format(word=shlex.quote(command))}\n"
     done = subprocess.run(
         [shell, "-c", script], env=launcher.environment, capture_output=True, text=True, check=True
     )
-    return set(re.findall(pattern, done.stdout, re.MULTILINE))
+    _, *texts = done.stdout.split(f"\n{SEPARATOR}\n")
+    return {
+        command: set(re.findall(pattern, text, re.MULTILINE))
+        for command, text in zip(commands, texts, strict=True)
+    }
 
 
 def flags_in(text: str) -> set[str]:

@@ -12,6 +12,7 @@ import string
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ class Client:
 
     def __init__(self, program: str, directory: Path) -> None:
         self._program = program
+        self._kind_of = cache(lambda *words: _kind(self.says(*words)))
         self._engine = RecordingEngine(directory)
         self.host = self._engine.host
         self._environment = {
@@ -86,7 +88,7 @@ class Client:
         """Return, for the flags that the client's parser knows, "switch" or "value"."""
         flags = list(flags)
         with ThreadPoolExecutor(4) as pool:
-            kinds = pool.map(lambda flag: _kind(self.says(*subcommand, flag)), flags)
+            kinds = pool.map(lambda flag: self._kind_of(*subcommand, flag), flags)
             return {flag: kind for flag, kind in zip(flags, kinds, strict=True) if kind}
 
 

@@ -34,7 +34,7 @@ def watched(leases: int, launches: int) -> dict[str, dict[str, int]]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("count", [2_000])
+@pytest.mark.parametrize("count", [1_000])
 def test_leases_through_the_api(count: int) -> None:
     """While processes take and release leases and SIGKILL hits some of them, in the queue, on the
     way and as owners, no GPU has two owners, and afterwards none is lost.
