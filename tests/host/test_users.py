@@ -1014,6 +1014,8 @@ def test_setup_of_a_common_history(root: Launcher, alice: User, machine: Machine
         assert found == {("root", "one"), (alice.name, "two")}
         own = json.loads(who.run("history", *DGX, "--json").stdout)["launches"]
         assert [one["name"] for one in own] == ["one" if who is launcher else "two"]
+    sums = launcher.run("history", *DGX, "--totals", "--everyone").stdout.splitlines()[-2:]
+    assert {line.partition(":")[0] for line in sums} == {"root", alice.name}
     hers = json.loads(launcher.run("history", *DGX, "--user", alice.name, "--json").stdout)
     assert [one["name"] for one in hers["launches"]] == ["two"]
     (file,) = (path for path in made.iterdir() if path.stat().st_uid == 0)
