@@ -103,7 +103,7 @@ class Shell:
         self._terminal.expect_exact(_WRITTEN)
         self.printed = self._terminal.before
         self._terminal.send("\x15")  # clear the line
-        return self._line_file.read_text()
+        return self._line_file.read_text().removesuffix("\n")  # which fish 3.3 adds
 
     def close(self) -> None:
         """End the shell."""

@@ -130,7 +130,9 @@ class AsyncAllocation:
         except BaseException as problem:
             attempt.give_up()
             if isinstance(problem, asyncio.CancelledError):
-                with suppress(TimeoutError):  # else whoever tries again meets its own ticket
+                # Else whoever tries again meets its own ticket. Before Python 3.11 the TimeoutError
+                # of asyncio is another one.
+                with suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(over.wait(), _UNDO_S)
             raise
         return attempt.result()

@@ -600,7 +600,7 @@ def test_a_nested_launch_keeps_its_guard(launcher: Launcher) -> None:
         assert state(guard)
         os.kill(inner_launcher, signal.SIGKILL)
         wait_for_end(inner_job)
-        assert table(launcher)["leases"] == []
+        until(lambda: table(launcher)["leases"] == [])
 
 
 # Left-over holders

@@ -14,6 +14,7 @@ VARIES = (
     (r"\b[0-9a-f]{12}\b", "ID"),
     (r"in [\w ]+ to [\w ]+ min", "SOON"),
     (r"(\s)\d+ s\b", r"\1SINCE"),
+    (r"─+", "─"),
     (r"(0,3|8)\s+[\w-]+\s+SINCE", r"\1 USER SINCE"),
 )
 """Patterns of what differs from one recording to the next, and what stands for it."""

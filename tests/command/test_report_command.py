@@ -47,7 +47,8 @@ def test_report(launcher: Launcher, trace, tmp_path: Path) -> None:
         "TZ": "Asia/Tokyo",
     }
     place, again = tmp_path / "new" / "report", tmp_path / "again"
-    plain, done = launcher.run(*trace), launcher.run(*trace, "--report", str(place))
+    plain = launcher.run(*trace)
+    done = launcher.run(*trace, "--report", str(place), umask=0o022)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{plain.stdout}\nthe report: {place}/index.html\n"
     names = sorted(os.listdir(place))

@@ -194,7 +194,7 @@ def test_pictures_are_documents(name) -> None:
         assert float(svg.get("width").removesuffix("pt")) == WIDTH
         assert b"var(" not in files[file]
         png = files[file.replace(".svg", ".png")]
-        assert (png[:8], int.from_bytes(png[16:20])) == (b"\x89PNG\r\n\x1a\n", 2 * WIDTH)
+        assert (png[:8], int.from_bytes(png[16:20], "big")) == (b"\x89PNG\r\n\x1a\n", 2 * WIDTH)
 
 
 @EVERY
