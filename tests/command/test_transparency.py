@@ -146,6 +146,8 @@ def _take(bash: pexpect.spawn, step: str, prefix: str) -> None:
     if verb == "$":
         line = rest.replace("CMD ", prefix)
         bash.expect_exact(PROMPT)
+        # What Ctrl-Z stops takes a key that is typed before it has got the signal.
+        _until(lambda: not any(_other_readers(bash.pid)), "none but bash reads the terminal")
         bash.sendline(line)
         bash.expect_exact(line + "\r\n")
     elif verb == "<":
@@ -170,6 +172,14 @@ def _state(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
         return ""
+
+
+def _other_readers(shell: int) -> Iterator[bool]:
+    """Yield, for each other process of a shell's session, whether it reads the terminal."""
+    for pid in _running(os.getsid, shell):
+        with contextlib.suppress(OSError):
+            waits_in = Path(f"/proc/{pid}/wchan").read_text()
+            yield pid != shell and waits_in.startswith(("n_tty_read", "wait_woken"))
 
 
 def _wait_asleep(pid: int) -> None:

@@ -96,8 +96,8 @@ def test_what_a_daemon_looks_like(mps: Mps) -> None:
 
 def test_files(mps: Mps) -> None:
     """The pipe directory has known files and modes, and known remains after quit and KILL."""
-    pipe = mps.pipe()
     umask = os.umask(0o022)
+    pipe = mps.pipe()
     mps.start()
     os.umask(umask)
     modes = {name: stat.filemode((pipe / name).stat().st_mode) for name in os.listdir(pipe)}
