@@ -44,7 +44,7 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.register_profile(
-    "ci", hypothesis.settings.get_profile("dev"), max_examples=200, print_blob=True
+    "ci", hypothesis.settings.get_profile("dev"), max_examples=100, print_blob=True
 )
 hypothesis.settings.load_profile(os.environ.get("GPULAUNCH_TEST_HYPOTHESIS", "dev"))
 
