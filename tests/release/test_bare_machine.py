@@ -10,6 +10,7 @@ from bare_machine import ROOT, TAG, BareMachine
 CLONE = "git clone --quiet ADDRESS && cd gpulaunch && "
 GUIDE = (ROOT / "docs/guides/install.md").read_text()
 JOB = "gpulaunch --topology dgx1-v100 -n 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'"
+FISH = re.search(r"```fish\n(.*?)```", GUIDE, re.DOTALL)[1]
 VERSION = f"gpulaunch {TAG[1:]}\n"
 
 
@@ -137,6 +138,8 @@ def tab_completes(machine: BareMachine, user: str, shell: str) -> None:
     if shell == "zsh":
         terminal.sendline("echo 'autoload -Uz compinit; compinit -u' > ~/.zshrc; exec zsh -i")
     if shell == "fish":
+        for line in FISH.splitlines():
+            terminal.sendline(line)
         terminal.sendline("exec fish")
     terminal.sendline('echo rea""dy')
     terminal.expect_exact("ready")
