@@ -80,11 +80,13 @@ def _totals_table(document: Document) -> Group:
         hours[row["user"]] += row["gpu_hours"]
     if len(hours) > 1:
         for user, _ in hours.most_common():
-            lines.append(Text(f"{printable(user)}: {_sum([r for r in rows if r['user'] == user])}"))
+            own = [row for row in rows if row["user"] == user]
+            lines.append(Text(f"{printable(user)}: {_sum(own)}"))
     return Group(table, *lines)
 
 
 def _sum(rows: Sequence[Document]) -> str:
+    """Return the GPU-hours and launches of some rows of totals, as text."""
     hours, count = sum(row["gpu_hours"] for row in rows), sum(row["launches"] for row in rows)
     return f"{_hours(hours)} GPU-hours in {count} launch{'' if count == 1 else 'es'}"
 

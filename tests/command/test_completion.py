@@ -128,6 +128,28 @@ def test_tab_completes_leases(shell: Shell, launcher: Launcher) -> None:
     assert shell.tab("gpulaunch free runn") == "gpulaunch free runn"
 
 
+def test_fish_loads_the_script_of_a_wheel(
+    launcher: Launcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where XDG_DATA_DIRS has the environment's share, fish finds the script without being told.
+
+    tests/release has bash and zsh.
+    """
+    pytest.importorskip("hatchling", reason="hatchling is not installed")
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2]))
+    from hatch_build import COMPLETIONS
+
+    script = tmp_path / COMPLETIONS["fish"]
+    script.parent.mkdir(parents=True)
+    script.write_text(launcher.run("completion", "fish").stdout)
+    launcher.environment["XDG_DATA_DIRS"] = f"{tmp_path}/share:/usr/local/share:/usr/share"
+    shell = Shell("fish", launcher, "true")
+    for _ in range(2):  # at the first Tab the script is loaded
+        typed = shell.tab("gpulaunch --topology dgx1-v").rstrip()
+        assert typed == "gpulaunch --topology dgx1-v100"
+    shell.close()
+
+
 def test_tab_says_nothing_of_errors(shell: Shell) -> None:
     """A state directory or settings that cannot be read leave the line as it is, without a word."""
     shell.run("export GPULAUNCH_STATE_DIR=/dev/null/none XDG_CONFIG_HOME=/dev/null")

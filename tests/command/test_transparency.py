@@ -43,8 +43,8 @@ PROMPT = "ok> "
 TIMEOUT_S = 30
 ROWS, COLUMNS = 24, 1000  # wide enough for readline to write each command on one line
 
-VERSION = "echo ${BASH_VERSINFO[0]} ${BASH_VERSINFO[1]}"
-BASH = tuple(map(int, subprocess.check_output(["bash", "-c", VERSION]).split()))
+SAYS_ITS_VERSION = ["bash", "-c", "echo ${BASH_VERSINFO[*]:0:2}"]
+BASH_VERSION = tuple(map(int, subprocess.check_output(SAYS_ITS_VERSION).split()))
 
 KEYS = {"^C": "\x03", "^\\": "\x1c", "^Z": "\x1a", "^D": "\x04"}
 END = signal.SIGRTMAX  # ends tests/jobs/signals
@@ -991,7 +991,9 @@ def test_start(terminal: Terminal, steps: Sequence[str]) -> None:
             "./f",
             127,
             id="a script whose interpreter is missing",
-            marks=pytest.mark.skipif(BASH < (5, 2), reason="before 5.2 bash exits with 126"),
+            marks=pytest.mark.skipif(
+                BASH_VERSION < (5, 2), reason="before 5.2 bash exits with 126"
+            ),
         ),
         pytest.param(
             r"printf '#!/etc\n' >f; chmod +x f",

@@ -50,7 +50,7 @@ def test_readme_runs_a_job(bare_machine: BareMachine) -> None:
     ],
 )
 def test_readme_passes_the_tests(bare_machine: BareMachine, options: str) -> None:
-    """The README's test command imports all tests and passes some; in its long form, it passes."""
+    """The README's test command passes, here for the tests of help; all tests in the long form."""
     user = bare_machine.add_user()
     done = bare_machine.run(user, f"{CLONE}{readme_command('-m pytest')} -q {options}")
     print(done.stdout, done.stderr)  # shown if the test fails
