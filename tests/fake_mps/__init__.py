@@ -148,6 +148,10 @@ class Mps:
             if words and os.path.basename(words[0]) == program
         ]
 
+    def daemons(self) -> list[int]:
+        """Return the living control daemons, without the front ends by which they are asked."""
+        return [pid for pid in self.pids(CONTROL) if "-d" in _command(pid)]
+
     def _processes(self) -> list[int]:
         """Who has the folder in its PATH or in the name of its pipe directory."""
         ours = os.fsencode(f"{self.folder}/")

@@ -324,7 +324,7 @@ def test_container_and_process_on_one_daemon(real_host: Host, fake_mps: FakeMps)
         assert [lease["gpus"] for lease in real_host.leases()] == [[0], [0]]
         real_host.do("kill", "--signal", "USR1", "job")
         until(lambda: len(real_host.leases()) == 1, "the end of the container")
-        assert len(fake_mps.pids(CONTROL)) == 1
+        assert len(fake_mps.daemons()) == 1
         job.communicate("\n", timeout=20)
     assert fake_mps.pids(CONTROL) == []
     assert ended_safely(fake_mps)
@@ -450,7 +450,7 @@ def test_detached(real_host: Host, fake_mps: FakeMps) -> None:
     """The daemon of a container in the background stays as long as it does, and goes with it."""
     container = real_host.detached(*DOCKER, "-d", *cuda_program(fake_mps))
     fake_mps.wait_for("attached")
-    assert (len(fake_mps.pids(CONTROL)), len(fake_mps.events("started"))) == (1, 1)
+    assert (len(fake_mps.daemons()), len(fake_mps.events("started"))) == (1, 1)
     real_host.do("kill", "--signal", "USR1", container)
     real_host.await_free()
     await_no_daemon(fake_mps)

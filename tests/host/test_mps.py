@@ -476,7 +476,7 @@ def test_a_program_that_ends(launcher: Launcher, fake_mps: FakeMps, end: str) ->
         stderr=subprocess.PIPE,
     )
     assert program.stdout.readline() == "ready\n", program.stderr.read()
-    assert len(fake_mps.pids(CONTROL)) == 1
+    assert len(fake_mps.daemons()) == 1
     program.communicate("\n", timeout=30)
     assert gone(launcher, fake_mps)
 
@@ -871,7 +871,7 @@ def test_a_killed_launcher_leaves_no_daemon(launcher: Launcher, fake_mps: FakeMp
     with client(launcher, *LIGHT) as job:
         job.process.kill()
         job.process.wait()
-        assert (is_alive(job.pid), len(fake_mps.pids(CONTROL))) == (True, 1)
+        assert (is_alive(job.pid), len(fake_mps.daemons())) == (True, 1)
         with client(launcher, *LIGHT) as other:
             assert (other.how, gpu_of(other)) == ("attached", "GPU-v100-0")
         assert fake_mps.commands("quit") == []
