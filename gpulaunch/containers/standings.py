@@ -183,13 +183,21 @@ class Followed:
             self._client.end(container, grace_s, before_signal)
         return bool(holders)
 
-    def wait(self, command: Process, overdue_s: float | None, end: Callable[[], object]) -> None:
+    def wait(
+        self,
+        command: Process,
+        overdue_s: float | None,
+        end: Callable[[], object],
+        is_pointless: Callable[[], bool],
+    ) -> None:
         """Sleep until the command and the containers have ended, even if the engine restarts.
 
         Args:
             command: the client command, which may be about to start a container.
             overdue_s: time at which to end them, on the clock of time.monotonic, or None.
             end: function that ends them.
+            is_pointless: asked while the engine does not answer; returns whether nothing is left to
+                wait for.
         """
         while True:
             try:
@@ -199,6 +207,8 @@ class Followed:
                 if self._wait_by_events(command, overdue_s):
                     return
             except FailedError:
+                if is_pointless():
+                    return
                 time.sleep(_RETRY_S[min(self._failures, len(_RETRY_S) - 1)])
                 self._failures += 1
 

@@ -143,7 +143,7 @@ class LeaseCompanion:
         except _NO_REASON_TO_GO:
             time.sleep(1.0)
             # Without its record, as if the whole directory was removed, there is nothing to keep.
-            return os.fstat(self._record.fd).st_nlink > 0
+            return not self._record.is_removed
         return bool(found)
 
     def _left_s(self) -> float:

@@ -102,6 +102,11 @@ class Draft:
         """Change time of its file, in nanoseconds since 1970: once published, when it was."""
         return os.fstat(self.fd).st_ctime_ns
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether its file, once published, has no name any more, so that nobody finds it."""
+        return os.fstat(self.fd).st_nlink == 0
+
     def close(self) -> None:
         """Close the record; it is unlocked when its last descriptor is closed."""
         self._file.close()

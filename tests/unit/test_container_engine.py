@@ -124,8 +124,16 @@ def test_its_containers_are_followed_to_their_end(boxes: Boxes) -> None:
     """A lease's keeper sleeps until the engine's events and answers say the container is gone."""
     boxes.lists = [[BOX], [BOX], []]
     followed = Followed(boxes, "box-1", "L", None, time.time())
-    followed.wait(Process(pid=0, start_time=0), None, pytest.fail)
+    followed.wait(Process(pid=0, start_time=0), None, pytest.fail, pytest.fail)
     assert (boxes.lists, followed.has_ended()) == ([[]], True)
+
+
+def test_nobody_waits_for_an_engine_and_a_record_that_are_gone(boxes: Boxes) -> None:
+    """While another engine answers, a keeper asks again only until its lease is removed."""
+    removed = [True, False]
+    followed = Followed(boxes, "box-2", "L", None, time.time())
+    followed.wait(Process(pid=0, start_time=0), None, pytest.fail, removed.pop)
+    assert removed == []
 
 
 def test_its_containers_are_ended_by_it(boxes: Boxes) -> None:

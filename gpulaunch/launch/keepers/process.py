@@ -149,7 +149,7 @@ class ProcessKeeper(Keeper):
 
     def _look_for_record(self) -> None:
         """Warn once if the record has no name any more."""
-        if not self._is_removed and os.fstat(self._record.fd).st_nlink == 0:
+        if not self._is_removed and self._record.is_removed:
             self._is_removed = True
             removed = f"lease {self._record.id} was removed by someone else"
             self._table.warn(f"{removed}: its GPUs may be given to others")
