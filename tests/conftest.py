@@ -46,6 +46,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile(
     "ci", hypothesis.settings.get_profile("dev"), max_examples=100, print_blob=True
 )
+hypothesis.settings.register_profile("few", hypothesis.settings.get_profile("dev"), max_examples=5)
 hypothesis.settings.load_profile(os.environ.get("GPULAUNCH_TEST_HYPOTHESIS", "dev"))
 
 
@@ -216,12 +217,14 @@ def companion_of(launcher: Launcher, pid: int) -> int:
     return companion
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Return when the condition holds, for which there is no event."""
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+def until(holds: Callable[[], object], what: str = "it", patience_s: float = 60.0) -> None:
+    """Return when something holds of which no event tells; asking takes half of the time."""
+    deadline = time.monotonic() + patience_s
+    asked = time.monotonic()
+    while not holds():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(max(0.002, time.monotonic() - asked))
+        asked = time.monotonic()
 
 
 def wait_for_end(pid: int) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from conftest import DGX, Launcher, companion_of, holders, wait_for_end
+from conftest import DGX, Launcher, companion_of, holders, until, wait_for_end
 from engine import IMAGE, Engine
-from test_docker import DESCRIBED, Host, until
+from test_docker import DESCRIBED, Host
 
 from gpulaunch.process.ending import marked
 from gpulaunch.process.system import parents, stat_fields

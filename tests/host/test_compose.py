@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher
+from conftest import DGX, Launcher, until
 from engine import IMAGE, Engine, link_compose
-from test_docker import DESCRIBED, Host, complaint, until
+from test_docker import DESCRIBED, Host, complaint
 
 SLEEP = ["sleep", "1000"]
 

@@ -14,10 +14,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, companion_of, held, holders, wait_for_end
+from conftest import DGX, Launcher, companion_of, held, holders, until, wait_for_end
 from conftest import complaint as told
 from engine import IMAGE, Engine, write_cdi_spec
-from test_docker import DESCRIBED, LONG, Host, complaint, host, real_host, until
+from test_docker import DESCRIBED, LONG, Host, complaint, host, real_host
 from test_docker_faults import Containers, own
 from test_docker_nested import Inside
 from test_users import User, accounts, alice, root

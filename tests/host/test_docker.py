@@ -11,12 +11,12 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, held, holders, wait_for_end
+from conftest import DGX, Launcher, held, holders, until, wait_for_end
 from engine import IMAGE, Engine, write_cdi_spec
 from test_transparency import Terminal
 
@@ -148,14 +148,6 @@ class Host:
     def nothing_has_run(self) -> bool:
         """Return whether there is no container and no lease."""
         return self.do("ps", "--all", "--quiet") == "" and not self.launcher.records()
-
-
-def until(holds: Callable[[], bool], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Wait for what no event tells of."""
-    deadline = time.monotonic() + patience_s
-    while not holds():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.01)
 
 
 def words_of(value: object) -> str:

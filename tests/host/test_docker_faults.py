@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler
@@ -18,7 +17,7 @@ from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
 
 import pytest
-from conftest import DGX, SCRIPT, Launcher, companion_of, holders, some_of, wait_for_end
+from conftest import DGX, SCRIPT, Launcher, companion_of, holders, some_of, until, wait_for_end
 from engine import IMAGE, Engine
 
 from gpulaunch.containers.docker.client import DockerClient
@@ -38,7 +37,6 @@ FOREVER = (IMAGE, "sleep", "1000")  # ends by TERM, since --init gives it a pare
 ALL = (*DGX, "-n", "all", "--", "true")
 FREE = (0, "")
 BUSY = "gpulaunch: error: 8 GPUs requested: 6 of 8 are free, 2 are leased"
-PATIENCE_S = 20.0
 
 
 class Containers(Launcher):
@@ -68,7 +66,7 @@ class Containers(Launcher):
 
     def await_free(self) -> None:
         """Wait until the record's holder has removed it; no other process looks."""
-        await_true(lambda: not self.records(), "the lease has gone")
+        until(lambda: not self.records(), "the lease has gone")
 
     def detach(self, *options: str, command: tuple[str, ...] = FOREVER) -> dict:
         """Start a container in the background; return its lease."""
@@ -98,14 +96,6 @@ class Apart(Containers):
 
     def run(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
         return super().run(*self.there(*arguments), **options)
-
-
-def await_true(question, what: str) -> None:
-    """Ask again and again what no event tells a test."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not question():
-        assert time.monotonic() < deadline, f"not in {PATIENCE_S:g} s: {what}"
-        time.sleep(0.01)
 
 
 def watcher_of(launcher: Containers) -> int:
@@ -216,7 +206,7 @@ def test_detached(launcher: Containers, end: str, watched: bool) -> None:
     assert launcher.engine.docker(*ENDS[end]).returncode == 0
     if watched:
         launcher.await_free()
-    await_true(lambda: launcher.can_take_all() == FREE, "its GPUs are free")
+    until(lambda: launcher.can_take_all() == FREE, "its GPUs are free")
     assert launcher.records() == []
 
 
@@ -236,7 +226,7 @@ def test_restart_by_hand_attached(launcher: Containers) -> None:
     job = Attached(launcher)
     assert launcher.engine.docker("restart", "job").returncode == 0
     assert job.close() == 128 + signal.SIGTERM
-    await_true(lambda: launcher.container() == "running", "the container runs again")
+    until(lambda: launcher.container() == "running", "the container runs again")
     assert (launcher.lease()["id"], launcher.can_take_all()) == (job.lease["id"], (75, BUSY))
     launcher.engine.docker("rm", "--force", "job")
     launcher.await_free()
@@ -323,7 +313,7 @@ class Played:
         assert [lease["container"] for lease in launcher.leases() if lease["container"]] == running
         assert launcher.can_take_all() == ((75, BUSY) if running else FREE)
         engine.docker("rm", "--force", home.name)
-        await_true(lambda: launcher.can_take_all() == FREE, "its GPUs are free")
+        until(lambda: launcher.can_take_all() == FREE, "its GPUs are free")
         assert launcher.records() == []
 
 
@@ -366,7 +356,7 @@ def test_restart_policy(launcher: Containers) -> None:
     lease = launcher.detach("--restart", "always")
     first = launcher.container("Pid")
     launcher.engine.docker("exec", "job", "sh", "-c", "kill -TERM $(pidof sleep)")
-    await_true(
+    until(
         lambda: launcher.container() == "running" and launcher.container("Pid") != first,
         "it runs again",
     )
@@ -429,7 +419,7 @@ def test_engine_crash_with_live_restore(own: Containers, killed: tuple[str, ...]
     own.engine.start()
     assert (own.lease()["id"], own.lease()["container_state"]) == (lease["id"], "running")
     own.engine.docker("kill", "job")
-    await_true(lambda: own.can_take_all() == FREE, "its GPUs are free")
+    until(lambda: own.can_take_all() == FREE, "its GPUs are free")
 
 
 @pytest.mark.parametrize("killed", [(), WHO], ids=["all alive", "all killed"])
@@ -444,7 +434,7 @@ def test_engine_crash(own: Containers, killed: tuple[str, ...]) -> None:
     assert own.can_take_all() == (75, BUSY)
     own.engine.start()
     assert own.container() == "exited"
-    await_true(lambda: own.can_take_all() == FREE, "its GPUs are free")
+    until(lambda: own.can_take_all() == FREE, "its GPUs are free")
     assert own.records() == []
 
 
@@ -454,7 +444,7 @@ def test_engine_restarts_containers(own: Containers) -> None:
     own.engine.kill()
     assert own.lease()["id"] == lease["id"]
     own.engine.start()
-    await_true(lambda: own.container() == "running", "it runs again")
+    until(lambda: own.container() == "running", "it runs again")
     assert (own.lease()["id"], own.can_take_all()) == (lease["id"], (75, BUSY))
     own.engine.docker("rm", "--force", "job")
     own.await_free()
@@ -526,7 +516,7 @@ def test_container_that_never_starts(
     done = launcher.run(*options, *detached, *arguments)
     assert (done.returncode, launcher.records()) == (status, [])
     assert launcher.can_take_all() == FREE
-    await_true(lambda: not marked(launcher), "the companion of the last launch has gone")
+    until(lambda: not marked(launcher), "the companion of the last launch has gone")
 
 
 def marked(launcher: Containers) -> list[int]:
@@ -595,7 +585,7 @@ def test_waiting_for_a_container(launcher: Containers) -> None:
     """A waiter in the queue gets a container's GPUs when it ends."""
     launcher.detach()
     waiting = launcher.start(*DGX, "-n", "all", "--wait", "--wait-timeout", "60s", "--", "true")
-    await_true(lambda: any("ticket" in name for name in launcher.records()), "it waits")
+    until(lambda: any("ticket" in name for name in launcher.records()), "it waits")
     launcher.engine.docker("rm", "--force", "job")
     assert (waiting.communicate(timeout=30)[1].count("error"), waiting.returncode) == (0, 0)
 
@@ -605,6 +595,6 @@ def test_waiting_for_a_container_that_nobody_watches(launcher: Containers) -> No
     launcher.detach()
     os.kill(watcher_of(launcher), signal.SIGKILL)
     waiting = launcher.start(*DGX, "-n", "all", "--wait", "--wait-timeout", "60s", "--", "true")
-    await_true(lambda: any("ticket" in name for name in launcher.records()), "it waits")
+    until(lambda: any("ticket" in name for name in launcher.records()), "it waits")
     launcher.engine.docker("rm", "--force", "job")
     assert (waiting.communicate(timeout=30)[1].count("error"), waiting.returncode) == (0, 0)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from conftest import DGX, Launcher, held, holders, some_of, wait_for_end
+from conftest import DGX, Launcher, held, holders, some_of, until, wait_for_end
 from engine import IMAGE, Engine
 from test_docker import complaint
 from test_docker_faults import (
@@ -33,7 +33,6 @@ from test_docker_faults import (
     RUN,
     Apart,
     Containers,
-    await_true,
     marked,
     watcher_of,
 )
@@ -147,7 +146,7 @@ def test_label_names_no_file(launcher: Containers, label: str | bytes) -> None:
     assert set(launcher.state.parent.iterdir()) == before
     assert launcher.can_take_all() == (75, BUSY)
     launcher.engine.docker("rm", "--force", "job")
-    await_true(lambda: launcher.records() == ["gpulaunch.lease.a"], "the lease has gone")
+    until(lambda: launcher.records() == ["gpulaunch.lease.a"], "the lease has gone")
 
 
 # ------------------------------------------------------------------------------------- docker start
@@ -178,7 +177,7 @@ def test_start_after_stop(tmp_path: Path, docker: Engine) -> None:
                 time.sleep(0.7)
             docker.docker("rm", "--force", name)
             launcher.await_free()
-            await_true(lambda: not marked(launcher), "no watcher is left")
+            until(lambda: not marked(launcher), "no watcher is left")
         except (AssertionError, ValueError) as problem:
             wrong[delay_s] = str(problem)
 
@@ -251,7 +250,7 @@ def test_start_and_a_waiter_that_looked_before(launcher: Containers) -> None:
         waiter = launcher.start(*DGX, "-n", "all", "--wait", "--wait-timeout", "60s", "--", "true")
         assert "waiting as number 1" in waiter.stderr.readline()
         waiter.send_signal(signal.SIGSTOP)  # so that it bars nobody
-        await_true(lambda: status_of(waiter.pid) == "T", "it has stopped")
+        until(lambda: status_of(waiter.pid) == "T", "it has stopped")
         done = launcher.run(*START)
         assert (done.returncode, launcher.container()) == (0, "running"), done.stderr
         watcher = watcher_of_only(launcher, other.process.pid)
@@ -357,7 +356,7 @@ def test_committed_image_launched(launcher: Containers) -> None:
     assert set(names) == {"job", "copy"}
     assert not set(names["job"]["uuids"]) & set(names["copy"]["uuids"])
     launcher.engine.docker("kill", "job")
-    await_true(lambda: len(launcher.records()) == 1, "the first lease has gone")
+    until(lambda: len(launcher.records()) == 1, "the first lease has gone")
     assert launcher.lease()["id"] != first["id"]
     launcher.engine.docker("kill", "copy")
     launcher.await_free()
@@ -429,7 +428,7 @@ def test_variables_stay_secret(launcher: Containers) -> None:
         *DGX, "-n", "all", "--wait", "docker", "run", *words, IMAGE, "true"
     ) as waiter:
         seen.append(waiter.stderr.readline())
-        await_true(lambda: len(launcher.records()) == 2, "it waits")
+        until(lambda: len(launcher.records()) == 2, "it waits")
         seen += [(launcher.state / name).read_text() for name in launcher.records()]
         seen += [
             launcher.run("status", *DGX, *json_or_not).stdout for json_or_not in ((), ("--json",))
@@ -622,9 +621,9 @@ def test_watcher_sleeps_through_healthchecks(launcher: Containers) -> None:
     """What happens all the time in a container, such as healthchecks, does not wake its watcher."""
     launcher.detach("--health-cmd", "true", "--health-interval", "20ms")
     watcher = watcher_of(launcher)
-    await_true(lambda: launcher.container("Health.Status") == "healthy", "it is healthy")
+    until(lambda: launcher.container("Health.Status") == "healthy", "it is healthy")
     before, began = wakes(watcher), checks(launcher)
-    await_true(lambda: checks(launcher) != began, "it is checked")
+    until(lambda: checks(launcher) != began, "it is checked")
     time.sleep(1)
     assert wakes(watcher) - before <= 3  # one look for a start that fails may fall into it
 

@@ -17,10 +17,10 @@ from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
 
 import pytest
-from conftest import DGX, Launcher, wait_for_end
+from conftest import DGX, Launcher, until, wait_for_end
 from engine import IMAGE, Engine
 from fake_mps import CLIENT, CONTROL, SERVER, FakeMps, RealMps, interpreter
-from test_docker import DESCRIBED, TOLD_BY_NVML, Host, complaint, until, variables
+from test_docker import DESCRIBED, TOLD_BY_NVML, Host, complaint, variables
 
 from gpulaunch.containers.command import read_command
 from gpulaunch.containers.docker.client import DockerClient

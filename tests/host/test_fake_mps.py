@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from conftest import until
 from fake_mps import CLIENT, CONTROL, PIPE, SERVER, FakeMps, Mps, is_alive, kill, wait_for_end
 
 pytest_plugins = ("fake_mps", "fake_nvml")
@@ -35,14 +36,6 @@ def said(mps: Mps, *commands: str, **options) -> str:
     while (done := mps.ask(*commands, **options)).returncode or done.stderr:
         assert time.monotonic() < deadline, done
     return done.stdout
-
-
-def until(condition) -> None:
-    """Wait for what no event tells of."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def with_server(mps: Mps, **options) -> int:

@@ -45,7 +45,7 @@ def test_readme_runs_a_job(bare_machine: BareMachine) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param("-m unit -k help", id="help"),
+        pytest.param("-n 0 -m unit -k help", id="help"),  # imports all tests, once
         pytest.param("", id="all", marks=pytest.mark.long),
     ],
 )
@@ -67,8 +67,15 @@ def test_pip(bare_machine: BareMachine) -> None:
     check(bare_machine, user)
 
 
-@pytest.mark.parametrize("source", ["repository", "wheel"])
-@pytest.mark.parametrize("tool", ["pipx", "uv"])
+@pytest.mark.parametrize(
+    ("tool", "source"),
+    [
+        ("pipx", "repository"),
+        ("uv", "wheel"),
+        pytest.param("pipx", "wheel", marks=pytest.mark.long),
+        pytest.param("uv", "repository", marks=pytest.mark.long),
+    ],
+)
 def test_tools(bare_machine: BareMachine, wheel: Path, tool: str, source: str) -> None:
     """The tools install from the repository's address and from a wheel, and remove it again."""
     user = bare_machine.add_user()
