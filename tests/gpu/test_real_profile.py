@@ -30,7 +30,7 @@ REPORT = os.environ.get("GPULAUNCH_GPU_REPORT")
 LOOP = str(Path(__file__).with_name("jobs") / "loop.py")
 KINDS = ("memory", "compute")
 PERCENTAGES = tuple(range(10, 101, 10))
-RUN_S, SLICE_S, OVERHEAD_S = 12, 4, 10
+RUN_S, SLICE_S, OVERHEAD_S = 12, 4, 5
 ROUNDS = 5
 MOST_OVERHEAD = 0.01
 """Part of its speed that being recorded may cost a job."""
