@@ -48,17 +48,19 @@ def standings_of(leases: Iterable[Lease]) -> dict[str, Standing]:
     be another user's.
     """
     met: dict[tuple[str, str], _Met] = {}
-    return {lease.id: _find_standing(lease, met) for lease in leases}
+    return {lease.id: _find_standing(lease, met, QUESTION_S) for lease in leases}
 
 
 def client_of_lease(lease: Lease) -> EngineClient:
     """Return a client of the engine on which a lease's container was launched.
 
+    The engine has ANSWER_S to say that it is the one.
+
     Raises:
         FailedError: the engine is none of the known ones, or does not answer.
     """
     met: dict[tuple[str, str], _Met] = {}
-    standing = _find_standing(lease, met)
+    standing = _find_standing(lease, met, ANSWER_S)
     if standing.problem is not None:
         raise FailedError(f"lease {lease.id}: {standing.problem}")
     return next(known.client for known in met.values() if known.engine_id == lease.engine)
@@ -69,7 +71,7 @@ class _Met(Record):
 
     Attributes:
         client: client without a limit.
-        limited: client whose answers may take QUESTION_S altogether.
+        limited: client with a limit for all its answers together.
         engine_id: the engine's own id; None if it does not answer.
         problem: reason why it does not answer, or None.
     """
@@ -80,21 +82,21 @@ class _Met(Record):
     problem: FailedError | None
 
 
-def _meet(client: EngineClient) -> _Met:
-    limited = client.within(QUESTION_S)
+def _meet(client: EngineClient, patience_s: float) -> _Met:
+    limited = client.within(patience_s)
     try:
         return _Met(client, limited, limited.info().id, None)
     except FailedError as problem:
         return _Met(client, limited, None, problem)
 
 
-def _find_standing(lease: Lease, met: dict[tuple[str, str], _Met]) -> Standing:
+def _find_standing(lease: Lease, met: dict[tuple[str, str], _Met], patience_s: float) -> Standing:
     problems = []
     engines = engines_of(lease.engine or "")
     for client in chain.from_iterable(engine.known_clients(lease.user_id) for engine in engines):
         key = client.title, client.address
         if key not in met:
-            met[key] = _meet(client)
+            met[key] = _meet(client, patience_s)
         if met[key].engine_id == lease.engine:
             try:
                 containers = tuple(met[key].limited.containers_of(lease.id, lease.container))

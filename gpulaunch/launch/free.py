@@ -27,6 +27,7 @@ from gpulaunch.process.system import is_same, state_of, user_name, user_of, who_
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few leases need, the others do not load
+    from gpulaunch.containers.engine import EngineClient
     from gpulaunch.sharing.mps_daemon import Daemon
 
 _ATTEMPTS = 5
@@ -74,12 +75,15 @@ def free(
             record = parse_record(found, table.directory)
         if machine and record and not same_table(record.table, machine.key):
             raise UsageError(f"no live lease {quoted(lease_id)} on {machine.topology.name}")
+        client = None
         if isinstance(record, Lease) and record.engine is not None:
-            _end_containers(table, record, fd, grace_s)
+            client = _end_containers(table, record, fd, grace_s)
         if is_locked(fd):
             _end_holders(fd, record, lease_id, grace_s, table.warn)
-        if isinstance(record, Lease) and record.engine is not None and not table.over([record]):
-            raise FailedError(f"lease {lease_id} stays: its container is still there")
+        if isinstance(record, Lease) and client is not None:
+            if any(one.holds for one in client.containers_of(record.id, record.container)):
+                raise FailedError(f"lease {lease_id} stays: its container is still there")
+            table.know_ended(record)
     with table.locked() as locked:
         locked.sweep(name)
     if isinstance(record, Lease) and record.share:
@@ -120,8 +124,11 @@ def _daemon_of(record: Lease | Ticket | None) -> "Daemon | None":
     return daemon_of(record)
 
 
-def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None:
+def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> "EngineClient":
     """End a lease's containers, and give its launcher time to notice and release the lease.
+
+    Returns:
+        A client of their engine.
 
     Raises:
         FailedError: the engine cannot be asked, or does not end them.
@@ -145,6 +152,7 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> None
     deadline = time.monotonic() + KILL_S
     while _is_live(fd) and state_of(lease.launcher) and time.monotonic() < deadline:
         wait_for_one([lease.launcher.pid], deadline - time.monotonic())
+    return client
 
 
 def _end_holders(

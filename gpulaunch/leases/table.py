@@ -133,18 +133,17 @@ class Table:
             os.close(fd)
         if not seen.unlocked:
             return seen
-        over = self.over(lease for lease in seen.leases if lease.id in seen.unlocked)
+        over = self._ended_containers(lease for lease in seen.leases if lease.id in seen.unlocked)
+        self._ended |= over
         return replace(
             seen,
             leases=[lease for lease in seen.leases if lease.id not in over],
             unlocked=seen.unlocked - over,
         )
 
-    def over(self, leases: Iterable[Lease]) -> set[str]:
-        """Return the ids of the leases whose containers have ended, of those no process holds."""
-        over = self._ended_containers(leases)
-        self._ended |= over
-        return over
+    def know_ended(self, lease: Lease) -> None:
+        """Take a lease for dead once no process holds it, since its containers have ended."""
+        self._ended.add(lease.id)
 
     @contextmanager
     def locked(self, patience_s: float | None = None) -> "Iterator[LockedTable]":

@@ -393,6 +393,18 @@ def test_free_ends_a_container(host: Host, flags: tuple[str, ...]) -> None:
     assert host.store.inspect(container)["State"]["Status"] == "exited"
 
 
+def test_free_waits_longer_than_status_for_podman(rootful: Host, tmp_path: Path) -> None:
+    """On a busy machine `gpulaunch free` ends a container whose end podman tells late."""
+    rootful.detached("podman", "run", "-d", *LONG)
+    lease = rootful.lease()["id"]
+    slow = tmp_path / "podman"
+    slow.write_text(f'#!/bin/sh\n[ "$1" != ps ] || sleep 2.2\nexec {shutil.which("podman")} "$@"\n')
+    slow.chmod(0o755)
+    rootful.launcher.environment["PATH"] = f"{tmp_path}:{rootful.launcher.environment['PATH']}"
+    done = rootful.launcher.run("free", lease)
+    assert (done.returncode, done.stderr, rootful.launcher.records()) == (0, "", [])
+
+
 def test_free_removes_a_container_that_never_ran(host: Host) -> None:
     """`gpulaunch free` removes a container that was only made."""
     host.detached("podman", "create", "--name", "x", *LONG)
