@@ -218,7 +218,7 @@ def companion_of(launcher: Launcher, pid: int) -> int:
 
 
 def until(holds: Callable[[], object], what: str = "it", patience_s: float = 60.0) -> None:
-    """Return when something holds of which no event tells; asking takes half of the time."""
+    """Return when something holds that no event tells of; asking takes half of the time at most."""
     deadline = time.monotonic() + patience_s
     asked = time.monotonic()
     while not holds():

@@ -115,6 +115,10 @@ class ContainerCompanion:
         command = lease.job
         cancelled = not word and self._guards
         overdue_s = time.monotonic() if cancelled else self._overdue_s
-        end = lambda: self.end(command, self._grace_s)  # noqa: E731
-        self._followed.wait(command, overdue_s, end, lambda: self._record.is_removed)
+        self._followed.wait(
+            command,
+            overdue_s,
+            end=lambda: self.end(command, self._grace_s),
+            is_pointless=lambda: self._record.is_removed,
+        )
         release(self._table, self._record, lease)
