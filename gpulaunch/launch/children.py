@@ -17,6 +17,7 @@ from types import TracebackType
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.libc import end_with_parent
+from gpulaunch.process.pidfd import open_pid
 from gpulaunch.process.system import stat_fields
 from gpulaunch.records import Record
 from gpulaunch.typing import Any, Self
@@ -111,8 +112,9 @@ class _Adopted:
         """Watch the ancestor of its processes; return False if none is left."""
         while pids := self._find():
             self.pid = next((pid for pid in sorted(pids) if _parent_of(pid) not in pids), min(pids))
-            with suppress(ProcessLookupError):
-                self.pidfd = os.pidfd_open(self.pid)
+            pidfd = open_pid(self.pid)
+            if pidfd is not None:
+                self.pidfd = pidfd
                 return True
         return False
 

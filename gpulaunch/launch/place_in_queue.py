@@ -15,6 +15,7 @@ from gpulaunch.leases.table import LockedTable, Table, release
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.leases.watch import WITHOUT_EVENTS_S, Watch, wait_until_dead
 from gpulaunch.process.apart import GivenUpError
+from gpulaunch.process.pidfd import open_pid
 from gpulaunch.process.system import is_stopped
 from gpulaunch.records import Record, replace
 
@@ -213,7 +214,9 @@ class PlaceInQueue:
         watched = self._watch.fd if self._watch else None
         pause_s = self._pause_s if watched is not None else WITHOUT_EVENTS_S
         until_s = time.monotonic() + pause_s
-        process_fds = [fd for pid in pids if (fd := _open_process(pid)) is not None]
+        process_fds: list[int] = []
+        with suppress(OSError):  # no descriptors left: those that are watched will do
+            process_fds.extend(fd for pid in pids if (fd := open_pid(pid)) is not None)
         inputs = process_fds if watched is None else [*process_fds, watched]
         try:
             while not (self._was_woken or self._was_told_to_look):
@@ -308,11 +311,3 @@ class PlaceInQueue:
         if self._in_queue:
             release(self._table, self._draft, self.ticket)
         self.close_copy()
-
-
-def _open_process(pid: int) -> int | None:
-    """Return a descriptor that is readable once a process has ended; None if it has."""
-    try:
-        return os.pidfd_open(pid)
-    except OSError:
-        return None

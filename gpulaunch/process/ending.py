@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
+from gpulaunch.process.pidfd import open_pid
 from gpulaunch.process.system import reaction, stat_fields
 
 SETTLE_S = 0.3
@@ -180,12 +181,13 @@ def wait_for_one(pids: Iterable[int], timeout_s: float) -> None:
     try:
         for pid in pids:
             try:
-                fds.append(os.pidfd_open(pid))
-            except ProcessLookupError:
-                return
+                fd = open_pid(pid)
             except OSError:  # no descriptors left: those that are watched will do
                 break
-            poll.register(fds[-1], select.POLLIN)
+            if fd is None:
+                return
+            fds.append(fd)
+            poll.register(fd, select.POLLIN)
         poll.poll(min(timeout_s, _LONGEST_POLL_S) * 1000)
     finally:
         for fd in fds:

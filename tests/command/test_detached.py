@@ -7,7 +7,9 @@ import shutil
 import signal
 import stat
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -97,6 +99,32 @@ def test_a_detached_launch_prints_its_name_and_goes_on(site: Site) -> None:
     assert site.logs("exp7") == "begun\nover\n"
     assert site.past()["exp7"]["exit_status"] == 3
     assert site.launcher.records() == []
+
+
+def test_a_killed_launchers_pid_may_be_a_threads(site: Site) -> None:
+    """A launcher whose number is a live thread's by now has ended, for all that ask for its job."""
+    site.held("old", "-n", "1")
+    line = site.begun("old")
+    os.kill(line["launcher"][0], signal.SIGKILL)
+    site.end("old")
+    until(lambda: site.launcher.records() == [])
+    (path,) = (site.home / ".local/state/gpulaunch/history").glob("*.jsonl")
+    commands = [
+        ("wait", "old"),
+        ("logs", "-f", "old"),
+        (*QUIET, "--after", "old:any", "--name", "later", "--", "true"),
+    ]
+    answers = []
+    with ThreadPoolExecutor(1) as pool:
+        for number in (line["launcher"][0], pool.submit(threading.get_native_id).result()):
+            content = path.read_text()
+            line = json.loads(next(one for one in content.splitlines() if '"old"' in one))
+            line["launcher"] = [number, line["launcher"][1]]
+            path.write_text(f"{json.dumps(line)}\n")
+            done = [site.launcher.run(*command, cwd=site.home) for command in commands]
+            answers.append([(one.returncode, one.stdout, one.stderr) for one in done])
+            assert site.wait("later") == 0
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize(

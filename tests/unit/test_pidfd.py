@@ -1,0 +1,34 @@
+"""The number of a process that has ended may be that of a thread, and of no process, by now."""
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gpulaunch.process.ending import wait_for_one
+from gpulaunch.process.identity import Process
+from gpulaunch.process.pidfd import open_pid, open_process
+
+
+@pytest.fixture
+def thread_id() -> Iterator[int]:
+    """Return the number of a live thread, which is not its process's."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    yield thread.native_id
+    over.set()
+    thread.join()
+
+
+def test_a_thread_is_no_process(thread_id: int) -> None:
+    """A number that is a live thread's counts as that of a process that has ended."""
+    assert (open_pid(thread_id), open_process(Process(thread_id, 1))) == (None, None)
+    wait_for_one([os.getpid(), thread_id], float("inf"))
+
+
+@pytest.mark.parametrize("pid", [0, -1, 1 << 40])
+def test_no_pid_at_all(pid: int) -> None:
+    """What cannot be a pid has ended, too."""
+    assert open_pid(pid) is None
