@@ -35,6 +35,10 @@ NO_SKIPS = "GPULAUNCH_TEST_NO_SKIPS"
 """Set where everything that the tests need must be there: a skipped test then fails."""
 
 
+# Where a script runs the tests in its background these are ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
 TIERS = ("unit", "command", "host", "slow", "release")
 
 hypothesis.settings.register_profile(
@@ -180,20 +184,16 @@ def held(launcher: Launcher, *options: str):
 
 @contextmanager
 def ending_in_time(seconds: int):
-    """Fail a test whose block hangs; INT reaches all, though a shell's `pytest &` ignores it."""
+    """Fail a test whose block hangs."""
 
     def fail(*_: object) -> None:
         pytest.fail(f"nothing happened for {seconds} s")
 
-    alarm, interrupt = (
-        signal.signal(signal.SIGALRM, fail),
-        signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
+    before = signal.signal(signal.SIGALRM, fail)
     signal.alarm(seconds)
     yield
     signal.alarm(0)
-    signal.signal(signal.SIGALRM, alarm)
-    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGALRM, before)
 
 
 def some_of(steps: list[str], every: int, certain: Iterable[str] = ()) -> list[str]:

@@ -12,9 +12,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import DGX, SHOW, VGG, Launcher, children, held, until, wait_for_end
+from conftest import DGX, SHOW, VGG, Launcher, children, companion_of, held, until, wait_for_end
 
-from gpulaunch.process.companion import is_companion
+from gpulaunch.process.companion import WITNESS, is_companion
+from gpulaunch.process.system import program_of
 
 pytest_plugins = ("fake_nvml",)
 
@@ -479,9 +480,9 @@ def test_a_cancelled_ci_job_leaves_nothing(launcher: Launcher, killed: str) -> N
         assert process.wait(30) == -signal.SIGKILL
         for pid in (job, *children):
             wait_for_end(pid)
-        assert [gpu["state"] for gpu in table(launcher)["gpus"]] == ["free"] * 8
-        for pid in processes_of(launcher):  # the guard itself
+        for pid in processes_of(launcher):  # the guard releases the lease, and ends
             wait_for_end(pid)
+        assert [gpu["state"] for gpu in table(launcher)["gpus"]] == ["free"] * 8
 
 
 def test_a_cancelled_ci_job_may_tidy_up(launcher: Launcher) -> None:
@@ -519,8 +520,9 @@ def test_the_companion_holds_the_lease_alone_and_goes(launcher: Launcher, ci: st
     """
     launcher.environment["CI"] = ci
     with held(launcher, *VGG) as job:
-        (companion,) = processes_of(launcher) - {job.process.pid, job.job_pid}
-        assert is_companion(companion)
+        companion = job.companion()
+        (witness,) = processes_of(launcher) - {job.process.pid, job.job_pid, companion}
+        assert program_of(witness) == WITNESS
         # it goes to / when it has let go of the rest
         until(lambda: os.readlink(f"/proc/{companion}/cwd") == "/")
         fds = [Path(entry.path) for entry in os.scandir(f"/proc/{companion}/fd")]
@@ -591,10 +593,7 @@ def test_a_nested_launch_keeps_its_guard(launcher: Launcher) -> None:
         outer_lease, _ = sorted(
             table(launcher)["leases"], key=lambda lease: lease["parent"] is not None
         )
-        (guard,) = processes_with(f"GPULAUNCH_LEASE={outer_lease['id']}") - {
-            inner_launcher,
-            outer_lease["job_pid"],
-        }
+        guard = companion_of(launcher, inner_launcher)
         os.kill(outer_lease["job_pid"], signal.SIGTERM)
         assert outer.wait(30) == 143
         assert state(guard)
