@@ -13,6 +13,9 @@ from gpulaunch.process.system import program_of, stat_fields
 COMPANION = "gpulaunch-lease"
 """Name of companions in ps and /proc/PID/comm, which tells them from what they look after."""
 
+WITNESS = "signal-witness"
+"""Name of the process in a job's group that shows which signals the group got."""
+
 DISMISSED = b"."
 
 _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
@@ -61,8 +64,8 @@ class Companion:
 
 
 def is_companion(pid: int) -> bool:
-    """Return whether a process is a companion, by its name."""
-    return program_of(pid) == COMPANION
+    """Return whether a process belongs to a launcher, not to its job, by its name."""
+    return program_of(pid) in (COMPANION, WITNESS)
 
 
 def forget_environment() -> None:
@@ -71,14 +74,22 @@ def forget_environment() -> None:
     gpulaunch's own variables stay there. What os.environ says does not change, and programs that
     are started from here get that.
     """
-    fields = stat_fields(os.getpid())
-    begin, end = map(int, fields[47:49] or (0, 0))  # env_start and env_end, see proc(5)
-    if not 0 < begin < end:
-        return
-    overwrite_memory(begin, end - begin, _own_variables)
+    _overwrite(47, _own_variables)  # env_start and env_end, see proc(5)
     # The C library's variables point to that memory; this gives it copies.
     for name, value in os.environb.items():
         os.putenv(name, value)
+
+
+def hide_arguments(name: str) -> None:
+    """Put a name in the place of this process's arguments, for `ps` and `pkill -f`."""
+    _overwrite(45, lambda line: name.encode()[: len(line)].ljust(len(line), b"\0"))  # arg_start
+
+
+def _overwrite(field: int, change: Callable[[bytes], bytes]) -> None:
+    """Change the memory between two addresses that /proc/PID/stat has from a field on."""
+    begin, end = map(int, stat_fields(os.getpid())[field : field + 2] or (0, 0))
+    if 0 < begin < end:
+        overwrite_memory(begin, end - begin, change)
 
 
 def fork_orphan(run: Callable[[], None]) -> None:
@@ -125,13 +136,18 @@ def _read_all(fd: int) -> bytes:
 def stand_apart(*keep: int) -> None:
     """Leave the session and its terminal, and close all descriptors but these."""
     os.setsid()
-    # The latest first: the job waits for the end of its pipe, and an inotify instance takes 15 ms.
-    for fd in sorted(map(int, os.listdir("/proc/self/fd")), reverse=True):
-        if fd not in keep:
-            os.closerange(fd, fd + 1)  # no error for what listed them, which is closed by now
-    for _ in range(3):  # stdin, stdout and stderr
-        os.open(os.devnull, os.O_RDWR)
+    close_all_but(*keep)
     for number in _INTERRUPTING:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def close_all_but(*keep: int) -> None:
+    """Close all descriptors but these; stdin, stdout and stderr are /dev/null then."""
+    # The latest first: the job waits for the end of its pipe, and an inotify instance takes 15 ms.
+    for fd in sorted(map(int, os.listdir("/proc/self/fd")), reverse=True):
+        if fd not in keep:
+            os.closerange(fd, fd + 1)  # no error for what listed them, which is closed by now
+    for _ in range(3):
+        os.open(os.devnull, os.O_RDWR)

@@ -17,7 +17,8 @@ from gpulaunch.errors import FAILED, call_failed
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.execute import PYTHON_IGNORES, clean_environment, complain, execute
 from gpulaunch.process.libc import adopt_orphans, end_with_parent
-from gpulaunch.process.system import identify, stat_fields
+from gpulaunch.process.system import identify, pending_signals, stat_fields
+from gpulaunch.process.witness import Witness
 from gpulaunch.records import Record
 
 _SI_USER = (
@@ -128,6 +129,8 @@ class Job:
         before_signal: Callable[[int], object] | None = None,
     ) -> None:
         self._before_signal = before_signal
+        self._witness: Witness | None = None
+        self._had_before_witness: set[int] = set()
         self.interrupted = False
         self.asked_to_end_s: float | None = None
         self.first_term_s: float | None = None
@@ -172,6 +175,11 @@ class Job:
             started: with what.
             last: no other job comes after it, so stdin and stdout are its own.
         """
+        self._call_witness()
+        if self._witness:
+            # Until it starts the job blocks all signals, and is a witness itself.
+            already = pending_signals(self.pid) - pending_signals(self._witness.pid)
+            self._had_before_witness = already & signal.sigpending()
         word = json.dumps(
             [started.command, dict(started.environment), sorted(started.cpus)]
         ).encode()
@@ -185,6 +193,12 @@ class Job:
             raise call_failed("cannot tell the job its command, by a pipe", problem) from None
         if last:
             _let_go()
+
+    def _call_witness(self) -> None:
+        """Let a new witness show from here on which signals the group gets."""
+        self._witness = None
+        with contextlib.suppress(OSError):  # without one the job gets the group's signals twice
+            self._witness = Witness()
 
     def forget(self) -> None:
         """Give signals back to this process after the job has ended."""
@@ -240,7 +254,12 @@ class Job:
             if pid == 0:
                 return None
             if pid == self.pid and not os.WIFSTOPPED(status):
+                if self._witness:
+                    self._witness.end()
                 return status
+            if self._witness and pid == self._witness.pid:  # somebody has killed it
+                self._witness.close()
+                self._call_witness()
             if pid == self.pid and self._stops_us(os.WSTOPSIG(status)):
                 since_s = time.monotonic()
                 _stop_by(os.WSTOPSIG(status), self._entry)
@@ -272,8 +291,22 @@ class Job:
             pass
         elif info.si_signo in PYTHON_IGNORES and info.si_pid == os.getpid():
             pass  # our own, from writing a message that nobody reads, or beyond the limit of a file
-        elif sent_by_process or info.si_signo not in _TERMINAL_SIGNALS:
+        elif not self._has_reached_job(info.si_signo) and (
+            sent_by_process or info.si_signo not in _TERMINAL_SIGNALS
+        ):
             self._send(info.si_signo)
+
+    def _has_reached_job(self, number: int) -> bool:
+        """Return whether the process group got a signal that was read here, and the job with it."""
+        if number in self._had_before_witness:
+            self._had_before_witness.remove(number)
+            return True
+        seen = self._witness.saw(number) if self._witness else False
+        if self._witness and seen is None:
+            self._witness.end()
+            self._call_witness()
+        # A job may have moved to a group of its own, as an interactive shell does.
+        return seen is not False and os.getpgid(self.pid) == os.getpgrp()
 
     def _continue(self) -> None:
         """Wake the job, unless whoever woke us woke it too, as a shell's fg does."""

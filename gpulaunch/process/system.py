@@ -196,6 +196,12 @@ def reaction(pid: int, number: int) -> Literal["ends", "catches", "ignores"]:
     return "catches"
 
 
+def pending_signals(pid: int) -> set[int]:
+    """Return the signals that wait for a process as a whole; none if it is not visible here."""
+    mask = int(_status_of(f"/proc/{pid}/status").get("ShdPnd", "0"), 16)
+    return {number for number in range(1, mask.bit_length() + 1) if mask >> number - 1 & 1}
+
+
 def leads_namespace(pid: int) -> bool:
     """Return whether a process is the first of a pid namespace inside this one, as containers'."""
     pids = _status_of(f"/proc/{pid}/status").get("NSpid", "").split()

@@ -7,7 +7,6 @@ status of the last command.
 Different by design, and therefore not compared:
 - After a death by a signal, gpulaunch exits with 128+n, and only after INT and QUIT dies of it too.
   So bash says "Terminated" of the bare command alone (test_death_by_signal).
-- What a process sends to the whole process group may reach the job twice: directly, and passed on.
 - A parent that ignores SIGPIPE or SIGXFSZ: Python hides that at start, so the job finds them at
   their default.
 - KILL and STOP sent to gpulaunch alone, which cannot be caught. CONT sent to gpulaunch alone while

@@ -1,0 +1,83 @@
+"""A process in the job's process group that shows which signals the whole group got.
+
+A signal to the group, as timeout, dumb-init and killpg send it, has reached the job when the
+launcher reads it; one to the launcher alone has not. siginfo_t says who sent it, not to whom. The
+witness blocks every signal, as the launcher does when it forks it: what the group got is pending.
+"""
+
+import os
+import select
+import signal
+import time
+from contextlib import suppress
+
+from gpulaunch.process.companion import WITNESS, close_all_but, hide_arguments
+from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.libc import end_with_parent, set_process_name
+from gpulaunch.process.system import pending_signals
+
+_ANSWER_S = 1.0  # one on a busy machine answers, one that is stopped does not
+_LOOK_AGAIN_S = 0.005  # systemd and Slurm send a signal to one process after the other
+
+
+class Witness:
+    """The witness, seen from the launcher, which must have blocked the signals.
+
+    `pkill` by the name of gpulaunch or of the job does not find it. It ends with the launcher.
+
+    Attributes:
+        pid: its process.
+
+    Raises:
+        OSError: no process or no descriptor is left.
+    """
+
+    def __init__(self) -> None:
+        end_with_launcher = end_with_parent(os.getpid())
+        question, self._ask = (out_of_the_way(fd) for fd in os.pipe())
+        self._hear, answer = (out_of_the_way(fd) for fd in os.pipe())
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                try:
+                    end_with_launcher()
+                    set_process_name(WITNESS)
+                    hide_arguments(WITNESS)
+                    close_all_but(question, answer)
+                    while asked := os.read(question, 1):
+                        signal.sigtimedwait(asked, 0)
+                        os.write(answer, asked)
+                finally:
+                    os._exit(0)
+        except OSError:
+            self.close()
+            raise
+        finally:
+            os.close(question)
+            os.close(answer)
+
+    def saw(self, number: int) -> bool | None:
+        """Return whether the group got a signal that the launcher has read; forget it here.
+
+        None is yes from a witness that does not answer, because somebody has stopped or killed it:
+        it cannot forget, and must be replaced.
+        """
+        if number not in pending_signals(self.pid):
+            time.sleep(_LOOK_AGAIN_S)
+            if number not in pending_signals(self.pid):
+                return False
+        with suppress(BrokenPipeError):
+            os.write(self._ask, bytes([number]))
+        answered = select.select([self._hear], [], [], _ANSWER_S)[0] and os.read(self._hear, 1)
+        return True if answered else None
+
+    def end(self) -> None:
+        """End the process."""
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        self.close()
+
+    def close(self) -> None:
+        """Give the descriptors back; the process has ended."""
+        os.close(self._ask)
+        os.close(self._hear)
