@@ -193,17 +193,20 @@ def remove_dead(found: FoundRecord, directory_fd: int) -> None:
     if os.geteuid() in (0, found.user_id):
         with suppress(OSError):
             os.unlink(found.name, dir_fd=directory_fd)
-        remove_bell(found.name, directory_fd)
+        remove_bell(found.name, directory_fd, found.user_id)
 
 
-def remove_bell(name: str, directory_fd: int) -> None:
-    """Remove the bell of a ticket, given the name of the ticket's file; of a lease there is none.
+def remove_bell(name: str, directory_fd: int, user_id: int) -> None:
+    """Remove a ticket's bell, given the name of the ticket's file; of a lease there is none.
 
-    A failure is ignored: without its ticket it has no effect.
+    A failure is ignored: without its ticket it has no effect. A ticket may have the id of another
+    user's, whose bell stays.
     """
     if ticket_number(name):
+        bell = BELL_PREFIX + id_in(name)
         with suppress(OSError):
-            os.unlink(BELL_PREFIX + id_in(name), dir_fd=directory_fd)
+            if os.stat(bell, dir_fd=directory_fd, follow_symlinks=False).st_uid == user_id:
+                os.unlink(bell, dir_fd=directory_fd)
 
 
 def open_record(name: str, directory_fd: int | None = None) -> int | None:

@@ -389,7 +389,7 @@ class LockedTable:
         Raises:
             FailedError: its file cannot be removed.
         """
-        remove_bell(record_name(record), self._fd)
+        remove_bell(record_name(record), self._fd, record.user_id)
         try:
             os.unlink(record_name(record), dir_fd=self._fd)
         except FileNotFoundError:

@@ -4,6 +4,7 @@ Where an engine is real, it is the tests' own. Where it lies, it is a thread wit
 docker's client is a script, so that only what gpulaunch makes of the lies is seen.
 """
 
+import fcntl
 import functools
 import json
 import os
@@ -12,6 +13,7 @@ import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import threading
@@ -48,6 +50,7 @@ GPUS_LABEL = "io.gpulaunch.gpus"
 FORGED_ID = "ffffffffffff"
 SECRET = "hunter2"
 TAKE_ALL = (*DGX, "-n", "all", "--", "true")
+WHOLE_FILE = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 START = (*DGX, "-q", "docker", "start", "job")
 
 
@@ -1139,3 +1142,71 @@ def test_free_with_a_lie(lie: str) -> None:
         assert outcome.returncode == 0 or (outcome.returncode == 125 and complaint(outcome)), (
             outcome
         )
+
+
+NAMED = "d" * 64
+READ_ONLY = (
+    ("free", FORGED_ID),
+    ("status", *DGX),
+    ("status", *DGX, "--json"),
+    ("top", *DGX),
+    ("history", "--everyone"),
+    *((command, FORGED_ID) for command in ("wait", "logs", "attach")),
+    ("doctor", *DGX),
+    ONE,
+    TAKE_ALL,
+)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a record away")
+@pytest.mark.parametrize("held", [False, True], ids=["unlocked", "held"])
+@pytest.mark.parametrize("label", [None, "abcdefabcdef"], ids=["no label", "another lease's"])
+def test_container_in_another_users_record(label: str | None, *, held: bool) -> None:
+    """No command acts on a container that another user's record names without its lease's label.
+
+    Root's free least of all; without any label of ours it is not even asked about.
+    """
+    requests: list[str] = []
+    made = labels({LEASE_LABEL: label, GPUS_LABEL: UUIDS[0]} if label else {})
+    found = container(Id=NAMED, Name="/alice-db", **made)
+    engine = lies(container=found, list=[{"Id": NAMED}] if label else [])
+
+    def overhear(connection: socket.socket, closed: threading.Event) -> None:
+        requests.append(connection.recv(65536, socket.MSG_PEEK).split(b" HTTP")[0].decode())
+        engine(connection, closed)
+
+    with ExitStack() as stack:
+        launcher = confronted(stack, overhear, None)
+        record = forge(launcher, FAKE, user_id=12345, container=NAMED)
+        if held:
+            holder = stack.enter_context(held_by(12345, record))
+        ended = [carry_out(launcher, words) for words in READ_ONLY]
+        freed = ended[0]
+        assert not any(harm in f"{one.stdout}{one.stderr}" for one in ended for harm in HARMFUL)
+        assert {request.partition(" ")[0] for request in requests} == {"GET"}
+        if label:
+            hint = freed.stderr.splitlines()[1]
+            assert (freed.returncode, record.exists(), "docker stop alice-db" in hint) == (
+                125,
+                True,
+                True,
+            )
+            assert f"rm {record}" in hint
+        else:
+            assert (freed.returncode, record.exists()) == (0, False), freed
+            assert not any(NAMED in request for request in requests)
+        assert not held or holder.wait(10) == -signal.SIGTERM
+
+
+@contextmanager
+def held_by(user_id: int, record: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Let a process of a user hold a record."""
+    fd = os.open(record, os.O_RDWR)
+    try:
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, WHOLE_FILE)
+        holder = subprocess.Popen(["sleep", "1000"], pass_fds=[fd], user=user_id, group=user_id)
+    finally:
+        os.close(fd)
+    with holder:
+        yield holder
+        holder.kill()

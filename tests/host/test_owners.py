@@ -33,6 +33,23 @@ def test_root_of_little(launcher: Launcher) -> None:
     assert (done.returncode, done.stdout) == (0, "0,2,3\n"), done.stderr
 
 
+def test_dead_ticket_with_another_users_id(launcher: Launcher) -> None:
+    """A dead ticket is removed with its bell, but no bell of another user's, whose id it bears."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to give a file away")
+    bells = {}
+    for user_id in (12345, 12346):
+        ticket_id = f"{user_id}" * 2
+        os.close(plant(launcher, f"gpulaunch.ticket.00000001.{ticket_id}", b"dead"))
+        os.chown(launcher.state / f"gpulaunch.ticket.00000001.{ticket_id}", 12345, 12345)
+        bells[user_id] = launcher.state / f"gpulaunch.bell.{ticket_id}"
+        os.mkfifo(bells[user_id])
+        os.chown(bells[user_id], user_id, user_id)
+    assert launcher.run(*VGG, *SHOW).returncode == 0
+    assert [path.exists() for path in bells.values()] == [False, True]
+    assert [name for name in launcher.records() if ".ticket." in name] == []
+
+
 def test_cache_of_somebody_else(launcher: Launcher, warm: FakeNvml) -> None:  # noqa: ARG001, F811
     """A file of another user says nothing, nor does a symbolic link."""
     if os.geteuid() != 0:

@@ -142,8 +142,8 @@ class DockerClient:
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
         """Return the containers of a lease; see EngineClient.containers_of."""
         if container_id is not None:
-            known = self.container(container_id)
-            return [known] if known else []
+            # Another user's record may name any container: the id is looked for among ours.
+            return self._find_labelled(LEASE_LABEL, container_id)
         found = [
             found
             for found in self._find_labelled(f"{LEASE_LABEL}={lease_id}")
@@ -160,11 +160,12 @@ class DockerClient:
         """Return the names of all running containers, also paused ones, by their ids."""
         return self._parse(self._send("GET", "/containers/json"), parse_running)
 
-    def _find_labelled(self, label: str) -> list[Container]:
+    def _find_labelled(self, label: str, only: str | None = None) -> list[Container]:
         query = _percent_encode(json.dumps({"label": [label]}))
         content = self._send("GET", f"/containers/json?all=1&filters={query}")
         ids = self._parse(content, lambda answer: [checked_text(entry["Id"]) for entry in answer])
-        return [container for container in map(self.container, ids) if container]
+        wanted = [one for one in ids if only in (None, one)]
+        return [container for container in map(self.container, wanted) if container]
 
     def events(
         self, lease_id: str, container_id: str | None, since_s: float, until_s: float | None = None
