@@ -25,6 +25,7 @@ from gpulaunch.cluster.cluster import Cluster
 from gpulaunch.cluster.policies import MAPPING_POLICIES
 from gpulaunch.cluster.starter import Start
 from gpulaunch.errors import UsageError, call_failed, printable
+from gpulaunch.files.data_files import make_own, own_directory
 from gpulaunch.files.write import make_directory, write_text
 from gpulaunch.launch.children import own_command
 from gpulaunch.process.execute import execute
@@ -134,10 +135,9 @@ def _make_directory(wanted: str | None) -> str:
     if wanted is not None:
         make_directory(wanted)
         return os.path.abspath(wanted)
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    above = os.path.join(cache, "gpulaunch", "cluster")
+    above = os.path.join(own_directory("XDG_CACHE_HOME", ".cache"), "cluster")
     try:
-        os.makedirs(above, exist_ok=True)
+        make_own(above)
         _forget_old(above)
         return tempfile.mkdtemp(dir=above)
     except OSError as problem:

@@ -21,6 +21,7 @@ from gpulaunch.errors import (
     printable,
     quoted,
 )
+from gpulaunch.files.data_files import make_own
 from gpulaunch.history.job_name import chosen_name, file_name
 from gpulaunch.history.line import state_home
 from gpulaunch.history.read import RECENT_S, read_history
@@ -122,7 +123,7 @@ def _logs_locked() -> Iterator[str]:
     """Yield the directory of logs, locked against other launches that choose a name."""
     directory = f"{state_home()}/logs"
     try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        make_own(directory)
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as problem:
         raise call_failed(directory, problem) from None

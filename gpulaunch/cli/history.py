@@ -9,7 +9,7 @@ from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_json, add_top
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.errors import FailedError, quoted
 from gpulaunch.files.duration import parse_duration
-from gpulaunch.history.line import COMMON, history_directory
+from gpulaunch.history.line import has_common
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history
 from gpulaunch.launch.surroundings import shown_settings, shown_table
@@ -104,7 +104,7 @@ def past_launches(
         UsageError: there is no such description.
         FailedError: all are wanted, and the users' histories are not in one place.
     """
-    if everyone and history_directory() != COMMON:
+    if everyone and not has_common():
         raise FailedError(
             "each user's history is his own here, so those of others cannot be read",
             "sudo gpulaunch setup --history makes a place for all, from then on",

@@ -8,6 +8,7 @@ from gpulaunch.cli.output import say
 from gpulaunch.cli.output import warn as warn_on_stderr
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
+from gpulaunch.history.line import taken
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import preview, would_wait
 from gpulaunch.launch.callbacks import Callbacks
@@ -89,6 +90,8 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
         )
         return _EXIT_STATUS[decided]
 
+    if launch.in_history and (problem := taken()):
+        tell(problem)
     if "detach" not in given:
         return _run(given, launch, before, None)
     from gpulaunch.cli.detach import detach  # late: few launches are detached

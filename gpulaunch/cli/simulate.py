@@ -11,7 +11,7 @@ from gpulaunch.cli.progress import telling
 from gpulaunch.cli.replay_report import prepare_report, write_report
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.history.line import COMMON, history_directory
+from gpulaunch.history.line import has_common
 from gpulaunch.launch.settings import QUEUES, SETTINGS, one_of
 from gpulaunch.machine.find import Machine
 from gpulaunch.records import Record, replace
@@ -250,7 +250,7 @@ def _read_past(options: Namespace, machine: Machine) -> _Past:
     Raises:
         UsageError: there are none.
     """
-    everyone = history_directory() == COMMON
+    everyone = has_common()
     found = past_launches(options.topology, options.since, everyone=everyone)
     same = bool(found) or machine.key is None
     if not found and machine.key is not None:

@@ -6,6 +6,7 @@ import sys
 
 from gpulaunch.cli.output import print_json, say, warn
 from gpulaunch.errors import UsageError
+from gpulaunch.files.data_files import make_own
 from gpulaunch.files.document import read_document
 from gpulaunch.files.write import check_writable, document_text, write_text
 from gpulaunch.machine.catalog import own_machine_file
@@ -24,7 +25,7 @@ def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> i
     """
     file = path or own_machine_file(os.uname().nodename)
     if path is None:
-        os.makedirs(os.path.dirname(file), exist_ok=True)
+        make_own(os.path.dirname(file))
     check_writable(file)
     if path is None and os.path.exists(file) and "measurement" not in read_document(file).data:
         raise UsageError(

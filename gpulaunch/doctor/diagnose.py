@@ -17,6 +17,7 @@ from gpulaunch.doctor.containers import (
 )
 from gpulaunch.errors import GpulaunchError, printable
 from gpulaunch.files.nearest import nearest
+from gpulaunch.history.line import taken
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.settings import SETTINGS, Settings
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
@@ -54,6 +55,8 @@ def diagnose(topology: str | None) -> list[Finding]:
     findings += _run_check(
         "state directory", lambda warn: _check_state_directory(settings, described, warn)
     )
+    if problem := taken():
+        findings.append(Finding("history", "problem", problem, "root can remove it"))
     findings += _check_variables()
     if machine and not described:
         findings += _run_check("health", lambda _: _check_health(settings, machine[0]))

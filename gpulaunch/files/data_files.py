@@ -1,14 +1,44 @@
 """Data files by name or path: shipped ones and the user's own."""
 
 import os
+from contextlib import suppress
 
 from gpulaunch.errors import UsageError, call_failed, quoted
 
 
 def config_directory() -> str:
     """Return the directory of this user's settings and profiles."""
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return own_directory("XDG_CONFIG_HOME", ".config")
+
+
+def own_directory(variable: str, below_home: str) -> str:
+    """Return gpulaunch's directory in $XDG_STATE_HOME or the like, else in ~/.local/state or so.
+
+    What root makes in another user's home, as under sudo -E, that user could not write to: there it
+    is the one in root's own home.
+    """
+    base = os.environ.get(variable, "")
+    if not os.path.isabs(base):  # the specification says to ignore relative ones
+        base = os.path.join(os.path.expanduser("~"), below_home)
+    if os.geteuid() == 0:
+        names = base.split("/")
+        above = ["/".join(names[:count]) for count in range(2, len(names) + 1)]
+        owners = {os.stat(one).st_uid for one in above if os.path.exists(one)}
+        if owners - {0, 65534}:  # which is nobody, in a user namespace
+            base = os.path.join("/root", os.path.expanduser("~root"), below_home)
     return os.path.join(base, "gpulaunch")
+
+
+def make_own(directory: str) -> None:
+    """Make a directory, and those above it, for this user alone, whatever the umask.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if not os.path.lexists(directory):
+        make_own(os.path.dirname(directory))
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
 
 
 def shipped_directory(kind: str) -> str:

@@ -1,15 +1,18 @@
 """The line of a launch in the history: appended when it begins, rewritten in place as it goes on.
 
-There is a file for each user and month. A line has room to spare, so a full disk loses no exit
-status, and a launcher that is killed leaves a line without an end. docs/decisions/history.md gives
-the reasons.
+There is a file for each user and month, in the user's own directory. A line has room to spare, so a
+full disk loses no exit status, and a launcher that is killed leaves a line without an end.
+docs/decisions/history.md gives the reasons.
 """
 
 import json
 import os
+import stat
 import time
 from contextlib import suppress
 
+from gpulaunch.files.data_files import make_own, own_directory
+from gpulaunch.process.system import user_name
 from gpulaunch.typing import Any
 
 COMMON = "/var/lib/gpulaunch/history"
@@ -22,24 +25,42 @@ _BLOCK_BYTES = 256  # lines are padded to multiples
 
 
 def history_directory() -> str:
-    """Return the directory of the history: the common one if there is one, else the user's own."""
-    with suppress(OSError):
-        if os.stat(COMMON, follow_symlinks=False).st_uid == 0:
-            return COMMON
-    return own_directory()
+    """Return the directory of this user's lines: in the common place if there is one, else own."""
+    return f"{COMMON}/{os.geteuid()}" if has_common() and not taken() else private_directory()
 
 
-def own_directory() -> str:
-    """Return the directory of the user's own history."""
+def private_directory() -> str:
+    """Return the directory of the user's own history, which no other user reads."""
     return f"{state_home()}/history"
+
+
+def has_common() -> bool:
+    """Return whether there is a common place of all users' histories."""
+    return is_directory_of(COMMON, 0)
+
+
+def taken() -> str | None:
+    """Return who else has this user's name in the common place, in words; None if nobody."""
+    path = f"{COMMON}/{os.geteuid()}"
+    with suppress(OSError):
+        owner = user_name(os.lstat(path).st_uid)
+        if has_common() and not is_directory_of(path, os.geteuid()):
+            history = private_directory()
+            return f"{path} is {owner}'s, so your history is in {history}, for you alone"
+    return None
+
+
+def is_directory_of(path: str, user_id: int) -> bool:
+    """Return whether this is a directory, and no link to one, that belongs to a user."""
+    with suppress(OSError):
+        status = os.lstat(path)
+        return stat.S_ISDIR(status.st_mode) and status.st_uid == user_id
+    return False
 
 
 def state_home() -> str:
     """Return the directory of what gpulaunch keeps for this user."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(base):  # the specification says to ignore relative ones
-        base = os.path.expanduser("~/.local/state")
-    return f"{base}/gpulaunch"
+    return own_directory("XDG_STATE_HOME", ".local/state")
 
 
 class HistoryLine:
@@ -108,17 +129,15 @@ def _open_own(submitted_s: float) -> int:
         OSError: it cannot be made, or is not this user's own file.
     """
     directory, user_id = history_directory(), os.geteuid()
+    make_own(directory)
     path = f"{directory}/{user_id}-{month_of(submitted_s)}{SUFFIX}"
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    mode = 0o644 if directory == COMMON else 0o600
-    try:
-        fd = os.open(path, flags, mode)
-    except FileNotFoundError:
-        os.makedirs(directory, mode=0o700)
-        fd = os.open(path, flags, mode)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     if not is_own_file(fd, user_id):
         os.close(fd)
         raise PermissionError(path)
+    if directory != private_directory():  # all may read it, whatever the umask
+        os.chmod(directory, 0o755)  # noqa: S103
+        os.fchmod(fd, 0o644)
     return fd
 
 
@@ -130,9 +149,7 @@ def month_of(time_s: float) -> str:
 def is_own_file(fd: int, user_id: int) -> bool:
     """Return whether this is a regular file with one link that belongs to a user."""
     status = os.fstat(fd)
-    return (
-        status.st_mode & 0o170000 == 0o100000 and status.st_nlink == 1 and status.st_uid == user_id
-    )
+    return stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_uid == user_id
 
 
 def _padded(content: bytes, room: int) -> bytes:

@@ -3,16 +3,26 @@
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 
 from gpulaunch.errors import FieldError
-from gpulaunch.history.line import SUFFIX, history_directory, is_own_file, month_of, own_directory
+from gpulaunch.history.line import (
+    COMMON,
+    SUFFIX,
+    has_common,
+    is_directory_of,
+    is_own_file,
+    month_of,
+    private_directory,
+)
 from gpulaunch.history.past_launch import PastLaunch, parse_past_launch
-from gpulaunch.typing import Any
 
-_TRIES = 3
-_MAX_BYTES = 64 << 20
+_MOST_BYTES = 64 << 20
+"""Most that is read of each user's lines, the newest first: some 80,000 of them."""
+
+_LONGEST_LINE = 1 << 20
+_LEAST_BYTES = 512  # of a line or a file, however short: any user can make as many as he likes
 RECENT_S = 60 * 86400.0
 """How far back what looks for recent launches reads the history: a year of them takes a second."""
 
@@ -25,13 +35,8 @@ def read_history(*, everyone: bool = False, within_s: float | None = None) -> li
         within_s: seconds before now from which on all launches are needed; None for all that are
             there. Files of earlier months are not read.
     """
-    found: dict[tuple[int, str], PastLaunch] = {}
-    for path, user_id in _files(everyone=everyone, within_s=within_s):
-        for document in _lines(path, user_id):
-            with suppress(FieldError):
-                launch = parse_past_launch(document, user_id)
-                found[user_id, launch.key] = launch  # the last line of a launch counts
-    return sorted(found.values(), key=lambda launch: (launch.submitted_s, launch.key))
+    found = _read(everyone=everyone, within_s=within_s)
+    return sorted(found, key=lambda launch: (launch.submitted_s, launch.key))
 
 
 def read_dependent() -> list[PastLaunch]:
@@ -40,56 +45,59 @@ def read_dependent() -> list[PastLaunch]:
     Screens ask for them every few seconds, so only lines that may be such are parsed, and none that
     are older than RECENT_S.
     """
-    found: dict[str, PastLaunch] = {}
-    for path, user_id in _files(everyone=False, within_s=RECENT_S):
-        for document in _lines(path, user_id, having=b'"after"'):
-            with suppress(FieldError):
-                launch = parse_past_launch(document, user_id)
-                found[launch.key] = launch
-    return [one for one in found.values() if not one.id and one.exit_status is None]
+    found = _read(everyone=False, within_s=RECENT_S, having=b'"after"')
+    return [one for one in found if not one.id and one.exit_status is None]
 
 
-def _files(*, everyone: bool, within_s: float | None) -> Iterator[tuple[str, int]]:
-    """Yield the paths of the history's files, and the user that each has to belong to."""
-    first = "" if within_s is None else month_of(time.time() - within_s)
-    # What ran before there was a common place stands in the user's own.
-    for directory in dict.fromkeys((own_directory(), history_directory())):
-        with suppress(OSError):
-            for name in sorted(os.listdir(directory)):
-                user, dash, month = name.removesuffix(SUFFIX).partition("-")
-                if not (name.endswith(SUFFIX) and dash and user.isascii() and user.isdecimal()):
-                    continue
-                if month >= first and (everyone or int(user) == os.geteuid()):
-                    yield os.path.join(directory, name), int(user)
-
-
-def _lines(path: str, user_id: int, having: bytes = b"") -> list[Any]:
-    """Return the documents of a file, without lines that are damaged or of another user's file.
-
-    Args:
-        path: path of the file.
-        user_id: user that it has to belong to.
-        having: what a line has to contain.
-    """
-    for left in reversed(range(_TRIES)):
+def _read(*, everyone: bool, within_s: float | None, having: bytes = b"") -> Iterable[PastLaunch]:
+    """Return the launches of the lines that contain a text; damaged lines are left out."""
+    found: dict[tuple[int, str], PastLaunch] = {}
+    read: dict[int, int] = {}
+    for path, user_id in _files(everyone=everyone, within_s=within_s):
+        read[user_id] = read.get(user_id, 0) + _LEAST_BYTES
         with suppress(OSError):
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(fd, "rb") as file:
                 if not is_own_file(fd, user_id):
-                    return []
-                content = file.read(_MAX_BYTES)
-            documents, damaged = _documents(content, having)
-            if not damaged or not left:  # a line may be read while it is rewritten: once more
-                return documents
-    return []
+                    continue
+                while read[user_id] < _MOST_BYTES and (line := file.readline(_LONGEST_LINE)):
+                    read[user_id] += max(len(line), _LEAST_BYTES)
+                    if not line.startswith(b"{") or having not in line:
+                        continue
+                    # It may be being rewritten: then it is read once more.
+                    launch = _parse(line, user_id) or _parse(
+                        os.pread(fd, len(line), file.tell() - len(line)), user_id
+                    )
+                    if launch:
+                        found[user_id, launch.key] = launch  # the last line of a launch counts
+    return found.values()
 
 
-def _documents(content: bytes, having: bytes) -> tuple[list[Any], bool]:
-    documents, damaged = [], False
-    for line in content.split(b"\n"):
-        if having in line and line.strip():
-            try:
-                documents.append(json.loads(line))
-            except (ValueError, RecursionError):
-                damaged = True
-    return documents, damaged
+def _parse(line: bytes, user_id: int) -> PastLaunch | None:
+    with suppress(ValueError, RecursionError, FieldError):
+        return parse_past_launch(json.loads(line), user_id)
+    return None
+
+
+def _files(*, everyone: bool, within_s: float | None) -> list[tuple[str, int]]:
+    """Return the history's files, the newest first, and the user that each has to belong to.
+
+    What ran before there was a common place is in the user's private one; and in the common place
+    itself, where earlier versions had their files.
+    """
+    first = "" if within_s is None else month_of(time.time() - within_s)
+    directories = [] if everyone else [private_directory()]
+    if has_common():
+        users = filter(str.isdecimal, os.listdir(COMMON)) if everyone else [str(os.geteuid())]
+        own = [user for user in users if is_directory_of(f"{COMMON}/{user}", int(user))]
+        directories += [COMMON, *(f"{COMMON}/{user}" for user in own)]
+    found = []
+    for directory in directories:
+        with suppress(OSError):
+            for name in os.listdir(directory):
+                user, dash, month = name.removesuffix(SUFFIX).partition("-")
+                if not (name.endswith(SUFFIX) and dash and user.isascii() and user.isdecimal()):
+                    continue
+                if month >= first and (everyone or int(user) == os.geteuid()):
+                    found.append((month, os.path.join(directory, name), int(user)))
+    return [(path, user_id) for _, path, user_id in sorted(found, reverse=True)]

@@ -9,7 +9,7 @@ from gpulaunch.history.line import COMMON
 def set_up_history() -> None:
     """Make COMMON, owned by root, world-writable and sticky.
 
-    It is on the disk, so it stays. Each user's file is made by his next launch.
+    It is on the disk, so it stays. Each user's directory is made by his next launch.
 
     Raises:
         UsageError: we are not root.
@@ -21,7 +21,7 @@ def set_up_history() -> None:
         os.makedirs(COMMON, exist_ok=True)
         os.chmod(os.path.dirname(COMMON), 0o755)  # whatever root's umask  # noqa: S103
         os.chown(COMMON, 0, 0)
-        # All users write here; sticky, so that none can remove another user's file.
+        # All users write here; sticky, so that none can remove another user's directory.
         os.chmod(COMMON, 0o1777)  # noqa: S103
     except OSError as problem:
         raise call_failed(COMMON, problem) from None

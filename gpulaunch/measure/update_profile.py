@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from gpulaunch.errors import printable
+from gpulaunch.files.data_files import make_own
 from gpulaunch.measure.measured_launch import Outcome, Sections
 from gpulaunch.measure.measured_pattern import communication_of
 from gpulaunch.measure.measured_run import Run
@@ -132,7 +133,7 @@ def check_own(path: str) -> None:
     """
     if os.path.dirname(path) == own_profiles():
         with suppress(OSError):
-            os.makedirs(own_profiles(), exist_ok=True)
+            make_own(own_profiles())
     check_profile_path(path)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
-from gpulaunch.files.data_files import config_directory
+from gpulaunch.files.data_files import config_directory, make_own
 from gpulaunch.files.document import MAX_FILE_BYTES, parse_document, parsed, read_text
 from gpulaunch.files.slow_lock import held
 from gpulaunch.files.write import changed_text, check_writable, document_text, write_text
@@ -118,7 +118,7 @@ def alone() -> Iterator[None]:
     """
     directory = config_directory()
     with suppress(OSError):
-        os.makedirs(directory, exist_ok=True)
+        make_own(directory)
     if not os.access(directory, os.W_OK):
         yield
         return

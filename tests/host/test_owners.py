@@ -2,13 +2,14 @@
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import SHOW, VGG, Launcher
+from conftest import DGX, SHOW, VGG, Launcher
 from fake_nvml import FakeNvml
 from test_forged import plant
 from test_probe import cached, discovered, link, pair, warm  # noqa: F401  a fixture
@@ -61,6 +62,74 @@ def test_cache_of_somebody_else(launcher: Launcher, warm: FakeNvml) -> None:  # 
     os.chown(path.with_suffix(".real"), 0, -1)
     path.symlink_to(path.with_suffix(".real"))
     assert link(launcher)["nvlink_count"] == 0
+
+
+@pytest.mark.parametrize("kept", ["HOME", "XDG"])
+def test_home_of_somebody_else(tmp_path: Path, kept: str) -> None:
+    """Root with another user's HOME or XDG_*, as under sudo -E, makes nothing there: it has a home.
+
+    A user cannot write where root has made the first directory.
+    """
+    if os.geteuid() != 0:
+        pytest.skip("needs root to be in another user's home")
+    strange, own = tmp_path / "strange", tmp_path / "own"
+    for home in (strange, own):
+        home.mkdir()
+    os.chown(strange, 12345, 12345)
+    passwd = tmp_path / "passwd"
+    passwd.write_text(
+        re.sub("^root:.*", f"root:x:0:0:root:{own}:/bin/sh", Path("/etc/passwd").read_text())
+    )
+    bases = {"STATE_HOME": ".local/state", "CONFIG_HOME": ".config", "CACHE_HOME": ".cache"}
+    launcher = Launcher(tmp_path)
+    del launcher.environment["XDG_CONFIG_HOME"]
+    launcher.environment["HOME"] = str(strange if kept == "HOME" else own)
+    if kept == "XDG":
+        variables = {f"XDG_{name}": str(strange / path) for name, path in bases.items()}
+        launcher.environment |= variables | {"XDG_RUNTIME_DIR": str(strange / "run")}
+    (tmp_path / "jobs").write_text("true\n")
+    (tmp_path / "job.py").write_text("import torch\n")
+    (tmp_path / "hosts").write_text("localhost slots=2\n")
+    (mpirun := tmp_path / "bin/mpirun").parent.mkdir()
+    mpirun.write_text('#!/bin/sh\nuntil [ -e $1 -a -x $1 ]; do shift; done; exec "$@"\n')
+    mpirun.chmod(0o755)
+    launcher.environment["PATH"] = f"{mpirun.parent}:{launcher.environment['PATH']}"
+    commands = (
+        (*DGX, "--", "true"),
+        (*DGX, "-d", "--name", "one", "--", "true"),
+        ("wait", "one"),
+        ("batch", *DGX, "--results", f"{tmp_path}/results", str(tmp_path / "jobs")),
+        ("profile", "--scan", str(tmp_path / "job.py"), "--name", "mine"),
+        ("cluster", "run", *DGX, "--hostfile", str(tmp_path / "hosts"), "--dry-run", "--", "true"),
+        ("history", "--json"),
+    )
+    for words in commands:
+        script = f'mount --bind {passwd} /etc/passwd && exec "$0" "$@"'
+        command = ["unshare", "--mount", "sh", "-c", script, launcher.script, *words]
+        done = subprocess.run(
+            command, env=launcher.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, (words, done.stderr)
+    assert list(strange.rglob("*")) == []
+    assert {path.name for path in own.glob(".*")} == {".local", ".config", ".cache"}
+
+
+def test_directories_without_a_umask(launcher: Launcher, tmp_path: Path) -> None:
+    """Whatever the umask, no other user can write to what gpulaunch makes in the home."""
+    (home := tmp_path / "home").mkdir(mode=0o755)
+    launcher.environment["HOME"] = str(home)
+    del launcher.environment["XDG_CONFIG_HOME"]
+    (tmp_path / "job.py").write_text("import torch\n")
+    for words in (
+        (*DGX, "--", "true"),
+        (*DGX, "-d", "--name", "one", "--", "true"),
+        ("wait", "one"),
+        ("profile", "--scan", str(tmp_path / "job.py"), "--name", "mine"),
+    ):
+        assert launcher.run(*words, umask=0).returncode == 0
+    made = [path for path in home.rglob("*") if path.is_dir()]
+    assert {path.name for path in made} >= {".local", "history", "logs", ".config", "profiles"}
+    assert [path for path in made if path.stat().st_mode & 0o022] == []
 
 
 AS_ANOTHER_USER = """

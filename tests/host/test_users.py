@@ -1018,8 +1018,121 @@ def test_setup_of_a_common_history(root: Launcher, alice: User, machine: Machine
     assert {line.partition(":")[0] for line in sums} == {"root", alice.name}
     hers = json.loads(launcher.run("history", *DGX, "--user", alice.name, "--json").stdout)
     assert [one["name"] for one in hers["launches"]] == ["two"]
-    (file,) = (path for path in made.iterdir() if path.stat().st_uid == 0)
-    assert oct(file.stat().st_mode) == "0o100644"
+    for directory, uid in ((made / "0", 0), (made / str(alice.uid), alice.uid)):
+        (file,) = directory.iterdir()
+        modes = [oct(path.stat().st_mode) for path in (directory, file)]
+        assert ([directory.stat().st_uid, *modes]) == [uid, "0o40755", "0o100644"]
+
+
+def own_home(user: Elsewhere, uid: int) -> Path:
+    """Give a user a home of their own; return where their private history is."""
+    home = Path(tempfile.mkdtemp(dir=user.state.parent))
+    os.chown(home, uid, uid)
+    user.environment["HOME"] = str(home)
+    return home / ".local/state/gpulaunch/history"
+
+
+def names(user: Elsewhere, *options: str) -> list[str]:
+    """Return the names of the launches in the history, as a user sees it."""
+    done = user.run("history", *DGX, "--json", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [one["name"] for one in json.loads(done.stdout)["launches"]]
+
+
+@pytest.mark.parametrize("plant", ["directory", "file", "link", "file of the month"])
+def test_history_where_the_name_is_taken(
+    root: Launcher, alice: User, bob: User, machine: Machine, plant: str
+) -> None:
+    """Whatever another user makes in the common history, nobody's launches go without a line.
+
+    Nor do detached ones fail: the lines are in the home then, and that is said.
+    """
+    launcher, user = machine.launcher(root), machine.user(alice)
+    private = own_home(user, alice.uid)
+    assert launcher.run("setup", "--history").returncode == 0
+    taken = machine.path(f"/var/lib/gpulaunch/history/{alice.uid}")
+    if plant == "file of the month":
+        for month in ("2026-11", "2026-12", time.strftime("%Y-%m", time.gmtime())):
+            (taken.parent / f"{alice.uid}-{month}.jsonl").touch()
+            os.chown(taken.parent / f"{alice.uid}-{month}.jsonl", bob.uid, bob.uid)
+    elif plant == "directory":
+        taken.mkdir(mode=0o777)
+        taken.chmod(0o777)
+    elif plant == "file":
+        taken.touch(0o666)
+    else:
+        taken.symlink_to("/tmp")
+    is_taken = os.path.lexists(taken)
+    if is_taken:
+        os.chown(taken, bob.uid, bob.uid, follow_symlinks=False)
+    done = user.run(*DGX, "--name", "one", "--", "true")
+    detached = user.run(*DGX, "-d", "--name", "two", "--", "true")
+    assert (done.returncode, detached.returncode, detached.stdout) == (0, 0, "two\n")
+    assert user.run("wait", "two").returncode == 0
+    said = f"{taken.name} is {bob.name}'s, so your history is in {private}"
+    assert [text.count(said) for text in (done.stderr, detached.stderr)] == [is_taken, is_taken]
+    findings = json.loads(user.run("doctor", *DGX, "--json").stdout)["findings"]
+    assert [one["text"].count(said) for one in findings if one["subject"] == "history"] == (
+        [1] if is_taken else []
+    )
+    assert (names(user), private.exists()) == (["one", "two"], is_taken)
+    assert names(launcher, "--everyone") == ([] if is_taken else ["one", "two"])
+
+
+def test_history_of_earlier_versions(root: Launcher, alice: User, machine: Machine) -> None:
+    """Files of earlier versions, in the common place itself, are read if their user owns them."""
+    launcher, user = machine.launcher(root), machine.user(alice)
+    assert launcher.run("setup", "--history").returncode == 0
+    assert user.run(*DGX, "--name", "old", "--", "true").returncode == 0
+    place = machine.path("/var/lib/gpulaunch/history")
+    (file,) = (place / str(alice.uid)).iterdir()
+    file.rename(place / file.name)
+    assert user.run(*DGX, "--name", "new", "--", "true").returncode == 0
+    assert (names(user), names(launcher, "--everyone")) == (["old", "new"], ["old", "new"])
+    os.chown(place / file.name, 0, 0)
+    assert (names(user), names(launcher, "--everyone")) == (["new"], ["new"])
+
+
+def test_history_filled_by_another_user(
+    root: Launcher, alice: User, bob: User, machine: Machine
+) -> None:
+    """A user's garbage in the common history costs others four seconds of CPU at most.
+
+    And little memory: of each user's files a bounded part is read, and that once.
+    """
+    launcher, user = machine.launcher(root), machine.user(alice)
+    assert launcher.run("setup", "--history").returncode == 0
+    assert user.run(*DGX, "--name", "one", "--", "true").returncode == 0
+    place = machine.path("/var/lib/gpulaunch/history")
+    for number in range(60):
+        file = place / f"{bob.uid}-{2020 + number}-01.jsonl"
+        file.touch()
+        os.truncate(file, 64 << 20)
+        os.chown(file, bob.uid, bob.uid)
+    (file := place / f"{bob.uid}-2090-01.jsonl").write_bytes(b"{\n" * 1_000_000)
+    os.chown(file, bob.uid, bob.uid)
+    script = 'ulimit -t 4; ulimit -v 400000; exec "$0" "$@"'
+    limited = Elsewhere(launcher, [*machine.enter, "sh", "-c", script, Launcher.script])
+    assert names(limited, "--everyone") == ["one"]
+
+
+def test_totals_of_everyone(root: Launcher, alice: User, machine: Machine) -> None:
+    """Everyone's totals are the same whoever asks, without what ran before the common place."""
+    launcher, user = machine.launcher(root), machine.user(alice)
+    own_home(user, alice.uid)
+    assert user.run(*DGX, "--name", "before", "--", "true").returncode == 0
+    assert launcher.run("setup", "--history").returncode == 0
+    for who in (launcher, user):
+        done = who.run(*DGX, "--name", "after", "--", "true", umask=0o077)
+        assert done.returncode == 0
+    options = ("history", *DGX, "--everyone", "--totals", "--json")
+    totals = [json.loads(who.run(*options).stdout) for who in (launcher, user)]
+    assert totals[0]["totals"] == totals[1]["totals"]
+    assert {(one["user"], one["job"]) for one in totals[0]["totals"]} == {
+        ("root", "after"),
+        (alice.name, "after"),
+    }
+    assert names(user) == ["before", "after"]
 
 
 def test_setup_for_nobody(root: Launcher, machine: Machine) -> None:
