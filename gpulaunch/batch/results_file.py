@@ -8,13 +8,13 @@ import errno
 import fcntl
 import json
 import os
-import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from gpulaunch.errors import FailedError, FieldError, UsageError, WouldWaitError
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.files.iso_time import parse_time
+from gpulaunch.history.line import is_own_file
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import iso
 from gpulaunch.records import Record, as_dict, field_names
@@ -177,8 +177,8 @@ class ResultsFile:
             )
         except OSError as problem:
             raise self._write_error(problem) from None
-        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
-            raise UsageError(f"{path}: is no regular file")
+        if not is_own_file(self._fd, os.geteuid()):  # else somebody could change results
+            raise UsageError(f"{path}: is no regular file of your own")
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

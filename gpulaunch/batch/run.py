@@ -5,6 +5,7 @@ decides when the next one begins: as soon as the last one has its GPUs. So at mo
 batch is in the queue, and jobs start in the order of the file.
 """
 
+import errno
 import os
 import time
 from bisect import insort
@@ -17,6 +18,7 @@ from gpulaunch.batch.resume import look_back, processes_of
 from gpulaunch.batch.tasks import Task
 from gpulaunch.errors import FAILED, FailedError, GpulaunchError, UsageError
 from gpulaunch.files.duration import format_duration
+from gpulaunch.history.line import is_own_file
 from gpulaunch.launch.children import Event, Exited, Launches, Signalled, StatusLine
 from gpulaunch.launch.free import free
 from gpulaunch.launch.open_table import open_table
@@ -275,7 +277,7 @@ class _Batch:
                     task.id, [*words, "--", *task.command], variables, self._otherwise, output
                 )
         except OSError as problem:  # no room for a process, or for its log
-            reason = os.strerror(problem.errno or 0).lower()
+            reason = str(problem.strerror).lower()
             self._listener.say(
                 "error",
                 f"{_describe_task(task)}: {problem.filename or 'cannot be launched'}: {reason}",
@@ -291,10 +293,14 @@ class _Batch:
             yield (2 if self._ways.apart else None), None
             return
         path = os.path.join(self._ways.logs, f"{task.id}.log")
-        log = out_of_the_way(
-            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
-        )
+        # In a shared directory another user may have made a link, a pipe or a file of this name.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+        log = out_of_the_way(os.open(path, flags, 0o666))
         try:
+            if not is_own_file(log, os.geteuid()):
+                raise PermissionError(errno.EPERM, "is not a file of your own", path)
+            os.ftruncate(log, 0)
+            os.set_blocking(log, True)
             yield log, log
         finally:
             os.close(log)

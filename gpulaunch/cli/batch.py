@@ -16,7 +16,9 @@ from gpulaunch.cli.help import policy_words
 from gpulaunch.cli.options import launch_options
 from gpulaunch.cli.output import print_json, say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
+from gpulaunch.files.data_files import make_own
 from gpulaunch.files.duration import format_duration
+from gpulaunch.files.write import make_directory
 from gpulaunch.history.line import state_home
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.read_launch import read_grace
@@ -77,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
             plan = plan_tasks(checked)
             tasks = list(plan.tasks)
         if options.logs:
-            _make_directory(options.logs)
+            make_directory(options.logs)
         results = batch.begin(path, options.file, warn, resume=options.resume)
         display = _Display(quiet=options.quiet, shared=options.logs is None)
         if plan:
@@ -167,15 +169,9 @@ def _results_of(file: str) -> str:
     if file != STDIN:
         return f"{os.path.basename(file)}.results.jsonl"
     directory = f"{state_home()}/batches"
-    _make_directory(directory, 0o700)  # a line may have a secret in it
+    with suppress(OSError):  # opening the file will say it
+        make_own(directory)  # a line may have a secret in it
     return f"{directory}/{now().replace(':', '')}-{os.urandom(2).hex()}.results.jsonl"
-
-
-def _make_directory(path: str, mode: int = 0o777) -> None:
-    try:
-        os.makedirs(path, mode, exist_ok=True)
-    except OSError as problem:
-        raise FailedError(f"{path}: {os.strerror(problem.errno or 0).lower()}") from None
 
 
 def _words(settings: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:

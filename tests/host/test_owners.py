@@ -132,6 +132,56 @@ def test_directories_without_a_umask(launcher: Launcher, tmp_path: Path) -> None
     assert [path for path in made if path.stat().st_mode & 0o022] == []
 
 
+@pytest.mark.parametrize("plant", ["link", "hard link", "pipe", "file"])
+def test_log_of_a_batch_that_somebody_else_made(
+    launcher: Launcher, tmp_path: Path, plant: str
+) -> None:
+    """A batch writes into no log that another user has made, and through no link to a file."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to give a file away")
+    (logs := tmp_path / "logs").mkdir()
+    (precious := tmp_path / "precious").write_text("precious")
+    log = logs / "0.log"
+    if plant == "link":
+        log.symlink_to(precious)
+    elif plant == "hard link":
+        log.hardlink_to(precious)
+    elif plant == "pipe":
+        os.mkfifo(log)
+    else:
+        log.write_text("theirs")
+    if plant != "hard link":
+        os.chown(log, 12345, 12345, follow_symlinks=False)
+    (tmp_path / "jobs").write_text("echo one\necho two\n")
+    words = ("batch", *DGX, "--logs", str(logs), "--results", f"{tmp_path}/results")
+    done = launcher.run(*words, str(tmp_path / "jobs"), cwd=tmp_path)
+    assert (done.returncode, done.stderr.count(f"{log}: ")) == (1, 1)
+    assert (precious.read_text(), (logs / "1.log").read_text()) == ("precious", "two\n")
+    assert plant != "file" or log.read_text() == "theirs"
+
+
+@pytest.mark.parametrize("resume", [(), ("--resume",)], ids=["begun", "resumed"])
+def test_results_of_somebody_else(
+    launcher: Launcher, tmp_path: Path, resume: tuple[str, ...]
+) -> None:
+    """A batch writes into no results file of another user, who could change what is in it."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to give a file away")
+    (tmp_path / "jobs").write_text("true\nfalse\n")
+    results = tmp_path / "results"
+    words = ("batch", *DGX, "--results", str(results), str(tmp_path / "jobs"))
+    if resume:
+        assert launcher.run(*words).returncode == 1
+    else:
+        results.touch()
+    results.chmod(0o666)
+    os.chown(results, 12345, 12345)
+    before = results.read_bytes()
+    done = launcher.run(*words, *resume)
+    assert (done.returncode, results.read_bytes()) == (2, before)
+    assert f"{results}: is no regular file of your own" in done.stderr
+
+
 AS_ANOTHER_USER = """
 import os, sys, time
 import filelock
