@@ -9,14 +9,28 @@ PUBLISHED = ("command", "program", "nothing")
 
 HIDDEN = "***"
 
-_HINTS = ("pass", "secret", "token", "key", "credential", "authorization", "@")
-"""Each secret's name has one of them, and few commands do: compiling the patterns takes 1 ms."""
+_KNOWN_FORMS = r"""(?<![A-Za-z0-9])(?:
+    (?:gh[oprsu]_|hf_|npm_)[A-Za-z0-9]{16} | AKIA[A-Z0-9]{16}
+    | (?:github_pat_|glpat-|sk-|xox[bp]-|AIza|pypi-)[\w-]{16}
+)[\w.-]*"""
+"""Tokens of GitHub, Hugging Face, npm, AWS, GitLab, OpenAI, Slack, Google and PyPI.
+
+Source: the prefixes in the rules of gitleaks, config/gitleaks.toml.
+"""
+
+_HINTS = (
+    *("pass", "secret", "token", "key", "credential", "auth", "cookie", "pwd", "@", "github_pat_"),
+    *("gho_", "ghp_", "ghr_", "ghs_", "ghu_", "hf_", "npm_", "akia", "glpat-", "sk-", "xox"),
+    *("aiza", "pypi-"),
+)
+"""Each secret has one of them, and few commands do: compiling the patterns takes 1 ms."""
 
 _WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+"
 _ENDINGS = (
     *("password", "passwords", "passwd", "passphrase", "secret", "secrets", "token"),
     *("credential", "credentials", "authorization", "apikey", "accesskey", "privatekey"),
 )
+_LAST_WORDS = ("key", "pass", "auth", "cookie", "cookies", "pwd")
 _KINDS_OF_KEY = ("api", "access", "private")
 
 _NAMED = r"""(?<![\w.-])(?:([\w.-]+)["'\\]*\s*(?:=|:(?!/))|(-[\w.-]+)\s+(?!--))"""
@@ -42,8 +56,9 @@ def redacted(command: Sequence[str]) -> tuple[str, ...]:
     """Return a command with `***` in place of what looks like a secret.
 
     That is the value of an option, a variable or a key with a name such as password, API_KEY or
-    authToken, and the user of a URL with a password. Within an argument all that follows such a
-    name is hidden, because only the program knows where the value ends.
+    authToken, the user of a URL with a password, and a token with a well-known beginning. Within an
+    argument all that follows such a name is hidden, because only the program knows where the value
+    ends.
 
     Example:
         >>> redacted(["env", "API_KEY=k1", "train", "--password", "k2", "--keyboard", "de"])
@@ -63,8 +78,8 @@ def redacted(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def _redact_text(text: str) -> str:
-    """Hide the users of URLs, and what follows the first name of a secret."""
-    text = re.sub(_USER, f"{HIDDEN}@", text)
+    """Hide the users of URLs, tokens, and what follows the first name of a secret."""
+    text = re.sub(_KNOWN_FORMS, HIDDEN, re.sub(_USER, f"{HIDDEN}@", text), flags=re.VERBOSE)
     for found in re.finditer(_NAMED, text):
         name = found[1] or found[2]
         is_attached = name[0] == "-" != name[1:2]  # as in -eTOKEN=x
@@ -76,11 +91,12 @@ def _redact_text(text: str) -> str:
 def _is_secret(name: str) -> bool:
     """Return whether a name is that of a secret, by the words in it.
 
-    The word "key" counts if it is the last one or comes after one of _KINDS_OF_KEY: key_bindings
-    and num_key_heads are no secrets.
+    Some count as the last one only, and "key" after one of _KINDS_OF_KEY: key_bindings, pass_rate
+    and num_key_heads are no secrets. PWD alone is the shell's directory.
     """
     words = [word.lower() for word in re.findall(_WORD, name)]
     return any(word.endswith(_ENDINGS) for word in words) or any(
-        word == "key" and (before in _KINDS_OF_KEY or at == len(words))
+        (word == "key" and before in _KINDS_OF_KEY)
+        or (word in _LAST_WORDS and at == len(words) and words != ["pwd"])
         for at, (before, word) in enumerate(zip(["", *words], words, strict=False), 1)
     )

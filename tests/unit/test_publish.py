@@ -1,5 +1,7 @@
 """What others read of a job's command."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +13,8 @@ NAMES = st.sampled_from(
         *("password", "passwd", "PGPASSWORD", "client-secret", "secrets", "SECRET_KEY_BASE"),
         *("credentials", "token", "HF_TOKEN", "authToken", "key", "api-key", "api_key_2", "apikey"),
         *("APIKey", "AWSAccessKey", "access-key-id", "WANDB_API_KEY", "wandb.api_key"),
+        *("pass", "DB_PASS", "ftp-pass", "auth", "HTTP_AUTH", "cookie", "session_cookies"),
+        *("MYSQL_PWD", "db-pwd", "dbPwd"),
     ]
 )
 FORMS = st.sampled_from(
@@ -66,6 +70,9 @@ def test_hidden_once_is_hidden(command: list[str]) -> None:
         "tool --keyboard de --monkey=7 --key-bindings vi --num-key-value-heads 8 MONKEY=1",
         "llm --max-tokens 512 --tokenizer=bpe --task token-classification --passes 3 --bypass x",
         "git clone ssh://git@host/repo@v2 me@host:path https://host:80/@scope",
+        "make PWD=/data OLDPWD=/tmp --pwd /work --pass-through 3 --pass_rate=0.5 compass=n",
+        "git --author me --authors=you --auth-mode basic --cookie-jar none --cookiecutter=x",
+        "python task-1234567890123456789.py --hf_home=/data npm_config_cache=/tmp sk-learn pypi-x",
         "docker run -v /run/secrets/token:/run/token --name keeper image",
         "sort --field=key --by secret token",
     ],
@@ -73,6 +80,28 @@ def test_hidden_once_is_hidden(command: list[str]) -> None:
 def test_no_secret_no_change(command: str) -> None:
     """A command without a secret is published as it is."""
     assert redacted(command.split()) == tuple(command.split())
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        *("ghp_{36}", "gho_{36}", "ghs_{36}", "github_pat_{22}_{59}", "glpat-{20}", "hf_{34}"),
+        *("sk-{48}", "sk-ant-api03-{93}", "sk-proj-{20}_{20}-{20}", "xoxb-{12}-{12}-{24}"),
+        *("xoxp-{12}-{12}", "AKIA{16}", "AIza{35}", "npm_{36}", "pypi-{85}"),
+    ],
+)
+@pytest.mark.parametrize(
+    "form", ["{}", "-u me:{}", "https://host/?x={}", "bearer {}", '[["{}"]]', "--x={}/y"]
+)
+def test_no_token_survives(token: str, form: str) -> None:
+    """A token with a well-known beginning is hidden wherever it is in an argument."""
+    filler = "A1" if token.startswith("AKIA") else "a1Z"
+    parts = re.split(r"\{(\d+)\}", token)
+    secret = "".join((filler * 50)[: int(p)] if p.isdecimal() else p for p in parts if p != "")
+    command = ["curl", form.format(secret), "end"]
+    got = redacted(command)
+    assert (secret in " ".join(got), HIDDEN in got[1]) == (False, True)
+    assert (got[0], got[2]) == ("curl", "end")
 
 
 def test_where_a_value_ends() -> None:
