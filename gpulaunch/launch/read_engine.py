@@ -121,6 +121,7 @@ def _job_of(place: EnginePlace) -> EngineJob:
         id=printable(step)[:200],
         user_id=os.geteuid(),
         shared=bool(grant and grant.shared),
+        node=printable(place.node or "")[:200],
     )
     if rank is None or rank.local_size == 1:
         return job if rank is None else replace(job, rank=rank.number)

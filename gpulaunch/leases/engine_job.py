@@ -25,6 +25,7 @@ class EngineJob(Record):
             are not divided among ranks.
         shared: whether the engine gives the GPUs to several jobs at once.
         bound: whether the engine has said which rank uses which GPU.
+        node: name of the launch's node there; empty if the engine does not tell it.
     """
 
     engine: str
@@ -36,6 +37,7 @@ class EngineJob(Record):
     group: tuple[str, ...] = ()
     shared: bool = False
     bound: bool = False
+    node: str = ""
 
     @property
     def title(self) -> str:
@@ -47,6 +49,12 @@ class EngineJob(Record):
         """Whether the ranks of the step on this node divide GPUs among themselves."""
         return self.ranks > 1 and not self.bound
 
+    def is_elsewhere(self, other: "EngineJob") -> bool:
+        """Return whether another rank of this step is on another node, with the same table."""
+        # Another step or engine may have another name for this very node.
+        same = (self.title, self.user_id) == (other.title, other.user_id)
+        return same and bool(self.node and other.node) and self.node != other.node
+
 
 _FIELDS: FieldTable = {
     "engine": str,
@@ -57,6 +65,7 @@ _FIELDS: FieldTable = {
     "group": ListOf(str),
     "shared": bool,
     "bound": bool,
+    "node": str,
 }
 
 
@@ -69,9 +78,9 @@ def engine_job_document(job: EngineJob) -> dict[str, Any]:
         document |= {"local_rank": job.local_rank, "ranks": job.ranks}
     if job.group:
         document["group"] = list(job.group)
-    for key in ("shared", "bound"):
+    for key in ("shared", "bound", "node"):
         if getattr(job, key):
-            document[key] = True
+            document[key] = getattr(job, key)
     return document
 
 

@@ -113,19 +113,21 @@ class Lease(Record):
         return self.user_id, 0
 
     def is_of(self, job: "EngineJob | None") -> bool:
-        """Return whether it belongs to this job or step of a cluster engine."""
+        """Return whether it belongs to this job or step of a cluster engine, on this node."""
         own = self.engine_job
         return (
             own is not None
             and job is not None
             and (own.title, self.user_id) == (job.title, job.user_id)
+            and not own.is_elsewhere(job)
         )
 
     def held_from(self, job: "EngineJob | None") -> Sequence[str]:
         """Return the UUIDs of the GPUs that it keeps from a launch.
 
         The first rank of a step takes the GPUs of all ranks on its node out of the reach of others.
-        Where a cluster engine says who uses a GPU together, nobody is kept from it.
+        Where a cluster engine says who uses a GPU together, nobody is kept from it. A rank on
+        another node has GPUs of that node.
 
         Args:
             job: the engine's job that the launch is part of, or None.
@@ -133,7 +135,7 @@ class Lease(Record):
         own = self.engine_job
         if own is None:
             return self.uuids
-        if job is not None and own.shared and job.shared:
+        if job is not None and (own.is_elsewhere(job) or (own.shared and job.shared)):
             return ()
         if job is not None and self.is_of(job):
             return () if own.bound and job.bound else self.uuids

@@ -140,6 +140,31 @@ def test_ranks_that_wait(launcher: Launcher) -> None:
         other.communicate("\n")
 
 
+def test_ranks_of_two_nodes_in_one_table(launcher: Launcher) -> None:
+    """A step's ranks on another node, in the same table, take nothing from those on this one.
+
+    Neither where the engine says which rank has which GPU, nor where the ranks divide them. A rank
+    of another step, or on a node without a name, may be on this very node, and does.
+    """
+
+    def rank(node: int, number: int, gpus: str, **more: str) -> dict[str, str]:
+        place = {"SLURM_STEP_TASKS_PER_NODE": "2,2", "SLURM_NODEID": str(node)}
+        return slurm(number, 2, gpus) | place | {"SLURMD_NODENAME": f"n{node}"} | more
+
+    places = [(node, number) for node in (0, 1) for number in (0, 1)]
+    bound = [rank(*one, str(one[1]), SLURM_GPUS_ON_NODE="8") for one in places]
+    divided = [rank(*one, "2,3", SLURM_STEP_ID="1") for one in places]
+    with ExitStack() as stack:
+        assert held_ranks(stack, launcher, bound) == ["0", "1"] * 2
+        assert held_ranks(stack, launcher, divided, "-n", "1") == ["2,3", "3,2"] * 2
+        for stranger in (
+            rank(2, 0, "0", SLURMD_NODENAME="", SLURM_GPUS_ON_NODE="8"),
+            rank(2, 0, "0", SLURM_STEP_ID="2"),
+        ):
+            with inside(launcher, stranger):
+                assert launcher.run(*DGX, *SHOW).returncode == 75
+
+
 def test_launch_inside_a_rank(launcher: Launcher) -> None:
     """A launch inside a rank's job is an ordinary nested one: one GPU, of the rank's own."""
     inner = f"gpulaunch {' '.join(DGX)} -- {' '.join(SHOW[1:3])} 'echo $CUDA_VISIBLE_DEVICES'"
