@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
+from gpulaunch.errors import FailedError
 from gpulaunch.process.pidfd import open_pid
 from gpulaunch.process.system import reaction, stat_fields
 
@@ -90,6 +91,8 @@ def _look_for_descendants(spared: Collection[int]) -> set[int]:
     children = _children()
     if children is not None and not children.difference(spared):
         return set()
+    if not os.path.exists("/proc/self"):
+        raise FailedError("/proc is not mounted: no process can be looked after without it")
     import psutil  # late: a job rarely leaves anything behind
 
     found = {process.pid for process in psutil.Process().children(recursive=True)} | (
