@@ -9,6 +9,7 @@ import fcntl
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -1133,6 +1134,53 @@ def test_totals_of_everyone(root: Launcher, alice: User, machine: Machine) -> No
         (alice.name, "after"),
     }
     assert names(user) == ["before", "after"]
+
+
+def test_removal(root: Launcher, machine: Machine, tmp_path: Path) -> None:
+    """What the guide says removes all that an installation for all users and its setups made.
+
+    A program nvidia-docker of somebody else's stays.
+    """
+    launcher = machine.launcher(root)
+    guide = (REPOSITORY / "docs/guides/install.md").read_text()
+    begin = guide.index("To remove it, when no job runs")
+    blocks = re.findall("```sh\n(.*?)```", guide[begin : guide.index("\n## ", begin)], re.DOTALL)
+    for place in ("/usr/local", "/opt"):
+        layers = [tmp_path / "etc" / f"{place.strip('/').replace('/', '-')}-{n}" for n in "uw"]
+        for layer in layers:
+            machine.path(str(layer)).mkdir()
+        overlay = f"lowerdir={place},upperdir={layers[0]},workdir={layers[1]}"
+        mount = [*machine.enter, "mount", "-t", "overlay", "-o", overlay, "overlay", place]
+        subprocess.run(mount, check=True)
+    made = "/opt/gpulaunch/bin /opt/gpulaunch/share /usr/local/share /etc/gpulaunch"
+    sudo = tmp_path / "sudo"
+    sudo.write_text('#!/bin/sh\nexec "$@"\n')
+    sudo.chmod(0o755)
+    script = f"""set -e; PATH={tmp_path}:$PATH
+        before() {{ find /usr/local /opt /etc /run /var/lib -xdev | sort; }}
+        before >{tmp_path}/before
+        mkdir -p {made}; cp {Launcher.script} /opt/gpulaunch/bin/gpulaunch
+        ln -s /opt/gpulaunch/bin/gpulaunch /usr/local/bin/
+        ln -s /opt/gpulaunch/share /usr/local/share/gpulaunch-man
+        /usr/local/bin/gpulaunch setup; /usr/local/bin/gpulaunch setup --history
+        /usr/local/bin/gpulaunch setup --nvidia-docker
+        /usr/local/bin/gpulaunch --topology dgx1-v100 -- true; touch /etc/gpulaunch/config.toml
+        {"".join(blocks)}
+        ln -s /bin/true /usr/local/bin/nvidia-docker; {blocks[0].splitlines()[1]}
+        readlink /usr/local/bin/nvidia-docker; rm /usr/local/bin/nvidia-docker
+        before >{tmp_path}/after"""
+    done = subprocess.run(
+        [*machine.enter, "sh", "-c", script],
+        env=launcher.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "/bin/true"
+    left = set((tmp_path / "after").read_text().split("\n"))
+    left -= set((tmp_path / "before").read_text().split("\n"))
+    assert left <= {"/etc/tmpfiles.d"}
 
 
 def test_setup_for_nobody(root: Launcher, machine: Machine) -> None:
