@@ -28,7 +28,6 @@ from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few leases need, the others do not load
     from gpulaunch.containers.engine import EngineClient
-    from gpulaunch.containers.life import Container
     from gpulaunch.sharing.mps_daemon import Daemon
 
 _ATTEMPTS = 5
@@ -84,7 +83,10 @@ def free(
         if isinstance(record, Lease) and client is not None:
             for one in client.containers_of(record.id, record.container):
                 if one.holds:
-                    raise _stays_error(table, record, one)
+                    raise FailedError(
+                        f"lease {lease_id} stays: container {printable(one.name)} is still there",
+                        f"stop it by hand if it is that lease's, else rm {table.path_of(record)}",
+                    )
             table.know_ended(record)
     with table.locked() as locked:
         locked.sweep(name)
@@ -149,28 +151,14 @@ def _end_containers(table: Table, lease: Lease, fd: int, grace_s: float) -> "Eng
         raise FailedError(problem.message, hint) from None
     daemon = _daemon_of(lease)
     for container in client.containers_of(lease.id, lease.container):
-        if container.holds and _may_end(container, lease):
+        # Another user's record may name any container.
+        is_its_own = container.lease_id == lease.id or lease.user_id == os.geteuid()
+        if container.holds and is_its_own:
             client.end(container, grace_s, daemon.terminate if daemon else None)
     deadline = time.monotonic() + KILL_S
     while _is_live(fd) and state_of(lease.launcher) and time.monotonic() < deadline:
         wait_for_one([lease.launcher.pid], deadline - time.monotonic())
     return client
-
-
-def _may_end(container: "Container", lease: Lease) -> bool:
-    """Return whether a container is certainly a lease's: another user's record may name any."""
-    return container.lease_id == lease.id or lease.user_id == os.geteuid()
-
-
-def _stays_error(table: Table, lease: Lease, container: "Container") -> FailedError:
-    if _may_end(container, lease):
-        return FailedError(f"lease {lease.id} stays: its container is still there")
-    return FailedError(
-        f"lease {lease.id} stays: it names container {printable(container.name)}, which does not "
-        "have its label",
-        f"'docker stop {printable(container.name)}' if {user_name(lease.user_id)} says it is "
-        f"theirs; else rm {table.path_of(lease)}",
-    )
 
 
 def _end_holders(
