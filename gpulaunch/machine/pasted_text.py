@@ -11,8 +11,9 @@ from gpulaunch.records import Record
 
 WANTED = "save what 'nvidia-smi topo -m' prints on that machine"
 
-# Newer drivers underline the header, even when they write into a pipe.
-_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+# Newer drivers underline the header, even when they write into a pipe. Web forms drop the escape
+# character before a colour code, and terminals and editors show it as two characters or a symbol.
+_ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|(?:\^\[|\u241b)?\[[0-9;]+m")
 _QUOTE = re.compile(r"\s*(?:>\s?)+")
 _MARKS = re.compile(r"\s*(?:(?:[>#;%]|//)+\s?)+")
 _BARS = str.maketrans("│┃║", "|||")

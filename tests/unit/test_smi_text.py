@@ -592,6 +592,14 @@ class Form(NamedTuple):
     around: bool = True
 
 
+@pytest.mark.parametrize("escape", ["\x1b", "", "^[", "\u241b"])
+def test_colour_codes(escape: str) -> None:
+    """Colour codes are passed over, also where a web form ate or spelled the escape character."""
+    case = next(iter(CASES.values()))
+    assert "\x1b[4mGPU0" in case.text
+    assert parse_topology_text(case.text.replace("\x1b", escape)) == case.want
+
+
 def written(found: SmiMatrix, form: Form) -> str:
     """Return the matrix as nvidia-smi, or a person who copied it, would write it."""
     columns: list[int | str] = list(range(len(found.gpus)))
