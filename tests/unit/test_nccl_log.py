@@ -497,6 +497,29 @@ def late(*lines: tuple[int, str], ranks: int = 4) -> str:
     return logged("2.22.3+cuda12.6", channel, (0, "Trees [0] 1/-1/-1->0->-1"), *lines)
 
 
+COUNTS = "comm 0x5{0} rank {0} nRanks 8 nNodes 1 localRanks 8 localRank {0} MNNVL 0"
+
+
+def test_counts_of_2_20() -> None:
+    """The ranks of a communicator are those that any line about it names, with nranks or nRanks."""
+    lines = logged(
+        "2.20.5+cuda12.4", (6, COUNTS.format(6)), (0, "Trees [0] 1/-1/-1->0->-1"), (6, "Trees")
+    ).splitlines()
+    found = read_setup(read_nccl_log(lines))
+    assert found is not None
+    assert found.ranks == 8
+    ((endpoint, member),) = read_nccl_log(lines).members.items()
+    assert (endpoint.comm, member.rank, member.gpu) == ("0x56", 6, ("box 4006", "6"))
+
+
+def test_counts_do_not_replace_what_is_known_of_the_gpu() -> None:
+    """A line with the number of ranks alone leaves a rank the GPU that an earlier line names."""
+    own = said(6, "comm 0x56 rank 6 nranks 8 cudaDev 6 busId 1e000 commId 0xb1 - Init START")
+    first = read_nccl_log([own]).members
+    assert read_nccl_log([own, said(6, COUNTS.format(6))]).members == first
+    assert read_nccl_log([said(6, COUNTS.format(6)), own]).members == first
+
+
 def test_setup_of_2_4() -> None:
     """Rings, trees and transports are read from NCCL 2.4, whose trees stand the other way round."""
     log = read_nccl_log(OLD.splitlines())

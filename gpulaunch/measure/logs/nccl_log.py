@@ -33,7 +33,8 @@ _PREFIX = re.compile(
 )
 _COMM = re.compile(
     r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,7}) n[rR]anks (?P<ranks>\d{1,7})"
-    r" cudaDev (?P<device>\d{1,4})(?: nvmlDev \d{1,4})?(?: busId (?P<bus>[0-9a-f]{1,16}))?"
+    r"(?: nNodes \d{1,7}| cudaDev (?P<device>\d{1,4}))"
+    r"(?: nvmlDev \d{1,4})?(?: busId (?P<bus>[0-9a-f]{1,16}))?"
     r"(?: commId (?P<id>0x[0-9a-f]{1,16}))?(?: parent (?P<parent>0x[0-9a-f]{1,16})"
     r" (?:split|child)Count (?P<split>\d{1,9}) color (?P<color>-?\d{1,10}))?"
 )
@@ -238,7 +239,7 @@ class _LogReader:
                 match for match in _CALL.finditer(line) if self._count_call(number, line, match)
             ]
             self.damaged += announced - len(found)
-        elif "cudaDev" in line:
+        elif "cudaDev" in line or "nRanks" in line:
             self._note_member(line)
         elif "nChannels" in line:
             self._note_ring_graph(line)
@@ -299,8 +300,10 @@ class _LogReader:
         if found["bus"]:
             gpu = (prefix["host"], found["bus"])
         else:
-            gpu = (f"{prefix['host']} {prefix['pid']}", found["device"])
+            gpu = (f"{prefix['host']} {prefix['pid']}", found["device"] or prefix["device"])
         known = self.members.get(endpoint)
+        if known and not found["device"]:  # a line of counts says less than one of the GPU
+            return
         group = self._identify_group(found, endpoint)
         if known and known.ranks == int(found["ranks"]) and len(known.group) > len(group):
             group = known.group
