@@ -201,7 +201,7 @@ def attempt_to_allocate(
         if key not in known:
             raise TypeError(f"allocate(): {unknown(key, sorted(known))}")
     given = {
-        "bandwidth_sensitive" if key == "sensitive" else key: Given(key, _to_text(value))
+        "bandwidth_sensitive" if key == "sensitive" else key: Given(key, _to_text(key, value))
         for key, value in wanted.items()
         if value is not None and value not in ([], (), set())
     }
@@ -270,10 +270,11 @@ def _log_minute(waited_s: float, number: Callable[[], int]) -> None:
         _log.info("waiting for %d s as number %d in the queue", waited_s, number())
 
 
-def _to_text(value: object) -> str:
-    """Return a value as text of the command line."""
+def _to_text(key: str, value: object) -> str:
+    """Return a setting's value as text of the command line; a number is a time in seconds."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Iterable) and not isinstance(value, str):
         return ",".join(map(str, value))
-    return f"{value:f}" if isinstance(value, float) else str(value)
+    is_time = isinstance(value, int | float) and SETTINGS.get(key) is SETTINGS["wait_timeout"]
+    return (f"{value:f}" if isinstance(value, float) else str(value)) + ("s" if is_time else "")

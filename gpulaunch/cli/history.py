@@ -159,8 +159,8 @@ def live_keys(launches: Sequence[PastLaunch], topology: str | None) -> set[str]:
 def _parse_time(text: str) -> float:
     try:
         return parse_duration(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{quoted(text)} is no time such as 12h or 7d") from None
+    except ValueError as problem:
+        raise ArgumentTypeError(str(problem)) from None
 
 
 def _parse_count(text: str) -> int:

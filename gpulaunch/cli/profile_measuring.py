@@ -166,7 +166,5 @@ def _read_duration(value: Given) -> float:
 
     try:
         return parse_duration(value.text)
-    except ValueError:
-        raise UsageError(
-            f"{value.option}: {quoted(value.text)} is no length of time such as 90s or 10m"
-        ) from None
+    except ValueError as problem:
+        raise UsageError(f"{value.option}: {problem}") from None

@@ -97,9 +97,10 @@ def interval(text: str) -> float:
         ArgumentTypeError: the text is no length of time.
     """
     try:
-        return max(_LEAST_S, parse_duration(text))
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no length of time such as 2 or 10s") from None
+        plain = text.replace(".", "", 1).isdecimal()  # the help says SECONDS
+        return max(_LEAST_S, parse_duration(f"{text}s" if plain else text))
+    except ValueError as problem:
+        raise ArgumentTypeError(str(problem)) from None
 
 
 def _read(reader: StatusReader, only: str | None) -> Document:

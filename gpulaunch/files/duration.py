@@ -3,28 +3,39 @@
 
 import re
 
-_UNITS_S = {"d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1, "": 1}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(d|h|min|m|s|)")
+from gpulaunch.errors import quoted
+
+_UNITS_S = {"d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1}
+_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(d|h|min|m|s)\s*")
+_NUMBER = re.compile(r"[0-9]{0,9}\.?[0-9]{1,9}")
+# days-hours, with or without minutes and seconds; else hours:minutes:seconds or minutes:seconds.
+_SLURM = re.compile(
+    r"([0-9]{1,9})-([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?"
+    r"|(?:([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})"
+)
+_SLURM_UNITS_S = (86400, 3600, 60, 1, 3600, 60, 1)
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds in "90", "90s", "1.5h", "10m" or "1h30m"; d, h, m (or min), s in any case.
+    """Return the seconds in "90s", "1.5h" or "1h30m", or in Slurm's "90:00" or "1-02:30:00".
+
+    Units are d, h, m (or min) and s, in any case. A number without one is refused: Slurm's are
+    minutes, and those of timeout are seconds.
 
     Raises:
-        ValueError: the text is no positive length of time.
+        ValueError: the text is no positive length of time; its message says why.
     """
-    rest = text.strip().lower()
-    parts = 0
+    written = text.strip().lower()
     total_s = 0.0
-    while rest:
-        part = _PART.match(rest)
-        if not part or (parts and not part[2]):  # 1h30 could mean minutes or seconds
-            raise ValueError(text)
-        total_s += float(part[1]) * _UNITS_S[part[2]]
-        rest = rest[part.end() :].lstrip()
-        parts += 1
+    if clock := _SLURM.fullmatch(written):
+        fields = zip(clock.groups(), _SLURM_UNITS_S, strict=True)
+        total_s = sum(int(number) * unit_s for number, unit_s in fields if number)
+    elif not _PART.sub("", written):
+        total_s = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(written))
+    elif _NUMBER.fullmatch(written) and float(written):
+        raise ValueError(f"{quoted(text)} has no unit: write {written}s, {written}m or {written}h")
     if not 0 < total_s < 1e10:
-        raise ValueError(text)
+        raise ValueError(f"{quoted(text)} is no length of time such as 90s, 10m or 1h30m")
     return total_s
 
 

@@ -129,8 +129,8 @@ def _parse_memory(text: str) -> int:
 def _parse_duration(text: str) -> float:
     try:
         return parse_duration(text)
-    except ValueError:
-        raise UsageError(f"{quoted(text)} is no length of time such as 90s, 10m or 1h30m") from None
+    except ValueError as problem:
+        raise UsageError(str(problem)) from None
 
 
 def _number_parser(least: float, most: float, unit: str) -> Callable[[str], float]:

@@ -318,7 +318,7 @@ WRONG = [
     ("sensitive", "maybe", "'maybe' is neither true nor false"),
     ("uuid", "maybe", "'maybe' is neither true nor false"),
     ("wait", "maybe", "'maybe' is neither true nor false"),
-    ("wait_timeout", 0, "'0' is no length of time such as 90s, 10m or 1h30m"),
+    ("wait_timeout", 0, "'0s' is no length of time such as 90s, 10m or 1h30m"),
     ("wait_timeout", "soon", "'soon' is no length of time such as 90s, 10m or 1h30m"),
     ("topology", "dgx9", "unknown topology 'dgx9': did you mean dgx2?"),
     ("profile", "vgg17", "unknown profile 'vgg17': did you mean vgg16?"),

@@ -135,7 +135,7 @@ class Site:
                 process.stderr.close()
         for record in (*self.table()["leases"], *self.table()["queue"]):
             self.launcher.run(
-                "free", record["id"], env=self.launcher.environment | {"GPULAUNCH_GRACE": "0.1"}
+                "free", record["id"], env=self.launcher.environment | {"GPULAUNCH_GRACE": "0.1s"}
             )
         self._started.close()
 

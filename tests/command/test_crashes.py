@@ -23,7 +23,7 @@ from gpulaunch.process.system import identify
 from gpulaunch.records import as_list
 
 AT_STEP = Path(__file__).parents[1] / "jobs" / "at_step"
-WAIT = ("--wait", "--wait-timeout", "20")
+WAIT = ("--wait", "--wait-timeout", "20s")
 ALL = (*DGX, "-n", "all")
 LEASE, TICKET = "gpulaunch.lease.aaaaaaaaaaaa", "gpulaunch.ticket.00000001.aaaaaaaaaaaa"
 
@@ -44,7 +44,7 @@ def launcher_in(directory: Path) -> Launcher:
     """Return a launcher with a table of its own."""
     (directory / "owned").mkdir(parents=True)
     launcher = Launcher(directory)
-    launcher.environment |= {"OWNED": str(directory / "owned"), "GPULAUNCH_GRACE": "0.1"}
+    launcher.environment |= {"OWNED": str(directory / "owned"), "GPULAUNCH_GRACE": "0.1s"}
     return launcher
 
 

@@ -27,7 +27,7 @@ PYTHON = (sys.executable, "-SIc")
 @pytest.fixture(autouse=True)
 def _short_grace(launcher: Launcher) -> None:
     """Keep the grace short; tests in which it must not run out set a longer one."""
-    launcher.environment |= {"GPULAUNCH_GRACE": "0.2", "GPULAUNCH_LEFTOVERS": "end"}
+    launcher.environment |= {"GPULAUNCH_GRACE": "0.2s", "GPULAUNCH_LEFTOVERS": "end"}
 
 
 def state(pid: int) -> str:
@@ -226,7 +226,7 @@ def test_a_straggler_that_forks_on_and_on(launcher: Launcher) -> None:
 
 def test_a_stopped_straggler_gets_its_term(launcher: Launcher) -> None:
     """A stopped straggler is woken, so that it hears TERM and may tidy up in the grace."""
-    launcher.environment["GPULAUNCH_GRACE"] = "60"
+    launcher.environment["GPULAUNCH_GRACE"] = "60s"
     straggler = (
         "import os, signal; t = {signal.SIGTERM}; signal.pthread_sigmask(signal.SIG_BLOCK, t)\n"
     )
@@ -239,7 +239,7 @@ def test_a_stopped_straggler_gets_its_term(launcher: Launcher) -> None:
 @pytest.mark.parametrize("signal_name", ["INT", "TERM"])
 def test_a_signal_ends_the_grace(launcher: Launcher, signal_name: str) -> None:
     """Ctrl-C, or TERM to the launcher, ends the grace: what the job left is killed at once."""
-    launcher.environment["GPULAUNCH_GRACE"] = "300"
+    launcher.environment["GPULAUNCH_GRACE"] = "300s"
     script = f"'{sys.executable}' -SIc '{SAYS_TERM}' & read line; exit 7"
     with started(launcher, *VGG, "--", "sh", "-c", script) as (process, left):
         process.stdin.close()
@@ -354,7 +354,7 @@ def limited(launcher: Launcher, ignored: str, blocked: str, *line: str) -> subpr
         blocked,
         launcher.script,
         "--time-limit",
-        "0.2",
+        "0.2s",
         *line,
     ]
     options = {
@@ -376,7 +376,7 @@ RAN_LONGER = "gpulaunch: error: the job ran longer than its limit of 0.2 s\n"
 
 def test_a_job_that_runs_too_long_gets_term(launcher: Launcher) -> None:
     """A job over --time-limit is ended with status 124 and one line, and its GPUs are free."""
-    launcher.environment["GPULAUNCH_GRACE"] = "10"
+    launcher.environment["GPULAUNCH_GRACE"] = "10s"
     assert outcome(limited(launcher, "-", "-", *VGG, "--", "sleep", "60")) == (124, "", RAN_LONGER)
     assert launcher.records() == []
     assert launcher.run(*VGG, *SHOW).stdout == "0,2,3\n"
@@ -391,7 +391,7 @@ def test_a_job_that_ignores_term_is_killed(launcher: Launcher) -> None:
 
 def test_a_job_over_its_limit_may_tidy_up(launcher: Launcher) -> None:
     """A stopped job over its limit hears TERM and may end by itself: still 124, children too."""
-    launcher.environment |= {"GPULAUNCH_GRACE": "10", "GPULAUNCH_LEFTOVERS": "keep"}
+    launcher.environment |= {"GPULAUNCH_GRACE": "10s", "GPULAUNCH_LEFTOVERS": "keep"}
     with limited(launcher, "-", "TERM", *VGG, "--", *PYTHON, CHILD_AND_STOP) as process:
         child = int(process.stdout.readline())
         assert state(child)
@@ -413,11 +413,11 @@ def test_a_limit_that_is_not_reached(launcher: Launcher) -> None:
 
 def test_the_limit_counts_from_the_start_of_the_job(launcher: Launcher) -> None:
     """What a launch waits for its GPUs is not taken from its time limit."""
-    options = ("--wait", "--time-limit", "0.2")
+    options = ("--wait", "--time-limit", "0.2s")
     with held(launcher, *ALL) as job, launcher.start(*ALL, *options, "--", "echo", "ran") as waiter:
         assert "waiting as number 1" in waiter.stderr.readline()
         behind = launcher.run(
-            *DGX, "--wait-timeout", "0.3", "--", "true"
+            *DGX, "--wait-timeout", "0.3s", "--", "true"
         )  # for longer than that limit
         assert (behind.returncode, waiter.poll()) == (124, None)
         job.end()
@@ -426,13 +426,20 @@ def test_the_limit_counts_from_the_start_of_the_job(launcher: Launcher) -> None:
 
 def test_times_may_be_long(launcher: Launcher) -> None:
     """The longest time that is understood is no trouble, neither as time limit nor as grace."""
-    launcher.environment["GPULAUNCH_GRACE"] = "9999999999"
-    done = launcher.run(*VGG, "--time-limit", "9999999999", "--", "echo", "ran")
+    launcher.environment["GPULAUNCH_GRACE"] = "9999999999s"
+    done = launcher.run(*VGG, "--time-limit", "9999999999s", "--", "echo", "ran")
     assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
     with started(launcher, *VGG, "--", "sh", "-c", "echo $$; read line") as (process, _):
         (lease,) = table(launcher)["leases"]
         done = free(launcher, lease["id"])
         assert (done.stdout, done.stderr, process.wait(30)) == (ended(lease), "", 143)
+
+
+def test_a_limit_without_a_unit(launcher: Launcher) -> None:
+    """A time limit without a unit is refused with the line that names some; nothing runs."""
+    done = launcher.run(*VGG, "--time-limit", "2", "--", "echo", "ran")
+    line = "gpulaunch: error: --time-limit: '2' has no unit: write 2s, 2m or 2h\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "soon", "inf", "nan", "1e3", "1h30", ""])
@@ -487,7 +494,7 @@ def test_a_cancelled_ci_job_leaves_nothing(launcher: Launcher, killed: str) -> N
 
 def test_a_cancelled_ci_job_may_tidy_up(launcher: Launcher) -> None:
     """The job of a launcher that was killed hears TERM first, and has the grace to end."""
-    launcher.environment |= {"CI": "true", "GPULAUNCH_GRACE": "10"}
+    launcher.environment |= {"CI": "true", "GPULAUNCH_GRACE": "10s"}
     with launcher.start(*VGG, "--", str(JOBS / "catches"), "TERM") as process:
         assert process.stdout.readline() == "ready\n"
         process.kill()
@@ -497,7 +504,7 @@ def test_a_cancelled_ci_job_may_tidy_up(launcher: Launcher) -> None:
 @pytest.mark.parametrize("ci", ["true", ""])
 def test_a_job_that_ignores_term(launcher: Launcher, ci: str) -> None:
     """With CI=true a job that ignores TERM is killed after the grace, in one line; else it runs."""
-    launcher.environment |= {"CI": ci, "GPULAUNCH_GRACE": "0.3"}
+    launcher.environment |= {"CI": ci, "GPULAUNCH_GRACE": "0.3s"}
     script = "trap '' TERM; echo $$; exec sleep 60"
     with started(launcher, *VGG, "--", "sh", "-c", script) as (process, (job,)):
         process.terminate()
@@ -554,7 +561,7 @@ def test_a_cancelled_lease_lasts_until_all_has_ended(launcher: Launcher) -> None
 
     The child here has closed the record and ignores TERM, so that it lives through the grace.
     """
-    launcher.environment |= {"CI": "true", "GPULAUNCH_GRACE": "2"}
+    launcher.environment |= {"CI": "true", "GPULAUNCH_GRACE": "2s"}
     with started(launcher, *VGG, "--", sys.executable, "-Ic", LOSES_THE_RECORD) as (
         process,
         (child,),
@@ -639,7 +646,7 @@ def test_a_left_over_holder_is_shown_and_freed(launcher: Launcher) -> None:
 
 def test_a_launcher_killed_over_its_stragglers(launcher: Launcher) -> None:
     """A launcher killed while it ends stragglers leaves a left-over holder, which `free` ends."""
-    launcher.environment["GPULAUNCH_GRACE"] = "300"
+    launcher.environment["GPULAUNCH_GRACE"] = "300s"
     script = f"'{sys.executable}' -SIc '{SAYS_TERM}' & read line"
     with started(launcher, *VGG, "--", "sh", "-c", script) as (process, left):
         process.stdin.close()
@@ -648,7 +655,7 @@ def test_a_launcher_killed_over_its_stragglers(launcher: Launcher) -> None:
         process.wait()
         (lease,) = table(launcher)["leases"]
         assert lease["left_over_pids"] == left
-        assert free(launcher, lease["id"], GPULAUNCH_GRACE="0.1").stdout == ended(lease)
+        assert free(launcher, lease["id"], GPULAUNCH_GRACE="0.1s").stdout == ended(lease)
         assert (alive(left), launcher.records()) == ([], [])
 
 
@@ -684,7 +691,7 @@ def test_free_ends_a_job(launcher: Launcher, sentence: str, job: str, status: in
 
 def test_free_lets_a_job_tidy_up(launcher: Launcher) -> None:
     """A job that traps TERM has the grace, and its own status is the launcher's."""
-    launcher.environment["GPULAUNCH_GRACE"] = "10"
+    launcher.environment["GPULAUNCH_GRACE"] = "10s"
     with launcher.start(*VGG, "--", str(JOBS / "catches"), "TERM") as process:
         assert process.stdout.readline() == "ready\n"
         (lease,) = table(launcher)["leases"]
@@ -713,10 +720,10 @@ def test_free_ends_the_job_of_a_killed_launcher(launcher: Launcher) -> None:
 
 def test_free_has_a_grace_of_its_own(launcher: Launcher) -> None:
     """`free` does not wait for a launcher's longer grace: all who hold the lease end."""
-    launcher.environment["GPULAUNCH_GRACE"] = "300"
+    launcher.environment["GPULAUNCH_GRACE"] = "300s"
     with started(launcher, *VGG, "--", "sh", "-c", LEAVES_A_DAEMON, pids=2) as (process, pids):
         (lease,) = table(launcher)["leases"]
-        assert free(launcher, lease["id"], GPULAUNCH_GRACE="0.1").stdout == ended(lease)
+        assert free(launcher, lease["id"], GPULAUNCH_GRACE="0.1s").stdout == ended(lease)
         process.wait(30)
         assert (alive(pids), launcher.records()) == ([], [])
 

@@ -95,7 +95,7 @@ def test_a_lease_of_no_command(launcher: Launcher) -> None:
     with held(launcher, *ALL_GPUS):
         forged = document(launcher, "gpulaunch.lease.") | {"id": "ffffffffffff", "command": []}
     descriptor = plant(launcher, "gpulaunch.lease.ffffffffffff", json.dumps(forged).encode())
-    done = launcher.run(*VGG, "--wait-timeout", "0.2", "--", "true")
+    done = launcher.run(*VGG, "--wait-timeout", "0.2s", "--", "true")
     assert (done.returncode, "Traceback" in done.stderr) == (124, False), done.stderr
     os.close(descriptor)
 
@@ -126,7 +126,7 @@ def test_a_damaged_record_can_be_freed(launcher: Launcher) -> None:
 
 def test_a_damaged_record_keeps_no_stragglers(launcher: Launcher) -> None:
     """An unreadable record, of any user, keeps none of a job's stragglers from being ended."""
-    launcher.environment |= {"GPULAUNCH_GRACE": "0.3", "GPULAUNCH_LEFTOVERS": "end"}
+    launcher.environment |= {"GPULAUNCH_GRACE": "0.3s", "GPULAUNCH_LEFTOVERS": "end"}
     with launcher.start(
         *VGG, "--", "sh", "-c", "sleep 600 & echo $!; read line", stdin=subprocess.PIPE
     ) as process:
@@ -153,7 +153,7 @@ def test_a_slow_decision_is_served_in_a_busy_crowd(launcher: Launcher, tmp_path:
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(["sh", "-c", loop], env=launcher.environment, **pipes):
         try:
-            done = launcher.run(*machine, "-n", "6", "--wait", "--wait-timeout", "20", "-q", *SHOW)
+            done = launcher.run(*machine, "-n", "6", "--wait", "--wait-timeout", "20s", "-q", *SHOW)
         finally:
             (tmp_path / "stop").touch()
     assert (done.returncode, len(done.stdout.split(","))) == (0, 6), done.stderr

@@ -30,7 +30,7 @@ HOLD = "echo $$; exec sleep 60"
 
 @pytest.fixture(autouse=True)
 def _short_grace(launcher: Launcher) -> None:
-    launcher.environment["GPULAUNCH_GRACE"] = "0.2"
+    launcher.environment["GPULAUNCH_GRACE"] = "0.2s"
 
 
 @contextmanager
@@ -174,11 +174,14 @@ def test_nested_launch_keeps_only_its_own_gpus(launcher: Launcher) -> None:
 def test_time_limit_counts_for_what_is_left(launcher: Launcher) -> None:
     """At the time limit left-overs are ended, and a job whose launcher was killed, too."""
     script = "sleep 60 & echo $!; exit 7"
-    with started(launcher, *VGG, "--time-limit", "1", "--", "sh", "-c", script) as (process, found):
+    with started(launcher, *VGG, "--time-limit", "1s", "--", "sh", "-c", script) as (
+        process,
+        found,
+    ):
         assert process.wait(30) == 7
         wait_for_end(found[0])
         until(lambda: launcher.records() == [])
-    with started(launcher, *VGG, "--time-limit", "1", "--", "sh", "-c", HOLD) as (process, found):
+    with started(launcher, *VGG, "--time-limit", "1s", "--", "sh", "-c", HOLD) as (process, found):
         process.kill()
         wait_for_end(found[0])
         until(lambda: launcher.records() == [])
@@ -210,14 +213,14 @@ def test_killed_companion_is_replaced(launcher: Launcher) -> None:
 
 def test_idle_daemon_keeps_no_gpus_for_ever(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
     """On real GPUs a daemon that has not used them for leftover_timeout frees them, unharmed."""
-    launcher.environment["GPULAUNCH_LEFTOVER_TIMEOUT"] = "0.5"
+    launcher.environment["GPULAUNCH_LEFTOVER_TIMEOUT"] = "0.5s"
     daemons = "for i in 1 2; do setsid -f sh -c 'echo $$; exec sleep 60'; done; read line; exit 7"
     with started(launcher, "--only", "0", "--", "sh", "-c", daemons, pids=2) as (process, found):
         at_work, idle = found
         dgx1_v100.add(f"process 0 {at_work} 300")
         process.stdin.close()
         assert process.wait(30) == 7
-        done = launcher.run("--only", "0", "--wait", "--wait-timeout", "2.5", "--", "true")
+        done = launcher.run("--only", "0", "--wait", "--wait-timeout", "2.5s", "--", "true")
         assert (done.returncode, len(launcher.records())) == (124, 1)
         dgx1_v100.drop("process ")
         assert launcher.run("--only", "0", "--wait", "--", "true", timeout=20).returncode == 0
@@ -261,18 +264,18 @@ def test_status_copes_with_any_date(launcher: Launcher) -> None:
 @pytest.mark.usefixtures("dgx1_v100")
 def test_job_in_the_background_of_its_session_counts_while_idle(launcher: Launcher) -> None:
     """What goes on in the job's session keeps its GPUs, also while it does not use them."""
-    launcher.environment["GPULAUNCH_LEFTOVER_TIMEOUT"] = "0.2"
+    launcher.environment["GPULAUNCH_LEFTOVER_TIMEOUT"] = "0.2s"
     script = "sleep 60 & echo $!; read line"
     with started(launcher, "--only", "0", "--", "sh", "-c", script) as (process, _):
         process.stdin.close()
         assert process.wait(30) == 1
-        done = launcher.run("--only", "0", "--wait", "--wait-timeout", "1.5", "--", "true")
+        done = launcher.run("--only", "0", "--wait", "--wait-timeout", "1.5s", "--", "true")
         assert done.returncode == 124
 
 
 def test_free_gives_what_a_job_left_time_to_tidy_up(launcher: Launcher, tmp_path: Path) -> None:
     """`free` sends TERM to all that belongs to a lease, and KILL only after the grace."""
-    launcher.environment["GPULAUNCH_GRACE"] = "20"
+    launcher.environment["GPULAUNCH_GRACE"] = "20s"
     tidy = f"trap 'sleep 0.5; echo tidy > {tmp_path}/log; exit 0' TERM"
     tidy += "; echo \\$\\$; while :; do sleep 0.05; done"
     script = f'sh -c "{tidy}" & wait'

@@ -267,7 +267,7 @@ def test_the_job_has_the_id_of_its_ticket(launcher: Launcher, wait) -> None:
 # ----------------------------------------------------------------------------------------- how long
 
 
-@pytest.mark.parametrize("options", [("--wait-timeout", "0.1"), ("--wait", "--wait-timeout=0.1s")])
+@pytest.mark.parametrize("options", [("--wait-timeout", "0.1s"), ("--wait", "--wait-timeout=0.1s")])
 def test_a_wait_that_takes_too_long(launcher: Launcher, options: tuple[str, ...]) -> None:
     """--wait-timeout, with --wait or alone, ends a wait with 124 and leaves the queue."""
     with held(launcher, *ALL, "--name", "mine"):
@@ -284,7 +284,7 @@ def test_a_wait_behind_others_that_takes_too_long(launcher: Launcher, wait) -> N
     """A wait for one's turn has a limit, too, and says who is in front."""
     with held(launcher, *DGX, "-n", "6"):
         wait(*ALL, "--wait")
-        done = launcher.run(*DGX, "-n", "2", "-q", "--wait-timeout", "0.5", *SHOW)
+        done = launcher.run(*DGX, "-n", "2", "-q", "--wait-timeout", "0.5s", *SHOW)
         reason = "2 GPUs requested: 2 of 8 are free, but an earlier request for 8 GPUs waits"
         assert (done.returncode, done.stderr) == (
             124,
@@ -295,23 +295,23 @@ def test_a_wait_behind_others_that_takes_too_long(launcher: Launcher, wait) -> N
 
 WAIT_OR_NOT = [
     ("by default nobody waits", (), {}, "", 75),
-    ("--no-wait and --wait-timeout", ("--no-wait", "--wait-timeout", "0.05"), {}, "", 75),
-    ("--wait-timeout and --no-wait", ("--wait-timeout", "0.05", "--no-wait"), {}, "", 75),
+    ("--no-wait and --wait-timeout", ("--no-wait", "--wait-timeout", "0.05s"), {}, "", 75),
+    ("--wait-timeout and --no-wait", ("--wait-timeout", "0.05s", "--no-wait"), {}, "", 75),
     (
         "the last of --wait and --no-wait wins",
-        ("--no-wait", "--wait", "--wait-timeout", "0.05"),
+        ("--no-wait", "--wait", "--wait-timeout", "0.05s"),
         {},
         "",
         124,
     ),
     ("a time in the file alone does not wait", (), {}, 'wait_timeout = "0.05s"', 75),
-    ("it is how long those wait who do", ("--wait",), {}, "wait_timeout = 0.05", 124),
+    ("it is how long those wait who do", ("--wait",), {}, "wait_timeout = '0.05s'", 124),
     ("the file says to wait", (), {}, 'wait = true\nwait_timeout = "0.05s"', 124),
-    ("a time in the environment says to wait", (), {"GPULAUNCH_WAIT_TIMEOUT": "0.05"}, "", 124),
+    ("a time in the environment says to wait", (), {"GPULAUNCH_WAIT_TIMEOUT": "0.05s"}, "", 124),
     (
         "the environment says to wait",
         (),
-        {"GPULAUNCH_WAIT": "1", "GPULAUNCH_WAIT_TIMEOUT": "0.05"},
+        {"GPULAUNCH_WAIT": "1", "GPULAUNCH_WAIT_TIMEOUT": "0.05s"},
         "",
         124,
     ),
@@ -325,7 +325,7 @@ WAIT_OR_NOT = [
     ("--no-wait wins over both", ("--no-wait",), {"GPULAUNCH_WAIT": "1"}, "wait = true", 75),
     (
         "--wait-timeout wins over the file's",
-        ("--wait-timeout", "0.05"),
+        ("--wait-timeout", "0.05s"),
         {},
         'wait = true\nwait_timeout = "1h"',
         124,
@@ -913,7 +913,13 @@ def test_use_that_is_ignored(launcher: Launcher, dgx1_v100, stranger) -> None:
 
     def gpus(**variables: str) -> str:
         done = launcher.run(
-            "--wait-timeout", "0.05", "-q", "-n", "all", *SHOW, env=launcher.environment | variables
+            "--wait-timeout",
+            "0.05s",
+            "-q",
+            "-n",
+            "all",
+            *SHOW,
+            env=launcher.environment | variables,
         )
         return done.stdout.strip() or str(done.returncode)
 

@@ -134,7 +134,7 @@ RUNNERS = (gitlab_terminates, gitlab_kills, github, jenkins, buildkite)
 def host(launcher: Launcher, docker: Engine) -> Iterator[Host]:
     """Yield a described DGX-1 as CI sees it; its GPUs must be free once the containers are gone."""
     host = Host(launcher, docker, DESCRIBED, DGX)
-    launcher.environment |= {"CI": "true", "GPULAUNCH_GRACE": str(GRACE_S)}
+    launcher.environment |= {"CI": "true", "GPULAUNCH_GRACE": f"{GRACE_S}s"}
     yield host
     if launcher.records():
         docker.remove_all()

@@ -45,7 +45,7 @@ HEAVY = ("--share", "--sm", "95", "--memory-bandwidth", "5", "--memory", "1GiB")
 def _machine(dgx1_v100: FakeNvml, launcher: Launcher) -> None:
     """Describe eight V100 with a driver that knows all of MPS."""
     dgx1_v100.add("driver 550.54.15")
-    launcher.environment |= {"GPULAUNCH_GRACE": "0.3"}
+    launcher.environment |= {"GPULAUNCH_GRACE": "0.3s"}
 
 
 class Client:

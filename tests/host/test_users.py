@@ -175,7 +175,7 @@ def root(tmp_path: Path) -> Iterator[Launcher]:
     try:
         launcher = Launcher(home)
         launcher.state.chmod(0o1777)
-        launcher.environment |= {"GPULAUNCH_GRACE": "0.3", "HOME": str(tmp_path)}
+        launcher.environment |= {"GPULAUNCH_GRACE": "0.3s", "HOME": str(tmp_path)}
         yield launcher
     finally:
         shutil.rmtree(home)
@@ -783,7 +783,7 @@ def namespace(script: str, *options: str) -> Iterator[int]:
 @pytest.fixture
 def inside(launcher: Launcher) -> Iterator[Elsewhere]:
     """Yield a launcher in a pid namespace of its own, with the state directory of `launcher`."""
-    launcher.environment |= {"GPULAUNCH_GRACE": "0.3"}
+    launcher.environment |= {"GPULAUNCH_GRACE": "0.3s"}
     with namespace("true", "--fork", "--pid", "--mount-proc", "--kill-child") as pid:
         (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         yield Elsewhere(

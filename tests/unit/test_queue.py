@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.decide.request import Constraint, Request
-from gpulaunch.errors import FieldError
+from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.duration import format_duration, parse_duration
+from gpulaunch.launch.settings import SETTINGS
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import (
     ENDLESS,
@@ -789,9 +791,8 @@ def test_a_lease_is_no_ticket() -> None:
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("90", 90),
         ("90s", 90),
-        ("0.5", 0.5),
+        ("0.5s", 0.5),
         (".5s", 0.5),
         ("10m", 600),
         ("10min", 600),
@@ -803,17 +804,52 @@ def test_a_lease_is_no_ticket() -> None:
         ("1d2h3m4s", 93784),
         ("1m0s", 60),
         ("0h1s", 1),
-        ("9999999999", 9999999999),
+        ("9999999999s", 9999999999),
+        ("90:00", 5400),
+        ("0:30", 30),
+        ("2:00:00", 7200),
+        ("01:30:00", 5400),
+        ("1-0", 86400),
+        ("1-02:30", 95400),
+        ("1-00:00:00", 86400),
+        (" 1-02:30:00 ", 95400),
     ],
 )
 def test_length_of_time(text: str, want: float) -> None:
-    """Days, hours, minutes and seconds go alone or together, in any case; a number is seconds."""
+    """Units go alone or together, in any case; clocks are read as Slurm reads them."""
     assert parse_duration(text) == want
+
+
+@pytest.mark.parametrize("text", ["2", " 90 ", "0.5", ".5", "0012", "1234567890123456"])
+def test_number_without_unit(text: str) -> None:
+    """A number without a unit is refused: to Slurm it would be minutes, to timeout seconds."""
+    number = text.strip()
+    with pytest.raises(ValueError, match=f"'{re.escape(text)}' has no unit: write {number}s, "):
+        parse_duration(text)
+
+
+def test_every_time_needs_a_unit() -> None:
+    """Each setting that is a length of time refuses a number without a unit, and reads Slurm's."""
+    times = {name for name, parse in SETTINGS.items() if parse is SETTINGS["wait_timeout"]}
+    assert times == {
+        "wait_timeout",
+        "time_limit",
+        "idle_after",
+        "idle_limit",
+        "grace",
+        "leftover_timeout",
+        "mps_timeout",
+    }
+    for name in times:
+        with pytest.raises(UsageError, match=r"^'2' has no unit: write 2s, 2m or 2h$"):
+            SETTINGS[name]("2")
+        assert SETTINGS[name]("1-00:00:00") == 86400
 
 
 WRONG_TIMES = [
     "", " ", "0", "0s", "0h0m", "-1", "+1", "-1s", "1h30", "30 5", "abc", "s", "h", "1y",
-    "1w", "1ms", "1hour", "1,5h", "1.5.5", "1.", "1e3", "nan", "inf", "1:30", "10000000000",
+    "1w", "1ms", "1hour", "1,5h", "1.5.5", "1.", "1e3", "nan", "inf", "10000000000s", "0:00",
+    "1:2:3:4", "1-", "-1:30", "1-2-3", "1:30s", "1d-2", ":30", "1::2", "9999999999:00",
     "9" * 400, "1s\x00", "1s;2s",
 ]  # fmt: skip
 
