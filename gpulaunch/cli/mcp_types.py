@@ -146,7 +146,7 @@ Gpus = Annotated[int | str, Field(description="how many: a number, a range such 
 Profile = Annotated[
     str, Field(pattern=_NO_OPTION, description="name of a profile"), AfterValidator(_check_profile)
 ]
-Memory = Annotated[str, Field(description="least memory of each GPU, such as 16GiB")]
+Memory = Annotated[str, Field(description="least memory of each GPU, such as 16G")]
 Job = Annotated[
     str,
     Field(pattern=_NO_OPTION, description="name of a job, or id of its lease, as launch returns"),

@@ -93,7 +93,7 @@ ROWS: tuple["Row", ...] = (
         ("--memory",),
         "memory",
         "SIZE",
-        "least memory of each GPU, such as 16GiB; of a job that shares, all it may use",
+        "least memory of each GPU, such as 16G; of a job that shares, all it may use",
     ),
     (
         ("--gpu-model",),

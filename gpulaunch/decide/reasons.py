@@ -34,7 +34,8 @@ def too_many_text(
     options = ", ".join(constraint.text for constraint in request.constraints)
     if not options:
         return f"{some} are whole GPUs, the others MIG instances"
-    return f"{some} satisfy {options}"
+    found = "; ".join(one.instead for one in request.constraints if not one.uuids and one.instead)
+    return f"{some} satisfy {options}{': ' if found else ''}{found}"
 
 
 def _free_text(free: int, admitted: int, *, narrowed: bool) -> str:

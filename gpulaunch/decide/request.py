@@ -7,6 +7,7 @@ from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.files.size import format_gpu_size
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
@@ -32,10 +33,12 @@ class Constraint(Record):
     Attributes:
         text: the option as it was written, for messages.
         uuids: UUIDs of the GPUs that it admits.
+        instead: what there is, as a clause for the message that it admits none.
     """
 
     text: str
     uuids: frozenset[str]
+    instead: str = ""
 
 
 class Wishes(Record):
@@ -280,11 +283,11 @@ def admit_memory(topology: Topology, memory_bytes: int, option: str) -> Constrai
     Raises:
         UsageError: nobody knows how much memory they have.
     """
-    if not any(gpu.memory_bytes for gpu in topology.gpus):
+    largest = max(gpu.memory_bytes for gpu in topology.gpus)
+    if not largest:
         raise UsageError(f"{option}: how much memory the GPUs of {topology.name} have is not known")
-    return Constraint(
-        option, frozenset(gpu.uuid for gpu in topology.gpus if gpu.memory_bytes >= memory_bytes)
-    )
+    found = [gpu.uuid for gpu in topology.gpus if gpu.memory_bytes >= memory_bytes]
+    return Constraint(option, frozenset(found), f"the largest has {format_gpu_size(largest)}")
 
 
 def admit_model(topology: Topology, text: str, option: str) -> Constraint:
@@ -301,7 +304,8 @@ def admit_model(topology: Topology, text: str, option: str) -> Constraint:
     found = [gpu for gpu in topology.gpus if wanted.casefold() in gpu.model.casefold()]
     if asked:
         found = [gpu for gpu in found if gpu.mig and is_of_profile(gpu.mig.profile, asked)]
-    return Constraint(option, frozenset(gpu.uuid for gpu in found))
+    models = ", ".join(dict.fromkeys(gpu.model for gpu in topology.gpus))
+    return Constraint(option, frozenset(gpu.uuid for gpu in found), f"they are {models}")
 
 
 def admit_visible(topology: Topology, value: str) -> Constraint:
@@ -325,4 +329,4 @@ def admit_visible(topology: Topology, value: str) -> Constraint:
         except UsageError:
             break
     variable = DRIVERS[topology.driver].visible_variable
-    return Constraint(f"{variable}={value}", frozenset(uuids))
+    return Constraint(f"{variable}={value}", frozenset(uuids), "it hides them all: unset it")

@@ -1,28 +1,49 @@
 """Amounts of memory as people write them."""
 # pure: decides on plain values
 
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_DECIMAL = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+import re
+
+from gpulaunch.errors import quoted
+
+_SIZE = re.compile(r"([0-9]*\.?[0-9]+)\s*([KMGT]?)(I?B)?")
+_LEAST_BYTES = 1 << 20  # a smaller amount lacks its unit
+_SOLD = 0.98
+"""Least part of what is on its box that a GPU has: error correction and the driver take some.
+
+An A10G sold with 24 GB shows 22,731 MiB, a T4 sold with 16 GB 15,079 MiB: 99.3 and 98.8 %.
+"""
 
 
-def parse_size(text: str) -> int:
-    """Return the bytes in "8GiB", "8G" (both binary), "8GB" (decimal) or "1024", in any case.
+class Size(int):
+    """An amount of memory in bytes.
+
+    Attributes:
+        of_gpu_bytes: the least memory of a GPU that people call this large. It is the amount
+            itself, but for units such as G alone: a GPU is sold with 80 GB, and a job that may
+            allocate 80G expects 80 GiB, as of docker, Slurm or Java.
+    """
+
+    of_gpu_bytes: int
+
+
+def parse_size(text: str) -> Size:
+    """Return the amount in "8GiB" (binary), "8GB" (decimal) or "8G" (see Size), in any case.
 
     Raises:
-        ValueError: the text is no positive amount of memory.
+        ValueError: the text is no amount of memory; its message says why.
     """
-    number = text.strip().upper()
-    if number.endswith("B"):
-        number = number[:-1]
-        units = _UNITS if number.endswith("I") else _DECIMAL
-        number = number.removesuffix("I")
-    else:
-        units = _UNITS
-    unit = number[-1:] if number[-1:] in _DECIMAL else ""
-    amount = float(number.removesuffix(unit)) * (units[unit] if unit else 1)
+    found = _SIZE.fullmatch(text.strip().upper())
+    number, prefix, suffix = found.groups() if found else ("0", "", "B")
+    power = " KMGT".index(prefix or " ")
+    decimal = float(number) * 1000**power
+    amount = decimal if suffix == "B" else float(number) * 1024**power
     if not 1 <= amount < 1 << 63:
-        raise ValueError(text)
-    return int(amount)
+        raise ValueError(f"{quoted(text)} is no amount of memory such as 8GiB")
+    if amount < _LEAST_BYTES:
+        raise ValueError(f"{quoted(text)} is {int(amount)} bytes: write a unit, such as 8GiB")
+    size = Size(amount)
+    size.of_gpu_bytes = int(decimal * _SOLD) if prefix and not suffix else size
+    return size
 
 
 def format_size(size_bytes: int) -> str:
@@ -33,3 +54,8 @@ def format_size(size_bytes: int) -> str:
             return f"{size:.4g} {unit}"
         size /= 1024
     return f"{size:.4g} TiB"
+
+
+def format_gpu_size(size_bytes: int) -> str:
+    """Return the memory of a GPU as programs and as boxes have it: "15.78 GiB (16.9 GB)"."""
+    return f"{format_size(size_bytes)} ({size_bytes // 10**8 / 10:g} GB)"

@@ -119,7 +119,9 @@ def _read_memory_limit(
     asked = settings.get("memory", profile.memory_bytes)
     peak_bytes = profile.memory_bytes or 0
     if asked.value is not None and asked.origin != "profile":
-        return int(asked.value)
+        # 16G are all that the smallest GPU has that is sold so, be that less than 16 GiB.
+        sold_so = [size for size in sizes if size >= asked.value.of_gpu_bytes]
+        return min([int(asked.value), *sold_so])
     if part is None or not sizes:
         return with_headroom(peak_bytes, headroom_percentage, sizes)
     limit = min(sizes) * part // 100 // _MIB * _MIB

@@ -166,7 +166,8 @@ def _read_constraints(
         if text == "profile":
             whose = f"profile {profile.name}'s" if profile.name else "--set's"
             text = f"{whose} {format_size(memory.value)} of memory"
-        found.append(requests.admit_memory(topology, memory.value, text))
+        least_bytes = getattr(memory.value, "of_gpu_bytes", memory.value)  # a profile's is an int
+        found.append(requests.admit_memory(topology, least_bytes, text))
     builders: dict[str, Any] = {
         "gpu_model": requests.admit_model,
         "only": requests.admit_only,

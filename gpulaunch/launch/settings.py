@@ -20,13 +20,11 @@ from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.data_files import config_directory
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.duration import parse_duration
-from gpulaunch.files.size import parse_size
+from gpulaunch.files.size import Size, parse_size
 from gpulaunch.launch.given import Given
 from gpulaunch.leases.publish import PUBLISHED
 from gpulaunch.leases.share import OBJECTIVES
 from gpulaunch.records import Record
-
-_LEAST_MEMORY_BYTES = 1 << 20  # a smaller amount lacks its unit
 
 QUEUES = ("backfill", "fifo")
 """Orders of the queue."""
@@ -116,14 +114,11 @@ def _parse_pattern(text: str) -> "Pattern":
     return load_pattern(text)
 
 
-def _parse_memory(text: str) -> int:
+def _parse_memory(text: str) -> Size:
     try:
-        size = parse_size(text)
-    except ValueError:
-        raise UsageError(f"{quoted(text)} is no amount of memory such as 8GiB") from None
-    if size < _LEAST_MEMORY_BYTES:
-        raise UsageError(f"{quoted(text)} is {size} bytes: write a unit, such as 8GiB")
-    return size
+        return parse_size(text)
+    except ValueError as problem:
+        raise UsageError(str(problem)) from None
 
 
 def _parse_duration(text: str) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import read_document
 from gpulaunch.files.fields import FieldTable, Path, checked
-from gpulaunch.files.size import parse_size
+from gpulaunch.files.size import Size, parse_size
 from gpulaunch.leases.share import OBJECTIVES, Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.gpu_model import GpuModel
@@ -102,7 +102,7 @@ def _read_queue(document: Mapping[str, Any]) -> Queue:
     if not top["job"]:
         raise FieldError(("job",), "job: there is none")
     model = _model(top["gpu"])
-    memory_bytes = _size(top["gpu_memory"], ("gpu_memory",))
+    memory_bytes = _size(top["gpu_memory"], ("gpu_memory",)).of_gpu_bytes
     capacity = capacity_by(model, memory_bytes, model.mps_clients)
     idle_w = top.get("idle_power_w")
     site = PlanSite(capacity, top.get("gpus", 1), _objective(top), idle_power(capacity, idle_w))
@@ -132,16 +132,11 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"[a-z0-9]+", re.sub(r"(\d) gb\b", r"\1gb", text.lower())))
 
 
-def _size(text: str, where: Path) -> int:
+def _size(text: str, where: Path) -> Size:
     try:
-        size = parse_size(text)
-    except ValueError:
-        raise FieldError(where, f"{where[-1]}: {quoted(text)} is no size such as 16GiB") from None
-    if size < 1 << 20:
-        raise FieldError(
-            where, f"{where[-1]}: {quoted(text)} is {size} bytes: write a unit, such as 16GiB"
-        )
-    return size
+        return parse_size(text)
+    except ValueError as problem:
+        raise FieldError(where, f"{where[-1]}: {problem}") from None
 
 
 def _objective(top: Mapping[str, Any]) -> Objective:

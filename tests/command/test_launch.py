@@ -246,7 +246,8 @@ def test_visible_devices_that_are_set_restrict(
 def test_no_visible_device_can_never_be(launcher: Launcher) -> None:
     """An empty CUDA_VISIBLE_DEVICES leaves nothing to choose from."""
     done = launcher.run(*DGX, *SHOW, env={**launcher.environment, "CUDA_VISIBLE_DEVICES": ""})
-    error = "gpulaunch: error: 1 GPU requested: 0 of dgx1-v100's 8 satisfy CUDA_VISIBLE_DEVICES=\n"
+    found = "1 GPU requested: 0 of dgx1-v100's 8 satisfy CUDA_VISIBLE_DEVICES="
+    error = f"gpulaunch: error: {found}: it hides them all: unset it\n"
     assert (done.returncode, done.stderr) == (2, error)
 
 
@@ -261,9 +262,44 @@ def test_constraints_narrow_the_choice(launcher: Launcher) -> None:
     assert (
         launcher.run(*DGX, "--memory", "15GiB", "--gpu-model", "v100-sxm2", *SHOW).stdout == "0\n"
     )
-    done = launcher.run(*DGX, "--memory", "32GiB", *SHOW)
-    error = "gpulaunch: error: 1 GPU requested: 0 of dgx1-v100's 8 satisfy --memory 32GiB\n"
-    assert (done.returncode, done.stderr) == (2, error)
+
+
+@pytest.mark.parametrize(
+    ("options", "instead"),
+    [
+        (("--memory", "32GiB"), "the largest has 15.78 GiB (16.9 GB)"),
+        (("--memory", "40G"), "the largest has 15.78 GiB (16.9 GB)"),
+        (("--gpu-model", "a100"), "they are Tesla V100-SXM2-16GB"),
+    ],
+)
+def test_a_refusal_says_what_there_is(
+    launcher: Launcher, options: tuple[str, str], instead: str
+) -> None:
+    """Where no GPU has what is asked for, the refusal says what the GPUs have."""
+    done = launcher.run(*DGX, *options, *SHOW)
+    found = f"1 GPU requested: 0 of dgx1-v100's 8 satisfy {' '.join(options)}: {instead}"
+    assert (done.returncode, done.stderr) == (2, f"gpulaunch: error: {found}\n")
+
+
+@pytest.mark.parametrize(
+    ("machine", "size"),
+    [
+        ("dgx1-v100", "16G"),
+        ("dgx2", "32G"),
+        ("rtx-4090-8", "24G"),
+        ("rtx-5090-8", "32G"),
+        ("l40s-8", "48G"),
+        ("dgx-a100", "40G"),
+        ("dgx-h100", "80G"),
+        ("hgx-h200", "141G"),
+    ],
+)
+def test_memory_as_on_the_box(launcher: Launcher, machine: str, size: str) -> None:
+    """--memory 80G fits a GPU that is sold with 80 GB, by itself and where its job shares."""
+    options = ("--topology", machine, "--memory", size)
+    assert launcher.run(*options, *SHOW).stdout == "0\n"
+    shared = launcher.run(*options, "--share", "--sm=1", "--memory-bandwidth=1", "-v", *SHOW)
+    assert (shared.returncode, "to be shared: " in shared.stderr) == (0, True)
 
 
 def test_settings_come_in_order(launcher: Launcher) -> None:

@@ -110,7 +110,7 @@ def test_measured_idle_power_counts(launcher, queue_file) -> None:
             1,
             "'h100' could be H100 NVL 94 GB or H100 PCIe 80 GB or H100 SXM5 80 GB",
         ),
-        ("gpu = 'a100x'\ngpu_memory = 'lots'\njob = [1]\n", 2, "'lots' is no size"),
+        ("gpu = 'a100x'\ngpu_memory = 'lots'\njob = [1]\n", 2, "'lots' is no amount of memory"),
         (
             f"{HEAD}objective = 'fame'\njob = []\n",
             3,

@@ -144,7 +144,11 @@ def test_set_goes_over_the_profile(launcher: Launcher) -> None:
             ),
         ),
         (("power_w=much",), "--set power_w=much: power_w: 'much' is not a number"),
-        (("memory=much",), "--set memory=much: 'much' is no amount of memory such as 12GiB"),
+        (("memory=much",), "--set memory=much: 'much' is no amount of memory such as 8GiB"),
+        (
+            ("memory=12",),
+            "--set memory=12: '12B' is 12 bytes: write a unit, such as 8GiB",
+        ),
         (
             ("idle_percentage=101",),
             "--set idle_percentage=101: idle_percentage: 101 is not within 0 to 100",

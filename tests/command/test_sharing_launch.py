@@ -67,6 +67,16 @@ def test_a_job_of_several_gpus_finds_a_bound_for_each(launcher: Launcher) -> Non
     assert found == "GPU-dgx1-v100-0=2M,GPU-dgx1-v100-3=2M"
 
 
+@pytest.mark.parametrize(
+    ("size", "limit_mib"),
+    [("8GiB", 8192), ("8GB", 7630), ("8G", 8192), ("16G", 16160), ("16GB", 15259)],
+)
+def test_memory_as_a_limit(launcher: Launcher, size: str, limit_mib: int) -> None:
+    """As a limit 8G is 8 GiB, so that nobody gets less than was typed, or all of a smaller GPU."""
+    found = dry(launcher, *DGX, "--share", "--sm=10", "--memory-bandwidth=5", "--memory", size)
+    assert found["env"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"GPU-dgx1-v100-0={limit_mib}M"
+
+
 def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
     """Two light jobs share a GPU, which status shows; a heavy one gets its own; all are freed."""
     with (

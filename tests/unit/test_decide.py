@@ -224,10 +224,10 @@ ALICE = "pid 4123, alice"
         (
             "all of none",
             None,
-            [Constraint("--gpu-model T4", frozenset())],
+            [Constraint("--gpu-model T4", frozenset(), "they are V100")],
             [],
             {},
-            (Refuse, "every GPU requested: 0 of box's 8 satisfy --gpu-model T4"),
+            (Refuse, "every GPU requested: 0 of box's 8 satisfy --gpu-model T4: they are V100"),
         ),
     ],
 )

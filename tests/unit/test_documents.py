@@ -1459,29 +1459,59 @@ def test_no_cpuset(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size_bytes"),
+    ("text", "size_bytes", "of_gpu_bytes"),
     [
-        ("8GiB", 8 * 1024**3),
-        ("8G", 8 * 1024**3),
-        ("8GB", 8 * 1000**3),
-        ("8 GiB", 8 * 1024**3),
-        ("8gib", 8 * 1024**3),
-        (" 8g ", 8 * 1024**3),
-        ("1.5g", 3 * 512 * 1024**2),
-        ("1024", 1024),
-        ("1024B", 1024),
-        ("16k", 16 * 1024),
-        ("16kB", 16000),
-        ("512MiB", 512 * 1024**2),
-        ("2T", 2 * 1024**4),
-        ("2TB", 2 * 1000**4),
-        ("0.5KiB", 512),
-        ("1", 1),
+        ("8GiB", 8 << 30, 8 << 30),
+        ("8 GiB", 8 << 30, 8 << 30),
+        ("8gib", 8 << 30, 8 << 30),
+        ("8GB", 8 * 10**9, 8 * 10**9),
+        ("8G", 8 << 30, 784 * 10**7),
+        (" 8g ", 8 << 30, 784 * 10**7),
+        ("1.5g", 3 << 29, 147 * 10**7),
+        ("2T", 2 << 40, 196 * 10**10),
+        ("2TB", 2 * 10**12, 2 * 10**12),
+        ("512MiB", 512 << 20, 512 << 20),
+        ("16160M", 16160 << 20, 158368 * 10**5),
+        ("2048k", 2048 << 10, 2007040),
+        ("1048576", 1 << 20, 1 << 20),
+        ("1048576B", 1 << 20, 1 << 20),
     ],
 )
-def test_size(text: str, size_bytes: int) -> None:
-    """GiB and G are binary, GB is decimal, a bare number is bytes."""
-    assert parse_size(text) == size_bytes
+def test_size(text: str, size_bytes: int, of_gpu_bytes: int) -> None:
+    """GiB is binary, GB decimal; G is binary for a job, and of a GPU what its box says less 2 %."""
+    size = parse_size(text)
+    assert (size, size.of_gpu_bytes) == (size_bytes, of_gpu_bytes)
+
+
+SOLD = {
+    "DGX-1 V100": (16160, 16),
+    "Tesla V100-SXM3-32GB": (32510, 32),
+    "Tesla P100-SXM2-16GB": (16280, 16),
+    "Tesla K80, half": (11441, 12),
+    "Tesla T4": (15079, 16),
+    "Quadro RTX 6000 with ECC": (22698, 24),
+    "GeForce RTX 2080 Ti": (11019, 11),
+    "GeForce RTX 4090": (24564, 24),
+    "GeForce RTX 5090": (32607, 32),
+    "A10G": (22731, 24),
+    "A40": (45634, 48),
+    "L40S": (46068, 48),
+    "A100-SXM4-40GB": (40536, 40),
+    "A100 80GB PCIe": (80994, 80),
+    "H100 80GB HBM3": (81559, 80),
+    "H100 NVL": (95830, 94),
+    "H200": (143771, 141),
+    "B200": (183359, 180),
+    "B300": (275040, 288),
+}
+"""Models, with the MiB that nvidia-smi shows and the GB that they are sold with."""
+
+
+@pytest.mark.parametrize("model", SOLD)
+def test_sizes_as_they_are_sold(model: str) -> None:
+    """A size in G fits the cards that are sold with that much."""
+    shown_mib, sold_gb = SOLD[model]
+    assert parse_size(f"{sold_gb}G").of_gpu_bytes <= shown_mib << 20
 
 
 @pytest.mark.parametrize(
@@ -1492,7 +1522,14 @@ def test_size(text: str, size_bytes: int) -> None:
 )  # fmt: skip
 def test_no_size(text: str) -> None:
     """What is no positive amount of memory is refused."""
-    with pytest.raises(ValueError):  # noqa: PT011 - a value, not a message, is what the caller gets
+    with pytest.raises(ValueError, match="is no amount of memory such as 8GiB"):
+        parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["1", "40", "1024B", "16k", "0.5MiB"])
+def test_size_without_unit(text: str) -> None:
+    """What is less than 1 MiB lacks its unit."""
+    with pytest.raises(ValueError, match=r"bytes: write a unit, such as 8GiB$"):
         parse_size(text)
 
 

@@ -87,6 +87,8 @@ def _split(text: str) -> tuple[tuple[str, ...], str]:
         raise UsageError("it is not KEY=VALUE")
     if '"' in name or "'" in name:
         return _split_quoted(text)
+    if name in _SHORT and said.isdecimal():  # no unit is in that name, so a number is bytes
+        said += "B"
     path = _path(_SHORT.get(name, name))
     if len(path) > 2:  # such tables contain only numbers
         name, _, said = text.rpartition("=")
@@ -167,9 +169,9 @@ def _value(key: Key[Any], path: Sequence[str], said: str) -> object:
         return said if said in key.rule else said.replace("-", "_")
     if path[-1] == "memory_mib" and not said.isdecimal():
         try:
-            return -(-parse_size(said) >> 20)
-        except ValueError:
-            raise UsageError(f"{quoted(said)} is no amount of memory such as 12GiB") from None
+            return -(-parse_size(said).of_gpu_bytes >> 20)
+        except ValueError as problem:
+            raise UsageError(str(problem)) from None
     try:
         return json.loads(said)
     except ValueError:
