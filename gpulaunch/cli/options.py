@@ -36,7 +36,7 @@ class Option(Record):
 
     @property
     def attaches(self) -> bool:
-        """True if a value may be attached by =, though none is needed."""
+        """True if a value may be attached by = or follow, though none is needed."""
         return "--share" in self.flags
 
     @property
@@ -148,8 +148,8 @@ ROWS: tuple["Row", ...] = (
         "share",
         None,
         (
-            "share GPUs with other jobs of yours through CUDA MPS, if that hurts nobody; =1/2 or "
-            "=50%%: with this part of a GPU's SMs and memory"
+            "share GPUs with other jobs of yours through CUDA MPS, if that hurts nobody; 1/2, 0.5 "
+            "or 50%%: with this part of a GPU's SMs and memory"
         ),
     ),
     (("--guest",), "guest", None, "share, at a lower priority than the other jobs on the GPU"),
@@ -326,9 +326,12 @@ def read_line(arguments: Sequence[str], rows: Iterable["Row"] = ROWS) -> Line:
                 raise _unknown_option(flag, by_flag)
             option = Option(*by_flag[flag])
             if option.metavar is None:
-                if attached is not None and not option.attaches:
-                    raise UsageError(f"{flag} takes no value, but {quoted(attached)} is given")
-                given[option.name] = Given(flag, option.sets if attached is None else attached)
+                text = attached
+                if text is None and option.attaches and _is_part(arguments[at + 1 : at + 2]):
+                    text = next(rest)[1]
+                if text is not None and not option.attaches:
+                    raise UsageError(f"{flag} takes no value, but {quoted(text)} is given")
+                given[option.name] = Given(flag, option.sets if text is None else text)
             else:
                 text = attached if attached is not None else next(rest, (0, None))[1]
                 if text is None:
@@ -336,6 +339,13 @@ def read_line(arguments: Sequence[str], rows: Iterable["Row"] = ROWS) -> Line:
                 last = given.get(option.name) if option.repeats else None
                 given[option.name] = Given(flag, text, (*last.before, last.text) if last else ())
     return Line(given, None)
+
+
+def _is_part(following: Sequence[str]) -> bool:
+    """Return whether the next word is a part of a GPU, such as 1/2, 0.5 or 50%: no command is."""
+    return any(
+        word[:1] in "0123456789." and set(word) <= set("0123456789./% ") for word in following
+    )
 
 
 def _unknown_option(flag: str, known: Iterable[str]) -> UsageError:

@@ -191,7 +191,10 @@ def _read_demand(
         return demand
     missing = ", ".join(_OPTIONS[what] for what in known.missing_demand)
     whose = f"profile {quoted(profile.name)} does not say" if profile.name else "nobody says"
-    return Unfit(f"{whose} what it uses of a GPU: {missing}")
+    return Unfit(
+        f"{whose} what it uses of a GPU ({missing}): --share=1/2 asks for a part, 'gpulaunch "
+        "profile' measures it"
+    )
 
 
 def _load_demand(name: str, origin: str) -> Demand:

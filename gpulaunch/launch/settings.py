@@ -192,17 +192,18 @@ def _parse_switch(text: str) -> bool:
 
 
 def _parse_share(text: str) -> bool | int:
-    """Return a switch, or the part of a GPU in percent: 50 for "1/2", "50%" and "50 %"."""
-    part = re.fullmatch(r"(\d{1,4})/(\d{1,4})|(\d{1,3}) ?%", text, re.ASCII)
-    if part is None:
+    """Return a switch, or the part of a GPU in percent: 50 for "1/2", "0.5", "50%" and "50 %"."""
+    part = re.fullmatch(r"(\d{0,4}\.?\d{1,6})(?:/(\d{1,4})| ?(%))?", text, re.ASCII)
+    if part is None or text in ("0", "1"):
         try:
             return _parse_switch(text)
         except UsageError:
             raise UsageError(f"{quoted(text)} is no part of a GPU such as 1/2 or 50%") from None
-    parts, of = (int(part[1]), int(part[2])) if part[1] else (int(part[3]), 100)
-    if not 0 < of <= 100 * parts <= 100 * of:
+    of = 100 if part[3] else int(part[2] or 1)
+    percentage = round(100 * float(part[1]) / of, 6) if of else 0.0  # 0.29 is 28.999... of 100
+    if not 1 <= percentage <= 100:
         raise UsageError(f"{quoted(text)} is not within 1 % to 100 % of a GPU")
-    return 100 * parts // of
+    return int(percentage)
 
 
 SETTINGS: dict[str, Callable[[str], Any]] = {
@@ -318,7 +319,10 @@ class Settings:
         if name in self._given:
             given = self._given[name]
             origin = f"{given.option} {given.text}" if name != "topology" else ""
-            return Setting(_parse(name, given.text, given.option), origin)
+            # Behind --share, 1 is a whole GPU; in files and variables 1 and 0 are a switch.
+            whole = name == "share" and given.text in ("0", "1")
+            text = f"{given.text}/1" if whole else given.text
+            return Setting(_parse(name, text, given.option), origin)
         if self._environment.get(variable):
             origin = f"{variable}={self._environment[variable]}"
             return Setting(_parse(name, self._environment[variable], origin), origin)

@@ -28,11 +28,22 @@ def limits(document: dict) -> tuple[int, str]:
 
 @pytest.mark.parametrize(
     ("part", "percentage", "mib"),
-    [("1/2", 50, 8080), ("50%", 50, 8080), ("1/3", 33, 5332), ("100 %", 100, GPU_MIB)],
+    [
+        ("1/2", 50, 8080),
+        ("50%", 50, 8080),
+        ("1/3", 33, 5332),
+        ("100 %", 100, GPU_MIB),
+        ("0.5", 50, 8080),
+        (".29", 29, 4686),
+        ("33.3%", 33, 5332),
+        ("1", 100, GPU_MIB),
+        ("1.0", 100, GPU_MIB),
+    ],
 )
 def test_a_part_of_a_gpu(launcher: Launcher, part: str, percentage: int, mib: int) -> None:
-    """A job without a profile gets the part of SMs and memory that --share= says."""
+    """A job without a profile gets the part of SMs and memory that --share= or --share says."""
     found = dry(launcher, *DGX, f"--share={part}")
+    assert dry(launcher, *DGX, "--share", part) == found
     assert (found["status"], limits(found)) == (0, (percentage, f"{mib}M"))
     sharing = found["sharing"]
     assert (sharing["sm_utilization_percentage"], sharing["memory_bytes"]) == (
@@ -53,13 +64,33 @@ def test_parts_fill_a_gpu(launcher: Launcher, parts: tuple[str, ...]) -> None:
         assert indices(dry(launcher, *DGX, "--share=1/4")) != [0]
 
 
-@pytest.mark.parametrize("part", ["3/2", "0%", "0/0", "1/300", "101%", "0.5", "half", "1/-2", "²%"])
+@pytest.mark.parametrize(
+    "part", ["3/2", "0%", "0/0", "1/300", "101%", "0", "2", "50", "half", "1/-2", "²%"]
+)
 def test_no_part_of_a_gpu(launcher: Launcher, part: str) -> None:
     """A value that is no part of a GPU is a usage error of one line."""
     done = launcher.run(*DGX, f"--share={part}", "--", "true")
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"gpulaunch: error: --share: '{part}' is no")
+    shown = "0/1" if part == "0" else part
+    assert line.startswith(f"gpulaunch: error: --share: '{shown}' is no")
+
+
+@pytest.mark.parametrize("word", ["status", "docker", "train.py", "7z"])
+def test_what_is_no_part_is_the_first_word(launcher: Launcher, word: str) -> None:
+    """--share takes no value from what follows but a part: a word keeps its meaning."""
+    found = launcher.run(*DGX, "--share", word, "--help")
+    assert found.stderr == launcher.run(*DGX, "--guest", word, "--help").stderr.replace(
+        "--guest", "--share"
+    )
+    assert launcher.run(*DGX, "--share", "--", "echo", "1/2").stdout == "1/2\n"
+
+
+@pytest.mark.parametrize(("value", "shares"), [("1", True), ("true", True), ("0", False)])
+def test_a_number_in_a_setting_is_a_switch(launcher: Launcher, value: str, shares: bool) -> None:
+    """GPULAUNCH_SHARE=1 and share = 1 switch sharing on, 0 switches it off, as all switches."""
+    launcher.environment["GPULAUNCH_SHARE"] = value
+    assert dry(launcher, *DGX, *profile(launcher))["shared"] is shares
 
 
 def test_a_part_with_a_profile(launcher: Launcher) -> None:

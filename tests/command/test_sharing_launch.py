@@ -15,6 +15,7 @@ DGX = ("--topology", "dgx1-v100")
 ENV = ("--", "sh", "-c", "env | grep -E '^CUDA' | sort")
 LIGHT = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
 FIGURES = "--sm, --memory-bandwidth, --memory"
+WAYS = "--share=1/2 asks for a part, 'gpulaunch profile' measures it"
 HEAVY = ("--share", "--sm", "95", "--memory-bandwidth", "5", "--memory", "1GiB")
 
 
@@ -198,17 +199,17 @@ def test_explained_beside_a_job_without_a_name(launcher: Launcher) -> None:
         (
             "nobody says what it needs",
             ("--share",),
-            f"nobody says what it uses of a GPU: {FIGURES}",
+            f"nobody says what it uses of a GPU ({FIGURES}): {WAYS}",
         ),
         (
             "a profile that says too little",
             ("--share", "-p", "vgg16"),
-            f"profile 'vgg16' does not say what it uses of a GPU: {FIGURES}",
+            f"profile 'vgg16' does not say what it uses of a GPU ({FIGURES}): {WAYS}",
         ),
         (
             "one figure is missing",
             ("--share", "--sm", "10", "--memory", "1GiB"),
-            "nobody says what it uses of a GPU: --memory-bandwidth",
+            f"nobody says what it uses of a GPU (--memory-bandwidth): {WAYS}",
         ),
         (
             "more than the GPU has",
@@ -306,7 +307,7 @@ def test_settings_of_sharing(launcher: Launcher, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr, "MPS" in done.stdout) == (0, "", False)
     assert dry(launcher, *DGX)["sharing"] == {
         "residents": [],
-        "own_because": f"nobody says what it uses of a GPU: {FIGURES}",
+        "own_because": f"nobody says what it uses of a GPU ({FIGURES}): {WAYS}",
     }
 
 
