@@ -105,6 +105,7 @@ class Sharing(Record):
         capacities: what each GPU that can be shared offers, by UUID.
         unfit: why each of the other GPUs cannot be shared, by UUID.
         guest: whether it gives way to the other jobs, by a lower priority.
+        holds_the_rest: whether it may hold all memory that is free: of its use a part is known.
     """
 
     client: "Client"
@@ -115,6 +116,7 @@ class Sharing(Record):
     capacities: "Mapping[str, Capacity]"
     unfit: Mapping[str, str]
     guest: bool = False
+    holds_the_rest: bool = False
 
 
 class Request(Record):

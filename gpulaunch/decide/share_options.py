@@ -283,12 +283,20 @@ def share_of(request: Request, option: ShareOption) -> Share:
         option: one without a refusal.
     """
     assert option.allotment is not None  # noqa: S101  a refused option is never taken
+    sharing = _sharing(request)
+    client = sharing.client
+    if sharing.holds_the_rest:
+        most = _capacity_of(sharing, option.group).memory_bytes
+        free = int(most * sharing.bounds.memory_percentage / 100)
+        free -= sum(share.client.demand.memory_bytes for share in _shares_of(option.residents))
+        memory_bytes = max(client.demand.memory_bytes, free)
+        client = replace(client, demand=replace(client.demand, memory_bytes=memory_bytes))
     return Share(
         option.group,
         option.allotment.sm_percentage,
         _depends_on_links(request, option.group),
-        _sharing(request).client,
-        guest=_sharing(request).guest,
+        client,
+        guest=sharing.guest,
         promised_pace=min(1.0, option.prediction.speeds[-1]) if option.prediction else None,
     )
 

@@ -209,6 +209,11 @@ def _with_sharing(
             f"the memory of profile {profile.name} is what it sets aside, not what it needs: "
             "--memory may say less"
         )
+    if profile.resources.incomplete:
+        warn(
+            f"profile {profile.name} is incomplete, measured on a part of the job: it may use more "
+            "of a GPU than the profile says"
+        )
     found = read_sharing(settings, profile, around.machine, request.name or program)
     if isinstance(found, requests.Unfit):
         # No warning if a file of settings asks all jobs to share, also those without figures.

@@ -91,6 +91,9 @@ def read_sharing(
         capacities=offer.capacities,
         unfit=offer.unfit,
         guest=bool(settings.get("guest").value),
+        holds_the_rest=bool(profile.resources.incomplete)
+        and part is None
+        and settings.get("memory").value is None,
     )
 
 

@@ -20,6 +20,10 @@ def profile(launcher: Launcher, mib: int = 2048, sm: int = 40) -> tuple[str, str
     return "-p", str(path)
 
 
+INCOMPLETE = ("--set", "resources.incomplete=true")
+TOLD = "profile of-2048 is incomplete, measured on a part of the job: it may use more of a GPU"
+
+
 def limits(document: dict) -> tuple[int, str]:
     """Return the SM percentage and the memory limit of a dry run."""
     variable = document["env"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
@@ -105,6 +109,28 @@ def test_a_part_with_a_profile(launcher: Launcher) -> None:
     ):
         assert second.gpus == "GPU-dgx1-v100-0"
         assert indices(dry(launcher, *DGX, "--share=1/4", *profile(launcher))) != [0]
+
+
+def test_an_incomplete_profile(launcher: Launcher) -> None:
+    """Measured on a part of the job, a profile warns, and sets no limit below what is free."""
+    short = (*DGX, "--share", "--only", "0", *profile(launcher), *INCOMPLETE)
+    assert TOLD in launcher.run(*short, "--dry-run", "--", "true").stderr
+    assert limits(dry(launcher, *short)) == (100, f"{GPU_MIB}M")
+    whole = (*DGX, "--share", "--only", "0", *profile(launcher))
+    assert "incomplete" not in launcher.run(*whole, "--dry-run", "--", "true").stderr
+    with held(launcher, *whole):
+        assert limits(dry(launcher, *short))[1] == f"{GPU_MIB - 2253}M"
+        with held(launcher, *short):
+            refused = dry(launcher, *whole)
+            assert (refused["status"], "maximum memory" in refused["reason"]) == (75, True)
+
+
+@pytest.mark.parametrize(("option", "mib"), [("--share=1/2", 8080), ("--memory=3GiB", 3072)])
+def test_a_bound_beside_an_incomplete_profile(launcher: Launcher, option: str, mib: int) -> None:
+    """What bounds the memory of a job says more than an incomplete profile, which is warned of."""
+    options = (*DGX, "--share", option, *profile(launcher), *INCOMPLETE)
+    assert TOLD in launcher.run(*options, "--dry-run", "--", "true").stderr
+    assert limits(dry(launcher, *options))[1] == f"{mib}M"
 
 
 def test_a_part_that_is_too_small(launcher: Launcher) -> None:
