@@ -222,6 +222,13 @@ def _status_of(path: str) -> dict[str, str]:
         return {}
 
 
+def system_memory() -> tuple[int, int]:
+    """Return the bytes of memory that the system has, and how many are available; 0 if hidden."""
+    fields = _status_of("/proc/meminfo")
+    total, available = (fields.get(name, "0 kB") for name in ("MemTotal", "MemAvailable"))
+    return int(total.split()[0]) << 10, int(available.split()[0]) << 10
+
+
 def parents() -> dict[int, int]:
     """Return the parent of each process that is visible here."""
     found = {}

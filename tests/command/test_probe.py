@@ -604,3 +604,36 @@ def test_nowhere_to_remember(launcher: Launcher) -> None:
     Path(runtime, "gpulaunch.topology.json.lock").mkdir()
     Path(runtime, "gpulaunch.topology.json").mkdir()
     assert link(launcher)["nvlink_count"] == 0
+
+
+# Memory that is the system's
+
+
+def spark(nvml: "FakeNvml", code: int = NOT_SUPPORTED) -> None:
+    """Describe a DGX Spark, whose GPU has no memory but the system's."""
+    nvml.describe([{"uuid": "GPU-gb10", "name": "NVIDIA GB10", "cc": "12.1"}], [])
+    for function in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"):
+        nvml.answer(function, code)
+
+
+def test_unified_memory(launcher: Launcher, nvml: "FakeNvml") -> None:
+    """A GPU without memory of its own has the system's, of which what is available is free."""
+    spark(nvml)
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    total = int(fields["MemTotal"].split()[0]) << 10
+    (gpu,) = discovered(launcher)["gpus"]
+    assert gpu["memory_bytes"] == total
+    assert launcher.run("--memory", f"{total}", "--", *SHOW_GPUS).stdout == "0\n"
+    assert launcher.run("--memory", f"{total + 1}", "--", *SHOW_GPUS).returncode == 2
+    (told,) = json.loads(launcher.run("status", "--json").stdout)["gpus"]
+    assert told["memory_total_bytes"] == total
+    assert 0 < told["memory_used_bytes"] < total
+    assert "MemoryInfo" not in launcher.run("doctor").stdout
+
+
+@pytest.mark.parametrize("code", [NO_PERMISSION, FUNCTION_NOT_FOUND, UNKNOWN])
+def test_memory_that_is_not_told(launcher: Launcher, nvml: "FakeNvml", code: int) -> None:
+    """Memory that a driver fails to tell stays unknown: it is not taken for the system's."""
+    spark(nvml, code)
+    (gpu,) = discovered(launcher)["gpus"]
+    assert gpu["memory_bytes"] is None

@@ -26,7 +26,7 @@ def read_load(gpus: Iterable[Gpu]) -> tuple[Load, ...]:
 def _read_one(gpu: Gpu) -> Load:
     try:
         card = nvml.card_of(gpu.uuid, gpu.index)
-        busy, memory = read_busy(card.ask), card.memory()
+        busy, memory = read_busy(card.ask), card.memory() or card.shared_memory()
         return Load(
             uuid=gpu.uuid,
             utilization_percentage=busy.gpu_percentage if busy else None,

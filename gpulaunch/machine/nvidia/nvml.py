@@ -13,6 +13,7 @@ from gpulaunch.errors import FailedError, NoDriverError
 from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.nvidia import roster
 from gpulaunch.machine.nvidia.nvlink import PciAddress
+from gpulaunch.process.system import system_memory
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
@@ -58,6 +59,7 @@ _ABOUT_WHAT_A_CARD_MAY_LACK = (
     "nvmlDeviceGetMaxMigDeviceCount",
     "nvmlDeviceGetMigDeviceHandleByIndex",
     "nvmlDeviceGetComputeMode",
+    "nvmlDeviceGetMemoryInfo",
 )
 # Drivers before 510 know version 2 only, and pynvml's unversioned functions fail there with an
 # exception that is no NVMLError.
@@ -182,6 +184,19 @@ class NvmlDevice:
             return Memory(newer.total, newer.used, with_reserve=False)
         older = self.ask(pynvml.nvmlDeviceGetMemoryInfo)
         return None if older is None else Memory(older.total, older.used, with_reserve=True)
+
+    def shared_memory(self) -> Memory | None:
+        """Return the system's memory where it is the GPU's, too, as on GB10, Thor and Jetson.
+
+        There NVML supports no query of the memory, which it does for any other card.
+        """
+        try:
+            pynvml.nvmlDeviceGetMemoryInfo(self.handle)
+        except pynvml.NVMLError as problem:
+            if problem.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
+                total, available = system_memory()
+                return Memory(total, total - available, with_reserve=True)
+        return None
 
     def address(self) -> PciAddress | None:
         """Return the address on the PCI bus, or None if unknown."""

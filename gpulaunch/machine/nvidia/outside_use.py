@@ -96,6 +96,7 @@ def _find_use(card: nvml.NvmlDevice, gpu: Gpu, ignored: Collection[str]) -> Outs
             f"an MPS server keeps it in compute mode EXCLUSIVE_PROCESS: {who}",
             tuple(servers),
         )
+    # Memory that the GPU shares with the CPUs says nothing: whoever runs here has some of it.
     memory = None if seen else card.memory()
     if memory is None:
         return None

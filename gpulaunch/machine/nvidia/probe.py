@@ -163,7 +163,7 @@ def _read_card(
         for number, end in read_nvlinks(card, capability).items()
     }
     active = [end for end in nvlinks.values() if end.active]
-    memory = card.memory()
+    memory = card.memory() or card.shared_memory()
     generation, width = card.pcie()
     gpu = Gpu(
         index=card.index,
