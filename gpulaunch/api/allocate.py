@@ -10,6 +10,7 @@ from types import TracebackType
 from gpulaunch.api.held_lease import HeldLease
 from gpulaunch.decide.decision import Wait
 from gpulaunch.errors import RefusedError
+from gpulaunch.files.duration import parse_duration
 from gpulaunch.files.fields import unknown
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import would_wait
@@ -276,5 +277,5 @@ def _to_text(key: str, value: object) -> str:
         return str(value).lower()
     if isinstance(value, Iterable) and not isinstance(value, str):
         return ",".join(map(str, value))
-    is_time = isinstance(value, int | float) and SETTINGS.get(key) is SETTINGS["wait_timeout"]
+    is_time = isinstance(value, int | float) and SETTINGS.get(key) is parse_duration
     return (f"{value:f}" if isinstance(value, float) else str(value)) + ("s" if is_time else "")

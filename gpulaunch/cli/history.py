@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.errors import FailedError, quoted
+from gpulaunch.errors import FailedError, UsageError, quoted
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.history.line import has_common
 from gpulaunch.history.past_launch import PastLaunch
@@ -159,8 +159,8 @@ def live_keys(launches: Sequence[PastLaunch], topology: str | None) -> set[str]:
 def _parse_time(text: str) -> float:
     try:
         return parse_duration(text)
-    except ValueError as problem:
-        raise ArgumentTypeError(str(problem)) from None
+    except UsageError as problem:
+        raise ArgumentTypeError(problem.message) from None
 
 
 def _parse_count(text: str) -> int:

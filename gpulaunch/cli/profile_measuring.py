@@ -166,5 +166,5 @@ def _read_duration(value: Given) -> float:
 
     try:
         return parse_duration(value.text)
-    except ValueError as problem:
-        raise UsageError(f"{value.option}: {problem}") from None
+    except UsageError as problem:
+        raise UsageError(f"{value.option}: {problem.message}") from None

@@ -99,8 +99,8 @@ def interval(text: str) -> float:
     try:
         plain = text.replace(".", "", 1).isdecimal()  # the help says SECONDS
         return max(_LEAST_S, parse_duration(f"{text}s" if plain else text))
-    except ValueError as problem:
-        raise ArgumentTypeError(str(problem)) from None
+    except UsageError as problem:
+        raise ArgumentTypeError(problem.message) from None
 
 
 def _read(reader: StatusReader, only: str | None) -> Document:

@@ -7,7 +7,7 @@ from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.files.size import format_gpu_size
+from gpulaunch.files.size import format_size
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
@@ -289,7 +289,8 @@ def admit_memory(topology: Topology, memory_bytes: int, option: str) -> Constrai
     if not largest:
         raise UsageError(f"{option}: how much memory the GPUs of {topology.name} have is not known")
     found = [gpu.uuid for gpu in topology.gpus if gpu.memory_bytes >= memory_bytes]
-    return Constraint(option, frozenset(found), f"the largest has {format_gpu_size(largest)}")
+    size = f"{format_size(largest)} ({largest // 10**8 / 10:g} GB)"
+    return Constraint(option, frozenset(found), f"the largest has {size}")
 
 
 def admit_model(topology: Topology, text: str, option: str) -> Constraint:

@@ -3,7 +3,7 @@
 
 import re
 
-from gpulaunch.errors import quoted
+from gpulaunch.errors import UsageError, quoted
 
 _UNITS_S = {"d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(d|h|min|m|s)\s*")
@@ -23,7 +23,7 @@ def parse_duration(text: str) -> float:
     minutes, and those of timeout are seconds.
 
     Raises:
-        ValueError: the text is no positive length of time; its message says why.
+        UsageError: the text is no positive length of time.
     """
     written = text.strip().lower()
     total_s = 0.0
@@ -33,9 +33,9 @@ def parse_duration(text: str) -> float:
     elif not _PART.sub("", written):
         total_s = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(written))
     elif _NUMBER.fullmatch(written) and float(written):
-        raise ValueError(f"{quoted(text)} has no unit: write {written}s, {written}m or {written}h")
+        raise UsageError(f"{quoted(text)} has no unit: write {written}s, {written}m or {written}h")
     if not 0 < total_s < 1e10:
-        raise ValueError(f"{quoted(text)} is no length of time such as 90s, 10m or 1h30m")
+        raise UsageError(f"{quoted(text)} is no length of time such as 90s, 10m or 1h30m")
     return total_s
 
 

@@ -3,7 +3,7 @@
 
 import re
 
-from gpulaunch.errors import quoted
+from gpulaunch.errors import UsageError, quoted
 
 _SIZE = re.compile(r"([0-9]*\.?[0-9]+)\s*([KMGT]?)(I?B)?")
 _LEAST_BYTES = 1 << 20  # a smaller amount lacks its unit
@@ -30,7 +30,7 @@ def parse_size(text: str) -> Size:
     """Return the amount in "8GiB" (binary), "8GB" (decimal) or "8G" (see Size), in any case.
 
     Raises:
-        ValueError: the text is no amount of memory; its message says why.
+        UsageError: the text is no amount of memory.
     """
     found = _SIZE.fullmatch(text.strip().upper())
     number, prefix, suffix = found.groups() if found else ("0", "", "B")
@@ -38,9 +38,9 @@ def parse_size(text: str) -> Size:
     decimal = float(number) * 1000**power
     amount = decimal if suffix == "B" else float(number) * 1024**power
     if not 1 <= amount < 1 << 63:
-        raise ValueError(f"{quoted(text)} is no amount of memory such as 8GiB")
+        raise UsageError(f"{quoted(text)} is no amount of memory such as 8GiB")
     if amount < _LEAST_BYTES:
-        raise ValueError(f"{quoted(text)} is {int(amount)} bytes: write a unit, such as 8GiB")
+        raise UsageError(f"{quoted(text)} is {int(amount)} bytes: write a unit, such as 8GiB")
     size = Size(amount)
     size.of_gpu_bytes = int(decimal * _SOLD) if prefix and not suffix else size
     return size
@@ -54,8 +54,3 @@ def format_size(size_bytes: int) -> str:
             return f"{size:.4g} {unit}"
         size /= 1024
     return f"{size:.4g} TiB"
-
-
-def format_gpu_size(size_bytes: int) -> str:
-    """Return the memory of a GPU as programs and as boxes have it: "15.78 GiB (16.9 GB)"."""
-    return f"{format_size(size_bytes)} ({size_bytes // 10**8 / 10:g} GB)"

@@ -211,8 +211,8 @@ def _with_sharing(
         )
     if profile.resources.incomplete:
         warn(
-            f"profile {profile.name} is incomplete, measured on a part of the job: it may use more "
-            "of a GPU than the profile says"
+            f"profile {profile.name} is incomplete, measured on a part of the job, which may use "
+            "more of a GPU"
         )
     found = read_sharing(settings, profile, around.machine, request.name or program)
     if isinstance(found, requests.Unfit):

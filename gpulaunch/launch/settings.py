@@ -20,7 +20,7 @@ from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.data_files import config_directory
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.duration import parse_duration
-from gpulaunch.files.size import Size, parse_size
+from gpulaunch.files.size import parse_size
 from gpulaunch.launch.given import Given
 from gpulaunch.leases.publish import PUBLISHED
 from gpulaunch.leases.share import OBJECTIVES
@@ -114,20 +114,6 @@ def _parse_pattern(text: str) -> "Pattern":
     return load_pattern(text)
 
 
-def _parse_memory(text: str) -> Size:
-    try:
-        return parse_size(text)
-    except ValueError as problem:
-        raise UsageError(str(problem)) from None
-
-
-def _parse_duration(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as problem:
-        raise UsageError(str(problem)) from None
-
-
 def _number_parser(least: float, most: float, unit: str) -> Callable[[str], float]:
     def parse(text: str) -> float:
         try:
@@ -215,7 +201,7 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "pattern": _parse_pattern,
     "bandwidth_sensitive": _parse_switch,
     "bandwidth_model": _parse_bandwidth_model,
-    "memory": _parse_memory,
+    "memory": parse_size,
     "gpu_model": str,
     "only": _parse_names,
     "exclude": _parse_names,
@@ -244,18 +230,18 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "slowdown_bound_percentage": _number_parser(0.0, 1e4, "%"),
     "share_memory_headroom": _number_parser(0.0, 100.0, "%"),
     "mps_directory": _parse_directory,
-    "mps_timeout": _parse_duration,
+    "mps_timeout": parse_duration,
     "bind_cpu": _parse_switch,
     "uuid": _parse_switch,
     "topology": str,
     "terminal": _parse_switch,
     "wait": _parse_switch,
-    "wait_timeout": _parse_duration,
-    "time_limit": _parse_duration,
-    "idle_after": _parse_duration,
-    "idle_limit": _parse_duration,
-    "grace": _parse_duration,
-    "leftover_timeout": _parse_duration,
+    "wait_timeout": parse_duration,
+    "time_limit": parse_duration,
+    "idle_after": parse_duration,
+    "idle_limit": parse_duration,
+    "grace": parse_duration,
+    "leftover_timeout": parse_duration,
     "leftovers": one_of(("keep", "end"), "treatment of left-over processes"),
     "queue": one_of(QUEUES, "queue"),
     "ignore_programs": _parse_names,

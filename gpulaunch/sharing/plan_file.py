@@ -135,8 +135,8 @@ def _words(text: str) -> set[str]:
 def _size(text: str, where: Path) -> Size:
     try:
         return parse_size(text)
-    except ValueError as problem:
-        raise FieldError(where, f"{where[-1]}: {problem}") from None
+    except UsageError as problem:
+        raise FieldError(where, f"{where[-1]}: {problem.message}") from None
 
 
 def _objective(top: Mapping[str, Any]) -> Objective:

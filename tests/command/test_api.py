@@ -322,7 +322,11 @@ WRONG = [
     ("wait_timeout", "soon", "'soon' is no length of time such as 90s, 10m or 1h30m"),
     ("topology", "dgx9", "unknown topology 'dgx9': did you mean dgx2?"),
     ("profile", "vgg17", "unknown profile 'vgg17': did you mean vgg16?"),
-    ("gpu_model", "A100", "1 GPU requested: 0 of dgx1-v100's 8 satisfy gpu_model A100"),
+    (
+        "gpu_model",
+        "A100",
+        "1 GPU requested: 0 of dgx1-v100's 8 satisfy gpu_model A100: they are Tesla V100-SXM2-16GB",
+    ),
 ]
 
 

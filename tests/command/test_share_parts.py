@@ -21,7 +21,7 @@ def profile(launcher: Launcher, mib: int = 2048, sm: int = 40) -> tuple[str, str
 
 
 INCOMPLETE = ("--set", "resources.incomplete=true")
-TOLD = "profile of-2048 is incomplete, measured on a part of the job: it may use more of a GPU"
+TOLD = "profile of-2048 is incomplete, measured on a part of the job, which may use more of a GPU"
 
 
 def limits(document: dict) -> tuple[int, str]:

@@ -1522,14 +1522,14 @@ def test_sizes_as_they_are_sold(model: str) -> None:
 )  # fmt: skip
 def test_no_size(text: str) -> None:
     """What is no positive amount of memory is refused."""
-    with pytest.raises(ValueError, match="is no amount of memory such as 8GiB"):
+    with pytest.raises(UsageError, match="is no amount of memory such as 8GiB"):
         parse_size(text)
 
 
 @pytest.mark.parametrize("text", ["1", "40", "1024B", "16k", "0.5MiB"])
 def test_size_without_unit(text: str) -> None:
     """What is less than 1 MiB lacks its unit."""
-    with pytest.raises(ValueError, match=r"bytes: write a unit, such as 8GiB$"):
+    with pytest.raises(UsageError, match=r"bytes: write a unit, such as 8GiB$"):
         parse_size(text)
 
 

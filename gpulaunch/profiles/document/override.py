@@ -168,10 +168,7 @@ def _value(key: Key[Any], path: Sequence[str], said: str) -> object:
     if isinstance(key.rule, tuple) and isinstance(key.rule[0], str):
         return said if said in key.rule else said.replace("-", "_")
     if path[-1] == "memory_mib" and not said.isdecimal():
-        try:
-            return -(-parse_size(said).of_gpu_bytes >> 20)
-        except ValueError as problem:
-            raise UsageError(str(problem)) from None
+        return -(-parse_size(said).of_gpu_bytes >> 20)
     try:
         return json.loads(said)
     except ValueError:
