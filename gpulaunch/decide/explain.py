@@ -239,9 +239,11 @@ def _compare_with(grant: Grant, winner: str, first: Candidate, second: Candidate
     figures = [problem.scores_by(problem.mask(candidate.gpus), by) for candidate in (first, second)]
     for name, mine, other in zip(by, *figures, strict=True):
         after = f", after a tie in {', '.join(tied)}" if tied else ""
-        if mine > other and name == "fragmentation":
-            figures_text = f"{-mine / UNIT:.3g} against {-other / UNIT:.3g}"
-            return f"{winner} leaves less of its sockets free{after}: {figures_text}"
+        if mine > other and name in ("sockets", "fragmentation"):
+            lies = (
+                "lies on fewer sockets" if name == "sockets" else "leaves less of its sockets free"
+            )
+            return f"{winner} {lies}{after}: {-mine / UNIT:.3g} against {-other / UNIT:.3g}"
         if mine > other:
             figures_text = f"{mine / UNIT:.4g} GB/s against {other / UNIT:.4g}"
             return f"{winner} has the most {_word(name)}: {figures_text}{after}"

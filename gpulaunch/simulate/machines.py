@@ -299,8 +299,8 @@ class SimulatedMachines:
             return -float(free.bit_count())
         if name == "utility":
             return round(placement.utility or 0.0, 9)
-        if name == "fragmentation":
-            return -placement.scores.fragmentation
+        if name in ("sockets", "fragmentation"):
+            return -float(getattr(placement.scores, name))
         value: float = getattr(placement.scores, name, None) or 0.0
         if name in ("preserved_bandwidth", "lasting_bandwidth"):
             value -= self._fabric.sum_among(free) / UNIT

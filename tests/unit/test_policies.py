@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import cache, cached_property
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from math import comb
 from typing import Any, NamedTuple
 
@@ -37,10 +37,10 @@ ENDLESS = 1 << 60
 SCORES = {
     ("greedy", True): ("aggregate",),
     ("greedy", False): ("aggregate",),
-    ("preserve", True): ("effective", "lasting", "aggregate", "filling"),
-    ("preserve", False): ("lasting", "aggregate", "filling"),
-    ("lookahead", True): ("effective", "expected", "lasting", "aggregate", "filling"),
-    ("lookahead", False): ("expected", "lasting", "aggregate", "filling"),
+    ("preserve", True): ("effective", "lasting", "aggregate", "together", "filling"),
+    ("preserve", False): ("lasting", "aggregate", "together", "filling"),
+    ("lookahead", True): ("effective", "expected", "lasting", "aggregate", "together", "filling"),
+    ("lookahead", False): ("expected", "lasting", "aggregate", "together", "filling"),
     ("preserve_paper", True): ("effective",),
     ("preserve_paper", False): ("preserved",),
 }
@@ -334,6 +334,7 @@ class Ranked(NamedTuple):
     effective: int | None
     preserved: int
     lasting: int
+    together: int
     filling: Fraction
     cost: int
     expected: int | None
@@ -384,6 +385,7 @@ class Case(Record):
                     effective=effective,
                     preserved=preserved,
                     lasting=preserved + machine.inside(later),
+                    together=-len({machine.socket[gpu] for gpu in gpus}),
                     filling=self.filling(gpus),
                     cost=sum(machine.far[pair] for pair in combinations(gpus, 2)),
                     expected=sum(machine.expected(rest, self.job_sizes) for rest in (left, later))
@@ -664,11 +666,13 @@ def shown(found: Candidate | Placement | None) -> tuple[Any, ...] | None:
     exact = as_list(scores)[: field_names(Scores).index("fragmentation")]
     exact.append(scores.expected_bandwidth)
     figures = [None if figure is None else micro(figure) for figure in exact]
-    return (found.gpus, *figures, round(scores.fragmentation, 9), scores.communication_cost)
+    fragmentation, cost = round(scores.fragmentation, 9), scores.communication_cost
+    return (found.gpus, *figures, scores.sockets, fragmentation, cost)
 
 
 def wanted(ranked: Ranked) -> tuple[Any, ...]:
-    return (*ranked[:5], ranked.expected, round(float(-ranked.filling), 9), ranked.cost)
+    filling = round(float(-ranked.filling), 9)
+    return (*ranked[:5], ranked.expected, -ranked.together, filling, ranked.cost)
 
 
 def random_cases(seed: str, policy: str, model: str, count: int) -> Iterator[Case]:
@@ -838,8 +842,13 @@ def test_gpu_with_more_links_into_the_switch_is_not_alike() -> None:
 def dgx1_problem(
     count: int, *, pattern: str = "ring", sensitive: bool, free: Iterable[int] = range(8)
 ) -> PlacementProblem:
-    topology, _ = load_described_machine("dgx1-v100")
-    free = list(free)
+    return problem_on("dgx1-v100", list(free), count, pattern=pattern, sensitive=sensitive)
+
+
+def problem_on(
+    machine: str, free: Sequence[int], count: int, *, pattern: str = "ring", sensitive: bool
+) -> PlacementProblem:
+    topology, _ = load_described_machine(machine)
     return PlacementProblem(
         topology,
         free=free,
@@ -862,7 +871,7 @@ def test_vgg16_on_an_idle_dgx1() -> None:
     assert placement.candidates == 56
 
 
-SPARING = ("lasting_bandwidth", "aggregate_bandwidth", "fragmentation")
+SPARING = ("lasting_bandwidth", "aggregate_bandwidth", "sockets", "fragmentation")
 
 
 @pytest.mark.parametrize(
@@ -896,6 +905,48 @@ def test_scores_that_decide(
 ) -> None:
     """A placement names the scores that decided it, in order of weight."""
     assert place(dgx1_problem(3, sensitive=sensitive), policy).by == want, sentence
+
+
+ALIKE = [
+    ("dgx-a100", (0, 2, 3, 4), (2, 3)),
+    ("dgx-h100", (0, 4, 5, 6), (4, 5)),
+    ("hgx-b200", (0, 4, 5, 6), (4, 5)),
+]
+"""Machines whose links are all alike, with GPUs that are free, and the pair on one socket."""
+
+
+@pytest.mark.parametrize(("machine", "free", "want"), ALIKE)
+@pytest.mark.parametrize("policy", ["preserve", "lookahead"])
+@pytest.mark.parametrize("sensitive", [True, False])
+def test_equal_sets_lie_on_few_sockets(
+    machine: str, free: Gpus, want: Gpus, policy: str, *, sensitive: bool
+) -> None:
+    """Of sets that no link tells apart the one on fewer sockets wins, whatever stays free there."""
+    found = place(problem_on(machine, free, 2, sensitive=sensitive), policy)
+    assert found is not None
+    assert (found.gpus, found.scores.sockets) == (want, 1)
+
+
+@pytest.mark.parametrize("machine", ["dgx-a100", "dgx-h100"])
+@pytest.mark.parametrize("policy", ["preserve", "lookahead"])
+def test_no_job_crosses_sockets_for_nothing(machine: str, policy: str) -> None:
+    """Behind an NVSwitch a job that fits on one socket's free GPUs is on one socket, always."""
+    for count, size in product((2, 3, 4), range(2, 9)):
+        for free in combinations(range(8), size) if count <= size else ():
+            problem = problem_on(machine, free, count, sensitive=True)
+            fits = max(map(len, problem.split_by_socket(free))) >= count
+            found = place(problem, policy)
+            assert found is not None
+            assert (found.scores.sockets == 1) == fits, (free, count)
+
+
+@pytest.mark.parametrize(("machine", "free", "want"), ALIKE)
+def test_published_policies_stay_as_published(machine: str, free: Gpus, want: Gpus) -> None:
+    """The policies of the papers break ties by lowest indices, across sockets or not."""
+    for policy in ("baseline", "greedy", "preserve_paper"):
+        found = place(problem_on(machine, free, 2, sensitive=True), policy)
+        assert found is not None
+        assert found.gpus == free[:2] != want
 
 
 @pytest.mark.parametrize("free", [range(8), (0, 1, 2, 3, 7), (1, 4, 5, 6)])

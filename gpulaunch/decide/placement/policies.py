@@ -75,10 +75,15 @@ def preserve(problem: PlacementProblem) -> Order:
     aggregate. This is the rule of mapa-sc21 Algorithm 1 with two departures. What is left counts
     not only now, among free GPUs, but also once those that run have left: else insensitive jobs lie
     across sockets, and nobody after them gets a whole one. Ties are chosen instead of left to the
-    order of enumeration: what no link tells apart fills a socket that others have begun.
-    docs/results/bake-off.md has what that is worth.
+    order of enumeration: what no link tells apart lies on few sockets, and fills those that others
+    have begun. docs/results/bake-off.md has what that is worth.
     """
-    after: tuple[ScoreName, ...] = ("lasting_bandwidth", "aggregate_bandwidth", "fragmentation")
+    after: tuple[ScoreName, ...] = (
+        "lasting_bandwidth",
+        "aggregate_bandwidth",
+        "sockets",
+        "fragmentation",
+    )
     return Order(("effective_bandwidth", *after) if problem.sensitive else after)
 
 
@@ -263,8 +268,8 @@ POLICIES: dict[str, Policy] = {
     "preserve": Policy(
         preserve,
         colour="#365ee5",
-        help="sensitive jobs: effective, lasting, aggregate bandwidth, fragmentation; "
-        "insensitive ones: the last three",
+        help="sensitive jobs: effective, lasting, aggregate bandwidth, sockets, fragmentation; "
+        "insensitive ones: the last four",
         source="mapa-sc21 Algorithm 1, with chosen ties and what is left counted now and later",
     ),
     "lookahead": Policy(

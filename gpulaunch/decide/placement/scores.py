@@ -1,7 +1,7 @@
 """Scores of a candidate, by name.
 
-Inside, all scores are whole numbers of which more is better: bandwidths in 1e-6 GB/s, fragmentation
-negative.
+Inside, all scores are whole numbers of which more is better: bandwidths in 1e-6 GB/s, sockets and
+fragmentation negative.
 """
 # pure: decides on plain values
 
@@ -33,6 +33,7 @@ ScoreName = Literal[
     "preserved_bandwidth",
     "lasting_bandwidth",
     "aggregate_bandwidth",
+    "sockets",
     "fragmentation",
     "expected_bandwidth",
 ]
@@ -63,6 +64,7 @@ class Scores(Record):
             (topo-aware-sc17 Eq. 3, whose printed bounds are wrong).
         expected_bandwidth: what jobs to come can expect of what it leaves, now and once all others
             have left, GB/s; see expected.py. None unless the policy goes by it.
+        sockets: number of sockets that it touches, less is better. Ours.
     """
 
     aggregate_bandwidth: float | None
@@ -72,6 +74,7 @@ class Scores(Record):
     fragmentation: float
     communication_cost: int
     expected_bandwidth: float | None = None
+    sockets: int = 1
 
 
 class Scorer:
@@ -138,7 +141,7 @@ class Scorer:
     def tells_apart(self, name: ScoreName) -> bool:
         """Return whether candidates can differ in a score."""
         if self.fabric.alike:
-            return name == "fragmentation"
+            return name in ("sockets", "fragmentation")
         if name == "expected_bandwidth":
             return self._expected() is not None
         return name != "effective_bandwidth" or bool(self.edges)
@@ -153,8 +156,9 @@ class Scorer:
         """
         if name == "nvlink":
             return Criterion(lambda mask: len(nvlink_parts(self.fabric, self._gpus(mask))) == 1)
-        if name == "fragmentation":
-            return Criterion(lambda mask: -round(self.fragmentation(mask) * UNIT))
+        if name in ("sockets", "fragmentation"):
+            figure = self.sockets if name == "sockets" else self.fragmentation
+            return Criterion(lambda mask: -round(figure(mask) * UNIT))
         if name == "expected_bandwidth" or name in self._pulls:
             return Criterion(self._weigh_rest(name))
         slowest_first = slowest_decides(by)
@@ -295,6 +299,10 @@ class Scorer:
 
     # ------------------------------------------------------------------ figures to report
 
+    def sockets(self, mask: int) -> int:
+        """Return the number of sockets that a candidate touches."""
+        return len({self.fabric.socket[gpu] for gpu in self._gpus(mask)})
+
     def fragmentation(self, mask: int) -> float:
         """Return the fragmentation of a candidate; see utility.fragmentation."""
         sockets = [self.fabric.socket[gpu] for gpu in self._gpus(mask)]
@@ -328,6 +336,7 @@ class Scorer:
             fragmentation=self.fragmentation(mask),
             communication_cost=communication_cost(self.fabric.distance, self._gpus(mask)),
             expected_bandwidth=expected(mask) / UNIT if expected else None,
+            sockets=self.sockets(mask),
         )
 
 
