@@ -645,3 +645,13 @@ def test_leaves_the_cpus_alone(launcher, options):
     want = " ".join(map(str, sorted(os.sched_getaffinity(0))))
     run = launcher.run(*options, "-n", "2", "--", *SHOW_CPUS)
     assert outcome(run) == (0, f"{want}\n", "")
+
+
+@pytest.mark.usefixtures("hgx_h100")
+def test_memory_as_it_is_sold(launcher):
+    """80G fits GPUs that are sold with 80 GB; a refusal says what the largest of them has."""
+    assert launcher.run("--memory", "80G", "--", "true").returncode == 0
+    for size in ("80GiB", "94G"):
+        done = launcher.run("--memory", size, "--", "true")
+        found = f"8 satisfy --memory {size}: the largest has 79.65 GiB (85.5 GB)\n"
+        assert (done.returncode, done.stderr.endswith(found)) == (2, True)
