@@ -12,7 +12,7 @@ from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.leases.state_directory import directory_failed, preferred_directory
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
-from gpulaunch.process.system import command_text, identify, is_stopped, owner_of
+from gpulaunch.process.system import command_text, identify, is_stopped, owner_of, state_of
 
 LOCK_TIMEOUT_S = 10.0
 """Time for which a launch that does not wait for GPUs waits for the lock."""
@@ -70,13 +70,16 @@ class HostLock:
             patience_s: as for held().
         """
         begun = time.monotonic()
+        told = False
 
         def look() -> None:
+            nonlocal told
             change_mask(signal.SIG_SETMASK, blocked)
             change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
             if _ENDING.intersection(blocked) & signal.sigpending():
                 raise FailedError(f"interrupted: {self._held_by(time.monotonic() - begun)}")
-            if patience_s is not None and time.monotonic() - begun >= LOCK_TIMEOUT_S:
+            if patience_s is not None and not told and time.monotonic() - begun >= LOCK_TIMEOUT_S:
+                told = True  # once: the holder is looked for in all processes
                 self._warn(f"{self._held_by(LOCK_TIMEOUT_S)}, and is waited for")
 
         while True:
@@ -220,20 +223,54 @@ def _flock_in_thread(fd: int, waiting: _thread.LockType, answer: _thread.LockTyp
 def lock_holder(directory: str) -> str:
     """Return the holder of the directory's lock, as text for a message.
 
-    Found in /proc/locks, whose lines end in PID MAJOR:MINOR:INODE START END. Anybody who can read
-    the directory can lock it, by a shared lock as well.
+    Anybody who can read the directory can lock it, by a shared lock as well. /proc/locks names who
+    took the lock. If that process forked, its child may hold it alone, and the number may belong to
+    somebody else by now: so whoever can be looked into has to have the lock.
     """
     try:
         status = os.stat(directory)
-        wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-        with open("/proc/locks") as locks:
-            for line in locks:
-                fields = line.split()
-                if "FLOCK" in fields and "->" not in fields and fields[-3] == wanted:
-                    return _named(int(fields[-4]))
+        taker = _taker(status)
+        others = (int(name) for name in os.listdir("/proc") if name.isdecimal())
+        for pid in (taker, *others):
+            if _has_lock(pid, status):
+                return _named(pid)
     except OSError:
-        pass
-    return "a process that is not visible here"
+        taker = 0
+    if not taker:
+        return "a process that is not visible here"
+    if not state_of(identify(taker)):
+        return (
+            f"pid {taker}, which is not visible here, or a process that it left: "
+            f"'sudo fuser {directory}' finds it"
+        )
+    return _named(taker)
+
+
+def _taker(directory: os.stat_result) -> int:
+    """Return the pid of who took a directory's lock, by /proc/locks; 0 if it is not visible here.
+
+    The file's lines end in PID MAJOR:MINOR:INODE START END.
+    """
+    device = directory.st_dev
+    wanted = f"{os.major(device):02x}:{os.minor(device):02x}:{directory.st_ino}"
+    with open("/proc/locks") as locks:
+        for line in locks:
+            fields = line.split()
+            if "FLOCK" in fields and "->" not in fields and fields[-3] == wanted:
+                return int(fields[-4])
+    return 0
+
+
+def _has_lock(pid: int, directory: os.stat_result) -> bool:
+    """Return whether a process has the directory open, and that open file has the lock."""
+    with suppress(OSError):  # the process has ended, or is another user's
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), directory):
+                    with open(f"/proc/{pid}/fdinfo/{fd}") as info:
+                        if any(line.startswith("lock:") and "FLOCK" in line for line in info):
+                            return True
+    return False
 
 
 def _named(pid: int) -> str:

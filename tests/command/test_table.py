@@ -208,6 +208,31 @@ def test_the_host_lock_names_its_holder(
             os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
 
 
+FORKS = (
+    "import fcntl,os,sys; fd = os.open(sys.argv[1], 0); fcntl.flock(fd, fcntl.LOCK_SH)\n"
+    "if os.fork(): os._exit(0)\n"
+    "print(os.getpid(), flush=True); sys.stdin.read()"
+)
+
+
+def test_a_holder_of_the_host_lock_that_forks_is_named(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has the host-wide lock is named, though the process that took it has ended."""
+    monkeypatch.setattr(host_lock, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", FORKS, str(launcher.state)], **pipes) as taker:
+        child = int(taker.stdout.readline())
+        taker.wait()
+        with pytest.raises(FailedError) as caught:  # noqa: SIM117
+            with open_table(described=True, warn=print).locked():
+                pass
+        user = pwd.getpwuid(os.getuid()).pw_name
+        assert f"held for 0.05 s by pid {child} of {user} ({sys.executable}" in str(caught.value)
+        taker.stdin.close()
+
+
 def test_what_needs_no_lock(launcher: Launcher) -> None:
     """`status`, --dry-run and `doctor` work while somebody holds the host-wide lock."""
     with host_lock_held(launcher):
