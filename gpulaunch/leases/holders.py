@@ -1,7 +1,7 @@
 """Processes of a lease: those that hold it, and those that belong to its job."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from gpulaunch.leases.environment import LEASE_VARIABLE
@@ -10,7 +10,7 @@ from gpulaunch.leases.record_file import open_record
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.companion import is_companion
-from gpulaunch.process.ending import marked
+from gpulaunch.process.ending import marks_of
 from gpulaunch.process.system import is_same, iso, parents, state_of, user_of
 from gpulaunch.records import Record
 
@@ -26,11 +26,13 @@ def holders(record_fd: int) -> set[int]:
         record_fd: descriptor of the record; while it is open, its inode number is not reused.
     """
     record = os.fstat(record_fd)
-    pids = (name for name in os.listdir("/proc") if name.isdecimal() and int(name) != os.getpid())
+    pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
     return {
-        int(pid)
+        pid
         for pid in pids
-        if record.st_uid in (0, user_of(int(pid))) and _has_open(pid, record)
+        if pid != os.getpid()
+        and record.st_uid in (0, user_of(pid))
+        and _open_to_write(pid, {_file_of(record): ""})
     }
 
 
@@ -60,11 +62,43 @@ def members(record_fd: int, lease_id: str, known: Collection[int] = ()) -> set[i
         lease_id: id of the lease.
         known: other processes that belong to it, such as orphans of the job that have neither.
     """
-    owner = os.fstat(record_fd).st_uid
-    carriers = marked(f"{LEASE_VARIABLE}={lease_id}")
-    found = holders(record_fd) | {pid for pid in carriers if owner in (0, user_of(pid))}
-    found |= set(known)
-    return _without_companions(_with_descendants(_without_companions(found)))
+    held, carried, children = _look_at_processes({lease_id: os.fstat(record_fd)})
+    return _belonging(held[lease_id] | carried[lease_id] | set(known), children)
+
+
+def _look_at_processes(
+    records: Mapping[str, os.stat_result],
+) -> tuple[dict[str, set[int]], dict[str, set[int]], dict[int, list[int]]]:
+    """Go through all processes that are visible here, once for all leases.
+
+    Args:
+        records: status of each lease's record, by the lease's id.
+
+    Returns:
+        By lease, the processes that have its record open to write and those that carry its id; and
+        the children of each process.
+    """
+    held: dict[str, set[int]] = {lease_id: set() for lease_id in records}
+    carried: dict[str, set[int]] = {lease_id: set() for lease_id in records}
+    children: dict[int, list[int]] = {}
+    lease_of = {_file_of(record): lease_id for lease_id, record in records.items()}
+    for pid, parent in parents().items():
+        children.setdefault(parent, []).append(pid)
+        if pid != os.getpid():
+            user_id = user_of(pid)
+            for found, ids in (
+                (held, _open_to_write(pid, lease_of)),
+                (carried, marks_of(pid, LEASE_VARIABLE)),
+            ):
+                for lease_id in ids:
+                    if lease_id in records and records[lease_id].st_uid in (0, user_id):
+                        found[lease_id].add(pid)
+    return held, carried, children
+
+
+def _belonging(pids: set[int], children: Mapping[int, Iterable[int]]) -> set[int]:
+    """Return processes and their descendants, but for companions."""
+    return _without_companions(_with_descendants(_without_companions(pids), children))
 
 
 def _without_companions(pids: set[int]) -> set[int]:
@@ -83,18 +117,15 @@ def nested_processes(table: Table, lease_id: str) -> set[int]:
             found |= alive or _members_at(table.path_of(other), other.id)
             if other.engine is not None:  # its companion alone may hold a container's lease
                 found |= holders_of(table.path_of(other))
-    return _with_descendants(found)
+    return _with_descendants(found, _look_at_processes({})[2]) if found else found
 
 
-def _with_descendants(pids: set[int]) -> set[int]:
-    if not pids:
-        return pids
-    parent_of = parents()
+def _with_descendants(pids: set[int], children: Mapping[int, Iterable[int]]) -> set[int]:
     found: set[int] = set()
     new = pids
     while new:
         found |= new
-        new = {pid for pid, parent in parent_of.items() if parent in new} - found
+        new = {child for pid in new for child in children.get(pid, ())} - found
     return found
 
 
@@ -113,27 +144,36 @@ class LeftOver(Record):
 def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, LeftOver]:
     """Return what still holds leases whose launcher and job have both ended, by lease id.
 
-    Leases of containers are left out.
+    Leases of containers are left out. All processes are gone through once, or not at all.
     """
-    left: dict[str, LeftOver] = {}
+    records: dict[str, os.stat_result] = {}
     for lease in leases:
         if lease.engine is None and not state_of(lease.launcher) and not state_of(lease.job):
-            path = table.path_of(lease)
-            found = _members_at(path, lease.id)
+            with suppress(OSError):
+                records[lease.id] = os.stat(table.path_of(lease), follow_symlinks=False)
+    if not records:
+        return {}
+    held, carried, children = _look_at_processes(records)
+    left: dict[str, LeftOver] = {}
+    for lease in leases:
+        if lease.id in records:
+            found = _belonging(held[lease.id] | carried[lease.id], children)
             if found and not any(
                 is_same(pid, lease.launcher) or is_same(pid, lease.job) for pid in found
             ):
-                left[lease.id] = LeftOver(sorted(found), _left_since(path))
+                left[lease.id] = LeftOver(
+                    sorted(found), _left_since(records[lease.id], held[lease.id])
+                )
     return left
 
 
-def _left_since(path: str) -> str | None:
+def _left_since(record: os.stat_result, held: Iterable[int]) -> str | None:
     """Return when a lease was left to its companion, which dates the record then."""
-    if not any(map(is_companion, holders_of(path))):
+    if not any(map(is_companion, held)):
         return None
     try:
-        return iso(os.stat(path).st_mtime)
-    except (OSError, OverflowError, ValueError):  # no year that there is: its owner can set it
+        return iso(record.st_mtime)
+    except (OverflowError, ValueError):  # no year that there is: its owner can set it
         return None
 
 
@@ -149,18 +189,24 @@ def _members_at(path: str, lease_id: str) -> set[int]:
         os.close(fd)
 
 
-def _has_open(pid: str, file: os.stat_result) -> bool:
+def _file_of(status: os.stat_result) -> tuple[int, int]:
+    """Return what tells a file from all others, for as long as it is there."""
+    return status.st_dev, status.st_ino
+
+
+def _open_to_write(pid: int, names: Mapping[tuple[int, int], str]) -> set[str]:
+    """Return the names of those of some files that a process has open to write."""
+    found = set()
     with suppress(OSError):  # the process has ended meanwhile, or is another user's
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
-                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), file) and _is_open_to_write(
-                    pid, fd
-                ):
-                    return True
-    return False
+                name = names.get(_file_of(os.stat(f"/proc/{pid}/fd/{fd}")))
+                if name is not None and _is_open_to_write(pid, fd):
+                    found.add(name)
+    return found
 
 
-def _is_open_to_write(pid: str, fd: str) -> bool:
+def _is_open_to_write(pid: int, fd: str) -> bool:
     with open(f"/proc/{pid}/fdinfo/{fd}") as info:
         flags = next((line.split()[1] for line in info if line.startswith("flags:")), "0")
     return int(flags, 8) & os.O_ACCMODE != os.O_RDONLY

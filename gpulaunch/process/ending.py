@@ -24,18 +24,6 @@ _LONGEST_POLL_S = 86400.0  # poll counts milliseconds, up to 24 days
 _IMPATIENT = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP})
 
 
-def marked(variable: str) -> set[int]:
-    """Return live processes that were started with this variable in their environment.
-
-    Processes that are not visible here are left out.
-
-    Args:
-        variable: name and value.
-    """
-    name, _, value = variable.partition("=")
-    return marked_by(name).get(value, set())
-
-
 def marked_by(variable: str) -> dict[str, set[int]]:
     """Return live processes that were started with a variable in their environment, by its value.
 
@@ -44,18 +32,24 @@ def marked_by(variable: str) -> dict[str, set[int]]:
     Args:
         variable: its name.
     """
-    begin = os.fsencode(f"{variable}=")
     found: dict[str, set[int]] = {}
     for name in os.listdir("/proc"):
-        with suppress(OSError):  # ended meanwhile, or somebody else's
-            if name.isdecimal() and int(name) != os.getpid():
-                with open(f"/proc/{name}/environ", "rb") as file:
-                    for one in file.read().split(b"\0"):
-                        if one.startswith(begin):
-                            found.setdefault(os.fsdecode(one.removeprefix(begin)), set()).add(
-                                int(name)
-                            )
+        if name.isdecimal() and int(name) != os.getpid():
+            for value in marks_of(int(name), variable):
+                found.setdefault(value, set()).add(int(name))
     return found
+
+
+def marks_of(pid: int, variable: str) -> list[str]:
+    """Return the values of a variable in the environment that a process was started with.
+
+    None if it is not visible here.
+    """
+    begin = os.fsencode(f"{variable}=")
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        words = file.read().split(b"\0")
+        return [os.fsdecode(word.removeprefix(begin)) for word in words if word.startswith(begin)]
+    return []
 
 
 def descendants(spared: Collection[int] = ()) -> set[int]:
