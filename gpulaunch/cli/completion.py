@@ -78,7 +78,7 @@ def _leases() -> Iterator[str]:
     """Yield the names and ids of the leases and tickets that this user may end."""
     from gpulaunch.launch.open_table import open_table
 
-    snapshot = open_table(described=True, warn=lambda _: None).peek()
+    snapshot = open_table(described=True, warn=lambda _: None).peek(problems=[])
     records: list[Lease | Ticket] = [*snapshot.leases, *snapshot.tickets]
     for record in records:
         if os.geteuid() in (0, record.user_id):

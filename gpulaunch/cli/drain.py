@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     for gpu in gpus:
         write_drain(table.directory, gpu.uuid, machine.key, reason)
     uuids = {gpu.uuid for gpu in gpus}
-    busy = [lease for lease in table.peek().of(machine.key).leases if uuids & {*lease.uuids}]
+    busy = [lease for lease in table.peek(problems=[]).of(machine).leases if uuids & {*lease.uuids}]
     note = f"; {len(busy)} lease{'' if len(busy) == 1 else 's'} there may end in peace"
     print(f"drained {gpus_named(gpus)} of {machine.topology.name}{note if busy else ''}")
     return 0
@@ -37,7 +37,7 @@ def undrain(arguments: Sequence[str]) -> int:
         warn(f"{gpus_named(others)} of {machine.topology.name}: not drained")
     if back:
         # The first that waits is enough: whoever cannot start wakes the next.
-        for ticket in table.peek().of(machine.key).tickets[:1]:
+        for ticket in table.peek(problems=[]).of(machine).tickets[:1]:
             with suppress(OSError):
                 ring(table.directory, ticket.id, WAKE)
         print(f"{gpus_named(back)} of {machine.topology.name} in service again")

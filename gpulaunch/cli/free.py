@@ -113,7 +113,7 @@ class _Ending:
             self._end_ahead(launch)
 
     def _ahead(self) -> list[PastLaunch]:
-        past, tickets = read_history(within_s=RECENT_S), self._table.peek().tickets
+        past, tickets = read_history(within_s=RECENT_S), self._table.peek(problems=[]).tickets
         return before_queue(past, tickets, self._machine)
 
     def _end_ahead(self, launch: PastLaunch) -> None:

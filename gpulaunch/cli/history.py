@@ -146,7 +146,7 @@ def live_keys(launches: Sequence[PastLaunch], topology: str | None) -> set[str]:
     if not unended:
         return set()
     table = shown_table(shown_settings(topology), described=unended[0].described, warn=warn)
-    leases = {lease.id for lease in table.peek().leases}
+    leases = {lease.id for lease in table.peek(problems=[]).leases}
     boot = boot_id()
     return {
         launch.key

@@ -15,6 +15,7 @@ from gpulaunch.show.status import status_document
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gpulaunch.errors import FailedError
     from gpulaunch.forecast.starts import StartRange
     from gpulaunch.history.past_launch import PastLaunch
 
@@ -48,7 +49,7 @@ class StatusReader:
         """Return the document of this moment.
 
         Raises:
-            FailedError: a live record cannot be read, or the driver fails.
+            FailedError: the driver fails.
         """
         if time.monotonic() - self._read_s > SLOW_S:
             self._containers = read_containers(self.machine)
@@ -56,7 +57,8 @@ class StatusReader:
             self._health = read_health(self.machine)
             self._looked_at = set()
             self._read_s = time.monotonic()
-        seen = self.table.peek().of(self.machine.key)
+        problems: list[FailedError] = []
+        seen = self.table.peek(problems=problems).of(self.machine)
         stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
         stopped |= {lease.id for lease in seen.leases if is_stopped(lease.job)}
         return status_document(
@@ -74,6 +76,7 @@ class StatusReader:
             read_load(self.machine),
             self._predict_starts(seen, stopped),
             self._find_dependent(seen),
+            problems,
         )
 
     def _find_dependent(self, seen: Snapshot) -> "list[PastLaunch]":

@@ -13,7 +13,7 @@ def write_picture(topology: str | None, path: str) -> int:
     """Draw the machine in its present state."""
     shown = read_shown(topology, warn)
     machine, table = shown.machine, shown.table
-    seen = table.peek().of(machine.key)
+    seen = table.peek(problems=[]).of(machine)
     document = status_document(
         machine.topology, seen.leases, machine.outside, user_name, drained=seen.drained
     )

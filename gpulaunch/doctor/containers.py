@@ -72,7 +72,8 @@ def check_containers(
     if not client.exists():
         return []
     described = not machine or machine[0].key is not None
-    leases = shown_table(settings, described=described, warn=ignore_warning).peek().leases
+    table = shown_table(settings, described=described, warn=ignore_warning)
+    leases = table.peek(problems=[]).leases
     leased = {lease.id for lease in leases} | {lease.container for lease in leases}
     findings = []
     for container in client.within(QUESTION_S).launched():
@@ -93,7 +94,7 @@ def check_overlaps(settings: Settings, machine: Machine) -> list[Finding]:
     if not containers:
         return []
     table = shown_table(settings, described=machine.key is not None, warn=ignore_warning)
-    leases = table.peek().of(machine.key).leases
+    leases = table.peek(problems=[]).of(machine).leases
     findings = []
     for container in containers:
         beside = container.leases_beside(leases)
@@ -114,7 +115,7 @@ def check_overlaps(settings: Settings, machine: Machine) -> list[Finding]:
 def check_abandoned(settings: Settings, machine: Machine) -> list[Finding]:
     """Find leases of containers that no process watches any more."""
     table = shown_table(settings, described=machine.key is not None, warn=ignore_warning)
-    seen = table.peek().of(machine.key)
+    seen = table.peek(problems=[]).of(machine)
     findings = []
     for lease in seen.leases:
         if lease.id in seen.unlocked:

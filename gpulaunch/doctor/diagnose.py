@@ -15,7 +15,7 @@ from gpulaunch.doctor.containers import (
     ignore_warning,
     is_present,
 )
-from gpulaunch.errors import GpulaunchError, printable
+from gpulaunch.errors import FailedError, GpulaunchError, printable
 from gpulaunch.files.nearest import nearest
 from gpulaunch.history.line import taken
 from gpulaunch.launch.read_sharing import what_can_be_shared
@@ -127,7 +127,7 @@ def _check_health(settings: Settings, machine: Machine) -> list[Finding]:
             Finding("health", "warning", f"GPU {names[one.uuid]}: {text}") for text in one.warnings
         ]
     table = shown_table(settings, described=machine.key is not None, warn=ignore_warning)
-    drained = table.peek().of(machine.key).drained
+    drained = table.peek(problems=[]).of(machine).drained
     if drained:
         from gpulaunch.leases.drain import drains_by_gpu  # late: few machines have a mark
 
@@ -230,7 +230,8 @@ def _check_state_directory(
 ) -> list[Finding]:
     """Check that the state directory can be read and written."""
     table = shown_table(settings, described=described, warn=warn)
-    seen = table.peek()
+    problems: list[FailedError] = []
+    seen = table.peek(problems=problems)
     table.draft().close()
     owner = user_name(os.stat(table.directory + "/").st_uid)
     leases = f"{len(seen.leases)} lease{'' if len(seen.leases) == 1 else 's'}"
@@ -239,7 +240,8 @@ def _check_state_directory(
             "state directory",
             "ok",
             f"{table.directory}, of {owner}: {leases}, {len(seen.tickets)} waiting",
-        )
+        ),
+        *(Finding("state directory", "problem", one.message, one.hint) for one in problems),
     ]
 
 

@@ -97,7 +97,7 @@ def relevant(launch: Launch, everything: Snapshot) -> Snapshot:
 
     The ticket of a stopped launcher (Ctrl-Z) is left out: it bars no other until it continues.
     """
-    snapshot = everything.of(launch.machine.key)
+    snapshot = everything.of(launch.machine)
     awake = [ticket for ticket in snapshot.tickets if not is_stopped(ticket.launcher)]
     return replace(snapshot, tickets=awake)
 
@@ -174,7 +174,8 @@ def is_still_valid(launch: Launch, grant: Grant, before: Snapshot, now_seen: Sna
     """
     own = {gpu.uuid for gpu in granted_gpus(launch, grant)}
     chosen = {gpu.uuid for gpu in granted_gpus(launch, replace(grant, own=None))}
-    new_leases = [lease for lease in now_seen.leases if lease not in before.leases]
+    known_leases, known_tickets = set(before.leases), set(before.tickets)
+    new_leases = [lease for lease in now_seen.leases if lease not in known_leases]
     job = launch.request.engine_job
     if now_seen.drained != before.drained:
         uses = drained_uses(launch.machine.topology, now_seen)
@@ -188,7 +189,7 @@ def is_still_valid(launch: Launch, grant: Grant, before: Snapshot, now_seen: Sna
         )
         and not _another_rank_was_first(launch, grant, new_leases)
         and not (new_leases and launch.request.is_choosy)  # new neighbours may change its score
-        and all(ticket in before.tickets for ticket in now_seen.tickets)
+        and known_tickets.issuperset(now_seen.tickets)
         and (launch.within in now_seen.leases) == (launch.within in before.leases)
     )
 

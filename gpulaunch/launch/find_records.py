@@ -27,7 +27,6 @@ def find_id(table: Table, text: str, machine: Machine | None) -> str:
 
     Raises:
         UsageError: several records fit.
-        FailedError: a live record cannot be read; a whole id is found all the same.
     """
     if table.file_of(text):
         return text
@@ -56,9 +55,6 @@ def own_ids(table: Table, machine: Machine | None) -> Iterator[str]:
     Args:
         table: the allocation table.
         machine: the machine of the records; None for any.
-
-    Raises:
-        FailedError: a live record cannot be read.
     """
     seen: set[str] = set()
     while True:
@@ -81,5 +77,7 @@ def _fitting(table: Table, text: str, machine: Machine | None) -> list[Lease | T
 
 def _records(table: Table, machine: Machine | None) -> list[Lease | Ticket]:
     """Return the live tickets and leases of a machine, or of all."""
-    snapshot = table.peek() if machine is None else table.peek().of(machine.key)
+    # What cannot be read is no reason to end nothing else.
+    snapshot = table.peek(problems=[])
+    snapshot = snapshot.of(machine) if machine else snapshot
     return [*snapshot.tickets, *snapshot.leases]

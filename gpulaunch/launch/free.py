@@ -105,7 +105,7 @@ def _hint_of_container(table: Table, text: str) -> str | None:
     found = find_running(clients, text)
     if found is None:
         return None
-    for lease in table.peek().leases:
+    for lease in table.peek(problems=[]).leases:
         if found.is_of(lease):
             return f"{found.title} has lease {lease.id}: 'gpulaunch free {lease.id}'"
     return f"{found.title} runs without a lease: '{found.program} stop {found.name}' ends it"

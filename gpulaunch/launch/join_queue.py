@@ -87,7 +87,8 @@ def wake_next(
     topology, within = situation.topology, situation.within
     busy_until_s = leased_until_s(topology, situation.leases, within)
     busy_until_s |= dict.fromkeys((*used_outside(situation, busy_until_s), *taken), ENDLESS)
-    scope = [gpu.uuid for gpu in topology.gpus if within is None or gpu.uuid in within.uuids]
+    uuids = {gpu.uuid for gpu in topology.gpus}
+    scope = [uuid for uuid in uuids if within is None or uuid in within.uuids]
     free = [uuid for uuid in scope if uuid not in busy_until_s]
     sharers = {lease.user_id for lease in situation.leases if lease.share}
     begun = {
@@ -107,7 +108,7 @@ def wake_next(
     def is_wanted(ticket_id: str) -> bool:
         return for_all or might_pass(table.directory, ticket_id)
 
-    later = (one for one in table.later(ticket, is_wanted) if _is_rival(launch, one))
+    later = (one.among(uuids) for one in table.later(ticket, is_wanted) if _is_rival(launch, one))
     found = first_to_try(
         ahead, later, busy_until_s, clock_s, sharers=sharers, skipped=skipped, begun=begun
     )

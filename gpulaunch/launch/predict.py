@@ -1,11 +1,13 @@
 """When those that wait for GPUs will probably start, by what can be read of jobs' run times."""
 
+import os
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from gpulaunch.decide.needs import leased_until_s
 from gpulaunch.errors import GpulaunchError
+from gpulaunch.files.data_files import is_path
 from gpulaunch.files.iso_time import parse_time
 from gpulaunch.forecast.durations import Experience, Identity, PastRun, draw_remaining
 from gpulaunch.forecast.starts import DRAWS, Running, StartRange, Waiting, predict_starts
@@ -20,6 +22,7 @@ from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.system import seconds_since_boot
 from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.profiles.document.inherit import read_reference
 
 _MOST = 200  # tickets, the first ones, of which it is told: the time grows with their number
 
@@ -31,16 +34,16 @@ def predicted_starts(
 ) -> dict[str, StartRange]:
     """Return when launches that wait will probably start, by the ids of their tickets.
 
-    A ticket for GPUs of a lease, that of a stopped launcher, those after the first _MOST, and those
-    of which it cannot be told have none.
+    A ticket for GPUs of a lease, that of a stopped launcher, one for GPUs that are not there, those
+    after the first _MOST, and those of which it cannot be told have none.
 
     Args:
         machine: the machine, with the use of its GPUs outside gpulaunch.
         seen: the live records of the machine.
         stopped: ids of tickets that are passed, since their launcher is stopped.
     """
-    tickets = [one for one in seen.tickets if one.within is None and one.id not in stopped]
-    tickets = tickets[:_MOST]
+    waiting = (one for one in seen.tickets if one.uuids and one.within is None)
+    tickets = [one for one in waiting if one.id not in stopped][:_MOST]
     if not tickets:
         return {}
     clock_s = seconds_since_boot()
@@ -48,8 +51,10 @@ def predicted_starts(
     busy_until_s = leased_until_s(machine.topology, seen.leases)
     unfit = {use.uuid for use in drained_uses(machine.topology, seen)}
     unfit |= {use.uuid for use in machine.outside if use.uuid not in busy_until_s}
+    uuids = {gpu.uuid for gpu in machine.topology.gpus}
+    there = [lease for lease in seen.leases if not uuids.isdisjoint(lease.held_from(None))]
     found = predict_starts(
-        [times.running(lease, clock_s) for lease in seen.leases],
+        [times.running(lease, clock_s) for lease in there],
         [times.waiting(ticket) for ticket in tickets],
         busy_until_s | dict.fromkeys(unfit, ENDLESS),
         [gpu.uuid for gpu in machine.topology.gpus if gpu.uuid not in unfit],
@@ -103,7 +108,11 @@ class _RunTimes:
         self, record: Lease | Ticket, gpus: int, ran_s: float, limit_s: float | None
     ) -> Sequence[float]:
         identity = Identity(record.user_id, record.command, record.name, record.profile, gpus)
-        parts = self._experience.of(identity, limit_s, self._said_by_profile(record.profile))
+        # Another user's record may name any file of this host.
+        named = record.profile
+        if named and record.user_id != os.geteuid() and is_path(read_reference(named).name):
+            named = None
+        parts = self._experience.of(identity, limit_s, self._said_by_profile(named))
         return draw_remaining(parts, ran_s, limit_s, DRAWS, record.id)
 
     def _said_by_profile(self, name: str | None) -> float | None:

@@ -139,7 +139,9 @@ def _find_enclosing_lease(settings: Settings, warn: Callable[[str], None]) -> Le
     lease_id = os.environ.get(LEASE_VARIABLE)
     if not lease_id:
         return None
-    leases = open_table(described=True, warn=warn, private=is_private(settings)).peek().leases
+    table = open_table(described=True, warn=warn, private=is_private(settings))
+    # Who decides reads the table again, and fails for what cannot be read.
+    leases = table.peek(problems=[]).leases
     lease = next((lease for lease in leases if lease.id == lease_id), None)
     if not lease:
         warn(

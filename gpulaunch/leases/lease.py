@@ -1,22 +1,21 @@
 """The Lease record: the right of a job to use GPUs, and its document."""
 # pure: decides on plain values
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, ListOf
 from gpulaunch.leases.record_fields import (
-    MAX_COMMAND_CHARACTERS,
     MAX_UNLOCKED_BYTES,
     PROCESS,
     TABLE_KEY,
     VERSION,
+    WRITTEN_BYTES,
     check_id,
+    cut_command,
     process_of,
     read_fields,
-    shortened,
     table_key_of,
     time_of,
 )
@@ -148,7 +147,6 @@ class Lease(Record):
         document["table"] = as_list(self.table) if self.table else None
         document["launcher"] = as_list(self.launcher)
         document["job"] = as_list(self.job)
-        document["command"] = shortened(self.command)
         if self.share:
             from gpulaunch.leases.share import share_document  # late: few launches share
 
@@ -165,11 +163,7 @@ class Lease(Record):
             if document[key] is None or document[key] is False:  # as read without the key
                 del document[key]
         document["version"] = VERSION
-        room = MAX_COMMAND_CHARACTERS
-        while self.engine and len(json.dumps(document)) > MAX_UNLOCKED_BYTES and room > 1:
-            room //= 2
-            document["command"] = shortened(self.command, room)
-        return document
+        return cut_command(document, MAX_UNLOCKED_BYTES if self.engine else WRITTEN_BYTES)
 
 
 _NEEDED: FieldTable = {

@@ -1,6 +1,7 @@
 """Fields that leases and tickets have in common, with their checks."""
 # pure: decides on plain values
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -25,6 +26,9 @@ TABLE_KEY = RowOf(str, str, str)
 
 MAX_COMMAND_CHARACTERS = 16384
 
+WRITTEN_BYTES = 8192
+"""Size of a record up to which its command is kept whole: every launcher reads every record."""
+
 MAX_UNLOCKED_BYTES = 4096
 """Largest record that counts without a process that holds it, as a container's can."""
 
@@ -40,6 +44,9 @@ class NewerRecordError(FieldError):
         super().__init__(
             ("version",), f"it needs a gpulaunch that reads version {version} of the records"
         )
+
+
+_DIGITS_AS_ZERO = str.maketrans("123456789", "000000000")
 
 
 def read_fields(
@@ -101,14 +108,13 @@ def check_id(text: str) -> None:
 def time_of(fields: Mapping[str, Any], key: str) -> str:
     """Return the time in a field: ISO 8601, UTC, whole seconds; UNKNOWN_TIME if it is no time."""
     found = fields.get(key, "")
-    digits_as_zero = "".join("0" if c.isdigit() else c for c in found)
-    if not found.isascii() or digits_as_zero != "0000-00-00T00:00:00Z":
+    if found.translate(_DIGITS_AS_ZERO) != "0000-00-00T00:00:00Z":
         return UNKNOWN_TIME
     return str(found)
 
 
 def shortened(command: Sequence[str], room: int = MAX_COMMAND_CHARACTERS) -> list[str]:
-    """Return the command, cut after so many characters: every launcher reads every record."""
+    """Return the command, cut after so many characters."""
     kept: list[str] = []
     for argument in command:
         if len(argument) > room:
@@ -116,3 +122,13 @@ def shortened(command: Sequence[str], room: int = MAX_COMMAND_CHARACTERS) -> lis
         kept.append(argument)
         room -= len(argument) + 1
     return kept
+
+
+def cut_command(document: dict[str, Any], most_bytes: int = WRITTEN_BYTES) -> dict[str, Any]:
+    """Return a record's document with its command cut so that it is written in so many bytes."""
+    command, room = document["command"], most_bytes
+    document["command"] = shortened(command, room)
+    while len(json.dumps(document)) > most_bytes and room > 1:
+        room //= 2
+        document["command"] = shortened(command, room)
+    return document

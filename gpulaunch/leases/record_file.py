@@ -25,8 +25,10 @@ LEASE_PREFIX = "gpulaunch.lease."
 TICKET_PREFIX = "gpulaunch.ticket."
 BELL_PREFIX = "gpulaunch.bell."
 DRAINED_PREFIX = "gpulaunch.drained."
-MAX_RECORD_BYTES = 1 << 20
+MAX_RECORD_BYTES = 1 << 16
+"""Largest record that is understood. Earlier versions write up to 20 KiB, this one 8 KiB."""
 
+_MOST_SHOWN = 200  # characters of what is wrong with a record, which quotes it
 _FLOCK = "hhqqi4x"  # struct flock: l_type, l_whence, l_start, l_len, l_pid
 _WHOLE_FILE_READ = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
 
@@ -280,14 +282,18 @@ def parse_record(found: FoundRecord, directory: str) -> Lease | Ticket:
         hint = f"{who_may(found.user_id)} can end it: gpulaunch free {id_in(found.name)}"
         if isinstance(problem, NewerRecordError):
             hint = f"{owner} uses a later gpulaunch: use that one, too"
+        why = str(problem)[:_MOST_SHOWN]
         raise FailedError(
-            f"{path}: this live {kind} of {owner} cannot be understood: {problem}", hint
+            f"{path}: this live {kind} of {owner} cannot be understood: {why}", hint
         ) from None
 
 
 def _refuse_constant(constant: str) -> None:
     """Raise an error for NaN and Infinity, which json accepts by default."""
     raise ValueError(f"{constant} is no number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _parse(found: FoundRecord) -> Lease | Ticket:
@@ -300,7 +306,7 @@ def _parse(found: FoundRecord) -> Lease | Ticket:
     """
     if len(found.content) > MAX_RECORD_BYTES:
         raise FieldError((), f"larger than {MAX_RECORD_BYTES} bytes")
-    document = json.loads(found.content, parse_constant=_refuse_constant)
+    document = _DECODER.decode(found.content.decode("utf-8", "surrogatepass"))
     is_lease = found.name.startswith(LEASE_PREFIX)
     record = (
         parse_lease(document, found.user_id, found.modified_s)

@@ -8,12 +8,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from gpulaunch.errors import FailedError
+from gpulaunch.errors import FailedError, WouldWaitError
 from gpulaunch.leases.host_lock import HostLock, open_directory
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import (
     DRAINED_PREFIX,
     LEASE_PREFIX,
+    TICKET_PREFIX,
     Draft,
     FoundRecord,
     UnreadableError,
@@ -28,13 +29,27 @@ from gpulaunch.leases.record_file import (
 )
 from gpulaunch.leases.state_directory import directory_failed, state_directory
 from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
-from gpulaunch.machine.table_key import TableKey, same_table
-from gpulaunch.process.system import user_name
+from gpulaunch.machine.table_key import same_table
+from gpulaunch.process.system import stands_for_many, user_name, who_may
 from gpulaunch.records import Record, replace
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.leases.drain import Drain
+    from gpulaunch.machine.find import Machine
+
+_RECORDS = (LEASE_PREFIX, TICKET_PREFIX)
+MOST_LEASES = 200
+MOST_TICKETS = 1000
+"""How many records of one user count: each launcher reads them all, so they cost the others time.
+
+With more leases than that nobody decides, because a lease that is not read is a GPU given twice;
+tickets beyond it, in the order of the queue, only lose their place.
+"""
+
+
+Place = tuple[int, int, str]
+"""A place in the queue, as Ticket.place."""
 
 
 class Snapshot(Record):
@@ -52,11 +67,12 @@ class Snapshot(Record):
     unlocked: frozenset[str] = frozenset()
     drained: "tuple[Drain, ...]" = ()
 
-    def of(self, key: TableKey | None) -> "Snapshot":
-        """Return the records of one machine: a described one, or (None) this machine's own GPUs."""
+    def of(self, machine: "Machine") -> "Snapshot":
+        """Return the records of one machine; GPUs that it does not have count in no ticket."""
+        key, uuids = machine.key, {gpu.uuid for gpu in machine.topology.gpus}
         return Snapshot(
             [lease for lease in self.leases if same_table(lease.table, key)],
-            [ticket for ticket in self.tickets if same_table(ticket.table, key)],
+            [ticket.among(uuids) for ticket in self.tickets if same_table(ticket.table, key)],
             self.unlocked,
             tuple(
                 drain
@@ -97,6 +113,7 @@ class Table:
         self._lock = HostLock(self.directory, chosen, self._warn_once)
         self._ended: set[str] = set()
         self._dead: set[str] = set()
+        self._parsed: dict[str, tuple[int, Lease | Ticket]] = {}
         self._after: tuple[str, set[str]] = "", set()
         self._told: set[str] = set()
         self._check_owner()
@@ -115,20 +132,24 @@ class Table:
         except OSError as problem:
             raise self.failed("cannot write a record", problem) from None
 
-    def peek(self, before: Ticket | None = None) -> Snapshot:
+    def peek(
+        self, before: Ticket | None = None, problems: list[FailedError] | None = None
+    ) -> Snapshot:
         """Return all live records of all machines without the lock, so they may change at once.
 
         If no process holds a lease any more, its engine is asked whether a container does.
 
         Args:
             before: ticket; only those that come before it are read. None for all tickets.
+            problems: list that gets what would be raised, for who decides nothing but shows what
+                can be read; None to raise it.
 
         Raises:
             FailedError: a live record cannot be read, so it is unknown which GPUs are free.
         """
         fd = open_directory(self.directory)
         try:
-            seen = self.read_records(fd, before)
+            seen = self.read_records(fd, before, problems)
         finally:
             os.close(fd)
         if not seen.unlocked:
@@ -169,12 +190,17 @@ class Table:
     def own_records(self) -> list[Lease | Ticket]:
         """Return this user's live records of all machines; damaged ones are left out."""
         records = []
-        for name in self.names():
-            if name.startswith(LEASE_PREFIX) or ticket_number(name):
-                with suppress(FailedError):
-                    found = self.find(name)
-                    if found and found.locked and found.user_id == os.geteuid():
-                        records.append(parse_record(found, self.directory))
+        fd = open_directory(self.directory)
+        try:
+            names = [name for name in self.names(fd) if name.startswith(_RECORDS)]
+            for _, owner, name in _in_order(fd, names):
+                if owner == os.geteuid():
+                    with suppress(FailedError):
+                        found = read_record(fd, self.directory, name)
+                        if found and found.locked:
+                            records.append(parse_record(found, self.directory))
+        finally:
+            os.close(fd)
         return records
 
     def file_of(self, lease_id: str) -> str:
@@ -219,14 +245,8 @@ class Table:
         """
         fd = open_directory(self.directory)
         try:
-            names = [name for name in self.names(fd) if ticket_number(name)]
-            places = []
-            for name in names:
-                with suppress(OSError):
-                    changed_ns = os.stat(name, dir_fd=fd).st_ctime_ns
-                    places.append((changed_ns, ticket_number(name), id_in(name), name))
-            for *place, name in sorted(places):
-                if tuple(place) > ticket.place and wanted(id_in(name)):
+            for place, _, name in _in_order(fd, filter(ticket_number, self.names(fd))):
+                if place > ticket.place and wanted(id_in(name)):
                     with suppress(FailedError):
                         found = read_record(fd, self.directory, name)
                         record = self.live_record(found) if found else None
@@ -239,7 +259,9 @@ class Table:
         """Return an error for the user about a failed system call in this directory."""
         return directory_failed(self.directory, what, problem)
 
-    def read_records(self, directory_fd: int, before: Ticket | None) -> Snapshot:
+    def read_records(
+        self, directory_fd: int, before: Ticket | None, problems: list[FailedError] | None = None
+    ) -> Snapshot:
         """Return all live records of all machines, and remove dead ones of this user.
 
         Root removes those of all users. LockedTable.read and peek() say more.
@@ -247,31 +269,24 @@ class Table:
         leases: list[Lease] = []
         tickets: list[Ticket] = []
         unlocked: set[str] = set()
-        drained: list[Drain] = []
-        for name in self.names(directory_fd):
-            if name.startswith(DRAINED_PREFIX):
-                from gpulaunch.leases.drain import read_drain  # late: few machines have a mark
-
-                mark = read_drain(directory_fd, name)
-                drained += [mark] if mark else []
+        leases_of: dict[int, int] = {}
+        tickets_of: dict[int, int] = {}
+        names = [name for name in self.names(directory_fd) if name not in self._dead]
+        self._parsed = {name: self._parsed[name] for name in names if name in self._parsed}
+        owner_of = {name: owner for _, owner, name in self._queue(directory_fd, names, before)}
+        for name in (*(name for name in names if name.startswith(LEASE_PREFIX)), *owner_of):
+            owner = owner_of.get(name, -1)
+            if tickets_of.get(owner, 0) >= MOST_TICKETS and not stands_for_many(owner):
                 continue
-            if name in self._dead or not self._is_wanted(name, directory_fd, before):
-                continue
-            try:
-                found = read_record(directory_fd, self.directory, name)
-            except UnreadableError as problem:
-                # It is no lease of a gpulaunch's, and must not shut everybody out.
-                self._warn_once(problem.message)
-                continue
-            if found is None:
-                continue
-            record = self.live_record(found)
+            found, record = self._read_live(directory_fd, name, problems)
             if isinstance(record, Lease):
-                leases.append(record)
-                unlocked |= set() if found.locked else {record.id}
+                if self._has_room(record.user_id, leases_of, problems):
+                    leases.append(record)
+                    unlocked |= set() if found and found.locked else {record.id}
             elif record:
                 tickets.append(record)
-            else:
+                tickets_of[owner] = tickets_of.get(owner, 0) + 1
+            elif found:
                 self._dead.add(name)  # what is unlocked is never locked again
                 remove_dead(found, directory_fd)
         leases.sort(
@@ -280,22 +295,56 @@ class Table:
         tickets.sort(key=lambda ticket: ticket.place)
         if before:
             tickets = [ticket for ticket in tickets if ticket.place < before.place]
-        return Snapshot(leases, tickets, frozenset(unlocked), tuple(drained))
+        return Snapshot(leases, tickets, frozenset(unlocked), _drains(directory_fd, names))
 
-    def _is_wanted(self, name: str, directory_fd: int, before: Ticket | None) -> bool:
-        """Return whether a file is a lease, or a ticket that may come before another."""
-        if ticket_number(name) == 0:
-            return name.startswith(LEASE_PREFIX)
+    def _queue(
+        self, directory_fd: int, names: Iterable[str], before: Ticket | None
+    ) -> "list[tuple[Place, int, str]]":
+        """Return the tickets among some files, as _in_order() does; of all, or before another."""
         if before is None:
-            return True
+            return _in_order(directory_fd, filter(ticket_number, names))
         if self._after[0] != before.id:
             self._after = before.id, set()
-        if name in self._after[1]:
-            return False
-        with suppress(OSError):
-            if os.stat(name, dir_fd=directory_fd).st_ctime_ns <= before.linked_ns:
-                return True
-        self._after[1].add(name)  # for good: the change time of a file can only become later
+        after = self._after[1]
+        queue = _in_order(
+            directory_fd, (name for name in names if ticket_number(name) and name not in after)
+        )
+        # For good: the change time of a file can only become later.
+        after.update(name for place, _, name in queue if place >= before.place)
+        return [one for one in queue if one[0] < before.place]
+
+    def _read_live(
+        self, directory_fd: int, name: str, problems: list[FailedError] | None
+    ) -> tuple[FoundRecord | None, Lease | Ticket | None]:
+        """Return a file, and the record in it if that is alive; None for what cannot be read."""
+        try:
+            found = read_record(directory_fd, self.directory, name)
+            return found, self.live_record(found) if found else None
+        except UnreadableError as problem:
+            # It is no lease of a gpulaunch's, and must not shut everybody out.
+            self._warn_once(problem.message)
+        except FailedError as problem:
+            if problems is None:
+                raise
+            problems.append(problem)
+        return None, None
+
+    def _has_room(
+        self, user_id: int, counts: dict[int, int], problems: list[FailedError] | None
+    ) -> bool:
+        """Count one more lease of a user; return whether it is within MOST_LEASES."""
+        counts[user_id] = counts.get(user_id, 0) + 1
+        if counts[user_id] <= MOST_LEASES or stands_for_many(user_id):
+            return True
+        problem = FailedError(
+            f"{self.directory}: {user_name(user_id)} has more than {MOST_LEASES} live leases, "
+            "and no more than that are read",
+            f"{who_may(user_id)} can end some: see 'gpulaunch status'",
+        )
+        if problems is None:
+            raise problem
+        if counts[user_id] == MOST_LEASES + 1:
+            problems.append(problem)
         return False
 
     def live_record(self, found: FoundRecord) -> Lease | Ticket | None:
@@ -305,7 +354,12 @@ class Table:
             FailedError: a live record is not understood.
         """
         if found.locked:
-            return parse_record(found, self.directory)
+            # Records are never rewritten: one that is as it was need not be parsed again.
+            parsed = self._parsed.get(found.name)
+            if parsed is None or parsed[0] != hash(found):
+                parsed = hash(found), parse_record(found, self.directory)
+                self._parsed[found.name] = parsed
+            return parsed[1]
         lease = parse_unlocked(found)
         return None if lease is None or lease.id in self._ended else lease
 
@@ -376,12 +430,34 @@ class LockedTable:
         """Write a record into its draft and give it its name, both or neither.
 
         Raises:
+            WouldWaitError: this user has as many as one user can have; nothing is allocated.
             FailedError: the disk is full or read-only; nothing is allocated.
         """
+        self._check_room(record)
         try:
             draft.publish(record, self._fd)
         except OSError as problem:
             raise self._table.failed("cannot write a record", problem) from None
+
+    def _check_room(self, record: Lease | Ticket) -> None:
+        """Check that this user may have one more, as all who read the table will count them."""
+        is_lease = isinstance(record, Lease)
+        prefix, most = (LEASE_PREFIX, MOST_LEASES) if is_lease else (TICKET_PREFIX, MOST_TICKETS)
+        names = [name for name in self._table.names(self._fd) if name.startswith(prefix)]
+        if len(names) < most:
+            return
+        live = 0
+        for _, owner, name in _in_order(self._fd, names):
+            if owner == os.geteuid():
+                # It is counted as all others will count it.
+                found = read_record(self._fd, self._table.directory, name)
+                live += bool(found and self._table.live_record(found))
+        if live >= most:
+            what = "leases" if is_lease else "launches in the queue"
+            raise WouldWaitError(
+                f"{user_name(os.geteuid())} has {live} {what}: {most} is the most for one user",
+                "see 'gpulaunch status --mine'",
+            )
 
     def remove(self, record: Lease | Ticket) -> None:
         """Remove a record from the table, even if processes still have its descriptor.
@@ -399,6 +475,27 @@ class LockedTable:
                 )
         except OSError as problem:
             raise self._table.failed(f"cannot remove {record_name(record)}", problem) from None
+
+
+def _in_order(directory_fd: int, names: Iterable[str]) -> list[tuple[Place, int, str]]:
+    """Return place in the queue, owner and name of files in a directory, first one first."""
+    found = []
+    for name in names:
+        with suppress(OSError):
+            status = os.stat(name, dir_fd=directory_fd, follow_symlinks=False)
+            place = status.st_ctime_ns, ticket_number(name), id_in(name)
+            found.append((place, status.st_uid, name))
+    return sorted(found)
+
+
+def _drains(directory_fd: int, names: Iterable[str]) -> "tuple[Drain, ...]":
+    """Return the marks among some files."""
+    marks = [name for name in names if name.startswith(DRAINED_PREFIX)]
+    if not marks:
+        return ()
+    from gpulaunch.leases.drain import read_drain  # late: few machines have a mark
+
+    return tuple(mark for name in marks if (mark := read_drain(directory_fd, name)))
 
 
 def release(table: Table, draft: Draft, record: Lease | Ticket) -> None:

@@ -1,21 +1,23 @@
 """The Ticket record: a place in the queue, and its document."""
 # pure: decides on plain values
 
+from collections.abc import Collection
+
 from gpulaunch.files.fields import FieldTable, ListOf
 from gpulaunch.leases.record_fields import (
     PROCESS,
     TABLE_KEY,
     VERSION,
     check_id,
+    cut_command,
     process_of,
     read_fields,
-    shortened,
     table_key_of,
     time_of,
 )
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
-from gpulaunch.records import Record, as_dict, as_list
+from gpulaunch.records import Record, as_dict, as_list, replace
 from gpulaunch.typing import Any
 
 MAX_NUMBER = 1 << 30
@@ -79,17 +81,24 @@ class Ticket(Record):
         """What orders the queue: the kernel's time of joining it; the number if that is equal."""
         return self.linked_ns, self.number, self.id
 
+    def among(self, uuids: Collection[str]) -> "Ticket":
+        """Return the ticket for only those of its GPUs that are among these.
+
+        Another user wrote it, and may have named GPUs that the machine does not have.
+        """
+        own = tuple(uuid for uuid in self.uuids if uuid in uuids)
+        return self if own == self.uuids else replace(self, uuids=own)
+
     def to_document(self) -> dict[str, Any]:
         """Return the document of the record's file."""
         document = as_dict(self)
         del document["user_id"], document["linked_ns"]
         document["table"] = as_list(self.table) if self.table else None
         document["launcher"] = as_list(self.launcher)
-        document["command"] = shortened(self.command)
         for key in ("ends_within_s", "in_order", "may_join", "step"):
             if not document[key]:  # the first reader knows no such keys
                 del document[key]
-        return document | {"version": VERSION}
+        return cut_command(document | {"version": VERSION})
 
 
 _NEEDED: FieldTable = {

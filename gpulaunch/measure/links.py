@@ -69,7 +69,7 @@ def measure(
             f"{len(scope)}"
         )
     benchmark = find_benchmark()
-    leases = shown.table.peek().of(None).leases
+    leases = shown.table.peek().of(shown.machine).leases
     taken = set(leased_until_s(machine, leases, shown.within))
     if shown.within is None:
         taken |= {use.uuid for use in shown.machine.outside}

@@ -103,7 +103,7 @@ class Recording:
 
     def _find_mates(self, own_id: str) -> dict[str, str]:
         """Return the jobs that share the GPUs now: id of the lease -> name of what it uses."""
-        seen = open_table_of(self._launch, lambda _: None).peek().of(self._launch.machine.key)
+        seen = open_table_of(self._launch, lambda _: None).peek().of(self._launch.machine)
         return {
             lease.id: lease.share.client.demand.name
             for lease in seen.leases

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 
 from gpulaunch.errors import printable
 from gpulaunch.process.identity import Process
@@ -20,12 +21,25 @@ _ENDING_NOBODY = frozenset(
 )
 
 
+@cache
 def user_name(user_id: int) -> str:
     """Login name of a user, or "uid N" if it has none here."""
     try:
         return pwd.getpwuid(user_id).pw_name
     except KeyError:
         return f"uid {user_id}"
+
+
+def stands_for_many(user_id: int) -> bool:
+    """Return whether an id is that of all users who have none in this user namespace."""
+    try:
+        with open("/proc/self/uid_map") as file:
+            if file.read().split() == ["0", "0", "4294967295"]:
+                return False
+        with open("/proc/sys/kernel/overflowuid") as file:
+            return user_id == int(file.read())
+    except (OSError, ValueError):
+        return False
 
 
 def who_may(user_id: int) -> str:

@@ -67,6 +67,8 @@ def _lines(document: Document) -> Iterator[str]:
         ({**where, "state": state}, sum(gpu["state"] == state for gpu in gpus)) for state in _STATES
     ]
     yield from _metric("gpus", "", "GPUs of the machine by state.", states)
+    problems = [(where, len(document["problems"]))]
+    yield from _metric("problems", "", "Reasons why no launch gets a GPU now.", problems)
     yield from _metric(
         "gpu_healthy",
         "",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta, timezone
 
 from gpulaunch.containers.life import Standing
-from gpulaunch.errors import printable
+from gpulaunch.errors import FailedError, printable
 from gpulaunch.files.iso_time import parse_time
 from gpulaunch.leases.holders import LeftOver
 from gpulaunch.leases.idle import idle_since_s
@@ -49,6 +49,7 @@ def status_document(
     load: "Sequence[Load]" = (),
     starts: "Mapping[str, StartRange] | None" = None,
     dependent: "Sequence[PastLaunch]" = (),
+    problems: Sequence[FailedError] = (),
 ) -> Document:
     """Return the document that `gpulaunch status --json` prints: one machine's whole table.
 
@@ -68,6 +69,7 @@ def status_document(
         load: what the GPUs do at this moment; empty if not asked for, as of a described machine.
         starts: when launches that wait will probably start, by ticket id.
         dependent: launches that wait for the end of others before they queue.
+        problems: reasons for which no launch is decided, so that no GPU is free for one.
     """
     used = {use.uuid: use.who for use in outside if use.state == "used"}
     health_of = {one.uuid: one for one in health}
@@ -97,7 +99,7 @@ def status_document(
                 "name": gpu.name,
                 "uuid": gpu.uuid,
                 "model": gpu.model,
-                "free": state == "free",
+                "free": state == "free" and not problems,
                 "state": state,
                 "leases": [lease.id for lease in holders],
                 "outside": used.get(gpu.uuid) if state == "outside" else None,
@@ -111,6 +113,9 @@ def status_document(
         )
     return {
         "topology": topology.name,
+        "problems": [
+            printable(": ".join(filter(None, (one.message, one.hint)))) for one in problems
+        ],
         "gpus": gpus,
         "leases": [
             _lease_document(

@@ -9,6 +9,8 @@ from gpulaunch.show import Document
 from gpulaunch.show.status_cells import describe_job, idle_text
 from gpulaunch.show.terminal import Text
 
+_MOST_PROBLEMS = 5
+
 
 def lease_notes(leases: Sequence[Document], now: datetime) -> list[Text]:
     """Return lines on leases that are left over, wait for their container, or are idle."""
@@ -31,7 +33,11 @@ def dependent_notes(document: Document) -> list[Text]:
 
 
 def machine_notes(document: Document, now: datetime) -> Iterator[Text]:
-    """Yield lines on use outside gpulaunch, on GPUs out of service, and on containers."""
+    """Yield lines on what stops all launches, on use outside, GPUs out of service, containers."""
+    for problem in document["problems"][:_MOST_PROBLEMS]:
+        yield Text(f"nobody can launch: {problem}", "red")
+    if len(document["problems"]) > _MOST_PROBLEMS:
+        yield Text(f"and {len(document['problems']) - _MOST_PROBLEMS} more such records", "red")
     for gpu in document["gpus"]:
         if gpu["state"] == "outside":
             who = printable(gpu["outside"])

@@ -716,7 +716,7 @@ def test_a_ticket_counts_unless_its_own_launcher_is_stopped(tmp_path: Path, tick
 UNREADABLE = [
     ("empty", lambda _: b"", "Expecting value"),
     ("no JSON", lambda _: b"{", "Expecting property name"),
-    ("huge", lambda _: b" " * (MAX_RECORD_BYTES + 1), "larger than 1048576 bytes"),
+    ("huge", lambda _: b" " * (MAX_RECORD_BYTES + 1), f"larger than {MAX_RECORD_BYTES} bytes"),
     ("of a newer version", lambda good: good | {"version": 2}, "it needs a gpulaunch that reads"),
     ("with a wrong type", lambda good: good | {"uuids": [1]}, "uuids: 1 is not text"),
     ("for no GPU", lambda good: good | {"gpus": 0}, "gpus: 0 is not within 1 to"),

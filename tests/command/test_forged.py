@@ -160,7 +160,7 @@ def test_a_slow_decision_is_served_in_a_busy_crowd(launcher: Launcher, tmp_path:
 
 
 def test_what_a_share_may_say(launcher: Launcher) -> None:
-    """A live record with numbers that are none stops `status`; one with a wrong share is shown."""
+    """A live record with numbers that are none is a problem; one with a wrong share is shown."""
     light = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
     with held(launcher, *DGX, *light):
         good = document(launcher, "gpulaunch.lease.")
@@ -176,12 +176,14 @@ def test_what_a_share_may_say(launcher: Launcher) -> None:
     ):
         content = json.dumps(good | {"share": good["share"] | bad}).encode()
         descriptor = plant(launcher, f"gpulaunch.lease.{good['id']}", content)
-        done = launcher.run("status", *DGX)
+        done = launcher.run("status", *DGX, "--json")
+        assert (done.returncode, done.stderr) == (0, "")
+        status = json.loads(done.stdout)
         if what is None:
-            assert (done.returncode, done.stderr) == (0, "")
+            assert (status["problems"], len(status["leases"])) == ([], 1)
         else:
-            assert (done.returncode, done.stderr.count("\n")) == (125, 2)
-            assert "cannot be understood: " in done.stderr
-            assert what in done.stderr
+            assert status["leases"] == []
+            assert "cannot be understood: " in status["problems"][0]
+            assert what in status["problems"][0]
         os.close(descriptor)
         (launcher.state / f"gpulaunch.lease.{good['id']}").unlink()

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from conftest import complaint, until
+from values import box
 
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.bell import WAKE
 from gpulaunch.leases.drain import Drain, remove_drain, write_drain
 from gpulaunch.leases.table import Snapshot
+from gpulaunch.machine.find import Machine
 from gpulaunch.machine.table_key import TableKey
 
 pytest_plugins = ("fake_nvml",)
@@ -274,8 +276,9 @@ def test_each_machine_has_its_marks() -> None:
     """A GPU that is drained on one machine is in service on another with a GPU of that UUID."""
     here, there = (Drain("GPU-a", machine, "", 0, "") for machine in ((), ("box", "digest")))
     seen = Snapshot([], [], drained=(here, there))
-    assert seen.of(None).drained == (here,)
-    assert seen.of(TableKey("box", "digest", "/anywhere")).drained == (there,)
+    assert seen.of(Machine(box(), (), None)).drained == (here,)
+    key = TableKey("box", "digest", "/anywhere")
+    assert seen.of(Machine(box(), (), key)).drained == (there,)
 
 
 def test_a_drain_of_no_gpu(launcher) -> None:

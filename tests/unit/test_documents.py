@@ -18,8 +18,8 @@ from gpulaunch.files.size import format_size, parse_size
 from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.record_fields import (
-    MAX_COMMAND_CHARACTERS,
     UNKNOWN_TIME,
+    WRITTEN_BYTES,
     NewerRecordError,
 )
 from gpulaunch.machine.catalog import load_described_machine, machine_names
@@ -1264,20 +1264,20 @@ def test_user_is_not_in_the_record() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("x" * (MAX_COMMAND_CHARACTERS + 1),),
-        ("x" * MAX_COMMAND_CHARACTERS, "y" * 100_000),
-        ("x" * (MAX_COMMAND_CHARACTERS - 1), "y" * 100_000),
-        ("x" * 16_000, "y" * 16_000, "z" * 16_000),
+        ("x" * (WRITTEN_BYTES + 1),),
+        ("x" * (WRITTEN_BYTES // 2), "y" * 100_000),
+        ("x" * (WRITTEN_BYTES // 2 - 1), "y" * 100_000),
+        ("ü" * 3_000, "y" * 3_000, "z" * 3_000),
         ("x",) * 20_000,
         ("",) * 20_000,
     ],
     ids=["one argument", "room used up", "one place left", "several", "many", "many empty ones"],
 )
 def test_long_commands_are_cut(command: tuple[str, ...]) -> None:
-    """A record keeps the beginning of a long command and says that there was more."""
-    kept = parse_lease(written(full(command=command)), 1000).command
-    assert sum(map(len, kept)) <= MAX_COMMAND_CHARACTERS + len("...")
-    assert len(kept) <= MAX_COMMAND_CHARACTERS + 2
+    """A record of 8 KiB keeps the beginning of a long command and says that there was more."""
+    document = written(full(command=command))
+    assert WRITTEN_BYTES / 4 < len(json.dumps(document)) <= WRITTEN_BYTES
+    kept = parse_lease(document, 1000).command
     assert kept[:-1] == command[: len(kept) - 1]
     assert kept[-1].endswith("...")
     assert command[len(kept) - 1].startswith(kept[-1].removesuffix("..."))
@@ -1285,8 +1285,11 @@ def test_long_commands_are_cut(command: tuple[str, ...]) -> None:
 
 def test_commands_within_the_limit_are_kept() -> None:
     """A command that just fits is written whole."""
-    for command in (("x" * MAX_COMMAND_CHARACTERS,), ("x" * (MAX_COMMAND_CHARACTERS - 4), "abc")):
-        assert parse_lease(written(full(command=command)), 1000).command == command
+    room = WRITTEN_BYTES - len(json.dumps(full(command=()).to_document()))
+    for command in (("x" * (room - 2),), ("x" * (room - 9), "abc")):
+        document = written(full(command=command))
+        assert len(json.dumps(document)) == WRITTEN_BYTES
+        assert parse_lease(document, 1000).command == command
 
 
 @pytest.mark.parametrize("key", ["version", "id", "uuids", "ancestors"])

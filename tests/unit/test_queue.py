@@ -28,7 +28,7 @@ from gpulaunch.leases.queue import (
     leaves_some,
     queued,
 )
-from gpulaunch.leases.record_fields import MAX_COMMAND_CHARACTERS, UNKNOWN_TIME
+from gpulaunch.leases.record_fields import UNKNOWN_TIME, WRITTEN_BYTES
 from gpulaunch.leases.ticket import Ticket, parse_ticket
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.process.identity import Process
@@ -685,10 +685,10 @@ def test_user_is_not_in_the_ticket() -> None:
 
 def test_the_long_command_of_a_ticket_is_cut() -> None:
     """A ticket keeps the beginning of a long command, as a lease does."""
-    kept = parse_ticket(
-        written(ticket(1, command=("x" * MAX_COMMAND_CHARACTERS, "y"))), 1000
-    ).command
-    assert kept == ("x" * MAX_COMMAND_CHARACTERS, "...")
+    document = written(ticket(1, command=("x" * 20_000, "y")))
+    (kept,) = parse_ticket(document, 1000).command
+    assert WRITTEN_BYTES / 2 < len(json.dumps(document)) <= WRITTEN_BYTES
+    assert kept == "x" * (len(kept) - 3) + "..."
 
 
 @pytest.mark.parametrize("key", ["version", "id", "number", "uuids", "gpus"])

@@ -1,0 +1,267 @@
+"""A table full of what others wrote: what is read, what is not, and what that costs everybody."""
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from agent import Agent, talk
+from conftest import DGX, SHOW, Launcher, held
+from fake_nvml import FakeNvml
+from live_records import LiveRecords, held_elsewhere
+from values import lease, ticket
+
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.ticket import Ticket
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.table_key import TableKey
+from gpulaunch.process.identity import Process
+from gpulaunch.records import replace
+
+pytest_plugins = ("fake_nvml",)
+
+ME = pwd.getpwuid(os.geteuid()).pw_name
+HERE = load_described_machine("dgx1-v100")[0]
+TABLE = TableKey("dgx1-v100", HERE.digest or "", "/profiles/dgx1-v100.toml")
+ELSEWHERE = TableKey("elsewhere", "0badc0de", "/profiles/elsewhere.toml")
+GONE = Process(1 << 22, 1)
+MISSING = ("GPU-nope", "GPU-dgx1-v100-9")
+
+
+def own_lease(number: int, *gpus: int, **fields: object) -> Lease:
+    """Make a lease of this user of GPUs of the DGX-1."""
+    defaults = {"user_id": os.geteuid(), "table": TABLE, "launcher": GONE, "job": GONE}
+    made = lease(f"l{number}", **{**defaults, **fields})
+    return replace(made, uuids=tuple(HERE.gpus[gpu].uuid for gpu in gpus))
+
+
+def own_ticket(number: int, **fields: object) -> Ticket:
+    """Make a ticket of this user that waits for all GPUs of the DGX-1."""
+    made = ticket(number, 8, user_id=os.geteuid(), table=TABLE, launcher=GONE)
+    return replace(made, uuids=tuple(gpu.uuid for gpu in HERE.gpus), **fields)
+
+
+def seen_by(launcher: Launcher, tmp_path: Path, *arguments: str) -> list[str]:
+    """Run a command, which has to succeed; return the files that it opens and lists."""
+    log = tmp_path / "seen"
+    log.write_text("")
+    code = (
+        "import os, sys\n"
+        "me, log = os.getpid(), os.open(sys.argv.pop(1), os.O_WRONLY | os.O_APPEND)\n"
+        "def hook(event, values):\n"
+        "    if event in ('open', 'os.listdir') and os.getpid() == me:\n"
+        "        os.write(log, f'{event} {values[0]}\\n'.encode())\n"
+        "sys.addaudithook(hook)\n"
+        "from gpulaunch.cli.main import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(log), *arguments],
+        env=launcher.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return log.read_text().splitlines()
+
+
+def document(launcher: Launcher, *machine: str) -> dict:
+    """Return what `status --json` prints, which has to succeed."""
+    done = launcher.run("status", *machine, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def check_missing_gpus(launcher: Launcher, machine: tuple[str, ...], first: str) -> None:
+    """Check that all commands work beside leases and tickets of GPUs that are not there."""
+    table = TABLE if machine else None
+    with LiveRecords(launcher.state) as records:
+        records.add(
+            replace(own_lease(1, table=table), uuids=MISSING),
+            replace(own_ticket(1, table=table), uuids=MISSING, gpus=1),
+            replace(own_ticket(2, table=table), uuids=(first, *MISSING), gpus=3),
+        )
+        status = document(launcher, *machine)
+        assert [one["gpus"] for one in status["leases"]] == [[None, None]]
+        assert [one["id"] for one in status["queue"]] == ["t1", "t2"]
+        assert [one["free"] for one in status["gpus"]] == [True] * 8
+        for arguments in (
+            ("status", *machine),
+            ("status", *machine, "--gpus"),
+            ("status", *machine, "--openmetrics"),
+            ("history", *machine),
+            ("doctor", "--health", *machine),
+            (*machine, "-n", "1", "--explain", "--", "true"),
+            (*machine, "-n", "1", "--when", "--", "true"),
+        ):
+            done = launcher.run(*arguments)
+            assert (done.returncode, "Traceback" in done.stderr) == (0, False), arguments
+        # The first ticket bars nobody; the second one waits for the first GPU alone.
+        assert launcher.run(*machine, "-n", "7", *SHOW).stdout == "1,2,3,4,5,6,7\n"
+
+        async def speak(agent: Agent) -> None:
+            assert len((await agent.call("status"))["queue"]) == 2
+
+        launcher.environment |= {"GPULAUNCH_TOPOLOGY": machine[1]} if machine else {}
+        talk(launcher, speak)
+
+
+def test_gpus_that_a_described_machine_lacks(launcher: Launcher) -> None:
+    """A GPU in a record that the described machine does not have counts for nothing anywhere."""
+    check_missing_gpus(launcher, DGX, HERE.gpus[0].uuid)
+
+
+def test_gpus_that_this_machine_lacks(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
+    """A GPU in a record that NVML does not tell of counts for nothing anywhere."""
+    assert dgx1_v100
+    check_missing_gpus(launcher, (), "GPU-v100-0")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give files to others")
+def test_file_that_a_foreign_ticket_names(launcher: Launcher, tmp_path: Path) -> None:
+    """The path of a profile in another user's ticket is opened by nobody: it may be a FIFO."""
+    os.mkfifo(tmp_path / "profile.toml")
+    with LiveRecords(launcher.state) as records:
+        records.add(own_ticket(1, user_id=60001, profile=str(tmp_path / "profile.toml")))
+        assert [one["user"] for one in document(launcher, *DGX)["queue"]] == ["uid 60001"]
+
+
+def test_more_leases_than_are_read(launcher: Launcher) -> None:
+    """With 201 live leases of a user nobody is given a GPU, that user is named, `status` goes on.
+
+    The owner or root ends one, and launches go on: the GPU of no lease is given twice.
+    """
+    leases = [own_lease(number, 0, table=ELSEWHERE) for number in range(200)]
+    with held_elsewhere(launcher.state, *leases):
+        assert launcher.run(*DGX, "-n", "all", *SHOW).returncode == 75  # no room for one of ours
+        assert launcher.run(*DGX, "-n", "8", "--dry-run", "--", "true").returncode == 0
+        with held_elsewhere(launcher.state, own_lease(200, 7)):
+            for gpu in ("0", "7"):
+                done = launcher.run(*DGX, "--only", gpu, "-n", "1", *SHOW)
+                assert (done.returncode, done.stdout) == (125, "")
+                assert f": {ME} has more than 200 live leases" in done.stderr.splitlines()[0]
+            status = document(launcher, *DGX)
+            assert ["more than 200 live" in one for one in status["problems"]] == [True]
+            assert {one["free"] for one in status["gpus"]} == {False}
+            for arguments in (("status", *DGX), ("status", *DGX, "--gpus"), ("doctor", *DGX)):
+                assert f"{ME} has more than 200 live leases" in launcher.run(*arguments).stdout
+            metrics = launcher.run("status", *DGX, "--openmetrics").stdout
+            assert 'gpulaunch_problems{topology="dgx1-v100"} 1' in metrics
+            done = launcher.run("free", "l200")
+            assert (done.returncode, done.stderr) == (0, "")
+        assert launcher.run(*DGX, "-n", "8", "--dry-run", "--", "true").returncode == 0
+        assert launcher.run("free", "l0").returncode == 0  # one process holds all of them
+    assert launcher.run(*DGX, "-n", "8", *SHOW).returncode == 0
+    assert launcher.records() == []
+
+
+def test_no_user_takes_more_leases_than_are_read(launcher: Launcher) -> None:
+    """A user's 200th lease is granted and the 201st refused, with one line and nothing taken."""
+    with LiveRecords(launcher.state) as records:
+        records.add(*(own_lease(number, 0, table=ELSEWHERE) for number in range(199)))
+        with held(launcher, *DGX, "-n", "1") as job:
+            assert job.gpus == "0"
+            before = launcher.records()
+            for options in ((), ("--wait",)):
+                done = launcher.run(*DGX, "-n", "1", *options, "--", "echo", "ran")
+                assert (done.returncode, done.stdout) == (75, "")
+                assert done.stderr == (
+                    f"gpulaunch: error: {ME} has 200 leases: 200 is the most for one user\n"
+                    "gpulaunch: hint: see 'gpulaunch status --mine'\n"
+                )
+            assert launcher.records() == before
+        assert launcher.run(*DGX, "-n", "1", *SHOW).stdout == "0\n"
+
+
+def test_no_user_waits_in_more_places_than_are_read(launcher: Launcher) -> None:
+    """A user's 1,001st place in the queue is refused, with one line and nothing left behind."""
+    with held(launcher, *DGX, "-n", "8"), LiveRecords(launcher.state) as records:
+        records.add(*(own_ticket(number, table=ELSEWHERE) for number in range(1, 1001)))
+        before = launcher.records()
+        done = launcher.run(*DGX, "-n", "1", "--wait", "--wait-timeout", "30s", "--", "true")
+        assert (done.returncode, done.stdout) == (75, "")
+        assert done.stderr.splitlines()[-2] == (
+            f"gpulaunch: error: {ME} has 1000 launches in the queue: 1000 is the most for one user"
+        )
+        assert launcher.records() == before
+
+
+def test_places_in_the_queue_that_count(launcher: Launcher) -> None:
+    """All 500 waiters of one user keep their places; of more, the first 1,000 count."""
+    with LiveRecords(launcher.state) as records:
+        records.add(*(own_ticket(number, table=ELSEWHERE) for number in range(1, 500)))
+        records.add(own_ticket(500))
+        assert [one["id"] for one in document(launcher, *DGX)["queue"]] == ["t500"]
+        assert launcher.run(*DGX, "-n", "1", *SHOW).returncode == 75
+    with LiveRecords(launcher.state) as records:
+        records.add(*(own_ticket(number, table=ELSEWHERE) for number in range(1, 1001)))
+        records.add(own_ticket(1001))
+        assert document(launcher, *DGX)["queue"] == []
+        assert launcher.run(*DGX, "-n", "8", *SHOW).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("size", "status", "gpu"),
+    [(20 << 10, 0, "1\n"), (64 << 10, 0, "1\n"), ((64 << 10) + 1, 125, "")],
+)
+def test_size_of_a_record(launcher: Launcher, size: int, status: int, gpu: str) -> None:
+    """Records of earlier versions, of 20 KiB, hold their GPUs; beyond 64 KiB all decisions end."""
+    with LiveRecords(launcher.state) as records:
+        content = json.dumps(own_lease(1, 0).to_document() | {"command": ["x" * size]})
+        content = content.replace("x" * (len(content) - size), "", 1)
+        assert len(content) == size
+        records.write(["gpulaunch.lease.l1"], content.encode())
+        done = launcher.run(*DGX, "--only", "0,1", "-n", "1", *SHOW)
+        assert (done.returncode, done.stdout) == (status, gpu)
+        found = document(launcher, *DGX)
+        assert (len(found["leases"]), len(found["problems"])) == ((0, 1) if status else (1, 0))
+        if status:
+            path = launcher.state / "gpulaunch.lease.l1"
+            assert f"{path}: this live lease of {ME} cannot be understood" in done.stderr
+
+
+def test_status_goes_on_beside_garbage(launcher: Launcher) -> None:
+    """`status` shows what it can beside live records that stop all launches, and names them."""
+    with LiveRecords(launcher.state) as records, held(launcher, *DGX, "-n", "2"):
+        records.write(["gpulaunch.lease.bad", "gpulaunch.ticket.00000001.bad"], b"{")
+        for arguments in ((), ("--gpus",)):
+            done = launcher.run("status", *DGX, *arguments)
+            assert (done.returncode, done.stderr) == (0, "")
+            for kind, name in (("lease", "lease.bad"), ("ticket", "ticket.00000001.bad")):
+                problem = f"gpulaunch.{name}: this live {kind} of {ME} cannot be understood"
+                assert problem in done.stdout.replace("\n", "")
+        found = document(launcher, *DGX)
+        assert (len(found["leases"]), len(found["problems"])) == (1, 2)
+        assert launcher.run(*DGX, "-n", "1", *SHOW).returncode == 125
+
+
+def test_what_a_launch_reads(launcher: Launcher, tmp_path: Path) -> None:
+    """A launch opens each live record twice: to decide, and under the lock; `status` does once."""
+    with LiveRecords(launcher.state) as records:
+        records.add(*(own_lease(number, 0, table=ELSEWHERE) for number in range(20)))
+        records.add(*(own_ticket(number, table=ELSEWHERE) for number in range(1, 21)))
+        names = launcher.records()
+        assert len(names) == 40
+        for arguments, times in (
+            ((*DGX, "-n", "1", "--", "true"), 2),
+            (("status", *DGX), 1),
+        ):
+            seen = seen_by(launcher, tmp_path, *arguments)
+            counts = {name: seen.count(f"open {name}") for name in names}
+            assert {name: one for name, one in counts.items() if one != times} == {}
+            assert not [one for one in seen if one.startswith(f"open {launcher.state}/")]
+
+
+def test_passes_over_all_processes(launcher: Launcher, tmp_path: Path) -> None:
+    """`status` goes through /proc as often for 30 leases without a launcher as for one."""
+    passes = []
+    for count in (1, 30):
+        with LiveRecords(launcher.state) as records:
+            records.add(*(own_lease(number, number % 8) for number in range(count)))
+            seen = seen_by(launcher, tmp_path, "status", *DGX)
+            passes.append(seen.count("os.listdir /proc"))
+    assert passes == [1, 1]
