@@ -179,7 +179,13 @@ def _check(value: object, rule: AnyRule, where: Path) -> None:
 def _check_within(value: object, rule: ListOf | RowOf | TableOf, where: Path) -> str | None:
     """Check a list or table and each of its values; return what is wrong with it as a whole."""
     if isinstance(rule, TableOf):
-        return _check_table(value, rule, where)
+        if not isinstance(value, Mapping):
+            return _describe_no_table(value)
+        for key, one in value.items():
+            if rule.names and key not in rule.names:
+                raise FieldError((*where, key), unknown(key, rule.names))
+            _check(one, rule.rule, (*where, key))
+        return None
     if not isinstance(value, list):
         return f"{value!r} is not a list"
     if isinstance(rule, RowOf):
@@ -190,19 +196,10 @@ def _check_within(value: object, rule: ListOf | RowOf | TableOf, where: Path) ->
         if not rule.least <= len(value) <= rule.most:
             return f"{len(value)} values, {rule.least} to {rule.most} are needed"
         rules = [rule.rule] * len(value)
-    if [*map(type, value)] != rules:  # else all are right, as in most records of the table
-        for at, (one, own) in enumerate(zip(value, rules, strict=True)):
-            _check(one, own, (*where, at))
-    return None
-
-
-def _check_table(value: object, rule: TableOf, where: Path) -> str | None:
-    if not isinstance(value, Mapping):
-        return _describe_no_table(value)
-    for key, one in value.items():
-        if rule.names and key not in rule.names:
-            raise FieldError((*where, key), unknown(key, rule.names))
-        _check(one, rule.rule, (*where, key))
+    # Most lists are texts, of which the allocation table has many.
+    pairs = () if [*map(type, value)] == rules else zip(value, rules, strict=True)
+    for at, (one, own) in enumerate(pairs):
+        _check(one, own, (*where, at))
     return None
 
 

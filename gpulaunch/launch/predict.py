@@ -109,10 +109,10 @@ class _RunTimes:
     ) -> Sequence[float]:
         identity = Identity(record.user_id, record.command, record.name, record.profile, gpus)
         # Another user's record may name any file of this host.
-        named = record.profile
-        if named and record.user_id != os.geteuid() and is_path(read_reference(named).name):
-            named = None
-        parts = self._experience.of(identity, limit_s, self._said_by_profile(named))
+        named = record.profile or ""
+        is_foreign = record.user_id != os.geteuid() and is_path(read_reference(named).name)
+        said_s = None if is_foreign else self._said_by_profile(record.profile)
+        parts = self._experience.of(identity, limit_s, said_s)
         return draw_remaining(parts, ran_s, limit_s, DRAWS, record.id)
 
     def _said_by_profile(self, name: str | None) -> float | None:

@@ -25,15 +25,7 @@ def holders(record_fd: int) -> set[int]:
     Args:
         record_fd: descriptor of the record; while it is open, its inode number is not reused.
     """
-    record = os.fstat(record_fd)
-    pids = (int(name) for name in os.listdir("/proc") if name.isdecimal())
-    return {
-        pid
-        for pid in pids
-        if pid != os.getpid()
-        and record.st_uid in (0, user_of(pid))
-        and _open_to_write(pid, {_file_of(record): ""})
-    }
+    return _look_at_processes({"": os.fstat(record_fd)})[0][""]
 
 
 def holders_of(path: str) -> set[int]:
@@ -62,8 +54,13 @@ def members(record_fd: int, lease_id: str, known: Collection[int] = ()) -> set[i
         lease_id: id of the lease.
         known: other processes that belong to it, such as orphans of the job that have neither.
     """
-    held, carried, children = _look_at_processes({lease_id: os.fstat(record_fd)})
-    return _belonging(held[lease_id] | carried[lease_id] | set(known), children)
+    found: set[int] = set()
+    for _ in range(2):
+        held, carried, children = _look_at_processes({lease_id: os.fstat(record_fd)})
+        found = _belonging(held[lease_id] | carried[lease_id] | set(known), children)
+        if found:  # else the last one may have forked and ended while we looked
+            break
+    return found
 
 
 def _look_at_processes(
@@ -81,10 +78,10 @@ def _look_at_processes(
     held: dict[str, set[int]] = {lease_id: set() for lease_id in records}
     carried: dict[str, set[int]] = {lease_id: set() for lease_id in records}
     children: dict[int, list[int]] = {}
-    lease_of = {_file_of(record): lease_id for lease_id, record in records.items()}
+    lease_of = {(one.st_dev, one.st_ino): lease_id for lease_id, one in records.items()}
     for pid, parent in parents().items():
         children.setdefault(parent, []).append(pid)
-        if pid != os.getpid():
+        if records and pid != os.getpid():
             user_id = user_of(pid)
             for found, ids in (
                 (held, _open_to_write(pid, lease_of)),
@@ -146,24 +143,21 @@ def left_over_holders(table: Table, leases: Sequence[Lease]) -> dict[str, LeftOv
 
     Leases of containers are left out. All processes are gone through once, or not at all.
     """
-    records: dict[str, os.stat_result] = {}
+    records: dict[Lease, os.stat_result] = {}
     for lease in leases:
         if lease.engine is None and not state_of(lease.launcher) and not state_of(lease.job):
             with suppress(OSError):
-                records[lease.id] = os.stat(table.path_of(lease), follow_symlinks=False)
+                records[lease] = os.stat(table.path_of(lease), follow_symlinks=False)
     if not records:
         return {}
-    held, carried, children = _look_at_processes(records)
+    held, carried, children = _look_at_processes({one.id: file for one, file in records.items()})
     left: dict[str, LeftOver] = {}
-    for lease in leases:
-        if lease.id in records:
-            found = _belonging(held[lease.id] | carried[lease.id], children)
-            if found and not any(
-                is_same(pid, lease.launcher) or is_same(pid, lease.job) for pid in found
-            ):
-                left[lease.id] = LeftOver(
-                    sorted(found), _left_since(records[lease.id], held[lease.id])
-                )
+    for lease, file in records.items():
+        found = _belonging(held[lease.id] | carried[lease.id], children)
+        if found and not any(
+            is_same(pid, lease.launcher) or is_same(pid, lease.job) for pid in found
+        ):
+            left[lease.id] = LeftOver(sorted(found), _left_since(file, held[lease.id]))
     return left
 
 
@@ -189,18 +183,14 @@ def _members_at(path: str, lease_id: str) -> set[int]:
         os.close(fd)
 
 
-def _file_of(status: os.stat_result) -> tuple[int, int]:
-    """Return what tells a file from all others, for as long as it is there."""
-    return status.st_dev, status.st_ino
-
-
 def _open_to_write(pid: int, names: Mapping[tuple[int, int], str]) -> set[str]:
     """Return the names of those of some files that a process has open to write."""
     found = set()
     with suppress(OSError):  # the process has ended meanwhile, or is another user's
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
-                name = names.get(_file_of(os.stat(f"/proc/{pid}/fd/{fd}")))
+                file = os.stat(f"/proc/{pid}/fd/{fd}")
+                name = names.get((file.st_dev, file.st_ino))
                 if name is not None and _is_open_to_write(pid, fd):
                     found.add(name)
     return found

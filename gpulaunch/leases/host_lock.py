@@ -223,52 +223,36 @@ def _flock_in_thread(fd: int, waiting: _thread.LockType, answer: _thread.LockTyp
 def lock_holder(directory: str) -> str:
     """Return the holder of the directory's lock, as text for a message.
 
-    Anybody who can read the directory can lock it, by a shared lock as well. /proc/locks names who
-    took the lock. If that process forked, its child may hold it alone, and the number may belong to
-    somebody else by now: so whoever can be looked into has to have the lock.
+    Anybody who can read the directory can lock it, by a shared lock as well. /proc/locks, whose
+    lines end in PID MAJOR:MINOR:INODE START END, has who took the lock. If that process forked, its
+    child may hold it alone, and its number may be another's by now: so open files come first.
     """
     try:
         status = os.stat(directory)
-        taker = _taker(status)
-        others = (int(name) for name in os.listdir("/proc") if name.isdecimal())
-        for pid in (taker, *others):
-            if _has_lock(pid, status):
-                return _named(pid)
+        for name in os.listdir("/proc"):
+            if name.isdecimal() and _has_lock(name, status):
+                return _named(int(name))
+        wanted = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+        with open("/proc/locks") as locks:
+            for line in locks:
+                fields = line.split()
+                if "FLOCK" in fields and "->" not in fields and fields[-3] == wanted:
+                    taker = int(fields[-4])
+                    left = f", or a process that it left: 'sudo fuser {directory}' finds it"
+                    return _named(taker) if state_of(identify(taker)) else f"pid {taker}{left}"
     except OSError:
-        taker = 0
-    if not taker:
-        return "a process that is not visible here"
-    if not state_of(identify(taker)):
-        return (
-            f"pid {taker}, which is not visible here, or a process that it left: "
-            f"'sudo fuser {directory}' finds it"
-        )
-    return _named(taker)
+        pass
+    return "a process that is not visible here"
 
 
-def _taker(directory: os.stat_result) -> int:
-    """Return the pid of who took a directory's lock, by /proc/locks; 0 if it is not visible here.
-
-    The file's lines end in PID MAJOR:MINOR:INODE START END.
-    """
-    device = directory.st_dev
-    wanted = f"{os.major(device):02x}:{os.minor(device):02x}:{directory.st_ino}"
-    with open("/proc/locks") as locks:
-        for line in locks:
-            fields = line.split()
-            if "FLOCK" in fields and "->" not in fields and fields[-3] == wanted:
-                return int(fields[-4])
-    return 0
-
-
-def _has_lock(pid: int, directory: os.stat_result) -> bool:
+def _has_lock(pid: str, directory: os.stat_result) -> bool:
     """Return whether a process has the directory open, and that open file has the lock."""
     with suppress(OSError):  # the process has ended, or is another user's
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with suppress(OSError):
                 if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), directory):
                     with open(f"/proc/{pid}/fdinfo/{fd}") as info:
-                        if any(line.startswith("lock:") and "FLOCK" in line for line in info):
+                        if "FLOCK" in info.read():
                             return True
     return False
 

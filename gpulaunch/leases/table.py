@@ -5,12 +5,13 @@ own lock is held (record_file.py). docs/decisions/allocation-table.md gives the 
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from gpulaunch.errors import FailedError, WouldWaitError
 from gpulaunch.leases.host_lock import HostLock, open_directory
 from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.record_fields import WRITTEN_BYTES
 from gpulaunch.leases.record_file import (
     DRAINED_PREFIX,
     LEASE_PREFIX,
@@ -30,7 +31,7 @@ from gpulaunch.leases.record_file import (
 from gpulaunch.leases.state_directory import directory_failed, state_directory
 from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.machine.table_key import same_table
-from gpulaunch.process.system import stands_for_many, user_name, who_may
+from gpulaunch.process.system import user_name, who_may
 from gpulaunch.records import Record, replace
 from gpulaunch.typing import TYPE_CHECKING
 
@@ -44,12 +45,12 @@ MOST_TICKETS = 1000
 """How many records of one user count: each launcher reads them all, so they cost the others time.
 
 With more leases than that nobody decides, because a lease that is not read is a GPU given twice;
-tickets beyond it, in the order of the queue, only lose their place.
+tickets beyond it, in the order of the queue, only lose their place. A ticket of more than
+WRITTEN_BYTES counts as several.
 """
 
-
-Place = tuple[int, int, str]
-"""A place in the queue, as Ticket.place."""
+_EVERYBODY = 65534
+"""Id in a user namespace of all users who have none there, who are not counted as one."""
 
 
 class Snapshot(Record):
@@ -114,7 +115,6 @@ class Table:
         self._ended: set[str] = set()
         self._dead: set[str] = set()
         self._parsed: dict[str, tuple[int, Lease | Ticket]] = {}
-        self._after: tuple[str, set[str]] = "", set()
         self._told: set[str] = set()
         self._check_owner()
 
@@ -273,19 +273,24 @@ class Table:
         tickets_of: dict[int, int] = {}
         names = [name for name in self.names(directory_fd) if name not in self._dead]
         self._parsed = {name: self._parsed[name] for name in names if name in self._parsed}
-        owner_of = {name: owner for _, owner, name in self._queue(directory_fd, names, before)}
+        queue = _in_order(directory_fd, filter(ticket_number, names))
+        if before:
+            queue = [one for one in queue if one[0] < before.place]
+        owner_of = {name: owner for _, owner, name in queue}
         for name in (*(name for name in names if name.startswith(LEASE_PREFIX)), *owner_of):
             owner = owner_of.get(name, -1)
-            if tickets_of.get(owner, 0) >= MOST_TICKETS and not stands_for_many(owner):
+            if tickets_of.get(owner, 0) >= MOST_TICKETS and owner != _EVERYBODY:
                 continue
             found, record = self._read_live(directory_fd, name, problems)
             if isinstance(record, Lease):
                 if self._has_room(record.user_id, leases_of, problems):
                     leases.append(record)
                     unlocked |= set() if found and found.locked else {record.id}
-            elif record:
+            elif found and record:
                 tickets.append(record)
-                tickets_of[owner] = tickets_of.get(owner, 0) + 1
+                # A forged one of 64 KiB counts as eight, or 1,000 of them would take a gigabyte.
+                places = -(-len(found.content) // WRITTEN_BYTES)
+                tickets_of[owner] = tickets_of.get(owner, 0) + places
             elif found:
                 self._dead.add(name)  # what is unlocked is never locked again
                 remove_dead(found, directory_fd)
@@ -296,22 +301,6 @@ class Table:
         if before:
             tickets = [ticket for ticket in tickets if ticket.place < before.place]
         return Snapshot(leases, tickets, frozenset(unlocked), _drains(directory_fd, names))
-
-    def _queue(
-        self, directory_fd: int, names: Iterable[str], before: Ticket | None
-    ) -> "list[tuple[Place, int, str]]":
-        """Return the tickets among some files, as _in_order() does; of all, or before another."""
-        if before is None:
-            return _in_order(directory_fd, filter(ticket_number, names))
-        if self._after[0] != before.id:
-            self._after = before.id, set()
-        after = self._after[1]
-        queue = _in_order(
-            directory_fd, (name for name in names if ticket_number(name) and name not in after)
-        )
-        # For good: the change time of a file can only become later.
-        after.update(name for place, _, name in queue if place >= before.place)
-        return [one for one in queue if one[0] < before.place]
 
     def _read_live(
         self, directory_fd: int, name: str, problems: list[FailedError] | None
@@ -334,16 +323,16 @@ class Table:
     ) -> bool:
         """Count one more lease of a user; return whether it is within MOST_LEASES."""
         counts[user_id] = counts.get(user_id, 0) + 1
-        if counts[user_id] <= MOST_LEASES or stands_for_many(user_id):
+        if counts[user_id] <= MOST_LEASES or user_id == _EVERYBODY:
             return True
-        problem = FailedError(
-            f"{self.directory}: {user_name(user_id)} has more than {MOST_LEASES} live leases, "
-            "and no more than that are read",
-            f"{who_may(user_id)} can end some: see 'gpulaunch status'",
-        )
-        if problems is None:
-            raise problem
-        if counts[user_id] == MOST_LEASES + 1:
+        if problems is None or counts[user_id] == MOST_LEASES + 1:
+            problem = FailedError(
+                f"{self.directory}: {user_name(user_id)} has more than {MOST_LEASES} live leases, "
+                "and no more than that are read",
+                f"{who_may(user_id)} can end some: see 'gpulaunch status'",
+            )
+            if problems is None:
+                raise problem
             problems.append(problem)
         return False
 
@@ -391,6 +380,7 @@ class LockedTable:
     def __init__(self, fd: int, table: Table) -> None:
         self._fd = fd
         self._table = table
+        self._seen: Snapshot | None = None
 
     def read(self, before: Ticket | None = None) -> Snapshot:
         """Return all live records of all machines.
@@ -404,7 +394,8 @@ class LockedTable:
         Raises:
             FailedError: a live record cannot be read, so it is unknown which GPUs are free.
         """
-        return self._table.read_records(self._fd, before)
+        self._seen = self._table.read_records(self._fd, before)
+        return self._seen
 
     def sweep(self, name: str) -> None:
         """Remove a record if it is dead."""
@@ -414,17 +405,8 @@ class LockedTable:
 
     def next_number(self) -> int:
         """Return the number of a ticket that comes after all live ones: 1 + the largest."""
-        plausible = (
-            name for name in self._table.names(self._fd) if 0 < ticket_number(name) < MAX_NUMBER
-        )
-        names = sorted(plausible, key=ticket_number, reverse=True)
-        for name in names:
-            found = read_record(self._fd, self._table.directory, name)
-            if found and found.locked:
-                return ticket_number(name) + 1
-            if found:
-                remove_dead(found, self._fd)
-        return 1
+        numbers = (ticket.number for ticket in self.read().tickets)
+        return 1 + max((number for number in numbers if number < MAX_NUMBER), default=0)
 
     def publish(self, draft: Draft, record: Lease | Ticket) -> None:
         """Write a record into its draft and give it its name, both or neither.
@@ -440,22 +422,16 @@ class LockedTable:
             raise self._table.failed("cannot write a record", problem) from None
 
     def _check_room(self, record: Lease | Ticket) -> None:
-        """Check that this user may have one more, as all who read the table will count them."""
-        is_lease = isinstance(record, Lease)
-        prefix, most = (LEASE_PREFIX, MOST_LEASES) if is_lease else (TICKET_PREFIX, MOST_TICKETS)
-        names = [name for name in self._table.names(self._fd) if name.startswith(prefix)]
-        if len(names) < most:
-            return
-        live = 0
-        for _, owner, name in _in_order(self._fd, names):
-            if owner == os.geteuid():
-                # It is counted as all others will count it.
-                found = read_record(self._fd, self._table.directory, name)
-                live += bool(found and self._table.live_record(found))
-        if live >= most:
-            what = "leases" if is_lease else "launches in the queue"
+        """Check that this user may have one more of what has been read under the lock."""
+        seen = self._seen or self.read()
+        own: Sequence[Lease | Ticket] = seen.tickets
+        most, what = MOST_TICKETS, "launches in the queue"
+        if isinstance(record, Lease):
+            own, most, what = seen.leases, MOST_LEASES, "leases"
+        count = sum(one.user_id == os.geteuid() for one in own)
+        if count >= most:
             raise WouldWaitError(
-                f"{user_name(os.geteuid())} has {live} {what}: {most} is the most for one user",
+                f"{user_name(os.geteuid())} has {count} {what}: {most} is the most for one user",
                 "see 'gpulaunch status --mine'",
             )
 
@@ -477,7 +453,9 @@ class LockedTable:
             raise self._table.failed(f"cannot remove {record_name(record)}", problem) from None
 
 
-def _in_order(directory_fd: int, names: Iterable[str]) -> list[tuple[Place, int, str]]:
+def _in_order(
+    directory_fd: int, names: Iterable[str]
+) -> list[tuple[tuple[int, int, str], int, str]]:
     """Return place in the queue, owner and name of files in a directory, first one first."""
     found = []
     for name in names:

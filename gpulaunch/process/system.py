@@ -30,18 +30,6 @@ def user_name(user_id: int) -> str:
         return f"uid {user_id}"
 
 
-def stands_for_many(user_id: int) -> bool:
-    """Return whether an id is that of all users who have none in this user namespace."""
-    try:
-        with open("/proc/self/uid_map") as file:
-            if file.read().split() == ["0", "0", "4294967295"]:
-                return False
-        with open("/proc/sys/kernel/overflowuid") as file:
-            return user_id == int(file.read())
-    except (OSError, ValueError):
-        return False
-
-
 def who_may(user_id: int) -> str:
     """Return who may do something to what a user owns, such as "alice or root"."""
     return f"{user_name(user_id)} or root" if user_id else "root"

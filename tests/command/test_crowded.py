@@ -15,6 +15,7 @@ from live_records import LiveRecords, held_elsewhere
 from values import lease, ticket
 
 from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.record_file import record_name
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.table_key import TableKey
@@ -228,6 +229,26 @@ def test_places_in_the_queue_that_count(launcher: Launcher) -> None:
         assert launcher.run(*DGX, "-n", "8", *SHOW).returncode == 0
 
 
+def test_places_of_large_tickets(launcher: Launcher) -> None:
+    """A ticket of 64 KiB counts as eight: after 125 of them a user's next one does not count."""
+    with LiveRecords(launcher.state) as records:
+        for number in range(1, 126):
+            made = own_ticket(number, table=ELSEWHERE)
+            records.write([record_name(made)], padded(made, 64 << 10))
+            if number == 124:
+                records.add(own_ticket(998))
+        records.add(own_ticket(999))
+        assert [one["id"] for one in document(launcher, *DGX)["queue"]] == ["t998"]
+
+
+def padded(record: Lease | Ticket, size: int) -> bytes:
+    """Return the content of a record of this size, as a version without a bound writes it."""
+    room = size - len(json.dumps(record.to_document() | {"command": [""]}))
+    content = json.dumps(record.to_document() | {"command": ["x" * room]}).encode()
+    assert len(content) == size
+    return content
+
+
 @pytest.mark.parametrize(
     ("size", "status", "gpu"),
     [(20 << 10, 0, "1\n"), (64 << 10, 0, "1\n"), ((64 << 10) + 1, 125, "")],
@@ -235,10 +256,7 @@ def test_places_in_the_queue_that_count(launcher: Launcher) -> None:
 def test_size_of_a_record(launcher: Launcher, size: int, status: int, gpu: str) -> None:
     """Records of earlier versions, of 20 KiB, hold their GPUs; beyond 64 KiB all decisions end."""
     with LiveRecords(launcher.state) as records:
-        content = json.dumps(own_lease(1, 0).to_document() | {"command": ["x" * size]})
-        content = content.replace("x" * (len(content) - size), "", 1)
-        assert len(content) == size
-        records.write(["gpulaunch.lease.l1"], content.encode())
+        records.write(["gpulaunch.lease.l1"], padded(own_lease(1, 0), size))
         done = launcher.run(*DGX, "--only", "0,1", "-n", "1", *SHOW)
         assert (done.returncode, done.stdout) == (status, gpu)
         found = document(launcher, *DGX)
@@ -246,6 +264,23 @@ def test_size_of_a_record(launcher: Launcher, size: int, status: int, gpu: str) 
         if status:
             path = launcher.state / "gpulaunch.lease.l1"
             assert f"{path}: this live lease of {ME} cannot be understood" in done.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give files to others")
+def test_users_without_an_id_in_a_namespace(launcher: Launcher) -> None:
+    """All users who have no id in a container's user namespace are not counted as one of them."""
+    with LiveRecords(launcher.state) as records:
+        for user_id in (60001, 60002, 60003):
+            numbers = range(1000 * user_id, 1000 * user_id + 67)
+            records.add(*(own_lease(one, 0, user_id=user_id) for one in numbers))
+        done = subprocess.run(
+            ["unshare", "--user", "--map-root-user", launcher.script, *DGX, "--only", "0,1", *SHOW],
+            env=launcher.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
 def test_status_goes_on_beside_garbage(launcher: Launcher) -> None:
