@@ -167,7 +167,7 @@ def _left_since(record: os.stat_result, held: Iterable[int]) -> str | None:
         return None
     try:
         return iso(record.st_mtime)
-    except (OverflowError, ValueError):  # no year that there is: its owner can set it
+    except (OSError, OverflowError, ValueError):  # no year that there is: its owner can set it
         return None
 
 
