@@ -18,7 +18,7 @@ CDI = Path("/etc/cdi/gpulaunch-tests.json")
 """The one place where every version of podman looks for specifications."""
 
 _KIND = "nvidia.com/gpu="
-_OUR_VARIABLES = ("NVIDIA_VISIBLE_DEVICES=", "GPULAUNCH_LEASE=")
+_OUR_VARIABLES = ("NVIDIA_VISIBLE_DEVICES=", "GPULAUNCH_LEASE=", "GPULAUNCH_GPU_COUNT=")
 
 # What works in a virtual machine or container without systemd, too.
 _CONTAINERS_CONF = """\

@@ -42,6 +42,7 @@ class HeldLease:
             visible_gpus(launch, held.grant),
             driver=launch.machine.topology.driver,
             by_uuid=launch.by_uuid,
+            count=len(gpus),
             lease_id=self.id,
             share=held.lease.share,
         )

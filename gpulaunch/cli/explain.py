@@ -72,6 +72,7 @@ def _preview_job(
         seen,
         driver=launch.machine.topology.driver,
         by_uuid=launch.by_uuid,
+        count=len(gpus),
         lease_id=None,
         share=share,
         program=launch.command[0],

@@ -23,7 +23,7 @@ from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.reservation import session_leader, sleep_until_its_end
 from gpulaunch.launch.settings import Settings
 from gpulaunch.launch.this_process import ThisProcess
-from gpulaunch.leases.environment import COUNT_VARIABLE, job_environment
+from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.table import release
 from gpulaunch.process.companion import stand_apart
 from gpulaunch.process.descriptor import out_of_the_way
@@ -193,10 +193,9 @@ def _told(launch: Launch, held: Any, leader: Process | None) -> bytes:  # noqa: 
         visible_gpus(launch, held.grant),
         driver=launch.machine.topology.driver,
         by_uuid=launch.by_uuid,
+        count=len(gpus),
         lease_id=lease.id,
     )
-    if launch.request.least_gpus or COUNT_VARIABLE in os.environ:  # of a job around it
-        variables[COUNT_VARIABLE] = str(len(gpus))
     until_s = time.time() + (lease.time_limit_s or 0)
     document = {
         "lease": lease.id,

@@ -75,8 +75,6 @@ def started_command(
     gpus: Sequence[Gpu],
     lease_id: str | None,
     share: "Share | None" = None,
-    *,
-    counted: bool = False,
 ) -> tuple[str, ...]:
     """Return the command line to run, with GPUs unless the container was made with them.
 
@@ -85,7 +83,6 @@ def started_command(
         gpus: GPUs in rank order; empty for a container without GPUs.
         lease_id: id of the lease; None as long as there is none.
         share: its share of the GPUs, if it shares them.
-        counted: whether to tell it how many GPUs it has.
     """
     if container.command.starts:
         return container.command.argv
@@ -98,7 +95,6 @@ def started_command(
         asked=container.asked,
         share=share,
         driver=container.driver,
-        counted=counted,
     )
 
 
@@ -112,7 +108,6 @@ def with_gpus(
     asked: "Asked | None" = None,
     share: "Share | None" = None,
     driver: str = DEFAULT_DRIVER,
-    counted: bool = False,
 ) -> tuple[str, ...]:
     """Return a command line with exactly these GPUs, and labels that identify its lease.
 
@@ -128,7 +123,6 @@ def with_gpus(
         asked: request for GPUs in the client's flags.
         share: its share of the GPUs, if it shares them.
         driver: name of the GPUs' driver in the registry.
-        counted: whether to tell the container how many GPUs it has.
     """
     entry = DRIVERS[driver]
     uuids = [gpu.uuid for gpu in gpus]
@@ -145,7 +139,7 @@ def with_gpus(
         added += [*mps_flags(command, share), "--label", f"{SHARE_LABEL}={share.sm_percentage}"]
     if lease_id:
         added += ["--label", f"{LEASE_LABEL}={lease_id}", "-e", f"{LEASE_VARIABLE}={lease_id}"]
-    if counted:
+    if gpus:
         added += ["-e", f"{COUNT_VARIABLE}={len(gpus)}"]
     replaced = set()
     for flag in command.flags:

@@ -15,7 +15,7 @@ LEASE_VARIABLE = "GPULAUNCH_LEASE"
 """Variable with the id of the job's lease, so that a launch inside it takes its GPUs from there."""
 
 COUNT_VARIABLE = "GPULAUNCH_GPU_COUNT"
-"""Variable with the number of GPUs of a job that asked for a range such as 2-4."""
+"""Variable with the job's number of GPUs."""
 
 BATCH_VARIABLE = "GPULAUNCH_BATCH"
 """Variable with the batch and the job of a launch: BATCH.ID.DIGEST."""
@@ -47,6 +47,7 @@ def job_environment(
     *,
     driver: str,
     by_uuid: bool,
+    count: int,
     lease_id: str | None,
     share: "Share | None" = None,
     program: str = "",
@@ -54,9 +55,10 @@ def job_environment(
     """Return the variables that tell a job its GPUs.
 
     Args:
-        gpus: the job's GPUs in rank order.
+        gpus: the GPUs that the job sees, in rank order.
         driver: name of their driver in the registry.
         by_uuid: whether the driver's variable names them by UUID; some programs read only indices.
+        count: number of its own GPUs.
         lease_id: id of the lease; None if there is none yet.
         share: the job's part of the GPUs if it shares them; then they are named by UUID, since MPS
             numbers them anew.
@@ -68,6 +70,7 @@ def job_environment(
     environment = {
         **entry.constants,
         entry.visible_variable: uuids if by_uuid or share else indices,
+        COUNT_VARIABLE: str(count),
     }
     if entry.uuids_variable:
         environment[entry.uuids_variable] = uuids

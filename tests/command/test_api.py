@@ -77,6 +77,7 @@ def test_a_lease_says_what_it_is(launcher: Launcher) -> None:
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": "0,2,3",
             "NVIDIA_VISIBLE_DEVICES": ",".join(uuids),
+            "GPULAUNCH_GPU_COUNT": "3",
             "GPULAUNCH_LEASE": lease.id,
         }
         assert lease.reason == "best effective bandwidth of 56 candidates: 60 GB/s"

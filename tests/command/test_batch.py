@@ -480,6 +480,7 @@ def test_what_a_job_finds(site: Site) -> None:
         "CUDA_VISIBLE_DEVICES": "0",
         "NVIDIA_VISIBLE_DEVICES": "GPU-dgx1-v100-0",
         "GPULAUNCH_LEASE": lease["id"],
+        "GPULAUNCH_GPU_COUNT": "1",
         "GPULAUNCH_BATCH": f"{header['batch']}.0.{result['digest']}",
     } | ({"_": new["_"]} if "_" in new else {})
 

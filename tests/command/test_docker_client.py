@@ -514,6 +514,7 @@ def test_the_client_makes_the_same_container_with_these_gpus(client: Client, way
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": "1,0",
             "GPULAUNCH_LEASE": "L",
+            "GPULAUNCH_GPU_COUNT": "2",
         }
         labels |= {"io.gpulaunch.gpus": "GPU-7,GPU-3", "io.gpulaunch.lease": "L"}
         want_devices = [requests[way]] if way in requests else []

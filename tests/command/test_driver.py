@@ -68,7 +68,7 @@ def test_job_is_told_by_its_drivers_variable(made_up: Launcher) -> None:
 def test_dry_run_says_so(made_up: Launcher) -> None:
     """--dry-run --json shows the variables that the job would get."""
     document = json.loads(made_up.run("-n", "2", "--dry-run", "--json", "--", "env").stdout)
-    assert document["env"] == {"TEST_VISIBLE_DEVICES": "0,1"}
+    assert document["env"] == {"TEST_VISIBLE_DEVICES": "0,1", "GPULAUNCH_GPU_COUNT": "2"}
 
 
 def test_variable_that_is_set_restricts(made_up: Launcher) -> None:
@@ -181,5 +181,6 @@ def test_containers_name_them_by_the_drivers_kind(monkeypatch: pytest.MonkeyPatc
     )
     assert got == (
         *("docker", "run", "--device", "example.com/gpu=TEST-1"),
-        *("-e", "NVIDIA_VISIBLE_DEVICES=void", "--label", "io.gpulaunch.gpus=TEST-1", "image"),
+        *("-e", "NVIDIA_VISIBLE_DEVICES=void", "--label", "io.gpulaunch.gpus=TEST-1"),
+        *("-e", "GPULAUNCH_GPU_COUNT=1", "image"),
     )

@@ -26,7 +26,7 @@ def test_the_best_three_of_an_idle_dgx1_are_0_2_3(launcher: Launcher) -> None:
 
 
 def test_the_job_finds_its_variables(launcher: Launcher) -> None:
-    """A job finds its GPUs by index and UUID, the order of indices, its lease, and no more."""
+    """A job finds its GPUs by index and UUID, their number and order, its lease, and no more."""
     done = launcher.run(*VGG, "--", "env", "-0")
     got = dict(line.split("=", 1) for line in done.stdout.split("\0") if line)
     new = {name: got.pop(name) for name in list(got) if name not in launcher.environment}
@@ -35,6 +35,7 @@ def test_the_job_finds_its_variables(launcher: Launcher) -> None:
     assert new == {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": "0,2,3",
+        "GPULAUNCH_GPU_COUNT": "3",
         "NVIDIA_VISIBLE_DEVICES": "GPU-dgx1-v100-0,GPU-dgx1-v100-2,GPU-dgx1-v100-3",
     }
     assert len(lease_id) == 12
@@ -337,8 +338,9 @@ def test_containers_without_the_hosts_environment(
     path.chmod(0o755)
     done = launcher.run(*DGX, "-n", "2", "--", str(path), "exec", "--nv", "--cleanenv", "a.sif")
     found = dict(line.split("=", 1) for line in done.stdout.splitlines())
-    names = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
-    want = {f"{prefix}{name}": found[name] for name in (*names, "GPULAUNCH_LEASE") if prefix}
+    names = ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"]
+    names += ["GPULAUNCH_GPU_COUNT", "GPULAUNCH_LEASE"]
+    want = {f"{prefix}{name}": found[name] for name in names if prefix}
     assert {name: value for name, value in found.items() if "ENV_" in name} == want
     assert found["CUDA_VISIBLE_DEVICES"] == "0,3"
 

@@ -87,11 +87,13 @@ def test_a_range_and_what_else_narrows_the_choice(launcher: Launcher) -> None:
         assert counted(launcher, "-n", "1-2", "--policy", "topo-aware") == (2, "2")
 
 
-def test_a_launch_inside_has_a_count_of_its_own(launcher: Launcher) -> None:
-    """A launch inside a job of a range tells its own number; outside of any there is none."""
+def test_every_job_is_told_its_number(launcher: Launcher) -> None:
+    """A job finds its own number of GPUs: without a range, shared, and inside another job."""
+    assert counted(launcher, "-n", "2") == (2, "2")
+    assert counted(launcher, "--share=1/2", "--memory", "1GiB") == (1, "1")
+    assert counted(launcher) == (1, "1")
     inner = "gpulaunch -n 1 -- printenv GPULAUNCH_GPU_COUNT"
     assert launcher.run(*DGX, "-n", "2-3", "--", "sh", "-c", inner).stdout == "1\n"
-    assert launcher.run(*DGX, "-n", "2", "--", "printenv", "GPULAUNCH_GPU_COUNT").stdout == ""
 
 
 def test_ranges_at_the_same_moment(launcher: Launcher) -> None:

@@ -49,7 +49,7 @@ KEYS = {"^C": "\x03", "^\\": "\x1c", "^Z": "\x1a", "^D": "\x04"}
 END = signal.SIGRTMAX  # ends tests/jobs/signals
 OWN_VARIABLES = (
     "-u CUDA_DEVICE_ORDER -u CUDA_VISIBLE_DEVICES -u NVIDIA_VISIBLE_DEVICES -u GPULAUNCH_LEASE "
-    "-u _ -u PS1"
+    "-u GPULAUNCH_GPU_COUNT -u _ -u PS1"
 )
 
 

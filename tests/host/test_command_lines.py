@@ -41,7 +41,7 @@ ANSWERS = {
     "/version": {"Version": "28.5.2"},
     "/volumes/create": {"Name": "volume"},
 }
-OUR_VARIABLES = ("NVIDIA_VISIBLE_DEVICES=", "GPULAUNCH_LEASE=")
+OUR_VARIABLES = ("NVIDIA_VISIBLE_DEVICES=", "GPULAUNCH_LEASE=", "GPULAUNCH_GPU_COUNT=")
 COMPOSES_LABELS = {
     f"com.docker.compose.{name}" for name in ("config-hash", "project.config_files", "slug")
 }

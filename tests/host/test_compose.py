@@ -190,7 +190,7 @@ def without_gpus(container: dict) -> dict:
     config, host = container["Config"], container["HostConfig"]
     own = ("io.gpulaunch.", "com.docker.compose.config-hash", "com.docker.compose.project.config")
     labels = {key: text for key, text in config["Labels"].items() if not key.startswith(own)}
-    ours = ("NVIDIA_VISIBLE_DEVICES=", "GPULAUNCH_LEASE=")
+    ours = ("NVIDIA_VISIBLE_DEVICES=", "GPULAUNCH_LEASE=", "GPULAUNCH_GPU_COUNT=")
     variables = sorted(text for text in config["Env"] if not text.startswith(ours))
     return {
         "Config": {**config, "Labels": labels, "Env": variables, "Hostname": None},

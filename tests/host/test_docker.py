@@ -329,7 +329,7 @@ def test_environment(host: Host) -> None:
     )
     launched = host.run("--", str(client), "run", IMAGE)
     assert [
-        line for line in launched.stdout.splitlines() if "GPULAUNCH_LEASE" not in line
+        line for line in launched.stdout.splitlines() if "GPULAUNCH_" not in line
     ] == bare.stdout.splitlines()
 
 

@@ -190,7 +190,7 @@ def differences(left: object, right: object, path: str = "") -> dict[str, tuple[
 
 
 def test_only_gpus_labels_and_lease_are_added(host: Host) -> None:
-    """What podman makes of a command line differs by GPUs, our labels and GPULAUNCH_LEASE alone."""
+    """What podman makes of a command line differs by GPUs, our labels and our variables alone."""
     host.do("create", "--name", "x1", *FLAGS, IMAGE, "-c", "true")
     done = host.run("-n", "2", "podman", "create", "--name", "x2", *FLAGS, IMAGE, "-c", "true")
     assert (done.returncode, done.stderr) == (0, "")
@@ -202,12 +202,13 @@ def test_only_gpus_labels_and_lease_are_added(host: Host) -> None:
     lease = host.lease()
     uuids = ",".join(UUIDS[index] for index in lease["gpus"])
     added = ["NVIDIA_VISIBLE_DEVICES=void", f"GPULAUNCH_LEASE={lease['id']}"]
+    added.append("GPULAUNCH_GPU_COUNT=2")
     command = plain["Config"].pop("CreateCommand")
     expected = [command[0], "create", "--name", "x2", *FLAGS]
     for uuid in uuids.split(","):
         expected += ["--device", f"nvidia.com/gpu={uuid}"]
     expected += ["-e", added[0], "--label", f"io.gpulaunch.gpus={uuids}"]
-    expected += ["--label", f"io.gpulaunch.lease={lease['id']}", "-e", added[1]]
+    expected += ["--label", f"io.gpulaunch.lease={lease['id']}", "-e", added[1], "-e", added[2]]
     assert ours["Config"].pop("CreateCommand") == [*expected, IMAGE, "-c", "true"]
     assert set(ours["Config"].pop("Env")) - set(plain["Config"].pop("Env")) == set(added)
     assert differences(plain, ours) == {

@@ -98,6 +98,7 @@ def leased(service: dict[str, Any], way: str) -> dict[str, Any]:
         "io.gpulaunch.lease": "L",
     }
     assert found["environment"].pop("GPULAUNCH_LEASE") == "L"
+    assert found["environment"].pop("GPULAUNCH_GPU_COUNT") == "2"
     return found
 
 

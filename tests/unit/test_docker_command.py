@@ -831,15 +831,10 @@ def written(line: str, leased: Sequence[Gpu], way: str, lease_id: str | None = N
     return shlex.join(argv[1:])
 
 
-def test_a_container_of_a_range_learns_its_number() -> None:
-    """A container of a launch with -n 2-4 finds GPULAUNCH_GPU_COUNT."""
-    argv = container_launch.with_gpus(
-        Docker(), read("run img"), gpus(0, 2), "cdi", lease_id="L", counted=True
-    )
-    assert argv[-3:] == ("-e", "GPULAUNCH_GPU_COUNT=2", "img")
-
-
-LABELS = "--label io.gpulaunch.gpus=GPU-0,GPU-2 --label io.gpulaunch.lease=L -e GPULAUNCH_LEASE=L"
+LABELS = (
+    "--label io.gpulaunch.gpus=GPU-0,GPU-2 --label io.gpulaunch.lease=L -e GPULAUNCH_LEASE=L "
+    "-e GPULAUNCH_GPU_COUNT=2"
+)
 CDI = (
     "--device nvidia.com/gpu=GPU-0 --device nvidia.com/gpu=GPU-2 -e NVIDIA_VISIBLE_DEVICES=void"
     f" {LABELS}"
@@ -950,7 +945,7 @@ def test_without_a_lease_none_is_named() -> None:
     got = written("run img", gpus(1), "cdi")
     want = (
         "--device nvidia.com/gpu=GPU-1 -e NVIDIA_VISIBLE_DEVICES=void "
-        "--label io.gpulaunch.gpus=GPU-1"
+        "--label io.gpulaunch.gpus=GPU-1 -e GPULAUNCH_GPU_COUNT=1"
     )
     assert got == f"run {want} img"
 
@@ -1192,7 +1187,7 @@ def test_what_a_container_that_shares_is_given(line: str, directory: str | None,
         read(line), gpus(2, 0), "cdi", "L", None, share("GPU-0", "GPU-2", directory=directory)
     )
     given = len(read(line).argv) - 1
-    got = argv[given + 6 : -1]
+    got = argv[given + 6 : -3]
     label = "--label io.gpulaunch.share=40 --label io.gpulaunch.lease=L -e GPULAUNCH_LEASE=L"
     assert got == tuple(shlex.split(f"{SHARED} {BOUNDED} {want} {label}"))
 

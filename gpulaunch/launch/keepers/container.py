@@ -66,8 +66,7 @@ class ContainerKeeper(ProcessKeeper):
             **dict.fromkeys(HOST_VARIABLES),
             LEASE_VARIABLE: lease.id,
         }
-        counted = self._launch.request.least_gpus is not None
-        command = started_command(self._container, gpus, lease.id, lease.share, counted=counted)
+        command = started_command(self._container, gpus, lease.id, lease.share)
         self._job.start(Started(command, environment, frozenset()))
 
     def pids(self) -> set[int]:

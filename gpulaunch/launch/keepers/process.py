@@ -8,7 +8,7 @@ from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
-from gpulaunch.leases.environment import COUNT_VARIABLE, in_sight, job_environment
+from gpulaunch.leases.environment import in_sight, job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
@@ -95,12 +95,11 @@ class ProcessKeeper(Keeper):
             self._visible(lease, gpus),
             driver=self._launch.machine.topology.driver,
             by_uuid=self._launch.by_uuid,
+            count=len(gpus),
             lease_id=lease.id,
             share=lease.share,
             program=self._launch.command[0],
         )
-        if self._launch.request.least_gpus or COUNT_VARIABLE in os.environ:  # of a job around it
-            environment[COUNT_VARIABLE] = str(len(gpus))
         environment_changes = {**inherited_variables(), **variables, **environment}
         self._job.start(Started(self._launch.command, environment_changes, self._cpus(gpus)))
 
