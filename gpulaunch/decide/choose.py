@@ -35,6 +35,8 @@ def pose_problem(
         leases: leases of other jobs.
         scope: all GPUs in reach, busy or not; None for those of the machine.
     """
+    order = next((one.order for one in request.constraints if one.order), ())
+    index = {gpu.uuid: gpu.index for gpu in topology.gpus}
     return PlacementProblem(
         topology,
         free=[gpu.index for gpu in free],
@@ -47,6 +49,7 @@ def pose_problem(
         utility=_utility_setting(request, topology, leases),
         scope=None if scope is None else [gpu.index for gpu in scope],
         job_sizes=request.job_sizes,
+        rank_order=[index[uuid] for uuid in order],
     )
 
 

@@ -34,11 +34,13 @@ class Constraint(Record):
         text: the option as it was written, for messages.
         uuids: UUIDs of the GPUs that it admits.
         instead: what there is, as a clause for the message that it admits none.
+        order: the same in the order of their ranks, if it says one.
     """
 
     text: str
     uuids: frozenset[str]
     instead: str = ""
+    order: tuple[str, ...] = ()
 
 
 class Wishes(Record):
@@ -316,7 +318,7 @@ def admit_visible(topology: Topology, value: str) -> Constraint:
 
     CUDA reads the list up to the first entry that names no GPU, such as -1, and hides that one and
     the rest. It counts the GPUs that it can use, so a number is a place among these, where others
-    are out of its reach.
+    are out of its reach. The order of the list is that of ranks.
     """
     by_place = [gpu.uuid for gpu in topology.gpus]
     counted = not counts_as_cuda(topology) and not any(gpu.mig for gpu in topology.gpus)
@@ -332,4 +334,5 @@ def admit_visible(topology: Topology, value: str) -> Constraint:
         except UsageError:
             break
     variable = DRIVERS[topology.driver].visible_variable
-    return Constraint(f"{variable}={value}", frozenset(uuids), "it hides them all: unset it")
+    hidden = "it hides them all: unset it"
+    return Constraint(f"{variable}={value}", frozenset(uuids), hidden, tuple(dict.fromkeys(uuids)))

@@ -270,7 +270,7 @@ class Settings:
 
     def __init__(self, given: Mapping[str, Given], environment: Mapping[str, str]) -> None:
         self._given = given
-        self._environment = environment
+        self.environment = environment
         user_config = os.path.join(config_directory(), "config.toml")
         self._configs = [
             read_document(path) for path in (user_config, SYSTEM_CONFIG) if os.path.exists(path)
@@ -287,7 +287,7 @@ class Settings:
         """
         if name in self._given:
             return 0
-        return 1 if self._environment.get(_variable_name(name)) else 2
+        return 1 if self.environment.get(_variable_name(name)) else 2
 
     def given(self, name: str) -> list[tuple[str, str]]:
         """Return all values of an option that may be repeated, as (option as written, value)."""
@@ -309,9 +309,9 @@ class Settings:
             whole = name == "share" and given.text in ("0", "1")
             text = f"{given.text}/1" if whole else given.text
             return Setting(_parse(name, text, given.option), origin)
-        if self._environment.get(variable):
-            origin = f"{variable}={self._environment[variable]}"
-            return Setting(_parse(name, self._environment[variable], origin), origin)
+        if self.environment.get(variable):
+            origin = f"{variable}={self.environment[variable]}"
+            return Setting(_parse(name, self.environment[variable], origin), origin)
         if profile is not None:
             return Setting(profile, "profile")
         for config in self._configs:

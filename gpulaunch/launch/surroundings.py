@@ -11,13 +11,13 @@ from gpulaunch.launch.given import Given
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.outside_use import read_containers, with_containers
 from gpulaunch.launch.settings import Setting, Settings
-from gpulaunch.leases.environment import LEASE_VARIABLE
+from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine, find_machine
 from gpulaunch.machine.table_key import same_table
-from gpulaunch.process.system import user_name
+from gpulaunch.process.system import this_process, user_name
 from gpulaunch.records import Record
 from gpulaunch.typing import TYPE_CHECKING
 
@@ -117,7 +117,7 @@ def read_surroundings(
         may_hide: let a setting put a described machine in place of real GPUs.
         use: find the processes at work on its GPUs, and the containers that were given them.
     """
-    within = _find_enclosing_lease(settings, warn)
+    within, warning = _enclosing_lease(settings, warn)
     topology = settings.get("topology")
     if topology.value is None and within and within.table:
         topology = Setting(within.table.file, "")
@@ -128,31 +128,54 @@ def read_surroundings(
     containers = read_containers(machine, warn) if use else ()
     machine = with_containers(machine, containers)
     same = within is not None and same_table(machine.key, within.table)
-    variable = DRIVERS[machine.topology.driver].visible_variable
+    driver = DRIVERS[machine.topology.driver]
+    visible = settings.environment.get(driver.visible_variable)
+    set_with_lease = _is_set_with_lease(settings, machine, within if same else None)
+    if warning:
+        gpus = (driver.visible_variable, driver.uuids_variable) if set_with_lease else ()
+        names = (LEASE_VARIABLE, COUNT_VARIABLE, *gpus)
+        told = " ".join(str(name) for name in names if name in settings.environment)
+        warn(f"{warning}, so this is a launch of its own: unset {told}")
     # Inside a lease on another machine the variable is about the GPUs of that one.
-    visible = os.environ.get(variable) if same or within is None else None
+    if set_with_lease or not (same or within is None):
+        visible = None
     return Surroundings(machine, within if same else None, visible, containers)
 
 
-def _find_enclosing_lease(settings: Settings, warn: Callable[[str], None]) -> Lease | None:
-    """Return this user's live lease, on any machine, that the launch runs inside of, or None."""
-    lease_id = os.environ.get(LEASE_VARIABLE)
+def _enclosing_lease(settings: Settings, warn: Callable[[str], None]) -> tuple[Lease | None, str]:
+    """Return this user's live lease, on any machine, that the launch runs inside of, or None.
+
+    A lease that this very process holds is not around it, but the one that it was taken from. If
+    the environment names one that does not count, a warning is returned with None.
+    """
+    lease_id = settings.environment.get(LEASE_VARIABLE)
     if not lease_id:
-        return None
+        return None, ""
     table = open_table(described=True, warn=warn, private=is_private(settings))
     # Who decides reads the table again, and fails for what cannot be read.
-    leases = table.peek(problems=[]).leases
-    lease = next((lease for lease in leases if lease.id == lease_id), None)
+    leases = {lease.id: lease for lease in table.peek(problems=[]).leases}
+    lease = leases.get(lease_id)
     if not lease:
-        warn(
-            f"{LEASE_VARIABLE}={printable(lease_id)} is no live lease, so this is a launch of its "
-            "own"
-        )
-        return None
+        return None, f"{LEASE_VARIABLE}={printable(lease_id)} is no live lease"
     if os.geteuid() not in (lease.user_id, 0):  # a user's container may run as root
-        warn(
-            f"lease {lease.id} belongs to {user_name(lease.user_id)}, so this is a launch of its "
-            "own"
-        )
-        return None
-    return lease
+        return None, f"lease {lease.id} belongs to {user_name(lease.user_id)}"
+    while lease and lease.launcher == lease.job == this_process():
+        lease = next((leases[outer] for outer in lease.ancestors if outer in leases), None)
+    return lease, ""
+
+
+def _is_set_with_lease(settings: Settings, machine: Machine, within: Lease | None) -> bool:
+    """Return whether the visible GPUs in the environment are as a lease, live or dead, set them.
+
+    It set their UUIDs in another variable, in the same order. A user who has chosen the very GPUs
+    of a dead lease cannot be told from it.
+    """
+    variables, driver = settings.environment, DRIVERS[machine.topology.driver]
+    visible = variables.get(driver.visible_variable)
+    if not visible or LEASE_VARIABLE not in variables:
+        return False
+    from gpulaunch.decide.request import admit_visible  # late: few launches are inside a lease
+
+    uuids = admit_visible(machine.topology, visible).order
+    written = variables.get(driver.uuids_variable or "", "").split(",")
+    return bool(uuids) and list(uuids) in (written, list(within.uuids) if within else ())

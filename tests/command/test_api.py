@@ -176,7 +176,7 @@ def test_apply_sets_the_variables_until_the_release(monkeypatch: pytest.MonkeyPa
         lease.apply()
         lease.apply()
         assert {name: os.environ.get(name) for name in lease.env} == lease.env
-        assert lease.env["CUDA_VISIBLE_DEVICES"] == "5,6"
+        assert lease.env["CUDA_VISIBLE_DEVICES"] == "6,5"
     assert dict(os.environ) == before
 
 

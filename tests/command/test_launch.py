@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from conftest import DGX, SHOW, VGG, Launcher, held, wait_for_end
 
+from gpulaunch.decide.placement.policies import POLICIES
+
 
 def status(launcher: Launcher) -> dict:
     """Return the described machine's table."""
@@ -222,7 +224,7 @@ def test_a_dead_inherited_lease_is_one_warning(launcher: Launcher) -> None:
     done = launcher.run(*VGG, *SHOW, env=environment)
     warning = (
         "gpulaunch: warning: GPULAUNCH_LEASE=0123456789ab is no live lease, so this is a launch of "
-        "its own\n"
+        "its own: unset GPULAUNCH_LEASE\n"
     )
     assert (done.stdout, done.stderr) == ("0,2,3\n", warning)
     assert launcher.run(*VGG, "-q", *SHOW, env=environment).stderr == ""
@@ -233,15 +235,38 @@ def test_a_dead_inherited_lease_is_one_warning(launcher: Launcher) -> None:
     [
         ("a list restricts like --only", "1,4,5", "1,5"),
         ("an entry that names no GPU hides itself and the rest", "4,5,-1,1", "4,5"),
-        ("a UUID may stand for an index", "GPU-dgx1-v100-7,GPU-dgx1-v100-6", "6,7"),
+        ("a UUID may stand for an index", "GPU-dgx1-v100-7,GPU-dgx1-v100-6", "7,6"),
+        ("its order is kept", "3,2", "3,2"),
+        ("so is that of those that are chosen of more", "7,6,3,2,1,0", "3,0"),
+        ("a GPU that is listed twice counts once", "3,2,3", "3,2"),
     ],
 )
 def test_visible_devices_that_are_set_restrict(
     launcher: Launcher, sentence: str, value: str, expected: str
 ) -> None:
-    """A CUDA_VISIBLE_DEVICES that is already set restricts the choice."""
+    """A CUDA_VISIBLE_DEVICES that is already set restricts the choice and gives the rank order."""
     environment = {**launcher.environment, "CUDA_VISIBLE_DEVICES": value}
     assert launcher.run(*DGX, "-n", "2", *SHOW, env=environment).stdout == f"{expected}\n", sentence
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_keeps_the_users_order(launcher: Launcher, policy: str) -> None:
+    """By every policy the ranks have the user's order, and the scores are those of that order."""
+    asked = (*DGX, "-n", "4", "--pattern", "chain", "--policy", policy, "--dry-run", "--json")
+    environment = {**launcher.environment, "CUDA_VISIBLE_DEVICES": "6,1,4,3"}
+    got = json.loads(launcher.run(*asked, "--", "x", env=environment).stdout)
+    assert [gpu["index"] for gpu in got["gpus"]] == [6, 1, 4, 3]
+    hops = 12 + 12 + 12  # GB/s from 6 to 1, 1 to 4 and 4 to 3, none of which has an NVLink
+    assert got["scores"]["aggregate_bandwidth_gb_per_s"] == hops
+
+
+def test_the_order_that_a_lease_has_set_is_nobodys_wish(launcher: Launcher) -> None:
+    """Launches inside a job have the rank order that suits them, or the one that its user sets."""
+    inner = "gpulaunch -n 4 -p ddp -- sh -c 'echo $CUDA_VISIBLE_DEVICES'"
+    chosen = f"CUDA_VISIBLE_DEVICES=1,3,2,0 {inner}"
+    script = f"echo $CUDA_VISIBLE_DEVICES; {inner}; {chosen}"
+    done = launcher.run(*DGX, "-n", "8", "--pattern", "chain", "--", "sh", "-c", script)
+    assert done.stdout == "0,3,2,1,5,6,7,4\n0,1,2,3\n1,3,2,0\n"
 
 
 def test_no_visible_device_can_never_be(launcher: Launcher) -> None:

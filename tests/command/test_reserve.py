@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,6 +110,29 @@ def test_a_shell_takes_what_is_printed(launcher: Launcher, shell: Shell) -> None
     assert shell.run("gpulaunch -n 3 -- true; echo $?") == (
         complaint(f"3 GPUs requested: lease {lease['id']} has 2") + "2\n"
     )
+
+
+def test_a_shell_after_its_reservation(launcher: Launcher, shell: Shell) -> None:
+    """What a lease that is over has set is no wish, and a warning names it; a user's own wish is.
+
+    The same holds for a reservation from such a shell, and for Python.
+    """
+    shell.run(f'eval "$(gpulaunch {" ".join(RESERVE)} -q)"')
+    (lease,) = leases(launcher)
+    shell.run("gpulaunch free $GPULAUNCH_LEASE")
+    over = f"GPULAUNCH_LEASE={lease['id']} is no live lease, so this is a launch of its own: unset "
+    ours = "GPULAUNCH_LEASE GPULAUNCH_GPU_COUNT"
+    warning = f"{over}{ours} CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES\n"
+    line = f"gpulaunch {' '.join(DGX)} -n 3"
+    assert shell.run(f"{line} {shlex.join(SHOW)}") == f"gpulaunch: warning: {warning}0,2,3\n"
+    assert shell.run(f"CUDA_VISIBLE_DEVICES=5 {line} -- true") == (
+        f"gpulaunch: warning: {over}{ours}\n"
+        + complaint("3 GPUs requested: 1 of dgx1-v100's 8 satisfy CUDA_VISIBLE_DEVICES=5")
+    )
+    python = "import gpulaunch; print(*gpulaunch.allocate(3, topology='dgx1-v100').gpus)"
+    assert shell.run(f'{sys.executable} -c "{python}"') == f"{warning}0 2 3\n"
+    again = f"gpulaunch reserve {' '.join(DGX)} -n 3 --for 1h -q"
+    assert shell.run(f"{again} | grep CUDA_V") == "export CUDA_VISIBLE_DEVICES=0,2,3\n"
 
 
 @pytest.mark.parametrize(

@@ -853,7 +853,7 @@ def test_the_lease_around_a_waiter_ends(launcher: Launcher, wait) -> None:
         within = inside(launcher, job)
         sibling = wait("-n", "2", variables=within, users=None)
         assert sorted(sibling.gpus().split(",")) == sorted(job.gpus.split(","))
-        waiter = wait("-n", "1", "--wait", variables=within)
+        waiter = wait("-n", "1", "--only", job.gpus, "--wait", variables=within)
         assert waiter.said == number(1, "1 GPU requested: 0 of 2 are free, 2 are leased")
         later = wait(*DGX, "-n", "1", "--only", job.gpus, "--wait")
         os.kill(job.process.pid, signal.SIGKILL)

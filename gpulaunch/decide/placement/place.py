@@ -82,7 +82,7 @@ def _candidates_in_order(problem: PlacementProblem, order: Order) -> Iterator[Ca
     chosen: int | None = None
     if order.chosen_set is not None and problem.allows(order.chosen_set):
         chosen = problem.mask(order.chosen_set)
-        if order.in_rank_order:
+        if order.in_rank_order and not problem.rank_order:
             yield _chosen_candidate(problem, order, order.chosen_set)
         else:
             yield _map_candidate(problem, order, chosen)
@@ -94,6 +94,9 @@ def _candidates_in_order(problem: PlacementProblem, order: Order) -> Iterator[Ca
 
 
 def _map_candidate(problem: PlacementProblem, order: Order, mask: int) -> Candidate:
+    if problem.rank_order:
+        gpus = [gpu for gpu in problem.rank_order if problem.mask([gpu]) & mask]
+        return _chosen_candidate(problem, order, gpus)
     slowest_first = slowest_decides((*problem.musts, *order.by))
     kicks = min(MOST_KICKS, MOST_KICKS * 16**2 // problem.count**2)
     mapping = problem.scorer.mapping(mask, slowest_first=slowest_first, kicks=kicks)
@@ -101,7 +104,7 @@ def _map_candidate(problem: PlacementProblem, order: Order, mask: int) -> Candid
 
 
 def _chosen_candidate(problem: PlacementProblem, order: Order, gpus: Sequence[int]) -> Candidate:
-    """Return the policy's own set, in the rank order that the policy gave it."""
+    """Return a set in the rank order that the policy or the user gave it."""
     positions = [problem.fabric.position[gpu] for gpu in gpus]
     mapping = problem.scorer.traffic.figures(positions)
     return _make_candidate(problem, order, problem.mask(gpus), mapping)

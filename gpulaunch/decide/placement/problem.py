@@ -71,6 +71,7 @@ class PlacementProblem:
         utility: what policies that go by utility need.
         scope: indices of all GPUs in reach, busy or not; None for those of the machine.
         job_sizes: sizes of the jobs to come.
+        rank_order: GPUs by index in the order that their ranks are to have; empty for the best.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class PlacementProblem:
         utility: UtilitySetting = UtilitySetting(),  # noqa: B008
         scope: Sequence[int] | None = None,
         job_sizes: JobSizes = DEFAULT_SIZES,
+        rank_order: Sequence[int] = (),
     ) -> None:
         self.topology = topology
         self.free = tuple(sorted(free))
@@ -97,6 +99,7 @@ class PlacementProblem:
         self.model = model
         self.needs = needs
         self.utility = utility
+        self.rank_order = rank_order
         self._scope = scope
         self._job_sizes = job_sizes
 
