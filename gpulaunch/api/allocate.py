@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 
-from gpulaunch.api.held_lease import HeldLease
+from gpulaunch.api.held_lease import HeldLease, environment_around
 from gpulaunch.decide.decision import Wait
 from gpulaunch.errors import RefusedError
 from gpulaunch.files.duration import parse_duration
@@ -230,7 +230,7 @@ def _allocate(
         given_up: descriptor that is readable once nobody wants the lease any more.
         container: see attempt_to_allocate.
     """
-    settings = Settings(given, os.environ)
+    settings = Settings(given, environment_around())
     launch = read_launch(
         settings,
         container.command.argv if container else sys.orig_argv,

@@ -1,6 +1,7 @@
 """GPUs that a program holds."""
 
 import os
+from collections.abc import MutableMapping
 from types import TracebackType
 
 from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL
@@ -19,6 +20,21 @@ if TYPE_CHECKING:
     from gpulaunch.containers.docker.sdk import DeviceRequest, DockerClient
     from gpulaunch.launch.group_companion import GroupCompanion
     from gpulaunch.launch.this_process import ThisProcess
+
+
+_applied: "dict[int, HeldLease]" = {}
+"""The lease that a process has applied, by its pid: a forked child is inside its parent's."""
+
+
+def environment_around() -> dict[str, str]:
+    """Return this process's environment as it was before a lease that it holds was applied."""
+    # Another thread may remove a variable meanwhile, at which dict(os.environ) raises.
+    found = {name: os.environ.get(name) for name in list(os.environ)}
+    around = {name: value for name, value in found.items() if value is not None}
+    lease = _applied.get(os.getpid())
+    if lease:
+        lease.restore(around)
+    return around
 
 
 class HeldLease:
@@ -59,17 +75,40 @@ class HeldLease:
         """Set the variables of `env` in this process's environment until the release.
 
         CUDA reads them when it starts: call this before anything that starts it, such as torch.cuda
-        or jax.
+        or jax. All threads have one environment, so a process applies one lease at a time, and
+        holds it until release(), even if nothing refers to it. A second call does no harm.
+
+        Raises:
+            FailedError: the lease has been released, or another one of this process is applied.
+        """
+        self.fileno()  # raises if it has been released
+        if self._owner == os.getpid():
+            # Another thread may be about to apply its own lease: look and enter in one step.
+            other = _applied.setdefault(self._owner, self)
+            if other is not self:
+                raise FailedError(
+                    f"{other!r} is applied in this process already, so {self!r} cannot be",
+                    "call its release() first, or give environment() to a subprocess",
+                )
+        variables: dict[str, str | None] = {**inherited_variables(), **self.env}
+        for name in variables:  # all of them first, for threads that allocate meanwhile
+            self._replaced.setdefault(name, os.environ.get(name))
+        for name, value in variables.items():
+            _set_variable(os.environ, name, value)
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment for a subprocess on these GPUs: all of it, for env=.
+
+        It is this process's, with the variables of `env` in place of those of a lease that is
+        applied here.
 
         Raises:
             FailedError: the lease has been released.
         """
-        if self._held is None:
-            raise FailedError(f"lease {self.id} has been released")
-        variables: dict[str, str | None] = {**inherited_variables(), **self.env}
-        for name, value in variables.items():
-            self._replaced.setdefault(name, os.environ.get(name))
-            _set_variable(name, value)
+        self.fileno()  # likewise
+        around = environment_around()
+        without = inherited_variables(around)
+        return {name: value for name, value in around.items() if name not in without} | self.env
 
     def release(self) -> None:
         """Free the GPUs; a second call does nothing.
@@ -79,11 +118,16 @@ class HeldLease:
         """
         if self._held is None:
             return
-        for name, value in self._replaced.items():
-            # A variable that has changed since is another lease's by now.
-            if os.environ.get(name) == self.env.get(name):
-                _set_variable(name, value)
+        self.restore(os.environ)
+        if _applied.get(os.getpid()) is self:
+            del _applied[os.getpid()]
         run_apart(self._release)
+
+    def restore(self, environment: MutableMapping[str, str]) -> None:
+        """Put what apply() has replaced back into an environment, unless it has changed since."""
+        for name, value in self._replaced.items():
+            if environment.get(name) == self.env.get(name):
+                _set_variable(environment, name, value)
 
     def _release(self) -> None:
         held, self._held = self._held, None
@@ -158,11 +202,11 @@ class HeldLease:
         return f"<lease {self.id}: GPUs {','.join(map(str, self.gpus))}>"
 
 
-def _set_variable(name: str, value: str | None) -> None:
+def _set_variable(environment: MutableMapping[str, str], name: str, value: str | None) -> None:
     if value is None:
-        os.environ.pop(name, None)
+        environment.pop(name, None)
     else:
-        os.environ[name] = value
+        environment[name] = value
 
 
 def _start_companion(held: Acquired["ThisProcess"]) -> "GroupCompanion | None":

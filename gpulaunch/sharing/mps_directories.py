@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+from collections.abc import Mapping
 from contextlib import suppress
 
 from gpulaunch.leases.environment import MPS_VARIABLES
@@ -88,12 +89,12 @@ def last_join_ns(directory: str) -> int | None:
     return None
 
 
-def inherited_variables() -> dict[str, None]:
-    """Return variables that a job which shares has left to this process, to be removed.
+def inherited_variables(environment: Mapping[str, str] = os.environ) -> dict[str, None]:
+    """Return variables that a job which shares has left in an environment, to be removed.
 
     The user's own MPS is left alone.
     """
-    directory = os.environ.get(MPS_VARIABLES[0])
+    directory = environment.get(MPS_VARIABLES[0])
     if directory is None:
         return {}
     named_so = re.fullmatch(r".*/gpulaunch\.mps\.\d+/[0-9a-f]{8}", directory)

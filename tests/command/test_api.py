@@ -168,8 +168,12 @@ def test_release_twice_is_harmless(launcher: Launcher) -> None:
 
 
 def test_apply_sets_the_variables_until_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`apply` sets the job's variables in this process; the release restores the earlier ones."""
+    """`apply` sets the job's variables in this process; the release restores the earlier ones.
+
+    What the program itself has changed since then stays.
+    """
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,6,5")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     before = dict(os.environ)
     with gpulaunch.allocate(2, topology=DGX1) as lease:
         assert dict(os.environ) == before
@@ -177,29 +181,115 @@ def test_apply_sets_the_variables_until_the_release(monkeypatch: pytest.MonkeyPa
         lease.apply()
         assert {name: os.environ.get(name) for name in lease.env} == lease.env
         assert lease.env["CUDA_VISIBLE_DEVICES"] == "6,5"
+        os.environ["NVIDIA_VISIBLE_DEVICES"] = "mine"
+    assert dict(os.environ) == before | {"NVIDIA_VISIBLE_DEVICES": "mine"}
+
+
+def test_the_environment_of_a_subprocess(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`environment` is the program's own, on this lease's GPUs, whatever lease is applied here."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    monkeypatch.setenv("PATH", launcher.environment["PATH"])
+    before = dict(os.environ)
+    script = "echo $CUDA_VISIBLE_DEVICES; gpulaunch -n all -- printenv GPULAUNCH_GPU_COUNT"
+    with gpulaunch.allocate(topology=DGX1) as first, gpulaunch.allocate(2, topology=DGX1) as lease:
+        first.apply()
+        assert lease.environment() == before | lease.env
+        assert first.environment() == before | first.env == dict(os.environ)
+        told = subprocess.check_output(["sh", "-c", script], env=lease.environment(), text=True)
+        assert told == "1,2\n2\n"
+    with pytest.raises(gpulaunch.FailedError, match=f"^lease {lease.id} has been released$"):
+        lease.environment()
+
+
+def test_one_lease_is_applied_at_a_time() -> None:
+    """A second `apply` in a process is refused with both leases; after a release it is right."""
+    before = dict(os.environ)
+    with gpulaunch.allocate(topology=DGX1) as first, gpulaunch.allocate(topology=DGX1) as second:
+        first.apply()
+        with pytest.raises(gpulaunch.FailedError) as refused:
+            second.apply()
+        assert refused.value.message == (
+            f"{first} is applied in this process already, so {second} cannot be"
+        )
+        assert refused.value.hint == (
+            "call its release() first, or give environment() to a subprocess"
+        )
+        assert os.environ["GPULAUNCH_LEASE"] == first.id
+        first.release()
+        second.apply()
+        assert os.environ["GPULAUNCH_LEASE"] == second.id
     assert dict(os.environ) == before
 
 
+def test_an_applied_lease_stays(launcher: Launcher) -> None:
+    """A lease that is applied stays until its release or the end of the process."""
+    script = "allocated().apply(); print('applied', flush=True); sys.stdin.readline()"
+    with program(launcher, script) as process:
+        assert process.stdout.readline() == "applied\n"
+        assert [lease["pid"] for lease in leases(launcher)] == [process.pid]
+        process.communicate("\n", timeout=30)
+    assert leases(launcher) == []
+
+
+OWN = [
+    ("applied", "first.apply()"),
+    ("set by hand", "os.environ.update(first.env)"),
+    ("applied twice", "first.apply(); first.apply()"),
+    (
+        "applied, and partly changed since",
+        "first.apply(); os.environ.pop('NVIDIA_VISIBLE_DEVICES')",
+    ),
+]
+
+
+@pytest.mark.parametrize(("sentence", "apply"), OWN, ids=[row[0] for row in OWN])
+@pytest.mark.parametrize("launch", ["", "gpulaunch --topology dgx1-v100 -n 4 --"])
+def test_a_lease_of_this_process_is_none_around_it(
+    launcher: Launcher, sentence: str, apply: str, launch: str
+) -> None:
+    """What a process holds is no lease around its next ones; a launch around it still is.
+
+    A forked or started child is inside the lease that its parent has applied.
+    """
+    script = """
+        import gpulaunch, os, subprocess
+        first = gpulaunch.allocate(1, topology="dgx1-v100")
+        APPLY
+        held = [gpulaunch.allocate(1, topology="dgx1-v100") for _ in range(3)]
+        print(sorted([*first.gpus, *(gpu for lease in held for gpu in lease.gpus)]), flush=True)
+        if os.fork() == 0:
+            print(gpulaunch.allocate(1).gpus == first.gpus, flush=True)
+            os._exit(0)
+        os.wait()
+        subprocess.run(["gpulaunch", "-n", "all", "--", "printenv", "GPULAUNCH_GPU_COUNT"])
+    """.replace("APPLY", apply)
+    command = [*launch.split(), sys.executable, "-c", textwrap.dedent(script)]
+    found = subprocess.check_output(command, env=launcher.environment, text=True)
+    assert found == "[0, 1, 2, 3]\nTrue\n1\n", sentence
+
+
 def test_a_program_started_after_apply(launcher: Launcher) -> None:
-    """A program started after `apply` sees the GPUs, and launches in it choose among them."""
+    """A program started after `apply` sees the GPUs, and launches in it choose among them.
+
+    A further lease of the program's own takes other GPUs.
+    """
     script = """
         with allocated() as lease:
             lease.apply()
             show = ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
             subprocess.run(show)
             subprocess.run(["gpulaunch", "-n", "2", "--", *show])
-            with gpulaunch.allocate(1) as inner:
+            with gpulaunch.allocate(1, topology="dgx1-v100") as inner:
                 print(*inner.gpus, flush=True)
-                subprocess.run(["gpulaunch", "-n", "all", "--", *show])
+                subprocess.run(["gpulaunch", "-n", "3", "--", *show])
             subprocess.run(["gpulaunch", "-n", "4", "--", *show])
     """
     with program(launcher, script) as process:
         out, error = process.communicate(timeout=30)
-        assert out == "0,2,3\n0,3\n0\n"
-        busy, who, hint, never = error.splitlines()
-        assert busy == "gpulaunch: error: 3 GPUs requested: 2 of 3 are free, 1 is leased"
-        assert " has GPU 0 (python" in who, "what it has itself is not in the way"
-        assert hint.startswith("gpulaunch: hint: add --wait")
+        assert out == "0,2,3\n0,3\n1\n0,2,3\n"
+        (never,) = error.splitlines()
         assert "4 GPUs requested: lease " in never
 
 
@@ -569,6 +659,32 @@ def test_threads_get_distinct_gpus(launcher: Launcher) -> None:
     assert launcher.records() == []
 
 
+def test_threads_that_apply(launcher: Launcher) -> None:
+    """Threads that apply their leases share no GPU: one at a time may, and nothing of it stays."""
+    before = dict(os.environ)
+    at_work: dict[int, int] = {}
+    twice: list[int] = []
+    refused: list[gpulaunch.FailedError] = []
+    all_have = threading.Barrier(4)
+
+    def work(item: int) -> None:
+        with gpulaunch.allocate(1, topology=DGX1, wait_timeout=60) as lease:
+            if at_work.setdefault(lease.gpus[0], item) != item:
+                twice.append(lease.gpus[0])
+            all_have.wait(60)
+            try:
+                lease.apply()
+            except gpulaunch.FailedError as problem:
+                refused.append(problem)
+            all_have.wait(60)
+            at_work.pop(lease.gpus[0], None)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(32)))
+    assert (twice, len(refused)) == ([], 24)
+    assert (launcher.records(), dict(os.environ)) == ([], before)
+
+
 # asyncio
 
 
@@ -652,6 +768,30 @@ def test_a_cell_that_is_run_twice(launcher: Launcher) -> None:
     assert isinstance(lease, gpulaunch.HeldLease)
     lease.release()
     assert launcher.records() == []
+
+
+def test_the_recipe_for_notebooks(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cell of the guide can be run again and again; without its release it is refused."""
+    monkeypatch.setenv("GPULAUNCH_TOPOLOGY", DGX1)
+    before = dict(os.environ)
+    page = (Path(__file__).parents[2] / "docs/guides/notebooks.md").read_text()
+    (cell,) = (block for block in page.split("```python\n") if "lease.apply()" in block)
+    cell = cell.partition("```")[0]
+    notebook: dict[str, object] = {}
+    for _ in range(3):
+        exec(cell, notebook)
+        lease = notebook["lease"]
+        assert isinstance(lease, gpulaunch.HeldLease)
+        assert [found["id"] for found in leases(launcher)] == [lease.id]
+        assert os.environ == before | lease.env
+    without = cell.replace("lease.release()", "pass")
+    assert without != cell
+    with pytest.raises(gpulaunch.FailedError, match="is applied in this process already"):
+        exec(without, notebook)
+    for one in (lease, notebook["lease"]):
+        assert isinstance(one, gpulaunch.HeldLease)
+        one.release()
+    assert (launcher.records(), dict(os.environ)) == ([], before)
 
 
 # multiprocessing
