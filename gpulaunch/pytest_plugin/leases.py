@@ -21,12 +21,12 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _LOOK_S = 1.0
 """Time between two looks at what other workers keep, while a test waits."""
 
-_kept: list[tuple[Mapping[str, object], HeldLease]] = []
-"""What was asked for, and the lease, if CUDA was started under one; there is no second."""
+_taken: list[tuple[Mapping[str, object], HeldLease]] = []
+"""What was asked for, and the one lease: once for each test and fixture that has it, or CUDA."""
 
 
 def take_lease(asked: Mapping[str, object], name: str) -> HeldLease:
-    """Take a lease for a test, and set its variables in this process's environment.
+    """Take a lease for a test or a fixture, and set its variables in this process's environment.
 
     Args:
         asked: arguments of gpulaunch.allocate.
@@ -38,9 +38,11 @@ def take_lease(asked: Mapping[str, object], name: str) -> HeldLease:
         GpulaunchError: as gpulaunch.allocate.
         TypeError: there is no such argument.
     """
-    for before, lease in _kept:
+    for before, lease in _taken[:1]:
         if before != asked:
-            raise FailedError(f"CUDA was started under {lease}, and sees no other GPUs", _FORK)
+            why = "CUDA was started" if cuda_is_started() else "a fixture or test works"
+            raise FailedError(f"{why} under {lease}, and sees no other GPUs", _FORK)
+        _taken.append((asked, lease))
         return lease
     seen = os.environ.get(_VISIBLE)
     lease = _allocate({"name": name, **asked})
@@ -51,16 +53,18 @@ def take_lease(asked: Mapping[str, object], name: str) -> HeldLease:
             "start CUDA in no import, and in no test without the mark",
         )
     lease.apply()
+    _taken.append((asked, lease))
     return lease
 
 
-def give_back(lease: HeldLease, asked: Mapping[str, object]) -> None:
-    """Release the lease of a test and restore the environment, unless CUDA was started under it."""
-    if not cuda_is_started():
-        lease.release()
-    elif not _kept:
-        _kept.append((asked, lease))
-        atexit.register(lease.release)
+def give_back() -> None:
+    """Release the lease if nobody else has it, unless CUDA was started under it."""
+    if len(_taken) > 1:
+        _taken.pop()
+    elif cuda_is_started():
+        atexit.register(_taken[0][1].release)
+    else:
+        _taken.pop()[1].release()
 
 
 def cuda_is_started(pid: int | str = "self") -> bool:

@@ -3,13 +3,17 @@
 So this file imports what pytest has imported, and the rest once a test has the mark `gpus`.
 """
 
+import os
 import time
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
 TYPE_CHECKING = False  # as typing has it, whose door imports more of gpulaunch
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Iterator
+    from contextlib import AbstractContextManager
 
     from gpulaunch.api.held_lease import HeldLease
 
@@ -22,7 +26,6 @@ _OPTIONS = {
 _GPUS, _WAITED = "gpus", "gpus_waited_s"
 """Properties of a test in reports, JUnit's included."""
 
-_ASKED: "pytest.StashKey[Mapping[str, object]]" = pytest.StashKey()
 _LEASE: "pytest.StashKey[HeldLease]" = pytest.StashKey()
 
 
@@ -47,7 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("gpus_fork") or config.getini("gpus_fork"):
         from gpulaunch.pytest_plugin.forked import ForkedTests
 
-        config.pluginmanager.register(ForkedTests(_wants_gpus), "gpulaunch-fork")
+        forked = ForkedTests(lambda item: item.get_closest_marker("gpus") is not None)
+        config.pluginmanager.register(forked, "gpulaunch-fork")
     if not hasattr(config, "workerinput"):  # reports of pytest-xdist's workers reach this process
         config.pluginmanager.register(_Summary(), "gpulaunch-summary")
 
@@ -56,44 +60,35 @@ def _option(config: pytest.Config, name: str) -> str | None:
     return config.getoption(name) or config.getini(name) or None
 
 
-def _wants_gpus(item: pytest.Item) -> bool:
-    """Return whether a test has the mark; an argument called gpus may be anybody's."""
-    return item.get_closest_marker("gpus") is not None
-
-
-def _from_mark(item: pytest.Item) -> "dict[str, object]":
+def _from_mark(config: pytest.Config, mark: pytest.Mark) -> "dict[str, object]":
     """Return the arguments of gpulaunch.allocate for one test."""
-    mark = item.get_closest_marker("gpus")
-    if mark is None:
-        return {}
     if len(mark.args) > 1 or (mark.args and "gpus" in mark.kwargs):
-        raise TypeError("it takes one number of GPUs, and the rest by name")
-    return {**({"gpus": mark.args[0]} if mark.args else {}), **mark.kwargs}
+        problem = TypeError("it takes one number of GPUs, and the rest by name")
+        raise _end_without_gpus(config, problem)
+    return {"gpus": mark.args[0] if mark.args else None, **mark.kwargs}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Lease the GPUs of a test before its fixtures are set up, unless it is skipped anyway."""
-    if not _wants_gpus(item):
+    mark = item.get_closest_marker("gpus")
+    if mark is None:
         return
-    problem = None
-    try:
-        _take_lease(item, {**_from_options(item.config), **_from_mark(item)})
-    except Exception as found:  # noqa: BLE001  raised below
-        problem = found
-    if problem:  # pytest would show what is raised above as two failures
-        _end_without_gpus(item.config, problem)
-
-
-def _take_lease(item: pytest.Item, asked: "dict[str, object]") -> None:
-    from gpulaunch.pytest_plugin.leases import take_lease
-
     began = time.monotonic()
-    lease = take_lease(asked, item.nodeid[-200:])
-    item.stash[_ASKED], item.stash[_LEASE] = asked, lease
+    asked = _from_mark(item.config, mark)
+    lease = item.stash[_LEASE] = _take_lease(item.config, item.nodeid, asked)
     item.user_properties += [
         (_GPUS, ",".join(map(str, lease.gpus))),
         (_WAITED, round(time.monotonic() - began, 1)),
     ]
+
+
+def _take_lease(config: pytest.Config, name: str, asked: "dict[str, object]") -> "HeldLease":
+    from gpulaunch.pytest_plugin.leases import take_lease
+
+    try:
+        return take_lease({**_from_options(config), **asked}, name[-200:])
+    except Exception as problem:  # noqa: BLE001  it is raised, if it is none of ours
+        raise _end_without_gpus(config, problem) from None  # else it shows as two failures
 
 
 def _from_options(config: pytest.Config) -> "dict[str, object]":
@@ -108,12 +103,12 @@ def _from_options(config: pytest.Config) -> "dict[str, object]":
     return asked
 
 
-def _end_without_gpus(config: pytest.Config, problem: Exception) -> None:
-    """Skip or fail a test that cannot have its GPUs; fail it if it asks for them in a wrong way."""
+def _end_without_gpus(config: pytest.Config, problem: Exception) -> BaseException:
+    """Return what skips a test that cannot have its GPUs, or fails it, as wrong arguments do."""
     from gpulaunch import errors
 
     if not isinstance(problem, (TypeError, errors.GpulaunchError)):
-        raise problem
+        return problem
     missing = (
         errors.NoDriverError,
         errors.RefusedError,
@@ -122,10 +117,10 @@ def _end_without_gpus(config: pytest.Config, problem: Exception) -> None:
     )
     if isinstance(problem, missing) and _option(config, "gpus_missing") != "fail":
         # Reports name the line of the test, not this one.
-        raise pytest.skip.Exception(problem.message, _use_item_location=True)
+        return pytest.skip.Exception(problem.message, _use_item_location=True)
     hint = getattr(problem, "hint", None)
     text = f"@pytest.mark.gpus: {problem}" + (f" ({hint})" if hint else "")
-    pytest.fail(text, pytrace=False)
+    return pytest.fail.Exception(text, pytrace=False)
 
 
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)  # pluggy 1.0, of pytest 7, has no other kind
@@ -135,17 +130,35 @@ def pytest_runtest_teardown(item: pytest.Item) -> "Generator[None, object, None]
     if _LEASE in item.stash:
         from gpulaunch.pytest_plugin.leases import give_back
 
-        give_back(item.stash[_LEASE], item.stash[_ASKED])
+        give_back()
         del item.stash[_LEASE]
 
 
 @pytest.fixture
 def gpus(request: pytest.FixtureRequest) -> "HeldLease":
-    """Return the lease of this marked test's GPUs, a gpulaunch.HeldLease."""
+    """Return this marked test's lease, a gpulaunch.HeldLease; in other scopes use gpus_factory."""
     if _LEASE not in request.node.stash:
         pytest.fail("the fixture gpus is for tests with @pytest.mark.gpus", pytrace=False)
     lease: HeldLease = request.node.stash[_LEASE]
     return lease
+
+
+@pytest.fixture(scope="session")
+def gpus_factory(pytestconfig: pytest.Config) -> "Callable[..., AbstractContextManager[HeldLease]]":
+    """Return a context manager's function that leases GPUs as the mark does, for any fixture."""
+    return partial(_hold, pytestconfig)
+
+
+@contextmanager
+def _hold(config: pytest.Config, gpus: object = None, **settings: object) -> "Iterator[HeldLease]":
+    from gpulaunch.pytest_plugin.leases import give_back
+
+    name = os.environ["PYTEST_CURRENT_TEST"]
+    lease = _take_lease(config, name, {"gpus": gpus, **settings})
+    try:
+        yield lease
+    finally:
+        give_back()
 
 
 class _Summary:

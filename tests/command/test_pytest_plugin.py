@@ -228,6 +228,69 @@ def test_two():
     assert re.search("CUDA was started under <lease .*: GPUs 0>, and sees no other", found.text)
 
 
+MODEL = """
+import os, pytest
+from conftest import WORKER, note
+
+@pytest.fixture(scope="SCOPE")
+def model(gpus_factory):
+    with gpus_factory(2) as lease:
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+        note("begin", WORKER, lease.id)
+        yield lease
+        note("end", WORKER, lease.id)
+
+@pytest.mark.gpus(2)
+@pytest.mark.parametrize("number", range(3))
+def test_marked(model, gpus, number):
+    assert gpus.id == model.id == os.environ["GPULAUNCH_LEASE"]
+
+@pytest.mark.parametrize("number", range(3))
+def test_unmarked(model, number):
+    assert os.environ["GPULAUNCH_LEASE"] == model.id
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2"), ("-n", "2", "--dist", "loadfile")])
+@pytest.mark.parametrize("scope", ["session", "module", "class", "function"])
+def test_a_fixture_of_any_scope_holds_gpus(
+    launcher: Launcher, scope: str, options: tuple[str, ...]
+) -> None:
+    """A fixture of any scope holds GPUs for all tests that use it, also with workers that wait."""
+    found = run_on_two(launcher, MODEL.replace("SCOPE", scope), *options)
+    assert found.counts == {"passed": 6}, found.text
+    begun = Counter(worker for what, worker, _ in found.log if what == "begin")
+    most = 1 if scope in ("session", "module") else 6
+    assert max(begun.values()) <= most
+    ids = [lease for _, _, lease in found.log]
+    assert ids[::2] == ids[1::2], "each ends before another one begins"
+    assert launcher.records() == []
+
+
+def test_a_fixture_lets_go_at_its_end(launcher: Launcher) -> None:
+    """After the fixture's teardown tests have leases of their own, of any number of GPUs."""
+    later = "@pytest.mark.gpus(1)\ndef test_later(gpus): assert gpus.gpus == (0,)\n"
+    later += "def test_free(): assert 'GPULAUNCH_LEASE' not in os.environ\n"
+    found = run_on_two(launcher, MODEL.replace("SCOPE", "function") + later)
+    assert found.counts == {"passed": 8}, found.text
+
+
+@pytest.mark.parametrize("fork", [(), ("--gpus-fork",)], ids=["", "fork"])
+def test_other_gpus_than_a_fixture_holds(launcher: Launcher, fork: tuple[str, ...]) -> None:
+    """A test whose mark asks for other GPUs than a fixture holds fails and says why."""
+    tests = MODEL.replace("SCOPE", "module") + "@pytest.mark.gpus\ndef test(): pass\n"
+    found = run_on_two(launcher, tests, *fork)
+    assert found.counts == {"passed": 6, "error": 1}, found.text
+    assert re.search("a fixture or test works under <lease .*: GPUs 0,1>, and sees", found.text)
+
+
+def test_a_fixture_without_gpus(launcher: Launcher) -> None:
+    """What the machine lacks for a fixture skips its tests."""
+    tests = MODEL.replace("SCOPE", "module").replace("factory(2)", "factory(3)")
+    found = run_on_two(launcher, tests, "-k", "unmarked")
+    assert (found.counts, "rtx-a6000-2 has 2" in found.text) == ({"skipped": 3}, True), found.text
+
+
 ONE = "import pytest\n@pytest.mark.gpus\ndef test(): pass\n"
 TOO_MANY = ONE.replace("gpus", "gpus(3)")
 
