@@ -95,7 +95,9 @@ class Lease(Record):
 
     def __eq__(self, other: object) -> bool:
         """Compare all but busy_s, which goes on while the lease stays the same."""
-        return isinstance(other, Lease) and as_list(self)[:-1] == as_list(other)[:-1]
+        return isinstance(other, Lease) and as_dict(self) == as_dict(other) | {
+            "busy_s": self.busy_s
+        }
 
     def __hash__(self) -> int:
         """Hash the id, which is never used again."""
