@@ -31,8 +31,7 @@ def environment_around() -> dict[str, str]:
     # Another thread may remove a variable meanwhile, at which dict(os.environ) raises.
     found = {name: os.environ.get(name) for name in list(os.environ)}
     around = {name: value for name, value in found.items() if value is not None}
-    lease = _applied.get(os.getpid())
-    if lease:
+    if lease := _applied.get(os.getpid()):
         lease.restore(around)
     return around
 
@@ -91,8 +90,8 @@ class HeldLease:
                     "call its release() first, or give environment() to a subprocess",
                 )
         variables: dict[str, str | None] = {**inherited_variables(), **self.env}
-        for name in variables:  # all of them first, for threads that allocate meanwhile
-            self._replaced.setdefault(name, os.environ.get(name))
+        # Note all before setting any: another thread that allocates meanwhile undoes them.
+        self._replaced = {name: os.environ.get(name) for name in variables} | self._replaced
         for name, value in variables.items():
             _set_variable(os.environ, name, value)
 

@@ -36,7 +36,6 @@ def pose_problem(
         scope: all GPUs in reach, busy or not; None for those of the machine.
     """
     order = next((one.order for one in request.constraints if one.order), ())
-    index = {gpu.uuid: gpu.index for gpu in topology.gpus}
     return PlacementProblem(
         topology,
         free=[gpu.index for gpu in free],
@@ -49,7 +48,7 @@ def pose_problem(
         utility=_utility_setting(request, topology, leases),
         scope=None if scope is None else [gpu.index for gpu in scope],
         job_sizes=request.job_sizes,
-        rank_order=[index[uuid] for uuid in order],
+        rank_order=[gpu.index for uuid in order for gpu in topology.gpus if gpu.uuid == uuid],
     )
 
 

@@ -128,17 +128,13 @@ def read_surroundings(
     containers = read_containers(machine, warn) if use else ()
     machine = with_containers(machine, containers)
     same = within is not None and same_table(machine.key, within.table)
-    driver = DRIVERS[machine.topology.driver]
-    visible = settings.environment.get(driver.visible_variable)
-    set_with_lease = _is_set_with_lease(settings, machine, within if same else None)
+    set_by_lease = _set_by_lease(settings, machine, within if same else None)
     if warning:
-        gpus = (driver.visible_variable, driver.uuids_variable) if set_with_lease else ()
-        names = (LEASE_VARIABLE, COUNT_VARIABLE, *gpus)
-        told = " ".join(str(name) for name in names if name in settings.environment)
-        warn(f"{warning}, so this is a launch of its own: unset {told}")
+        warn(f"{warning}, so this is a launch of its own: unset {' '.join(set_by_lease)}")
+    variable = DRIVERS[machine.topology.driver].visible_variable
     # Inside a lease on another machine the variable is about the GPUs of that one.
-    if set_with_lease or not (same or within is None):
-        visible = None
+    is_wish = variable not in set_by_lease and (same or within is None)
+    visible = settings.environment.get(variable) if is_wish else None
     return Surroundings(machine, within if same else None, visible, containers)
 
 
@@ -164,18 +160,20 @@ def _enclosing_lease(settings: Settings, warn: Callable[[str], None]) -> tuple[L
     return lease, ""
 
 
-def _is_set_with_lease(settings: Settings, machine: Machine, within: Lease | None) -> bool:
-    """Return whether the visible GPUs in the environment are as a lease, live or dead, set them.
+def _set_by_lease(settings: Settings, machine: Machine, within: Lease | None) -> list[str]:
+    """Return the variables in the environment that are as a lease, live or dead, has set them.
 
-    It set their UUIDs in another variable, in the same order. A user who has chosen the very GPUs
-    of a dead lease cannot be told from it.
+    The visible GPUs are if their UUIDs, which it set with them, are in the same order: a user who
+    chooses the very GPUs of a dead lease cannot be told from it.
     """
     variables, driver = settings.environment, DRIVERS[machine.topology.driver]
+    names = [LEASE_VARIABLE, COUNT_VARIABLE]
     visible = variables.get(driver.visible_variable)
-    if not visible or LEASE_VARIABLE not in variables:
-        return False
-    from gpulaunch.decide.request import admit_visible  # late: few launches are inside a lease
+    if visible and LEASE_VARIABLE in variables:
+        from gpulaunch.decide.request import admit_visible  # late: few launches are inside a lease
 
-    uuids = admit_visible(machine.topology, visible).order
-    written = variables.get(driver.uuids_variable or "", "").split(",")
-    return bool(uuids) and list(uuids) in (written, list(within.uuids) if within else ())
+        uuids = admit_visible(machine.topology, visible).order
+        written = variables.get(driver.uuids_variable or "", "").split(",")
+        if uuids and list(uuids) in (written, list(within.uuids) if within else ()):
+            names += [driver.visible_variable, driver.uuids_variable or ""]
+    return [name for name in names if name in variables]
