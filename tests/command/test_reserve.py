@@ -311,6 +311,7 @@ def test_gpus_of_a_driver(launcher: Launcher, dgx1_v100: FakeNvml) -> None:
     freed = launcher.run("free", document["lease"])
     assert freed.returncode == 0
     assert launcher.run("-n", "8", "--", "true").returncode == 0
+    assert launcher.run("-n", "8", "--", "true", env=inside).returncode == 0, "what it set is over"
 
 
 def test_mistakes(launcher: Launcher) -> None:
