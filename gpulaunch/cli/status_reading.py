@@ -8,7 +8,7 @@ from gpulaunch.launch.outside_use import read_containers, with_containers
 from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.leases.holders import LeftOver, left_over_holders
 from gpulaunch.leases.table import Snapshot
-from gpulaunch.machine.find import look_again, read_health, read_load
+from gpulaunch.machine.find import ask_apart, look_again, read_health, read_load
 from gpulaunch.process.system import is_stopped, user_name
 from gpulaunch.show import Document
 from gpulaunch.show.status import status_document
@@ -34,6 +34,7 @@ class StatusReader:
     """
 
     def __init__(self, topology: str | None, warn: Callable[[str], None]) -> None:
+        ask_apart()
         shown = read_shown(topology, warn)
         self.machine, self.table = shown.machine, shown.table
         self._containers = shown.containers

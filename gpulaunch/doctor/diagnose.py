@@ -23,7 +23,7 @@ from gpulaunch.launch.settings import SETTINGS, Settings
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.drivers import DRIVERS
-from gpulaunch.machine.find import Machine, load_driver, read_health
+from gpulaunch.machine.find import Machine, ask_apart, load_driver, read_health
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.process.system import owner_of, pids_of_program, user_name
 from gpulaunch.records import replace
@@ -44,6 +44,7 @@ def diagnose(topology: str | None) -> list[Finding]:
     Raises:
         UsageError: the settings are wrong.
     """
+    ask_apart()
     settings = shown_settings(topology)
     machine: list[Machine] = []
     findings = _run_check("GPUs", lambda _: _check_gpus(topology, machine))
@@ -99,6 +100,7 @@ def diagnose_health(topology: str | None) -> list[Finding]:
     Raises:
         UsageError: the settings are wrong.
     """
+    ask_apart()
     settings = shown_settings(topology)
 
     def check(_: Callable[[str], None]) -> list[Finding]:

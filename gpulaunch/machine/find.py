@@ -5,10 +5,11 @@ from collections.abc import Callable, Collection, Sequence
 from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
+from gpulaunch.machine.slow_calls import watched
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
-from gpulaunch.typing import TYPE_CHECKING
+from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpulaunch.machine.driver import Build, Driver, FaultWatch, Health, Load, OutsideUse
@@ -78,11 +79,21 @@ def find_machine(
 
 
 def load_driver(name: str) -> "Driver":
-    """Import the driver of this name in the registry."""
+    """Return the driver of this name in the registry."""
     from importlib import import_module  # late: described machines do without
 
-    driver: Driver = import_module(DRIVERS[name].module)
+    driver: Driver = _apart.get(name) or import_module(DRIVERS[name].module)
     return driver
+
+
+_apart: dict[str, Any] = {}
+
+
+def ask_apart() -> None:
+    """Ask drivers in another process from now on, so that a GPU that hangs can be left out."""
+    from gpulaunch.machine.driver_apart import DriverApart  # late: no launch waits for a fork
+
+    _apart.update({name: DriverApart(entry.module) for name, entry in DRIVERS.items()})
 
 
 def _present_driver() -> str | None:
@@ -90,6 +101,7 @@ def _present_driver() -> str | None:
     return next((name for name in DRIVERS if load_driver(name).is_present()), None)
 
 
+@watched()
 def _this_machine(warn: Callable[[str], None]) -> Topology:
     """Return this machine's topology: from the cache while the driver's fingerprint is the same.
 
@@ -124,6 +136,7 @@ def _read_anew(name: str, warn: Callable[[str], None]) -> "Build":
     return replace(build, topology=replace(build.topology, driver=name))
 
 
+@watched()
 def look_again(machine: Machine) -> Machine:
     """Return the machine with the use of its GPUs as its driver sees it now.
 
@@ -176,6 +189,7 @@ def are_busy(machine: Machine, gpus: "Sequence[Gpu]") -> bool:
     return machine.key is not None or load_driver(machine.topology.driver).are_busy(gpus)
 
 
+@watched()
 def find_at_work(machine: Machine, uuids: Collection[str], pids: set[int]) -> set[int]:
     """Return those of the processes that compute on these GPUs.
 

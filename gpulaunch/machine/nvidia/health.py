@@ -78,7 +78,7 @@ def _card_of(gpu: Gpu) -> nvml.NvmlDevice:
     """Return a GPU's card, which has the health of all its MIG instances."""
     if gpu.mig:
         return nvml.card_of(gpu.mig.card_uuid, gpu.mig.card)
-    return nvml.card_of(gpu.uuid, gpu.index)
+    return nvml.card_of(gpu.uuid, gpu.card)
 
 
 def _fabric_of(card: nvml.NvmlDevice, gpu: Gpu) -> FabricState | None:

@@ -25,7 +25,7 @@ def read_load(gpus: Iterable[Gpu]) -> tuple[Load, ...]:
 
 def _read_one(gpu: Gpu) -> Load:
     try:
-        card = nvml.card_of(gpu.uuid, gpu.index)
+        card = nvml.card_of(gpu.uuid, gpu.card)
         busy, memory = read_busy(card.ask), card.memory() or card.shared_memory()
         return Load(
             uuid=gpu.uuid,

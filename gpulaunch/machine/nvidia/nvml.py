@@ -13,6 +13,7 @@ from gpulaunch.errors import FailedError, NoDriverError
 from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.nvidia import roster
 from gpulaunch.machine.nvidia.nvlink import PciAddress
+from gpulaunch.machine.slow_calls import NO_GPU, call, left_out
 from gpulaunch.process.system import system_memory
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
@@ -137,7 +138,7 @@ class NvmlDevice:
             LostGpuError: the GPU does not answer.
         """
         try:
-            return function(self.handle, *arguments)
+            return call(function, self.index, self.handle, *arguments)
         except pynvml.NVMLError as problem:
             self._note_error(function.__name__, problem.value)
         except UnicodeDecodeError:
@@ -191,7 +192,7 @@ class NvmlDevice:
         There NVML supports no query of the memory, which it does for any other card.
         """
         try:
-            pynvml.nvmlDeviceGetMemoryInfo(self.handle)
+            call(pynvml.nvmlDeviceGetMemoryInfo, self.index, self.handle)
         except pynvml.NVMLError as problem:
             if problem.value == pynvml.NVML_ERROR_NOT_SUPPORTED:
                 total, available = system_memory()
@@ -237,11 +238,11 @@ class NvmlDevice:
 
     def in_mig_mode(self) -> bool:
         """Return whether the card is split into MIG instances, so that it cannot be used whole."""
-        return roster.is_in_mig_mode(self.handle, self._note_error)
+        return roster.is_in_mig_mode(self.handle, self.index, self._note_error)
 
     def instances(self) -> dict[int, "NvmlDevice"] | None:
         """Return its MIG instances by number; None if the card is not in MIG mode."""
-        found = roster.find_instances(self.handle, self._note_error)
+        found = roster.find_instances(self.handle, self.index, self._note_error)
         if found is None:
             return None
         return {
@@ -297,7 +298,7 @@ def open_nvml() -> None:
 def driver_version() -> str | None:
     """Return the driver's version, such as "550.54.15"; None if it does not say."""
     try:
-        return str(pynvml.nvmlSystemGetDriverVersion())
+        return str(call(pynvml.nvmlSystemGetDriverVersion, NO_GPU))
     except (pynvml.NVMLError, UnicodeDecodeError):
         return None
 
@@ -327,7 +328,7 @@ def card_of(uuid: str, index: int) -> NvmlDevice:
 
     Args:
         uuid: UUID of the GPU or instance.
-        index: index for messages.
+        index: index of the card, for messages; NO_GPU if unknown.
 
     Raises:
         LostGpuError: it does not answer, or does not exist any more.
@@ -336,8 +337,10 @@ def card_of(uuid: str, index: int) -> NvmlDevice:
 
 
 def _get_handle(function: Callable[..., Any], key: object, index: int) -> Any:  # noqa: ANN401
+    if index in left_out:
+        raise LostGpuError(f"GPU {index} is left out: {left_out[index]}")
     try:
-        return function(key)
+        return call(function, index, key)
     except pynvml.NVMLError as problem:
         hidden = problem.value == pynvml.NVML_ERROR_NO_PERMISSION
         error = HiddenGpuError if hidden else LostGpuError
@@ -347,7 +350,7 @@ def _get_handle(function: Callable[..., Any], key: object, index: int) -> Any:  
 def _call(function: Callable[..., Any]) -> Any:  # noqa: ANN401
     """Call an NVML function that everything else depends on."""
     try:
-        return function()
+        return call(function, NO_GPU)
     except pynvml.NVMLError as problem:
         if problem.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
             raise NoDriverError(

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import pynvml
 
-from gpulaunch.machine.nvidia.nvml import LOST, LostGpuError, NvmlDevice, card_of
+from gpulaunch.machine.nvidia.nvml import LostGpuError, NvmlDevice, card_of
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
@@ -64,7 +64,7 @@ def read_counters(card: NvmlDevice) -> HealthCounters:
     Raises:
         LostGpuError: the GPU does not answer.
     """
-    values = _ask(card, pynvml.nvmlDeviceGetFieldValues, list(_FIELDS.values()))
+    values = card.ask(pynvml.nvmlDeviceGetFieldValues, list(_FIELDS.values()))
     if values is None:
         return HealthCounters()
     numbers = {
@@ -75,15 +75,14 @@ def read_counters(card: NvmlDevice) -> HealthCounters:
     return HealthCounters(**numbers)
 
 
-def read_fabric(card: NvmlDevice) -> FabricState | None:
-    """Read the registration of a card with its NVSwitches; None if the driver does not tell.
+def read_fabric(card: NvmlDevice) -> FabricState:
+    """Read the registration of a card with its NVSwitches; state 0 if the driver does not tell.
 
     Raises:
         LostGpuError: the GPU does not answer.
     """
     info = pynvml.c_nvmlGpuFabricInfoV_t()
-    if _ask(card, pynvml.nvmlDeviceGetGpuFabricInfoV, pynvml.byref(info)) is None:
-        return None
+    card.ask(pynvml.nvmlDeviceGetGpuFabricInfoV, pynvml.byref(info))
     return FabricState(int(info.state), int(info.status))
 
 
@@ -93,18 +92,7 @@ def read_throttle_reasons(card: NvmlDevice) -> int:
     Raises:
         LostGpuError: the GPU does not answer.
     """
-    return int(_ask(card, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0)
-
-
-def _ask(card: NvmlDevice, function: Any, *arguments: object) -> Any:  # noqa: ANN401
-    """Call an NVML function; return None if it gives no answer."""
-    try:
-        answer = function(card.handle, *arguments)
-    except pynvml.NVMLError as problem:
-        if problem.value in LOST:
-            raise LostGpuError(f"GPU {card.index} is left out: {problem}") from None
-        return None
-    return True if answer is None else answer
+    return int(card.ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0)
 
 
 def _number(field: Any) -> int:  # noqa: ANN401

@@ -7,6 +7,7 @@ from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.health import why_barred
+from gpulaunch.machine.slow_calls import NO_GPU
 from gpulaunch.process.system import owner_of, program_of
 
 IDLE_MEMORY_BYTES = 128 << 20
@@ -38,7 +39,7 @@ def read_use(gpus: Iterable[Gpu], ignored: Collection[str] = ()) -> tuple[Outsid
     uses = []
     for gpu in gpus:
         try:
-            card = nvml.card_of(gpu.uuid, gpu.index)
+            card = nvml.card_of(gpu.uuid, gpu.card)
             uses.append(_find_obstacle(card, gpu) or _find_use(card, gpu, ignored))
         except nvml.LostGpuError as problem:
             uses.append(OutsideUse(gpu.uuid, str(problem), lost=True))
@@ -55,7 +56,7 @@ def compute_pids(gpus: Iterable[str]) -> dict[int, int]:
     for uuid in gpus:
         for kind in ("compute", "mps"):
             with suppress(nvml.LostGpuError):
-                for pid, size in nvml.card_of(uuid, 0).memory_by_pid(kind).items():
+                for pid, size in nvml.card_of(uuid, NO_GPU).memory_by_pid(kind).items():
                     held[pid] = max(size, held.get(pid, 0))
     return held
 

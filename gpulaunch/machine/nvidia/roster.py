@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Callable
 from functools import cache
 
+from gpulaunch.machine.slow_calls import NO_GPU, call, left_out
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
@@ -59,7 +60,7 @@ def is_present() -> bool:
         library = _load()
     except OSError:
         return False
-    problem = library.nvmlInitWithFlags(0)
+    problem = call(library.nvmlInitWithFlags, NO_GPU, 0)
     if problem:
         return problem not in _NO_DRIVER
     count = ctypes.c_uint()
@@ -68,46 +69,50 @@ def is_present() -> bool:
 
 def read_roster() -> Roster | None:
     """List the GPUs of this machine; None without a driver, or if anything about it is odd."""
+    if left_out:
+        return None
     try:
         library = _load()
-        _check(library.nvmlInitWithFlags(0))
+        _check(call(library.nvmlInitWithFlags, NO_GPU, 0))
         count = ctypes.c_uint()
         _check(library.nvmlDeviceGetCount_v2(ctypes.byref(count)))
-        driver = _read_string(library.nvmlSystemGetDriverVersion)
+        driver = _read_string(library.nvmlSystemGetDriverVersion, NO_GPU)
         return Roster(driver, tuple(_list_card(library, index) for index in range(count.value)))
     # no library, no such function, or an NVML error
     except (OSError, AttributeError, _OddError, UnicodeDecodeError):
         return None
 
 
-def is_in_mig_mode(card: Any, refused: Refused) -> bool:  # noqa: ANN401
+def is_in_mig_mode(card: Any, gpu: int, refused: Refused) -> bool:  # noqa: ANN401
     """Return whether a card is split into MIG instances, so that it cannot be used whole.
 
     Args:
         card: NVML's handle, of this module or of pynvml.
+        gpu: index of the card.
         refused: called if NVML does not answer; the card then counts as whole.
     """
     mode, pending = ctypes.c_uint(), ctypes.c_uint()
     asked = ctypes.byref(mode), ctypes.byref(pending)
-    return _call("nvmlDeviceGetMigMode", refused, card, *asked) and mode.value == _MIG_ENABLED
+    return _call("nvmlDeviceGetMigMode", gpu, refused, card, *asked) and mode.value == _MIG_ENABLED
 
 
-def find_instances(card: Any, refused: Refused) -> dict[int, Any] | None:  # noqa: ANN401
+def find_instances(card: Any, gpu: int, refused: Refused) -> dict[int, Any] | None:  # noqa: ANN401
     """Return the handles of a card's MIG instances by number; None if it is not in MIG mode.
 
     Args:
         card: NVML's handle, of this module or of pynvml.
+        gpu: index of the card.
         refused: called for each call without an answer; a number without an instance is one.
     """
-    if not is_in_mig_mode(card, refused):
+    if not is_in_mig_mode(card, gpu, refused):
         return None
     most = ctypes.c_uint()
-    is_known = _call("nvmlDeviceGetMaxMigDeviceCount", refused, card, ctypes.byref(most))
+    is_known = _call("nvmlDeviceGetMaxMigDeviceCount", gpu, refused, card, ctypes.byref(most))
     found: dict[int, Any] = {}
     for number in range(most.value if is_known else _MOST_INSTANCES):
         instance = ctypes.c_void_p()
         asked = ctypes.c_uint(number), ctypes.byref(instance)
-        if _call("nvmlDeviceGetMigDeviceHandleByIndex", refused, card, *asked):
+        if _call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, refused, card, *asked):
             found[number] = instance
     return found
 
@@ -121,10 +126,10 @@ def _load() -> ctypes.CDLL:
     return ctypes.CDLL(_LIBRARY)
 
 
-def _call(name: str, refused: Refused, *arguments: Any) -> bool:  # noqa: ANN401
+def _call(name: str, gpu: int, refused: Refused, *arguments: Any) -> bool:  # noqa: ANN401
     """Call a function of NVML, which old drivers may lack; return whether it answered."""
     function = getattr(_load(), name, None)
-    code = function(*arguments) if function else FUNCTION_NOT_FOUND
+    code = call(function, gpu, *arguments) if function else FUNCTION_NOT_FOUND
     if code:
         refused(name, code)
     return not code
@@ -141,24 +146,26 @@ def _check_steady(_: str, code: int) -> None:
         raise _OddError
 
 
-def _read_string(function: Any, *arguments: object) -> str:  # noqa: ANN401
+def _read_string(function: Any, gpu: int, *arguments: object) -> str:  # noqa: ANN401
     text = ctypes.create_string_buffer(_TEXT_BYTES)
-    _check(function(*arguments, text, ctypes.c_uint(_TEXT_BYTES)))
+    _check(call(function, gpu, *arguments, text, ctypes.c_uint(_TEXT_BYTES)))
     return text.value.decode()
 
 
 def _list_card(library: ctypes.CDLL, index: int) -> Listed | None:
     card = ctypes.c_void_p()
-    problem = library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(card))
+    asked = ctypes.c_uint(index), ctypes.byref(card)
+    problem = call(library.nvmlDeviceGetHandleByIndex_v2, index, *asked)
     if problem == _NO_PERMISSION:
         return None
     _check(problem)
-    uuid = _read_string(library.nvmlDeviceGetUUID, card)
-    found = find_instances(card, _check_steady)
+    uuid = _read_string(library.nvmlDeviceGetUUID, index, card)
+    found = find_instances(card, index, _check_steady)
     if found is None:
         return Listed(uuid, None)
     instances = {}
     for number, instance in found.items():
-        name = _read_string(library.nvmlDeviceGetName, instance)
-        instances[str(number)] = [_read_string(library.nvmlDeviceGetUUID, instance), name]
+        name = _read_string(library.nvmlDeviceGetName, index, instance)
+        uuid_of_instance = _read_string(library.nvmlDeviceGetUUID, index, instance)
+        instances[str(number)] = [uuid_of_instance, name]
     return Listed(uuid, instances)
