@@ -25,7 +25,9 @@ def left_out(function: str) -> str:
     return f"GPU 2 is left out: it has not answered {function} for 5 s"
 
 
-@pytest.mark.parametrize("arguments", [("-n", "1", "--only", "0", "--", "true"), ("--dry-run", "--", "true")])
+@pytest.mark.parametrize(
+    "arguments", [("-n", "1", "--only", "0", "--", "true"), ("--dry-run", "--", "true")]
+)
 def test_launch_says_what_it_waits_for(launcher: Launcher, dgx1_v100, arguments) -> None:
     """A launch that a GPU keeps waiting names the GPU and the call that has not returned."""
     dgx1_v100.slow(COMPUTE, HANGS_S, gpu=2)

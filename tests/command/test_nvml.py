@@ -31,6 +31,7 @@ NOT_SUPPORTED, NO_PERMISSION, INSUFFICIENT_POWER, DRIVER_NOT_LOADED, FUNCTION_NO
     9,
     13,
 )
+LIB_RM_VERSION_MISMATCH = 18
 GPU_IS_LOST, RESET_REQUIRED, UNKNOWN = 15, 16, 999
 USER = pwd.getpwuid(os.getuid()).pw_name
 
@@ -535,8 +536,14 @@ def test_gpu_that_fails_in_earnest(launcher, dgx1_v100, function):
             "nvmlInit failed: Driver Not Loaded",
             NO_GPUS_HINT,
         ),
+        (
+            "nvmlInitWithFlags",
+            LIB_RM_VERSION_MISMATCH,
+            "nvmlInit failed: RM has detected an NVML/RM version mismatch.",
+            "the driver was updated since its kernel modules were loaded: reboot, or reload them",
+        ),
     ],
-    ids=["count", "no-driver"],
+    ids=["count", "no-driver", "updated"],
 )
 def test_nvml_fails(launcher, dgx1_v100, function, code, line, hint):
     """Where NVML as a whole fails, nothing is decided or run; one line names the failed call."""
@@ -561,6 +568,19 @@ def test_no_library(launcher):
     run = launcher.run("--", "echo", "ran")
     want = complaint("no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver", NO_GPUS_HINT)
     assert outcome(run) == (125, "", want)
+
+
+def test_library_that_does_not_load(launcher, tmp_path):
+    """A library that is there and does not load is reported with the reason, and is a driver."""
+    (tmp_path / "libnvidia-ml.so.1").write_text("not an ELF file")
+    launcher.environment["LD_LIBRARY_PATH"] = str(tmp_path)
+    run = launcher.run("--", "echo", "ran")
+    launcher.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
+    hidden = launcher.run("--", "echo", "ran")
+    why = f"{tmp_path}/libnvidia-ml.so.1: file too short"
+    want = complaint(f"libnvidia-ml.so.1 is there and does not load: {why}")
+    assert outcome(run) == (125, "", want)
+    assert hidden.returncode == 2
 
 
 # Real GPUs and described ones

@@ -19,6 +19,7 @@ from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
 HINT = "without GPUs, try a described machine: --topology dgx1-v100"
+_UPDATED = "the driver was updated since its kernel modules were loaded: reboot, or reload them"
 
 LOST = (
     pynvml.NVML_ERROR_GPU_IS_LOST,
@@ -353,13 +354,17 @@ def _call(function: Callable[..., Any]) -> Any:  # noqa: ANN401
         return call(function, NO_GPU)
     except pynvml.NVMLError as problem:
         if problem.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            why = roster.why_not_loaded()
+            if why:
+                raise FailedError(f"libnvidia-ml.so.1 is there and does not load: {why}") from None
             raise NoDriverError(
                 "no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver", HINT
             ) from None
         text = f"NVML: {function.__name__} failed: {problem}"
         if problem.value == pynvml.NVML_ERROR_DRIVER_NOT_LOADED:
             raise NoDriverError(text, HINT) from None
-        raise FailedError(text) from None
+        mismatch = problem.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+        raise FailedError(text, _UPDATED if mismatch else None) from None
 
 
 def address_of(pci: Any) -> PciAddress | None:  # noqa: ANN401

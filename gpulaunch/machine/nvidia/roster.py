@@ -59,12 +59,23 @@ def is_present() -> bool:
     try:
         library = _load()
     except OSError:
-        return False
+        return why_not_loaded() is not None
     problem = call(library.nvmlInitWithFlags, NO_GPU, 0)
     if problem:
         return problem not in _NO_DRIVER
     count = ctypes.c_uint()
     return bool(library.nvmlDeviceGetCount_v2(ctypes.byref(count)) or count.value)
+
+
+def why_not_loaded() -> str | None:
+    """Return why the library cannot be loaded although it is there, else None."""
+    try:
+        _load()
+    except OSError as problem:
+        why = str(problem)  # of a library that is missing for this one it names that one alone
+        absent = why.endswith("No such file or directory") and _LIBRARY in why
+        return None if absent else why
+    return None
 
 
 def read_roster() -> Roster | None:
