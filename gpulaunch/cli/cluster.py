@@ -4,6 +4,7 @@ import importlib
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser
+from gpulaunch.cli.output import prepare_stdout
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.nearest import did_you_mean
 
@@ -26,6 +27,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         arguments: the word and the arguments after it, before the --.
         command: command after the --; None if there is no --.
     """
+    prepare_stdout()
     known = ", ".join(WORDS)
     if not arguments:
         raise UsageError("no word given after cluster", f"known are {known}")

@@ -5,12 +5,12 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from types import CodeType, ModuleType
+from types import ModuleType
 
 import gpulaunch
 from gpulaunch.cli.commands import COMMANDS
 from gpulaunch.cli.options import read_line
-from gpulaunch.cli.output import flush_stdout, prepare_stdout, report
+from gpulaunch.cli.output import flush_stdout, name_stdout, prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, call_failed
 from gpulaunch.launch.given import Given
 from gpulaunch.typing import NoReturn
@@ -22,6 +22,7 @@ def main() -> None:
     Raises:
         Exception: a module cannot be loaded.
     """
+    name_stdout()
     try:
         status = run(sys.argv[1:])
         flush_stdout()
@@ -41,35 +42,26 @@ def main() -> None:
 
 def _is_of_loading(problem: Exception) -> bool:
     """Return whether a module could not be loaded, or lacks what it should have."""
+    at = problem.__traceback__
+    while at and at.tb_next:
+        at = at.tb_next
     return (
         isinstance(problem, ImportError)
         or (isinstance(problem, AttributeError) and isinstance(problem.obj, ModuleType))
-        or _codes(problem)[-1].co_filename.startswith("<frozen importlib")
+        or (at is not None and at.tb_frame.f_code.co_filename.startswith("<frozen importlib"))
     )
 
 
 def _report_fault(problem: Exception) -> None:
-    """Report what was not foreseen: a failed system call with its place, others by a traceback."""
+    """Report what was not foreseen: a failed system call by its reason, others by a traceback."""
     if not isinstance(problem, OSError):
         from traceback import print_exception
 
         print_exception(problem)
         return
-    package = os.path.dirname(gpulaunch.__file__)
-    code = [code for code in _codes(problem) if code.co_filename.startswith(package)][-1]
-    function = getattr(code, "co_qualname", code.co_name)  # Python 3.10 knows only the short name
-    place = f"{os.path.relpath(code.co_filename, package)}, {function}"
     named = isinstance(problem.filename, str | bytes)  # a descriptor's number says nothing
-    report(call_failed(f"{os.fsdecode(problem.filename)}: {place}" if named else place, problem))
-
-
-def _codes(problem: Exception) -> list[CodeType]:
-    """Return the functions that an exception has passed, the one that raised it last."""
-    codes, at = [], problem.__traceback__
-    while at:
-        codes.append(at.tb_frame.f_code)
-        at = at.tb_next
-    return codes
+    what = os.fsdecode(problem.filename) if named else "a system call failed"
+    report(call_failed(what, problem))
 
 
 def run(argv: Sequence[str]) -> int:
@@ -131,13 +123,13 @@ def _run_word(before: Sequence[str], at: int, user_command: Sequence[str] | None
     command = COMMANDS[word]
     arguments = [*before[:at], *before[at + 1 :]]
     module = command.module or f"gpulaunch.cli.{word}"
-    if command.runs_a_command:
-        return int(importlib.import_module(module).main(arguments, user_command))
-    if user_command is not None:
-        raise UsageError(f"'gpulaunch {word}' runs no command, but -- is given")
-    prepare_stdout()
-    gc.enable()  # unlike a launch, these commands compute
     try:
+        if command.runs_a_command:
+            return int(importlib.import_module(module).main(arguments, user_command))
+        if user_command is not None:
+            raise UsageError(f"'gpulaunch {word}' runs no command, but -- is given")
+        prepare_stdout()
+        gc.enable()  # unlike a launch, these commands compute
         return int(importlib.import_module(module).main(arguments))
     except SystemExit as end:  # argparse has printed its help
         return int(end.code or 0)

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 
 from gpulaunch.errors import GpulaunchError, call_failed, printable
 from gpulaunch.typing import Any
@@ -37,6 +37,27 @@ def print_json(document: Mapping[str, Any] | list[Any]) -> None:
     print(json.dumps(document, indent=2, allow_nan=False))
 
 
+class _Stdout(FileIO):
+    """Stdout, which says in its errors that it is: print() and rich do not know."""
+
+    def write(self, data: Any) -> int:  # noqa: ANN401
+        try:
+            return super().write(data)
+        except OSError as problem:
+            raise call_failed("cannot write to stdout", problem) from None
+
+
+def name_stdout() -> None:
+    """Let print() raise FailedError where it cannot write, and escape unencodable characters."""
+    if sys.stdout is not None:
+        sys.stdout = TextIOWrapper(
+            BufferedWriter(_Stdout(1, "w", closefd=False)),
+            sys.stdout.encoding,
+            "backslashreplace",
+            line_buffering=sys.stdout.isatty(),
+        )
+
+
 def flush_stdout() -> None:
     """Write what was printed to stdout, if that is open.
 
@@ -44,14 +65,9 @@ def flush_stdout() -> None:
         FailedError: it cannot be written.
     """
     if sys.stdout is not None:
-        try:
-            sys.stdout.flush()
-        except OSError as problem:
-            raise call_failed("cannot write to stdout", problem) from None
+        sys.stdout.flush()
 
 
 def prepare_stdout() -> None:
-    """End quietly at a broken pipe (`gpulaunch topo | head -1`); escape unencodable characters."""
+    """End quietly at a broken pipe (`gpulaunch topo | head -1`)."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
