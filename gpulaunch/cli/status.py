@@ -29,9 +29,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.watch is None:
         _print(reader, options, only)
         return 0
-    from gpulaunch.cli.watch import watch_by_interval, watch_in_place  # late: few look on
+    from gpulaunch.cli.watch import can_draw, watch_by_interval, watch_in_place  # late: few look on
 
-    if os.isatty(0) and os.isatty(1) and not (options.json or options.openmetrics):
+    if can_draw() and not (options.json or options.openmetrics):
         watch_in_place(
             reader.table, options.watch, lambda: _view(reader, options, only), sys.stdout
         )

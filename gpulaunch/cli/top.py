@@ -10,7 +10,7 @@ from gpulaunch.cli.arguments import Namespace, Parser, add_topology
 from gpulaunch.cli.output import warn
 from gpulaunch.cli.status import interval, user
 from gpulaunch.cli.status_reading import StatusReader
-from gpulaunch.cli.watch import wait_for_change
+from gpulaunch.cli.watch import can_draw, wait_for_change
 from gpulaunch.launch.children import own_command
 from gpulaunch.leases.changes import Changes
 from gpulaunch.process.system import user_name
@@ -28,10 +28,10 @@ _PAGES = {"page down": 10, " ": 10, "page up": -10}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Show the screen until `q`; without a terminal print it once."""
+    """Show the screen until `q`; where none can be drawn, print it once."""
     options = make_parser().parse_args(arguments)
     reader = StatusReader(options.topology, warn)
-    if not (os.isatty(0) and os.isatty(1)):
+    if not can_draw():
         _print_once(reader, options)
         return 0
     from gpulaunch.cli.keyboard import Keyboard

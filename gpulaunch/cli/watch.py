@@ -1,5 +1,6 @@
 """`gpulaunch status --watch`: the same view again and again, in place on a terminal."""
 
+import os
 import select
 import time
 from collections.abc import Callable
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
 
 SETTLE_S = 0.3
 """Time after a change in which others are waited for: a burst of launches is shown once."""
+
+
+def can_draw() -> bool:
+    """Return whether stdin and stdout are a terminal on which a screen can be drawn."""
+    dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+    return os.isatty(0) and os.isatty(1) and not dumb
 
 
 def watch_in_place(

@@ -76,6 +76,24 @@ def test_watch_without_a_terminal(launcher: Launcher) -> None:
     assert lines == [title, "free: 0-7\n"] * 3
 
 
+@pytest.mark.parametrize("term", ["dumb", "unknown"])
+def test_terminal_without_a_cursor(launcher: Launcher, term: str) -> None:
+    """Where the cursor cannot be moved, top prints once, and --watch again at each interval."""
+    environment = launcher.environment | {"TERM": term}
+    options = {"env": environment, "encoding": "utf-8", "timeout": LIMIT_S}
+    top = pexpect.spawn(launcher.script, ["top", *DGX], **options)
+    top.expect_exact("8 of 8 GPUs free")
+    top.expect(pexpect.EOF)
+    top.close()
+    watch = pexpect.spawn(launcher.script, ["status", *DGX, "--watch", "0.1"], **options)
+    for _ in range(3):
+        watch.expect_exact("8 of 8 GPUs free")
+    watch.sendintr()
+    watch.expect(pexpect.EOF)
+    watch.close()
+    assert (top.exitstatus, watch.signalstatus) == (0, signal.SIGINT)
+
+
 # Views of status
 
 
