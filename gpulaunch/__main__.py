@@ -1,7 +1,13 @@
 """The script `gpulaunch`, and `python -m gpulaunch`."""
 
+import _signal  # type: ignore[import-not-found]  # the signal module is half of a start-up
 import os
 import sys
+
+# Until there is something to tidy up, Ctrl-C just ends this, and before anything else is loaded:
+# Python would print where in our imports it came.
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
 
 def main() -> None:
@@ -21,11 +27,7 @@ def _run() -> None:
     if sys.argv[1:] == ["--version"] and _print_version():
         os._exit(0)  # installers and completion ask for it: before anything else is loaded
     import gc
-    import signal
 
-    # Until there is something to tidy up, Ctrl-C just ends this.
-    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
     gc.disable()  # saves 1.5 ms of imports; a launch makes no cycles (docs/decisions/start-up.md)
     from gpulaunch.cli.main import main as run
 
