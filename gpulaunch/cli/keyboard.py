@@ -92,11 +92,6 @@ class Keyboard:
             data = b""
         return _keys_in(data) if data else ["end"]
 
-    def wait_for_key(self) -> None:
-        """Sleep until any key is pressed."""
-        while not self.wait((), 3600.0):
-            pass
-
     @contextmanager
     def away(self) -> Iterator[None]:
         """Give the terminal back for the length of the block."""

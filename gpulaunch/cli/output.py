@@ -59,11 +59,7 @@ def name_stdout() -> None:
 
 
 def flush_stdout() -> None:
-    """Write what was printed to stdout, if that is open.
-
-    Raises:
-        FailedError: it cannot be written.
-    """
+    """Write what was printed to stdout, if that is open."""
     if sys.stdout is not None:
         sys.stdout.flush()
 

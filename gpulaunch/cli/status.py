@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
 
     if can_draw() and not (options.json or options.openmetrics):
         watch_in_place(
-            reader.table, options.watch, lambda: _view(reader, options, only), sys.stdout
+            reader.table, options.watch, lambda: make_view(reader, options, only), sys.stdout
         )
     else:
         watch_by_interval(options.watch, lambda: _print(reader, options, only))
@@ -123,11 +123,11 @@ def _print(reader: StatusReader, options: Namespace, only: str | None) -> None:
     else:
         from gpulaunch.show.terminal import draw
 
-        draw(_view(reader, options, only), sys.stdout)
+        draw(make_view(reader, options, only), sys.stdout)
     flush_stdout()
 
 
-def _view(reader: StatusReader, options: Namespace, only: str | None) -> "Group":
+def make_view(reader: StatusReader, options: Namespace, only: str | None) -> "Group":
     """Read once, and return the tables."""
     document, now = _read(reader, only), datetime.now(timezone.utc)
     if options.gpus:

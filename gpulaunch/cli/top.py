@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from gpulaunch.cli.arguments import Namespace, Parser, add_topology
 from gpulaunch.cli.output import warn
-from gpulaunch.cli.status import interval, user
+from gpulaunch.cli.status import interval, make_view, user
 from gpulaunch.cli.status_reading import StatusReader
 from gpulaunch.cli.watch import can_draw, wait_for_change
 from gpulaunch.launch.children import own_command
@@ -31,11 +31,12 @@ def main(arguments: Sequence[str]) -> int:
     """Show the screen until `q`; where none can be drawn, print it once."""
     options = make_parser().parse_args(arguments)
     reader = StatusReader(options.topology, warn)
+    from gpulaunch.show.terminal import LiveScreen, draw
+
     if not can_draw():
-        _print_once(reader, options)
+        draw(make_view(reader, Namespace(gpus=True), options.user), sys.stdout)
         return 0
     from gpulaunch.cli.keyboard import Keyboard
-    from gpulaunch.show.terminal import LiveScreen
     from gpulaunch.show.top_screen import TopView
 
     screen = LiveScreen(sys.stdout)
@@ -60,18 +61,6 @@ def make_parser() -> Parser:
     )
     add_topology(parser)
     return parser
-
-
-def _print_once(reader: StatusReader, options: Namespace) -> None:
-    from gpulaunch.show.gpu_places import gpu_places
-    from gpulaunch.show.gpu_table import gpus_view
-    from gpulaunch.show.status_cells import of_user
-    from gpulaunch.show.terminal import draw
-
-    document = reader.read()
-    document = of_user(document, options.user) if options.user else document
-    places = gpu_places(reader.machine.topology)
-    draw(gpus_view(document, places, datetime.now(timezone.utc), options.user), sys.stdout)
 
 
 class _Top:
