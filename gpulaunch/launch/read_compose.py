@@ -118,7 +118,8 @@ def read_compose_launch(
             launch, time_limit_s=None, request=replace(launch.request, ends_within_s=None)
         )
     compose = ComposeLaunch(project, command, directory, tuple(services))
-    return replace(launch, compose=compose, recorded_in=None)
+    # Its record is released before the idle watch would open it.
+    return replace(launch, compose=compose, recorded_in=None, idle_after_s=None)
 
 
 def _services(

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from conftest import DGX, Launcher, until
 from engine import IMAGE, Engine, link_compose
-from test_docker import DESCRIBED, Host, complaint
+from test_docker import DESCRIBED, TOLD_BY_NVML, Host, complaint
+
+pytest_plugins = ("fake_nvml",)
 
 SLEEP = ["sleep", "1000"]
 
@@ -106,10 +108,14 @@ class Project:
         return {lease["name"]: lease["gpus"] for lease in self.host.leases()}
 
 
-@pytest.fixture
-def host(launcher: Launcher, docker: Engine) -> Iterator[Host]:
-    """Yield a described DGX-1 with docker compose; its GPUs must be free in the end."""
-    host = Host(launcher, docker, DESCRIBED, DGX)
+@pytest.fixture(params=["NVML"])
+def host(request: pytest.FixtureRequest, launcher: Launcher, docker: Engine) -> Iterator[Host]:
+    """Yield a DGX-1 with docker compose, by default one that NVML tells of; it ends up free."""
+    if request.param == "NVML":
+        request.getfixturevalue("dgx1_v100")
+        host = Host(launcher, docker, TOLD_BY_NVML, ())
+    else:
+        host = Host(launcher, docker, DESCRIBED, DGX)
     link_compose(Path(host.environment["DOCKER_CONFIG"]))
     if host.plain("compose", "version").returncode:
         pytest.skip("not installed: docker compose")
@@ -124,6 +130,7 @@ def project(host: Host, tmp_path: Path) -> Project:
     return Project(host, tmp_path / "mixed", MIXED)
 
 
+@pytest.mark.parametrize("host", ["NVML", "described"], indirect=True)
 def test_each_service_gets_a_lease(project: Project) -> None:
     """Services with GPUs get as many as they ask for, and see those of their leases alone."""
     project.up()
@@ -354,7 +361,7 @@ def test_more_gpus_need_another_lease(project: Project) -> None:
 @pytest.mark.parametrize(
     ("request_of", "options", "gpus"),
     [
-        (reserved(device_ids=["3", "GPU-dgx1-v100-5"]), (), [3, 5]),
+        (reserved(device_ids=["3", "GPU-v100-5"]), (), [3, 5]),
         ({"devices": ["nvidia.com/gpu=4"]}, (), [4]),
         (reserved(driver="cdi", device_ids=["nvidia.com/gpu=6"]), (), [6]),
         ({"runtime": "nvidia", "environment": ["NVIDIA_VISIBLE_DEVICES=2"]}, (), [2]),
@@ -386,7 +393,7 @@ def test_ways_in(project: Project, way: str) -> None:
     assert done.returncode == 0, done.stderr
     host, config = (project.inspect("two")[key] for key in ("HostConfig", "Config"))
     (lease,) = project.host.leases()
-    uuids = [DESCRIBED[gpu] for gpu in lease["gpus"]]
+    uuids = [project.host.uuids[gpu] for gpu in lease["gpus"]]
     requests = [(one["Driver"], one["DeviceIDs"]) for one in host["DeviceRequests"] or ()]
     visible = [text for text in config["Env"] if text.startswith("NVIDIA_VISIBLE_DEVICES=")]
     want = {

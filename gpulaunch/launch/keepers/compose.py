@@ -130,7 +130,6 @@ class ComposeKeeper(Keeper):
             patience=Patience(wait=False),
             container=service.container,
             compose=None,
-            idle_after_s=None,
         )
 
     def _take(self, launch: Launch, service: ServiceLaunch) -> Acquired[_ServiceHolder]:
