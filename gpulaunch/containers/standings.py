@@ -251,17 +251,19 @@ class Followed:
                         if self._ended_by_us
                         else last_s + _settling_s(actions) - time.monotonic()
                     )
-                if wait_s <= 0:
-                    return True
-                if deadline_s is not None:
+                is_over = wait_s <= 0
+                if deadline_s is not None and not is_over:
                     wait_s = min(wait_s, deadline_s - time.monotonic())
-                if wait_s <= 0:
-                    return False
-                _sleep_until_event(events, command, wait_s)
+                    if wait_s <= 0:
+                        return False
+                _sleep_until_event(events, command, max(0.0, wait_s))
                 new = events.actions(0)
                 if new is None:
                     gone = f"the {self._client.title} at {self._client.address} has gone"
                     raise NoAnswerError(gone)
+                # A restart that began after the last events were read looks like an end.
+                if is_over and not new:
+                    return True
                 if new:
                     last_s = time.monotonic()
                 actions = _since_start(actions + new)

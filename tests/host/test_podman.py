@@ -362,6 +362,56 @@ def test_podman_restart_keeps_the_lease(rootful: Host, events: str) -> None:
     rootful.await_free()
 
 
+_DELAYED = """\
+#!/bin/sh
+here={directory}
+case "$1" in
+    events)
+        if [ -e $here/looked ]; then : >$here/asked_again; fi
+        : >$here/read ;;
+    ps)
+        if [ -e $here/read ] && [ ! -e $here/looked ]; then
+            : >$here/looked
+            read -r _ <$here/go
+        fi ;;
+esac
+exec {podman} "$@"
+"""
+"""A podman that tells what it is asked, and waits before its first answer about containers after
+events."""
+
+
+def test_a_restart_between_two_questions_keeps_the_lease(rootful: Host, tmp_path: Path) -> None:
+    """A lease stays if podman restart stops its container after a look at the events."""
+    podman = shutil.which("podman")
+    os.mkfifo(tmp_path / "go")
+    (tmp_path / "podman").write_text(_DELAYED.format(directory=tmp_path, podman=podman))
+    (tmp_path / "podman").chmod(0o755)
+    rootful.launcher.environment["PATH"] = f"{tmp_path}:{rootful.launcher.environment['PATH']}"
+    container = rootful.detached("podman", "run", "-d", *LONG)
+    (record,) = rootful.launcher.records()
+    companion = rootful.companion()
+    until(lambda: (tmp_path / "looked").exists(), "the companion's question")
+    environment = {"PATH": os.environ["PATH"], **rootful.store.environment}
+    restart = subprocess.Popen(  # sleep, as a first process, ignores its TERM
+        [podman, "restart", "--time", "1000", container], env=environment, stdout=subprocess.PIPE
+    )
+    until(lambda: rootful.store.inspect(container)["State"]["Status"] == "stopping")
+    restart.send_signal(signal.SIGSTOP)
+    kill(rootful.store.pids(container)[0])
+    until(lambda: rootful.store.inspect(container)["State"]["Status"] == "exited")
+    (tmp_path / "go").write_text("\n")
+    until(
+        lambda: (tmp_path / "asked_again").exists() or not rootful.launcher.records(),
+        "another look at the events",
+    )
+    restart.send_signal(signal.SIGCONT)
+    assert restart.wait(PATIENCE_S) == 0
+    assert rootful.store.inspect(container)["State"]["Running"]
+    assert (rootful.launcher.records(), rootful.companion()) == ([record], companion)
+    rootful.do("stop", "--time", "0", container)
+    rootful.await_free()
+
 def test_a_restart_policy_keeps_the_lease(host: Host) -> None:
     """A container that its policy starts again keeps its GPUs until it has ended for good."""
     container = host.detached(
