@@ -3,6 +3,7 @@
 import os
 
 from gpulaunch.containers import docker
+from gpulaunch.containers.podman.store import has_containers
 from gpulaunch.errors import UsageError
 from gpulaunch.typing import TYPE_CHECKING
 
@@ -97,6 +98,8 @@ def clients_at_hand() -> "list[tuple[str, EngineClient]]":
             if os.access(path, os.W_OK) and (place := os.path.realpath(path)) not in seen:
                 seen.add(place)
                 found.append((program, connect(path)))
+    if has_containers():
+        found += [("podman", one) for one in _load_podman().known_clients(os.geteuid())]
     return found
 
 

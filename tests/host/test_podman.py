@@ -20,6 +20,8 @@ from command_lines import CommandLine
 from conftest import DGX, Launcher, children, complaint, until, wait_for_end
 from engine import BUSYBOX, IMAGE
 from podman import CDI, Store, describe_gpus, made_with, why_not
+from test_containers_in_use import forget_leases
+from test_docker import TOLD_BY_NVML
 from test_users import Accounts, User, accounts, alice, bob, root  # noqa: F401  fixtures
 
 from gpulaunch.containers.command import read_command
@@ -27,6 +29,8 @@ from gpulaunch.containers.podman.flags import PODMAN
 from gpulaunch.leases.holders import holders_of
 from gpulaunch.process.companion import is_companion
 from gpulaunch.process.system import program_of
+
+pytest_plugins = ("fake_nvml",)
 
 UUIDS = tuple(f"GPU-dgx1-v100-{index}" for index in range(8))
 SHOW = ("sh", "-c", "env | grep FAKE_GPU | sort; ls /dev | grep nvidia")
@@ -43,16 +47,18 @@ class Host:
         launcher: gpulaunch, as this user runs it.
         store: the user's store.
         do: function that runs podman without gpulaunch, and returns what it prints.
+        options: what gpulaunch is always given.
     """
 
-    def __init__(self, launcher: Launcher, store: Store) -> None:
+    def __init__(self, launcher: Launcher, store: Store, options: Sequence[str] = DGX) -> None:
         self.launcher, self.store, self.do = launcher, store, store.do
+        self.options = options
         launcher.environment |= store.environment
         launcher.environment["PATH"] += ":/usr/sbin"  # of runc
 
     def run(self, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
         """Run gpulaunch to its end."""
-        return self.launcher.run(*DGX, *arguments, **options)
+        return self.launcher.run(*self.options, *arguments, **options)
 
     def detached(self, *arguments: str) -> str:
         """Make a container by gpulaunch that outlives it; its id."""
@@ -71,7 +77,7 @@ class Host:
         """Return the live leases, as status tells of them once podman answers in its time."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            done = self.launcher.run("status", *DGX, "--json")
+            done = self.launcher.run("status", *self.options, "--json")
             assert (done.returncode, done.stderr) == (0, "")
             leases = json.loads(done.stdout)["leases"]
             # status waits two seconds in all; podman on a busy machine needs longer at times.
@@ -161,6 +167,15 @@ def rootless(alice: User, alice_store: Store) -> Iterator[Host]:  # noqa: F811
     """Yield alice's podman."""
     yield Host(alice, alice_store)
     remove_all(alice_store, alice)
+
+
+@pytest.fixture
+def real_host(launcher: Launcher, root_store: Store, dgx1_v100) -> Iterator[Host]:  # noqa: ARG001
+    """Yield root's podman on a machine that NVML tells of."""
+    describe_gpus(TOLD_BY_NVML)
+    yield Host(launcher, root_store, ())
+    remove_all(root_store, launcher)
+    describe_gpus(UUIDS)
 
 
 @pytest.fixture(params=["rootful", "rootless"])
@@ -391,7 +406,7 @@ def test_a_restart_between_two_questions_keeps_the_lease(rootful: Host, tmp_path
     container = rootful.detached("podman", "run", "-d", *LONG)
     (record,) = rootful.launcher.records()
     companion = rootful.companion()
-    until(lambda: (tmp_path / "looked").exists(), "the companion's question")
+    until((tmp_path / "looked").exists, "the companion's question")
     environment = {"PATH": os.environ["PATH"], **rootful.store.environment}
     restart = subprocess.Popen(  # sleep, as a first process, ignores its TERM
         [podman, "restart", "--time", "1000", container], env=environment, stdout=subprocess.PIPE
@@ -411,6 +426,7 @@ def test_a_restart_between_two_questions_keeps_the_lease(rootful: Host, tmp_path
     assert (rootful.launcher.records(), rootful.companion()) == ([record], companion)
     rootful.do("stop", "--time", "0", container)
     rootful.await_free()
+
 
 def test_a_restart_policy_keeps_the_lease(host: Host) -> None:
     """A container that its policy starts again keeps its GPUs until it has ended for good."""
@@ -492,6 +508,77 @@ def test_the_time_limit_ends_a_container(rootful: Host) -> None:
     container = rootful.detached("--time-limit", "1s", "podman", "run", "-d", *LONG)
     rootful.await_free()
     assert rootful.store.inspect(container)["State"]["Status"] == "exited"
+
+
+# ------------------------------------------------------------------------------ containers in use
+
+
+def test_gpus_that_nvml_tells_of(real_host: Host) -> None:
+    """On a machine's own GPUs, a container ends as its program does, and its lease with it."""
+    done = real_host.run("-n", "2", "podman", "run", "--rm", IMAGE, "sh", "-c", "ls /dev; exit 3")
+    shown = [word for word in done.stdout.split() if word.startswith("nvidia")]
+    assert (done.returncode, done.stderr, len(shown)) == (3, "", 2)
+    container = real_host.detached("podman", "run", "-d", *LONG)
+    assert real_host.lease()["container"] == container
+    real_host.do("stop", "--time", "0", container)
+    real_host.await_free()
+
+
+@pytest.mark.parametrize("how", ["a policy at boot", "podman start", "podman run"])
+def test_gpus_of_a_running_container_are_not_granted(host: Host, how: str) -> None:
+    """The GPUs of a running container of the user's count as in use, whoever started it."""
+    made = ("-n", "2", "--only", "0,3", "podman", "run", "-d", "--name", "server")
+    if how == "podman run":
+        named = [f"--device=nvidia.com/gpu={UUIDS[gpu]}" for gpu in (0, 3)]
+        host.do("run", "-d", "--name", "server", *named, *LONG)
+    else:
+        host.detached(*made, *(("--restart", "always") if how == "a policy at boot" else ()), *LONG)
+    if how == "podman start":
+        host.do("stop", "--time", "0", "server")
+        host.await_free()
+        host.do("start", "server")
+    if how == "a policy at boot":
+        forget_leases(host.launcher)
+    done = host.run("-n", "all", "--", "true")
+    text = "8 GPUs requested: 6 of 8 are free, 2 are in use outside gpulaunch"
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        75,
+        f"gpulaunch: error: {text} (container server (podman))",
+    )
+    assert host.run("-n", "6", "--", "true").returncode == 0
+    host.do("rm", "--force", "--time", "0", "server")
+    assert host.run("-n", "all", "--", "true").returncode == 0
+
+
+def test_which_containers_use_gpus(real_host: Host) -> None:
+    """A paused container uses the GPU that it was given by number, and one with all GPUs none."""
+    real_host.do("run", "-d", "--device", "nvidia.com/gpu=all", *LONG)
+    real_host.do("run", "-d", "--name", "server", "--device", "nvidia.com/gpu=2", *LONG)
+    real_host.do("pause", "server")
+    done = real_host.run("-n", "all", "--", "true")
+    text = "8 GPUs requested: 7 of 8 are free, 1 is in use outside gpulaunch"
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        75,
+        f"gpulaunch: error: {text} (container server (podman))",
+    )
+
+
+@pytest.mark.parametrize("containers", [0, 1])
+def test_only_a_store_with_containers_is_asked(
+    rootful: Host, tmp_path: Path, containers: int
+) -> None:
+    """A launch runs podman only if the user's store has containers; if it hangs, a line says so."""
+    rootful.do("create", *LONG)
+    if not containers:
+        rootful.store.remove_all()
+    hangs = tmp_path / "podman"
+    hangs.write_text("#!/bin/sh\nexec sleep 1000\n")
+    hangs.chmod(0o755)
+    rootful.launcher.environment["PATH"] = f"{tmp_path}:{rootful.launcher.environment['PATH']}"
+    done = rootful.run("--", "true")
+    late = "no answer from podman in 2 s: GPUs of containers count only where they are seen in use"
+    said = f"gpulaunch: warning: {late}\n" if containers else ""
+    assert (done.returncode, done.stderr) == (0, said)
 
 
 # ------------------------------------------------------------------------------- users and engines

@@ -15,6 +15,7 @@ from gpulaunch.containers.engine import ForbiddenError, LateError, NoAnswerError
 from gpulaunch.containers.engines import clients_at_hand
 from gpulaunch.containers.in_use import RunningContainer, running_containers, uses_of
 from gpulaunch.containers.life import Container
+from gpulaunch.containers.podman.store import has_containers
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import find_machine
@@ -202,3 +203,43 @@ def test_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         row = {"boxer": ("BOX", (path, f"{tmp_path}/./s"), lambda address: address)}
         monkeypatch.setattr("gpulaunch.containers.engines.SOCKETS", row)
         assert clients_at_hand() == [("boxer", path)]
+
+
+OWN, USERS, SYSTEM = "own.conf", "config/containers/storage.conf", "system.conf"
+
+
+@pytest.mark.parametrize(
+    ("user_id", "settings", "root"),
+    [
+        (0, {SYSTEM: 'graphroot = "{0}/a"', USERS: 'graphroot = "{0}/b"'}, "a"),
+        (0, {OWN: 'graphroot="{0}/c"', SYSTEM: 'graphroot = "{0}/a"'}, "c"),
+        (7, {SYSTEM: 'graphroot = "{0}/a"'}, "data/containers/storage"),
+        (7, {SYSTEM: '[storage]\n rootless_storage_path = "$XDG_DATA_HOME/$UID"'}, "data/7"),
+        (7, {USERS: '# graphroot = "{0}/a"\ngraphroot = "{0}/b"'}, "b"),
+        (7, {OWN: 'graphroot = "{0}/c"', USERS: 'graphroot = "{0}/b"'}, "c"),
+    ],
+)
+def test_store_of_podman(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    user_id: int,
+    settings: dict[str, str],
+    root: str,
+) -> None:
+    """Podman is asked if there are containers in the store that the user's settings name."""
+    monkeypatch.setattr("os.geteuid", lambda: user_id)
+    monkeypatch.setattr("gpulaunch.containers.podman.store._SYSTEM_FILES", (tmp_path / SYSTEM,))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    if OWN in settings:
+        monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(tmp_path / OWN))
+    for name, text in settings.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text.format(tmp_path))
+    listed = tmp_path / root / "overlay-containers" / "containers.json"
+    assert has_containers() is False
+    listed.parent.mkdir(parents=True)
+    (tmp_path / root / "vfs-containers").mkdir()
+    for text, found in (("[]", False), ('[{"id": "a"}]', True)):
+        listed.write_text(text)
+        assert has_containers() is found

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 
 from gpulaunch.containers.command import read_command
 from gpulaunch.containers.docker.answers import checked_text, parse_labels
-from gpulaunch.containers.engine import Info
+from gpulaunch.containers.engine import Asked, Info
 from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.podman import ID_PREFIX
 from gpulaunch.containers.podman.flags import PODMAN
+from gpulaunch.containers.podman.gpu_flags import asked_gpus
 from gpulaunch.errors import UsageError
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
@@ -55,30 +56,35 @@ def parse_inspected(document: Mapping[str, Any]) -> Inspected:
     labels = parse_labels(document["Config"])
     status = _STATES.get(state["Status"], "running")  # unknown, as after a crash: its pids tell
     policy = document["HostConfig"].get("RestartPolicy") or {}
+    made_by, asked = _read_creation(document["Config"])
     container = Container(
         id=checked_text(document["Id"]),
         name=str(document["Name"]),
         state=status,
-        has_failed=status == "created" and _is_made_by_run(document["Config"]),
+        # Nothing starts a container of podman run once that is over.
+        has_failed=status == "created" and made_by == "run",
         restarts=_restarts(policy, state, document.get("RestartCount", 0)),
         image_id=str(document["Image"]),
         lease_id=labels.get(LEASE_LABEL),
         uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
         created_at=str(document.get("Created", "")),
         shares=SHARE_LABEL in labels,
+        given=asked.devices if asked else (),
+        sees_all=asked is not None and asked.number == "all",
+        pid=int(state.get("Pid") or 0),
     )
     pids = (int(state.get(name) or 0) for name in ("Pid", "ConmonPid"))
     ended_at = checked_text(state["FinishedAt"])
     return Inspected(container, frozenset(pid for pid in pids if pid > 0), ended_at)
 
 
-def _is_made_by_run(config: Mapping[str, Any]) -> bool:
-    """Return whether podman run made the container, so that nothing starts it once that is over."""
-    words = config.get("CreateCommand") or ()
+def _read_creation(config: Mapping[str, Any]) -> tuple[str, Asked | None]:
+    """Return the subcommand that made a container, and the GPUs that its flags asked for."""
     try:
-        return bool(words) and read_command(words, PODMAN).subcommand[-1:] == ("run",)
+        command = read_command(config.get("CreateCommand") or ("podman",), PODMAN)
+        return "".join(command.subcommand[-1:]), asked_gpus(command, {})
     except UsageError:
-        return False
+        return "", None
 
 
 def _restarts(policy: Mapping[str, Any], state: Mapping[str, Any], restarted: int) -> bool:

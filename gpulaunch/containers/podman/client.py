@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 
 from gpulaunch.containers.docker.answers import checked_text, parse_image
-from gpulaunch.containers.engine import ANSWER_S, ForbiddenError, Image, Info, NoAnswerError
+from gpulaunch.containers.engine import ANSWER_S, ForbiddenError, LateError, NoAnswerError
 from gpulaunch.containers.labels import LEASE_LABEL
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.podman import TITLE
@@ -31,6 +31,8 @@ from gpulaunch.typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from subprocess import Popen
+
+    from gpulaunch.containers.engine import Image, Info
 
 T = TypeVar("T")
 
@@ -64,6 +66,7 @@ class PodmanClient:
         self.seen: list[Inspected] = []  # by the last containers_of, for its events
         self._program = tuple(program)
         self._user_id = user_id
+        self._patience_s = ANSWER_S if altogether_s is None else altogether_s
         self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
 
     def exists(self) -> bool:
@@ -76,7 +79,7 @@ class PodmanClient:
         """Return a client of the same store with a limit for all its answers together."""
         return PodmanClient(self._program, self._user_id, seconds)
 
-    def info(self) -> Info:
+    def info(self) -> "Info":
         """Return podman's description of itself.
 
         Raises:
@@ -85,14 +88,14 @@ class PodmanClient:
         """
         return self.info_later()()
 
-    def info_later(self) -> Callable[[], Info]:
+    def info_later(self) -> "Callable[[], Info]":
         """Start podman info, which takes a third of a second, and return what reads its answer."""
         asked = self._start("info", "--format", "json")
         return lambda: self._parse(
             self._read(asked, self._time_left_s()), lambda answer: parse_info(answer, self._user_id)
         )
 
-    def image(self, name: str) -> Image | None:
+    def image(self, name: str) -> "Image | None":
         """Return what an image says; None if it is not here, or its name is wrong."""
         if not name:  # of a container that was made by --rootfs
             return None
@@ -129,7 +132,8 @@ class PodmanClient:
 
     def running(self) -> dict[str, str]:
         """Return the names of this store's running containers by their ids."""
-        content = self._ask("ps", "--no-trunc", "--format", "json")
+        running = ("--filter", "status=running", "--filter", "status=paused")
+        content = self._ask("ps", "--all", "--no-trunc", "--format", "json", *running)
         return self._parse(
             content, lambda answer: {checked_text(one["Id"]): one["Names"][0] for one in answer}
         )
@@ -269,7 +273,8 @@ class PodmanClient:
                 answer, complaint = asked.communicate(timeout=answer_s)
             except TimeoutExpired:
                 asked.kill()
-                raise NoAnswerError(f"no answer from {self.address} in {answer_s:g} s") from None
+                limit_s = round(max(answer_s, self._patience_s), 1)
+                raise LateError(f"no answer from {self.address} in {limit_s:g} s") from None
         if asked.returncode == 0:
             return answer
         text = complaint.decode(errors="replace").strip()
