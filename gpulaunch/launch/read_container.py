@@ -16,6 +16,7 @@ from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient, Im
 from gpulaunch.containers.labels import PROFILE_LABEL
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.ways import NO_WAY, VISIBLE, cdi_prefixes
+from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.choose_way import choose_way
 from gpulaunch.launch.given import Given
@@ -25,6 +26,7 @@ from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.settings import Setting, Settings
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
+from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.records import replace
 from gpulaunch.typing import TYPE_CHECKING
@@ -93,6 +95,7 @@ def read_container_launch(
     if _shares(launch):
         _check_sharing(engine, command, client.title, info, image, warn)
     warn_of_options(given, command, asked, warn)
+    _warn_of_hidden(launch, command, warn)
     offer = engine.offer_of(info, launch.machine.topology)
     way = choose_way(engine, offer, info, launch.machine, settings, command)
     real = launch.machine.key is None
@@ -328,6 +331,22 @@ def _profile_label(name: str, image: Image | None) -> "Label | None":
     from gpulaunch.profiles.catalog import Label  # late: few images have a profile
 
     return Label(name, PROFILE_LABEL, text)
+
+
+def _warn_of_hidden(launch: Launch, command: ContainerCommand, warn: Callable[[str], None]) -> None:
+    """Warn of a variable that hides some of the container's GPUs from its programs, or all."""
+    topology, request = launch.machine.topology, launch.request
+    variable = f"{DRIVERS[topology.driver].visible_variable}="
+    said = [text for text in command.values("-e", "--env") if text.startswith(variable)]
+    names = said[-1].removeprefix(variable).split(",") if said else []
+    count = request.gpus or len(admitted_gpus(request, topology, launch.within))
+    if any(name.isdecimal() and int(name) >= count for name in names):
+        has = f"has {gpus_text(count)}, counted from 0"
+        warn(f"-e {printable(said[-1])}: the container {has}: leave it out")
+    elif len(names) < count and said and names[0] not in ("", "-1"):
+        shown = f"-e {printable(said[-1])} uses {len(names)} of the {count} GPUs"
+        fewer = f"'gpulaunch -n {len(names)} {command.title}' without it leases as many"
+        warn(f"{shown} that this launch leases: {fewer}")
 
 
 def warn_of_options(

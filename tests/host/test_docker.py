@@ -582,7 +582,7 @@ def test_gpus_of_environment(
         (("--only", "1"), ("--gpus", "device=1"), "both name GPUs"),
         (("-n", "1"), ("--gpus", "0"), "-n 1 asks for GPUs, but --gpus 0 for none"),
         ((), ("--gpus", "1", "--device", "nvidia.com/gpu=1"), "say it once"),
-        ((), ("--gpus", "1", "--gpus", "1"), "say it once"),
+        ((), ("--gpus", "1", "--gpus", "2"), "say it once"),
         ((), ("--gpus", "device=0,2"), "more than one count or device list"),
         ((), ("--gpus", "some"), "'some' is neither a number of GPUs nor 'all'"),
         ((), ("--gpus", "colour=green"), "unknown key 'colour'"),
@@ -653,6 +653,60 @@ def test_one_meaning_of_all(host: Host, program: str, flags: tuple[str, ...]) ->
     done = host.run(*command, *SHOW)
     assert (done.returncode, host.seen(done.stdout)) == (0, [0])
     assert done.stderr.endswith(": here 1 of 8 GPUs\n")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "gpus"),
+    [
+        ("all", "all", list(range(8))),
+        ("all", '"device=1,4"', [1, 4]),
+        ('"device=1,4"', "all", list(range(8))),
+        ('"device=1,4"', '"device=1,4"', [1, 4]),
+    ],
+)
+def test_gpus_flag_twice(host: Host, first: str, second: str, gpus: list[int]) -> None:
+    """Equal --gpus count once, and of all and a list the last one counts, as in docker."""
+    line = ("run", "--rm", "--gpus", first, "--gpus", second, IMAGE)
+    host.do(*line, "true")
+    said = host.engine.hook_calls()[-1]["visible"]
+    assert said == ("all" if len(gpus) == 8 else ",".join(map(str, gpus)))
+    assert host.inside("docker", *line) == gpus
+
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+WITHOUT = "'gpulaunch -n 1 docker run' without it leases as many"
+
+
+@pytest.mark.parametrize(
+    ("options", "flags", "said"),
+    [
+        (
+            (),
+            ("--gpus", "all", "-e", f"{VISIBLE}=2"),
+            f"-e {VISIBLE}=2 uses 1 of the 8 GPUs that this launch leases: {WITHOUT}",
+        ),
+        (
+            ("-n", "1"),
+            ("--gpus", "all", f"--env={VISIBLE}=2"),
+            f"-e {VISIBLE}=2: the container has 1 GPU, counted from 0: leave it out",
+        ),
+        (
+            (),
+            ("--gpus", '"device=1,3"', "-e", f"{VISIBLE}=1,3"),
+            f"-e {VISIBLE}=1,3: the container has 2 GPUs, counted from 0: leave it out",
+        ),
+        ((), ("--gpus", "2", "-e", f"{VISIBLE}=1,0"), None),
+        ((), ("--gpus", "2", "-e", VISIBLE), None),
+        ((), ("--gpus", "2", "-e", f"{VISIBLE}=-1"), None),
+    ],
+)
+def test_numbers_that_hide_gpus(
+    host: Host, options: tuple[str, ...], flags: tuple[str, ...], said: str | None
+) -> None:
+    """A line says if CUDA_VISIBLE_DEVICES hides leased GPUs from the container's programs."""
+    done = host.run(*options, "docker", "run", "--rm", *flags, IMAGE, "true")
+    warned = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert (done.returncode, warned) == (0, [f"gpulaunch: warning: {said}"] if said else [])
 
 
 def test_not_all_are_free(host: Host) -> None:

@@ -473,6 +473,10 @@ ASKED = [
     ("a count after =", "--gpus=2", {}, Asked("--gpus 2", number="2")),
     ("a count by its key", "--gpus count=2", {}, Asked("--gpus count=2", number="2")),
     ("all", "--gpus all", {}, Asked("--gpus all", number="all")),
+    ("all twice", "--gpus=all --gpus all", {}, Asked("--gpus all", number="all")),
+    ("a count twice", "--gpus=2 --gpus 2", {}, Asked("--gpus 2", number="2")),
+    ("0 after all", "--gpus all --gpus 0", {}, Asked("--gpus 0", nothing=True)),
+    ("all after a list", "--gpus device=1 --gpus -1", {}, Asked("--gpus -1", number="all")),
     ("all by its key", "--gpus count=all", {}, Asked("--gpus count=all", number="all")),
     ("-1 is all", "--gpus -1", {}, Asked("--gpus -1", number="all")),
     ("0 is none", "--gpus 0", {}, Asked("--gpus 0", nothing=True)),
@@ -773,11 +777,6 @@ def test_an_image_asks_for_gpus_as_under_nvidias_runtime(
                 "two --gpus",
                 "--gpus 1 --gpus device=1",
                 "--gpus 1 and --gpus device=1 both ask for GPUs: say it once",
-            ),
-            (
-                "the same --gpus twice",
-                "--gpus=1 --gpus 1",
-                "--gpus 1 and --gpus 1 both ask for GPUs: say it once",
             ),
             (
                 "--gpus and a CDI device",

@@ -43,7 +43,9 @@ def asked_gpus(command: ContainerCommand, environment: Mapping[str, str]) -> Ask
     """
     lists = command.values("--gpus")
     devices = [value for value in command.values("--device") if is_gpu_device(value)]
-    if len(lists) + bool(devices) > 1:
+    if any(_read_gpus_flag(value).number == "all" for value in lists):
+        lists = lists[-1:]  # of all and a list, the engine takes the last
+    if len(set(lists)) + bool(devices) > 1:
         given = [f"--gpus {value}" for value in lists] + [f"--device {value}" for value in devices]
         raise UsageError(f"{' and '.join(given)} both ask for GPUs: say it once")
     if lists:
