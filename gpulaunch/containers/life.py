@@ -48,9 +48,9 @@ class Container(Record):
         """
         if self.state in ("removing", "dead"):
             return False
-        if self.state == "exited" or (self.state == "created" and self.has_failed):
-            return self.restarts
-        return True
+        if self.state == "created":  # no policy starts what has never run
+            return not self.has_failed
+        return self.state != "exited" or self.restarts
 
 
 class Standing(Record):

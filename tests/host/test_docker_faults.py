@@ -503,7 +503,11 @@ NEVER = {
 }
 
 
-@pytest.mark.parametrize("detached", [(), ("-d",)], ids=["attached", "detached"])
+@pytest.mark.parametrize(
+    "detached",
+    [(), ("-d",), ("-d", "--restart", "always")],
+    ids=["attached", "detached", "with a restart policy"],
+)
 @pytest.mark.parametrize("why", NEVER)
 def test_container_that_never_starts(
     launcher: Containers, why: str, detached: tuple[str, ...]

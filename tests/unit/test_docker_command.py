@@ -1450,9 +1450,9 @@ def described(status: str, *, policy: str | None = "no", **state: Any) -> dict[s
                 False,
             ),
             (
-                "one that could not start and may be tried again",
+                "one that could not start, which no policy tries again",
                 described("created", ExitCode=128, policy="always"),
-                True,
+                False,
             ),
             (
                 "one that runs, whatever it says of an error",
