@@ -169,7 +169,7 @@ def aallocate(gpus: int | str | None = None, **settings: object) -> AsyncAllocat
         ...     async with gpulaunch.aallocate(2, topology="dgx1-v100") as lease:
         ...         return lease.gpus
     """
-    return AsyncAllocation({"gpus": gpus, **settings})
+    return AsyncAllocation({"gpus": gpus, "settings": settings})
 
 
 _NOT_OF_PROGRAMS = frozenset({"bind_cpu", "time_limit", "grace", "record", "container_gpus"})
@@ -191,8 +191,8 @@ def attempt_to_allocate(
     Raises:
         TypeError: there is no such setting.
     """
-    wanted = {**asked, **cast("Mapping[str, object]", asked.get("settings", {}))}
-    wanted.pop("settings", None)
+    wanted = dict(asked)
+    wanted |= cast("Mapping[str, object]", wanted.pop("settings", {}))
     name, pattern = wanted.pop("name", None), wanted.get("pattern")
     graph = None
     if pattern is not None and not isinstance(pattern, str | os.PathLike):

@@ -94,6 +94,9 @@ class Parser(argparse.ArgumentParser):
             flag = words.split()[0].partition("=")[0]
             message = f"unknown option {printable(flag)}"
             message += did_you_mean(flag, self._option_string_actions)
+        elif words.startswith("ignored explicit argument "):
+            option, value = kind.partition("/")[0], printable(words.partition("argument ")[2])
+            message = f"{option} takes no value, but {value} is given"
         raise UsageError(message, f"see '{self.prog} --help'")
 
 

@@ -8,7 +8,7 @@ value; the engine's Grammar says so. The image and all that follows it are left 
 from collections.abc import Sequence
 from posixpath import basename
 
-from gpulaunch.errors import UsageError, printable
+from gpulaunch.errors import FlagError, UsageError, printable
 from gpulaunch.records import Record, replace
 
 
@@ -302,7 +302,7 @@ def _take_next_word(
     argv: tuple[str, ...], at: int, name: str, table: FlagTable, command: str
 ) -> Flag:
     if name not in table.valued:
-        raise UsageError(
+        raise FlagError(
             f"{command}: unknown flag {printable(name)}", _suggest_flag(name, table, command)
         )
     return Flag(name, argv[at + 1] if at + 1 < len(argv) else None, at, min(at + 2, len(argv)))

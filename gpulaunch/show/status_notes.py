@@ -94,8 +94,8 @@ def _container_note(lease: Document) -> str:
     note = f"lease {lease['id']} stays: container {printable(lease['container_name'])} "
     if lease["container_state"] == "exited":
         return (
-            f"{note}has ended, and its restart policy may start it: 'gpulaunch free {lease['id']}' "
-            "ends that"
+            f"{note}has ended, and a restart policy, if it has one, may start it: "
+            f"'gpulaunch free {lease['id']}' ends that"
         )
     if lease["container_state"] == "created":
         return f"{note}is made, and not started yet"

@@ -434,6 +434,19 @@ def test_a_wrong_argument_is_one_line_that_names_it(
     assert before == "" or before.startswith(argument), text
 
 
+def test_settings_are_arguments(launcher: Launcher) -> None:
+    """Settings in a dictionary, which nothing would read, are refused as any unknown argument."""
+
+    async def take() -> None:
+        await gpulaunch.aallocate(2, topology=DGX1, settings={"only": "5,6"})
+
+    with pytest.raises(TypeError, match="unknown key 'settings'"):
+        gpulaunch.allocate(2, topology=DGX1, settings={"only": "5,6"})
+    with pytest.raises(TypeError, match="unknown key 'settings'"):
+        asyncio.run(take())
+    assert launcher.records() == []
+
+
 # Every argument
 
 

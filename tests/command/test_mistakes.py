@@ -97,6 +97,18 @@ MISTAKES = [  # line, what version 0.1.0 of November 2026 said, message, hint
     ),
     ("gpulaunch -g 2 -- x", "no neighbour", "unknown option -g", SEE),
     (
+        "gpulaunch setup --nvidia-docker=/x",
+        "--nvidia-docker/--no-nvidia-docker: ignored explicit argument '/x'",
+        "--nvidia-docker takes no value, but '/x' is given",
+        "see 'gpulaunch setup --help'",
+    ),
+    (
+        "gpulaunch status --json=1",
+        "--json: ignored explicit argument '1'",
+        "--json takes no value, but '1' is given",
+        "see 'gpulaunch status --help'",
+    ),
+    (
         "gpulaunch status --jsn",
         "unrecognized arguments: --jsn",
         "unknown option --jsn: did you mean --json?",

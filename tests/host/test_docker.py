@@ -583,9 +583,6 @@ def test_gpus_of_environment(
         (("-n", "1"), ("--gpus", "0"), "-n 1 asks for GPUs, but --gpus 0 for none"),
         ((), ("--gpus", "1", "--device", "nvidia.com/gpu=1"), "say it once"),
         ((), ("--gpus", "1", "--gpus", "2"), "say it once"),
-        ((), ("--gpus", "device=0,2"), "more than one count or device list"),
-        ((), ("--gpus", "some"), "'some' is neither a number of GPUs nor 'all'"),
-        ((), ("--gpus", "colour=green"), "unknown key 'colour'"),
         ((), ("--gpus", "9"), "9 GPUs requested"),
         (("-n", "9"), (), "9 GPUs requested"),
         ((), ("--gpus", "device=9"), "9"),
@@ -593,7 +590,6 @@ def test_gpus_of_environment(
         ((), ("-e", "NVIDIA_VISIBLE_DEVICES=0,17"), "17"),
         (("--json",), (), "--json needs --dry-run"),
         (("--help",), (), "--help and --version stand alone"),
-        ((), ("--no-such-flag", "7"), "unknown flag --no-such-flag"),
     ],
     ids=words_of,
 )
@@ -605,6 +601,28 @@ def test_impossible(
     assert (done.returncode, done.stdout) == (2, "")
     assert words in complaint(done)
     assert host.nothing_has_run()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--gpus", "device=0,2"), "more than one count or device list"),
+        (("--gpus", '"device=0,2'), "wrong quotes"),
+        (("--gpus", "some"), "'some' is neither a number of GPUs nor 'all'"),
+        (("--gpus", "colour=green"), "unknown key 'colour'"),
+        (("--device", "nvidia.com/gpu=0,1"), "one GPU for each --device"),
+        (("--no-such-flag", "7"), "unknown flag --no-such-flag"),
+    ],
+    ids=words_of,
+)
+def test_flags_that_docker_refuses(host: Host, flags: tuple[str, ...], words: str) -> None:
+    """A flag that docker would refuse has docker's status, and nothing has run."""
+    line = ("run", *flags, IMAGE, "true")
+    plain, done = host.plain(*line), host.run("docker", *line)
+    assert (done.returncode, done.stdout) == (plain.returncode, "") == (125, "")
+    assert words in complaint(done)
+    assert host.do("ps", "--filter", "status=running", "--quiet") == ""
+    assert host.launcher.records() == []
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from gpulaunch.show.gpu_table import gpus_table
 from gpulaunch.show.openmetrics import openmetrics_text
 from gpulaunch.show.status import status_document
 from gpulaunch.show.status_cells import gpus_cell, of_user, short_ids
+from gpulaunch.show.status_notes import lease_notes
 from gpulaunch.show.status_table import queue_table, status_table
 from gpulaunch.show.terminal import Grid, LiveScreen, cut, make_table
 from gpulaunch.show.top_screen import (
@@ -371,3 +372,13 @@ def test_unknown_metrics_are_left_out() -> None:
     text = openmetrics_text(document(loads=False))
     assert "utilization" not in text
     assert "power" not in text
+
+
+def test_note_on_a_container_that_has_ended() -> None:
+    """A lease whose container has ended is not said to have a restart policy, which it may not."""
+    lease = document()["leases"][0] | {"container_name": "job", "container_state": "exited"}
+    (note,) = lease_notes([lease], NOW)
+    assert note.plain == (
+        f"lease {lease['id']} stays: container job has ended, and a restart policy, if it has one, "
+        f"may start it: 'gpulaunch free {lease['id']}' ends that"
+    )

@@ -14,7 +14,7 @@ from gpulaunch.containers.asked import (
 from gpulaunch.containers.command import ContainerCommand, Flag
 from gpulaunch.containers.engine import Asked, Image
 from gpulaunch.containers.ways import VISIBLE, WAYS
-from gpulaunch.errors import UsageError, quoted
+from gpulaunch.errors import FlagError, UsageError, quoted
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import replace
@@ -54,7 +54,7 @@ def asked_gpus(command: ContainerCommand, environment: Mapping[str, str]) -> Ask
         text = " ".join(f"--device {value}" for value in devices)
         names = [value.partition("=")[2] for value in devices]
         if any(not name or "," in name for name in names):
-            raise UsageError(f"{text}: one GPU for each --device, by index or UUID, or all")
+            raise FlagError(f"{text}: one GPU for each --device, by index or UUID, or all")
         return asked_by_names(names, text)
     by_variable = asked_by_variable(command, environment)
     if by_variable:
@@ -113,7 +113,7 @@ def _split_csv(text: str, record: str) -> list[str]:
     try:
         (fields,) = csv.reader([record], strict=True)
     except (csv.Error, ValueError):
-        raise UsageError(f"{text}: wrong quotes") from None
+        raise FlagError(f"{text}: wrong quotes") from None
     return fields
 
 
@@ -130,9 +130,9 @@ def _read_gpus_flag(value: str) -> Asked:
         if not equals:
             key, content = "count", field
         if key not in ("driver", "count", "device", "capabilities", "options"):
-            raise UsageError(f"{text}: unknown key {quoted(key)}")
+            raise FlagError(f"{text}: unknown key {quoted(key)}")
         if key in keyed or {key, *keyed} >= {"count", "device"}:
-            raise UsageError(f"{text}: more than one count or device list", _suggest_quotes(fields))
+            raise FlagError(f"{text}: more than one count or device list", _suggest_quotes(fields))
         keyed[key] = content
     if not keyed.get("driver", "nvidia").startswith(("nvidia", "cdi")) and keyed["driver"]:
         return Asked(text, of_other_maker=True)
@@ -147,7 +147,7 @@ def _read_gpus_flag(value: str) -> Asked:
     if count in ("all", "-1"):
         return Asked(text, number="all", fields=others)
     if not (count.isascii() and count.isdecimal()):
-        raise UsageError(f"{text}: {quoted(count)} is neither a number of GPUs nor 'all'")
+        raise FlagError(f"{text}: {quoted(count)} is neither a number of GPUs nor 'all'")
     if int(count) == 0:
         return Asked(text, nothing=True)
     return Asked(text, number=count, fields=others)
