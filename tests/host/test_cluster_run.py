@@ -12,6 +12,8 @@ from ranks import crossed_matrix, rank_command, ranks_of, wanted
 from slurm import Slurm
 from test_slurm import Site
 
+pytest_plugins = ("fake_nvml",)
+
 BOTH = ("salloc", "-Q", "-N2", "--gres=gpu:8", "--exclusive")
 
 
@@ -38,6 +40,18 @@ def test_ranks_run_where_the_map_says(site: Site, tmp_path: Path) -> None:
     assert ranks_of(done.stdout) == wanted(tmp_path)
     nodes = [node for _, node, _, _ in wanted(tmp_path)]
     assert nodes[0] == nodes[2] != nodes[1] == nodes[3]
+    assert site.launcher.records() == []
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_gpus_that_nvml_tells_of(launcher: Launcher, slurm: Slurm) -> None:
+    """Ranks run on the nodes' own GPUs, their status is the step's, and no lease is left."""
+    slurm.await_idle()
+    site = Site(slurm, launcher)
+    job = ("sh", "-c", "echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES; exit 3")
+    done = cluster(site, "run", "--ranks", "4", "--gpu-pattern", "ring", "--", *job)
+    ranks = sorted(line.split() for line in done.stdout.splitlines())
+    assert (done.returncode, [rank for rank, _ in ranks]) == (3, ["0", "1", "2", "3"]), done.stderr
     assert site.launcher.records() == []
 
 
