@@ -231,6 +231,8 @@ def test_line_of_compose(session: Session, launcher: Launcher, line: CommandLine
     session.folder.mkdir(parents=True)
     write_project(line, session.folder)
     environment = launcher.environment | {"PATH": f"{launcher.environment['PATH']}:{SEARCHED}"}
+    if session.run(["docker", "compose", "version"], environment).returncode:
+        pytest.skip("not installed: docker compose")
     alone = made_by_docker(session, line.words, environment)
     beside = session.engine.documents("s/create")[:-1]  # a network and a volume
     ours = made_by_docker(session, [launcher.script, *DGX, *line.words], environment)
