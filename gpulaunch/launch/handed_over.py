@@ -1,16 +1,23 @@
-"""Commands that hand their work to a program outside the lease, and what to type instead."""
+"""Commands that take their work out of the lease, and what to type instead."""
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 from gpulaunch.containers.command import read_command
 from gpulaunch.containers.engines import ENGINES
 from gpulaunch.errors import UsageError
 
 _SUDO = frozenset({"sudo", "doas"})
-_RESET = "starts the command without CUDA_VISIBLE_DEVICES"
+_RESET = "starts the command without CUDA_VISIBLE_DEVICES, so it sees all GPUs: write"
 _KEEP_ENVIRONMENT = ("-E", "--preserve-env")
+_CLEAR = frozenset({"-", "-i", "--ignore-environment", "--unset=CUDA_VISIBLE_DEVICES"})
+_CHOICE = r"(?:^|[\s;&|(])CUDA_VISIBLE_DEVICES=[\"']?((?:\d|GPU-|MIG-)[^\s;&|\"')]*)"
+"""What sets the variable to GPUs, in an argument of env or a line of a shell; not to "$GPUS"."""
+
+_CHOOSING = ("--num_gpus", "--num_accelerators", "-i", "--include", "-e", "--exclude", "--gpu_ids")
+_WHATEVER = ", whatever GPUs this lease has: write"
 _OTHERS_SESSION = frozenset({"-r", "-R", "-RR", "-x", "-X", "-dr", "-dR", "-dRR"})
 """Options with which screen uses a session that runs already."""
 
@@ -58,7 +65,7 @@ def _explain_sudo(command: Sequence[str], _: Mapping[str, str]) -> str | None:
     if any(word.startswith(_KEEP_ENVIRONMENT) for word in command[1:]):
         return None
     program = os.path.basename(command[0])
-    return f"{_RESET}, so it sees all GPUs: write '{program} gpulaunch ... -- COMMAND'"
+    return f"{_RESET} '{program} gpulaunch ... -- COMMAND'"
 
 
 def _explain_systemd_run(command: Sequence[str], _: Mapping[str, str]) -> str | None:
@@ -68,6 +75,45 @@ def _explain_systemd_run(command: Sequence[str], _: Mapping[str, str]) -> str | 
         "has systemd start the command, outside this lease: write "
         "'systemd-run ... gpulaunch ... -- COMMAND', or add --scope"
     )
+
+
+def _explain_su(command: Sequence[str], _: Mapping[str, str]) -> str | None:
+    program = os.path.basename(command[0])
+    if not any(re.fullmatch("-|-[fmpPT]*l.*|--login", word) for word in command[1:]):
+        return None
+    return f"{_RESET} '{program} - USER -c \"gpulaunch ... -- COMMAND\"'"
+
+
+def _explain_env(command: Sequence[str], _: Mapping[str, str]) -> str | None:
+    words = list(takewhile(lambda word: word.startswith("-") or "=" in word, command[1:]))
+    if not _CLEAR.isdisjoint(words):
+        return f"{_RESET} 'env ... gpulaunch ... -- COMMAND'"
+    return _explain_choice(" ".join(words))
+
+
+def _explain_shell(command: Sequence[str], _: Mapping[str, str]) -> str | None:
+    words = pairwise(command[1:])
+    lines = [line for word, line in words if re.fullmatch("-[a-zA-Z]*c[a-zA-Z]*", word)]
+    return _explain_choice(lines[0]) if lines else None
+
+
+def _explain_choice(line: str) -> str | None:
+    choice = re.search(_CHOICE, line)
+    if not choice:
+        return None
+    instead = f"gpulaunch -n {choice[1].count(',') + 1} --only {choice[1]} -- COMMAND"
+    return f"sets CUDA_VISIBLE_DEVICES={choice[1]}{_WHATEVER} '{instead}' without it"
+
+
+def _explain_launcher(command: Sequence[str], _: Mapping[str, str]) -> str | None:
+    instead = f"gpulaunch -n N -- {os.path.basename(command[0])} ... SCRIPT"
+    for word, following in pairwise([*command[1:], ""]):
+        option, _equals, value = word.partition("=")
+        if option.replace("gpu-", "gpu_") in _CHOOSING and (value or following) != "all":
+            return f"chooses GPUs by {option}{_WHATEVER} '{instead}' without it"
+        if word.endswith(".py"):  # what follows is for the script
+            break
+    return None
 
 
 def _explain_at(_command: Sequence[str], _environment: Mapping[str, str]) -> str:
@@ -156,9 +202,12 @@ def _explain_srun(command: Sequence[str], environment: Mapping[str, str]) -> str
 
 _PROGRAMS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], str | None]] = {
     **dict.fromkeys(_SUDO, _explain_sudo),
+    **dict.fromkeys(("su", "runuser"), _explain_su),
+    "env": _explain_env,
+    **dict.fromkeys(("sh", "bash", "dash", "zsh"), _explain_shell),
+    **dict.fromkeys(("accelerate", "accelerate-launch", "deepspeed"), _explain_launcher),
     "systemd-run": _explain_systemd_run,
-    "at": _explain_at,
-    "batch": _explain_at,
+    **dict.fromkeys(("at", "batch", "sbatch", "qsub", "bsub"), _explain_at),
     "screen": _explain_screen,
     "ssh": _explain_ssh,
     "tmux": _explain_tmux,

@@ -1,6 +1,7 @@
 """Commands that hand their work to a program outside the lease, and those that do not."""
 
 import os
+import shlex
 import socket
 from pathlib import Path
 
@@ -18,13 +19,36 @@ TYPED = [
     ("at now", "give it the line 'gpulaunch --wait ... -- COMMAND'"),
     ("ssh host train", "write 'ssh HOST gpulaunch ... -- COMMAND'"),
     ("screen -S a -X screen train", "start 'gpulaunch ... -- COMMAND' in it"),
+    ("su - bob -c train", "write 'su - USER -c \"gpulaunch ... -- COMMAND\"'"),
+    ("su -l", "write 'su - USER -c \"gpulaunch ... -- COMMAND\"'"),
+    ("runuser --login bob", "write 'runuser - USER -c \"gpulaunch ... -- COMMAND\"'"),
+    ("env -i train", "write 'env ... gpulaunch ... -- COMMAND'"),
+    ("env --unset=CUDA_VISIBLE_DEVICES train", "write 'env ... gpulaunch ... -- COMMAND'"),
+    ("env CUDA_VISIBLE_DEVICES=0,1 train", "write 'gpulaunch -n 2 --only 0,1 -- COMMAND'"),
+    ("env -v B=1 CUDA_VISIBLE_DEVICES=3 train", "write 'gpulaunch -n 1 --only 3 -- COMMAND'"),
+    ("bash -c 'CUDA_VISIBLE_DEVICES=0 train'", "write 'gpulaunch -n 1 --only 0 -- COMMAND'"),
+    (
+        "sh -ec 'cd /tmp; export CUDA_VISIBLE_DEVICES=\"0,1\"; train'",
+        "write 'gpulaunch -n 2 --only 0,1 -- COMMAND'",
+    ),
+    ("deepspeed --num_gpus 2 train.py", "'gpulaunch -n N -- deepspeed ... SCRIPT' without it"),
+    ("deepspeed --num_gpus=2 train.py", "'gpulaunch -n N -- deepspeed ... SCRIPT' without it"),
+    (
+        "deepspeed --include localhost:0,1 train.py",
+        "'gpulaunch -n N -- deepspeed ... SCRIPT' without it",
+    ),
+    (
+        "accelerate launch --gpu_ids 0,1 train.py",
+        "write 'gpulaunch -n N -- accelerate ... SCRIPT' without it",
+    ),
+    ("sbatch job.sh", "give it the line 'gpulaunch --wait ... -- COMMAND'"),
 ]
 
 
 @pytest.mark.parametrize(("line", "want"), TYPED)
 def test_command_that_leaves_the_lease(line: str, want: str) -> None:
-    """What to type instead is said for each program that has another one do the work."""
-    command = line.split()
+    """What to type instead is said for each program whose work leaves the lease."""
+    command = shlex.split(line)
     told = explain_hand_over(command, {})
     assert told is not None
     assert told.startswith(os.path.basename(command[0]) + " ")
@@ -75,11 +99,27 @@ def test_sudo_that_makes_no_container_is_not_refused(line: str) -> None:
         "screen -dmS name train",
         "tmux -L no-such-server new train",
         "tmux -S /nonexistent/socket new train",
+        "su bob -c train",
+        "su -s /bin/bash bob -c 'ls -l'",
+        "env FOO=1 train",
+        "env CUDA_VISIBLE_DEVICES= train",
+        "env CUDA_VISIBLE_DEVICES=-1 train",
+        "env train -i CUDA_VISIBLE_DEVICES=0",
+        "bash -c 'echo $CUDA_VISIBLE_DEVICES'",
+        "bash -c 'CUDA_VISIBLE_DEVICES=$GPU train'",
+        "bash -c 'echo \"CUDA_VISIBLE_DEVICES=0\"'",
+        "bash CUDA_VISIBLE_DEVICES=0",
+        "deepspeed train.py",
+        "deepspeed train.py --num_gpus 2",
+        "deepspeed --master_port 29501 train.py --include all",
+        "accelerate launch train.py",
+        "accelerate launch --gpu_ids all train.py",
+        "accelerate launch --gpu_ids=all train.py",
     ],
 )
 def test_command_that_stays_in_the_lease(line: str) -> None:
     """Nothing is said of a command whose work descends from it."""
-    assert explain_hand_over(line.split(), {"TMUX_TMPDIR": "/nonexistent"}) is None
+    assert explain_hand_over(shlex.split(line), {"TMUX_TMPDIR": "/nonexistent"}) is None
 
 
 def test_tmux_with_a_server(tmp_path: Path) -> None:
