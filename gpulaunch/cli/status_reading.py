@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from gpulaunch.containers.life import Standing
 from gpulaunch.launch.outside_use import read_containers, with_containers
+from gpulaunch.launch.strays import find_strays
 from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.leases.holders import LeftOver, left_over_holders
 from gpulaunch.leases.table import Snapshot
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from gpulaunch.errors import FailedError
     from gpulaunch.forecast.starts import StartRange
     from gpulaunch.history.past_launch import PastLaunch
+    from gpulaunch.machine.driver import OutsideUse
 
 SLOW_S = 5.0
 """Time between two looks at what costs more: health, use outside, containers, left-overs."""
@@ -40,6 +42,7 @@ class StatusReader:
         self._containers = shown.containers
         self._health = read_health(self.machine)
         self._left_over: dict[str, LeftOver] = {}
+        self._strays: list[OutsideUse] = []
         self._looked_at: set[str] = set()
         self._starts: dict[str, StartRange] = {}
         self._predicted_for: tuple[str, ...] = ()
@@ -62,13 +65,14 @@ class StatusReader:
         seen = self.table.peek(problems=problems).of(self.machine)
         stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
         stopped |= {lease.id for lease in seen.leases if is_stopped(lease.job)}
+        self._look_at_processes(seen)
         return status_document(
             self.machine.topology,
             seen.leases,
             self.machine.outside,
             user_name,
             seen.tickets,
-            self._find_left_over(seen),
+            self._left_over,
             stopped,
             _find_standings(seen),
             self._containers,
@@ -78,6 +82,7 @@ class StatusReader:
             self._predict_starts(seen, stopped),
             self._find_dependent(seen),
             problems,
+            self._strays,
         )
 
     def _find_dependent(self, seen: Snapshot) -> "list[PastLaunch]":
@@ -87,13 +92,13 @@ class StatusReader:
 
         return before_queue(read_dependent(), seen.tickets, self.machine)
 
-    def _find_left_over(self, seen: Snapshot) -> dict[str, LeftOver]:
-        """Return what still holds leases, read anew with what is slow, or for other leases."""
+    def _look_at_processes(self, seen: Snapshot) -> None:
+        """Find left-overs and strays, anew with what is slow, or for other leases."""
         ids = {lease.id for lease in seen.leases}
         if ids != self._looked_at:
             self._left_over = left_over_holders(self.table, seen.leases)
+            self._strays = find_strays(self.machine.topology, self.machine.outside, seen.leases)
             self._looked_at = ids
-        return self._left_over
 
     def _predict_starts(self, seen: Snapshot, stopped: set[str]) -> "dict[str, StartRange]":
         """Return when those that wait will probably start.

@@ -19,6 +19,7 @@ from gpulaunch.typing import TYPE_CHECKING
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.decide.share_options import ShareOption, ShareSituation
     from gpulaunch.leases.engine_job import EngineJob
+    from gpulaunch.machine.driver import OutsideUse
 
 
 def decide(request: Request, situation: Situation) -> Decision:
@@ -158,7 +159,7 @@ class _State(Record):
 
     Attributes:
         scope: all of them.
-        used: who uses which of them without a lease, by UUID.
+        used: the use of some of them without a lease, by UUID.
         unfit: why some that nobody holds are out of service, by UUID.
         apart: UUIDs of those beside a job that the request stays apart from.
         free: those that nobody uses.
@@ -166,7 +167,7 @@ class _State(Record):
     """
 
     scope: Sequence[Gpu]
-    used: dict[str, str]
+    used: "dict[str, OutsideUse]"
     unfit: dict[str, str]
     apart: set[str]
     free: Sequence[Gpu]
@@ -179,7 +180,7 @@ def _state_of(request: Request, situation: Situation, scope: Sequence[Gpu]) -> _
     # What an engine shares is in use by others of its jobs, whether or not they have a lease.
     taken = used_outside(situation, leased)
     unfit = {uuid: why for uuid, why in out_of_service(situation).items() if uuid in taken}
-    used = {} if job and job.shared else {u: who for u, who in taken.items() if u not in unfit}
+    used = {} if job and job.shared else {u: use for u, use in taken.items() if u not in unfit}
     apart = gpus_to_avoid(request, situation.topology, situation.neighbours)
     busy_until_s = leased | dict.fromkeys((*used, *unfit), ENDLESS)
     free = [gpu for gpu in scope if gpu.uuid not in busy_until_s]
@@ -342,14 +343,14 @@ def _job_text(lease: Lease) -> str:
     return f"{lease.name or lease.profile or 'a job'} ({lease.id})"
 
 
-def used_outside(situation: Situation, leased: Collection[str]) -> dict[str, str]:
-    """Return who uses which GPU without a lease, by UUID, or why it is out of service.
+def used_outside(situation: Situation, leased: Collection[str]) -> "dict[str, OutsideUse]":
+    """Return the use of GPUs without a lease, by UUID, or why one is out of service.
 
     Inside a lease nobody uses its GPUs, and a drain lets it go on; a GPU that a fault bars does not
     work there either.
     """
     return {
-        use.uuid: use.who
+        use.uuid: use
         for use in situation.outside
         if use.uuid not in leased and (situation.within is None or use.state == "barred")
     }

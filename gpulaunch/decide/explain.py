@@ -195,8 +195,9 @@ def list_excluded(
             lease = holder.get(gpu.uuid) or (holder.get(gpu.mig.card_uuid) if gpu.mig else None)
             return f"leased by {_job_text(lease, user_name)}" if lease else "leased"
         if gpu.uuid in used:
-            what = "out of service" if gpu.uuid in unfit else "in use outside gpulaunch"
-            return f"{what}: {used[gpu.uuid]}"
+            use = used[gpu.uuid]
+            what = "in use by" if use.stray else "in use outside gpulaunch:"
+            return f"{'out of service:' if gpu.uuid in unfit else what} {use.who}"
         return f"beside {beside}" if gpu.uuid in apart else ""
 
     every = [Excluded(gpu, find_reason(gpu)) for gpu in topology.gpus]

@@ -10,6 +10,10 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # described machines load no driver
+    from gpulaunch.machine.driver import OutsideUse
 
 
 def too_many_text(
@@ -66,7 +70,7 @@ def too_few_text(
     count: int,
     free: int,
     admitted: int,
-    users: Sequence[str],
+    users: "Sequence[OutsideUse]",
     kept: int,
     *,
     narrowed: bool,
@@ -78,7 +82,7 @@ def too_few_text(
         count: number of GPUs that are needed.
         free: number of those that would do and can be had.
         admitted: number of those that would do.
-        users: who uses GPUs outside gpulaunch, once for each GPU.
+        users: the use of GPUs without a lease that has them, once for each GPU.
         kept: number of free GPUs beside a job that the request stays apart from.
         narrowed: whether constraints exclude some GPUs in reach.
         unfit: why GPUs that nobody holds are out of service, once for each.
@@ -88,10 +92,12 @@ def too_few_text(
     parts = [found.replace(" free", " to be had") if kept else found]
     if leased:
         parts.append(f"{leased} {'is' if leased == 1 else 'are'} leased")
-    if users:
-        verb = "is" if len(users) == 1 else "are"
-        names = "; ".join(dict.fromkeys(users))
-        parts.append(f"{len(users)} {verb} in use outside gpulaunch ({names})")
+    for is_stray, where in ((False, "outside gpulaunch ({})"), (True, "by {}")):
+        some = [use.who for use in users if bool(use.stray) == is_stray]
+        if some:
+            verb = "is" if len(some) == 1 else "are"
+            names = "; ".join(dict.fromkeys(some))
+            parts.append(f"{len(some)} {verb} in use {where.format(names)}")
     if unfit:
         verb = "is" if len(unfit) == 1 else "are"
         parts.append(f"{len(unfit)} {verb} out of service ({'; '.join(unfit)})")

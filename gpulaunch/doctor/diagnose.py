@@ -20,6 +20,7 @@ from gpulaunch.files.nearest import nearest
 from gpulaunch.history.line import taken
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.settings import SETTINGS, Settings
+from gpulaunch.launch.strays import find_strays
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.drivers import DRIVERS
@@ -114,7 +115,7 @@ def diagnose_health(topology: str | None) -> list[Finding]:
 
 
 def _check_health(settings: Settings, machine: Machine) -> list[Finding]:
-    """Find the GPUs that are barred, drained, or have something to be known."""
+    """Find the GPUs that are barred, drained, in wrong use, or have something to be known."""
     names = {gpu.uuid: gpu.name for gpu in machine.topology.gpus}
     hint = "'nvidia-smi -q' and 'dmesg' tell more; most often a reset or a boot helps"
     found = []
@@ -129,11 +130,15 @@ def _check_health(settings: Settings, machine: Machine) -> list[Finding]:
             Finding("health", "warning", f"GPU {names[one.uuid]}: {text}") for text in one.warnings
         ]
     table = shown_table(settings, described=machine.key is not None, warn=ignore_warning)
-    drained = table.peek(problems=[]).of(machine).drained
-    if drained:
+    seen = table.peek(problems=[]).of(machine)
+    for stray in find_strays(machine.topology, machine.outside, seen.leases):
+        text = f"GPU {names[stray.uuid]} is in use by {stray.who} (pid {stray.pids[0]})"
+        hint = f"'gpulaunch free {stray.stray}' ends the job"
+        found.append(Finding("leases", "problem", text, hint))
+    if seen.drained:
         from gpulaunch.leases.drain import drains_by_gpu  # late: few machines have a mark
 
-        for uuid, drain in drains_by_gpu(machine.topology, drained).items():
+        for uuid, drain in drains_by_gpu(machine.topology, seen.drained).items():
             name = names[uuid]
             text = f"GPU {name} is {drain.text}"
             found.append(Finding("health", "warning", text, f"'gpulaunch undrain {name}'"))

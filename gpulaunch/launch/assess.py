@@ -118,10 +118,15 @@ def assess(
     """
     began = time.monotonic()
     within = launch.within if launch.within in snapshot.leases else None
+    uses = outside
+    if outside:
+        from gpulaunch.launch.strays import name_strays  # late: often nothing is in use
+
+        uses = name_strays(launch.machine.topology, outside, snapshot.leases)
     situation = Situation(
         launch.machine.topology,
         snapshot.leases,
-        (*outside, *drained_uses(launch.machine.topology, snapshot)),
+        (*uses, *drained_uses(launch.machine.topology, snapshot)),
         within,
         snapshot.tickets,
         seconds_since_boot(),

@@ -1,20 +1,26 @@
-"""A watch for GPUs that do nothing while a job has them: a thread of the job's launcher.
+"""A watch over what GPUs do while a job runs: a thread of the job's launcher.
 
-It says so in the modification time of the lease's file, which is when the GPUs were last busy; the
-record itself stays as it is. docs/decisions/idle.md gives the reasons.
+The GPUs of its lease may do nothing, and it may use others. When its own were last busy is in the
+modification time of the lease's file; the record itself stays as it is. docs/decisions/idle.md
+gives the reasons.
 """
 
 import _thread
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from gpulaunch.errors import FailedError
+from gpulaunch.launch.strays import find_strays
+from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
-from gpulaunch.machine.find import Machine, are_busy
-from gpulaunch.machine.gpu import Gpu
+from gpulaunch.leases.table import Table
+from gpulaunch.leases.who_has_what import name_job
+from gpulaunch.machine.driver import OutsideUse
+from gpulaunch.machine.find import Machine, are_busy, load_driver
+from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
 from gpulaunch.process.system import name_this_thread
 
@@ -24,30 +30,38 @@ _LOOKS = 4
 
 
 class IdleWatch:
-    """A watch over the GPUs of one lease. It ends with this process.
+    """A watch over the GPUs of one lease, and what its job does on others.
+
+    It ends with this process.
 
     Args:
         machine: this machine.
-        gpus: the GPUs of the lease.
-        record: the open record of the lease.
+        table: the allocation table.
+        lease: the job's lease.
+        record: its open record.
         limits: seconds after which idle GPUs are told of, and after which the job is ended; None
             for never.
         idle: called from the thread with the seconds of idleness, once each time that it is long
             enough to be told of; must not raise.
 
     Attributes:
+        strayed: where the job was seen outside its lease; empty if nowhere.
         limit_is_over: whether the GPUs were idle for too long, so that the launcher got a TERM.
     """
 
     def __init__(
         self,
         machine: Machine,
-        gpus: Sequence[Gpu],
+        table: Table,
+        lease: Lease,
         record: Draft,
         limits: tuple[float, float | None],
         idle: Callable[[float], None],
     ) -> None:
-        self._machine, self._gpus = machine, gpus
+        self._machine, self._table, self._lease = machine, table, lease
+        self._gpus = [gpu for gpu in machine.topology.gpus if gpu.uuid in lease.uuids]
+        self._strayed_to: set[str] = set()
+        self.strayed = ""
         # Not the record's own descriptor: it may be closed, and its number another file's by then.
         self._fd = os.open(f"/proc/self/fd/{record.fd}", os.O_WRONLY | os.O_CLOEXEC)
         self._after_s, self._limit_s = limits
@@ -67,6 +81,7 @@ class IdleWatch:
         every_s = min(_LOOK_EVERY_S, self._after_s / _LOOKS, limit_s / _LOOKS)
         while True:
             time.sleep(every_s)
+            self._look_for_strays()
             if self._are_busy():
                 busy_s, told = time.monotonic(), False
                 self._touch()
@@ -85,6 +100,28 @@ class IdleWatch:
             return are_busy(self._machine, self._gpus)
         except FailedError:  # what is unknown is no idleness
             return True
+
+    def _look_for_strays(self) -> None:
+        """Look for processes of the job on other GPUs, and say so of the first."""
+        topology = self._machine.topology
+        others = [gpu.uuid for gpu in topology.gpus if gpu not in self._gpus]
+        try:
+            at_work = load_driver(topology.driver).pids_at_work
+            uses = [OutsideUse(uuid, "", tuple(at_work([uuid]))) for uuid in others]
+            found = find_strays(topology, uses, [self._lease])
+            if found:  # they may be of a lease that was taken inside the job
+                found = find_strays(topology, uses, self._table.peek().of(None).leases)
+        except FailedError:  # the job runs, and the next look may tell
+            return
+        self._strayed_to |= {use.uuid for use in found if use.stray == self._lease.id}
+        if self._strayed_to:
+            gpus = gpus_named(gpu for gpu in topology.gpus if gpu.uuid in self._strayed_to)
+            where = f"on {gpus}, outside its lease ({gpus_named(self._gpus)})"
+            # The job may end as soon as this is said, and what is said at its end has to be known.
+            is_first, self.strayed = not self.strayed, where
+            if is_first:
+                text = f"job {name_job(self._lease)} computes {where}"
+                self._table.warn(f"{text}: it has to keep the CUDA_VISIBLE_DEVICES that it got")
 
     def _touch(self) -> None:
         """Set the file's modification time by writing its first byte again.

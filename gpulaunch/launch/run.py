@@ -74,7 +74,7 @@ def run(
             callbacks.warn(f"not shared: {acquired.grant.exclusive_reason}")
         keeper.start(acquired.lease, granted_gpus(launch, acquired.grant), variables)
         watch = watch_faults(launch.machine, granted_gpus(launch, acquired.grant))
-        idle_watch = _watch_idleness(launch, acquired, callbacks)
+        idle_watch = _watch_idleness(launch, table, acquired, callbacks)
         status = keeper.wait(launch.time_limit_s)
         in_time = status is not None
         if status is None:
@@ -82,6 +82,8 @@ def run(
         ended(status)
         for line in watch.told(failed=status != 0) if watch else ():
             table.warn(line)
+        if idle_watch and idle_watch.strayed:
+            table.warn(f"the job computed {idle_watch.strayed}")
         _tell_of_overlaps(launch, table, acquired.lease)
     if idle_watch and idle_watch.limit_is_over:
         raise TimedOutError("the job was ended, as the setting idle_limit asks: its GPUs were idle")
@@ -92,16 +94,15 @@ def run(
 
 
 def _watch_idleness(
-    launch: Launch, acquired: Acquired[Keeper], callbacks: Callbacks
+    launch: Launch, table: Table, acquired: Acquired[Keeper], callbacks: Callbacks
 ) -> "IdleWatch | None":
     """Watch the use of the GPUs if they are this machine's own."""
     if launch.machine.key or launch.idle_after_s is None:
         return None
     from gpulaunch.launch.idle_watch import IdleWatch  # late: nothing to watch on described ones
 
-    gpus = granted_gpus(launch, acquired.grant)
-    limits = launch.idle_after_s, launch.idle_limit_s
-    return IdleWatch(launch.machine, gpus, acquired.record, limits, callbacks.idle)
+    limits, lease = (launch.idle_after_s, launch.idle_limit_s), acquired.lease
+    return IdleWatch(launch.machine, table, lease, acquired.record, limits, callbacks.idle)
 
 
 def _tell_of_overlaps(launch: Launch, table: Table, lease: Lease) -> None:

@@ -37,6 +37,8 @@ class OutsideUse(Record):
         lost: whether the use cannot be read, because the GPU does not answer.
         state: "barred" if a fault of the GPU keeps everybody off it, "drained" if somebody took it
             out of service; `who` then tells why.
+        stray: id of a lease that does not have the GPU, and whose job uses it all the same; `who`
+            then names the job. Empty for other use.
     """
 
     uuid: str
@@ -44,6 +46,7 @@ class OutsideUse(Record):
     pids: tuple[int, ...] = ()
     lost: bool = False
     state: Literal["used", "barred", "drained"] = "used"
+    stray: str = ""
 
 
 class Health(Record):

@@ -71,6 +71,16 @@ def program_of(pid: int) -> str:
     return full if full.startswith(name) else name
 
 
+def variable_of(pid: int, name: str) -> str | None:
+    """Return a variable that a process was started with; None if that cannot be read here."""
+    begin = os.fsencode(f"{name}=")
+    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+        for variable in file.read().split(b"\0"):
+            if variable.startswith(begin):
+                return os.fsdecode(variable.removeprefix(begin))
+    return None
+
+
 def pids_of_program(name: str) -> list[int]:
     """Return the processes that run a program of this name, as far as they are visible here."""
     return [

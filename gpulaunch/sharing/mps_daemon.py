@@ -24,6 +24,7 @@ from gpulaunch.process.system import (
     program_of,
     reaction,
     user_of,
+    variable_of,
 )
 from gpulaunch.records import Record
 
@@ -73,7 +74,7 @@ def pipe_directory_of(pid: int) -> str | None:
     Returns:
         None for any other process.
     """
-    return _pipe_directory(pid) if program_of(pid) in (CONTROL, SERVER) else None
+    return variable_of(pid, _PIPE_VARIABLE) if program_of(pid) in (CONTROL, SERVER) else None
 
 
 class _Said(Record):
@@ -312,7 +313,7 @@ class Daemon:
         return [
             pid
             for pid in pids_of_program(name)
-            if _pipe_directory(pid) == self.directory and self._is_here(pid)
+            if variable_of(pid, _PIPE_VARIABLE) == self.directory and self._is_here(pid)
         ]
 
     def _is_here(self, pid: int) -> bool:
@@ -369,13 +370,3 @@ def _lift_limits() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (most, most))
     with suppress(OSError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
-
-
-def _pipe_directory(pid: int) -> str | None:
-    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-        found = (variable.partition(b"=") for variable in file.read().split(b"\0"))
-        return next(
-            (os.fsdecode(value) for name, _, value in found if name == _PIPE_VARIABLE.encode()),
-            None,
-        )
-    return None

@@ -125,6 +125,8 @@ def _job_cell(gpu: Document, held: Sequence[Document], now: datetime) -> Text:
     """Return what a GPU is used for, or why nobody has it."""
     if held:
         return cut(" + ".join(f"{job_prefix(lease, now)}{describe_job(lease)}" for lease in held))
+    if gpu["strays"]:
+        return _styled(f"in use by {gpu['strays'][0]['who']}", "red")
     if gpu["state"] == "outside":
         return _styled(f"outside gpulaunch: {gpu['outside']}", "red")
     if gpu["state"] == "barred":

@@ -50,6 +50,7 @@ def status_document(
     starts: "Mapping[str, StartRange] | None" = None,
     dependent: "Sequence[PastLaunch]" = (),
     problems: Sequence[FailedError] = (),
+    strays: "Sequence[OutsideUse]" = (),
 ) -> Document:
     """Return the document that `gpulaunch status --json` prints: one machine's whole table.
 
@@ -70,6 +71,7 @@ def status_document(
         starts: when launches that wait will probably start, by ticket id.
         dependent: launches that wait for the end of others before they queue.
         problems: reasons for which no launch is decided, so that no GPU is free for one.
+        strays: use of GPUs by jobs whose leases do not have them.
     """
     used = {use.uuid: use.who for use in outside if use.state == "used"}
     health_of = {one.uuid: one for one in health}
@@ -103,6 +105,11 @@ def status_document(
                 "state": state,
                 "leases": [lease.id for lease in holders],
                 "outside": used.get(gpu.uuid) if state == "outside" else None,
+                "strays": [
+                    {"pid": use.pids[0], "lease": use.stray, "who": use.who}
+                    for use in strays
+                    if use.uuid == gpu.uuid
+                ],
                 "drained": _drain_document(marks.get(gpu.uuid), user_name),
                 "problems": list(known.problems) if known else [],
                 "warnings": list(known.warnings) if known else [],

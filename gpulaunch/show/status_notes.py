@@ -39,7 +39,9 @@ def machine_notes(document: Document, now: datetime) -> Iterator[Text]:
     if len(document["problems"]) > _MOST_PROBLEMS:
         yield Text(f"and {len(document['problems']) - _MOST_PROBLEMS} more such records", "red")
     for gpu in document["gpus"]:
-        if gpu["state"] == "outside":
+        for job in dict.fromkeys(stray["who"] for stray in gpu["strays"]):
+            yield Text(f"GPU {gpu['name']} is in use by {job}", "red")
+        if gpu["state"] == "outside" and not gpu["strays"]:
             who = printable(gpu["outside"])
             yield Text(f"GPU {gpu['name']} is in use outside gpulaunch: {who}", "red")
     yield from _service_notes(document["gpus"], now)

@@ -1,0 +1,64 @@
+"""Processes that use GPUs which the lease of their job does not have."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpulaunch.leases.environment import LEASE_VARIABLE
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.who_has_what import name_job
+from gpulaunch.machine.driver import OutsideUse
+from gpulaunch.machine.topology import Topology
+from gpulaunch.process.identity import Process
+from gpulaunch.process.system import program_of, stat_fields, user_name, user_of, variable_of
+from gpulaunch.sharing.mps_daemon import SERVER
+
+
+def find_strays(
+    topology: Topology, uses: Iterable[OutsideUse], leases: Sequence[Lease]
+) -> list[OutsideUse]:
+    """Return the use of GPUs by processes of live leases that do not have them, one by one.
+
+    Args:
+        topology: the machine.
+        uses: use of its GPUs, by leases or otherwise.
+        leases: all live leases of the machine.
+    """
+    cards = {gpu.uuid: gpu.mig.card_uuid for gpu in topology.gpus if gpu.mig}
+    by_id = {lease.id: lease for lease in leases}
+    strays = []
+    for use in uses:
+        for pid in use.pids:
+            own = _leases_of(pid, by_id)
+            had = {uuid for lease in own for uuid in lease.held_from(None)}
+            if own and had.isdisjoint((use.uuid, cards.get(use.uuid, ""))):
+                job = f"job {name_job(own[0])} (lease {own[0].id[:4]})"
+                who = f"{job} of {user_name(own[0].user_id)}, which does not have it"
+                strays.append(OutsideUse(use.uuid, who, (pid,), stray=own[0].id))
+    return strays
+
+
+def _leases_of(pid: int, by_id: Mapping[str, Lease]) -> list[Lease]:
+    """Return the leases that a process belongs to, the innermost first.
+
+    They are the one that its environment names, those whose job it is or descends from, and those
+    that these were taken from. What another user wrote does not count: the process with the
+    variable has to be of the lease's owner, and so has the job or, as under sudo, its parent.
+    """
+    if program_of(pid) == SERVER:  # it computes for MPS clients, whosever they are
+        return []
+    marked = by_id.get(variable_of(pid, LEASE_VARIABLE) or "")
+    found = [marked] if marked and marked.user_id == user_of(pid) else []
+    while len(fields := stat_fields(pid)) > 19:  # else it has ended, or is not visible here
+        process, users = Process(pid, int(fields[19])), (user_of(pid), user_of(int(fields[1])))
+        found += [one for one in by_id.values() if one.job == process and one.user_id in users]
+        pid = int(fields[1])
+    return found + [by_id[one] for lease in found for one in lease.ancestors if one in by_id]
+
+
+def name_strays(
+    topology: Topology, uses: Sequence[OutsideUse], leases: Sequence[Lease]
+) -> list[OutsideUse]:
+    """Return uses of GPUs, of those that nobody has with the job of a stray in place of its pid."""
+    held = {uuid for lease in leases for uuid in lease.held_from(None)}
+    strays = find_strays(topology, (use for use in uses if use.uuid not in held), leases)
+    by_gpu = {stray.uuid: stray for stray in strays}
+    return [by_gpu.get(use.uuid, use) for use in uses]
