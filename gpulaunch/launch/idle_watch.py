@@ -110,7 +110,7 @@ class IdleWatch:
             uses = [OutsideUse(uuid, "", tuple(at_work([uuid]))) for uuid in others]
             found = find_strays(topology, uses, [self._lease])
             if found:  # they may be of a lease that was taken inside the job
-                found = find_strays(topology, uses, self._table.peek().of(None).leases)
+                found = find_strays(topology, uses, self._table.peek().of(self._machine).leases)
         except FailedError:  # the job runs, and the next look may tell
             return
         self._strayed_to |= {use.uuid for use in found if use.stray == self._lease.id}

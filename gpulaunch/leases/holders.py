@@ -10,8 +10,7 @@ from gpulaunch.leases.record_file import open_record
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.companion import is_companion
-from gpulaunch.process.ending import marks_of
-from gpulaunch.process.system import is_same, iso, parents, state_of, user_of
+from gpulaunch.process.system import is_same, iso, parents, state_of, user_of, variable_of
 from gpulaunch.records import Record
 
 
@@ -85,7 +84,7 @@ def _look_at_processes(
             user_id = user_of(pid)
             for found, ids in (
                 (held, _open_to_write(pid, lease_of)),
-                (carried, marks_of(pid, LEASE_VARIABLE)),
+                (carried, {variable_of(pid, LEASE_VARIABLE) or ""}),
             ):
                 for lease_id in ids:
                     if lease_id in records and records[lease_id].st_uid in (0, user_id):

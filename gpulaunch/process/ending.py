@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from gpulaunch.errors import FailedError
 from gpulaunch.process.pidfd import open_pid
-from gpulaunch.process.system import reaction, stat_fields
+from gpulaunch.process.system import reaction, stat_fields, variable_of
 
 SETTLE_S = 0.3
 """Time that processes of a job have to end by themselves once its main process has ended."""
@@ -35,21 +35,10 @@ def marked_by(variable: str) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdecimal() and int(name) != os.getpid():
-            for value in marks_of(int(name), variable):
+            value = variable_of(int(name), variable)
+            if value is not None:
                 found.setdefault(value, set()).add(int(name))
     return found
-
-
-def marks_of(pid: int, variable: str) -> list[str]:
-    """Return the values of a variable in the environment that a process was started with.
-
-    None if it is not visible here.
-    """
-    begin = os.fsencode(f"{variable}=")
-    with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-        words = file.read().split(b"\0")
-        return [os.fsdecode(word.removeprefix(begin)) for word in words if word.startswith(begin)]
-    return []
 
 
 def descendants(spared: Collection[int] = ()) -> set[int]:
