@@ -26,7 +26,6 @@ from pathlib import Path
 from statistics import fmean
 
 from bake_off_compare import Cell, Results, seemingly_better
-from bake_off_page import write_page
 
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
@@ -37,12 +36,17 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import Record, replace
 from gpulaunch.simulate.event_loop import Rules, Stay, simulate
-from gpulaunch.simulate.generate import MIXES, Row, loaded_mix
+from gpulaunch.simulate.generate import Row
 from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import quartiles
 from gpulaunch.simulate.simulated_job import SimulatedJob
 from gpulaunch.simulate.time_model import ENOUGH_GB_PER_S
 from gpulaunch.simulate.yardstick import Yardstick
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bake_off_page import write_page
+from mixes import MIXES, loaded_mix
 
 MACHINES = (
     "dgx1-v100",

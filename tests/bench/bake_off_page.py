@@ -22,8 +22,8 @@ from bake_off_compare import (
     gains,
     losses_of,
 )
+from mixes import MIXES, Mix
 
-from gpulaunch.simulate.generate import MIXES, Mix
 from gpulaunch.simulate.time_model import ENOUGH_GB_PER_S
 
 MOST_ROWS = 12

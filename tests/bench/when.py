@@ -6,8 +6,10 @@ docs/results/when.md has the tables.
 """
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from math import log
+from pathlib import Path
 from random import Random
 from statistics import median
 
@@ -20,8 +22,11 @@ from gpulaunch.forecast.starts import (
     Waiting,
     predict_starts,
 )
-from gpulaunch.simulate.generate import MIXES, loaded_mix
 from gpulaunch.simulate.simulated_leases import ticket_of
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from mixes import MIXES, loaded_mix
 
 MACHINE = "dgx1-v100"
 JOBS = 80

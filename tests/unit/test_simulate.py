@@ -7,6 +7,7 @@ from itertools import pairwise
 from statistics import mean, median
 
 import pytest
+from mixes import MIXES, loaded_mix
 from simulating import Conservation, checked, generated, job, jobs_of, log
 from values import machine
 
@@ -24,12 +25,7 @@ from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import capacity_by
 from gpulaunch.sharing.interference import Bounds
 from gpulaunch.simulate.event_loop import Moment, Rules, simulate
-from gpulaunch.simulate.generate import (
-    MIXES,
-    loaded_mix,
-    poisson_batches,
-    uniform_mix,
-)
+from gpulaunch.simulate.generate import poisson_batches, uniform_mix
 from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import measure, quartiles
 from gpulaunch.simulate.simulated_job import SimulatedJob
