@@ -22,8 +22,8 @@ def main() -> None:
     Raises:
         Exception: a module cannot be loaded.
     """
-    name_stdout()
     try:
+        name_stdout()
         status = run(sys.argv[1:])
         flush_stdout()
     except GpulaunchError as problem:
