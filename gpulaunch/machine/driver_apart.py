@@ -8,6 +8,7 @@ import os
 import pickle
 from importlib import import_module
 
+from gpulaunch.errors import FailedError
 from gpulaunch.machine import slow_calls
 from gpulaunch.process.companion import stand_apart
 from gpulaunch.process.descriptor import out_of_the_way
@@ -35,7 +36,10 @@ class DriverApart:
             self._start()
         _send(self._questions, question)
         while True:
-            is_slow, answer = pickle.load(self._answers)  # noqa: S301 - a fork has sent it
+            try:
+                is_slow, answer = pickle.load(self._answers)  # noqa: S301 - a fork has sent it
+            except EOFError:
+                raise FailedError("the process that asks the driver was killed") from None
             if isinstance(answer, Exception):
                 raise answer
             if not is_slow:
