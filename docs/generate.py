@@ -9,17 +9,25 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from gpulaunch.cli import help as cli_help
 from gpulaunch.cli.grammar import all_parsers
 from gpulaunch.cli.options import launch_options
+from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
+from gpulaunch.files.fields import Above, ListOf, OneOrEach, RowOf, TableOf
 from gpulaunch.launch.settings import SETTINGS
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.document.inherit import variants_of
-from gpulaunch.profiles.document.schema import key_table, profile_schema
-from gpulaunch.show.policy_table import policy_table
+from gpulaunch.profiles.document.schema import profile_schema
+from gpulaunch.profiles.document.section import Part, Section
+from gpulaunch.profiles.profile import Profile
 
 DOCS = Path(__file__).parent
+
+_WORDS: Mapping[type, str] = {str: "text", bool: "true or false", dict: "table", list: "list"}
+_MOST_WORDS = 3  # that fit into a cell of the table
+_LONG = 10**6  # a power of two above this is written as a power
 
 
 def _profile_schema(_: str) -> str:
@@ -27,7 +35,54 @@ def _profile_schema(_: str) -> str:
 
 
 def _profiles(text: str) -> str:
-    return _with_part(_with_part(text, "keys", key_table()), "library", _library())
+    return _with_part(_with_part(text, "keys", _key_table()), "library", _library())
+
+
+def _key_table() -> str:
+    """Return every key of a profile, its range and its meaning."""
+    return "\n".join(["| key | value | meaning |", "|---|---|---|", *_key_rows(Profile), ""])
+
+
+def _key_rows(section: type[Section]) -> Iterator[str]:
+    for name, key in section.keys.items():
+        if isinstance(key, Part):
+            yield f"| **`[{name}]`** | | {key.meaning}{_needed(key.section)} |"
+            yield from _key_rows(key.section)
+        else:
+            yield f"| `{name}` | {_range(key.rule)} | {key.meaning} |"
+
+
+def _needed(section: type[Section]) -> str:
+    return (
+        f"; {', '.join(f'`{name}`' for name in section.required)} required"
+        if section.required
+        else ""
+    )
+
+
+def _range(rule: Any) -> str:  # noqa: ANN401  see AnyRule
+    """Describe in a few words what a rule of gpulaunch.files.fields admits."""
+    match rule:
+        case type():
+            return _WORDS[rule]
+        case OneOrEach():
+            return _range(rule.rule)
+        case Above():
+            return f"above {rule.least:g}, to {rule.most:g}"
+        case ListOf() | TableOf():
+            return f"{'list' if isinstance(rule, ListOf) else 'table'}: {_range(rule.rule)}"
+        case RowOf():
+            return "; ".join(map(_range, rule.rules))
+    return _words_or_range(rule)
+
+
+def _words_or_range(rule: tuple[Any, Any]) -> str:
+    if isinstance(rule[0], str):
+        return "a word" if len(rule) > _MOST_WORDS else " or ".join(f"`{word}`" for word in rule)
+    low, high = rule
+    is_whole = isinstance(low, int) and isinstance(high, int)
+    most = f"2^{high.bit_length() - 1}" if isinstance(high, int) and high > _LONG else f"{high:g}"
+    return f"{'whole, ' * is_whole}{low:g} to {most}"
 
 
 def _library() -> str:
@@ -39,6 +94,18 @@ def _library() -> str:
         pattern = profile.communication.pattern or ""
         lines.append(f"| `{profile.name}` | {asked} | {profile.description} | {pattern} |")
     return "\n".join(lines) + "\n"
+
+
+def policy_table() -> str:
+    """Return the policies, what each compares and its source."""
+    default_first = sorted(POLICIES, key=lambda name: name != DEFAULT_POLICY)
+    lines = ["| policy | compares, or makes | source |", "|---|---|---|"]
+    for name in default_first:
+        shown = f"`{name.replace('_', '-')}`"
+        if name == DEFAULT_POLICY:
+            shown += ", the default"
+        lines.append(f"| {shown} | {POLICIES[name].help} | {POLICIES[name].source} |")
+    return "\n".join([*lines, ""])
 
 
 def _placement(text: str) -> str:

@@ -53,10 +53,14 @@ class LiveRecords:
             if user_id is not None:
                 os.fchown(fd, user_id, -1)
 
-    def close(self) -> None:
-        """Let all of them die, and remove their files."""
+    def release(self) -> None:
+        """Let all of them die; their files stay."""
         while self._fds:
             os.close(self._fds.pop())
+
+    def close(self) -> None:
+        """Let all of them die, and remove their files."""
+        self.release()
         for name in self._names:
             (self._directory / name).unlink(missing_ok=True)
 

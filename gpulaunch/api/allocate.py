@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
+from numbers import Real
 from types import TracebackType
 
 from gpulaunch.api.held_lease import HeldLease, environment_around
@@ -277,5 +278,5 @@ def _to_text(key: str, value: object) -> str:
         return str(value).lower()
     if isinstance(value, Iterable) and not isinstance(value, str):
         return ",".join(map(str, value))
-    is_time = isinstance(value, int | float) and SETTINGS.get(key) is parse_duration
+    is_time = isinstance(value, Real) and SETTINGS.get(key) is parse_duration
     return (f"{value:f}" if isinstance(value, float) else str(value)) + ("s" if is_time else "")

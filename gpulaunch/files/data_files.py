@@ -35,7 +35,7 @@ def make_own(directory: str) -> None:
     Raises:
         OSError: it cannot be made.
     """
-    if not os.path.lexists(directory):
+    if directory and not os.path.lexists(directory):
         make_own(os.path.dirname(directory))
         with suppress(FileExistsError):
             os.mkdir(directory, 0o700)

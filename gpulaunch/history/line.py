@@ -128,15 +128,25 @@ def _open_own(submitted_s: float) -> int:
     Raises:
         OSError: it cannot be made, or is not this user's own file.
     """
-    directory, user_id = history_directory(), os.geteuid()
-    make_own(directory)
-    path = f"{directory}/{user_id}-{month_of(submitted_s)}{SUFFIX}"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    path, user_id = history_directory(), os.geteuid()
+    is_common = path != private_directory()
+    make_own(path)
+    # Another user may have put a link there since we looked: from here on by descriptors.
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if is_common and os.fstat(directory).st_uid != user_id:
+            raise PermissionError(path)
+        name = f"{user_id}-{month_of(submitted_s)}{SUFFIX}"
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fd = os.open(name, flags, 0o600, dir_fd=directory)
+        if is_common:  # all may read it, whatever the umask
+            os.fchmod(directory, 0o755)
+    finally:
+        os.close(directory)
     if not is_own_file(fd, user_id):
         os.close(fd)
         raise PermissionError(path)
-    if directory != private_directory():  # all may read it, whatever the umask
-        os.chmod(directory, 0o755)  # noqa: S103
+    if is_common:
         os.fchmod(fd, 0o644)
     return fd
 

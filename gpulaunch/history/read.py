@@ -54,8 +54,11 @@ def _read(*, everyone: bool, within_s: float | None, having: bytes = b"") -> Ite
     found: dict[tuple[int, str], PastLaunch] = {}
     read: dict[int, int] = {}
     for path, user_id in _files(everyone=everyone, within_s=within_s):
-        read[user_id] = read.get(user_id, 0) + _LEAST_BYTES
         with suppress(OSError):
+            # Anybody can make files with another user's name: they are not even opened.
+            if os.lstat(path).st_uid != user_id or read.get(user_id, 0) >= _MOST_BYTES:
+                continue
+            read[user_id] = read.get(user_id, 0) + _LEAST_BYTES
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(fd, "rb") as file:
                 if not is_own_file(fd, user_id):
@@ -83,12 +86,13 @@ def _files(*, everyone: bool, within_s: float | None) -> list[tuple[str, int]]:
     """Return the history's files, the newest first, and the user that each has to belong to.
 
     What ran before there was a common place is in the user's private one; and in the common place
-    itself, where earlier versions had their files.
+    itself, where earlier versions had their files. What is of everyone is the same for all.
     """
     first = "" if within_s is None else month_of(time.time() - within_s)
-    directories = [] if everyone else [private_directory()]
+    directories = [] if everyone and has_common() else [private_directory()]
     if has_common():
-        users = filter(str.isdecimal, os.listdir(COMMON)) if everyone else [str(os.geteuid())]
+        users = os.listdir(COMMON) if everyone else [str(os.geteuid())]
+        users = [user for user in users if user.isascii() and user.isdecimal()]
         own = [user for user in users if is_directory_of(f"{COMMON}/{user}", int(user))]
         directories += [COMMON, *(f"{COMMON}/{user}" for user in own)]
     found = []
@@ -98,6 +102,8 @@ def _files(*, everyone: bool, within_s: float | None) -> list[tuple[str, int]]:
                 user, dash, month = name.removesuffix(SUFFIX).partition("-")
                 if not (name.endswith(SUFFIX) and dash and user.isascii() and user.isdecimal()):
                     continue
+                if user != os.path.basename(directory) and directory.startswith(f"{COMMON}/"):
+                    continue  # a line of one user's is in no directory of another
                 if month >= first and (everyone or int(user) == os.geteuid()):
                     found.append((month, os.path.join(directory, name), int(user)))
     return [(path, user_id) for _, path, user_id in sorted(found, reverse=True)]

@@ -65,11 +65,16 @@ class IdleWatch:
         # Not the record's own descriptor: it may be closed, and its number another file's by then.
         self._fd = os.open(f"/proc/self/fd/{record.fd}", os.O_WRONLY | os.O_CLOEXEC)
         self._after_s, self._limit_s = limits
+        self._every_s = min(
+            _LOOK_EVERY_S, *(limit / _LOOKS for limit in limits if limit is not None)
+        )
         self._idle = idle
         self.limit_is_over = False
         mask = change_mask(signal.SIG_BLOCK, ALL_SIGNALS)  # each still interrupts the main thread
         try:
             _thread.start_new_thread(self._look_again_and_again, ())
+            # Another one, so that a GPU of others that hangs in the driver delays no idle limit.
+            _thread.start_new_thread(self._look_for_strays_again_and_again, ())
         finally:
             change_mask(signal.SIG_SETMASK, mask)
 
@@ -78,10 +83,8 @@ class IdleWatch:
         told = False
         busy_s = time.monotonic()
         limit_s = float("inf") if self._limit_s is None else self._limit_s
-        every_s = min(_LOOK_EVERY_S, self._after_s / _LOOKS, limit_s / _LOOKS)
         while True:
-            time.sleep(every_s)
-            self._look_for_strays()
+            time.sleep(self._every_s)
             if self._are_busy():
                 busy_s, told = time.monotonic(), False
                 self._touch()
@@ -94,6 +97,12 @@ class IdleWatch:
                 self.limit_is_over = True
                 os.kill(os.getpid(), signal.SIGTERM)  # it passes that on to the job
                 return
+
+    def _look_for_strays_again_and_again(self) -> None:
+        name_this_thread("stray watch")
+        while True:
+            time.sleep(self._every_s)
+            self._look_for_strays()
 
     def _are_busy(self) -> bool:
         try:

@@ -9,6 +9,7 @@ from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import program_of, stat_fields, user_name, user_of, variable_of
+from gpulaunch.records import replace
 from gpulaunch.sharing.mps_daemon import SERVER
 
 
@@ -61,4 +62,9 @@ def name_strays(
     held = {uuid for lease in leases for uuid in lease.held_from(None)}
     strays = find_strays(topology, (use for use in uses if use.uuid not in held), leases)
     by_gpu = {stray.uuid: stray for stray in strays}
-    return [by_gpu.get(use.uuid, use) for use in uses]
+    return [
+        replace(use, who=by_gpu[use.uuid].who, stray=by_gpu[use.uuid].stray)
+        if use.uuid in by_gpu and use.state == "used" and not use.lost
+        else use
+        for use in uses
+    ]

@@ -283,9 +283,11 @@ class Table:
                 continue
             found, record = self._read_live(directory_fd, name, problems)
             if isinstance(record, Lease):
-                if self._has_room(record.user_id, leases_of, problems):
+                locked = found is not None and found.locked
+                # One that no process holds may be that of a container that has ended.
+                if not locked or self._has_room(record.user_id, leases_of, problems):
                     leases.append(record)
-                    unlocked |= set() if found and found.locked else {record.id}
+                    unlocked |= set() if locked else {record.id}
             elif found and record:
                 tickets.append(record)
                 # A forged one of 64 KiB counts as eight, or 1,000 of them would take a gigabyte.
@@ -327,9 +329,9 @@ class Table:
             return True
         if problems is None or counts[user_id] == MOST_LEASES + 1:
             problem = FailedError(
-                f"{self.directory}: {user_name(user_id)} has more than {MOST_LEASES} live leases, "
-                "and no more than that are read",
-                f"{who_may(user_id)} can end some: see 'gpulaunch status'",
+                f"{self.directory}: {user_name(user_id)} has more than {MOST_LEASES} live leases: "
+                "until some end, nobody can launch",
+                f"{who_may(user_id)} can end some: 'gpulaunch free ID'",
             )
             if problems is None:
                 raise problem

@@ -6,6 +6,7 @@ of this one: nobody waits for its end, even where it sleeps in the kernel and ca
 
 import os
 import pickle
+from contextlib import suppress
 from importlib import import_module
 
 from gpulaunch.errors import FailedError
@@ -32,6 +33,9 @@ class DriverApart:
         return lambda *arguments: self._ask(function, arguments)
 
     def _ask(self, *question: Any) -> Any:  # noqa: ANN401
+        with suppress(ChildProcessError):  # where this process ignores SIGCHLD
+            if self._pid and os.waitpid(self._pid, os.WNOHANG)[0]:  # somebody has killed it
+                self._pid = 0
         if not self._pid:
             self._start()
         _send(self._questions, question)

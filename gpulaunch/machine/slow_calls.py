@@ -36,14 +36,16 @@ def call(function: Any, gpu: int, *arguments: Any) -> Any:  # noqa: ANN401
 def watched() -> Iterator[None]:
     """Report the calls of this thread that take long, until the block ends."""
     over, gone = _thread.allocate_lock(), _thread.allocate_lock()
-    with over:
-        gone.acquire()
-        try:
-            _thread.start_new_thread(_watch, (_thread.get_ident(), over, gone))
-        except RuntimeError:  # too many threads (ulimit -u), or Python shuts down
-            gone.release()
-        yield
-    gone.acquire()  # a launch forks later, which is safe without threads only
+    gone.acquire()
+    try:
+        with over:
+            try:
+                _thread.start_new_thread(_watch, (_thread.get_ident(), over, gone))
+            except RuntimeError:  # too many threads (ulimit -u), or Python shuts down
+                gone.release()
+            yield
+    finally:
+        gone.acquire()  # a launch forks later, which is safe without threads only
 
 
 def _watch(thread: int, over: _thread.LockType, gone: _thread.LockType) -> None:

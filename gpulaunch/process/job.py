@@ -130,6 +130,7 @@ class Job:
     ) -> None:
         self._before_signal = before_signal
         self._witness: Witness | None = None
+        self._witnesses_left = 10
         self._had_before_witness: set[int] = set()
         self.interrupted = False
         self.asked_to_end_s: float | None = None
@@ -197,8 +198,10 @@ class Job:
     def _call_witness(self) -> None:
         """Let a new witness show from here on which signals the group gets."""
         self._witness = None
-        with contextlib.suppress(OSError):  # without one the job gets the group's signals twice
-            self._witness = Witness()
+        self._witnesses_left -= 1  # what ends each of them, as an OOM killer may, must not go on
+        if self._witnesses_left >= 0:
+            with contextlib.suppress(OSError):  # without one the job gets the group's signals twice
+                self._witness = Witness()
 
     def forget(self) -> None:
         """Give signals back to this process after the job has ended."""
@@ -257,8 +260,11 @@ class Job:
                 if self._witness:
                     self._witness.end()
                 return status
-            if self._witness and pid == self._witness.pid:  # somebody has killed it
-                self._witness.close()
+            if self._witness and pid == self._witness.pid:  # somebody has stopped or killed it
+                if os.WIFSTOPPED(status):
+                    self._witness.end()
+                else:
+                    self._witness.close()
                 self._call_witness()
             if pid == self.pid and self._stops_us(os.WSTOPSIG(status)):
                 since_s = time.monotonic()

@@ -16,7 +16,7 @@ from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.libc import end_with_parent, set_process_name
 from gpulaunch.process.system import pending_signals
 
-_ANSWER_S = 1.0  # one on a busy machine answers, one that is stopped does not
+_ANSWER_MS = 1000  # one on a busy machine answers, one that is stopped does not
 _LOOK_AGAIN_S = 0.005  # systemd and Slurm send a signal to one process after the other
 
 
@@ -34,9 +34,11 @@ class Witness:
 
     def __init__(self) -> None:
         end_with_launcher = end_with_parent(os.getpid())
-        question, self._ask = (out_of_the_way(fd) for fd in os.pipe())
-        self._hear, answer = (out_of_the_way(fd) for fd in os.pipe())
+        pipes: list[int] = []
         try:
+            for _ in range(2):
+                pipes.extend(map(out_of_the_way, os.pipe()))
+            question, self._ask, self._hear, answer = pipes
             self.pid = os.fork()
             if self.pid == 0:
                 try:
@@ -50,11 +52,11 @@ class Witness:
                 finally:
                     os._exit(0)
         except OSError:
-            self.close()
+            for fd in pipes:
+                os.close(fd)
             raise
-        finally:
-            os.close(question)
-            os.close(answer)
+        os.close(question)
+        os.close(answer)
 
     def saw(self, number: int) -> bool | None:
         """Return whether the group got a signal that the launcher has read; forget it here.
@@ -66,10 +68,20 @@ class Witness:
             time.sleep(_LOOK_AGAIN_S)
             if number not in pending_signals(self.pid):
                 return False
+        if not self._has_forgotten(number):
+            return None
+        # Another one that came meanwhile was for the group, too, or as good as the same one.
+        if signal.sigtimedwait({number}, 0) and number in pending_signals(self.pid):
+            return True if self._has_forgotten(number) else None
+        return True
+
+    def _has_forgotten(self, number: int) -> bool:
+        """Let it take a signal that is pending there; return whether it has answered in time."""
         with suppress(BrokenPipeError):
             os.write(self._ask, bytes([number]))
-        answered = select.select([self._hear], [], [], _ANSWER_S)[0] and os.read(self._hear, 1)
-        return True if answered else None
+        answer = select.poll()
+        answer.register(self._hear, select.POLLIN)
+        return bool(answer.poll(_ANSWER_MS) and os.read(self._hear, 1))
 
     def end(self) -> None:
         """End the process."""

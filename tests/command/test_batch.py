@@ -615,13 +615,13 @@ WRONG = [
     ),
     (("--results", "."), 125, ".: is a directory"),
     (("--results", "no/where"), 125, "no/where: no such file or directory"),
-    (("--results", "started"), 2, "started: is no regular file"),
+    (("--results", "started"), 2, "started: is no regular file of your own"),
     (
         ("--results", "jobs.toml"),
         2,
         "jobs.toml: there is something else in it than the results of a batch",
     ),
-    (("--logs", "jobs.toml"), 125, "jobs.toml: file exists"),
+    (("--logs", "jobs.toml"), 125, "jobs.toml: not a directory"),
     (("--", "true"), 2, "'gpulaunch batch' runs no command, but -- is given"),
     (("more",), 2, "unrecognized arguments: more"),
 ]

@@ -184,6 +184,15 @@ def test_more_leases_than_are_read(launcher: Launcher) -> None:
     assert launcher.records() == []
 
 
+def test_leases_of_containers_that_have_ended(launcher: Launcher) -> None:
+    """Leases that no process holds count for nothing once their containers have ended."""
+    held = own_lease(0, 0, engine="docker", container="a" * 64)
+    with LiveRecords(launcher.state) as records:
+        records.add(*(replace(held, id=f"l{number}") for number in range(201)))
+        records.release()
+        assert launcher.run(*DGX, "-n", "8", *SHOW).returncode == 0
+
+
 def test_no_user_takes_more_leases_than_are_read(launcher: Launcher) -> None:
     """A user's 200th lease is granted and the 201st refused, with one line and nothing taken."""
     with LiveRecords(launcher.state) as records:

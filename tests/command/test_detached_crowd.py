@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import DGX, Launcher, companion_of, ending_in_time, until, wait_for_end
 
-from gpulaunch.process.ending import marked
+from gpulaunch.process.ending import marked_by
 from gpulaunch.records import Record
 
 JOBS = 100
@@ -147,7 +147,7 @@ def test_a_hundred_jobs_and_everything_killed_in_turn(launcher: Launcher, tmp_pa
             KILLS[job.number % len(KILLS)][0](job)
         detaching.result()
     until(lambda: launcher.records() == [])
-    until(lambda: marked(f"GPULAUNCH_STATE_DIR={launcher.state}") == set())
+    until(lambda: str(launcher.state) not in marked_by("GPULAUNCH_STATE_DIR"))
     for kill, to_its_end, status in KILLS:
         some = [job for job in jobs if KILLS[job.number % len(KILLS)][0] is kill]
         for job in some:

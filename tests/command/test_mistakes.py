@@ -249,3 +249,10 @@ def test_python_completes_the_public_names() -> None:
 
     assert set(gpulaunch.__all__) <= set(dir(gpulaunch))
     assert os.path.basename(gpulaunch.__file__) == "__init__.py"
+
+
+def test_a_relative_home(launcher: Launcher, tmp_path: Path) -> None:
+    """A HOME that is no absolute path stops no launch."""
+    launcher.environment["HOME"] = "home"
+    done = launcher.run(*DGX, "-n", "1", "--", "true", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")

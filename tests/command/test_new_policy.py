@@ -1,6 +1,7 @@
 """A made-up policy, one function and one row of POLICIES, is all that a new policy takes."""
 
 import json
+import runpy
 import subprocess
 import sys
 from itertools import chain, zip_longest
@@ -11,9 +12,9 @@ from conftest import Launcher
 
 from gpulaunch.decide.placement.policies import POLICIES, Order, Policy
 from gpulaunch.decide.placement.problem import PlacementProblem
-from gpulaunch.show.policy_table import policy_table
 
 ROOT = Path(__file__).parents[2]
+policy_table = runpy.run_path(str(ROOT / "docs" / "generate.py"))["policy_table"]
 
 
 def spread(problem: PlacementProblem) -> Order:

@@ -16,7 +16,7 @@ from conftest import Launcher, until
 from fake_nvml import FakeNvml
 from values import box, lease
 
-from gpulaunch.launch.strays import find_strays
+from gpulaunch.launch.strays import find_strays, name_strays
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.process.system import identify
 
@@ -169,6 +169,15 @@ def test_what_another_user_wrote_names_nobody() -> None:
     ]
     named = [[use.stray for use in find_strays(box(), uses, [one])] for one in leases]
     assert named == [["aaaa"], [], []]
+
+
+def test_a_fault_stays_a_fault() -> None:
+    """What bars a GPU is said also where a stray uses it, and other processes keep their pids."""
+    stray = lease("aaaa", 0, user_id=os.getuid(), job=identify(os.getpid()))
+    pids = (os.getpid(), 1)
+    uses = [OutsideUse("GPU-6", "a fault", pids, state="barred"), OutsideUse("GPU-7", "pids", pids)]
+    barred, used = name_strays(box(), uses, [stray])
+    assert (barred, used.stray, used.pids) == (uses[0], "aaaa", pids)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to run a process of another user")

@@ -17,7 +17,7 @@ from conftest import DGX, Launcher, companion_of, holders, until, wait_for_end
 from engine import IMAGE, Engine
 from test_docker import DESCRIBED, Host
 
-from gpulaunch.process.ending import marked
+from gpulaunch.process.ending import marked_by
 from gpulaunch.process.system import parents, stat_fields
 
 GRACE_S = 0.5
@@ -74,7 +74,7 @@ class Step:
 
     def processes(self, *cookies: str) -> list[int]:
         """Return the processes with all of these variables, as a runner lists them."""
-        found = [marked(f"{name}={self.environment[name]}") for name in cookies]
+        found = [marked_by(name).get(self.environment[name], set()) for name in cookies]
         return sorted(set.intersection(*found))
 
 
@@ -169,7 +169,9 @@ def test_cancelled(host: Host, runner: Callable[[Step], None], job: str) -> None
         # docker removes it (--rm) a moment after its end, which frees the GPUs
         until(lambda: host.do("ps", "--all", "--quiet") == "", "the end of the container")
         until(
-            lambda: not marked(f"GPULAUNCH_LEASE={lease['id']}") and not step.processes("BUILD_ID"),
+            lambda: (
+                lease["id"] not in marked_by("GPULAUNCH_LEASE") and not step.processes("BUILD_ID")
+            ),
             "the end of the job's processes",
         )
 

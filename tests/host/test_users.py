@@ -413,7 +413,7 @@ FORKS = (
 
 def test_holder_of_the_host_lock_that_forks(alice: User, bob: User, root: Launcher) -> None:
     """Root is told who has the lock after a fork; another user, how root finds them."""
-    patient = (*VGG, "--wait-timeout", "0.3", "--", "true")
+    patient = (*VGG, "--wait-timeout", "0.3s", "--", "true")
     with bob.doing(FORKS) as process:
         to_alice, to_root = alice.run(*patient), root.run(*patient)
         took, holds = process.communicate("")[0].split()
@@ -716,7 +716,7 @@ def test_a_lease_serves_its_user_only(alice: User, bob: User) -> None:
         bob.environment |= {"GPULAUNCH_LEASE": lease_id}
         told = (
             f"gpulaunch: warning: lease {lease_id} belongs to {alice.name}, so this is a launch of "
-            "its own\n"
+            "its own: unset GPULAUNCH_LEASE\n"
         )
         assert outcome(bob.run(*VGG, *SHOW)) == (0, "4,6,7\n", told)
 
@@ -1135,9 +1135,16 @@ def test_history_filled_by_another_user(
         os.chown(file, bob.uid, bob.uid)
     (file := place / f"{bob.uid}-2090-01.jsonl").write_bytes(b"{\n" * 1_000_000)
     os.chown(file, bob.uid, bob.uid)
+    for where in (place, place / str(bob.uid)):  # files with alice's name are not hers
+        where.mkdir(exist_ok=True)
+        os.chown(where, *((0, 0) if where == place else (bob.uid, bob.uid)))
+        for number in range(70_000):
+            (file := where / f"{alice.uid}-9999-{number}.jsonl").touch()
+            os.chown(file, bob.uid, bob.uid)
     script = 'ulimit -t 4; ulimit -v 400000; exec "$0" "$@"'
     limited = Elsewhere(launcher, [*machine.enter, "sh", "-c", script, Launcher.script])
     assert names(limited, "--everyone") == ["one"]
+    assert names(user) == ["one"]
 
 
 def test_totals_of_everyone(root: Launcher, alice: User, machine: Machine) -> None:

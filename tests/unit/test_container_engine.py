@@ -61,6 +61,7 @@ def test_its_command_line_gets_gpus_by_its_way(
         capsys, *options, "boxer", "run", *flags, "--quietly", "--colour", "red", "image", "-e"
     )
     ours = ["--accelerators", "cdi:0", "--accelerators", "cdi:3", "--label", LABEL]
+    ours += ["-e", "GPULAUNCH_GPU_COUNT=2"]
     assert got == ["boxer", "run", "--quietly", "--colour", "red", *ours, "image", "-e"]
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gpulaunch.errors import printable
 from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
-from gpulaunch.profiles.document.schema import key_table, profile_schema
+from gpulaunch.profiles.document.schema import profile_schema
 from gpulaunch.profiles.document.section import Key, Part, Section, flag, number, percentage, table
 from gpulaunch.profiles.document.sections import Resources
 from gpulaunch.profiles.profile import Profile, parse_profile, profile_mistakes
@@ -291,7 +291,6 @@ def test_made_up_field(monkeypatch):
         "minimum": 0,
         "maximum": 100,
     }
-    assert "| `warm_up_s` | 0 to 100 | time before the first iteration |\n" in key_table()
     profile = parse_profile({"name": "j", "resources": resources})
     assert lines(profile)[-8:] == [
         "resources: what it uses of one GPU when it runs there alone",

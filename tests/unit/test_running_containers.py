@@ -243,3 +243,5 @@ def test_store_of_podman(
     for text, found in (("[]", False), ('[{"id": "a"}]', True)):
         listed.write_text(text)
         assert has_containers() is found
+    listed.rename(listed.with_name("volatile-containers.json"))  # of run --rm, since Podman 4.4
+    assert has_containers() is True

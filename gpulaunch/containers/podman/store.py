@@ -13,9 +13,10 @@ def has_containers() -> bool:
     root = _find_root()
     with suppress(OSError):
         for name in os.listdir(root):  # the list is in a folder of the storage driver's
-            path = f"{root}/{name}/containers.json"
-            if os.path.exists(path) and os.path.getsize(path) > len("[]"):
-                return True
+            for part in ("containers", "volatile-containers"):  # those of run --rm are volatile
+                path = f"{root}/{name}/{part}.json"
+                if os.path.exists(path) and os.path.getsize(path) > len("[]"):
+                    return True
     return False
 
 

@@ -1,20 +1,16 @@
-"""The format of profiles for readers: as a JSON Schema, and as a Markdown table."""
+"""The format of profiles as a JSON Schema."""
 # pure: decides on plain values
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from gpulaunch.files.fields import Above, ListOf, OneOrEach, RowOf, TableOf
 from gpulaunch.profiles.document.section import Key, Part, Section
 from gpulaunch.profiles.profile import Profile, Variant
-from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _TYPES: Mapping[type, str] = {str: "string", bool: "boolean", dict: "object", list: "array"}
-_WORDS: Mapping[type, str] = {str: "text", bool: "true or false", dict: "table", list: "list"}
-_MOST_WORDS = 3  # that fit into a cell of the table
-_LONG = 10**6  # a power of two above this is written as a power
 _EXCLUSIVE = {
     "not": {
         "properties": {"single_node": {"const": True}, "one_per_node": {"const": True}},
@@ -74,41 +70,7 @@ def _key_schema(key: Key[Any]) -> dict[str, Any]:
 
 def _rule_schema(rule: Any) -> dict[str, Any]:  # noqa: ANN401  see AnyRule
     """Return the schema of a rule of gpulaunch.files.fields."""
-    return _FORMS[type(rule)].schema(rule)
-
-
-def key_table() -> str:
-    """Return the table of docs/reference/profiles.md: every key, its range and its meaning."""
-    return "\n".join(["| key | value | meaning |", "|---|---|---|", *_rows(Profile), ""])
-
-
-def _rows(section: type[Section]) -> Iterator[str]:
-    for name, key in section.keys.items():
-        if isinstance(key, Part):
-            yield f"| **`[{name}]`** | | {key.meaning}{_needed(key.section)} |"
-            yield from _rows(key.section)
-        else:
-            yield f"| `{name}` | {_range(key.rule)} | {key.meaning} |"
-
-
-def _needed(section: type[Section]) -> str:
-    return (
-        f"; {', '.join(f'`{name}`' for name in section.required)} required"
-        if section.required
-        else ""
-    )
-
-
-def _range(rule: Any) -> str:  # noqa: ANN401  see AnyRule
-    """Describe in a few words what a rule admits."""
-    return _FORMS[type(rule)].words(rule)
-
-
-class _Form(Record):
-    """The description of one kind of rule: as a schema, and in words."""
-
-    schema: Callable[[Any], dict[str, Any]]
-    words: Callable[[Any], str]
+    return _FORMS[type(rule)](rule)
 
 
 def _list_schema(rule: ListOf) -> dict[str, Any]:
@@ -149,34 +111,24 @@ def _words_or_range_schema(rule: tuple[Any, Any]) -> dict[str, Any]:
     }
 
 
-def _words_or_range(rule: tuple[Any, Any]) -> str:
-    if isinstance(rule[0], str):
-        return "a word" if len(rule) > _MOST_WORDS else " or ".join(f"`{word}`" for word in rule)
-    low, high = rule
-    most = f"2^{high.bit_length() - 1}" if isinstance(high, int) and high > _LONG else f"{high:g}"
-    return f"{'whole, ' * _is_whole(rule)}{low:g} to {most}"
-
-
 def _is_whole(rule: tuple[Any, Any]) -> bool:
     return all(isinstance(bound, int) for bound in rule)
 
 
-_FORMS: Mapping[type, _Form] = {
-    type: _Form(lambda rule: {"type": _TYPES[rule]}, lambda rule: _WORDS[rule]),
-    tuple: _Form(_words_or_range_schema, _words_or_range),
-    OneOrEach: _Form(_one_or_each_schema, lambda rule: _range(rule.rule)),
-    Above: _Form(
-        lambda rule: {"type": "number", "exclusiveMinimum": rule.least, "maximum": rule.most},
-        lambda rule: f"above {rule.least:g}, to {rule.most:g}",
-    ),
-    ListOf: _Form(_list_schema, lambda rule: f"list: {_range(rule.rule)}"),
-    RowOf: _Form(_row_schema, lambda rule: "; ".join(map(_range, rule.rules))),
-    TableOf: _Form(
-        lambda rule: {
-            "type": "object",
-            **_names_schema(rule),
-            "additionalProperties": _rule_schema(rule.rule),
-        },
-        lambda rule: f"table: {_range(rule.rule)}",
-    ),
+_FORMS: Mapping[type, Callable[[Any], dict[str, Any]]] = {
+    type: lambda rule: {"type": _TYPES[rule]},
+    tuple: _words_or_range_schema,
+    OneOrEach: _one_or_each_schema,
+    Above: lambda rule: {
+        "type": "number",
+        "exclusiveMinimum": rule.least,
+        "maximum": rule.most,
+    },
+    ListOf: _list_schema,
+    RowOf: _row_schema,
+    TableOf: lambda rule: {
+        "type": "object",
+        **_names_schema(rule),
+        "additionalProperties": _rule_schema(rule.rule),
+    },
 }
