@@ -328,9 +328,8 @@ def test_environment(host: Host) -> None:
         [client], env=host.environment, capture_output=True, text=True, check=True
     )
     launched = host.run("--", str(client), "run", IMAGE)
-    assert [
-        line for line in launched.stdout.splitlines() if "GPULAUNCH_" not in line
-    ] == bare.stdout.splitlines()
+    lines = [line for line in launched.stdout.splitlines() if "GPULAUNCH_GPU_COUNT" not in line]
+    assert lines == bare.stdout.splitlines()
 
 
 # ------------------------------------------------------------------------------------ at a terminal
@@ -979,6 +978,7 @@ def test_dry_run(host: Host) -> None:
     devices = [word for gpu in (5, 6) for word in ("--device", f"nvidia.com/gpu={DESCRIBED[gpu]}")]
     label = f"io.gpulaunch.gpus={DESCRIBED[5]},{DESCRIBED[6]}"
     added = [*devices, "-e", "NVIDIA_VISIBLE_DEVICES=void", "--label", label]
+    added += ["-e", "GPULAUNCH_GPU_COUNT=2"]
     assert document["argv"] == ["docker", "run", "--rm", "-it", *added, IMAGE, "a b"]
     assert host.nothing_has_run()
 
