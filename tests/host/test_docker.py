@@ -328,7 +328,8 @@ def test_environment(host: Host) -> None:
         [client], env=host.environment, capture_output=True, text=True, check=True
     )
     launched = host.run("--", str(client), "run", IMAGE)
-    lines = [line for line in launched.stdout.splitlines() if "GPULAUNCH_GPU_COUNT" not in line]
+    ours = ("GPULAUNCH_LEASE=", "GPULAUNCH_GPU_COUNT=")
+    lines = [line for line in launched.stdout.splitlines() if not line.startswith(ours)]
     assert lines == bare.stdout.splitlines()
 
 
