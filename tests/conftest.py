@@ -22,7 +22,8 @@ import pytest
 import slurm as slurm_cluster
 from engine import Engine, EngineError, why_not, write_cdi_spec
 
-from gpulaunch.process.companion import is_companion
+from gpulaunch.process.companion import COMPANION
+from gpulaunch.process.system import program_of
 
 os.environ["XDG_CONFIG_HOME"] = (
     "/nonexistent"  # tests see what is shipped, and not what whoever runs them has
@@ -213,7 +214,7 @@ def companion_of(launcher: Launcher, pid: int) -> int:
     """Return the pid of the process that looks after the lease of the launcher with this pid."""
     paths = (launcher.state / name for name in launcher.records() if ".lease." in name)
     (path,) = (path for path in paths if json.loads(path.read_text())["launcher"][0] == pid)
-    (companion,) = filter(is_companion, holders(path))
+    (companion,) = (pid for pid in holders(path) if program_of(pid) == COMPANION)
     return companion
 
 
