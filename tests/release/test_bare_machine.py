@@ -105,7 +105,7 @@ def test_without_a_network(bare_machine: BareMachine) -> None:
 
 def test_for_all_users(bare_machine: BareMachine) -> None:
     """What an administrator installs is there for all users, and an update ends no job."""
-    install, update, remove = _as_root("For all users of a machine")
+    install, update, remove, forget = _as_root("For all users of a machine")
     users = (bare_machine.add_user(), bare_machine.add_user())
     before = bare_machine.files("/etc", "/opt", "/run", "/usr/local")
     bare_machine.do("root", install)
@@ -119,6 +119,7 @@ def test_for_all_users(bare_machine: BareMachine) -> None:
     assert printed == "the job has ended\n"
     check(bare_machine, users[1])
     bare_machine.do("root", remove)
+    bare_machine.do("root", forget)
     assert bare_machine.files("/etc", "/opt", "/run", "/usr/local") - before == set()
 
 
