@@ -36,14 +36,22 @@ class DriverApart:
         with suppress(ChildProcessError):  # where this process ignores SIGCHLD
             if self._pid and os.waitpid(self._pid, os.WNOHANG)[0]:  # somebody has killed it
                 self._pid = 0
-        if not self._pid:
+        is_new = not self._pid
+        if is_new:
             self._start()
+        try:
+            return self._answer(question)
+        except (EOFError, BrokenPipeError):
+            # Somebody has killed it, or the thread has ended that forked it.
+            self._pid = 0
+            if is_new:
+                raise FailedError("the process that asks the driver was killed") from None
+            return self._ask(*question)
+
+    def _answer(self, question: Any) -> Any:  # noqa: ANN401
         _send(self._questions, question)
         while True:
-            try:
-                is_slow, answer = pickle.load(self._answers)  # noqa: S301 - a fork has sent it
-            except EOFError:
-                raise FailedError("the process that asks the driver was killed") from None
+            is_slow, answer = pickle.load(self._answers)  # noqa: S301 - a fork has sent it
             if isinstance(answer, Exception):
                 raise answer
             if not is_slow:

@@ -3,11 +3,14 @@
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pexpect
 import pytest
 from conftest import Launcher, children, wait_for_end
+
+from gpulaunch.machine.driver_apart import DriverApart
 
 pytest_plugins = ("fake_nvml",)
 
@@ -121,3 +124,18 @@ def test_process_left_behind_holds_nothing(launcher: Launcher, dgx1_v100) -> Non
         run.communicate()
     assert run.returncode == -signal.SIGINT
     wait_for_end(asking)
+
+
+def test_the_asking_process_may_be_killed(no_driver: None) -> None:  # noqa: ARG001
+    """Somebody may kill the process that asks, or its thread may end: another one answers."""
+    driver, answers = DriverApart("gpulaunch.machine.nvidia.driver"), []
+    for _ in range(20):
+        thread = threading.Thread(target=lambda: answers.append(driver.is_present()))
+        thread.start()
+        thread.join()
+    before = children(os.getpid())
+    answers.append(driver.is_present())
+    (asking,) = children(os.getpid()) - before
+    os.kill(asking, signal.SIGKILL)
+    answers.append(driver.is_present())
+    assert answers == [False] * 22
