@@ -429,7 +429,8 @@ class LockedTable:
         own: Sequence[Lease | Ticket] = seen.tickets
         most, what = MOST_TICKETS, "launches in the queue"
         if isinstance(record, Lease):
-            own, most, what = seen.leases, MOST_LEASES, "leases"
+            own = [lease for lease in seen.leases if lease.id not in seen.unlocked]
+            most, what = MOST_LEASES, "leases"
         count = sum(one.user_id == os.geteuid() for one in own)
         if count >= most:
             raise WouldWaitError(

@@ -20,6 +20,7 @@ from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
+from gpulaunch.process.system import boot_id
 from gpulaunch.records import replace
 
 pytest_plugins = ("fake_nvml",)
@@ -184,9 +185,9 @@ def test_more_leases_than_are_read(launcher: Launcher) -> None:
     assert launcher.records() == []
 
 
-def test_leases_of_containers_that_have_ended(launcher: Launcher) -> None:
-    """Leases that no process holds count for nothing once their containers have ended."""
-    held = own_lease(0, 0, engine="docker", container="a" * 64)
+def test_leases_that_no_process_holds(launcher: Launcher) -> None:
+    """Leases that no process holds, as those of containers, stop nobody by their number."""
+    held = own_lease(0, 0, table=ELSEWHERE, engine="docker", boot_id=boot_id())
     with LiveRecords(launcher.state) as records:
         records.add(*(replace(held, id=f"l{number}") for number in range(201)))
         records.release()
