@@ -175,11 +175,15 @@ def _state(pid: int) -> str:
 
 
 def _other_readers(shell: int) -> Iterator[bool]:
-    """Yield, for each other process of a shell's session, whether it reads the terminal."""
+    """Yield, for each other process of a shell's session, whether it may read the terminal.
+
+    One that Ctrl-Z has woken but that has not run since still takes a key, so what runs may read.
+    """
     for pid in _running(os.getsid, shell):
         with contextlib.suppress(OSError):
             waits_in = Path(f"/proc/{pid}/wchan").read_text()
-            yield pid != shell and waits_in.startswith(("n_tty_read", "wait_woken"))
+            reads = waits_in.startswith(("n_tty_read", "wait_woken")) or _state(pid) == "R"
+            yield pid != shell and reads
 
 
 def _wait_asleep(pid: int) -> None:
