@@ -27,4 +27,4 @@ external-links:
 	$(python) docs/links.py
 
 release:
-	$(python) release.py $(VERSION)
+	$(python) release.py

@@ -1,6 +1,6 @@
-"""Make a release: python release.py X.Y.Z, or make release VERSION=X.Y.Z.
+"""Make a release of the version in pyproject.toml: python release.py, or make release.
 
-It dates the section Unreleased of CHANGELOG.md, commits and tags that, builds the sdist and the
+It dates the version's section of CHANGELOG.md, commits and tags that, builds the sdist and the
 wheel, and tries them. All of this happens in a work tree of its own: if anything fails, nothing has
 changed. Nothing is pushed: the commands that publish the release are printed.
 """
@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
+import tomlkit
+
 ROOT = Path(__file__).parent
 DIST = ROOT / "dist"
 TOOLS = ROOT / "build" / "release-tools"
-_UNRELEASED = re.compile(r"^## Unreleased\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 
 
 class NoReleaseError(Exception):
@@ -43,26 +44,17 @@ def run(*command: str | Path, cwd: Path = ROOT, **variables: str) -> str:
 
 
 def refuse(version: str) -> None:
-    """Raise NoReleaseError unless this is a version and the checkout is ready for it."""
-    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
-        raise NoReleaseError(f"'{version}' is no version: it has the form X.Y.Z")
+    """Raise NoReleaseError unless the checkout is ready for a release of this version."""
     if run("git", "tag", "--list", f"v{version}"):
-        raise NoReleaseError(f"the tag v{version} is there already")
-    newest = max((_numbers(tag) for tag in run("git", "tag", "--list", "v*").split()), default=())
-    if _numbers(version) < newest:
-        raise NoReleaseError(f"{version} is older than {'.'.join(map(str, newest))}")
+        raise NoReleaseError(f"{version} is released: write the next version into pyproject.toml")
     branch = run("git", "branch", "--show-current")
     if branch != "main":
         raise NoReleaseError(f"releases are made on main, not on {branch or 'no branch'}")
     changed = run("git", "status", "--porcelain").splitlines()
     if changed:
         raise NoReleaseError(f"the work tree is not clean: {changed[0].strip()}")
-    if not notes(changelog(ROOT)):
-        raise NoReleaseError("CHANGELOG.md has nothing under Unreleased")
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)))
+    if not notes(changelog(ROOT), version):
+        raise NoReleaseError(f"CHANGELOG.md has nothing under '## {version} (unreleased)'")
 
 
 def changelog(place: Path) -> str:
@@ -70,16 +62,10 @@ def changelog(place: Path) -> str:
     return (place / "CHANGELOG.md").read_text()
 
 
-def notes(text: str) -> str:
-    """Return what a changelog has under Unreleased."""
-    found = _UNRELEASED.search(text)
-    return found[1].strip() if found else ""
-
-
-def dated(text: str, version: str, day: str) -> str:
-    """Return a changelog whose section Unreleased has become a version's."""
-    section = f"## Unreleased\n\n## {version} ({day})\n\n{notes(text)}\n\n"
-    return _UNRELEASED.sub(lambda _: section, text, count=1).rstrip("\n") + "\n"
+def notes(text: str, version: str) -> str:
+    """Return what a changelog has under a version that is not released yet."""
+    _, _, rest = text.partition(f"\n## {version} (unreleased)\n")
+    return re.split(r"^## ", rest, maxsplit=1, flags=re.MULTILINE)[0].strip()
 
 
 @contextmanager
@@ -90,7 +76,8 @@ def tagged(version: str) -> Iterator[Path]:
         run("git", "worktree", "add", "--detach", "--quiet", place, "main")
         try:
             text, day = changelog(place), datetime.now(timezone.utc).date().isoformat()
-            (place / "CHANGELOG.md").write_text(dated(text, version, day))
+            dated = text.replace(f"## {version} (unreleased)", f"## {version} ({day})", 1)
+            (place / "CHANGELOG.md").write_text(dated)
             # Hooks want the checkout's environment, which this work tree lacks.
             run("git", "commit", "--quiet", "--no-verify", "-am", f"Release {version}", cwd=place)
             run("git", "tag", "-a", f"v{version}", "-m", f"gpulaunch {version}", cwd=place)
@@ -115,28 +102,20 @@ def build(place: Path) -> list[Path]:
 
 
 def try_out(place: Path, wheel: Path, version: str) -> None:
-    """Install the wheel in a new environment, and run the README's first command with it."""
+    """Install the wheel in a new environment, and play the README's scene with it."""
     run(sys.executable, "-m", "venv", place / ".venv")
     run(place / ".venv" / "bin" / "pip", "install", "-q", wheel)
     printed = run(place / ".venv" / "bin" / "gpulaunch", "--version", cwd=place)
     if printed != f"gpulaunch {version}":
         raise NoReleaseError(f"the wheel says '{printed}', not 'gpulaunch {version}'")
-    lines = (place / "README.md").read_text().splitlines()
-    command = next(line for line in lines if line.endswith("examples/train.py"))
-    path = f"{place / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    state = place / ".state"  # not the table of whoever makes the release
-    state.mkdir()
-    job = command.split(" && ")[-1]
-    run("sh", "-c", job, cwd=place, PATH=path, GPULAUNCH_STATE_DIR=str(state))
+    run("sh", "examples/demo.sh", cwd=place)
 
 
 def main() -> None:
     """Make the release, and print how to publish it."""
-    if len(sys.argv) != 2:
-        raise NoReleaseError("usage: python release.py X.Y.Z")
-    version = sys.argv[1]
+    version = str(tomlkit.parse((ROOT / "pyproject.toml").read_text())["project"]["version"])
     refuse(version)
-    text = notes(changelog(ROOT))
+    text = notes(changelog(ROOT), version)
     with tagged(version) as place:
         built = build(place)
         try_out(place, built[0], version)

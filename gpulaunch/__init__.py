@@ -81,12 +81,13 @@ def __getattr__(name: str) -> object:
 
 
 def _installed_version() -> str:
-    """Return the version; 0.0 in a checkout that has never been installed."""
+    """Return the version of pyproject.toml; 0.0 in a checkout that has never been installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
-        from gpulaunch._version import VERSION
-    except ModuleNotFoundError:
+        return version("gpulaunch")
+    except PackageNotFoundError:
         return "0.0"
-    return VERSION
 
 
 def __dir__() -> list[str]:

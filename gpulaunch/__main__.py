@@ -24,25 +24,12 @@ def main() -> None:
 def _run() -> None:
     if os.path.basename(sys.argv[0]) == "nvidia-docker":  # a link: it stands for that command
         sys.argv.insert(1, "nvidia-docker")
-    if sys.argv[1:] == ["--version"] and _print_version():
-        os._exit(0)  # installers and completion ask for it: before anything else is loaded
     import gc
 
     gc.disable()  # saves 1.5 ms of imports; a launch makes no cycles (docs/decisions/start-up.md)
     from gpulaunch.cli.main import main as run
 
     run()
-
-
-def _print_version() -> bool:
-    """Print the version; False if nobody reads, which the command line then reports."""
-    from gpulaunch import __version__
-
-    try:
-        os.write(1, f"gpulaunch {__version__}\n".encode())
-    except OSError:
-        return False
-    return True
 
 
 if __name__ == "__main__":

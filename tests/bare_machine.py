@@ -16,9 +16,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import tomlkit
+
 ROOT = Path(__file__).parents[1]
-TAG = "v9.8.7"
-"""The tag of the last commit of the repository that is served."""
+VERSION = tomlkit.parse((ROOT / "pyproject.toml").read_text())["project"]["version"]
+"""The version of what the tests install."""
 
 PATIENCE_S = 1800
 _NETWORK = re.compile(r"(https?|all|no)_proxy|ssl_cert_(file|dir)|uv_.*", re.IGNORECASE)
@@ -149,7 +151,6 @@ def served(place: Path) -> Iterator[str]:
     repository = place / "gpulaunch.git"
     for command in (
         ["clone", "--quiet", "--bare", ROOT, "."],
-        ["tag", "-f", TAG],
         ["update-server-info"],
     ):
         repository.mkdir(exist_ok=True)

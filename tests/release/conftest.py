@@ -41,7 +41,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def wheel(address: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build a wheel of the repository at the address."""
-    pytest.importorskip("hatch_vcs", reason="hatch-vcs is not installed")
+    pytest.importorskip("hatchling", reason="hatchling is not installed")
     place = tmp_path_factory.mktemp("wheel")
     subprocess.run(["git", "clone", "--quiet", address, place / "clone"], check=True)
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", place]

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from bare_machine import ROOT, TAG, BareMachine
+from bare_machine import ROOT, VERSION, BareMachine
 
 CLONE = "git clone --quiet ADDRESS && cd gpulaunch && "
 GUIDE = (ROOT / "docs/guides/install.md").read_text()
 JOB = "gpulaunch --topology dgx1-v100 -n 2 -- sh -c 'echo $CUDA_VISIBLE_DEVICES'"
 FISH = re.search(r"```fish\n(.*?)```", GUIDE, re.DOTALL)[1]
-VERSION = f"gpulaunch {TAG[1:]}\n"
+SAYS_ITS_VERSION = f"gpulaunch {VERSION}\n"
 
 
 def readme_command(part: str) -> str:
@@ -28,7 +28,7 @@ def guide(heading: str) -> list[str]:
 
 def check(machine: BareMachine, user: str) -> None:
     """Check that a user who logs in finds gpulaunch, and that it runs jobs."""
-    assert machine.do(user, "gpulaunch --version") == VERSION
+    assert machine.do(user, "gpulaunch --version") == SAYS_ITS_VERSION
     assert re.fullmatch(r"\d,\d\n", machine.do(user, JOB))
 
 
@@ -56,7 +56,7 @@ def test_readme_passes_the_tests(bare_machine: BareMachine, options: str) -> Non
     print(done.stdout, done.stderr)  # shown if the test fails
     assert done.returncode == 0
     assert re.search(r"^\d+ passed", done.stdout.splitlines()[-1])
-    assert bare_machine.do(user, "gpulaunch/.venv/bin/gpulaunch --version") == VERSION
+    assert bare_machine.do(user, "gpulaunch/.venv/bin/gpulaunch --version") == SAYS_ITS_VERSION
 
 
 def test_pip(bare_machine: BareMachine) -> None:

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from bare_machine import ROOT, VERSION
 
 pytestmark = pytest.mark.xdist_group("builds")
 
 
 class Clone:
-    """A clone on its branch main, with something under Unreleased."""
+    """A clone on its branch main, whose version 1.2.3 is not released."""
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -27,8 +26,11 @@ class Clone:
         self.git("config", "user.name", "Somebody")
         self.git("config", "user.email", "somebody@example.org")
         self.write(
-            "CHANGELOG.md", "# Changelog\n\n## Unreleased\n\n- Better.\n\n## 0.1.0\n\n- Good.\n"
+            "CHANGELOG.md",
+            "# Changelog\n\n## 1.2.3 (unreleased)\n\n- Better.\n\n## 0.1.0\n\n- Good.\n",
         )
+        project = (place / "pyproject.toml").read_text()
+        self.write("pyproject.toml", project.replace(f'version = "{VERSION}"', 'version = "1.2.3"'))
 
     def git(self, *arguments: str) -> str:
         """Run git in it, and return what it printed."""
@@ -41,9 +43,9 @@ class Clone:
         self.git("add", name)
         self.git("commit", "--quiet", "-m", f"Write {name}")
 
-    def release(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def release(self) -> subprocess.CompletedProcess[str]:
         """Run release.py."""
-        command = [sys.executable, "release.py", *arguments]
+        command = [sys.executable, "release.py"]
         return subprocess.run(
             command,
             cwd=self.place,
@@ -67,38 +69,31 @@ def _dirty(clone: Clone) -> None:
 
 
 WRONG = {
-    "no version": ((), None, "usage: python release.py X.Y.Z"),
-    "no number": (("v1.0",), None, "'v1.0' is no version: it has the form X.Y.Z"),
-    "tagged": (
-        ("1.0.0",),
-        lambda clone: clone.git("tag", "v1.0.0"),
-        "the tag v1.0.0 is there already",
+    "released": (
+        lambda clone: clone.git("tag", "v1.2.3"),
+        "1.2.3 is released: write the next version into pyproject.toml",
     ),
-    "older": (("1.9.0",), lambda clone: clone.git("tag", "v1.10.0"), "1.9.0 is older than 1.10.0"),
     "a branch": (
-        ("1.0.0",),
         lambda clone: clone.git("checkout", "--quiet", "-b", "other"),
         "releases are made on main, not on other",
     ),
-    "not clean": (("1.0.0",), _dirty, "the work tree is not clean: ?? new"),
+    "not clean": (_dirty, "the work tree is not clean: ?? new"),
     "nothing new": (
-        ("1.0.0",),
-        lambda clone: clone.write("CHANGELOG.md", "# Changelog\n\n## Unreleased\n\n## 0.1.0\n"),
-        "CHANGELOG.md has nothing under Unreleased",
+        lambda clone: clone.write(
+            "CHANGELOG.md", "# Changelog\n\n## 1.2.3 (unreleased)\n\n## 0.1.0\n\n- Good.\n"
+        ),
+        "CHANGELOG.md has nothing under '## 1.2.3 (unreleased)'",
     ),
 }
 
 
-@pytest.mark.parametrize(("arguments", "prepare", "want"), WRONG.values(), ids=WRONG)
-def test_wrong_use(
-    tmp_path: Path, arguments: tuple[str, ...], prepare: Callable[[Clone], None] | None, want: str
-) -> None:
+@pytest.mark.parametrize(("prepare", "want"), WRONG.values(), ids=WRONG)
+def test_wrong_use(tmp_path: Path, prepare: Callable[[Clone], object], want: str) -> None:
     """Wrong use is answered by one line, and changes nothing."""
     clone = Clone(tmp_path / "clone")
-    if prepare:
-        prepare(clone)
+    prepare(clone)
     before = clone.state()
-    done = clone.release(*arguments)
+    done = clone.release()
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"release: {want}\n")
     assert clone.state() == before
 
@@ -108,7 +103,7 @@ def test_release(tmp_path: Path) -> None:
     clone = Clone(tmp_path / "clone")
     pushed = clone.git("ls-remote", "origin")
     before = clone.git("rev-parse", "main")
-    done = clone.release("1.2.3")
+    done = clone.release()
     assert done.returncode == 0, done.stderr
     wheel, sdist, notes = (
         f"gpulaunch-1.2.3{end}" for end in ("-py3-none-any.whl", ".tar.gz", ".md")
@@ -122,7 +117,7 @@ def test_release(tmp_path: Path) -> None:
     assert (clone.place / "dist" / notes).read_text() == "- Better.\n"
     day = clone.git("show", "-s", "--format=%cd", "--date=format:%Y-%m-%d", "main").strip()
     assert (clone.place / "CHANGELOG.md").read_text() == (
-        f"# Changelog\n\n## Unreleased\n\n## 1.2.3 ({day})\n\n- Better.\n\n## 0.1.0\n\n- Good.\n"
+        f"# Changelog\n\n## 1.2.3 ({day})\n\n- Better.\n\n## 0.1.0\n\n- Good.\n"
     )
     assert clone.git("rev-parse", "main~") == before
     assert clone.git("cat-file", "-t", "v1.2.3") == "tag\n"
@@ -135,10 +130,10 @@ def test_release(tmp_path: Path) -> None:
 def test_a_release_that_fails(tmp_path: Path) -> None:
     """If the wheel does not work there is no release: everything is as before."""
     clone = Clone(tmp_path / "clone")
-    clone.write("examples/train.py", "raise SystemExit(3)\n")
+    clone.write("examples/demo.sh", "exit 3\n")
     before = clone.state()
-    done = clone.release("1.2.3")
+    done = clone.release()
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.splitlines()[-1].endswith("examples/train.py: exit status 3")
+    assert done.stderr.splitlines()[-1].endswith("examples/demo.sh: exit status 3")
     assert clone.state() == before
     assert not (clone.place / "dist").exists()
