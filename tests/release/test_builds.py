@@ -50,7 +50,7 @@ def build(source: Path, target: str = "wheel", **options) -> Path:
 def version_of(place: Path) -> str:
     """Return the version that the package in a directory or wheel prints."""
     printed = do(
-        *(sys.executable, "-m", "gpulaunch", "--version"),
+        *(sys.executable, "-S", "-m", "gpulaunch", "--version"),  # none but the one in question
         cwd=Path("/"),
         env={"PYTHONPATH": str(place), "PATH": os.environ["PATH"]},
     )
