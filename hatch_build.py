@@ -75,7 +75,6 @@ def _shell_files() -> Iterator[tuple[str, bytes]]:
 
 def _tables(path: Path) -> dict[str, bytes]:
     """Return the content of the file with a machine's tables by its suffix, if it has some."""
-    from gpulaunch.decide.placement.expected import DEFAULT_SIZES
     from gpulaunch.decide.placement.fabric import MAPPED_GPUS, Fabric
     from gpulaunch.decide.placement.tables import tabulate, to_bytes
     from gpulaunch.machine.catalog import load_described_machine
@@ -83,5 +82,5 @@ def _tables(path: Path) -> dict[str, bytes]:
     fabric = Fabric(load_described_machine(str(path))[0])
     if not fabric.has_tables or len(fabric.gpus) > MAPPED_GPUS:
         return {}
-    tabulate(fabric, DEFAULT_SIZES)
+    tabulate(fabric)
     return {".tables": to_bytes(fabric)}

@@ -11,7 +11,6 @@ from gpulaunch.cli.output import flush_stdout, print_json, say, warn
 from gpulaunch.errors import UsageError
 from gpulaunch.files.write import document_text, write_text
 from gpulaunch.launch.placement_tables import make_tables
-from gpulaunch.launch.request_from_settings import read_job_sizes
 from gpulaunch.launch.surroundings import shown_machine, shown_settings
 from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.topology import Topology
@@ -56,8 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         _print_topology(topology)
         if topology.digest is None:  # this machine
             flush_stdout()
-            sizes = read_job_sizes(shown_settings(None), topology)
-            make_tables(topology, sizes, partial(say, "info"))
+            make_tables(topology, partial(say, "info"))
     return 0
 
 

@@ -7,7 +7,6 @@ launch never makes any.
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpulaunch.decide.placement.expected import JobSizes
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, fabric_of
 from gpulaunch.files.document import MAX_FILE_BYTES, SHIPPED
 from gpulaunch.machine.find import Machine
@@ -43,24 +42,22 @@ def _read_file(key: TableKey | None) -> bytes:
         return file.read(MAX_FILE_BYTES)
 
 
-def make_tables(topology: Topology, sizes: JobSizes, tell: Callable[[str], None]) -> None:
+def make_tables(topology: Topology, tell: Callable[[str], None]) -> None:
     """Make the tables of this machine and keep them for its launches, unless they are there.
 
     Args:
         topology: this machine.
-        sizes: sizes of the jobs that it gets.
         tell: called with a line beforehand where it takes long.
     """
     attach_tables(Machine(topology, (), None))
     fabric = fabric_of(topology)
-    small = len(fabric.gpus) <= MAPPED_GPUS
-    if not fabric.has_tables or (sizes.table if small else "cut") in fabric.tables:
+    if not fabric.has_tables or "cut" in fabric.tables:
         return
     from gpulaunch.decide.placement.tables import tabulate, to_bytes  # late: as above
     from gpulaunch.files import own_cache
 
-    if not small:
+    if len(fabric.gpus) > MAPPED_GPUS:
         sets = f"{1 << len(fabric.gpus):,} sets of GPUs"
         tell(f"making tables of {sets}, once per boot, which may take a minute")
-    tabulate(fabric, sizes)
+    tabulate(fabric)
     own_cache.store_bytes(_CACHE, to_bytes(fabric))

@@ -27,7 +27,6 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Situation
 from gpulaunch.decide.placement import fabric as fabrics
 from gpulaunch.decide.placement.embedding import Embedding
-from gpulaunch.decide.placement.expected import DEFAULT_SIZES
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.decide.placement.mapping import Mapper
 from gpulaunch.decide.placement.place import MOST_KICKS
@@ -211,7 +210,7 @@ def tables_of(name: str) -> bytes | None:
     if len(fabric.gpus) > 16:
         return None
     start = time.process_time()
-    tabulate(fabric, DEFAULT_SIZES)
+    tabulate(fabric)
     content = to_bytes(fabric)
     print(f"{name}: tables made in {time.process_time() - start:.2f} s, {len(content):,} bytes")
     return content

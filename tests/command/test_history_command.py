@@ -147,11 +147,11 @@ def test_the_history_is_replayed(launcher: Launcher) -> None:
         {"hours_ago": 7, **sensitive},
         {"hours_ago": 5, **sensitive, "ended_s": None},
     )
-    arguments = ("simulate", *DGX, "--history", "--policy", "baseline,lookahead")
+    arguments = ("simulate", *DGX, "--history", "--policy", "baseline,preserve")
     done = launcher.run(*arguments, "--json")
     assert "1 of 3 launches are left out" in done.stderr
     document = json.loads(done.stdout)
-    assert [run["policy"] for run in document["runs"]] == ["as-it-ran", "baseline", "lookahead"]
+    assert [run["policy"] for run in document["runs"]] == ["as-it-ran", "baseline", "preserve"]
     was, *_, best = document["runs"]
     assert [(job["gpus"], job["submitted_s"], job["run_s"]) for job in was["jobs"]] == [
         ([0, 6], 0.0, 1800.0),
@@ -161,7 +161,7 @@ def test_the_history_is_replayed(launcher: Launcher) -> None:
     assert all(job["run_s"] < 1800 for job in best["jobs"])
     assert document["gain"]["before"]["effective_bandwidth_gb_per_s"] == 12.0
     last = launcher.run(*arguments).stdout.splitlines()[-1]
-    assert last.startswith("lookahead would have had 40.0 instead of 12.0 GB/s of mean effective")
+    assert last.startswith("preserve would have had 40.0 instead of 12.0 GB/s of mean effective")
     elsewhere = launcher.run("simulate", "--history", "--topology", "dgx1-p100")
     assert (elsewhere.returncode, elsewhere.stdout) == (2, "")
     assert "the history has no launch that can be replayed on dgx1-p100" in elsewhere.stderr
@@ -171,9 +171,7 @@ def test_a_history_that_ran_well_gains_nothing(launcher: Launcher) -> None:
     """Where the policy would have chosen no better, the sentence says so."""
     remember(launcher, {"hours_ago": 9, "pattern": "ring", "bandwidth_sensitive": True})
     last = launcher.run("simulate", *DGX, "--history").stdout.splitlines()[-1]
-    assert last.startswith(
-        "nothing would have been gained: lookahead has 40.0 instead of 40.0 GB/s"
-    )
+    assert last.startswith("nothing would have been gained: preserve has 40.0 instead of 40.0 GB/s")
 
 
 @pytest.mark.parametrize(

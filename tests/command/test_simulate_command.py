@@ -50,7 +50,7 @@ def test_three_forms_of_a_job_file(launcher: Launcher, tmp_path: Path, text: str
     """The columns of mapa-sc21's simulator, JSON lines and TOML mean the same."""
     (run,) = simulated(launcher, written(tmp_path, text))["runs"]
     assert (run["policy"], run["topology"], run["machines"], run["seed"]) == (
-        "lookahead",
+        "preserve",
         "dgx1-v100",
         1,
         None,

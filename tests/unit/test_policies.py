@@ -19,6 +19,7 @@ import pytest
 
 from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes
 from gpulaunch.decide.placement.place import Candidate, Placement, place, ranking
+from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.machine.catalog import load_described_machine
@@ -938,6 +939,34 @@ def test_no_job_crosses_sockets_for_nothing(machine: str, policy: str) -> None:
             found = place(problem, policy)
             assert found is not None
             assert (found.scores.sockets == 1) == fits, (free, count)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "machine", "free", "count", "sensitive", "want"),
+    [
+        ("of three double links", "dgx1-v100", (0, 1, 2, 3, 4, 5, 6), 2, True, (5, 6)),
+        ("of equal links the begun socket", "dgx1-v100", (0, 1, 2, 3, 4, 6, 7), 1, False, (6,)),
+        ("a pair beside which four stay linked", "dgx1-v100", range(8), 2, False, (0, 3)),
+        ("the socket that a job has begun", "dgx-a100", range(7), 1, False, (6,)),
+        ("two whole sockets", "dgx-a100", (0, 1, 2, 4, 5, 6, 7), 4, True, (0, 1, 4, 5)),
+        ("a begun socket and a whole one", "dgx-a100", (1, 2, 4, 5, 6, 7), 3, True, (1, 4, 5)),
+        ("the socket with two, not the one with four", "l40s-8", range(6), 2, True, (4, 5)),
+        ("the socket that a job has begun", "l40s-8", range(7), 1, False, (4,)),
+        ("the single one, so that three stay whole", "summit", (0, 1, 2, 3), 1, False, (3,)),
+        ("a pair of one socket: it leaves as much", "summit", (0, 1, 2, 3), 2, False, (0, 1)),
+        ("the pair beside a whole socket", "summit", (0, 1, 3, 4, 5), 2, True, (0, 1)),
+        ("the one whose pair is broken", "power8-minsky", (0, 1, 2), 1, False, (2,)),
+        ("the pair that NVLink joins", "power8-minsky", (0, 2, 3), 2, True, (2, 3)),
+        ("of all equal the lowest indices", "power8-minsky", range(4), 2, True, (0, 1)),
+    ],
+)
+def test_what_preserve_takes(
+    sentence: str, machine: str, free: Sequence[int], count: int, want: Gpus, *, sensitive: bool
+) -> None:
+    """The default takes bandwidth where the job needs it, and leaves links and sockets whole."""
+    found = place(problem_on(machine, free, count, sensitive=sensitive), DEFAULT_POLICY)
+    assert found is not None
+    assert tuple(sorted(found.gpus)) == want, sentence
 
 
 @pytest.mark.parametrize(("machine", "free", "want"), ALIKE)

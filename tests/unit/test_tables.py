@@ -12,7 +12,6 @@ import values
 from test_policies import Case, Machine, random_needs, random_topology
 
 from gpulaunch.decide.placement import tables
-from gpulaunch.decide.placement.expected import DEFAULT_SIZES
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, Fabric, fabric_of
 from gpulaunch.decide.placement.place import place
 from gpulaunch.decide.placement.scores import Scorer
@@ -32,7 +31,7 @@ EIGHT, OTHER = values.machine("dgx1-v100"), values.machine("dgx1-p100")
 def content_of(topology: Topology) -> bytes:
     """Return the content of the file with a machine's tables."""
     fabric = Fabric(topology)
-    tabulate(fabric, DEFAULT_SIZES)
+    tabulate(fabric)
     return to_bytes(fabric)
 
 
@@ -48,7 +47,7 @@ def content() -> bytes:
 def test_tables_come_back(content: bytes) -> None:
     """What is read is what was made, figure by figure."""
     made, back = Fabric(EIGHT), Fabric(EIGHT)
-    tabulate(made, DEFAULT_SIZES)
+    tabulate(made)
     read_tables(back, content)
     assert {name: [*table] for name, table in back.tables.items()} == made.tables
     assert {name: bytes(order) for name, order in back.orders.items()} == made.orders
@@ -83,14 +82,13 @@ def test_decisions_are_the_same_with_tables(seed: int) -> None:
     assert [place(case.problem(), case.policy) for case in asked] == want
     tables = fabric_of(tabulated.topology).tables
     assert tables.keys() >= {"cut", "among", "chain slowest", "star slowest"}
-    assert (DEFAULT_SIZES.table in tables) == (len(bare.topology.gpus) <= 8)
 
 
 def test_tables_leave_out_what_is_not_sure(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pattern has no table where the search gives up on a set; the others have theirs."""
     monkeypatch.setattr(tables, "_EFFORT", 0)
     fabric = Fabric(EIGHT)
-    tabulate(fabric, DEFAULT_SIZES)
+    tabulate(fabric)
     assert fabric.orders.keys() == {"all_to_all"}
 
 
@@ -100,7 +98,7 @@ def test_tables_are_as_sure_of_the_last_set_as_of_the_first(
     """However many sets there are, each has all the effort that one may have."""
     monkeypatch.setattr(tables, "_EFFORT", 10)
     fabric = Fabric(EIGHT)
-    tabulate(fabric, DEFAULT_SIZES)
+    tabulate(fabric)
     for name in ("chain", "star", "stencil_2d", "stencil_3d"):
         slowest, every = fabric.tables[f"{name} slowest"], range(8)
         for mask in (mask for mask in range(256) if mask & mask - 1):
@@ -211,30 +209,21 @@ def test_tables_are_made_once(cache: Path, content: bytes) -> None:
     """This machine's tables are made where they are missing or another's, and kept."""
     told: list[str] = []
     kept = cache.stat().st_ino
-    make_tables(replace(EIGHT), DEFAULT_SIZES, told.append)
+    make_tables(replace(EIGHT), told.append)
     assert cache.stat().st_ino == kept
     cache.write_bytes(content_of(OTHER))
-    make_tables(replace(EIGHT), DEFAULT_SIZES, told.append)
+    make_tables(replace(EIGHT), told.append)
     made = cache.stat()
     assert (cache.read_bytes(), made.st_mode & 0o777) == (content, 0o600)
-    make_tables(replace(EIGHT), DEFAULT_SIZES, told.append)
+    make_tables(replace(EIGHT), told.append)
     assert (cache.stat().st_ino, told) == (made.st_ino, [])
-
-
-def test_tables_for_other_jobs_are_made_anew(cache: Path) -> None:
-    """Where the user has set other sizes of jobs, the tables get these, too."""
-    sizes = replace(DEFAULT_SIZES, name="1:1,4:1", shares=((1, 0.5), (4, 0.5)))
-    make_tables(replace(EIGHT), sizes, print)
-    back = Fabric(EIGHT)
-    read_tables(back, cache.read_bytes())
-    assert {DEFAULT_SIZES.table, sizes.table} <= back.tables.keys()
 
 
 def test_machines_without_tables(cache: Path) -> None:
     """Where all GPUs are linked alike, or are more than 16, no file is made."""
     cache.unlink()
     for name in ("dgx-a100", "nvl72", "minsky-cluster"):
-        make_tables(values.machine(name), DEFAULT_SIZES, print)
+        make_tables(values.machine(name), print)
         assert not cache.exists()
 
 

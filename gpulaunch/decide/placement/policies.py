@@ -230,6 +230,7 @@ class Policy(Record):
         goes_by_utility: it weighs the utility to the job, so that neighbours matter, and which
             began last.
         waits_for_utility: a job waits for GPUs of the least utility that was asked for.
+        expects_jobs: it goes by the sizes of the jobs to come.
         compares_machines_by: what it compares machines of a cluster by, the first figure first; ()
             takes the first machine that fits, None the scores that decided on the machine.
     """
@@ -241,6 +242,7 @@ class Policy(Record):
     bandwidth_model: str = "cut"
     goes_by_utility: bool = False
     waits_for_utility: bool = False
+    expects_jobs: bool = False
     compares_machines_by: tuple[MachineFigure, ...] | None = None
 
 
@@ -270,14 +272,16 @@ POLICIES: dict[str, Policy] = {
         colour="#365ee5",
         help="sensitive jobs: effective, lasting, aggregate bandwidth, sockets, fragmentation; "
         "insensitive ones: the last four",
-        source="mapa-sc21 Algorithm 1, with chosen ties and what is left counted now and later",
+        source="mapa-sc21 Algorithm 1, with chosen ties and what is left counted now and later "
+        "([why](../decisions/preserve.md))",
     ),
     "lookahead": Policy(
         lookahead,
         colour="#0f8f9c",
         help="as `preserve`, with expected bandwidth before lasting bandwidth",
         source="mapa-sc21 Algorithm 1, with what the next job can expect of what is left "
-        "([why](../decisions/lookahead.md)): [the winner of a bake-off](../results/bake-off.md)",
+        "([why not the default](../decisions/preserve.md))",
+        expects_jobs=True,
     ),
     "preserve_paper": Policy(
         preserve_paper,
@@ -315,7 +319,7 @@ POLICIES: dict[str, Policy] = {
 }
 """The policies by name; tests/unit/test_report.py compares their colours."""
 
-DEFAULT_POLICY = "lookahead"
+DEFAULT_POLICY = "preserve"
 """The policy of a launch that names none; for a sensitive job it prefers fast links."""
 
 CHEAPEST_POLICY = "baseline"

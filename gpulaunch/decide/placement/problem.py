@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from gpulaunch.decide.placement.candidates import Limits, enumerate_sets
-from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes
 from gpulaunch.decide.placement.fabric import UNIT, Fabric, fabric_of
 from gpulaunch.decide.placement.scores import ScoreName, Scorer
 from gpulaunch.decide.placement.search import Criterion, grow_sets, ranked
@@ -14,6 +13,10 @@ from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record
+from gpulaunch.typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # few policies expect jobs
+    from gpulaunch.decide.placement.expected import JobSizes
 
 MANY_SETS = 1_000
 """Number of candidates from which it pays to tabulate sums over all sets first."""
@@ -70,7 +73,7 @@ class PlacementProblem:
         needs: what a set must have besides its size.
         utility: what policies that go by utility need.
         scope: indices of all GPUs in reach, busy or not; None for those of the machine.
-        job_sizes: sizes of the jobs to come.
+        job_sizes: sizes of the jobs to come; None for the default ones.
         rank_order: GPUs by index in the order that their ranks are to have; empty for the best.
     """
 
@@ -87,7 +90,7 @@ class PlacementProblem:
         needs: Needs = Needs(),  # noqa: B008  # it is frozen
         utility: UtilitySetting = UtilitySetting(),  # noqa: B008
         scope: Sequence[int] | None = None,
-        job_sizes: JobSizes = DEFAULT_SIZES,
+        job_sizes: "JobSizes | None" = None,
         rank_order: Sequence[int] = (),
     ) -> None:
         self.topology = topology

@@ -16,7 +16,6 @@ from gpulaunch.decide.placement.effective import (
     most_cut,
     nvlink_parts,
 )
-from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes, expected_of
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, TABULATED_GPUS, UNIT, Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper
 from gpulaunch.decide.placement.search import Criterion, Guide, Weigh
@@ -24,7 +23,10 @@ from gpulaunch.decide.placement.traffic import Mapping, Traffic
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.records import Record
-from gpulaunch.typing import Literal
+from gpulaunch.typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:  # few policies expect jobs
+    from gpulaunch.decide.placement.expected import JobSizes
 
 ScoreName = Literal[
     "nvlink",
@@ -88,7 +90,7 @@ class Scorer:
         model: name of the effective-bandwidth model.
         scope: positions of all GPUs in reach, free or not.
         many: whether many candidates are to be weighed.
-        job_sizes: sizes of the jobs to come.
+        job_sizes: sizes of the jobs to come; None for the default ones.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Scorer:
         scope: Sequence[int],
         *,
         many: bool = False,
-        job_sizes: JobSizes = DEFAULT_SIZES,
+        job_sizes: "JobSizes | None" = None,
     ) -> None:
         self.fabric = fabric
         self.free = free
@@ -224,7 +226,9 @@ class Scorer:
 
     def _expected(self) -> Weigh | None:
         """Return what tells the bandwidth that jobs to come can expect of what a set leaves."""
-        expected = expected_of(self.fabric, self._sizes)
+        from gpulaunch.decide.placement.expected import DEFAULT_SIZES, expected_of  # late: as above
+
+        expected = expected_of(self.fabric, self._sizes or DEFAULT_SIZES)
         if expected is None:
             return None
         free, scope = self.fabric.mask(self.free), self.fabric.mask(self._scope)

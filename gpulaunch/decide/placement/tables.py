@@ -3,8 +3,8 @@
 A decision comes out the same with tables and without, only sooner, unless it gives up (explain says
 so) without them. Machines of up to 16 GPUs have
 them: for each set its cut, the sum of w over its pairs, and the slowest edge of a chain and a star;
-machines of up to 8 GPUs also that of the other built-in patterns, the best mapping of each, and
-what the next job can expect. What takes too long to be sure of is left out.
+machines of up to 8 GPUs also that of the other built-in patterns, and the best mapping of each.
+What takes too long to be sure of is left out.
 """
 # pure: decides on plain values
 
@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from zlib import crc32
 
 from gpulaunch.decide.placement.effective import effective_bandwidth
-from gpulaunch.decide.placement.expected import JobSizes, expected_bandwidths
 from gpulaunch.decide.placement.fabric import MAPPED_GPUS, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
 from gpulaunch.decide.placement.scores import Scorer
@@ -29,12 +28,11 @@ _EFFORT = 5_000
 T = TypeVar("T")
 
 
-def tabulate(fabric: Fabric, sizes: JobSizes) -> None:
+def tabulate(fabric: Fabric) -> None:
     """Make all tables of a machine of at most TABULATED_GPUS GPUs.
 
     Args:
         fabric: the machine; it keeps the tables.
-        sizes: sizes of the jobs that it gets.
 
     Cost: 0.3 s for 8 GPUs, 10 s or so for 16, all different.
     """
@@ -44,8 +42,6 @@ def tabulate(fabric: Fabric, sizes: JobSizes) -> None:
         "among": fabric.sums_among,
     }
     small = len(fabric.gpus) <= MAPPED_GPUS
-    if small:
-        tables[sizes.table] = expected_bandwidths(fabric, sizes)
     for name, pattern in PATTERNS.items():
         if not pattern.collective and (small or name in ("chain", "star")):
             slowest = _of_all_sets(fabric, pattern, _slowest, 0)
