@@ -1,13 +1,14 @@
 """What --dry-run and --explain print: the decision about a launch, and its reasons."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from gpulaunch.cli.output import print_json
 from gpulaunch.decide.decision import Decision, Grant, Situation
 from gpulaunch.decide.explain import Explanation, explain
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
+from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.share import Share
@@ -20,7 +21,7 @@ _EXPLAINED = 5  # candidates
 
 
 def print_decision(
-    launch: Launch, decision: Decision, situation: Situation, *, explained: bool, as_json: bool
+    launch: Launch, decision: Decision, situation: Situation, given: Mapping[str, Given]
 ) -> str:
     """Print what would be decided on stdout; return the decision: grant, wait or refuse.
 
@@ -28,22 +29,21 @@ def print_decision(
         launch: the launch.
         decision: what would be decided.
         situation: what it was decided in.
-        explained: whether to say why.
-        as_json: whether to print a JSON document.
+        given: options by name, which say what to print, and whether as JSON.
     """
     gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
     share = _preview_share(launch, decision, situation)
     seen = visible_gpus(launch, decision) if isinstance(decision, Grant) else []
     environment, argv = _preview_job(launch, gpus, seen, share)
     document = decision_document(launch.request, decision, gpus, environment, argv, share)
-    if as_json:
-        if explained:
+    if "json" in given:
+        if "explain" in given:
             document |= explanation_document(_make_explanation(launch, decision, situation))
         print_json(document)
     else:
-        print("\n".join(decision_lines(document, explained=explained)))
-        if explained:
-            _print_explanation(launch, decision, situation, sys.stdout, legend=True)
+        print("\n".join(decision_lines(document, explained="explain" in given)))
+        if "explain" in given:
+            _print_explanation(launch, decision, situation, given, sys.stdout)
     return str(document["decision"])
 
 
@@ -84,23 +84,25 @@ def _make_explanation(launch: Launch, decision: Decision, situation: Situation) 
     return explain(launch.request, situation, decision, _EXPLAINED, user_name)
 
 
-def explain_on_stderr(launch: Launch, decision: Decision, situation: Situation) -> None:
+def explain_on_stderr(
+    launch: Launch, decision: Decision, situation: Situation, given: Mapping[str, Given]
+) -> None:
     """Say why a launch got its GPUs, or none, to its user."""
     # rich exits on a broken pipe, and a lost stderr must not stop a job.
     with suppress(OSError, SystemExit):
-        _print_explanation(launch, decision, situation, sys.stderr)
+        _print_explanation(launch, decision, situation, given, sys.stderr)
 
 
 def _print_explanation(
     launch: Launch,
     decision: Decision,
     situation: Situation,
+    given: Mapping[str, Given],
     stream: TextIO,
-    *,
-    legend: bool = False,
 ) -> None:
     from gpulaunch.show.decision_table import explanation_table  # late: the tables need rich
     from gpulaunch.show.terminal import draw
 
     explanation = _make_explanation(launch, decision, situation)
-    draw(explanation_table(launch.request, decision, explanation, legend=legend), stream)
+    every_score = "verbose" in given
+    draw(explanation_table(launch.request, decision, explanation, every_score=every_score), stream)

@@ -85,10 +85,7 @@ def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
         decision, situation = preview(launch, tell)
         from gpulaunch.cli.explain import print_decision  # late: a job that runs does without
 
-        decided = print_decision(
-            launch, decision, situation, explained="explain" in given, as_json="json" in given
-        )
-        return _EXIT_STATUS[decided]
+        return _EXIT_STATUS[print_decision(launch, decision, situation, given)]
 
     if launch.in_history and (problem := taken()):
         tell(problem)
@@ -228,7 +225,7 @@ class Reporter:
         if "explain" in self._given:
             from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 
-            explain_on_stderr(self._launch, acquired.grant, acquired.situation)
+            explain_on_stderr(self._launch, acquired.grant, acquired.situation, self._given)
         if self._talks:
             _say_less_than_all(self._launch, acquired)
         if "verbose" in self._given:
@@ -301,10 +298,9 @@ def _say_granted(launch: Launch, acquired: Acquired[Keeper]) -> None:
         share = (
             f"; to be shared: {acquired.lease.share.sm_percentage} % of the SMs, {memory} on each"
         )
-    say(
-        "info",
-        f"lease {acquired.lease.id}: {_gpus_of(launch, acquired)}: {acquired.grant.reason}{share}",
-    )
+    left = acquired.grant.placement.scores.preserved_bandwidth
+    leaves = f"; leaves {left:.4g} GB/s between free GPUs" if left else ""
+    say("info", f"{_gpus_of(launch, acquired)}: {acquired.grant.reason}{leaves}{share}")
 
 
 def _say_less_than_all(launch: Launch, acquired: Acquired[Keeper]) -> None:
@@ -343,4 +339,4 @@ def _explain_refusal(launch: Launch, given: Mapping[str, Given]) -> None:
     if "explain" in given:
         from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 
-        explain_on_stderr(launch, *preview(launch, _ignore))
+        explain_on_stderr(launch, *preview(launch, _ignore), given)

@@ -2,7 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import islice, pairwise
 
 from gpulaunch.decide.decide import assess_share_groups, decide, out_of_service, used_outside
 from gpulaunch.decide.decision import Decision, Grant, Situation
@@ -16,6 +16,7 @@ from gpulaunch.decide.placement.doubts import find_doubts
 from gpulaunch.decide.placement.fabric import UNIT
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import POLICIES
+from gpulaunch.decide.placement.scores import ScoreName
 from gpulaunch.decide.request import Request, UtilityTerms, Wishes, with_count
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
@@ -69,6 +70,7 @@ class Explanation(Record):
             group that it opens. Empty if it does not share.
         doubts: why the effective bandwidth that is granted may be far off; empty if it is not known
             to be.
+        deciding: the policy's first score, and those that put the candidates in their order.
     """
 
     excluded: list[Excluded]
@@ -78,6 +80,7 @@ class Explanation(Record):
     if_idle: Alternative | None = None
     sharing: "Sequence[tuple[ShareOption, str]]" = ()
     doubts: Sequence[str] = ()
+    deciding: tuple[ScoreName, ...] = ()
 
 
 def explain(
@@ -109,9 +112,11 @@ def explain(
         )
     if decision.share_option and decision.share_option.residents:
         left_out = [one for one in left_out if one.gpu.uuid not in decision.share_option.group]
-    ranked = list(islice(ranking(decision.problem, request.policy), max(limit, 2)))
-    reason = _explain_winner(request, decision, ranked)
-    if decision.problem.scorer.mapper.gave_up:
+    problem, by = decision.problem, decision.placement.by
+    ranked = list(islice(ranking(problem, request.policy), max(limit, 2)))
+    figures = [problem.scores_by(problem.mask(candidate.gpus), by) for candidate in ranked]
+    reason = _explain_winner(request, decision, ranked, figures)
+    if problem.scorer.mapper.gave_up:
         reason += "; there were too many mappings to try them all"
     return Explanation(
         left_out,
@@ -121,7 +126,22 @@ def explain(
         _find_better_if_idle(request, situation, decision),
         shared,
         _doubts_of(request, decision),
+        _deciding_scores(by, figures[:limit]),
     )
+
+
+def _place_of_more(one: Sequence[int], other: Sequence[int]) -> int | None:
+    """Return the place of the first score of which a candidate has more than another, or None."""
+    more = [a > b for a, b in zip(one, other, strict=True)]
+    return more.index(True) if True in more else None
+
+
+def _deciding_scores(
+    by: Sequence[ScoreName], figures: Sequence[tuple[int, ...]]
+) -> tuple[ScoreName, ...]:
+    """Return the scores that put each candidate before the next one, and the first score."""
+    places = {0, *(_place_of_more(one, other) for one, other in pairwise(figures))}
+    return tuple(name for place, name in enumerate(by) if place in places)
 
 
 def _doubts_of(request: Request, grant: Grant) -> list[str]:
@@ -213,7 +233,10 @@ def _job_text(lease: Lease, user_name: Callable[[int], str]) -> str:
 # ---------------------------------------------------------------------- what made the winner win
 
 
-def _explain_winner(request: Request, grant: Grant, ranked: list[Candidate]) -> str:
+def _explain_winner(
+    request: Request, grant: Grant, ranked: list[Candidate], figures: list[tuple[int, ...]]
+) -> str:
+    """Return why the first candidate won, by the scores of each that the policy compares."""
     winner = grant.problem.format_set(ranked[0].gpus)
     if grant.share_option and grant.share_option.residents:
         return f"{winner} is {grant.reason}"
@@ -221,40 +244,41 @@ def _explain_winner(request: Request, grant: Grant, ranked: list[Candidate]) -> 
         group = " in one NUMA node" if request.wishes.one_numa_node else " in one machine"
         where = group if grant.problem.needs.within else ""
         return f"{winner} is the only set of free GPUs that fits{where}"
+    policy = request.policy.replace("_", "-")
     if grant.placement.chosen_by_policy:
         utility = grant.placement.utility
         useful = "" if utility is None else f", of utility {utility:.2f} to the job"
-        policy = request.policy.replace("_", "-")
         return f"{winner} is what policy {policy} makes{useful}; it compares no candidates"
     if not grant.placement.by:
-        return f"{winner} has the lowest indices, which is all that this policy looks at"
+        return f"{winner} has the lowest indices, which is all that policy {policy} looks at"
     if len(ranked) == 1:
         return _explain_lone_winner(grant, winner)
-    return _compare_with(grant, winner, ranked[0], ranked[1])
+    return _compare(grant, winner, grant.problem.format_set(ranked[1].gpus), *figures[:2])
 
 
-def _compare_with(grant: Grant, winner: str, first: Candidate, second: Candidate) -> str:
-    """Return the first score in which the winner beats the runner-up, in words."""
-    problem, by = grant.problem, grant.placement.by
-    tied: list[str] = []
-    figures = [problem.scores_by(problem.mask(candidate.gpus), by) for candidate in (first, second)]
-    for name, mine, other in zip(by, *figures, strict=True):
-        after = f", after a tie in {', '.join(tied)}" if tied else ""
-        if mine > other and name in ("sockets", "fragmentation"):
-            lies = (
-                "lies on fewer sockets" if name == "sockets" else "leaves less of its sockets free"
-            )
-            return f"{winner} {lies}{after}: {-mine / UNIT:.3g} against {-other / UNIT:.3g}"
-        if mine > other:
-            figures_text = f"{mine / UNIT:.4g} GB/s against {other / UNIT:.4g}"
-            return f"{winner} has the most {_word(name)}: {figures_text}{after}"
-        tied.append(_word(name))
-    rival = problem.format_set(second.gpus)
-    return f"{winner} ties with {rival} in {', '.join(tied)}, and has lower indices"
+def _compare(
+    grant: Grant, winner: str, rival: str, mine: tuple[int, ...], other: tuple[int, ...]
+) -> str:
+    """Return what sets the winner apart from the runner-up, in words."""
+    by, place = grant.placement.by, _place_of_more(mine, other)
+    tried = " of those tried" if grant.problem.too_many else ""
+    won = f"{winner}: the most {_word(by[0])}{tried} ({mine[0] / UNIT:.4g} GB/s)"
+    if place is None:
+        return f"{won}; {rival} is equal in all, {winner} has the lower indices"
+    has, had = abs(mine[place]) / UNIT, abs(other[place]) / UNIT
+    if place == 0:
+        return f"{won}; next is {rival} with {had:.4g}"
+    if by[place] == "sockets":
+        return f"{won}; {rival} has as much, but on {had:.0f} sockets instead of {has:.0f}"
+    if by[place] == "fragmentation":
+        share = f"{100 * had:.0f} % free instead of {100 * has:.0f} %"
+        return f"{won}; {rival} has as much, but on emptier sockets ({share})"
+    less = f"less {_word(by[place])} ({had:.4g} instead of {has:.4g} GB/s)"
+    return f"{won}; {rival} has as much, but {less}"
 
 
 def _explain_lone_winner(grant: Grant, winner: str) -> str:
-    candidates = f"{grant.placement.candidates} candidates"
+    candidates = f"{grant.placement.candidates:,} candidates"
     if grant.problem.too_many:
         return f"{winner} is what no exchange of two GPUs improves: {candidates} are too many"
     if grant.problem.musts or grant.problem.needs.at_most:

@@ -108,7 +108,7 @@ def too_few_text(
 
 def best_text(placement: Placement, policy: str, problem: PlacementProblem) -> str:
     """Return why these GPUs were chosen."""
-    of_all = f"{placement.candidates} candidates"
+    of_all = f"{placement.candidates:,} candidates"
     if placement.candidates == 1:
         return "the only choice"
     if placement.chosen_by_policy:
@@ -119,7 +119,5 @@ def best_text(placement: Placement, policy: str, problem: PlacementProblem) -> s
     value = getattr(placement.scores, placement.by[0])
     if value is None:
         return f"as good as any of {of_all}"
-    word = placement.by[0].replace("_", " ")
-    if problem.too_many:
-        return f"a good {word}, of {of_all} too many to compare: {value:.4g} GB/s"
-    return f"best {word} of {of_all}: {value:.4g} GB/s"
+    most = "the most of those tried of" if problem.too_many else "the most of"
+    return f"{value:.4g} GB/s {placement.by[0].replace('_', ' ')}, {most} {of_all}"

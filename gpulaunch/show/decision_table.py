@@ -3,11 +3,8 @@
 Colour adds to the words and never replaces them.
 """
 
-from collections.abc import Sequence
-
 from gpulaunch.decide.decision import Decision, Grant
 from gpulaunch.decide.explain import Explanation
-from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
@@ -17,13 +14,15 @@ from gpulaunch.show.terminal import Grid, Group, Text, cut, figure, make_table
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpulaunch.decide.share_options import ShareOption
     from gpulaunch.machine.gpu import Gpu
     from gpulaunch.sharing.partition import Partition
 
 
 def explanation_table(
-    request: Request, decision: Decision, explanation: Explanation, *, legend: bool = False
+    request: Request, decision: Decision, explanation: Explanation, *, every_score: bool
 ) -> Group:
     """Return why the decision was made: excluded GPUs, the best candidates, or alternatives.
 
@@ -31,7 +30,7 @@ def explanation_table(
         request: what was asked.
         decision: the decision about it.
         explanation: what explains it.
-        legend: whether to say what the columns of candidates mean.
+        every_score: whether to show all scores of candidates, not only those that decided.
     """
     parts: list[Grid | Text] = []
     if explanation.excluded:
@@ -41,7 +40,7 @@ def explanation_table(
         parts += [table, Text()]
     parts += _sharing_parts(request, decision, explanation)
     if isinstance(decision, Grant):
-        parts += _grant_parts(request, decision, explanation, legend=legend)
+        parts += _grant_parts(request, decision, explanation, every_score=every_score)
     else:
         parts += _alternative_parts(request, explanation)
     return Group(*parts)
@@ -115,59 +114,69 @@ def _gpus_by_reason(explanation: Explanation) -> dict[str, str]:
     return {why: gpus_named(gpus) for why, gpus in reasons.items()}
 
 
+_LEGEND = {
+    "effective_bandwidth": "estimated bandwidth of the job, GB/s: more is better",
+    "preserved_bandwidth": "links between GPUs that stay free, GB/s in all: more is better",
+    "expected_bandwidth": "bandwidth that the next job can expect, GB/s: more is better",
+    "lasting_bandwidth": "links left to others, now and later, GB/s in all: more is better",
+    "aggregate_bandwidth": "links that the job uses, GB/s in all: more is better",
+    "sockets": "CPU sockets that its GPUs are on: fewer is better",
+    "fragmentation": "share of those sockets' GPUs that is free: less is better",
+    "communication_cost": "distances between its GPUs in all: less is better",
+}
+"""What each score is; docs/explanation/placement.md defines them."""
+
+
 def _grant_parts(
-    request: Request, grant: Grant, explanation: Explanation, *, legend: bool
+    request: Request, grant: Grant, explanation: Explanation, *, every_score: bool
 ) -> list[Grid | Text]:
-    expects = grant.placement.scores.expected_bandwidth is not None
-    spared = "expected" if expects else "preserved"
-    columns = ("effective", spared, "lasting", "aggregate", "fragmentation", "cost")
-    table = make_table("", *columns, "GPUs", right=columns)
+    shown: Sequence[str] = explanation.deciding or ("effective_bandwidth",)
+    if every_score:
+        absent = "" if request.job_sizes else "expected_bandwidth"
+        shown = [name for name in _LEGEND if name != absent]
+    titles = [name.split("_")[0 if name.endswith("_bandwidth") else -1] for name in shown]
+    table = make_table("", *titles, "GPUs", right=titles, leave=titles[:0:-1])
     problem = grant.problem
     for place, candidate in enumerate(explanation.candidates):
-        style = "bold green" if place == 0 else ""
-        gpus = cut(problem.format_set(candidate.gpus))
-        table.add_row(">" if place == 0 else "", *_score_cells(candidate.scores), gpus, style=style)
-    assumed = (
-        f"; assumed: {', '.join(request.assumed).replace('_', ' ')}" if request.assumed else ""
-    )
-    sensitive = "bandwidth-sensitive" if problem.sensitive else "not bandwidth-sensitive"
-    pattern = (
-        request.pattern.name if request.pattern.ranks else request.pattern.name.replace("_", "-")
-    )
-    sizes = f", job sizes {printable(request.job_sizes.name)}" if expects else ""
+        cells = [_score_cell(name, getattr(candidate.scores, name)) for name in shown]
+        mark, style = (">", "bold green") if place == 0 else ("", "")
+        table.add_row(mark, *cells, cut(problem.format_set(candidate.gpus)), style=style)
+    wide = max(map(len, titles))
+    legend = [
+        f"{title:<{wide}}  {_LEGEND[name]}" for name, title in zip(shown, titles, strict=True)
+    ]
     return [
-        Text(f"{_count_candidates(grant)}, bandwidths in GB/s", "bold"),
+        Text(_count_candidates(grant), "bold"),
         table,
-        *(_legend(columns) if legend else ()),
+        *(Text(line, "dim") for line in legend),
+        Text(),
         Text(explanation.reason),
         *(Text(f"unsure: {doubt}", "yellow") for doubt in explanation.doubts),
         *_idle_part(explanation),
-        Text(
-            f"policy {request.policy.replace('_', '-')}{sizes}, bandwidth model "
-            f"{request.bandwidth_model}, pattern"
-            f" {printable(pattern)}, {sensitive}{assumed}; in rank order: "
-            f"{problem.format_ranks(grant.placement.gpus)}",
-            "dim",
-        ),
+        Text(_describe_rules(request, grant), "dim"),
     ]
 
 
-_LEGEND = {
-    "effective": "what the job gets",
-    "preserved": "what the links between the free GPUs carry that it leaves",
-    "expected": "what jobs to come can expect of the GPUs that it leaves",
-    "lasting": "the links that it leaves, now and once all others have ended",
-    "aggregate": "the sum over the links that it uses",
-    "fragmentation": "free share of the sockets that it touches: less is better",
-    "cost": "sum of the distances between its GPUs: less is better",
-}
-"""What the columns of scores say, which docs/explanation/placement.md defines."""
+def _score_cell(name: str, value: float | None) -> str:
+    return f"{value:.2f}" if name == "fragmentation" else figure(value)
 
 
-def _legend(columns: Sequence[str]) -> list[Text]:
-    """Return a line for each column of scores."""
-    width = max(map(len, columns))
-    return [*(Text(f"{name:<{width}}  {_LEGEND[name]}", "dim") for name in columns), Text()]
+def _describe_rules(request: Request, grant: Grant) -> str:
+    """Return what the choice went by, such as "policy preserve, pattern ring"."""
+    pattern = request.pattern.name
+    parts = [
+        f"policy {request.policy.replace('_', '-')}",
+        f"pattern {printable(pattern if request.pattern.ranks else pattern.replace('_', '-'))}",
+        "bandwidth-sensitive" if grant.problem.sensitive else "not bandwidth-sensitive",
+    ]
+    if request.bandwidth_model != "cut":
+        parts.append(f"bandwidth model {request.bandwidth_model}")
+    if request.job_sizes:
+        parts.append(f"job sizes {printable(request.job_sizes.name)}")
+    if len(grant.placement.gpus) > 1:
+        parts.append(f"in rank order {grant.problem.format_ranks(grant.placement.gpus)}")
+    assumed = ", ".join(request.assumed).replace("_", " ")
+    return ", ".join(parts) + (f"; assumed: {assumed}" if assumed else "")
 
 
 def _idle_part(explanation: Explanation) -> list[Text]:
@@ -201,16 +210,4 @@ def _count_candidates(grant: Grant) -> str:
     if count == 1:
         return "1 candidate"
     compared = grant.placement.by and not grant.placement.chosen_by_policy
-    return f"{count} candidates, {'best' if compared else 'what the policy takes'} first"
-
-
-def _score_cells(scores: Scores) -> list[str]:
-    bandwidths = (
-        scores.effective_bandwidth,
-        scores.preserved_bandwidth
-        if scores.expected_bandwidth is None
-        else scores.expected_bandwidth,
-        scores.lasting_bandwidth,
-        scores.aggregate_bandwidth,
-    )
-    return [*map(figure, bandwidths), f"{scores.fragmentation:.2f}", str(scores.communication_cost)]
+    return f"{count:,} candidates, {'best' if compared else 'what the policy takes'} first"

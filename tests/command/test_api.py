@@ -80,7 +80,7 @@ def test_a_lease_says_what_it_is(launcher: Launcher) -> None:
             "GPULAUNCH_GPU_COUNT": "3",
             "GPULAUNCH_LEASE": lease.id,
         }
-        assert lease.reason == "best effective bandwidth of 56 candidates: 60 GB/s"
+        assert lease.reason == "60 GB/s effective bandwidth, the most of 56 candidates"
         assert repr(lease) == f"<lease {lease.id}: GPUs 0,2,3>"
         assert launcher.records() == [f"gpulaunch.lease.{lease.id}"]
     assert launcher.records() == []

@@ -32,7 +32,8 @@ from gpulaunch.files.toml_parser import tomllib
 
 ROOT = Path(__file__).parents[2]
 FIRST = [ROOT / "docs" / name for name in ("get-started.md", "first-questions.md")]
-PAGES = FIRST + sorted((ROOT / "docs" / "guides").glob("*.md"))
+EXPLAINED = ROOT / "docs" / "explanation" / "placement.md"
+PAGES = [*FIRST, EXPLAINED, *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 PROGRAMS = ("make", "screen", "tmux")
 """Programs that pages use and that a machine may lack; all else is made up by `stand_in`."""

@@ -402,16 +402,21 @@ def test_a_use_that_names_no_gpu_of_the_machine_is_ignored() -> None:
 @pytest.mark.parametrize(
     ("sentence", "gpus", "policy", "want"),
     [
-        ("a sensitive job", 3, "preserve", "best effective bandwidth of 56 candidates: 60 GB/s"),
+        (
+            "a sensitive job",
+            3,
+            "preserve",
+            "60 GB/s effective bandwidth, the most of 56 candidates",
+        ),
         # all 28 pairs have 744 GB/s, of which every GPU takes away 2 x 50, 2 x 25 and 3 x 12, now
         # and later
         (
             "one GPU is insensitive",
             1,
             "preserve",
-            "best lasting bandwidth of 8 candidates: 1116 GB/s",
+            "1116 GB/s lasting bandwidth, the most of 8 candidates",
         ),
-        ("greedy", 3, "greedy", "best aggregate bandwidth of 56 candidates: 125 GB/s"),
+        ("greedy", 3, "greedy", "125 GB/s aggregate bandwidth, the most of 56 candidates"),
         ("baseline", 3, "baseline", "lowest indices of 56 candidates"),
         ("nothing to choose", 8, "preserve", "the only choice"),
     ],

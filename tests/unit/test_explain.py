@@ -1,0 +1,104 @@
+"""Why these GPUs: the sentence, the columns that decided, and their legend on a narrow terminal."""
+
+import io
+from collections.abc import Iterable
+
+import pytest
+from rich.console import Console
+from values import machine, request
+
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Decision, Situation
+from gpulaunch.decide.explain import Explanation, explain
+from gpulaunch.decide.request import Request
+from gpulaunch.machine.driver import OutsideUse
+from gpulaunch.show.decision_table import explanation_table
+
+
+def explained(asked: Request, name: str, free: Iterable[int]) -> tuple[Decision, Explanation]:
+    """Decide on a described machine, of which only some GPUs are free, and explain that."""
+    topology, free = machine(name), set(free)
+    busy = [OutsideUse(gpu.uuid, "bob") for gpu in topology.gpus if gpu.index not in free]
+    situation = Situation(topology, outside=busy)
+    decision = decide(asked, situation)
+    return decision, explain(asked, situation, decision, 5, str)
+
+
+EIGHT = range(8)
+
+
+ONE, BOTH = ("effective_bandwidth",), ("effective_bandwidth", "lasting_bandwidth")
+FEW = ("effective_bandwidth", "sockets")
+SPARING, BEGUN = (
+    ("lasting_bandwidth", "aggregate_bandwidth"),
+    ("lasting_bandwidth", "fragmentation"),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "free", "gpus", "sensitive", "columns", "won", "next_one"),
+    [
+        (
+            *("dgx1-v100", EIGHT, 3, True, ONE),
+            "0,2-3: the most effective bandwidth (60 GB/s)",
+            "1-3 is equal in all, 0,2-3 has the lower indices",
+        ),
+        (
+            *("summit", (0, 1, 2, 3), 2, True, ONE),
+            "0-1: the most effective bandwidth (40 GB/s)",
+            "next is 0,3 with 12",
+        ),
+        (
+            *("dgx1-v100", (3, 5, 6, 7), 2, True, BOTH),
+            "5-6: the most effective bandwidth (40 GB/s)",
+            "6-7 has as much, but less lasting bandwidth (434 instead of 447 GB/s)",
+        ),
+        (
+            *("summit", (0, 1, 2, 3), 2, False, SPARING),
+            "0-1: the most lasting bandwidth (198 GB/s)",
+            "0,3 has as much, but less aggregate bandwidth (12 instead of 50 GB/s)",
+        ),
+        (
+            *("dgx-a100", (0, 2, 3), 2, True, FEW),
+            "2-3: the most effective bandwidth (240 GB/s)",
+            "0,2 has as much, but on 2 sockets instead of 1",
+        ),
+        (
+            *("dgx1-v100", (3, 5, 7), 1, False, BEGUN),
+            "3: the most lasting bandwidth (583 GB/s)",
+            "5 has as much, but on emptier sockets (25 % free instead of 0 %)",
+        ),
+    ],
+)
+def test_what_set_the_winner_apart(
+    name: str,
+    free: Iterable[int],
+    gpus: int,
+    columns: tuple[str, ...],
+    won: str,
+    next_one: str,
+    *,
+    sensitive: bool,
+) -> None:
+    """A sentence compares winner and runner-up; columns are the scores that ordered the listed."""
+    asked = request(gpus, policy="preserve", bandwidth_sensitive=sensitive)
+    _, found = explained(asked, name, free)
+    assert (found.reason, found.deciding) == (f"{won}; {next_one}", columns)
+
+
+@pytest.mark.parametrize("width", [80, 40])
+@pytest.mark.parametrize("every_score", [False, True])
+def test_columns_have_a_legend(width: int, *, every_score: bool) -> None:
+    """A line says of each column what is better; -v shows all that there is room for."""
+    asked = request(3, policy="preserve")
+    decision, found = explained(asked, "dgx1-v100", EIGHT)
+    stream = io.StringIO()
+    table = explanation_table(asked, decision, found, every_score=every_score)
+    Console(file=stream, width=width, highlight=False, markup=False).print(table)
+    shown = stream.getvalue()
+    first, header, *lines = shown.splitlines()
+    assert (first, max(map(len, lines)) <= width) == ("56 candidates, best first", True)
+    some = "effective" if width == 80 or not every_score else "effective  preserved  lasting"
+    every = " preserved lasting aggregate sockets fragmentation cost" if width == 80 else ""
+    assert header.split() == f"{some}{every if every_score else ''} GPUs".split()
+    assert [column for column in header.split()[:-1] if f"\n{column} " not in shown] == []
