@@ -322,8 +322,8 @@ def _draw(results: Results, losses: list[Loss], own: str, path: Path) -> None:
 HEAD = """\
 # The default policy, by a bake-off
 
-Does another [policy](../explanation/placement.md#policies) serve jobs better than the default, `{own}`?
-Every policy replayed the same simulated jobs in many *cells*: combinations of machine, mix of jobs, load, queue and
+Does another [policy](../explanation/placement.md#policies) serve jobs better than `{own}`, the default when this was
+measured? ([Why `preserve` is the default now](../decisions/preserve.md).) Every policy replayed the same simulated jobs in many *cells*: combinations of machine, mix of jobs, load, queue and
 bandwidth model. They were compared by three *figures*: slowdown, completion and 25 % bandwidth
 ([definitions](#how-it-was-measured)).
 """
@@ -355,7 +355,7 @@ The figures are
 Policies are compared by the ratio of a figure, trace by trace. A difference counts if it is at least {clear:.0f} standard
 errors, {least} % and {fewest} traces. Of two equal policies, one comparison in 300 would count by chance (24 traces).
 
-`lookahead` expects the default [sizes of jobs](../decisions/lookahead.md) whatever the mix; `lookahead-told` knows
+`lookahead` expects the default [sizes of jobs](../decisions/preserve.md) whatever the mix; `lookahead-told` knows
 those of the mix. Where a machine has more than 8 GPUs, `lookahead` is `preserve`. `topo-aware-p` is left out: without
 jobs that ask for a least utility, it is `topo-aware`.
 """
@@ -372,7 +372,7 @@ OUTLOOK = """\
 ## How preserve differs from its paper
 
 `preserve` is Preserve of mapa-sc21 (Algorithm 1, here `preserve-paper`) with three departures; `lookahead` adds
-[one score](../decisions/lookahead.md).
+[one score](../decisions/preserve.md).
 
 - It counts what is left over twice: among the GPUs that are free now (Eq. 3 of the paper), and among all GPUs of the
   machine but the chosen ones (*lasting bandwidth*), as it will be once the running jobs have left. With Eq. 3 alone an
