@@ -254,7 +254,7 @@ ROWS: tuple["Row", ...] = (
     (("--name",), "name", "TEXT", "what 'gpulaunch status' calls the job"),
     (("--dry-run",), "dry_run", None, "say what would be decided, and take nothing"),
     (("--when",), "when", None, "say when the job would probably start, and take nothing"),
-    (("--explain",), "explain", None, "show the best candidates, and why the winner won"),
+    (("--explain",), "explain", None, "show the candidates, and why the best won (-v: all scores)"),
     (("--json",), "json", None, "with --dry-run: print a JSON document"),
     (
         ("--notify",),
