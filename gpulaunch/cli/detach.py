@@ -1,18 +1,22 @@
 """`gpulaunch --detach`: start a launch in a session of its own, and leave it there."""
 
 import fcntl
+import json
 import os
+import select
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from io import FileIO
 from shutil import which
 
 from gpulaunch.cli.output import say
 from gpulaunch.decide.decision import Refuse
 from gpulaunch.errors import (
+    CANNOT_EXECUTE,
     NOT_FOUND,
     FailedError,
     GpulaunchError,
@@ -33,18 +37,23 @@ from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.past_end import is_running
 from gpulaunch.launch.settings import Settings
+from gpulaunch.machine.gpu_names import gpus_called
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.system import user_name
 from gpulaunch.records import replace
+from gpulaunch.typing import Any
 
 _NAMES_KEPT_S = 7 * 86400.0
 _LINGER = "/var/lib/systemd/linger"
 _MOST_BYTES = 1 << 16
 _TERMINAL_PROGRAMS = ("dtach", "script")
+_PLACES = ("first", "second", "third")
+_PATIENCE_S = 30.0
+"""How long a launch that was started may take to answer; another may have the host-wide lock."""
 
 
 def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], None]) -> int:
-    """Start this command line again in a session of its own; return once it can be found by name.
+    """Start this command line again in a session of its own; say whether it runs or waits.
 
     Args:
         given: options by name.
@@ -54,6 +63,7 @@ def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], Non
     Raises:
         UsageError: it could never run, or a live launch has its name.
         FailedError: it cannot be started, or its history or its output cannot be written.
+        GpulaunchError: it has failed as soon as it was started, as one that may not wait.
     """
     _refuse_what_cannot_be(given, launch, tell)
     with _logs_locked() as directory:
@@ -61,15 +71,17 @@ def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], Non
         key = os.urandom(6).hex()
         log = f"{directory}/{file_name(name)}-{key}.log"
         terminal = f"{directory}/{key}.terminal" if _wants_terminal(given) else None
-        _start(Detached(key, log, terminal, -1, os.environ.get("SHELL")), name)
+        answers = _start(Detached(key, log, terminal, -1, os.environ.get("SHELL")), name)
+    shown = shlex.quote(name)
+    with answers:
+        standing = _standing(answers, name, f"gpulaunch logs {shown}")
     try:
         os.write(1, os.fsencode(f"{name}\n"))
     except OSError as problem:  # not an error: who tries again would run it twice
         failed = call_failed("cannot write to stdout", problem).message
-        tell(f"{failed}; {name} goes on by itself all the same")
+        tell(f"{failed}; {name} {standing}")
     if "quiet" not in given:
-        shown = shlex.quote(name)
-        say("info", f"{name} goes on by itself: 'gpulaunch logs -f {shown}' follows {log}")
+        say("info", f"{name} {standing}; gpulaunch logs -f {shown}")
         if terminal:
             say("info", f"'gpulaunch attach {shown}' goes to its terminal")
     return 0
@@ -93,9 +105,11 @@ def _refuse_what_cannot_be(
     if isinstance(decision, Refuse):
         raise UsageError(decision.reason)
     program = launch.command[0]
-    if which(program) is None and not os.path.exists(program):
-        problem = GpulaunchError(f"{printable(program) or repr('')}: no such file or directory")
-        problem.exit_status = NOT_FOUND
+    if which(program) is None:
+        found = "/" in program and os.path.exists(program)
+        reason = "permission denied" if found else "no such file or directory"
+        problem = GpulaunchError(f"{printable(program) or repr('')}: {reason}")
+        problem.exit_status = CANNOT_EXECUTE if found else NOT_FOUND
         raise problem
 
 
@@ -159,8 +173,8 @@ def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
     return launch.name
 
 
-def _start(told: Detached, name: str) -> None:
-    """Start the launch, and wait until it is in the history.
+def _start(told: Detached, name: str) -> FileIO:
+    """Start the launch, and wait until it is in the history; return the pipe of its answers.
 
     Raises:
         GpulaunchError: it has not come so far; what it said is printed, and its log removed.
@@ -171,28 +185,66 @@ def _start(told: Detached, name: str) -> None:
     except OSError as problem:
         raise call_failed(told.log, problem) from None
     try:
-        said, status = b"", 0
         for prefix in _ways_out_of_the_login():
             os.ftruncate(log_fd, 0)
-            said, status = _run(prefix, arguments, told, log_fd)
-            if said:
+            process, answers = _run(prefix, arguments, told, log_fd)
+            if said := answers.readline():
                 break
-        if said != READY:
-            if not said:
-                with suppress(OSError):
-                    os.write(2, os.pread(log_fd, _MOST_BYTES, 0))
-            os.unlink(told.log)
-            error = FailedError(said.decode() or "the launch ended before it was detached")
-            error.exit_status = status or error.exit_status
-            raise error
+        if said == READY:
+            return answers
+        if not said:
+            with suppress(OSError):
+                os.write(2, os.pread(log_fd, _MOST_BYTES, 0))
+        os.unlink(told.log)
+        if said:
+            raise _error_of(json.loads(said))
+        error = FailedError("the launch ended before it was detached")
+        error.exit_status = process.wait() or error.exit_status
+        raise error
     finally:
         os.close(log_fd)
 
 
+def _standing(answers: FileIO, name: str, logs: str) -> str:
+    """Return what a launch does once it has GPUs or a place in the queue, such as "waits".
+
+    Args:
+        answers: the pipe of its answers.
+        name: name of the launch.
+        logs: command that prints its output.
+
+    Raises:
+        GpulaunchError: it has failed.
+    """
+    if not select.select([answers], [], [], _PATIENCE_S)[0]:
+        return "has been started, but has neither GPUs nor a place in the queue yet"
+    line = answers.readline()
+    if not line:
+        raise FailedError(f"{name} ended before it had GPUs or a place in the queue", logs)
+    said = json.loads(line)
+    if "error" in said:
+        raise _error_of(said)
+    if "gpus" in said:
+        return f"is running on {gpus_called(said['gpus'].split(','))}"
+    if "after" in said:
+        return f"waits for the end of {said['after']}"
+    number = said["number"]
+    place = f"number {number}" if number > len(_PLACES) else _PLACES[number - 1]
+    return f"waits, {place} in line" + (f", probably {said['start']}" if said["start"] else "")
+
+
+def _error_of(said: Mapping[str, Any]) -> GpulaunchError:
+    """Return the error with which a launch has failed, from its answer."""
+    problem = GpulaunchError(said["error"], said["hint"])
+    problem.exit_status = said["exit_status"]
+    problem.__dict__["__notes__"] = said["notes"]
+    return problem
+
+
 def _run(
     prefix: Sequence[str], arguments: Sequence[str], told: Detached, log_fd: int
-) -> tuple[bytes, int]:
-    """Start the launch by a command; return its answer, and its exit status if that is empty."""
+) -> tuple["subprocess.Popen[bytes]", FileIO]:
+    """Start the launch by a command; return its process, and the pipe of its answers."""
     read_end, write_end = os.pipe()
     told = replace(told, ready_fd=write_end)
     command, environment = [*own_command(), *arguments], clean_environment() | told.variables
@@ -215,9 +267,7 @@ def _run(
         raise call_failed("cannot start the launch", problem) from None
     finally:
         os.close(write_end)
-    with open(read_end, "rb") as answer:
-        said = answer.readline()
-    return said, 0 if said else process.wait()
+    return process, FileIO(read_end)  # unbuffered: select() has to see the second answer
 
 
 def _ways_out_of_the_login() -> Collection[Sequence[str]]:

@@ -21,6 +21,7 @@ from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import Ended, run
 from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.table import Snapshot
+from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.records import replace
 from gpulaunch.typing import TYPE_CHECKING
@@ -126,20 +127,18 @@ def _run(
             tell_of(given), listener.waiting, listener.first, listener.minute, idle=listener.idle
         )
         outcome = run(launch, callbacks, listener.granted, listener.over)
+        if not isinstance(outcome, Ended):
+            _explain_refusal(launch, given)
+            raise refusal(launch, outcome, given)
     except GpulaunchError as problem:
+        listener.failed(problem)
         listener.ended(problem.exit_status)
         raise
     else:
-        if isinstance(outcome, Ended):
-            listener.ended(exit_status(outcome.status))
-        else:
-            listener.ended(_EXIT_STATUS["refuse" if isinstance(outcome, Refuse) else "wait"])
+        listener.ended(exit_status(outcome.status))
     finally:
         listener.close()
-    if isinstance(outcome, Ended):
-        return exit_like(outcome.status)
-    _explain_refusal(launch, given)
-    raise refusal(launch, outcome, given)
+    return exit_like(outcome.status)
 
 
 class Reporter:
@@ -171,6 +170,7 @@ class Reporter:
 
             self._recorder = record.recorder_of(given, launch, tell_of(given))
         self._before_job: EndBySignal | None = None
+        self._pipe: int | None = None  # to the process that detached this launch
         self._notifier: Notifier | None = None
         if launch.notify:
             from gpulaunch.launch import notify  # late: few launches do
@@ -186,26 +186,47 @@ class Reporter:
         from gpulaunch.launch.detached import EndBySignal, announce
 
         assert self._history  # noqa: S101  without a history nothing is detached
+        self._pipe = out_of_the_way(told.ready_fd)
         self._before_job = EndBySignal(self.ended)
-        announce(told, self._history)
+        announce(told, self._pipe, self._history)
+
+    def _answer(self, **said: object) -> None:
+        """Tell the process that detached this launch, if one did, what became of it, once."""
+        if self._pipe is not None:
+            from gpulaunch.launch.detached import answer
+
+            pipe, self._pipe = self._pipe, None
+            answer(pipe, said)
+
+    def failed(self, problem: GpulaunchError) -> None:
+        """Report the error that is about to end the launch."""
+        notes = getattr(problem, "__notes__", [])
+        self._answer(
+            error=problem.message, hint=problem.hint, notes=notes, exit_status=problem.exit_status
+        )
 
     def comes_after(self, name: str) -> None:
         """Report that the launch waits for the end of another one."""
+        self._answer(after=name)
         if self._talks:
             say("info", f"waiting for the end of {name}")
 
     def waiting(self, reason: str, seen: Snapshot) -> None:
         """Report that the launch joins the queue."""
         self._joined_s = time.monotonic()
+        number, start = len(seen.tickets) + 1, ""
         if self._status:
             self._status.waiting(reason)
         elif self._talks:
             from gpulaunch.leases.who_has_what import who_has_what  # late: most start at once
 
-            then = _predict(self._launch, seen)
-            say("info", f"waiting as number {len(seen.tickets) + 1} in the queue: {reason}{then}")
+            if os.isatty(2) or self._pipe is not None:  # somebody reads it, and it costs 0.1 s
+                start = _predict(self._launch, seen)
+            then = f"; starts probably {start}" if start else ""
+            say("info", f"waiting as number {number} in the queue: {reason}{then}")
             for line in who_has_what(self._launch.machine.topology, seen, self._launch.within):
                 say("info", line)
+        self._answer(number=number, start=start)
         _explain_refusal(self._launch, self._given)
 
     def first(self, reason: str, waited_s: float) -> None:
@@ -220,6 +241,7 @@ class Reporter:
 
     def granted(self, acquired: Acquired[Keeper]) -> Mapping[str, str]:
         """Report that the launch has its GPUs; return variables for the job."""
+        self._answer(gpus=acquired.grant.problem.format_ranks(acquired.grant.gpus))
         if self._before_job:
             self._before_job.stop()
         if "explain" in self._given:
@@ -274,13 +296,11 @@ class Reporter:
 
 
 def _predict(launch: Launch, seen: Snapshot) -> str:
-    """Return when a launch probably starts, for a person at a terminal: it costs 0.1 s."""
-    if not os.isatty(2):
-        return ""
+    """Return when a launch probably starts, in words; empty if nobody can tell."""
     from gpulaunch.launch.predict import predicted_start  # late: most start at once
 
     start = predicted_start(launch, seen)
-    return f"; starts probably {start.text}" if start else ""
+    return start.text if start else ""
 
 
 def _duration(seconds: float) -> str:

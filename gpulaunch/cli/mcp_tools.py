@@ -21,7 +21,7 @@ from gpulaunch.cli import mcp_types as types
 from gpulaunch.cli.history import live_keys
 from gpulaunch.cli.logs import open_log
 from gpulaunch.cli.output import warn
-from gpulaunch.errors import USAGE, WOULD_WAIT, GpulaunchError, printable, quoted
+from gpulaunch.errors import USAGE, GpulaunchError, printable, quoted
 from gpulaunch.history.find import find_past
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history
@@ -113,9 +113,6 @@ def launch(
     """Launch a command on GPUs of its own, detached: this returns while it waits or runs."""
     asked = _options(gpus=gpus, profile=profile, memory=memory)
     if not wait:
-        decision = explain(command, gpus, profile, memory)
-        if decision.decision == "wait":
-            raise _error(decision.reason, WOULD_WAIT)
         asked.append("--no-wait")
     asked += _options(name=name, time_limit=time_limit, wait_timeout=wait_timeout)
     if directory is not None and not (os.path.isabs(directory) and os.path.isdir(directory)):

@@ -5,6 +5,7 @@ full disk loses no exit status, and a launcher that is killed leaves a line with
 docs/decisions/history.md gives the reasons.
 """
 
+import errno
 import json
 import os
 import stat
@@ -68,15 +69,21 @@ class HistoryLine:
 
     Args:
         **fields: what is known of the launch, as fields of PastLaunch; None is left out.
+
+    Attributes:
+        problem: why the line could not be written at first, or None.
     """
 
     def __init__(self, **fields: Any) -> None:  # noqa: ANN401
         self._fields = {"version": _VERSION, **fields}
         self._fd = -1
         self._at = self._room = 0
-        with suppress(OSError):
+        self.problem: OSError | None = None
+        try:
             self._fd = _open_own(fields["submitted_s"])
             self._append()
+        except OSError as problem:
+            self.problem = problem
 
     def update(self, **fields: Any) -> None:  # noqa: ANN401
         """Rewrite the line with further fields; append another if it has outgrown its place."""
@@ -89,11 +96,6 @@ class HistoryLine:
                 os.pwrite(self._fd, _padded(content, self._room), self._at)
             else:
                 self._append()
-
-    @property
-    def is_written(self) -> bool:
-        """Whether the line is in the file."""
-        return self._room > 0
 
     def close(self) -> None:
         """Close the file."""
@@ -114,10 +116,11 @@ class HistoryLine:
         try:
             written = os.write(end, _padded(content, room))
             at = os.lseek(end, 0, os.SEEK_CUR)
-            if written == room:
-                self._at, self._room = at - room, room
-            elif os.fstat(end).st_size == at:  # a full disk: a torn line would spoil the next one
-                os.ftruncate(end, at - written)
+            if written < room:  # a full disk: a torn line would spoil the next one
+                if os.fstat(end).st_size == at:
+                    os.ftruncate(end, at - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._at, self._room = at - room, room
         finally:
             os.close(end)
 

@@ -10,19 +10,23 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpulaunch.errors import FailedError, call_failed
+from gpulaunch.errors import call_failed
 from gpulaunch.history.line import history_directory
 from gpulaunch.launch.children import SIGNALS
 from gpulaunch.launch.launch_in_history import LaunchInHistory
-from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
 VARIABLE = "GPULAUNCH_DETACHED"
 """Variable by which a launch learns that it is detached; the job never sees it."""
 
-READY = b"ready\n"
-"""Answer of a detached launch that others can find by its name now; any other is an error."""
+READY = b"{}\n"
+"""First answer of a detached launch: others can find it by its name now.
+
+Its second one, or its only one if it failed before, says what became of it, as a line of JSON:
+{"gpus": "0,3"}, {"number": 2, "start": "in 10 min to 40 min"}, {"after": "exp6"}, or
+{"error": "...", "hint": null, "notes": [], "exit_status": 75}.
+"""
 
 
 class Detached(Record):
@@ -32,7 +36,7 @@ class Detached(Record):
         key: its key in the history.
         log: file of its output.
         terminal: socket of the program that holds its terminal, or None.
-        ready_fd: descriptor of the pipe for its answer.
+        ready_fd: descriptor of the pipe for its answers.
         shell: the SHELL of the user, if it was changed on the way here.
     """
 
@@ -63,23 +67,27 @@ def what_was_told() -> Detached | None:
     return told
 
 
-def announce(told: Detached, history: LaunchInHistory) -> None:
+def announce(told: Detached, pipe: int, history: LaunchInHistory) -> None:
     """Write the launch into the history, and answer the process that waits for that.
 
     Raises:
         FailedError: it cannot be written, or nobody waits any more; the launch must not go on.
     """
-    ready = out_of_the_way(told.ready_fd)
+    problem = history.detached(told.key, told.log, told.terminal)
+    if problem:
+        text = "the history cannot be written, so nobody could find the job"
+        raise call_failed(f"{history_directory()}: {text}", problem)
     try:
-        written = history.detached(told.key, told.log, told.terminal)
-        text = f"{history_directory()}: the history cannot be written, so nobody could find the job"
-        os.write(ready, READY if written else text.encode())
+        os.write(pipe, READY)
     except OSError as problem:  # it was interrupted, so its user knows nothing of this launch
         raise call_failed("the launch that was to be detached was given up", problem) from None
-    finally:
-        os.close(ready)
-    if not written:
-        raise FailedError(text)
+
+
+def answer(pipe: int, said: dict[str, Any]) -> None:
+    """Tell the process that detached this launch what became of it, and close the pipe."""
+    with suppress(OSError):  # nobody may wait for it any more
+        os.write(pipe, f"{json.dumps(said)}\n".encode())
+    os.close(pipe)
 
 
 class EndBySignal:

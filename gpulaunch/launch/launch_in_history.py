@@ -29,7 +29,7 @@ class LaunchInHistory:
         self._line: HistoryLine | None = None
         self._submitted_s = time.time()
 
-    def detached(self, key: str, log: str, terminal: str | None) -> bool:
+    def detached(self, key: str, log: str, terminal: str | None) -> OSError | None:
         """Write the line at once: the launch has been detached, and others look for it by name.
 
         Args:
@@ -38,11 +38,11 @@ class LaunchInHistory:
             terminal: socket of the program that holds its terminal, or None.
 
         Returns:
-            False if the line cannot be written.
+            Why the line cannot be written; None if it has been.
         """
         own = {"launcher": as_list(this_process()), "boot_id": boot_id()}
         self._line = HistoryLine(**self._asked(), **own, key=key, log=log, terminal=terminal)
-        return self._line.is_written
+        return self._line.problem
 
     def granted(self, acquired: Acquired[Keeper]) -> None:
         """Write that the launch has its GPUs."""

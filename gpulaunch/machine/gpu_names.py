@@ -1,7 +1,7 @@
 """Names and counts of GPUs in messages."""
 # pure: decides on plain values
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.gpu import Gpu
@@ -18,6 +18,11 @@ def gpus_named(gpus: Iterable[Gpu]) -> str:
     """Return the names of GPUs with the word for them: "GPU 3", "GPUs 0,2-3"."""
     known = list(gpus)
     return f"GPU{'' if len(known) == 1 else 's'} {gpu_names(known)}"
+
+
+def gpus_called(names: Sequence[str]) -> str:
+    """Return names of GPUs, in their order, with the word for them: "GPU 3", "GPUs 3,0"."""
+    return f"GPU{'' if len(names) == 1 else 's'} {','.join(names)}"
 
 
 def gpus_text(count: int) -> str:

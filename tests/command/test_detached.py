@@ -1,5 +1,6 @@
 """gpulaunch -d, logs, wait, attach, --after and --notify: jobs that nobody sits before."""
 
+import fcntl
 import json
 import os
 import re
@@ -82,7 +83,7 @@ def site(launcher: Launcher, tmp_path: Path) -> Site:
 
 
 def test_a_detached_launch_prints_its_name_and_goes_on(site: Site) -> None:
-    """It returns while the job runs; status and output are kept, and the job knows of nothing."""
+    """It says where the job runs; status and output are kept, and the job knows of nothing."""
     os.mkfifo(site.home / "go")
     script = "echo begun $GPULAUNCH_DETACHED; read line <go; echo $line >&2; exit 3"
     done = site.launcher.run("-d", *DGX, "--name", "exp7", "--", "sh", "-c", script, cwd=site.home)
@@ -90,7 +91,7 @@ def test_a_detached_launch_prints_its_name_and_goes_on(site: Site) -> None:
     line = site.past()["exp7"]
     assert (done.returncode, done.stdout) == (0, "exp7\n")
     assert done.stderr == (
-        f"gpulaunch: info: exp7 goes on by itself: 'gpulaunch logs -f exp7' follows {log}\n"
+        "gpulaunch: info: exp7 is running on GPU 0; gpulaunch logs -f exp7\n"
     )
     assert log.name == f"exp7-{line['key']}.log"
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
@@ -99,6 +100,53 @@ def test_a_detached_launch_prints_its_name_and_goes_on(site: Site) -> None:
     assert site.logs("exp7") == "begun\nover\n"
     assert site.past()["exp7"]["exit_status"] == 3
     assert site.launcher.records() == []
+
+
+def test_a_detached_launch_that_waits_says_its_place(site: Site) -> None:
+    """It says its place in line, and when it probably starts if that can be told, or after whom."""
+
+    def said(name: str, *options: str) -> str:
+        done = site.launcher.run("-d", *DGX, "--name", name, *options, "--", "true", cwd=site.home)
+        assert (done.returncode, done.stdout) == (0, f"{name}\n")
+        return done.stderr
+
+    def line(name: str, does: str) -> str:
+        return f"gpulaunch: info: {name} {does}; gpulaunch logs -f {name}\n"
+
+    site.held("a", "-n", "8")
+    assert said("z", "--after", "a:any") == line("z", "waits for the end of a")
+    assert said("b", "-n", "8", "-q") == ""
+    probably = re.fullmatch(line("c", "waits, second in line, probably (.*)"), said("c", "-n", "8"))
+    assert probably[1].startswith(("in ", "within "))
+    said("d", "-n", "8")
+    assert said("e", "-n", "8").startswith("gpulaunch: info: e waits, number 4 in line")
+    site.launcher.run("free", "z", "b", "c", "d", "e")
+    site.end("a")
+    assert site.wait("a") == 3
+
+
+def test_a_detached_launch_that_fails_at_once_says_why(site: Site) -> None:
+    """Without GPUs and not allowed to wait it ends with 75 and no name, as in the foreground."""
+    with held(site.launcher, *DGX, "-n", "1", "--name", "other"):
+        arguments = ("--no-wait", "-n", "8", "--name", "late", "--", "true")
+        foreground = site.launcher.run(*DGX, *arguments)
+        done = site.launcher.run("-d", *DGX, *arguments, cwd=site.home)
+    said = [re.sub(r"for [^)]*\)", "", one.stderr) for one in (done, foreground)]
+    assert (done.returncode, done.stdout, said[0]) == (75, "", said[1])
+    assert site.logs("late") == done.stderr
+    assert site.past()["late"]["exit_status"] == 75
+
+
+def test_a_launcher_that_is_killed_before_it_has_gpus(site: Site) -> None:
+    """`-d` says that it has ended, and gives no name."""
+    directory = os.open(site.launcher.environment["GPULAUNCH_STATE_DIR"], os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    starting = site.launcher.start("-d", *DGX, "--name", "a", "--", "true", cwd=site.home)
+    until(lambda: "a" in site.past())
+    os.kill(site.past()["a"]["launcher"][0], signal.SIGKILL)
+    error = complaint("a ended before it had GPUs or a place in the queue", "gpulaunch logs a")
+    assert (starting.communicate(), starting.returncode) == (("", error), 125)
+    os.close(directory)
 
 
 def test_a_killed_launchers_pid_may_be_a_threads(site: Site) -> None:
@@ -132,6 +180,7 @@ def test_a_killed_launchers_pid_may_be_a_threads(site: Site) -> None:
     [
         (("-n", "9", "--", "true"), 2, complaint("9 GPUs requested: dgx1-v100 has 8")),
         (("--", "no-such"), 127, complaint("no-such: no such file or directory")),
+        (("--", "./train.py"), 126, complaint("./train.py: permission denied")),
         (("--after", "no", "--", "true"), 2, None),
         (("--json-status-fd", "1", "--", "true"), 2, None),
         (("--memory", "5", "--", "true"), 2, None),
@@ -141,7 +190,8 @@ def test_what_could_never_run_is_refused_at_once(
     site: Site, arguments: tuple[str, ...], status: int, error: str | None
 ) -> None:
     """Nothing is detached, logged or in the history then."""
-    done = site.launcher.run(*QUIET, *arguments)
+    (site.home / "train.py").write_text("pass")
+    done = site.launcher.run(*QUIET, *arguments, cwd=site.home)
     assert (done.returncode, done.stdout) == (status, "")
     assert error in (None, done.stderr)
     assert (site.past(), list(site.home.glob(".local/state/gpulaunch/logs/*"))) == ({}, [])
@@ -157,7 +207,8 @@ def test_without_a_history_nothing_is_detached(site: Site) -> None:
     (directory / "history").write_text("in the way")
     done = site.launcher.run(*QUIET, "--", "touch", "ran", cwd=site.home)
     error = complaint(
-        f"{directory / 'history'}: the history cannot be written, so nobody could find the job"
+        f"{directory / 'history'}: the history cannot be written, so nobody could find the job: "
+        "not a directory"
     )
     assert (done.returncode, done.stdout, done.stderr) == (125, "", error)
     assert list((directory / "logs").iterdir()) == []
@@ -203,7 +254,6 @@ def test_a_detached_launch_waits_and_can_be_freed(site: Site) -> None:
     """While it waits it is found by name; freed in the queue, it ends with 143 and says so."""
     with held(site.launcher, *DGX, "-n", "8"):
         site.detach("--name", "later", "--", "touch", "ran")
-        until(lambda: any(".ticket." in name for name in site.launcher.records()))
         done = site.launcher.run("free", "later")
         assert (done.returncode, done.stdout.endswith("has left the queue\n")) == (0, True)
         assert site.wait("later") == 143
@@ -484,7 +534,7 @@ def test_a_stdout_that_cannot_be_written(site: Site) -> None:
     error = "stdout is closed, so nobody could know the name of the job"
     assert (closed.returncode, closed.stderr) == (125, complaint(error))
     assert full.returncode == 0
-    assert "no space left on device; b goes on by itself all the same\n" in full.stderr
+    assert "cannot write to stdout: no space left on device; b is running on GPU" in full.stderr
     assert site.wait("b") == 0
     assert list(site.past()) == ["b"]
 

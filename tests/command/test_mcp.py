@@ -29,7 +29,6 @@ ERRORS = [  # tool, arguments, what it says
     ("launch", {"command": ["a\0b"]}, "embedded null byte (exit status 2)"),
     ("launch", {"command": ["a" * 200_000]}, "argument list too long (exit status 2)"),
     ("launch", {"directory": "work"}, "'work' is no absolute path of a directory (exit status 2)"),
-    ("launch", {"gpus": "8", "wait": False}, "8 GPUs requested: 7 of 8 are free, 1 is leased"),
     ("launch", {"name": "other"}, "a launch of yours that has not ended is called 'other'"),
     ("launch", {"command": "ls"}, "should be a valid list"),
     ("launch", {"command": []}, "at least 1 item"),
@@ -201,7 +200,8 @@ def test_busy_is_75(site: Launcher) -> None:
         assert (await agent.call("explain", command=["true"]))["decision"] == "wait"
         assert (await agent.call("when"))["reason"] == reason
         said = await agent.fails("launch", command=["true"], name="agent", wait=False)
-        assert said == f"{reason} (exit status 75)"
+        hint = "add --wait to queue, or see 'gpulaunch status'"
+        assert said == f"{reason}; hint: {hint} (exit status 75)"
 
     with held(site, "-n", "8"):
         talk(site, speak)
