@@ -31,7 +31,7 @@ from gpulaunch.history.line import state_home
 from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import preview
 from gpulaunch.launch.children import own_command
-from gpulaunch.launch.detached import READY, Detached
+from gpulaunch.launch.detached import Detached
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
@@ -41,7 +41,6 @@ from gpulaunch.machine.gpu_names import gpus_called
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.system import user_name
 from gpulaunch.records import replace
-from gpulaunch.typing import Any
 
 _NAMES_KEPT_S = 7 * 86400.0
 _LINGER = "/var/lib/systemd/linger"
@@ -55,6 +54,8 @@ _PATIENCE_S = 30.0
 def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], None]) -> int:
     """Start this command line again in a session of its own; say whether it runs or waits.
 
+    If it ends at once, as one that may not wait, so does this, with the same words and status.
+
     Args:
         given: options by name.
         launch: the launch, read from them.
@@ -63,7 +64,6 @@ def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], Non
     Raises:
         UsageError: it could never run, or a live launch has its name.
         FailedError: it cannot be started, or its history or its output cannot be written.
-        GpulaunchError: it has failed as soon as it was started, as one that may not wait.
     """
     _refuse_what_cannot_be(given, launch, tell)
     with _logs_locked() as directory:
@@ -71,16 +71,19 @@ def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], Non
         key = os.urandom(6).hex()
         log = f"{directory}/{file_name(name)}-{key}.log"
         terminal = f"{directory}/{key}.terminal" if _wants_terminal(given) else None
-        answers = _start(Detached(key, log, terminal, -1, os.environ.get("SHELL")), name)
-    shown = shlex.quote(name)
+        told = Detached(key, log, terminal, -1, os.environ.get("SHELL"))
+        process, answers = _start(told, name)
     with answers:
-        standing = _standing(answers, name, f"gpulaunch logs {shown}")
+        standing = _standing(answers)
+    if standing is None:
+        return _report_end(told, process, name)
     try:
         os.write(1, os.fsencode(f"{name}\n"))
     except OSError as problem:  # not an error: who tries again would run it twice
         failed = call_failed("cannot write to stdout", problem).message
         tell(f"{failed}; {name} {standing}")
     if "quiet" not in given:
+        shown = shlex.quote(name)
         say("info", f"{name} {standing}; gpulaunch logs -f {shown}")
         if terminal:
             say("info", f"'gpulaunch attach {shown}' goes to its terminal")
@@ -167,17 +170,17 @@ def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
         )
     if launch.name in live:
         raise UsageError(
-            f"a launch of yours that has not ended is called {quoted(launch.name)}",
+            f"a job of yours that has not ended is called {quoted(launch.name)}",
             "give another --name, or none",
         )
     return launch.name
 
 
-def _start(told: Detached, name: str) -> FileIO:
-    """Start the launch, and wait until it is in the history; return the pipe of its answers.
+def _start(told: Detached, name: str) -> tuple["subprocess.Popen[bytes]", FileIO]:
+    """Start the launch, and wait until it is in the history, or has ended.
 
-    Raises:
-        GpulaunchError: it has not come so far; what it said is printed, and its log removed.
+    Returns:
+        Its process, and the pipe of its second answer.
     """
     arguments = [f"--name={name}", "--wait", *sys.argv[1:]]
     try:
@@ -188,42 +191,21 @@ def _start(told: Detached, name: str) -> FileIO:
         for prefix in _ways_out_of_the_login():
             os.ftruncate(log_fd, 0)
             process, answers = _run(prefix, arguments, told, log_fd)
-            if said := answers.readline():
+            if answers.readline():
                 break
-        if said == READY:
-            return answers
-        if not said:
-            with suppress(OSError):
-                os.write(2, os.pread(log_fd, _MOST_BYTES, 0))
-        os.unlink(told.log)
-        if said:
-            raise _error_of(json.loads(said))
-        error = FailedError("the launch ended before it was detached")
-        error.exit_status = process.wait() or error.exit_status
-        raise error
     finally:
         os.close(log_fd)
+    return process, answers
 
 
-def _standing(answers: FileIO, name: str, logs: str) -> str:
-    """Return what a launch does once it has GPUs or a place in the queue, such as "waits".
-
-    Args:
-        answers: the pipe of its answers.
-        name: name of the launch.
-        logs: command that prints its output.
-
-    Raises:
-        GpulaunchError: it has failed.
-    """
+def _standing(answers: FileIO) -> str | None:
+    """Return what a launch does, such as "waits, first in line"; None if it has ended."""
     if not select.select([answers], [], [], _PATIENCE_S)[0]:
         return "has been started, but has neither GPUs nor a place in the queue yet"
     line = answers.readline()
     if not line:
-        raise FailedError(f"{name} ended before it had GPUs or a place in the queue", logs)
+        return None
     said = json.loads(line)
-    if "error" in said:
-        raise _error_of(said)
     if "gpus" in said:
         return f"is running on {gpus_called(said['gpus'].split(','))}"
     if "after" in said:
@@ -233,12 +215,19 @@ def _standing(answers: FileIO, name: str, logs: str) -> str:
     return f"waits, {place} in line" + (f", probably {said['start']}" if said["start"] else "")
 
 
-def _error_of(said: Mapping[str, Any]) -> GpulaunchError:
-    """Return the error with which a launch has failed, from its answer."""
-    problem = GpulaunchError(said["error"], said["hint"])
-    problem.exit_status = said["exit_status"]
-    problem.__dict__["__notes__"] = said["notes"]
-    return problem
+def _report_end(told: Detached, process: "subprocess.Popen[bytes]", name: str) -> int:
+    """Print what a launch has said that ended at once, and return its exit status."""
+    with open(told.log, "rb") as log:
+        printed = log.read(_MOST_BYTES)
+    with suppress(OSError):
+        os.write(2, printed)
+    past = next((one for one in read_history(within_s=RECENT_S) if one.key == told.key), None)
+    if past is None:  # nobody could find it
+        os.unlink(told.log)
+    status = past.exit_status if past else process.wait()
+    if not printed or not status:
+        raise FailedError(f"{name} ended before it had GPUs or a place in the queue")
+    return status
 
 
 def _run(

@@ -1,4 +1,4 @@
-"""`gpulaunch free ID|NAME|--mine`: end leases from outside."""
+"""`gpulaunch free ID|NAME|--mine`: end jobs from outside."""
 
 import os
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
+from gpulaunch.machine.gpu_names import gpus_called
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,9 +35,8 @@ def main(arguments: Sequence[str]) -> int:
     asked = options.mine or options.topology is not None
     machine = shown_machine(options.topology, warn) if asked else None
     table = open_table(described=True, warn=warn)
-    grace_s = read_grace(Settings({}, os.environ))
     status = 0
-    ending = _Ending(table, machine, grace_s)
+    ending = _Ending(table, machine, read_grace(Settings({}, os.environ)))
     if options.mine:
         ending.end_all_ahead()
     for text in own_ids(table, machine) if options.mine else options.id:
@@ -54,7 +54,7 @@ def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch free",
-        "End leases, or places in the queue: TERM to the job, KILL after the grace.",
+        "End jobs that run or wait: TERM to the job, KILL after the grace.",
     )
     parser.add_argument(
         "id",
@@ -100,12 +100,13 @@ class _Ending:
             return
         self.found.add(lease_id)
         record = free(self._table, lease_id, self._grace_s, self._machine)
+        called = printable((record.name if record else None) or text)
         if isinstance(record, Lease):
-            print(f"ended lease {record.id}: {_format_gpus(record, self._machine)}")
+            print(f"ended {called} ({gpus_called(_gpus_of(record, self._machine))})")
         elif record:
-            print(f"{lease_id} has left the queue")
+            print(f"{called} has left the queue")
         else:
-            print(f"ended {lease_id}, whatever it was")
+            print(f"ended {called}, whose record cannot be read")
 
     def end_all_ahead(self) -> None:
         """End this user's launches that wait for others, which might start at the end of these."""
@@ -125,11 +126,10 @@ class _Ending:
             print(f"{name} has been ended before it was in the queue")
 
 
-def _format_gpus(lease: Lease, machine: Machine | None) -> str:
-    if machine is None:
-        return ", ".join(lease.uuids)
-    index_of = {gpu.uuid: gpu.index for gpu in machine.topology.gpus}
-    return (
-        f"GPUs {','.join(str(index_of.get(uuid, '?')) for uuid in lease.uuids)} of "
-        f"{machine.topology.name}"
-    )
+def _gpus_of(lease: Lease, machine: Machine | None) -> Sequence[str]:
+    """Return the names of a lease's GPUs; their UUIDs if neither machine nor history has them."""
+    if machine:
+        name_of = {gpu.uuid: gpu.name for gpu in machine.topology.gpus}
+        return [name_of.get(uuid, "?") for uuid in lease.uuids]
+    past = (one.gpus for one in read_history(within_s=RECENT_S) if one.id == lease.id)
+    return next(past, lease.uuids)

@@ -131,7 +131,6 @@ def _run(
             _explain_refusal(launch, given)
             raise refusal(launch, outcome, given)
     except GpulaunchError as problem:
-        listener.failed(problem)
         listener.ended(problem.exit_status)
         raise
     else:
@@ -191,19 +190,12 @@ class Reporter:
         announce(told, self._pipe, self._history)
 
     def _answer(self, **said: object) -> None:
-        """Tell the process that detached this launch, if one did, what became of it, once."""
+        """Tell the process that detached this launch, if one did, what it does now, once."""
         if self._pipe is not None:
             from gpulaunch.launch.detached import answer
 
             pipe, self._pipe = self._pipe, None
             answer(pipe, said)
-
-    def failed(self, problem: GpulaunchError) -> None:
-        """Report the error that is about to end the launch."""
-        notes = getattr(problem, "__notes__", [])
-        self._answer(
-            error=problem.message, hint=problem.hint, notes=notes, exit_status=problem.exit_status
-        )
 
     def comes_after(self, name: str) -> None:
         """Report that the launch waits for the end of another one."""

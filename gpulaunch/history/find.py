@@ -37,7 +37,7 @@ def find_past(
         fitting = [one for one in launches if one.id.startswith(text) or one.key.startswith(text)]
     if not fitting:
         raise UsageError(
-            f"no launch of yours is called {quoted(text)}", "'gpulaunch history' lists them"
+            f"no job of yours is called {quoted(text)}", "'gpulaunch history' lists them"
         )
     if len(fitting) > 1:
         ids = ", ".join(one.id or one.key for one in fitting)

@@ -20,14 +20,6 @@ from gpulaunch.typing import Any
 VARIABLE = "GPULAUNCH_DETACHED"
 """Variable by which a launch learns that it is detached; the job never sees it."""
 
-READY = b"{}\n"
-"""First answer of a detached launch: others can find it by its name now.
-
-Its second one, or its only one if it failed before, says what became of it, as a line of JSON:
-{"gpus": "0,3"}, {"number": 2, "start": "in 10 min to 40 min"}, {"after": "exp6"}, or
-{"error": "...", "hint": null, "notes": [], "exit_status": 75}.
-"""
-
 
 class Detached(Record):
     """What a detached launch is told.
@@ -78,13 +70,18 @@ def announce(told: Detached, pipe: int, history: LaunchInHistory) -> None:
         text = "the history cannot be written, so nobody could find the job"
         raise call_failed(f"{history_directory()}: {text}", problem)
     try:
-        os.write(pipe, READY)
+        os.write(pipe, b"ready\n")
     except OSError as problem:  # it was interrupted, so its user knows nothing of this launch
         raise call_failed("the launch that was to be detached was given up", problem) from None
 
 
 def answer(pipe: int, said: dict[str, Any]) -> None:
-    """Tell the process that detached this launch what became of it, and close the pipe."""
+    """Tell the process that detached this launch what it does now, and close the pipe.
+
+    Args:
+        pipe: descriptor of the pipe.
+        said: {"gpus": "0,3"}, {"number": 2, "start": "in 10 min to 40 min"} or {"after": "exp6"}.
+    """
     with suppress(OSError):  # nobody may wait for it any more
         os.write(pipe, f"{json.dumps(said)}\n".encode())
     os.close(pipe)

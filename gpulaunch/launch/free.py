@@ -11,7 +11,6 @@ from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.leases.holders import holders, members
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import (
-    LEASE_PREFIX,
     is_locked,
     open_record,
     parse_record,
@@ -61,20 +60,20 @@ def free(
         if fd is None or found is None or not (found.locked or parse_unlocked(found)):
             place = machine.topology.name if machine else "this host"
             raise UsageError(
-                f"no live lease {quoted(lease_id)} on {place}", _hint_of_container(table, lease_id)
+                f"no job {quoted(lease_id)} runs or waits on {place}",
+                _hint_of_container(table, lease_id),
             )
         owner_id = os.fstat(fd).st_uid
         if os.geteuid() not in (0, owner_id):
-            kind = "lease" if name.startswith(LEASE_PREFIX) else "ticket"
             raise UsageError(
-                f"{kind} {lease_id} belongs to {user_name(owner_id)}: only {who_may(owner_id)} can "
+                f"job {lease_id} belongs to {user_name(owner_id)}: only {who_may(owner_id)} can "
                 "end it"
             )
         record: Lease | Ticket | None = None
         with suppress(FailedError):
             record = parse_record(found, table.directory)
         if machine and record and not same_table(record.table, machine.key):
-            raise UsageError(f"no live lease {quoted(lease_id)} on {machine.topology.name}")
+            raise UsageError(f"no job {quoted(lease_id)} runs or waits on {machine.topology.name}")
         client = None
         if isinstance(record, Lease) and record.engine is not None:
             client = _end_containers(table, record, fd, grace_s)
@@ -176,7 +175,7 @@ def _end_holders(
     if not holders(fd) and _is_live(fd):
         hint = "run this where they run"
         raise FailedError(
-            f"the processes of lease {lease_id} are not visible here, or not its owner's", hint
+            f"the processes of job {lease_id} are not visible here, or not its owner's", hint
         )
     daemon = _daemon_of(record)
 

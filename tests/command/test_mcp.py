@@ -29,7 +29,7 @@ ERRORS = [  # tool, arguments, what it says
     ("launch", {"command": ["a\0b"]}, "embedded null byte (exit status 2)"),
     ("launch", {"command": ["a" * 200_000]}, "argument list too long (exit status 2)"),
     ("launch", {"directory": "work"}, "'work' is no absolute path of a directory (exit status 2)"),
-    ("launch", {"name": "other"}, "a launch of yours that has not ended is called 'other'"),
+    ("launch", {"name": "other"}, "a job of yours that has not ended is called 'other'"),
     ("launch", {"command": "ls"}, "should be a valid list"),
     ("launch", {"command": []}, "at least 1 item"),
     ("launch", {"time_limt": "1h"}, "time_limt: extra inputs are not permitted (exit status 2)"),
@@ -38,7 +38,7 @@ ERRORS = [  # tool, arguments, what it says
     ("when", {"gpus": 9}, "9 GPUs requested: dgx1-v100 has 8 (exit status 2)"),
     ("profile", {"name": "/etc/passwd"}, "'/etc/passwd' is a file"),
     ("profile", {"name": "profile.toml@a=1"}, "'profile.toml@a=1' is a file"),
-    ("wait", {"job": "nobody"}, "no launch of yours is called 'nobody' (exit status 2)"),
+    ("wait", {"job": "nobody"}, "no job of yours is called 'nobody' (exit status 2)"),
     ("logs", {"job": "other"}, "other is not detached"),
     ("logs", {"job": "--follow"}, "should match pattern"),
     ("free", {"job": "nobody"}, "'nobody' is no lease or job of yours (exit status 2)"),
@@ -216,11 +216,13 @@ def test_free_ends_what_runs_and_what_waits(site: Launcher) -> None:
             assert detached.stdout == f"{name}\n"
         until(lambda: len(printed(site, "status", "--json")["queue"]) == 1)
         third = await agent.call("free", job="third")
-        assert third["result"].endswith(" has been ended before it was in the queue")
+        assert third["result"] == "third has been ended before it was in the queue"
         second = (await agent.call("free", job="second"))["result"]
-        assert second.endswith(" has left the queue")
-        lease = printed(site, "status", "--json")["leases"][0]["id"]
-        assert (await agent.call("free", job=lease))["result"].startswith(f"ended lease {lease}")
+        assert second == "second has left the queue"
+        lease = printed(site, "status", "--json")["leases"][0]
+        gpus = ",".join(map(str, lease["gpus"]))
+        first = await agent.call("free", job=lease["id"])
+        assert first["result"] == f"ended first (GPUs {gpus})"
         assert (await agent.call("wait", job="first"))["exit_status"] == 128 + signal.SIGTERM
 
     talk(site, speak)

@@ -176,7 +176,7 @@ def test_free_ends_it(launcher: Launcher) -> None:
     """`gpulaunch free NAME` frees the GPUs; for the history that is a good end, too."""
     lease = reserve(launcher, "--name", "nb")
     done = launcher.run("free", "nb")
-    assert done.stdout.startswith(f"ended lease {lease['lease']}: ")
+    assert done.stdout == f"ended nb (GPUs {','.join(map(str, lease['gpus']))})\n"
     assert launcher.records() == []
     assert [line["exit_status"] for line in past(launcher)] == [0]
 

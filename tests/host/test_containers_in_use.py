@@ -27,7 +27,7 @@ __all__ = ["accounts", "alice", "host", "own", "real_host", "root"]
 pytest_plugins = ("fake_nvml",)
 
 ALL_ASKED = "8 GPUs requested"
-NO_LEASE = "no live lease 'server'"
+NO_LEASE = "no job 'server' runs or waits"
 OUTSIDE = "in use outside gpulaunch (container server (docker))"
 FOREVER = ("-d", "--init", "--name", "server")
 TRUE = ("--", "true")
@@ -305,7 +305,7 @@ def test_free_says_what_to_do(host: Host, by: str) -> None:
     host.do("start", "server")
     text = "server" if by == "its name" else lease
     done = host.launcher.run("free", text)
-    said = f"no live lease {text!r} on this host"
+    said = f"no job {text!r} runs or waits on this host"
     hint = "container server (docker) runs without a lease: 'docker stop server' ends it"
     assert (done.returncode, done.stderr) == (2, told(said, hint))
 

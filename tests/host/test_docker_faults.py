@@ -374,7 +374,7 @@ def test_free_ends_a_restart_policy(launcher: Containers) -> None:
     done = launcher.run("free", *DGX, lease["id"])
     assert (done.returncode, done.stdout) == (
         0,
-        f"ended lease {lease['id']}: GPUs 0,3 of dgx1-v100\n",
+        f"ended {lease['id']} (GPUs 0,3)\n",
     )
     assert (launcher.records(), launcher.container()) == ([], "exited")
 

@@ -431,10 +431,8 @@ def test_free_is_refused_to_others(alice: User, bob: User) -> None:
     with held(alice, *ALL) as job, queued(alice, *VGG) as (waiter, _):
         before = status(alice)
         for record in (*before["leases"], *before["queue"]):
-            kind = "lease" if record in before["leases"] else "ticket"
             refused = (
-                f"{kind} {record['id']} belongs to {alice.name}: only {alice.name} or root can end "
-                "it"
+                f"job {record['id']} belongs to {alice.name}: only {alice.name} or root can end it"
             )
             for text in (record["id"], record["id"][:8]):
                 assert outcome(bob.run("free", text, *DGX)) == (
@@ -455,7 +453,8 @@ def test_free_means_own_leases_first(alice: User, bob: User, root: Launcher) -> 
         listed = f"{one['id']} ({one['user']}), {two['id']} ({two['user']})"
         assert listed in root.run("free", "job", *DGX).stderr
         (his,) = (lease for lease in (one, two) if lease["user"] == bob.name)
-        assert outcome(bob.run("free", "job", *DGX))[1].startswith(f"ended lease {his['id']}")
+        ended = f"ended job (GPU {his['gpus'][0]})\n"
+        assert outcome(bob.run("free", "job", *DGX)) == (0, ended, "")
         assert is_running(hers.job_pid)
         assert outcome(bob.run("free", "--mine", *DGX))[1] == "nothing on dgx1-v100 is yours\n"
         assert "only" in bob.run("free", "job", *DGX).stderr
@@ -474,7 +473,7 @@ def test_root_may_end_anyones(alice: User, root: Launcher) -> None:
         )
         waiter.wait(30)
         lease = lease_of(root)
-        ended = f"ended lease {lease['id']}: GPUs 0,2,3 of dgx1-v100\n"
+        ended = f"ended {lease['id']} (GPUs 0,2,3)\n"
         assert outcome(root.run("free", lease["id"], *DGX)) == (0, ended, "")
         assert job.process.wait(30) == 128 + signal.SIGTERM
         assert root.records() == []
@@ -747,7 +746,7 @@ def test_free_spares_those_who_are_only_named(alice: User, bob: User, root: Laun
         with bob.doing(PUT, "gpulaunch.lease.bbbbbbbbbbbb", "644", json.dumps(forged)) as holder:
             done = root.run("free", "bbbbbbbbbbbb", *DGX)
             assert is_running(job.job_pid)
-            assert outcome(done) == (0, "ended lease bbbbbbbbbbbb: GPUs 0,2,3 of dgx1-v100\n", "")
+            assert outcome(done) == (0, "ended bbbbbbbbbbbb (GPUs 0,2,3)\n", "")
             assert holder.wait(30) == -signal.SIGTERM
         assert [lease["user"] for lease in status(root)["leases"]] == [alice.name]
 
@@ -854,14 +853,14 @@ def test_free_across_namespaces(launcher: Launcher, inside: Elsewhere) -> None:
     """`free` ends a lease in a pid namespace below, and cannot end one above."""
     with held(inside, *VGG) as job:
         lease = lease_of(launcher)
-        ended = f"ended lease {lease['id']}: GPUs 0,2,3 of dgx1-v100\n"
+        ended = f"ended {lease['id']} (GPUs 0,2,3)\n"
         assert outcome(launcher.run("free", lease["id"], *DGX)) == (0, ended, "")
         assert job.process.wait(30) == 128 + signal.SIGTERM
         assert launcher.records() == []
     with held(launcher, *VGG) as job:
         lease = lease_of(inside)
         error = (
-            f"gpulaunch: error: the processes of lease {lease['id']} are not visible here, or not "
+            f"gpulaunch: error: the processes of job {lease['id']} are not visible here, or not "
             "its owner's\n"
         )
         hint = "gpulaunch: hint: run this where they run\n"

@@ -43,7 +43,7 @@ def test_what_is_found(text: str, key: str) -> None:
 @pytest.mark.parametrize("text", ["exp", "f00", "exp9", "", "f00d00000004x"])
 def test_what_is_not_found(text: str) -> None:
     """The beginning of a name is no name, and three characters are no beginning of an id."""
-    with pytest.raises(UsageError, match="no launch of yours is called") as found:
+    with pytest.raises(UsageError, match="no job of yours is called") as found:
         find_past(text, LAUNCHES)
     assert found.value.hint == "'gpulaunch history' lists them"
 
