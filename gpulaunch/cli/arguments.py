@@ -19,6 +19,13 @@ __all__ = [
 ]
 
 
+_WAYS = {
+    "--topology": "leave it out: the history knows where the job runs",
+    "--timeout": "timeout 10m gpulaunch wait NAME ends with 124 then",
+}
+"""What to do instead of options that others have, where a command is about one job by its name."""
+
+
 class _LineFormatter(argparse.HelpFormatter):
     """A formatter that keeps lines, breaks those that are too long, and names a value once."""
 
@@ -86,7 +93,7 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: always.
         """
-        message = message.replace("argument ", "", 1)
+        message, hint = message.replace("argument ", "", 1), f"see '{self.prog} --help'"
         kind, _, words = message.partition(": ")
         if kind == "unrecognized arguments" and words.startswith("--"):
             from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
@@ -94,10 +101,12 @@ class Parser(argparse.ArgumentParser):
             flag = words.split()[0].partition("=")[0]
             message = f"unknown option {printable(flag)}"
             message += did_you_mean(flag, self._option_string_actions)
+            if self.prog.removeprefix("gpulaunch ") in ("attach", "logs", "wait"):
+                hint = _WAYS.get(flag, hint)
         elif words.startswith("ignored explicit argument "):
             option, value = kind.partition("/")[0], printable(words.partition("argument ")[2])
             message = f"{option} takes no value, but {value} is given"
-        raise UsageError(message, f"see '{self.prog} --help'")
+        raise UsageError(message, hint)
 
 
 def add_topology(parser: Parser) -> None:

@@ -75,7 +75,7 @@ def _preview_job(
         count=len(gpus),
         lease_id=None,
         share=share,
-        program=launch.command[0],
+        program="".join(launch.command[:1]),
     )
     return environment, launch.command
 

@@ -41,14 +41,16 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
 
     Args:
         given: options by name.
-        command: argv of the job.
+        command: argv of the job; it may be empty for a decision.
     """
     from gpulaunch.launch.handed_over import explain_hand_over, refuse_sudo  # late: not for docker
 
-    refuse_sudo(command)
-    warning = explain_hand_over(command, os.environ)
-    if warning:
-        tell_of(given)(warning)
+    if command:
+        refuse_sudo(command)
+        if warning := explain_hand_over(command, os.environ):
+            tell_of(given)(warning)
+    else:  # --explain alone: nothing can run, so the decision is meant
+        given = {"dry_run": Given("--dry-run", "true"), **given}
     name = given["name"].text if "name" in given else None
     return carry_out(
         given, read_launch(Settings(given, os.environ), command, name=name, warn=tell_of(given))

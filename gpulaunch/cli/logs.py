@@ -43,7 +43,10 @@ def make_parser() -> Parser:
         "-f", "--follow", action="store_true", help="go on as it prints more, until it has ended"
     )
     parser.add_argument(
-        "-n", "--lines", metavar="N", type=_count, help="only the last N lines (default: all)"
+        *("-n", "--lines", "--tail"),
+        metavar="N",
+        type=_count,
+        help="only the last N lines (default: all)",
     )
     return parser
 

@@ -91,29 +91,29 @@ def run(argv: Sequence[str]) -> int:
         if before[at] not in COMMANDS:  # `run`, if it is there, stands before the word
             _refuse(argv, at + divider - len(before), divider)
         return _run_word(before, at, command if divider < len(argv) else None)
-    if given.keys() & {"help", "version", "dry_run", "when"}:
+    if not command or given.keys() & {"help", "version", "dry_run", "when"}:
         prepare_stdout()
-    if given.keys() & {"help", "version", "when"}:
+    if not argv or given.keys() & {"help", "version", "when"}:
         return _tell(given, command)
-    if not command:
+    if not command and not given.keys() & {"dry_run", "explain"}:
         raise UsageError(
             "no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help"
         )
-    if _runs_containers(os.path.basename(command[0])):
+    if command and _runs_containers(os.path.basename(command[0])):
         return _run_engine(given, command)
     return int(importlib.import_module("gpulaunch.cli.launch").main(given, command))
 
 
 def _tell(given: Mapping[str, Given], command: Sequence[str]) -> int:
-    """Print the short help, the version, or when a launch would start."""
-    if "help" in given:
+    """Print the version, when a launch would start, or else the short help."""
+    if "when" in given and not given.keys() & {"help", "version"}:
+        return int(importlib.import_module("gpulaunch.cli.when").main(given, command))
+    if "version" in given and "help" not in given:
+        print(f"gpulaunch {gpulaunch.__version__}")
+    else:
         from gpulaunch.cli.help import print_help  # late: a launch does without
 
         print_help()
-    elif "version" in given:
-        print(f"gpulaunch {gpulaunch.__version__}")
-    else:
-        return int(importlib.import_module("gpulaunch.cli.when").main(given, command))
     return 0
 
 

@@ -313,7 +313,8 @@ def test_logs(site: Site) -> None:
     site.detach("--name", "a", "--", "sh", "-c", "printf '1\\n2\\n3\\n4'")
     assert site.wait("a") == 0
     key = site.past()["a"]["key"]
-    assert [site.logs("a", "-n", n) for n in "0129"] == ["", "4", "3\n4", "1\n2\n3\n4"]
+    assert [site.logs("a", "-n", n) for n in "019"] == ["", "4", "1\n2\n3\n4"]
+    assert site.logs("a", "--tail", "2") == "3\n4"
     assert (site.logs("a"), site.logs(key)) == ("1\n2\n3\n4", "1\n2\n3\n4")
     site.launcher.run(*DGX, "--name", "b", "--", "true")
     done = site.launcher.run("logs", "b")
@@ -398,6 +399,21 @@ def test_another_process_with_the_launchers_number_is_not_taken_for_it(site: Sit
     done = site.launcher.run("wait", "a")
     error = "a: it ran before this machine was started, or on another machine"
     assert (done.returncode, done.stderr) == (125, complaint(error))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("wait", "a", *DGX), "leave it out: the history knows where the job runs"),
+        (("logs", "a", *DGX), "leave it out: the history knows where the job runs"),
+        (("wait", "a", "--timeout=1h"), "timeout 10m gpulaunch wait NAME ends with 124 then"),
+        (("wait", "a", "--mine"), "see 'gpulaunch wait --help'"),
+    ],
+)
+def test_options_that_others_have(launcher: Launcher, arguments: list[str], hint: str) -> None:
+    """Commands about one job say what to do instead of an option that they do not have."""
+    done = launcher.run(*arguments)
+    assert (done.returncode, done.stderr.splitlines()[1]) == (2, f"gpulaunch: hint: {hint}")
 
 
 def test_wait_ends_as_the_first_job_that_failed(site: Site) -> None:

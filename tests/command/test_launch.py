@@ -370,6 +370,24 @@ def test_containers_without_the_hosts_environment(
     assert found["CUDA_VISIBLE_DEVICES"] == "0,3"
 
 
+def test_gpulaunch_alone_prints_the_short_help(launcher: Launcher) -> None:
+    """Without any argument it is as with --help, and no mistake."""
+    alone, asked = launcher.run(), launcher.run("--help")
+    assert (alone.returncode, alone.stdout, alone.stderr) == (0, asked.stdout, "")
+    assert alone.stdout.startswith("usage: gpulaunch [OPTIONS] -- COMMAND [ARG...]\n")
+
+
+def test_a_decision_needs_no_command(launcher: Launcher) -> None:
+    """--dry-run decides about a job of any command, and so does --explain without one."""
+    document = json.loads(launcher.run(*VGG, "--dry-run", "--json").stdout)
+    other = json.loads(launcher.run(*VGG, "--dry-run", "--json", "--", "x").stdout)
+    assert document == other | {"argv": []}
+    explained = launcher.run(*VGG, "--explain")
+    assert explained.stdout == launcher.run(*VGG, "--explain", "--dry-run", "--", "x").stdout
+    assert (explained.returncode, explained.stderr) == (0, "")
+    assert launcher.run(*DGX, "-n", "9", "--explain").returncode == 2
+
+
 def test_a_dry_run_prints_the_decision_and_takes_nothing(launcher: Launcher) -> None:
     """--dry-run --json prints one object with the contract's keys, and leaves no record."""
     done = launcher.run(*VGG, "--dry-run", "--json", "--", "python", "train.py")
@@ -696,7 +714,8 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], int, str]] = [
         "--uuid takes no value, but 'yes' is given",
     ),
     ("no command", (*DGX, "--"), 2, "no command given"),
-    ("nothing at all", (), 2, "no command given"),
+    ("the word alone", ("run",), 2, "no command given"),
+    ("detached nothing", (*DGX, "-d"), 2, "no command given"),
     ("forgotten --", (*DGX, "train.py"), 2, "unknown command 'train.py'"),
     (
         "a command for status",
