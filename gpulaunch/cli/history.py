@@ -12,6 +12,7 @@ from gpulaunch.files.duration import parse_duration
 from gpulaunch.history.line import has_common
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history
+from gpulaunch.launch.past_end import is_elsewhere
 from gpulaunch.launch.surroundings import shown_settings, shown_table
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.process.system import boot_id, state_of, user_name
@@ -35,9 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     shown = options.count or shown
     earlier = max(0, len(launches) - shown)
     launches = launches[earlier:]
-    live = live_keys(launches, options.topology)
+    states = states_of(launches, options.topology)
     document = history_document(
-        launches, live, user_name, time.time(), earlier=earlier, totals=options.totals
+        launches, states, user_name, time.time(), earlier=earlier, totals=options.totals
     )
     if options.json:
         print_json(document)
@@ -135,8 +136,10 @@ def _of_user(name: str | None, launches: list[PastLaunch]) -> list[PastLaunch]:
     return [one for one in launches if name == name_of[one.user_id]]
 
 
-def live_keys(launches: Sequence[PastLaunch], topology: str | None) -> set[str]:
-    """Return the keys of the launches that wait or run.
+def states_of(launches: Sequence[PastLaunch], topology: str | None) -> dict[str, str]:
+    """Return what has become of the launches without an end, by their keys.
+
+    What neither waits nor runs was killed, or is unknown if its lease may be in another table.
 
     Args:
         launches: launches on one machine.
@@ -144,16 +147,19 @@ def live_keys(launches: Sequence[PastLaunch], topology: str | None) -> set[str]:
     """
     unended = [launch for launch in launches if launch.ended_s is None]
     if not unended:
-        return set()
+        return {}
     table = shown_table(shown_settings(topology), described=unended[0].described, warn=warn)
     leases = {lease.id for lease in table.peek(problems=[]).leases}
     boot = boot_id()
-    return {
-        launch.key
-        for launch in unended
-        if launch.id in leases
-        or (launch.started_s is None and launch.boot_id == boot and state_of(launch.launcher))
-    }
+    states = {}
+    for launch in unended:
+        elsewhere = is_elsewhere(launch)
+        may_live = elsewhere or (launch.started_s is None and launch.boot_id == boot)
+        if launch.id in leases or (may_live and state_of(launch.launcher)):
+            states[launch.key] = "waiting" if launch.started_s is None else "running"
+        else:
+            states[launch.key] = "unknown" if elsewhere else "killed"
+    return states
 
 
 def _parse_time(text: str) -> float:

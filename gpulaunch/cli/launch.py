@@ -215,7 +215,10 @@ class Reporter:
             from gpulaunch.leases.who_has_what import who_has_what  # late: most start at once
 
             if os.isatty(2) or self._pipe is not None:  # somebody reads it, and it costs 0.1 s
-                start = _predict(self._launch, seen)
+                from gpulaunch.launch.predict import predicted_start
+
+                predicted = predicted_start(self._launch, seen)
+                start = predicted.text if predicted else ""
             then = f"; starts probably {start}" if start else ""
             say("info", f"waiting as number {number} in the queue: {reason}{then}")
             for line in who_has_what(self._launch.machine.topology, seen, self._launch.within):
@@ -287,14 +290,6 @@ class Reporter:
         """Remove what was made for the time of the launch, however it went."""
         if self._recorder:
             self._recorder.close()
-
-
-def _predict(launch: Launch, seen: Snapshot) -> str:
-    """Return when a launch probably starts, in words; empty if nobody can tell."""
-    from gpulaunch.launch.predict import predicted_start  # late: most start at once
-
-    start = predicted_start(launch, seen)
-    return start.text if start else ""
 
 
 def _duration(seconds: float) -> str:

@@ -18,7 +18,7 @@ from mcp.types import ToolAnnotations
 
 import gpulaunch
 from gpulaunch.cli import mcp_types as types
-from gpulaunch.cli.history import live_keys
+from gpulaunch.cli.history import states_of
 from gpulaunch.cli.logs import open_log
 from gpulaunch.cli.output import warn
 from gpulaunch.errors import USAGE, GpulaunchError, printable, quoted
@@ -280,8 +280,8 @@ def _find(job: str) -> PastLaunch:
 def _launch_document(launch: PastLaunch) -> types.LaunchDocument:
     """Return the document of one launch, as the history has it."""
     with _reported():
-        live = live_keys([launch], None)
-    document = history_document([launch], live, user_name, time.time())
+        states = states_of([launch], None)
+    document = history_document([launch], states, user_name, time.time())
     return types.LaunchDocument.model_validate(_escaped(document["launches"][0]))
 
 

@@ -35,7 +35,7 @@ class LaunchDocument(AnyDocument):
     command: list[str]
     directory: str
     gpus: list[str]
-    state: Annotated[str, Field(description="waiting, running, ended or killed")]
+    state: Annotated[str, Field(description="waiting, running, ended, killed or unknown")]
     exit_status: Annotated[
         int | None,
         Field(description="the job's own; 75: GPUs busy; 124: over its limit; null: not ended"),

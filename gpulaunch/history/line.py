@@ -97,12 +97,6 @@ class HistoryLine:
             else:
                 self._append()
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
     def _content(self) -> bytes:
         known = {key: value for key, value in self._fields.items() if value is not None}
         return json.dumps(known).encode()

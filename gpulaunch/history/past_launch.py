@@ -37,6 +37,7 @@ class PastLaunch(Record):
         log: file of its output if it was detached, or None.
         terminal: socket of the program that holds its terminal, or None.
         after: launches that it comes after, as `--after` names them.
+        table: directory of the table that its lease is in; None in lines of earlier versions.
     """
 
     key: str
@@ -63,6 +64,7 @@ class PastLaunch(Record):
     log: str | None = None
     terminal: str | None = None
     after: tuple[str, ...] = ()
+    table: str | None = None
 
     @property
     def duration_s(self) -> float | None:
@@ -103,6 +105,7 @@ _OTHERS: FieldTable = {
     "log": str,
     "terminal": str,
     "after": ListOf(str),
+    "table": str,
 }
 
 
@@ -144,4 +147,5 @@ def parse_past_launch(document: object, user_id: int) -> PastLaunch:
         log=fields.get("log"),
         terminal=fields.get("terminal"),
         after=tuple(fields.get("after", ())),
+        table=fields.get("table"),
     )

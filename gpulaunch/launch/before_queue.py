@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from gpulaunch.history.past_launch import PastLaunch
-from gpulaunch.launch.past_end import is_running, open_launcher
+from gpulaunch.launch.past_end import is_elsewhere, is_running, open_launcher
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.ending import wait_for_one
@@ -31,6 +31,7 @@ def before_queue(
         and one.exit_status is None
         and one.launcher not in queued
         and wanted in (None, (one.topology, one.described))
+        and not is_elsewhere(one)
         and is_running(one)
     ]
 

@@ -11,6 +11,7 @@ from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.publish import redacted
 from gpulaunch.leases.record_fields import shortened
+from gpulaunch.leases.state_directory import own_table
 from gpulaunch.process.system import boot_id, this_process
 from gpulaunch.records import as_list
 from gpulaunch.typing import Any
@@ -74,6 +75,7 @@ class LaunchInHistory:
             "directory": _working_directory(),
             "topology": launch.machine.topology.name,
             "described": launch.machine.key is not None,
+            "table": own_table(),
             "count": request.least_gpus or request.gpus or 0,
             "profile": request.profile,
             "pattern": request.pattern.name,

@@ -4,10 +4,11 @@ import os
 import select
 from collections.abc import Callable
 
-from gpulaunch.errors import FailedError
+from gpulaunch.errors import FailedError, printable
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history
 from gpulaunch.launch.open_table import open_table
+from gpulaunch.leases.state_directory import own_table
 from gpulaunch.process.pidfd import open_process
 from gpulaunch.process.system import boot_id
 
@@ -56,6 +57,11 @@ def read_again(launch: PastLaunch) -> PastLaunch:
     return next(found, launch)
 
 
+def is_elsewhere(launch: PastLaunch) -> bool:
+    """Return whether a launch of this boot is on another table than that of this process."""
+    return launch.boot_id == boot_id() and launch.table not in (None, own_table())
+
+
 def unknown_end(launch: PastLaunch, name: str) -> FailedError:
     """Return the error that nobody knows how a launch has ended.
 
@@ -65,6 +71,9 @@ def unknown_end(launch: PastLaunch, name: str) -> FailedError:
     """
     if launch.boot_id != boot_id():
         return FailedError(f"{name}: it ran before this machine was started, or on another machine")
+    if is_elsewhere(launch):
+        table = f"on another table, GPULAUNCH_STATE_DIR={printable(launch.table or '')}"
+        return FailedError(f"{name}: its launcher was killed, and its job is {table}")
     return FailedError(f"{name}: its launcher was killed, so nobody knows how the job has ended")
 
 

@@ -6,7 +6,7 @@ from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.history.find import find_past
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history
-from gpulaunch.launch.past_end import is_running, unknown_end, wait_for_end
+from gpulaunch.launch.past_end import is_elsewhere, is_running, unknown_end, wait_for_end
 from gpulaunch.records import Record
 
 _ENDS = {"ok": False, "any": True}
@@ -91,9 +91,10 @@ def wait_for_predecessors(
         if one.launch.exit_status is None:
             waiting(one.name)
         ended = wait_for_end(one.launch, warn)
-        if one.any_end or ended.exit_status == 0:
+        may_run = ended.exit_status is None and is_elsewhere(ended)
+        if ended.exit_status == 0 or (one.any_end and not may_run):
             continue
-        hint = f"--after {one.name}:any runs a job however {one.name} ends"
+        hint = None if may_run else f"--after {one.name}:any runs a job however {one.name} ends"
         if ended.exit_status is None:
             raise FailedError(f"not run: {unknown_end(ended, one.name).message}", hint)
         raise FailedError(f"not run: {one.name} has ended with {ended.exit_status}", hint)

@@ -32,6 +32,11 @@ def preferred_directory(chosen: str | None) -> str:
     return SET_UP if os.path.isdir(SET_UP) else directory_without_setup()
 
 
+def own_table() -> str:
+    """Return the real path of the preferred state directory, which tells tables apart."""
+    return os.path.realpath(preferred_directory(os.environ.get("GPULAUNCH_STATE_DIR")))
+
+
 def directory_without_setup() -> str:
     """Return the directory of the table if none was chosen or set up.
 

@@ -1,7 +1,7 @@
 """The history as a document."""
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.errors import printable
 from gpulaunch.history.past_launch import PastLaunch
@@ -12,7 +12,7 @@ from gpulaunch.show import Document
 
 def history_document(
     launches: Sequence[PastLaunch],
-    live: Collection[str],
+    states: Mapping[str, str],
     user_name: Callable[[int], str],
     now_s: float,
     *,
@@ -23,30 +23,19 @@ def history_document(
 
     Args:
         launches: the launches in their order.
-        live: keys of those that wait or run.
+        states: what has become of those without an end, by their keys.
         user_name: returns the login name of a user id.
         now_s: the time, in seconds since 1970, up to which those that run are counted.
         earlier: number of launches that are left out.
         totals: whether to return sums instead of launches.
     """
     documents = [
-        _launch_document(
-            launch, _state_of(launch, launch.key in live), user_name(launch.user_id), now_s
-        )
+        _launch_document(launch, states.get(launch.key, "ended"), user_name(launch.user_id), now_s)
         for launch in launches
     ]
     if totals:
         return {"totals": _totals(launches, documents)}
     return {"launches": documents, "earlier": earlier}
-
-
-def _state_of(launch: PastLaunch, is_live: bool) -> str:
-    """Return what has become of a launch; what has no end and does not live was killed."""
-    if launch.ended_s is not None:
-        return "ended"
-    if not is_live:
-        return "killed"
-    return "waiting" if launch.started_s is None else "running"
 
 
 def _launch_document(launch: PastLaunch, state: str, user: str, now_s: float) -> Document:
@@ -73,6 +62,7 @@ def _launch_document(launch: PastLaunch, state: str, user: str, now_s: float) ->
         "gpu_hours": round(until_now.gpu_hours, 6),
         "time_limit_s": launch.time_limit_s,
         "log": launch.log,
+        "table": launch.table,
     }
 
 

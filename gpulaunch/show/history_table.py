@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.files.iso_time import parse_time
+from gpulaunch.leases.state_directory import own_table
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Group, Text, cut, make_table
@@ -41,14 +42,21 @@ def history_table(
             "GPUs": _gpus(launch),
             "GPU-h": _hours(launch["gpu_hours"]),
             "end": _ending(launch),
-            "job": cut(launch["name"] or shlex.join(launch["command"])),
+            "job": cut(_job(launch)),
         }
         table.add_row(*(cells[name] for name in names))
-    lines = [table]
+    notes = []
+    unended = [one for one in document["launches"] if one["state"] not in ("ended", "killed")]
+    for other in sorted({one["table"] or "" for one in unended} - {"", own_table()}):
+        jobs = ", ".join(_job(one) for one in unended if one["table"] == other)
+        notes.append(f"on another table, GPULAUNCH_STATE_DIR={printable(other)}: {jobs}")
     if document["earlier"]:
-        earlier = document["earlier"]
-        return Group(*lines, Text(f"\n{earlier} earlier: --all shows them", "dim"))
-    return Group(*lines)
+        notes.append(f"{document['earlier']} earlier: --all shows them")
+    return Group(table, *(Text(f"\n{note}", "dim") for note in notes))
+
+
+def _job(launch: Document) -> str:
+    return printable(launch["name"] or shlex.join(launch["command"]))
 
 
 def _nothing_here(elsewhere: Mapping[str, int]) -> list[Text]:

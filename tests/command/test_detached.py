@@ -450,6 +450,44 @@ def test_after_a_launcher_that_was_killed(site: Site) -> None:
     assert (site.home / "order").read_text() == "a\nb\n"
 
 
+def test_a_job_on_another_table(site: Site, tmp_path: Path) -> None:
+    """Nobody says of a job on another table that it was killed, or ends it or runs after it."""
+    for name, options in (("a", ()), ("k", ()), ("w", ("-n", "8")), ("z", ("--after", "a:any"))):
+        site.held(name, *options)
+    os.kill(site.begun("k")["launcher"][0], signal.SIGKILL)
+    own = site.launcher.environment["GPULAUNCH_STATE_DIR"]
+    there = f"on another table, GPULAUNCH_STATE_DIR={own}"
+    (tmp_path / "other").mkdir()
+    other = site.launcher.environment | {"GPULAUNCH_STATE_DIR": str(tmp_path / "other")}
+
+    def asked(*arguments: str) -> tuple[int, str, str]:
+        done = site.launcher.run(*arguments, env=other)
+        return done.returncode, done.stdout, done.stderr
+
+    def states(environment: dict[str, str]) -> list[str]:
+        document = site.launcher.run("history", *DGX, "--json", env=environment).stdout
+        launches = json.loads(document)["launches"]
+        assert {one["table"] for one in launches} == {own}
+        return [one["state"] for one in launches]
+
+    until(lambda: states(other) == ["running", "unknown", "waiting", "waiting"])
+    assert asked("history", *DGX)[1].splitlines()[-1] == f"{there}: a, k, w, z"
+    unknown = f"k: its launcher was killed, and its job is {there}"
+    assert asked("wait", "k") == (125, "", complaint(unknown))
+    assert asked("logs", "-f", "k") == (0, "begun \n", f"gpulaunch: warning: {unknown}\n")
+    for after in ("k", "k:any"):
+        assert asked(*DGX, "-q", "--after", after, "--", "true") == (
+            125,
+            "",
+            complaint(f"not run: {unknown}"),
+        )
+    assert asked("free", "--mine", *DGX) == (0, "nothing on dgx1-v100 is yours\n", "")
+    assert json.loads(asked("status", *DGX, "--json")[1])["dependent"] == []
+    assert states(site.launcher.environment) == ["running", "running", "waiting", "waiting"]
+    assert site.launcher.run("free", "--mine", *DGX).returncode == 0
+    assert states(site.launcher.environment) == ["ended", "killed", "ended", "ended"]
+
+
 def test_a_launch_that_comes_after_another_is_shown(site: Site) -> None:
     """`status` and `top` show it until it queues, has ended, or its launcher is gone."""
     site.held("a", "-n", "8", end="exit 0")

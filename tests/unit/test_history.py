@@ -54,7 +54,6 @@ def test_a_launch_has_one_line_that_is_rewritten_in_place() -> None:
     before = files()[0].read_bytes()
     line.update(**GOT)
     line.update(ended_s=1_790_000_070.0, exit_status=3)
-    line.close()
     after = files()[0].read_bytes()
     assert (len(after), after.count(b"\n")) == (len(before), 1)
     assert read_history() == [
@@ -107,7 +106,7 @@ def test_a_line_that_outgrows_its_place_is_written_anew() -> None:
 
 def test_a_launch_that_was_killed_has_no_end() -> None:
     """A line that was never completed is an entry without an end, a duration or GPU-hours."""
-    HistoryLine(**ASKED, **GOT).close()
+    HistoryLine(**ASKED, **GOT)
     entry = read_history()[0]
     assert (entry.ended_s, entry.exit_status, entry.duration_s, entry.gpu_hours) == (
         None,
@@ -148,20 +147,20 @@ def test_a_history_that_cannot_be_written_is_none(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
     line = HistoryLine(**ASKED)
     line.update(exit_status=1)
-    line.close()
     assert read_history() == []
 
 
 def test_a_full_disk_tears_no_other_line() -> None:
-    """A line that finds too little room is taken back whole, and the next launch's line is read."""
+    """A line that finds too little room says so and is taken back whole; the next one is read."""
     HistoryLine(**ASKED)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (files()[0].stat().st_size + 100, before[1]))
     try:
-        HistoryLine(**ASKED | {"key": "b"})
+        torn = HistoryLine(**ASKED | {"key": "b"})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    HistoryLine(**ASKED | {"key": "c"})
+    assert str(torn.problem) == "[Errno 28] No space left on device"
+    assert HistoryLine(**ASKED | {"key": "c"}).problem is None
     assert [launch.key for launch in read_history()] == ["0a1b2c3d4e5f", "c"]
 
 
