@@ -187,7 +187,7 @@ class ResultsFile:
             raise self._write_error(problem) from None
         self.read()
         if self.header is None and self._read_to:
-            raise UsageError(f"{path}: there is something else in it than the results of a batch")
+            raise UsageError(f"{path} holds something other than results of a batch")
 
     def begin(self, header: Header) -> None:
         """Write the first line.

@@ -125,8 +125,8 @@ def begin(path: str, file: str, warn: Callable[[str], None], *, resume: bool) ->
     if results.header is None:
         results.begin(Header(os.urandom(6).hex(), file, time.time()))
     elif not resume:
-        hint = "--resume goes on with it; to begin anew, remove the file or give --results FILE"
-        raise UsageError(f"{path}: here are the results of a batch already", hint)
+        hint = "--resume continues them; to begin anew, remove the file or give --results FILE"
+        raise UsageError(f"{path} already holds results of a batch", hint)
     return results
 
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import warn
 from gpulaunch.decide.request import select_gpus
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import UsageError, counted
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
 from gpulaunch.leases.bell import WAKE, ring
 from gpulaunch.leases.drain import MOST_REASON_CHARACTERS, remove_drain, write_drain
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
         write_drain(table.directory, gpu.uuid, machine.key, reason)
     uuids = {gpu.uuid for gpu in gpus}
     busy = [lease for lease in table.peek(problems=[]).of(machine).leases if uuids & {*lease.uuids}]
-    note = f"; {len(busy)} lease{'' if len(busy) == 1 else 's'} there may end in peace"
+    note = f"; {counted(len(busy), 'job')} on {'them' if gpus[1:] else 'it'} may finish"
     print(f"drained {gpus_named(gpus)} of {machine.topology.name}{note if busy else ''}")
     return 0
 

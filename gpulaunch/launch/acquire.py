@@ -115,7 +115,7 @@ def acquire(
             if launch.within and launch.within not in assessment.snapshot.leases:
                 # The lease around this launch has ended since it was read.
                 callbacks.warn(
-                    f"lease {launch.within.id} has ended, so this is a launch of its own"
+                    f"lease {launch.within.id} has ended, so the job gets GPUs outside of it"
                 )
                 launch = replace(launch, within=None)
                 _leave_queue(place)

@@ -130,7 +130,7 @@ def read_surroundings(
     same = within is not None and same_table(machine.key, within.table)
     set_by_lease = _set_by_lease(settings, machine, within if same else None)
     if warning:
-        warn(f"{warning}, so this is a launch of its own: unset {' '.join(set_by_lease)}")
+        warn(f"{warning}, so it is ignored: unset {' '.join(set_by_lease)}")
     variable = DRIVERS[machine.topology.driver].visible_variable
     # Inside a lease on another machine the variable is about the GPUs of that one.
     is_wish = variable not in set_by_lease and (same or within is None)
@@ -152,7 +152,7 @@ def _enclosing_lease(settings: Settings, warn: Callable[[str], None]) -> tuple[L
     leases = {lease.id: lease for lease in table.peek(problems=[]).leases}
     lease = leases.get(lease_id)
     if not lease:
-        return None, f"{LEASE_VARIABLE}={printable(lease_id)} is no live lease"
+        return None, f"{LEASE_VARIABLE}={printable(lease_id)} is not a live lease"
     if os.geteuid() not in (lease.user_id, 0):  # a user's container may run as root
         return None, f"lease {lease.id} belongs to {user_name(lease.user_id)}"
     while lease and lease.launcher == lease.job == this_process():

@@ -26,7 +26,7 @@ def preferred_directory(chosen: str | None) -> str:
     if chosen:
         if not os.path.isabs(chosen):
             raise UsageError(
-                f"GPULAUNCH_STATE_DIR={chosen} is no absolute path, so it would mean many tables"
+                f"GPULAUNCH_STATE_DIR={chosen} is not an absolute path, which all launches agree on"
             )
         return chosen
     return SET_UP if os.path.isdir(SET_UP) else directory_without_setup()

@@ -619,7 +619,7 @@ WRONG = [
     (
         ("--results", "jobs.toml"),
         2,
-        "jobs.toml: there is something else in it than the results of a batch",
+        "jobs.toml holds something other than results of a batch",
     ),
     (("--logs", "jobs.toml"), 125, "jobs.toml: not a directory"),
     (("--", "true"), 2, "'gpulaunch batch' runs no command, but -- is given"),
@@ -808,9 +808,9 @@ def test_kill_and_resume(site: Site) -> None:
     assert [line["exit_status"] for line in site.lines() if line.get("event") == "ended"] == [1]
 
     refused = site.run()
-    error = f"gpulaunch: error: {RESULTS}: here are the results of a batch already\n"
+    error = f"gpulaunch: error: {RESULTS} already holds results of a batch\n"
     hint = (
-        "gpulaunch: hint: --resume goes on with it; to begin anew, remove the file or give "
+        "gpulaunch: hint: --resume continues them; to begin anew, remove the file or give "
         "--results FILE\n"
     )
     assert (refused.returncode, refused.stderr) == (2, error + hint)

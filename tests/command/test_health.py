@@ -194,12 +194,12 @@ def test_draining_and_undraining(launcher) -> None:
 
 
 def test_a_job_on_a_drained_gpu_goes_on(launcher) -> None:
-    """Draining lets a job that is there end in peace; its GPU is leased, and then drained."""
+    """Draining lets a job that is there finish; its GPU is leased, and then drained."""
     dgx = ("--topology", "dgx1-v100")
     with launcher.start(*dgx, "-n", "8", "--", "sh", "-c", "echo on; read x", stdin=-1) as job:
         assert job.stdout.readline() == "on\n"
         out = drained_lines(launcher, "drain", "1-2", *dgx)
-        assert out == (0, "drained GPUs 1-2 of dgx1-v100; 1 lease there may end in peace\n", "")
+        assert out == (0, "drained GPUs 1-2 of dgx1-v100; 1 job on them may finish\n", "")
         assert states(launcher, *dgx)[1:3] == ["leased", "leased"]
         job.communicate("\n", timeout=60)
     assert (job.returncode, states(launcher, *dgx)[1:3]) == (0, ["drained", "drained"])

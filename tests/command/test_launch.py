@@ -223,8 +223,8 @@ def test_a_dead_inherited_lease_is_one_warning(launcher: Launcher) -> None:
     environment = {**launcher.environment, "GPULAUNCH_LEASE": "0123456789ab"}
     done = launcher.run(*VGG, *SHOW, env=environment)
     warning = (
-        "gpulaunch: warning: GPULAUNCH_LEASE=0123456789ab is no live lease, so this is a launch of "
-        "its own: unset GPULAUNCH_LEASE\n"
+        "gpulaunch: warning: GPULAUNCH_LEASE=0123456789ab is not a live lease, so it is ignored: "
+        "unset GPULAUNCH_LEASE\n"
     )
     assert (done.stdout, done.stderr) == ("0,2,3\n", warning)
     assert launcher.run(*VGG, "-q", *SHOW, env=environment).stderr == ""

@@ -120,7 +120,7 @@ def test_a_shell_after_its_reservation(launcher: Launcher, shell: Shell) -> None
     shell.run(f'eval "$(gpulaunch {" ".join(RESERVE)} -q)"')
     (lease,) = leases(launcher)
     shell.run("gpulaunch free $GPULAUNCH_LEASE")
-    over = f"GPULAUNCH_LEASE={lease['id']} is no live lease, so this is a launch of its own: unset "
+    over = f"GPULAUNCH_LEASE={lease['id']} is not a live lease, so it is ignored: unset "
     ours = "GPULAUNCH_LEASE GPULAUNCH_GPU_COUNT"
     warning = f"{over}{ours} CUDA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES\n"
     line = f"gpulaunch {' '.join(DGX)} -n 3"

@@ -434,7 +434,7 @@ def test_a_lease_that_has_ended_leaves_no_share(launcher: Launcher) -> None:
         "CUDA_VISIBLE_DEVICES",
     ]
     assert "CUDA_VISIBLE_DEVICES=0\n" not in found
-    assert f"lease {around} has ended, so this is a launch of its own" in said
+    assert f"lease {around} has ended, so the job gets GPUs outside of it" in said
     assert launcher.run("free", first).returncode == 0
     for stream in (outer.stdin, outer.stdout, outer.stderr):
         stream.close()

@@ -343,8 +343,8 @@ def test_a_state_directory_that_depends_on_where_one_stands(launcher: Launcher) 
         *VGG, *SHOW, env=launcher.environment | {"GPULAUNCH_STATE_DIR": "."}, cwd=launcher.state
     )
     error = (
-        "gpulaunch: error: GPULAUNCH_STATE_DIR=. is no absolute path, so it would mean many "
-        "tables\n"
+        "gpulaunch: error: GPULAUNCH_STATE_DIR=. is not an absolute path, which all launches agree "
+        "on\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", error)
 

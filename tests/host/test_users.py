@@ -714,8 +714,8 @@ def test_a_lease_serves_its_user_only(alice: User, bob: User) -> None:
         lease_id = lease_of(alice)["id"]
         bob.environment |= {"GPULAUNCH_LEASE": lease_id}
         told = (
-            f"gpulaunch: warning: lease {lease_id} belongs to {alice.name}, so this is a launch of "
-            "its own: unset GPULAUNCH_LEASE\n"
+            f"gpulaunch: warning: lease {lease_id} belongs to {alice.name}, so it is ignored: "
+            "unset GPULAUNCH_LEASE\n"
         )
         assert outcome(bob.run(*VGG, *SHOW)) == (0, "4,6,7\n", told)
 
