@@ -9,16 +9,14 @@ from shutil import which
 from gpulaunch.cli.arguments import Parser
 from gpulaunch.cli.output import say
 from gpulaunch.errors import FailedError, UsageError, printable
-from gpulaunch.history.find import find_past
-from gpulaunch.history.read import read_history
-from gpulaunch.launch.past_end import is_running, read_again
+from gpulaunch.launch.past_end import find_launch, read_again
 from gpulaunch.process.terminal import connect
 
 
 def main(arguments: Sequence[str]) -> int:
     """Become a viewer of a job's terminal until it is left, or the job has ended."""
     text = make_parser().parse_args(arguments).name
-    launch, name = find_past(text, read_history(), is_running), printable(text)
+    launch, name = find_launch(text), printable(text)
     logs = f"'gpulaunch logs -f {shlex.quote(name)}' follows its output"
     if launch.exit_status is not None:
         printed = f"'gpulaunch logs {shlex.quote(name)}' prints its output"

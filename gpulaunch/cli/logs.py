@@ -6,17 +6,15 @@ from collections.abc import Sequence
 from gpulaunch.cli.arguments import ArgumentTypeError, Parser
 from gpulaunch.cli.output import say, warn
 from gpulaunch.errors import UsageError, call_failed, printable
-from gpulaunch.history.find import find_past
 from gpulaunch.history.past_launch import PastLaunch
-from gpulaunch.history.read import read_history
 from gpulaunch.launch.follow_log import begin_of_last, follow
-from gpulaunch.launch.past_end import is_running, unknown_end
+from gpulaunch.launch.past_end import find_launch, unknown_end
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print what a detached job has printed."""
     options = make_parser().parse_args(arguments)
-    launch = find_past(options.name, read_history(), is_running)
+    launch = find_launch(options.name)
     name = printable(options.name)
     fd = open_log(launch, name)
     at = 0 if options.lines is None else begin_of_last(fd, options.lines)

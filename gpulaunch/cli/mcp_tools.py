@@ -22,12 +22,10 @@ from gpulaunch.cli.history import states_of
 from gpulaunch.cli.logs import open_log
 from gpulaunch.cli.output import warn
 from gpulaunch.errors import USAGE, GpulaunchError, printable, quoted
-from gpulaunch.history.find import find_past
 from gpulaunch.history.past_launch import PastLaunch
-from gpulaunch.history.read import read_history
 from gpulaunch.launch.children import own_command
 from gpulaunch.launch.follow_log import read_last
-from gpulaunch.launch.past_end import is_running, open_job, open_launcher, read_again
+from gpulaunch.launch.past_end import find_launch, open_job, open_launcher, read_again
 from gpulaunch.leases.watch import WITHOUT_EVENTS_S
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.system import user_name
@@ -274,7 +272,7 @@ def _reported() -> Iterator[None]:
 def _find(job: str) -> PastLaunch:
     """Return the launch of this user that is called so."""
     with _reported():
-        return find_past(job, read_history(), is_running)
+        return find_launch(job)
 
 
 def _launch_document(launch: PastLaunch) -> types.LaunchDocument:

@@ -5,16 +5,13 @@ from collections.abc import Sequence
 from gpulaunch.cli.arguments import Parser
 from gpulaunch.cli.output import report, warn
 from gpulaunch.errors import GpulaunchError, printable
-from gpulaunch.history.find import find_past
-from gpulaunch.history.read import read_history
-from gpulaunch.launch.past_end import is_running, unknown_end, wait_for_end
+from gpulaunch.launch.past_end import find_launch, unknown_end, wait_for_end
 
 
 def main(arguments: Sequence[str]) -> int:
     """Wait for launches; return the first exit status that is not 0."""
     options = make_parser().parse_args(arguments)
-    history = read_history()
-    launches = [(name, find_past(name, history, is_running)) for name in options.name]
+    launches = [(name, find_launch(name)) for name in options.name]
     first = 0
     for name, launch in launches:
         try:

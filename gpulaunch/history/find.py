@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.history.past_launch import PastLaunch
 
-_LEAST_CHARACTERS = 4
+LEAST_CHARACTERS = 4
+"""A shorter text is not the beginning of an id: it would often fit by chance."""
 
 
 def find_past(
@@ -33,7 +34,7 @@ def find_past(
         detached = [one for one in named if one.log is not None and one.exit_status is None]
         return next((one for one in reversed(detached) if is_running(one)), named[-1])
     fitting = []
-    if len(text) >= _LEAST_CHARACTERS:
+    if len(text) >= LEAST_CHARACTERS:
         fitting = [one for one in launches if one.id.startswith(text) or one.key.startswith(text)]
     if not fitting:
         raise UsageError(

@@ -4,14 +4,12 @@ import os
 from collections.abc import Iterator
 
 from gpulaunch.errors import UsageError, quoted
+from gpulaunch.history.find import LEAST_CHARACTERS
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.system import user_name
-
-_LEAST_CHARACTERS = 4
-"""A shorter text is not the beginning of an id: it would often fit by chance."""
 
 
 def find_id(table: Table, text: str, machine: Machine | None) -> str:
@@ -71,7 +69,7 @@ def _fitting(table: Table, text: str, machine: Machine | None) -> list[Lease | T
     return [
         record
         for record in _records(table, machine)
-        if record.name == text or (len(text) >= _LEAST_CHARACTERS and record.id.startswith(text))
+        if record.name == text or (len(text) >= LEAST_CHARACTERS and record.id.startswith(text))
     ]
 
 

@@ -4,13 +4,38 @@ import os
 import select
 from collections.abc import Callable
 
-from gpulaunch.errors import FailedError, printable
+from gpulaunch.errors import FailedError, UsageError, printable
+from gpulaunch.history.find import LEAST_CHARACTERS, find_past
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.history.read import read_history
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.state_directory import own_table
 from gpulaunch.process.pidfd import open_process
 from gpulaunch.process.system import boot_id
+
+
+def find_launch(text: str) -> PastLaunch:
+    """Return the launch of this user that a text means, by its name or an id.
+
+    Args:
+        text: what find_past accepts; or the id of its place in the queue, or the beginning of that.
+
+    Raises:
+        UsageError: there is none, or the beginning of an id fits several.
+    """
+    history = read_history()
+    try:
+        return find_past(text, history, is_running)
+    except UsageError:
+        if len(text) < LEAST_CHARACTERS:
+            raise
+        # The history of one that waits knows no id yet, but which process it is.
+        tickets = open_table(described=True, warn=lambda _: None).peek(problems=[]).tickets
+        launchers = [ticket.launcher for ticket in tickets if ticket.id.startswith(text)]
+        found = [launch for launch in history if launch.launcher in launchers]
+        if len(found) != 1:
+            raise
+        return found[0]
 
 
 def is_running(launch: PastLaunch) -> bool:

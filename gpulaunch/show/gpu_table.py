@@ -4,24 +4,18 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from gpulaunch.errors import printable
+from gpulaunch.leases.who_has_what import age
 from gpulaunch.show import Document
 from gpulaunch.show.gpu_places import GpuPlace
-from gpulaunch.show.status_cells import (
-    busy_cell,
-    describe_job,
-    idle_text,
-    left_cell,
-    memory_cell,
-    power_cell,
-    since_cell,
-    temperature_cell,
-)
-from gpulaunch.show.status_notes import dependent_notes, lease_notes, machine_notes
-from gpulaunch.show.status_table import queue_table, status_title
-from gpulaunch.show.terminal import Cell, Grid, Group, Text, cut, make_table
+from gpulaunch.show.status_cells import describe_job, left_cell, state_of
+from gpulaunch.show.status_notes import job_notes, machine_notes
+from gpulaunch.show.status_table import jobs_table, status_title, waiting
+from gpulaunch.show.terminal import Grid, Group, Text, cut, make_table
 
-LEAVE = ("model", "power", "°C", "since", "memory", "left")
+LEAVE = ("MODEL", "POWER", "°C", "TIME", "MEMORY", "LEFT")
 """Columns that go where the terminal is narrow, in this order."""
+
+_GIB = 1 << 30
 
 
 def gpus_view(
@@ -36,11 +30,9 @@ def gpus_view(
         only: user to whose GPUs it is limited, or None.
     """
     lines: list[Grid | Text] = [gpus_table(document, places, now, only), Text()]
-    lines += lease_notes(document["leases"], now)
-    if document["queue"]:
-        lines += [queue_table(document, now), Text()]
-    lines += dependent_notes(document)
-    lines += machine_notes(document, now)
+    if ahead := waiting(document):
+        lines += [jobs_table(document, ahead, now), Text()]
+    lines += [*job_notes(document, now), *machine_notes(document, now)]
     return Group(Text(status_title(document), "bold"), *lines)
 
 
@@ -65,7 +57,7 @@ def gpus_table(
     columns = gpu_columns(document)
     table = make_table(
         *columns,
-        right=("use", "memory", "power", "°C", "since", "left"),
+        right=("USE", "MEMORY", "POWER", "°C", "TIME", "LEFT"),
         leave=[name for name in LEAVE if name in columns],
     )
     for place in places:
@@ -84,18 +76,18 @@ def gpu_columns(document: Document) -> list[str]:
     """Return the headings of the columns that tell something; a title names an only model."""
     gpus = document["gpus"]
     told = {
-        "use": "utilization_percentage",
-        "memory": "memory_used_bytes",
-        "power": "power_w",
+        "USE": "utilization_percentage",
+        "MEMORY": "memory_used_bytes",
+        "POWER": "power_w",
         "°C": "temperature_c",
     }
     known = [name for name, key in told.items() if any(gpu[key] is not None for gpu in gpus)]
-    left = ["left"] if any(lease["ends_at"] for lease in document["leases"]) else []
-    models = ["model"] if len({gpu["model"] for gpu in gpus}) > 1 else []
-    return ["GPU", *models, *known, "user", "since", *left, "job"]
+    left = ["LEFT"] if any(lease["ends_at"] for lease in document["leases"]) else []
+    models = ["MODEL"] if len({gpu["model"] for gpu in gpus}) > 1 else []
+    return ["GPU", *models, *known, "USER", "TIME", *left, "JOB"]
 
 
-def gpu_cells(gpu: Document, held: Sequence[Document], now: datetime) -> dict[str, Cell]:
+def gpu_cells(gpu: Document, held: Sequence[Document], now: datetime) -> dict[str, str | Text]:
     """Return the cells of a GPU by their headings.
 
     Args:
@@ -109,22 +101,33 @@ def gpu_cells(gpu: Document, held: Sequence[Document], now: datetime) -> dict[st
     last = max(limits, key=lambda lease: lease["ends_at"], default=None)
     return {
         "GPU": Text(f"{gpu['name']}!" if marked else gpu["name"], "yellow" if marked else ""),
-        "model": Text(printable(gpu["model"])),
-        "use": busy_cell([gpu]),
-        "memory": memory_cell([gpu]),
-        "power": power_cell(gpu),
-        "°C": temperature_cell(gpu),
-        "user": Text(", ".join(dict.fromkeys(printable(lease["user"]) for lease in held))),
-        "since": since_cell(oldest["started_at"], now) if oldest else "",
-        "left": left_cell(last, now) if last and len(limits) == len(held) else "",
-        "job": _job_cell(gpu, held, now),
+        "MODEL": printable(gpu["model"]),
+        "USE": _known(gpu["utilization_percentage"], " %"),
+        "MEMORY": _memory_cell(gpu),
+        "POWER": _known(gpu["power_w"], " W"),
+        "°C": _known(gpu["temperature_c"], ""),
+        "USER": ", ".join(dict.fromkeys(printable(lease["user"]) for lease in held)),
+        "TIME": age(oldest["started_at"], now) if oldest else "",
+        "LEFT": left_cell(last, now) if last and len(limits) == len(held) else "",
+        "JOB": _job_cell(gpu, held, now),
     }
+
+
+def _known(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{value:.0f}{unit}"
+
+
+def _memory_cell(gpu: Document) -> str:
+    """Return how much of the memory of a GPU is in use; empty if unknown."""
+    used, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
+    return "" if used is None else f"{used / _GIB:.1f}/{(total or 0) / _GIB:.0f} GiB"
 
 
 def _job_cell(gpu: Document, held: Sequence[Document], now: datetime) -> Text:
     """Return what a GPU is used for, or why nobody has it."""
     if held:
-        return cut(" + ".join(f"{job_prefix(lease, now)}{describe_job(lease)}" for lease in held))
+        jobs = [f"{state_of(lease, now)}: {describe_job(lease)}" for lease in held]
+        return cut(" + ".join(job.removeprefix("running: ") for job in jobs))
     if gpu["strays"]:
         return _styled(f"in use by {gpu['strays'][0]['who']}", "red")
     if gpu["state"] == "outside":
@@ -135,14 +138,6 @@ def _job_cell(gpu: Document, held: Sequence[Document], now: datetime) -> Text:
         why = gpu["drained"]["reason"]
         return _styled(f"drained by {gpu['drained']['by']}{f': {why}' if why else ''}", "yellow")
     return _styled("free", "green") if gpu["free"] else Text("of another user", "dim")
-
-
-def job_prefix(lease: Document, now: datetime) -> str:
-    """Return what is to be known of a job before its name or command."""
-    marks = ["stopped"] if lease["stopped"] else []
-    marks += ["left over"] if lease["left_over_pids"] else []
-    marks += filter(None, [idle_text(lease, now)])
-    return f"{', '.join(marks)}: " if marks else ""
 
 
 def _styled(text: str, style: str) -> Text:

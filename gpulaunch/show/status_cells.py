@@ -1,35 +1,60 @@
 """The words of the document of `gpulaunch status`: what its tables and `gpulaunch top` share."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections import Counter
 from datetime import datetime
+from itertools import pairwise
+from os.path import commonprefix
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.files.iso_time import parse_time
+from gpulaunch.history.find import LEAST_CHARACTERS
 from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.leases.who_has_what import age
 from gpulaunch.show import Document
-from gpulaunch.show.terminal import Cell
 
-LEAST_ID = 4
-"""Characters of an id that `gpulaunch free` takes at least; launch/find_records.py has the rule."""
-
+_LONGEST_NAME = 24
 _UUID_START = len("GPU-01234567")
-_GIB = 1 << 30
+_UNITS = ((2 * 86400, 86400, "d"), (2 * 3600, 3600, "h"), (120, 60, "min"), (0, 1, "s"))
+"""Least seconds of a range's end for which a unit is taken, its seconds, and its name."""
 
 
 def short_ids(document: Document) -> dict[str, str]:
     """Return the shortest unique beginning of the id of each lease and ticket."""
     ids = sorted(record["id"] for record in (*document["leases"], *document["queue"]))
-    return {
-        one: next(
-            one[:length]
-            for length in range(LEAST_ID, len(one) + LEAST_ID)
-            if length >= len(one) or sum(other.startswith(one[:length]) for other in ids) == 1
-        )
-        for one in ids
-    }
+    # In this order no id begins more like another than like its neighbours.
+    shared = [0, *(len(commonprefix(pair)) for pair in pairwise(ids)), 0]  # noqa: RUF071  no paths
+    lengths = [max(LEAST_CHARACTERS, before + 1, after + 1) for before, after in pairwise(shared)]
+    return {one: one[:length] for one, length in zip(ids, lengths, strict=True)}
+
+
+def job_names(document: Document) -> dict[str, str]:
+    """Return the name of each job by the id of its lease or ticket; a short id if it has none.
+
+    A name that is long, or that several jobs of a user have, is followed by the short id.
+    """
+    names, records = short_ids(document), (*document["leases"], *document["queue"])
+    uses = Counter((record["user"], record["name"]) for record in records)
+    for record in records:
+        name = printable(record["name"] or "")
+        if len(name) > _LONGEST_NAME or uses[record["user"], record["name"]] > 1:
+            name = f"{name[: _LONGEST_NAME - 7]} ({names[record['id']]})" if name else ""
+        names[record["id"]] = name or names[record["id"]]
+    return names
+
+
+def state_of(record: Document, now: datetime) -> str:
+    """Return the state of a lease, a ticket or a dependent launch in one or two words."""
+    if record.get("left_over_pids"):
+        return "left over"
+    if record.get("stopped"):
+        return "stopped"
+    if "started_at" not in record:
+        return "waiting"
+    if record["command"][:1] == ["reserve"] and record["pid"] == record["job_pid"]:
+        return "reserved"
+    return "idle" if idle_text(record, now) else "running"
 
 
 def of_user(document: Document, user: str) -> Document:
@@ -40,95 +65,71 @@ def of_user(document: Document, user: str) -> Document:
     }
 
 
+def describe_command(record: Document) -> str:
+    """Return the command of a lease or ticket as one would type it."""
+    return " ".join(word if word.isalnum() else shlex.quote(word) for word in record["command"])
+
+
 def describe_job(record: Document) -> str:
     """Return the name of a lease's or ticket's job, else its command."""
-    return record["name"] or " ".join(map(_quoted, record["command"]))
+    return record["name"] or describe_command(record)
 
 
-def _quoted(argument: str) -> str:
-    return argument if argument.isalnum() else shlex.quote(argument)
-
-
-def gpus_cell(lease: Document) -> Cell:
-    """Return the GPUs of a lease in rank order; the shorter text has ranges: "0-3,7,6"."""
+def gpus_cell(record: Document) -> str:
+    """Return the GPUs of a lease in rank order, such as "0-3,7,6"; how many others wait for."""
+    if "started_at" not in record:
+        return f"any {record['gpus']}" if record["gpus"] else "all"
     # A GPU that is out of service since, such as a lost one, has no index any more.
-    names = [
-        name or printable(uuid[:_UUID_START])
-        for name, uuid in zip(lease["gpu_names"], lease["uuids"], strict=True)
-    ]
     runs: list[list[str]] = []
-    for name in names:
-        if runs and name.isdecimal() and runs[-1][-1] == str(int(name) - 1):
-            runs[-1].append(name)
+    for name, uuid in zip(record["gpu_names"], record["uuids"], strict=True):
+        shown = name or printable(uuid[:_UUID_START])
+        if runs and shown.isdecimal() and runs[-1][-1] == str(int(shown) - 1):
+            runs[-1].append(shown)
         else:
-            runs.append([name])
+            runs.append([shown])
     parts = [run if len(run) < 3 else [f"{run[0]}-{run[-1]}"] for run in runs]
-    return ",".join(names), ",".join(part for run in parts for part in run)
+    gpus = ",".join(part for run in parts for part in run)
+    if not record["shared"]:
+        return gpus
+    part = record["sm_percentage"]
+    share = "shared" if part is None or part == 100 else f"{part} %"
+    return f"{gpus} ({share}, guest)" if record["guest"] else f"{gpus} ({share})"
 
 
-def since_cell(since: str, now: datetime) -> tuple[str, str]:
-    """Return for how long something has been so; the shorter text is in one unit."""
-    return _two_lengths(age(since, now))
+def time_cell(record: Document, now: datetime) -> str:
+    """Return for how long a job has run, and of how long it may; for how long others wait."""
+    if "started_at" not in record:
+        return age(record["since"], now)
+    limit_s = record["time_limit_s"]
+    limit = "" if limit_s is None else f" of {format_duration(limit_s).removesuffix(' 00 min')}"
+    return age(record["started_at"], now) + limit
 
 
-def left_cell(lease: Document, now: datetime) -> tuple[str, str]:
+def left_cell(lease: Document, now: datetime) -> str:
     """Return the time until a lease ends at most; empty without a limit."""
     if lease["ends_at"] is None:
-        return "", ""
-    left_s = (parse_time(lease["ends_at"]) - now).total_seconds()
-    return _two_lengths(format_duration(int(left_s))) if left_s > 0 else ("over", "over")
-
-
-def _two_lengths(text: str) -> tuple[str, str]:
-    """Return a length of time as it is, and in its larger unit only: "2 h 05 min", "2 h"."""
-    return text, " ".join(text.split()[:2])
-
-
-def busy_cell(gpus: Sequence[Document]) -> str:
-    """Return the utilization of GPUs, from the least to the most; empty if unknown."""
-    known = _known(gpus, "utilization_percentage")
-    if not known:
         return ""
-    least, most = min(known), max(known)
-    return f"{least} %" if least == most else f"{least}-{most} %"
+    left_s = (parse_time(lease["ends_at"]) - now).total_seconds()
+    return format_duration(int(left_s)) if left_s > 0 else "over"
 
 
-def memory_cell(gpus: Sequence[Document]) -> tuple[str, str]:
-    """Return how much of all the memory of GPUs is in use; empty if unknown."""
-    used = _known(gpus, "memory_used_bytes")
-    if not used:
-        return "", ""
-    total = sum(_known(gpus, "memory_total_bytes"))
-    return (
-        f"{sum(used) / _GIB:.1f}/{total / _GIB:.1f} GiB",
-        f"{sum(used) / _GIB:.0f}/{total / _GIB:.0f} GiB",
-    )
-
-
-def power_cell(gpu: Document) -> tuple[str, str]:
-    """Return the power that a GPU draws, of what it may; empty if unknown."""
-    if gpu["power_w"] is None:
-        return "", ""
-    power, limit = f"{gpu['power_w']:.0f}", gpu["power_limit_w"]
-    return (f"{power}/{limit:.0f} W" if limit else f"{power} W"), f"{power} W"
-
-
-def temperature_cell(gpu: Document) -> str:
-    """Return the temperature of a GPU in degrees Celsius; empty if unknown."""
-    return "" if gpu["temperature_c"] is None else str(gpu["temperature_c"])
-
-
-def starts_cell(ticket: Document, now: datetime) -> tuple[str, str]:
-    """Return when a ticket's launch is predicted to start; empty if nobody knows."""
-    predicted = ticket.get("predicted_start")
+def starts_cell(record: Document, now: datetime) -> str:
+    """Return when a job that waits probably starts, or after which others; empty if unknown."""
+    if record.get("after"):
+        return f"after {', '.join(record['after'])}"
+    predicted = record.get("predicted_start")
     if not predicted:
-        return "", ""
-    ends = [parse_time(predicted[key]) for key in ("from", "to")]
-    texts = [_two_lengths(format_duration(int((end - now).total_seconds()))) for end in ends]
-    (first, short), (last, short_last) = texts
-    if short == short_last:
-        return f"in {first}", f"in {short}"
-    return f"in {first} to {last}", f"in {short} to {short_last}"
+        return ""
+    first_s, last_s = (
+        max(0.0, (parse_time(predicted[key]) - now).total_seconds()) for key in ("from", "to")
+    )
+    unit_s, unit = next(row[1:] for row in _UNITS if last_s >= row[0])
+    first, last = (_rounded(end_s / unit_s) for end_s in (first_s, last_s))
+    return f"in {last} {unit}" if first == last else f"in {first} to {last} {unit}"
+
+
+def _rounded(number: float) -> str:
+    return f"{number:.0f}" if number >= 10 else f"{round(number, 1):g}"
 
 
 def idle_text(lease: Document, now: datetime) -> str:
@@ -137,23 +138,3 @@ def idle_text(lease: Document, now: datetime) -> str:
     if since is None or (now - parse_time(since)).total_seconds() < IDLE_AFTER_S:
         return ""
     return f"idle for {age(since, now)}"
-
-
-def is_assumed(lease: Document) -> bool:
-    """Return whether something about a job's traffic was assumed; a single GPU has none."""
-    return bool(lease["assumed"]) and len(lease["gpus"]) > 1
-
-
-def legends(leases: Iterable[Document]) -> list[str]:
-    """Return a line for each word of the table of leases that does not explain itself."""
-    leases, lines = list(leases), []
-    orders = [[index for index in lease["gpus"] if index is not None] for lease in leases]
-    if any(order != sorted(order) for order in orders):
-        lines.append("GPUs are in rank order: the first is the job's GPU 0")
-    if any(map(is_assumed, leases)):
-        lines.append("assumed: without a profile, a job is taken to talk all to all")
-    return lines
-
-
-def _known(gpus: Iterable[Document], key: str) -> list[int]:
-    return [gpu[key] for gpu in gpus if gpu[key] is not None]

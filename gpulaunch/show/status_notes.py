@@ -6,30 +6,30 @@ from datetime import datetime
 from gpulaunch.errors import printable
 from gpulaunch.leases.who_has_what import age
 from gpulaunch.show import Document
-from gpulaunch.show.status_cells import describe_job, idle_text
+from gpulaunch.show.status_cells import idle_text, job_names, short_ids
 from gpulaunch.show.terminal import Text
 
 _MOST_PROBLEMS = 5
 
 
-def lease_notes(leases: Sequence[Document], now: datetime) -> list[Text]:
-    """Return lines on leases that are left over, wait for their container, or are idle."""
-    lines = [_left_over_note(lease, now) for lease in leases if lease["left_over_pids"]]
-    lines += [note for lease in leases if (note := _container_note(lease))]
+def job_notes(document: Document, now: datetime) -> list[Text]:
+    """Return lines on jobs: left over, held by a container, idle, or choosy."""
+    names, ids, leases = job_names(document), short_ids(document), document["leases"]
+    lines = []
+    for lease in leases:
+        name, way_out = names[lease["id"]], f"'gpulaunch free {ids[lease['id']]}'"
+        if lease["left_over_pids"]:
+            lines.append(_left_over_note(lease, name, way_out, now))
+        if note := _container_note(lease, name, way_out):
+            lines.append(note)
+        if idle := idle_text(lease, now):
+            lines.append(f"{name} of {printable(lease['user'])} has been {idle}")
     lines += [
-        f"lease {lease['id']} of {printable(lease['user'])} has been {idle}"
-        for lease in leases
-        if (idle := idle_text(lease, now))
+        f"{names[ticket['id']]} is choosy about its GPUs, so others may pass it"
+        for ticket in document["queue"]
+        if ticket["choosy"]
     ]
     return [Text(line, "yellow") for line in lines]
-
-
-def dependent_notes(document: Document) -> list[Text]:
-    """Return a line for each launch that queues only after the end of others."""
-    return [
-        Text(f"{printable(describe_job(one))} waits for the end of {', '.join(one['after'])}")
-        for one in document["dependent"]
-    ]
 
 
 def machine_notes(document: Document, now: datetime) -> Iterator[Text]:
@@ -71,34 +71,31 @@ def _service_notes(gpus: Sequence[Document], now: datetime) -> list[Text]:
     return lines
 
 
-def _left_over_note(lease: Document, now: datetime) -> str:
-    """Return which processes hold a lease after its job, for how long, and to what use."""
+def _left_over_note(lease: Document, name: str, way_out: str, now: datetime) -> str:
+    """Return which processes hold GPUs after their job, for how long, and to what use."""
     about = [f"pid {', '.join(map(str, lease['left_over_pids']))}"]
     if lease["left_over_since"]:
         about.append(f"for {age(lease['left_over_since'], now)}")
     if lease["left_over_uses_gpus"] is not None:
         about.append("using its GPUs" if lease["left_over_uses_gpus"] else "without using its GPUs")
     return (
-        f"lease {lease['id']} is held by a left-over process of a job that has ended "
-        f"({', '.join(about)}): 'gpulaunch free {lease['id']}' ends it"
+        f"{name} has ended, but a left-over process keeps its GPUs ({', '.join(about)}): "
+        f"{way_out} ends it"
     )
 
 
-def _container_note(lease: Document) -> str:
-    """Return why a lease stays whose container does not run, or whose engine does not answer."""
+def _container_note(lease: Document, name: str, way_out: str) -> str:
+    """Return why a job keeps GPUs whose container does not run, or whose engine does not answer."""
     if lease["container_problem"]:
         return (
-            f"lease {lease['id']} stays until its engine tells of its container: "
+            f"{name} keeps its GPUs until its engine tells of its container: "
             f"{lease['container_problem']}"
         )
     if lease["container_state"] in (None, "running"):
         return ""
-    note = f"lease {lease['id']} stays: container {printable(lease['container_name'])} "
+    note = f"{name} keeps its GPUs: container {printable(lease['container_name'])} "
     if lease["container_state"] == "exited":
-        return (
-            f"{note}has ended, and a restart policy, if it has one, may start it: "
-            f"'gpulaunch free {lease['id']}' ends that"
-        )
+        return f"{note}has ended, and a restart policy may start it again: {way_out} ends that"
     if lease["container_state"] == "created":
         return f"{note}is made, and not started yet"
     return f"{note}is {printable(lease['container_state'])}"

@@ -2,18 +2,20 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from rich.box import SIMPLE_HEAD, Box
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.control import Control
 from rich.live import Live
 from rich.segment import ControlType
+from rich.style import Style
+from rich.table import Table
 from rich.text import Text
 
 from gpulaunch.errors import printable
 from gpulaunch.typing import Self, TextIO
 
 __all__ = [
-    "Cell",
     "Fitted",
     "Grid",
     "Group",
@@ -27,11 +29,12 @@ __all__ = [
     "make_table",
 ]
 
-_LEAST = 14  # columns of the last column, below which the others have to give way
+_LEAST = 10  # columns of the last column, below which the others have to give way
 _LEAST_PROSE = 20  # the same if it wraps
-_FAIR = 40  # columns of the last column, below which cells take their shorter texts
 _GAP = 2  # columns between two
+_ASCII_BOX = Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True)
 _UNCUT = 4096  # columns: a pipe has no edge to fit into
+_RULE = 80  # columns: the longest rule there
 _BAR = 24  # columns of a progress bar
 
 
@@ -48,16 +51,11 @@ def draw(table: RenderableType, stream: TextIO | None) -> None:
         ).print(table, crop=False)
 
 
-Cell = str | Text | tuple[str, str]
-"""A cell of a table; of two texts the second is shorter, for a narrow terminal."""
-
-
 class Grid:
     """A table of which nothing is cut without a word where the terminal is narrow.
 
-    Where the last column would have under 40 columns, cells take their shorter texts. Then the
-    columns of `leave` go, in that order, and a line below names them, until 20 columns are left for
-    a last column that wraps, or 14 for one that is cut with an ellipsis. If all that is not enough,
+    Columns of `leave` go, in that order, and a line below names them, until 20 columns are left for
+    a last column that wraps, or 10 for one that is cut with an ellipsis. If all that is not enough,
     each row becomes several lines, one for each cell.
 
     Args:
@@ -68,130 +66,96 @@ class Grid:
 
     def __init__(self, columns: Sequence[str], right: Sequence[str], leave: Sequence[str]) -> None:
         self._columns, self._right, self._leave = columns, right, leave
-        self._rows: list[tuple[Sequence[Cell], str]] = []
+        self._rows: list[tuple[Sequence[Text], str]] = []
 
     @property
     def row_count(self) -> int:
         """Number of rows."""
         return len(self._rows)
 
-    def add_row(self, *cells: Cell, style: str = "") -> None:
+    def add_row(self, *cells: str | Text, style: str = "") -> None:
         """Add a row of cells, one for each column; a single one is a heading across all columns."""
-        self._rows.append((cells, style))
+        # A text, since rich would look for codes of emoji in a str.
+        texts = [cell if isinstance(cell, Text) else Text(cell) for cell in cells]
+        self._rows.append((texts, style))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the lines, as rich asks for them when it prints."""
-        yield from (
-            line for _, line in self.lines(console, options.max_width, plain=options.ascii_only)
-        )
+        yield from self.lines(console, options.max_width)
 
-    def lines(
-        self, console: Console, width: int, *, plain: bool = False
-    ) -> list[tuple[int | None, Text]]:
-        """Return the lines, each with the number of its row; None for lines beside the rows.
+    def lines(self, console: Console, width: int) -> list[Text]:
+        """Return the lines, without trailing blanks.
 
         Args:
             console: the terminal.
             width: its columns.
-            plain: draw with ASCII only.
         """
-        shown, gone = list(range(len(self._columns))), []
-        texts = self._texts(0)
-        if self._width(texts, shown, _FAIR) > width:
-            short = self._texts(-1)
-            for name in self._leave:
-                if self._width(short, shown, self._least(short, shown)) <= width:
-                    break
-                column = self._columns.index(name)
-                shown.remove(column)
-                if any(row[column].plain for row in short if len(row) > 1):
-                    gone.append(name)
-            if self._width(short, shown, self._least(short, shown)) > width:
-                return list(self._blocks(texts))
-            texts = short
-        note = [(None, Text(f"no room for: {', '.join(gone)}", "dim"))] if gone else []
-        return [*self._grid(texts, shown, console, width, plain=plain), *note]
+        shown, gone = [*self._columns], []
+        for name in self._leave:
+            if self._least_width(shown) <= width:
+                break
+            shown.remove(name)
+            at = self._columns.index(name)
+            gone += [name] if any(row[at].plain for row, _ in self._rows if row[1:]) else []
+        if self._least_width(shown) > width:
+            return list(self._blocks())
+        lines = self._drawn(shown, console, width)
+        return [*lines, Text(f"no room for: {', '.join(gone)}", "dim")] if gone else lines
 
-    def _texts(self, which: int) -> list[list[Text]]:
-        """Return the cells as texts: of two the first (0) or the shorter one (-1)."""
-        return [[_text(cell, which) for cell in cells] for cells, _ in self._rows]
+    def _cells(self, name: str) -> list[Text]:
+        """Return the cells of a column."""
+        at = self._columns.index(name)
+        return [row[at] for row, _ in self._rows if len(row) > 1]
 
-    def _width(self, rows: "_Rows", shown: Sequence[int], last: int) -> int:
-        """Return the columns of the terminal that these columns of the table need.
+    def _least_width(self, shown: Sequence[str]) -> int:
+        """Return the columns of the terminal that these columns of the table need at least."""
+        widths = []
+        for name in shown:
+            parts = [part for cell in self._cells(name) for part in cell.plain.split("\n")]
+            widths.append(max(map(cell_len, [name, *parts])))
+        least = _LEAST if any(cell.no_wrap for cell in self._cells(shown[-1])) else _LEAST_PROSE
+        return sum(widths[:-1]) + min(widths[-1], least) + _GAP * len(shown[1:])
 
-        Args:
-            rows: the cells.
-            shown: places of the columns.
-            last: most columns that the last one is given.
-        """
-        widths = [self._natural(rows, column) for column in shown]
-        return sum(widths[:-1]) + min(widths[-1], last) + _GAP * len(shown[1:])
-
-    def _least(self, rows: "_Rows", shown: Sequence[int]) -> int:
-        """Return how many columns the last one needs."""
-        cuts = any(row[shown[-1]].no_wrap for row in rows if len(row) > 1)
-        return _LEAST if cuts else _LEAST_PROSE
-
-    def _natural(self, rows: "_Rows", column: int) -> int:
-        cells = [cell_len(self._columns[column])]
-        for row in rows:
-            if len(row) > 1:
-                cells += map(cell_len, row[column].plain.split("\n"))
-        return max(cells)
-
-    def _grid(
-        self, rows: "_Rows", shown: Sequence[int], console: Console, width: int, *, plain: bool
-    ) -> Iterator[tuple[int | None, Text]]:
-        widths = [self._natural(rows, column) for column in shown]
-        widths[-1] = min(widths[-1], width - sum(widths[:-1]) - _GAP * len(widths[1:]))
-        yield (
-            None,
-            self._line([Text(self._columns[column]) for column in shown], shown, widths, "bold"),
-        )
-        yield None, Text(("-" if plain else "─") * (sum(widths) + _GAP * len(widths[1:])))
-        for number, (row, (_, style)) in enumerate(zip(rows, self._rows, strict=True)):
+    def _drawn(self, shown: Sequence[str], console: Console, width: int) -> list[Text]:
+        """Return the lines of a table of rich, with the headings across it."""
+        box = _ASCII_BOX if console.options.ascii_only else SIMPLE_HEAD
+        table = Table(box=box, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+        for name in shown:
+            justify: JustifyMethod = "right" if name in self._right else "left"
+            table.add_column(Text(name), justify=justify, no_wrap=name != shown[-1])
+        headings = {}
+        for at, (row, style) in enumerate(self._rows):
             if len(row) == 1:
-                yield None, row[0]
+                headings[at + 1] = row[0]
                 continue
-            last = row[shown[-1]]
-            wrapped = last.wrap(console, widths[-1], overflow=last.overflow or "fold") or [Text()]
-            cells = [row[column] for column in shown[:-1]]
-            for part in wrapped:
-                yield number, self._line([*cells, part], shown, widths, style)
-                cells = [Text()] * len(cells)
+            cells = [row[self._columns.index(name)] for name in shown]
+            table.add_row(*cells, style=Style.parse(style) + Style(meta={"row": at}))
+        lines = []
+        for segments in console.render_lines(table, console.options.update_width(width), pad=False):
+            number = segments[0].style.meta.get("row") if segments[0].style else None
+            if number in headings:
+                lines.append(headings.pop(number))
+            style = "" if number is None else self._rows[number][1]
+            parts = ((segment.text, segment.style or "") for segment in segments)
+            lines.append(Text.assemble(*parts, style=style))
+            lines[-1].rstrip()
+        if width == _UNCUT:
+            lines[1].truncate(_RULE)
+        return lines
 
-    def _line(
-        self, cells: Sequence[Text], shown: Sequence[int], widths: Sequence[int], style: str
-    ) -> Text:
-        line = Text(style=style, no_wrap=True)
-        for cell, column, wide in zip(cells, shown, widths, strict=True):
-            blanks = " " * (wide - cell.cell_len)
-            before, after = (blanks, "") if self._columns[column] in self._right else ("", blanks)
-            line.append(" " * _GAP if column != shown[0] else "").append(before)
-            line.append_text(cell).append(after)
-        line.rstrip()
-        return line
-
-    def _blocks(self, rows: "_Rows") -> Iterator[tuple[int | None, Text]]:
+    def _blocks(self) -> Iterator[Text]:
         """Yield each row as lines, one for each cell, with an empty line between rows."""
-        for number, (row, (_, style)) in enumerate(zip(rows, self._rows, strict=True)):
+        for number, (row, style) in enumerate(self._rows):
             if number:
-                yield None, Text()
+                yield Text()
             for name, cell in zip(self._columns, row, strict=False):
                 if cell.plain:
                     title = Text(f"{name}: " if name and len(row) > 1 else "", "dim")
-                    yield number, Text.assemble(title, cell, style=style)
-
-
-_Rows = Sequence[Sequence[Text]]
-
-
-def _text(cell: Cell, which: int) -> Text:
-    return cell if isinstance(cell, Text) else Text(cell if isinstance(cell, str) else cell[which])
+                    yield Text.assemble(title, cell, style=style)
 
 
 def make_table(*columns: str, right: Sequence[str] = (), leave: Sequence[str] = ()) -> Grid:
-    """Return a table that gives way on a narrow terminal; Table says how."""
+    """Return a table that gives way on a narrow terminal; Grid says how."""
     return Grid(columns, right, leave)
 
 
@@ -295,11 +259,6 @@ class LiveScreen:
     def size(self) -> tuple[int, int]:
         """Columns and lines of the terminal now."""
         return self.console.size.width, self.console.size.height
-
-    @property
-    def plain(self) -> bool:
-        """Whether only ASCII can be printed."""
-        return self.console.options.ascii_only
 
     def __enter__(self) -> Self:
         """Take the terminal."""

@@ -7,10 +7,17 @@ from gpulaunch.errors import printable
 from gpulaunch.records import Record, replace
 from gpulaunch.show import Document
 from gpulaunch.show.gpu_places import GpuPlace
-from gpulaunch.show.gpu_table import gpus_table, job_prefix
-from gpulaunch.show.status_cells import describe_job, left_cell, of_user, since_cell
-from gpulaunch.show.status_notes import dependent_notes, lease_notes, machine_notes
-from gpulaunch.show.status_table import queue_table, ticket_prefix
+from gpulaunch.show.gpu_table import gpus_table
+from gpulaunch.show.status_cells import (
+    describe_command,
+    gpus_cell,
+    left_cell,
+    of_user,
+    state_of,
+    time_cell,
+)
+from gpulaunch.show.status_notes import job_notes, machine_notes
+from gpulaunch.show.status_table import free_gpus, jobs_table, waiting
 from gpulaunch.show.terminal import LiveScreen, Text
 
 SORTS = ("place", "own first", "use", "memory", "time left")
@@ -117,11 +124,9 @@ def top_lines(
 
     room = max(1, height - len(title) - len(foot))
     table = gpus_table(shown, _sorted(shown, places, view, own), now, view.user, style)
-    above = table.lines(screen.console, width, plain=screen.plain)
-    notes = [*lease_notes(shown["leases"], now), *machine_notes(document, now)]
-    notes += dependent_notes(shown)
-    notes = [line for note in notes for line in _wrapped(screen, note, width)]
-    above += [(None, note) for note in notes]
+    above = table.lines(screen.console, width)
+    for note in (*job_notes(shown, now), *machine_notes(document, now)):
+        above += _wrapped(screen, note, width)
     queue_room = max(room - len(above), int(room * _QUEUE_SHARE))
     if room > 2 * _LEAST_QUEUE:
         queue_room = max(queue_room, _LEAST_QUEUE)
@@ -144,13 +149,11 @@ def _selectable(document: Document) -> list[str]:
 
 def _title(document: Document, view: TopView, width: int) -> str:
     """Return the machine, what is free there, what was chosen, and the models if there is room."""
-    gpus = document["gpus"]
-    free = sum(gpu["free"] for gpu in gpus)
-    title = f"{document['topology']}: {free} of {len(gpus)} GPUs free"
-    title += f", {len(document['queue'])} waiting" if document["queue"] else ""
+    title = free_gpus(document)
+    title += f"; {len(ahead)} waiting" if (ahead := waiting(document)) else ""
     title += f"; jobs of {printable(view.user)}" if view.user else ""
     title += f"; by {view.sort}" if view.sort != SORTS[0] else ""
-    models = ", ".join(map(printable, sorted({gpu["model"] for gpu in gpus})))
+    models = ", ".join(map(printable, sorted({gpu["model"] for gpu in document["gpus"]})))
     return f"{title} ({models})" if len(title) + len(models) + 3 <= width else title
 
 
@@ -178,20 +181,13 @@ def _keys(view: TopView, width: int) -> Text:
 
 def _details(record: Document, now: datetime) -> Text:
     """Return everything about a job on a line, since columns may have had to go."""
-    is_lease = "started_at" in record
-    kind = "lease" if is_lease else "ticket"
-    parts = [f"{kind} {record['id']} of {printable(record['user'])}"]
-    if is_lease:
-        names = [name or "?" for name in record["gpu_names"]]
-        parts += [f"GPU{'s' if len(names) > 1 else ''} {','.join(names)}"]
-        parts += [f"for {since_cell(record['started_at'], now)[0]}"]
-        left = left_cell(record, now)[0]
-        parts += [f"{left} left" if left != "over" else "over its limit"] if left else []
-    else:
-        parts += [f"waits for {record['gpus']} since {since_cell(record['since'], now)[0]}"]
+    name = f"{printable(record['name'])} ({record['id']})" if record["name"] else record["id"]
+    parts = [f"{name} of {printable(record['user'])}"]
+    parts += [f"{state_of(record, now)}, GPUs {gpus_cell(record)}, for {time_cell(record, now)}"]
+    left = left_cell(record, now) if "started_at" in record else ""
+    parts += [f"{left} left" if left != "over" else "over its limit"] if left else []
     parts += [f"profile {printable(record['profile'])}"] if record["profile"] else []
-    prefix = job_prefix(record, now) if is_lease else ticket_prefix(record)
-    parts += [prefix + printable(describe_job(record))]
+    parts += [printable(describe_command(record))]
     return Text(", ".join(parts), "cyan")
 
 
@@ -205,18 +201,18 @@ def _queue_lines(
     room: int,
 ) -> list[Text]:
     """Return the lines of the queue: its heading, and the tickets around the selected one."""
-    queue = document["queue"]
+    queue = waiting(document)
     if not queue:
         return []
     if room < _LEAST_QUEUE:
         return [Text(f"waiting: {len(queue)}", "dim")]
-    ids = [ticket["id"] for ticket in queue]
+    ids = [one.get("id") for one in queue]
     at = ids.index(view.selected) if view.selected in ids else 0
-    count = min(len(queue), max(1, room - 3))
+    count = len(queue) if len(queue) <= room - 3 else max(1, room - 4)
     while True:
         first = max(0, min(at - count // 2, len(queue) - count))
-        table = queue_table(document | {"queue": queue[first : first + count]}, now, style)
-        lines = [line for _, line in table.lines(screen.console, width, plain=screen.plain)]
+        table = jobs_table(document, queue[first : first + count], now, style)
+        lines = table.lines(screen.console, width)
         after = len(queue) - first - count
         note = [f"{first} before"] if first else []
         note += [f"{after} more"] if after else []
@@ -255,18 +251,17 @@ def _sorted(
     return [GpuPlace("", tuple(sorted(order, key=key)))]
 
 
-def _row_of(lines: Sequence[tuple[int | None, Text]]) -> int:
+def _row_of(lines: Sequence[Text]) -> int:
     """Return the place of the selected line, or 0."""
-    styles = [str(line.style) for _, line in lines]
+    styles = [str(line.style) for line in lines]
     return next((at for at, one in enumerate(styles) if "reverse" in one), 0)
 
 
-def _window(lines: Sequence[tuple[int | None, Text]], room: int, at: int) -> list[Text]:
+def _window(lines: Sequence[Text], room: int, at: int) -> list[Text]:
     """Return as many of the lines as there is room for, those around one of them."""
-    texts = [line for _, line in lines]
-    if len(texts) <= room:
-        return texts
-    head, rest = texts[:2], texts[2:]
+    if len(lines) <= room:
+        return [*lines]
+    head, rest = lines[:2], lines[2:]
     count = max(0, room - 3)
     first = max(0, min(at - 2 - count // 2, len(rest) - count))
     after = len(rest) - first - count

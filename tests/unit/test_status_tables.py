@@ -1,6 +1,7 @@
 """The tables of status and top: what gives way on a narrow terminal, and what the words say."""
 
 import io
+import re
 from datetime import datetime, timedelta, timezone
 from itertools import pairwise
 
@@ -9,14 +10,15 @@ from rich.console import Console
 from values import box, lease, machine, ticket
 
 from gpulaunch.machine.driver import Load
+from gpulaunch.process.system import this_process
 from gpulaunch.show.gpu_places import gpu_places
 from gpulaunch.show.gpu_table import gpus_table
 from gpulaunch.show.openmetrics import openmetrics_text
 from gpulaunch.show.status import status_document
-from gpulaunch.show.status_cells import gpus_cell, of_user, short_ids
-from gpulaunch.show.status_notes import lease_notes
-from gpulaunch.show.status_table import queue_table, status_table
-from gpulaunch.show.terminal import Grid, LiveScreen, cut, make_table
+from gpulaunch.show.status_cells import gpus_cell, job_names, of_user, short_ids, state_of
+from gpulaunch.show.status_notes import job_notes
+from gpulaunch.show.status_table import jobs_table, status_table, waiting
+from gpulaunch.show.terminal import Grid, LiveScreen, cut, draw, make_table
 from gpulaunch.show.top_screen import (
     SORTS,
     TopView,
@@ -71,8 +73,8 @@ def screen(width: int, height: int) -> LiveScreen:
 def sample() -> Grid:
     """Return a table with all that can give way."""
     table = make_table("id", "user", "since", "profile", "command", leave=("profile", "since"))
-    table.add_row("0123456789ab", "alice", ("2 h 05 min", "2 h"), "vgg16", cut("train " * 20))
-    table.add_row(("0123456789cd", "0123"), "bob", "1 min", "", cut("true"))
+    table.add_row("0123456789ab", "alice", "2 h 05 min", "vgg16", cut("train " * 20))
+    table.add_row("0123456789cd", "bob", "1 min", "", cut("true"))
     return table
 
 
@@ -80,8 +82,8 @@ def sample() -> Grid:
     ("width", "columns", "said"),
     [
         (200, ["id", "user", "since", "profile", "command"], None),
-        (60, ["id", "user", "since", "profile", "command"], None),
-        (50, ["id", "user", "since", "command"], "no room for: profile"),
+        (52, ["id", "user", "since", "profile", "command"], None),
+        (51, ["id", "user", "since", "command"], "no room for: profile"),
         (40, ["id", "user", "command"], "no room for: profile, since"),
     ],
 )
@@ -93,11 +95,26 @@ def test_columns_leave_in_their_order(width: int, columns: list[str], said: str 
     assert max(map(len, lines)) <= width
 
 
-def test_shorter_texts_come_before_columns_leave() -> None:
-    """Cells take their shorter texts while all columns are still there."""
-    assert "2 h 05 min" in printed(sample(), 200)[2]
-    row = printed(sample(), 60)[2]
-    assert ("2 h " in row, "2 h 05 min" in row) == (True, False)
+def test_text_of_others_is_text() -> None:
+    """Markup, codes of emoji and wide characters of a name are shown as they are, in line."""
+    table = make_table("name", "command")
+    for name in ("[red]x[/]", ":smile:", "模型"):
+        table.add_row(name, cut("\x1b[31mtrue"))
+    assert printed(table, 200)[2:] == [
+        "[red]x[/]  \\x1b[31mtrue",
+        ":smile:    \\x1b[31mtrue",
+        "模型       \\x1b[31mtrue",
+    ]
+
+
+def test_a_pipe_gets_plain_whole_lines() -> None:
+    """In a pipe nothing is cut, no blank ends a line, and the rule is not as long as a command."""
+    stream = io.StringIO()
+    draw(sample(), stream)
+    lines = stream.getvalue().splitlines()
+    assert lines[2].endswith("train train")
+    assert [line for line in lines if line != line.rstrip() or "\x1b" in line] == []
+    assert lines[1] == "─" * 80
 
 
 def test_a_cut_command_ends_with_an_ellipsis() -> None:
@@ -138,29 +155,80 @@ def test_short_ids_are_unique() -> None:
     assert short_ids(document(waiting=1))["000000000001"] == "0000"
 
 
+def test_names() -> None:
+    """A job is called by its name; where that is long or not the only one, an id is added."""
+    told = document(waiting=2)
+    names = ["x" * 30, None, "exp", "exp"]
+    users = ["alice", "bob", "alice", "alice"]
+    for record, name, user in zip((*told["leases"], *told["queue"]), names, users, strict=True):
+        record |= {"name": name, "user": user}
+    assert job_names(told) == {
+        "abcd00000001": f"{'x' * 17} (abcd)",
+        "abce00000002": "abce",
+        "000000000001": "exp (000000000001)",
+        "000000000002": "exp (000000000002)",
+    }
+    told["queue"][0]["user"] = "bob"
+    assert job_names(told)["000000000001"] == "exp"
+
+
 @pytest.mark.parametrize(
-    ("gpus", "want"),
+    ("fields", "want"),
     [
-        ((0, 1, 2, 3), ("0,1,2,3", "0-3")),
-        ((3, 0, 1, 2, 7), ("3,0,1,2,7", "3,0-2,7")),
-        ((1, 0), ("1,0", "1,0")),
-        ((4, 5), ("4,5", "4,5")),
+        ({}, "running"),
+        ({"command": ("reserve", "2h")}, "running"),  # a program of that name
+        ({"command": ("reserve", "2h"), "job": lease("x").launcher}, "reserved"),
+        ({"watches_use": True, "launcher": this_process()}, "idle"),
     ],
 )
-def test_ranges_keep_the_rank_order(gpus: tuple[int, ...], want: tuple[str, str]) -> None:
-    """Shortened GPUs are still in rank order."""
+def test_states(fields: dict, want: str) -> None:
+    """The state of a lease is one of few words, what has gone wrong before what it does."""
+    (entry,) = status_document(box(), [lease("a", 0, **fields)], (), USERS.__getitem__)["leases"]
+    now = datetime.now(timezone.utc)
+    assert state_of(entry, now) == want
+    entry["stopped"] = True
+    assert state_of(entry, now) == "stopped"
+    entry["left_over_pids"] = [1]
+    assert state_of(entry, now) == "left over"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "fields", "want"),
+    [
+        ((0, 1, 2, 3), {}, "0-3"),
+        ((3, 0, 1, 2, 7), {}, "3,0-2,7"),
+        ((1, 0), {}, "1,0"),
+        ((4, 5), {}, "4,5"),
+        ((1,), {"shared": True, "sm_percentage": 50}, "1 (50 %)"),
+        ((1,), {"shared": True, "sm_percentage": 100}, "1 (shared)"),
+        ((1,), {"shared": True, "sm_percentage": 20, "guest": True}, "1 (20 %, guest)"),
+    ],
+)
+def test_gpus_in_rank_order(gpus: tuple[int, ...], fields: dict, want: str) -> None:
+    """GPUs are in rank order, and a shared one has its part with it."""
     (entry,) = status_document(box(), [lease("a", *gpus)], (), USERS.__getitem__)["leases"]
-    assert gpus_cell(entry) == want
+    assert gpus_cell(entry | fields) == want
 
 
-def test_legends_stand_where_their_words_do() -> None:
-    """Rank order and "assumed" are explained if the table has them, and only then."""
-    shown = printed(status_table(document(), NOW), 200)
-    assert "GPUs are in rank order: the first is the job's GPU 0" in shown
-    assert any(line.startswith("assumed: ") for line in shown)
-    plain = status_document(box(), [lease("a", 0, assumed=())], (), USERS.__getitem__)
-    lines = printed(status_table(plain, NOW), 200)
-    assert not [line for line in lines if line.startswith(("GPUs are", "assumed:"))]
+def test_one_table() -> None:
+    """Those who have GPUs come first, by their first GPU, then the queue; the command is shown."""
+    told = document(waiting=1)
+    told["leases"].reverse()
+    told["dependent"] = [
+        {"name": "last", "user": "bob", "gpus": 2, "since": "2026-01-02T05:09:00Z"}
+        | {"after": ["exp1"], "command": ["sh", "x y"]}
+    ]
+    lines = printed(status_table(told, NOW), 200)
+    assert lines[0] == "box: 2 of 8 GPUs free: 6-7 (test)"
+    rows = [re.split("  +", line) for line in (lines[1], *lines[3:7])]
+    assert rows == [
+        ["NAME", "STATE", "USER", "GPUS", "TIME", "STARTS", "COMMAND"],
+        ["my job", "running", "alice", "0-3", "2 h 05 min of 2 h", "python train.py ''"],
+        ["abce", "running", "bob", "5,4", "2 h 05 min", "python train.py ''"],
+        ["exp1", "waiting", "bob", "any 4", "2 h 05 min", "python train.py ''"],
+        ["last", "waiting", "bob", "any 2", "1 min", "after exp1", "sh 'x y'"],
+    ]
+    assert lines[7:] == ["", "GPUs are in rank order: the first is the job's GPU 0"]
 
 
 def test_the_end_by_the_time_limit() -> None:
@@ -174,17 +242,8 @@ def test_unknown_load_is_null() -> None:
     described = document(loads=False)
     keys = ("utilization_percentage", "memory_used_bytes", "power_w", "temperature_c")
     assert {gpu[key] for gpu in described["gpus"] for key in keys} == {None}
-    heading = printed(status_table(described, NOW), 200)[1].split()
-    assert heading == ["GPUs", "user", "since", "lease", "profile", "command"]
     heading = printed(gpus_table(described, gpu_places(box()), NOW), 200)[0].split()
-    assert heading == ["GPU", "user", "since", "left", "job"]
-
-
-def test_load_of_a_lease() -> None:
-    """A lease shows its least and most busy GPU, and the memory of all."""
-    lines = printed(status_table(document(), NOW), 200)
-    assert lines[1].split()[:5] == ["GPUs", "user", "since", "use", "memory"]
-    assert "0-30 %  6.0/64.0 GiB" in lines[3]
+    assert heading == ["GPU", "USER", "TIME", "LEFT", "JOB"]
 
 
 def test_one_users_document() -> None:
@@ -198,13 +257,24 @@ def test_one_users_document() -> None:
     assert len(bobs["gpus"]) == 8
 
 
-def test_predicted_start() -> None:
-    """The queue has a column of predicted starts if somebody predicts them."""
+@pytest.mark.parametrize(
+    ("first_s", "last_s", "want"),
+    [
+        (301, 1500, "in 5 to 25 min"),
+        (5400, 104400, "in 1.5 to 29 h"),
+        (11, 3780, "in 0.2 to 63 min"),
+        (40, 40, "in 40 s"),
+        (86400, 432000, "in 1 to 5 d"),
+        (-5, 30, "in 0 to 30 s"),
+    ],
+)
+def test_predicted_start(first_s: float, last_s: float, want: str) -> None:
+    """A predicted start is rounded, not cut, and in one unit."""
     told = document()
-    assert "starts" not in printed(queue_table(told, NOW), 200)[0].split()
-    times = [(NOW + timedelta(minutes=m, seconds=1)).isoformat() for m in (5, 25)]
-    told["queue"][0]["predicted_start"] = dict(zip(("from", "to"), times, strict=True))
-    assert "in 5 min 01 s to 25 min" in printed(queue_table(told, NOW), 200)[2]
+    ends = [(NOW + timedelta(seconds=end_s)).isoformat() for end_s in (first_s, last_s)]
+    told["queue"][0]["predicted_start"] = dict(zip(("from", "to"), ends, strict=True))
+    assert "STARTS" not in printed(jobs_table(told, told["leases"], NOW), 200)[0]
+    assert want in re.split("  +", printed(jobs_table(told, waiting(told), NOW), 200)[2])
 
 
 # Places
@@ -258,7 +328,7 @@ def test_what_does_not_fit_is_counted() -> None:
     ]
     (waiting,) = (line for line in text if line.startswith("waiting: "))
     (gpus,) = (line for line in text if line.endswith("more lines"))
-    rows = sum(line.endswith(tuple(f"exp{n}" for n in range(1, 41))) for line in text)
+    rows = sum(line.startswith("exp") for line in text)
     shown = sum(line[:1].isdecimal() and line[1:4] == "   " for line in text)
     assert waiting == f"waiting: {40 - rows} more"
     assert gpus == f"{8 - shown} more lines"
@@ -281,7 +351,10 @@ def test_a_selected_job_is_shown_in_full() -> None:
     view = TopView(selected="abcd00000001")
     lines = top_lines(document(), gpu_places(box()), NOW, view, "alice", made)
     text = " ".join(line.plain for line in lines)
-    assert "lease abcd00000001 of alice, GPUs 0,1,2,3, for 2 h 05 min" in text
+    assert (
+        "my job (abcd00000001) of alice, running, GPUs 0-3, for 2 h 05 min of 2 h, over its limit, "
+        in text
+    )
     reverse = [line.plain for line in lines if "reverse" in str(line.style)]
     assert [line[0] for line in reverse] == ["0", "1", "2", "3"]
 
@@ -375,10 +448,10 @@ def test_unknown_metrics_are_left_out() -> None:
 
 
 def test_note_on_a_container_that_has_ended() -> None:
-    """A lease whose container has ended is not said to have a restart policy, which it may not."""
-    lease = document()["leases"][0] | {"container_name": "job", "container_state": "exited"}
-    (note,) = lease_notes([lease], NOW)
-    assert note.plain == (
-        f"lease {lease['id']} stays: container job has ended, and a restart policy, if it has one, "
-        f"may start it: 'gpulaunch free {lease['id']}' ends that"
+    """A job whose container has ended is not said to have a restart policy, which it may not."""
+    told = document()
+    told["leases"][0] |= {"container_name": "job", "container_state": "exited"}
+    assert job_notes(told, NOW)[0].plain == (
+        "my job keeps its GPUs: container job has ended, and a restart policy may start it again: "
+        "'gpulaunch free abcd' ends that"
     )
