@@ -26,7 +26,7 @@ def short_ids(document: Document) -> dict[str, str]:
     # In this order no id begins more like another than like its neighbours.
     shared = [0, *(len(commonprefix(pair)) for pair in pairwise(ids)), 0]  # noqa: RUF071  no paths
     lengths = [max(LEAST_CHARACTERS, before + 1, after + 1) for before, after in pairwise(shared)]
-    return {one: one[:length] for one, length in zip(ids, lengths, strict=True)}
+    return {one: one[:length] for one, length in zip(ids, lengths, strict=False)}
 
 
 def job_names(document: Document) -> dict[str, str]:

@@ -27,7 +27,7 @@ def status_table(document: Document, now: datetime) -> Group:
         document: the document from status_document.
         now: an aware time, up to which durations are counted.
     """
-    leases = sorted(_one_for_each_step(document["leases"]), key=lambda one: min(_indices(one)))
+    leases = sorted(_one_for_each_step(document["leases"]), key=lambda one: sorted(_indices(one)))
     jobs = jobs_table(document, [*leases, *waiting(document)], now)
     notes = [*job_notes(document, now), *machine_notes(document, now)]
     if any(gpus != sorted(gpus) for gpus in map(_indices, leases)):

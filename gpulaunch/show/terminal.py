@@ -90,45 +90,44 @@ class Grid:
             console: the terminal.
             width: its columns.
         """
-        shown, gone = [*self._columns], []
+        shown, gone = [*range(len(self._columns))], []
         for name in self._leave:
             if self._least_width(shown) <= width:
                 break
-            shown.remove(name)
-            at = self._columns.index(name)
-            gone += [name] if any(row[at].plain for row, _ in self._rows if row[1:]) else []
+            column = self._columns.index(name)
+            shown.remove(column)
+            gone += [name] if any(cell.plain for cell in self._cells(column)) else []
         if self._least_width(shown) > width:
             return list(self._blocks())
         lines = self._drawn(shown, console, width)
         return [*lines, Text(f"no room for: {', '.join(gone)}", "dim")] if gone else lines
 
-    def _cells(self, name: str) -> list[Text]:
-        """Return the cells of a column."""
-        at = self._columns.index(name)
-        return [row[at] for row, _ in self._rows if len(row) > 1]
+    def _cells(self, column: int) -> list[Text]:
+        return [row[column] for row, _ in self._rows if len(row) > 1]
 
-    def _least_width(self, shown: Sequence[str]) -> int:
+    def _least_width(self, shown: Sequence[int]) -> int:
         """Return the columns of the terminal that these columns of the table need at least."""
         widths = []
-        for name in shown:
-            parts = [part for cell in self._cells(name) for part in cell.plain.split("\n")]
-            widths.append(max(map(cell_len, [name, *parts])))
+        for column in shown:
+            parts = [part for cell in self._cells(column) for part in cell.plain.split("\n")]
+            widths.append(max(map(cell_len, [self._columns[column], *parts])))
         least = _LEAST if any(cell.no_wrap for cell in self._cells(shown[-1])) else _LEAST_PROSE
         return sum(widths[:-1]) + min(widths[-1], least) + _GAP * len(shown[1:])
 
-    def _drawn(self, shown: Sequence[str], console: Console, width: int) -> list[Text]:
+    def _drawn(self, shown: Sequence[int], console: Console, width: int) -> list[Text]:
         """Return the lines of a table of rich, with the headings across it."""
         box = _ASCII_BOX if console.options.ascii_only else SIMPLE_HEAD
         table = Table(box=box, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-        for name in shown:
+        for column in shown:
+            name = self._columns[column]
             justify: JustifyMethod = "right" if name in self._right else "left"
-            table.add_column(Text(name), justify=justify, no_wrap=name != shown[-1])
+            table.add_column(Text(name), justify=justify, no_wrap=column != shown[-1])
         headings = {}
         for at, (row, style) in enumerate(self._rows):
             if len(row) == 1:
                 headings[at + 1] = row[0]
                 continue
-            cells = [row[self._columns.index(name)] for name in shown]
+            cells = [row[column] for column in shown]
             table.add_row(*cells, style=Style.parse(style) + Style(meta={"row": at}))
         lines = []
         for segments in console.render_lines(table, console.options.update_width(width), pad=False):

@@ -635,7 +635,7 @@ def test_a_left_over_holder_is_shown_and_freed(launcher: Launcher) -> None:
     with left_over(launcher) as (lease, daemon):
         assert (lease["gpus"], lease["left_over_pids"]) == ([0, 2, 3], [daemon])
         shown = " ".join(launcher.run("status", *DGX).stdout.split())
-        want = f"lease {lease['id']} is held by a left-over process of a job that has ended"
+        want = f"{lease['id'][:4]} has ended, but a left-over process keeps its GPUs"
         assert re.search(rf"{want} \(pid {daemon}, for \d+ s\)", shown)
         assert launcher.run(*ALL, *SHOW).returncode == 75
         assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"

@@ -178,7 +178,7 @@ def test_a_history_that_ran_well_gains_nothing(launcher: Launcher) -> None:
     ("words", "columns", "gone"),
     [
         ((), 80, []),
-        ((), 50, ["GPU-h"]),
+        ((), 47, ["GPU-h"]),
         ((), 40, ["GPU-h", "began"]),
         (("--totals",), 60, []),
         (("--totals",), 40, ["failed"]),

@@ -126,14 +126,13 @@ def test_status_tells_who_has_what(launcher: Launcher) -> None:
         )
         shown = launcher.run("status", *DGX).stdout
         assert "my job" in shown
-        assert "free: 1,4-7" in shown
+        assert "5 of 8 GPUs free: 1,4-7 (" in shown
 
 
-def test_status_marks_what_was_assumed(launcher: Launcher) -> None:
-    """Without a profile the pattern and the sensitivity are assumed, and status says so."""
+def test_status_knows_what_was_assumed(launcher: Launcher) -> None:
+    """Without a profile the pattern and the sensitivity are assumed, and the document says so."""
     with held(launcher, *DGX, "-n", "2"):
         assert status(launcher)["leases"][0]["assumed"] == ["pattern", "bandwidth_sensitive"]
-        assert "assumed" in launcher.run("status", *DGX).stdout
 
 
 @pytest.mark.parametrize(
@@ -1083,7 +1082,7 @@ def test_status_tells_what_is_stopped_and_for_how_long(launcher: Launcher) -> No
                 found = json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
             assert found[0]["time_limit_s"] == 7200.0
             shown = launcher.run("status", *DGX).stdout
-            assert (" stopped: sh -c" in shown, " of 2 h " in shown) == (stopped, True)
+            assert (" stopped " in shown, " of 2 h " in shown) == (stopped, True)
     with held(launcher, *VGG):
         (name,) = launcher.records()
         assert "time_limit_s" not in json.loads((launcher.state / name).read_text())

@@ -179,7 +179,7 @@ def test_a_guest(launcher: Launcher) -> None:
             True,
         ]
         shown = launcher.run("status", *DGX).stdout
-        assert shown.count("25 %, 3.945 GiB, guest") == shown.count("guest") == 1
+        assert shown.count("0 (25 %, guest)") == shown.count("0 (50 %)") == 1
 
 
 def test_a_guest_with_gpus_of_its_own(launcher: Launcher) -> None:

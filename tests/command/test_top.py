@@ -62,7 +62,7 @@ def test_top_without_a_terminal(launcher: Launcher) -> None:
         done = launcher.run("top", *DGX)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == "dgx1-v100: 6 of 8 GPUs free (Tesla V100-SXM2-16GB)"
+    assert lines[0] == "dgx1-v100: 6 of 8 GPUs free: 1-2,4-7 (Tesla V100-SXM2-16GB)"
     assert sum(line.endswith("mine") for line in lines) == 2
     assert sum(line.endswith("free") for line in lines) == 6
 
@@ -70,10 +70,10 @@ def test_top_without_a_terminal(launcher: Launcher) -> None:
 def test_watch_without_a_terminal(launcher: Launcher) -> None:
     """Without a terminal --watch prints the whole view at each interval."""
     with launcher.start("status", *DGX, "--watch", "0.1") as process:
-        title = "dgx1-v100: 8 of 8 GPUs free (Tesla V100-SXM2-16GB)\n"
-        lines = [process.stdout.readline() for _ in range(6)]
+        title = "dgx1-v100: 8 of 8 GPUs free: 0-7 (Tesla V100-SXM2-16GB)\n"
+        lines = [process.stdout.readline() for _ in range(3)]
         process.kill()
-    assert lines == [title, "free: 0-7\n"] * 3
+    assert lines == [title] * 3
 
 
 @pytest.mark.parametrize("term", ["dumb", "unknown"])
@@ -145,7 +145,7 @@ def test_load_of_gpus(launcher: Launcher, dgx1_v100) -> None:
     assert [gpus[0][key] for key in keys] == [97, 40, 100 << 20, 16160 << 20, 250.5, 300.0, 61]
     assert [gpus[1][key] for key in keys] == [None, None, 0, 16160 << 20, None, None, None]
     row = launcher.run("status", "--gpus").stdout.splitlines()[4]
-    assert row.split() == ["0", "97", "%", "0.1/15.8", "GiB", "250/300", "W", "61", "free"]
+    assert row.split() == ["0", "97", "%", "0.1/16", "GiB", "250", "W", "61", "free"]
 
 
 def test_openmetrics(launcher: Launcher, dgx1_v100) -> None:
@@ -185,7 +185,7 @@ def test_top_frees_a_job(launcher: Launcher) -> None:
         child.send("f")
         child.expect_exact("no job is selected")
         child.send("j")
-        child.expect_exact("lease ")
+        child.expect("doomed .[0-9a-f]{12}. of")
         child.send("f")
         child.expect_exact("? y/n")
         child.send("n")
@@ -206,7 +206,7 @@ def test_keys(launcher: Launcher) -> None:
         child.sendline(f"{launcher.script} top --topology dgx1-v100")
         child.expect(FOOT)
         for key, want in (
-            ("\x1b[B", "lease [0-9a-f]{12} of"),
+            ("\x1b[B", "job .[0-9a-f]{12}. of"),
             ("s", "by own first"),
             ("u", "jobs of "),
             ("?", "any key: back"),

@@ -28,7 +28,7 @@ USER = pwd.getpwuid(os.getuid()).pw_name
 ALL = (*DGX, "-n", "8")
 BUSY = "8 GPUs requested: 0 of 8 are free, 8 are leased"
 AGE = r"\d+ s"
-STARTS = r"in [\d minsh]+ to [\d minsh]+"
+STARTS = r"in [\d.]+ to [\d.]+ (s|min|h)"
 IN_OPEN = 0x20  # inotify.h
 
 
@@ -465,24 +465,14 @@ def test_status_shows_the_queue(launcher: Launcher, wait) -> None:
         ]
         shown = launcher.run("status", *DGX).stdout.splitlines()
         assert shown[0] == "dgx1-v100: 0 of 8 GPUs free (Tesla V100-SXM2-16GB)"
-        at = next(i for i, line in enumerate(shown) if line.startswith("waiting"))
-        assert shown[at].split() == [
-            "waiting",
-            "GPUs",
-            "user",
-            "since",
-            "starts",
-            "ticket",
-            "profile",
-            "command",
+        assert shown[1].split() == ["NAME", "STATE", "USER", "GPUS", "TIME", "STARTS", "COMMAND"]
+        rows = [re.split("  +", line) for line in shown[3:]]
+        assert [(row[0], row[1], row[3]) for row in rows[1:]] == [
+            ("mine", "waiting", "any 3"),
+            (ids[1][:4], "waiting", "any 8"),
         ]
-        assert re.fullmatch(
-            rf" +1  3     {USER} +{AGE}  {STARTS}  {ids[0]}  vgg16    mine", shown[at + 2].rstrip()
-        )
-        assert re.fullmatch(
-            rf" +2  8     {USER} +{AGE}  {STARTS}  {ids[1]}           sh -c '.*'", shown[at + 3]
-        )
-        assert shown[at + 4 :] == ["", "free: none"]
+        assert all(re.fullmatch(STARTS, row[5]) for row in rows[1:])
+        assert all(row[6].startswith("sh -c ") for row in rows[1:])
 
 
 # -------------------------------------------------------------------------------- leaving the queue
@@ -730,7 +720,7 @@ def test_a_stopped_waiter_lets_others_pass(launcher: Launcher, wait) -> None:
         first, second = wait(*ALL, "--wait"), wait(*DGX, "-n", "7", "--wait")
         stop(first.pid)
         assert [ticket["stopped"] for ticket in status(launcher)["queue"]] == [True, False]
-        assert "stopped, so others pass: sh -c" in launcher.run("status", *DGX).stdout
+        assert " stopped " in launcher.run("status", *DGX).stdout
         job.end()
         assert (
             len(second.gpus().split(",")) == 7

@@ -76,14 +76,12 @@ def meet(bench: Bench, job: Fixed, other: Fixed, path: Path) -> Met:
     mine.said()
     lease = bench.lease_of(mine)
     (pace,) = (one["promised_pace"] for one in bench.status()["leases"] if one["id"] == lease)
-    (line,) = (line for line in bench.launcher.run("status").stdout.splitlines() if lease in line)
-    assert f"pace {pace:.2f}" in line
     mine.said()
     assert mine.end() == 0, mine.errors
     slowdown = (time.monotonic() - mine.began) / job.alone_s - 1
     assert beside.process.poll() is None, "the other has ended before the job"
     learned = tomllib.loads(path.read_text())
-    print(f"\n{line}\npromised {1 / pace - 1:.1%}, lost {slowdown:.1%}, {learned['shared_gpu']}")
+    print(f"\npromised {1 / pace - 1:.1%}, lost {slowdown:.1%}, {learned['shared_gpu']}")
     print("\n".join(mine.warnings) or "no warning")
     return Met(beside, mine.warnings, pace, slowdown, learned)
 

@@ -266,7 +266,7 @@ def test_paused(launcher: Containers) -> None:
     lease = launcher.detach()
     launcher.engine.docker("pause", "job")
     text = launcher.run("status", *DGX).stdout
-    assert f"lease {lease['id']} stays: container job is paused" in text
+    assert " keeps its GPUs: container job is paused" in text
     assert launcher.can_take_all() == (75, BUSY)
     assert launcher.run("free", lease["id"]).returncode == 0
     assert (launcher.records(), launcher.container()) == ([], "exited")
@@ -405,10 +405,7 @@ def test_engine_crash_with_live_restore(own: Containers, killed: tuple[str, ...]
     lease = own.lease()
     assert (lease["id"], lease["container_problem"]) == (job.lease["id"], unreachable(own))
     text = own.run("status", *DGX).stdout
-    assert (
-        f"lease {lease['id']} stays until its engine tells of its container: {unreachable(own)}\n"
-        in text
-    )
+    assert f" keeps its GPUs until its engine tells of its container: {unreachable(own)}\n" in text
     assert own.can_take_all() == (75, BUSY)
     done = own.run("free", lease["id"])
     assert (done.returncode, done.stderr.splitlines()[0]) == (

@@ -16,6 +16,8 @@ from conftest import DGX, Launcher, complaint, until
 from slurm import TABLES, Slurm
 from test_users import Accounts, User, accounts, alice, root  # noqa: F401  fixtures
 
+from gpulaunch.machine.cpuset import parse_cpuset
+
 SHOW = "echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES"
 HOLD = f"{SHOW}; read line"
 NODE = ("-N1", "-w", "n1")
@@ -219,10 +221,10 @@ def test_status_shows_ranks_as_one(site: Site) -> None:
     options = (*NODE, "-n4", "--gres=gpu:4")
     with site.holding(*options, tasks=4, launch=("--name", "x", "--visible", "ranks")) as lines:
         shown = site.launcher.run("status", *DGX).stdout
-        rows = [line.split() for line in shown.splitlines() if "slurm" in line]
-        (row,) = rows
-        assert row[0] == lines[0].split()[1]
-        assert re.sub(r"\d+", "N", " ".join(row[-7:])) == "slurm N.N, N of N ranks: x"
+        (row,) = (line.split() for line in shown.splitlines() if "slurm" in line)
+        assert row[:2] == ["x", "running"]
+        assert {*map(int, lines[0].split()[1].split(","))} == parse_cpuset(row[3])
+        assert " slurm N.N, N of N ranks: " in re.sub(r"\d+", "N", " ".join(row))
 
 
 def test_rank_that_has_ended(site: Site) -> None:
