@@ -5,7 +5,6 @@ wheel, and tries them. All of this happens in a work tree of its own: if anythin
 changed. Nothing is pushed: the commands that publish the release are printed.
 """
 
-import os
 import re
 import shutil
 import subprocess
@@ -27,16 +26,9 @@ class NoReleaseError(Exception):
     """Why there is no release, in one line."""
 
 
-def run(*command: str | Path, cwd: Path = ROOT, **variables: str) -> str:
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
     """Run a program that must succeed, and return what it printed."""
-    done = subprocess.run(
-        command,
-        cwd=cwd,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.stderr.write(done.stdout + done.stderr)
         raise NoReleaseError(f"{' '.join(map(str, command))}: exit status {done.returncode}")

@@ -1,10 +1,11 @@
-"""Record the README's picture anew: `python docs/picture.py`, from any directory.
+"""Record the README's scene anew: `python docs/picture.py`, from any directory.
 
-Each command runs in a real terminal of 96 columns, on a described machine; what it prints, with
-its colours, becomes docs/picture.svg. tests/command/test_picture.py holds the picture to it.
+examples/demo.sh plays in a real terminal of 96 columns. What it prints becomes the block below its
+command in the README and, with its colours, docs/picture.svg.
 """
 
 import os
+import pwd
 import re
 import sys
 import tempfile
@@ -15,68 +16,83 @@ from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
-DOCS = Path(__file__).parent
-PICTURE = DOCS / "picture.svg"
+ROOT = Path(__file__).parents[1]
+PICTURE = ROOT / "docs" / "picture.svg"
+PAGE = ROOT / "tests" / "command" / "demo.md"
 COLUMNS = 96
-LIMIT_S = 60
-COMMANDS = (
-    "gpulaunch --profile vgg16 -n 3 --explain -- python3 examples/train.py",
-    "gpulaunch -qd -n 2 --time-limit 2h -- ./finetune.sh",
-    "gpulaunch -qd -n 8 --time-limit 1h -- ./pretrain.sh",
-    "gpulaunch status",
-)
-"""What the picture shows, in order."""
+LIMIT_S = 120
+COMMAND = "sh examples/demo.sh"
+BLOCK = re.compile(rf"(```sh\n{re.escape(COMMAND)}\n```\n\n```console\n)(.*?)(?=```)", re.DOTALL)
 
 
-def record(directory: Path) -> str:
-    """Run the commands with a state directory of their own, and return the SVG.
+def lay_out(directory: Path) -> None:
+    """Make an empty directory look like a clone, with the gpulaunch of this Python in .venv."""
+    (directory / "examples").symlink_to(ROOT / "examples")
+    (directory / ".venv").symlink_to(sys.prefix)
 
-    Args:
-        directory: an empty directory for the table, the home and the jobs' files.
-    """
-    (directory / "examples").symlink_to(DOCS.parent / "examples")
-    for name in ("finetune.sh", "pretrain.sh"):
-        (directory / name).write_text("#!/bin/sh\nexec sleep 600\n")
-        (directory / name).chmod(0o755)
-    environment = {
-        "HOME": str(directory),
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "TERM": "xterm-256color",
-        "GPULAUNCH_STATE_DIR": str(directory),
-        "GPULAUNCH_TOPOLOGY": "dgx1-v100",
-    }
-    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115
-    try:
-        for command in COMMANDS:
-            prompt = Text("$ ", style="cyan") + Text(command, style="bold")
-            console.print(prompt, Text.from_ansi(_run(command, directory, environment)), sep="\n")
-            console.print()
-    finally:
-        _run("gpulaunch free --mine", directory, environment)
-    svg = console.export_svg(
-        title="gpulaunch on a described DGX-1", theme=DIMMED_MONOKAI, unique_id="picture"
+
+def start(directory: Path, **variables: str) -> pexpect.spawn:
+    """Start the demo in a terminal, in a directory that is laid out, with these variables."""
+    return pexpect.spawn(
+        COMMAND,
+        timeout=LIMIT_S,
+        encoding="utf-8",
+        cwd=str(directory),
+        env={"PATH": os.environ["PATH"], "TERM": "xterm-256color", **variables},
+        dimensions=(50, COLUMNS),
     )
+
+
+def finish(terminal: pexpect.spawn) -> tuple[int, str]:
+    """Return the exit status of what runs in a terminal, and all that it prints from now on."""
+    terminal.expect(pexpect.EOF)
+    terminal.close()
+    return terminal.exitstatus, terminal.before.replace("\r\n", "\n").strip("\n")
+
+
+def draw(scene: str) -> str:
+    """Return the picture of a terminal's output, as SVG."""
+    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(Text.from_ansi(scene))
+    svg = console.export_svg(title=COMMAND, theme=DIMMED_MONOKAI, unique_id="picture")
     svg = re.sub(r"\s*@font-face {.*?}", "", svg, flags=re.DOTALL)  # they ask another host
     return "".join(line.rstrip() + "\n" for line in svg.splitlines())
 
 
-def _run(command: str, directory: Path, environment: dict[str, str]) -> str:
-    """Return what a command prints in a terminal; the jobs that it leaves running go on."""
-    output, status = pexpect.run(
-        command,
-        timeout=LIMIT_S,
-        withexitstatus=True,
-        cwd=str(directory),
-        env=environment,
-        dimensions=(50, COLUMNS),
-    )
-    text = output.decode().replace("\r\n", "\n").rstrip("\n")
+def shown() -> str:
+    """Return the scene as the page has it."""
+    return BLOCK.search(PAGE.read_text())[2]
+
+
+def lasting(scene: str) -> str:
+    """Return a scene without what differs from run to run: ids, users, paths, times, widths."""
+    user = pwd.getpwuid(os.geteuid()).pw_name
+    text = Text.from_ansi(scene).plain
+    for pattern, stands in (
+        (r" /.*/gpulaunch/logs/\S+", " LOG"),
+        (r"\b[0-9a-f]{4,12}\b", "ID"),
+        (rf"\b(?:ada|root|user\d+|{re.escape(user)})\b", "USER"),
+        (r"\b\d+ (?:s|min|h)(?: \d+ (?:s|min|h))*\b", "TIME"),
+        (r"\b(?:\d+|TIME) to TIME\b", "TIME to TIME"),
+        (r"─+", "─"),
+        (r" +", " "),
+    ):
+        text = re.sub(pattern, stands, text)
+    return re.sub(r" *\n", "\n", text).strip()
+
+
+def main() -> None:
+    """Play the demo, and write what it printed into the picture and the page."""
+    with tempfile.TemporaryDirectory() as directory:
+        lay_out(Path(directory))
+        status, scene = finish(start(Path(directory)))
     if status:
-        raise RuntimeError(f"{command}: exit status {status}: {text}")
-    return str(text)
+        sys.exit(f"{COMMAND}: exit status {status}\n{scene}")
+    PICTURE.write_text(draw(scene))
+    block = Text.from_ansi(scene).plain
+    PAGE.write_text(BLOCK.sub(lambda match: f"{match[1]}{block}\n", PAGE.read_text()))
+    print(f"written: {PICTURE} and the scene in {PAGE}")
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        PICTURE.write_text(record(Path(made)))
-    print(f"written: {PICTURE}")
+    main()

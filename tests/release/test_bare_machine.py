@@ -1,11 +1,17 @@
 """gpulaunch is installed on a new Debian and a new Ubuntu as docs/guides/install.md says."""
 
 import re
+import sys
+import time
 from pathlib import Path
 
 import pexpect
 import pytest
-from bare_machine import ROOT, VERSION, BareMachine
+from bare_machine import PATIENCE_S, ROOT, VERSION, BareMachine
+
+sys.path.append(str(ROOT / "docs"))
+
+import picture  # noqa: E402
 
 CLONE = "git clone --quiet ADDRESS && cd gpulaunch && "
 GUIDE = (ROOT / "docs/guides/install.md").read_text()
@@ -32,14 +38,37 @@ def check(machine: BareMachine, user: str) -> None:
     assert re.fullmatch(r"\d,\d\n", machine.do(user, JOB))
 
 
-def test_readme_runs_a_job(bare_machine: BareMachine) -> None:
-    """The README's first command runs a job in a clone, and leaves the clone clean."""
-    user = bare_machine.add_user()
-    command = readme_command("examples/train.py")
-    printed = bare_machine.do(user, f"{CLONE}{command} && git status --porcelain")
-    assert re.fullmatch("training on GPUs 0,2,3 under lease [0-9a-f]{12}\n", printed)
-    if ".local/bin" in command:
-        check(bare_machine, user)
+@pytest.mark.parametrize("who", ["user", "root"])
+def test_demo(bare_machine: BareMachine, who: str) -> None:
+    """examples/demo.sh installs gpulaunch in a clone, plays its scene, and leaves nothing else."""
+    user = bare_machine.add_user() if who == "user" else "root"
+    bare_machine.do(user, f"git clone --quiet ADDRESS demo-{who}")
+    places = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib")
+    before = bare_machine.files(*places)
+    first, again = (
+        in_terminal(bare_machine, user, f"cd /; sh ~/demo-{who}/examples/demo.sh") for _ in "12"
+    )
+    installing, scene = first.split("\n", 1)
+    assert re.fullmatch(rf"installing gpulaunch into /.*/demo-{who}/.venv", installing)
+    assert picture.lasting(scene) == picture.lasting(picture.shown())
+    assert picture.lasting(again) == picture.lasting(picture.shown())
+    new = bare_machine.files(*places) - before
+    built = rf"demo-{who}/(\.venv/|.*/__pycache__/|gpulaunch/_version\.py$)"
+    assert {path for path in new if not re.search(built, path)} == set()
+    assert bare_machine.do(user, f"git -C demo-{who} status --porcelain") == ""
+
+
+def in_terminal(machine: BareMachine, user: str, script: str) -> str:
+    """Run a script that must succeed in a terminal, and return what it printed."""
+    began = time.monotonic()
+    program, *arguments = machine.command(user, script)
+    terminal = pexpect.spawn(
+        program, arguments, encoding="utf-8", timeout=PATIENCE_S, dimensions=(50, picture.COLUMNS)
+    )
+    status, printed = picture.finish(terminal)
+    print(f"{script}: {time.monotonic() - began:.1f} s\n{printed}")
+    assert status == 0
+    return printed
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,87 @@
+#!/bin/sh
+# What gpulaunch does, on a DGX-1 that is only described: the jobs and their leases are real, the GPUs are not.
+#
+#     sh examples/demo.sh
+#
+# It needs Python 3.10 or newer with venv, and installs gpulaunch into .venv unless it is there. Everything
+# else that it writes is in a temporary directory, and gone at the end.
+set -u
+
+fail() {
+    echo "demo: $*" >&2
+    exit 1
+}
+
+gpulaunch() { # what the alias does that the demo shows
+    command gpulaunch --topology dgx1-v100 "$@"
+}
+
+clean_up() {
+    trap '' HUP INT TERM
+    gpulaunch free --mine >/dev/null 2>&1
+    wait
+    rm -rf "$place"
+}
+
+show() { # COMMENT COMMAND: print a command as one types it
+    printf '\n%s# %s%s\n%s$ %s%s\n' "$dim" "$1" "$plain" "$bold" "$2" "$plain"
+}
+
+play() { # STATUS COMMENT COMMAND: show a command and run it; it must end with this status
+    show "$2" "$3"
+    eval "$3"
+    status=$?
+    [ $status -eq "$1" ] || fail "exit status $status, where $1 was expected"
+}
+
+cd "$(dirname "$0")/.." || exit 1
+python=${PYTHON:-python3}
+if ! .venv/bin/gpulaunch --version >/dev/null 2>&1; then
+    found=$("$python" --version 2>&1) || fail "$python cannot be run: install Python 3.10 or newer"
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+        fail "Python 3.10 or newer is needed, $python is $found: name another, as in PYTHON=python3.12 sh $0"
+    "$python" -c 'import venv, ensurepip' 2>/dev/null ||
+        fail "$python has no module venv: install it (Debian and Ubuntu: apt install python3-venv)"
+    echo "installing gpulaunch into $PWD/.venv"
+    "$python" -m venv .venv && .venv/bin/pip install --quiet --no-cache-dir --disable-pip-version-check . ||
+        fail "gpulaunch could not be installed into $PWD/.venv"
+fi
+
+place=$(mktemp -d) || fail "no temporary directory can be made"
+trap clean_up EXIT
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+for name in $(env | sed -n 's/^\(GPULAUNCH_[A-Z_]*\)=.*/\1/p') CUDA_VISIBLE_DEVICES; do
+    unset "$name" # settings and leases of whoever calls this
+done
+export PATH="$PWD/.venv/bin:$PATH" GPULAUNCH_STATE_DIR="$place" \
+    XDG_STATE_HOME="$place" XDG_CONFIG_HOME="$place" XDG_CACHE_HOME="$place"
+bold='' dim='' plain=''
+if [ -t 1 ]; then
+    bold=$(printf '\033[1m') dim=$(printf '\033[2m') plain=$(printf '\033[0m')
+fi
+
+show 'a DGX-1 by its description: eight V100, and pairs of them joined by no, one or two NVLinks' \
+    "alias gpulaunch='gpulaunch --topology dgx1-v100'"
+
+# Its output comes through a FIFO: the demo goes on when the job says that it trains.
+train='gpulaunch --profile vgg16 -n 3 --time-limit 5m -v -- python3 examples/train.py --steps 10000000 &'
+show 'a training on three GPUs: those with the fastest links' "$train"
+mkfifo "$place/training"
+eval "${train%&}" '>"$place/training" 2>&1 &'
+exec 3<"$place/training"
+said=
+while [ "${said#training on GPUs}" = "$said" ]; do
+    IFS= read -r said <&3 || fail "the training did not start"
+    printf '%s\n' "$said"
+done
+
+play 0 'two small jobs on one GPU, each with its part of it' \
+    'gpulaunch -d --share=1/2 --name server-a -- sleep 600'
+play 0 'the second one joins the first' 'gpulaunch -d --share=1/4 --name server-b -- sleep 600'
+play 75 'a third one would slow them down' 'gpulaunch --share=1/2 --only 1 --name server-c -- sleep 600'
+play 0 'six GPUs are not free: this job waits for them' 'gpulaunch -d -n 6 --wait --name big -- sleep 600'
+play 0 'who has what, who waits, and for how long' 'gpulaunch status'
+play 0 'however a job ends, its GPUs are free' 'gpulaunch free --mine'
+play 0 'all of them' 'gpulaunch status'

@@ -1,0 +1,133 @@
+"""examples/demo.sh plays the README's scene, and leaves nothing behind."""
+
+import os
+import shutil
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pexpect
+import pytest
+from conftest import Launcher, until
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "docs"))
+
+import picture  # noqa: E402
+
+pytest_plugins = ("fake_nvml",)
+
+
+class Place:
+    """What looks like a clone, and other directories in which the demo might leave something.
+
+    Attributes:
+        clone: the clone, with a blank in its path.
+        variables: the environment, whose HOME cannot be made.
+    """
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        self.clone, temporary = directory / "a clone", directory / "temporary files"
+        self.clone.mkdir()
+        temporary.mkdir()
+        self.variables = {
+            **{name: value for name, value in environment.items() if not name.startswith("XDG_")},
+            "HOME": "/proc/none",
+            "TMPDIR": str(temporary),
+        }
+        picture.lay_out(self.clone)
+        self._places = (directory, self.clone, temporary, Path("/run/lock"))
+        self._before = self._files()
+
+    def start(self) -> pexpect.spawn:
+        """Start the demo in a terminal."""
+        return picture.start(self.clone, **self.variables)
+
+    def play(self) -> tuple[int, str]:
+        """Play the demo to its end; return its exit status and what it printed."""
+        return picture.finish(self.start())
+
+    def left(self) -> set[str]:
+        """Return the files that were not there before, once the last process has ended."""
+        until(lambda: not self._running(), "the end of all processes")
+        return self._files() - self._before
+
+    def _files(self) -> set[str]:
+        return {name for place in self._places for name in os.listdir(place)}
+
+    def _running(self) -> bool:
+        sign = f"TMPDIR={self.variables['TMPDIR']}\0".encode()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):  # it may end meanwhile, or be another user's
+                if sign in path.read_bytes():
+                    return True
+        return False
+
+
+@pytest.fixture
+def place(launcher: Launcher, tmp_path: Path) -> Place:
+    """Return a place for the demo, on a machine without GPUs."""
+    return Place(tmp_path, launcher.environment)
+
+
+def test_scene(place: Place) -> None:
+    """The demo prints what the page shows, whatever its caller has set."""
+    place.variables |= {"GPULAUNCH_GPUS": "2", "CUDA_VISIBLE_DEVICES": "7"}
+    status, printed = place.play()
+    assert picture.lasting(printed) == picture.lasting(picture.shown())
+    assert (status, place.left()) == (0, set())
+
+
+@pytest.mark.usefixtures("dgx1_v100")
+def test_on_a_machine_with_gpus(place: Place) -> None:
+    """The demo also describes its machine where NVIDIA GPUs are, and takes none of them."""
+    status, printed = place.play()
+    assert (status, picture.lasting(printed)) == (0, picture.lasting(picture.shown()))
+
+
+@pytest.mark.parametrize("moment", ["training on GPUs", "--name big"])
+def test_interrupted(place: Place, moment: str) -> None:
+    """Ctrl-C ends the demo and its jobs at once, and nothing is left behind."""
+    terminal = place.start()
+    terminal.expect_exact(moment)
+    terminal.sendintr()
+    assert picture.finish(terminal)[0] == 130
+    assert place.left() == set()
+
+
+def test_a_job_that_fails(place: Place) -> None:
+    """The demo fails where a job of it does, and shows what the job says."""
+    (place.clone / "examples").unlink()
+    shutil.copytree(ROOT / "examples", place.clone / "examples")
+    (place.clone / "examples" / "train.py").write_text("raise SystemExit('no data')")
+    status, printed = place.play()
+    assert printed.splitlines()[-2:] == ["no data", "demo: the training did not start"]
+    assert (status, place.left()) == (1, set())
+
+
+PYTHONS = {
+    "none": ("exit 127", "{python} cannot be run: install Python 3.10 or newer"),
+    "too old": (
+        'case "$*" in *version_info*) exit 1 ;; --version) echo Python 3.9.2 ;; esac',
+        (
+            "Python 3.10 or newer is needed, {python} is Python 3.9.2: "
+            "name another, as in PYTHON=python3.12 sh examples/demo.sh"
+        ),
+    ),
+    "without venv": (
+        'case "$*" in *ensurepip*) exit 1 ;; --version) echo Python 3.11.2 ;; esac',
+        "{python} has no module venv: install it (Debian and Ubuntu: apt install python3-venv)",
+    ),
+}
+"""Of a stand-in for Python: the script, and the line about it."""
+
+
+@pytest.mark.parametrize(("script", "want"), PYTHONS.values(), ids=PYTHONS)
+def test_python(place: Place, tmp_path: Path, script: str, want: str) -> None:
+    """Without a Python that can install gpulaunch, one line says what to do."""
+    (place.clone / ".venv").unlink()
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    place.variables["PYTHON"] = str(python)
+    assert place.play() == (1, f"demo: {want.format(python=python)}")
