@@ -11,7 +11,7 @@ from bare_machine import PATIENCE_S, ROOT, VERSION, BareMachine
 
 sys.path.append(str(ROOT / "docs"))
 
-import picture  # noqa: E402
+import picture
 
 CLONE = "git clone --quiet ADDRESS && cd gpulaunch && "
 GUIDE = (ROOT / "docs/guides/install.md").read_text()
