@@ -70,6 +70,7 @@ def lasting(scene: str) -> str:
     text = Text.from_ansi(scene).plain
     for pattern, stands in (
         (r" /.*/gpulaunch/logs/\S+", " LOG"),
+        (r"(examples/tr).*…", r"\1…"),
         (r"\b[0-9a-f]{4,12}\b", "ID"),
         (rf"\b(?:ada|root|user\d+|{re.escape(user)})\b", "USER"),
         (r"\b\d+ (?:s|min|h)(?: \d+ (?:s|min|h))*\b", "TIME"),
