@@ -1,6 +1,6 @@
 """Train a linear model on all GPUs of a job, one process for each; on CPUs where CUDA finds none.
 
-    gpulaunch -n 2 -- torchrun --standalone --nproc-per-node 2 examples/ddp.py
+gpulaunch -n 2 -- torchrun --standalone --nproc-per-node 2 examples/ddp.py
 """
 
 import os

@@ -17,6 +17,7 @@ from test_docker import DESCRIBED, TOLD_BY_NVML, Host, complaint
 
 pytest_plugins = ("fake_nvml",)
 
+EXAMPLE = Path(__file__).parents[2] / "examples" / "compose.yaml"
 SLEEP = ["sleep", "1000"]
 
 
@@ -140,6 +141,21 @@ def test_each_service_gets_a_lease(project: Project) -> None:
     assert project.gpus("two") == sorted(leased["mixed/two"])
     assert not set(project.gpus("one")) & set(project.gpus("two"))
     assert project.gpus("db") == []
+
+
+def test_example(host: Host, tmp_path: Path) -> None:
+    """The services of examples/compose.yaml get leases of their own, for two GPUs and for one."""
+    project = Project(host, tmp_path / "ours", {})
+    # Of the images that the example names, the engine has none.
+    small = {"image": IMAGE, "entrypoint": SLEEP, "command": [], "network_mode": "none"}
+    project.write({name: {**small, "ports": []} for name in ("train", "serve")})
+    files = ("-f", str(EXAMPLE), "-f", "compose.yaml", "--project-name", "ours")
+    done = project.run(*files, "up", "-d")
+    assert done.returncode == 0, done.stderr
+    leased = project.leased()
+    assert {name: len(gpus) for name, gpus in leased.items()} == {"ours/serve": 1, "ours/train": 2}
+    assert project.gpus("train") == sorted(leased["ours/train"])
+    assert project.gpus("serve") == sorted(leased["ours/serve"])
 
 
 def test_a_killed_service_frees_its_lease_alone(project: Project) -> None:

@@ -30,6 +30,9 @@ torch.distributed.destroy_process_group()
 """
 
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
 def workers(output: str) -> list[list[object]]:
     """Return what the workers saw, by LOCAL_RANK."""
     return sorted(json.loads(line) for line in output.splitlines() if line.startswith("["))
@@ -76,3 +79,23 @@ def test_a_launch_for_each_worker(launcher: Launcher, tmp_path: Path) -> None:
     ]
     assert len({lease for _, _, lease, _ in seen}) == 4
     assert launcher.records() == []
+
+
+def test_example_of_a_training(launcher: Launcher) -> None:
+    """With PyTorch, examples/train.py comes to the same cubic as without."""
+    done = launcher.run(*DGX, "--", str(TORCH / "python"), str(EXAMPLES / "train.py"), timeout=300)
+    assert done.stdout == (
+        "training on GPUs 0\nloss 0.003744 at learning rate 0.5 after 500 steps\n"
+    )
+
+
+def test_example_of_two_processes(launcher: Launcher) -> None:
+    """The processes of examples/ddp.py share the GPUs of one job, and learn together."""
+    torchrun = [str(TORCH / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+    done = launcher.run(*DGX, "-n", "2", "--", *torchrun, str(EXAMPLES / "ddp.py"), timeout=300)
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line.partition(": loss ") for line in done.stdout.splitlines())
+    assert [who for who, _, _ in lines] == [
+        f"process {rank} of the job on GPUs 0,3" for rank in range(2)
+    ]
+    assert all(float(loss.split()[0]) < 1e-6 for _, _, loss in lines)
