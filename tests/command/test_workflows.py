@@ -155,7 +155,7 @@ def test_the_example_for_snakemake(snakemake: Workplace) -> None:
     snakemake.run("snakemake", "-j", "8")
     trained = [path.read_text() for path in sorted(snakemake.directory.glob("seed-*.txt"))]
     assert (len(trained), set(trained)) == (JOBS, {"0\n", "1\n"})
-    assert (snakemake.directory / "evaluation.txt").read_text() == "0,1\n"
+    assert (snakemake.directory / "final.txt").read_text() == "0,1\n"
 
 
 def test_a_prefix_for_all_rules_of_snakemake(snakemake: Workplace) -> None:
