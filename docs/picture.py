@@ -1,6 +1,6 @@
 """Record the README's scene anew: `python docs/picture.py`, from any directory.
 
-examples/demo.sh plays in a real terminal of 96 columns. What it prints becomes the block below its
+examples/demo.sh plays in a real terminal of 100 columns. What it prints becomes the block below its
 command in the README and, with its colours, docs/picture.svg.
 """
 
@@ -19,7 +19,7 @@ from rich.text import Text
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "picture.svg"
 PAGE = ROOT / "tests" / "command" / "demo.md"
-COLUMNS = 96
+COLUMNS = 100
 LIMIT_S = 120
 COMMAND = "sh examples/demo.sh"
 BLOCK = re.compile(rf"(```sh\n{re.escape(COMMAND)}\n```\n\n```console\n)(.*?)(?=```)", re.DOTALL)

@@ -62,7 +62,7 @@ if [ -t 1 ]; then
     bold=$(printf '\033[1m') dim=$(printf '\033[2m') plain=$(printf '\033[0m')
 fi
 
-show 'a DGX-1 by its description: eight V100, and pairs of them joined by no, one or two NVLinks' \
+show 'a DGX-1 with eight V100, by description: the jobs are real, the GPUs are not' \
     "alias gpulaunch='gpulaunch --topology dgx1-v100'"
 
 # Its output comes through a FIFO: the demo goes on when the job says that it trains.
@@ -77,11 +77,11 @@ while [ "${said#training on GPUs}" = "$said" ]; do
     printf '%s\n' "$said"
 done
 
-play 0 'two small jobs on one GPU, each with its part of it' \
+play 0 'two small jobs share a GPU, each with its part of the processors' \
     'gpulaunch -d --share=1/2 --name server-a -- sleep 600'
 play 0 'the second one joins the first' 'gpulaunch -d --share=1/4 --name server-b -- sleep 600'
-play 75 'a third one would slow them down' 'gpulaunch --share=1/2 --only 1 --name server-c -- sleep 600'
-play 0 'six GPUs are not free: this job waits for them' 'gpulaunch -d -n 6 --wait --name big -- sleep 600'
-play 0 'who has what, who waits, and for how long' 'gpulaunch status'
-play 0 'however a job ends, its GPUs are free' 'gpulaunch free --mine'
-play 0 'all of them' 'gpulaunch status'
+play 75 'a third one there would slow them down, so it is refused' 'gpulaunch --share=1/2 --only 1 --name server-c -- sleep 600'
+play 0 'six GPUs are not free now: this job waits for them' 'gpulaunch -d -n 6 --wait --name big -- sleep 600'
+play 0 'who has what, who waits, and until when' 'gpulaunch status'
+play 0 'end them all: however a job ends, its GPUs are free again' 'gpulaunch free --mine'
+play 0 'all eight' 'gpulaunch status'
