@@ -11,7 +11,7 @@ from gpulaunch.typing import Any
 MOST_BASES = 16
 """Longest chain of profiles that are based on each other."""
 
-_ORIGIN = ("source", "measured_on", "driver", "date", "samples")
+_ORIGIN = ("source", "measured_on", "driver", "date", "samples", "estimated")
 """Keys that say where the figures beside them come from."""
 
 
@@ -86,6 +86,10 @@ def _merged_section(
         if key not in _ORIGIN or not own.keys() - set(_ORIGIN)
     }
     result |= {key: _replace(base.get(key), value) for key, value in own.items()}
+    # An estimate that a measurement replaces is none any more.
+    kept = [name for name in base.get("estimated", ()) if name not in own]
+    if estimated := [*kept, *own.get("estimated", ())]:
+        result["estimated"] = estimated
     left = base.keys() - own.keys() - set(_ORIGIN)
     tables = [key for key in base.keys() & own.keys() if isinstance(own[key], Mapping)]
     if "source" in section.keys and (

@@ -10,6 +10,7 @@ from gpulaunch.profiles.confidence import CONFIDENCES
 from gpulaunch.profiles.document.section import (
     Curve,
     FiguresOf,
+    Number,
     Section,
     flag,
     items,
@@ -135,6 +136,11 @@ class Resources(Section):
     nvlink_tx_gb_per_s = number(*_ANY_GB_PER_S, "from the GPU over all its NVLinks")
     nvlink_rx_gb_per_s = number(*_ANY_GB_PER_S, "to the GPU over all its NVLinks")
     samples = whole(0, 1 << 62, "how many samples the averages are of")
+    estimated = items(
+        tuple(name for name, key in vars().items() if isinstance(key, Number)),
+        "names of the figures above that nobody measured on this job; `source` says how they were "
+        "derived",
+    )
     incomplete = flag("the job failed, or sampling broke off")
     measured_on = text(_GPU)
     driver = text("its driver's version")

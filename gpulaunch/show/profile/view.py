@@ -18,7 +18,7 @@ from gpulaunch.files.size import format_size
 from gpulaunch.profiles.document.section import Curve, FiguresOf, Key, Number, Part, Section
 from gpulaunch.profiles.document.suspicion import suspicions
 from gpulaunch.profiles.profile import Profile
-from gpulaunch.records import Record
+from gpulaunch.records import Record, replace
 from gpulaunch.show.terminal import figure
 from gpulaunch.typing import Any
 
@@ -159,8 +159,15 @@ def _rows(section: Section, beside: _Beside, gpu_memory_bytes: int | None) -> It
     for name, key in section.keys.items():
         value = section.document.get(name)
         if isinstance(key, Number) and (value is not None or name in beside):
-            yield _number_row(key, value, beside.get(name, ()), gpu_memory_bytes)
-        elif value is None or name in elsewhere or isinstance(key, Part | FiguresOf):
+            row = _number_row(key, value, beside.get(name, ()), gpu_memory_bytes)
+            estimated = name in section.document.get("estimated", ())
+            yield replace(row, text=f"{row.text} (estimated)") if estimated else row
+        elif (
+            value is None
+            or name in elsewhere
+            or name == "estimated"
+            or isinstance(key, Part | FiguresOf)
+        ):
             continue
         elif isinstance(key, Curve):
             yield _curve_row(key, section)
