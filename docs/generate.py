@@ -88,7 +88,12 @@ def _words_or_range(rule: tuple[Any, Any]) -> str:
 def _library() -> str:
     """Return a table of the shipped profiles, with what may be asked of each after an @."""
     lines = ["| profile | after an `@` | what it is | pattern |", "|---|---|---|---|"]
-    for path in sorted((DOCS.parent / "profiles" / "workloads").glob("*.toml")):
+    shipped = DOCS.parent / "profiles"
+    for path in (
+        path
+        for kind in ("workloads", "benchmarks")
+        for path in sorted((shipped / kind).glob("*.toml"))
+    ):
         profile = load_profile(str(path))
         asked = ", ".join(f"`{variant}`" for variant in variants_of(profile))
         pattern = profile.communication.pattern or ""

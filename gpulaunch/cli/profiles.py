@@ -9,7 +9,13 @@ from gpulaunch.cli.output import print_json, report, warn
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.iso_time import parse_time
-from gpulaunch.profiles.catalog import find_profile, load_profile, name_in_reach, profile_names
+from gpulaunch.profiles.catalog import (
+    find_profile,
+    is_benchmark,
+    load_profile,
+    name_in_reach,
+    profile_names,
+)
 from gpulaunch.profiles.document.inherit import read_reference, variants_of
 from gpulaunch.profiles.document.suspicion import suspicions
 from gpulaunch.profiles.profile import Profile, profile_mistakes
@@ -166,5 +172,8 @@ def _list(*, as_json: bool) -> int:
         from gpulaunch.show.profile.table import profiles_table
         from gpulaunch.show.terminal import draw
 
-        draw(profiles_table([profile for _, profile in profiles]), sys.stdout)
+        benchmarks = [profile for path, profile in profiles if is_benchmark(path)]
+        others = [profile for path, profile in profiles if not is_benchmark(path)]
+        groups = ("what people run", others), ("benchmarks of papers", benchmarks)
+        draw(profiles_table(groups), sys.stdout)
     return 0

@@ -36,7 +36,13 @@ def _profile_directories() -> list[str]:
         *([brought] if brought else []),
         os.path.join(config_directory(), "profiles"),
         shipped_directory("workloads"),
+        shipped_directory("benchmarks"),
     ]
+
+
+def is_benchmark(path: str) -> bool:
+    """Return whether a profile's file is one of the shipped ones of a paper's benchmarks."""
+    return os.path.dirname(path) == shipped_directory("benchmarks")
 
 
 def find_profile(name: str) -> str:

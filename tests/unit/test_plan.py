@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.leases.share import Client, Objective
-from gpulaunch.profiles.catalog import load_profile, profile_names
+from gpulaunch.profiles.catalog import find_profile, is_benchmark, load_profile, profile_names
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
@@ -301,7 +301,8 @@ def _wanted(time_s: float, energy_j: float, where: PlanSite) -> float:
 
 def drawn_queue(chance: random.Random, objective: str, size: int) -> list[PlannedJob]:
     """Return jobs of Table II, or made up, that take 1 to 60 minutes."""
-    profiles = [profile for profile in map(load_profile, profile_names()) if profile.demand]
+    names = [name for name in profile_names() if is_benchmark(find_profile(name))]
+    profiles = [profile for profile in map(load_profile, names) if profile.demand]
     jobs = []
     for number in range(size):
         demand = chance.choice([profile.demand for profile in profiles if profile.demand.power_w])

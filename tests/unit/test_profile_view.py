@@ -800,10 +800,11 @@ def test_picture_is_the_same_each_time():
 def listed(*documents: dict, width: int | None = None, encoding: str = "utf-8") -> list[str]:
     """Return the list's lines as printed to a pipe, or for so many columns."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    table = profiles_table([parse_profile(document) for document in documents])
+    own, *benchmarks = [parse_profile(document) for document in documents]
+    table = profiles_table([("what people run", [own]), ("benchmarks", benchmarks)])
     Console(file=stream, width=width).print(table) if width else draw(table, stream)
     stream.seek(0)
-    return stream.read().splitlines()
+    return [line.rstrip() for line in stream.read().splitlines()]
 
 
 VARIED = {
@@ -818,38 +819,38 @@ VARIED = {
 def test_list_in_a_pipe():
     """A pipe gets a line per profile, as long as its text, and one with all that can be asked."""
     resources = {"memory_mib": 621, "sm_utilization_percentage": 26.56, "source": "s"}
-    assert listed(VARIED, {"name": "kripke-1x", "resources": resources}) == [
-        "name       pattern     sensitive   memory   SM %  BW %  description",
-        "─" * 67,
+    estimated = {"estimated": ["sm_utilization_percentage"]}
+    assert listed(VARIED, {"name": "kripke-1x", "resources": resources | estimated}) == [
+        "name       pattern     sensitive   memory    SM %  BW %  description",
+        "─" * 101,
+        "what people run",
         (
-            "kripke     stencil_3d  -                -      -     -  Kripke, deterministic "
+            "kripke     stencil_3d                                    Kripke, deterministic "
             "transport of particles"
         ),
-        "  @batch=1, @size=1 is kripke-1x",
-        "kripke-1x  -           -          621 MiB  26.56     -",
+        f"{'':57}@batch=1, @size=1 is kripke-1x",
+        "benchmarks",
+        "kripke-1x                         621 MiB  ~26.56",
+        "~ estimated",
     ]
 
 
 def test_list_at_a_narrow_terminal():
-    """A description without room beside the figures stands below in full, as do all variants."""
-    assert listed(VARIED, width=60, encoding="ascii") == [
-        "name    pattern     sensitive  memory  SM %  BW %",
-        "-" * 49,
-        "kripke  stencil_3d  -               -     -     -",
-        "  Kripke, deterministic transport of particles",
-        "  @batch=1, @size=1 is kripke-1x",
+    """Columns without room are named below; where that is not enough, each cell has a line."""
+    assert listed(VARIED, width=48, encoding="ascii") == [
+        "name    memory  SM %  BW %  description",
+        "-" * 48,
+        "what people run",
+        "kripke                      Kripke,",
+        "                            deterministic",
+        "                            transport of",
+        "                            particles",
+        "                            @batch=1, @size=1 is",
+        "                            kripke-1x",
+        "no room for: pattern",
     ]
-
-
-def test_list_beside_the_figures():
-    """Where there is some room a description goes on below itself."""
-    got = listed(VARIED | {"description": "word " * 19 + "end"}, width=95)
-    assert [line.rstrip() for line in got[2:]] == [
-        (
-            "kripke  stencil_3d  -               -     -     -  word word word word word word word "
-            "word word"
-        ),
-        f"{'':51}word word word word word word word word word",
-        f"{'':51}word end",
-        "  @batch=1, @size=1 is kripke-1x",
+    assert listed(VARIED, width=25, encoding="ascii")[2:5] == [
+        "name: kripke",
+        "pattern: stencil_3d",
+        "description: Kripke,",
     ]

@@ -29,7 +29,7 @@ from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.partition import partition
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = sorted((ROOT / "profiles" / "workloads").glob("*.toml"))
+SHIPPED = sorted((ROOT / "profiles").glob("[bw]*/*.toml"), key=lambda path: path.name)
 
 # -------------------------------------------------------------------------------- one table for all
 

@@ -1,5 +1,6 @@
 """A profile as a JSON document."""
 
+from gpulaunch.profiles.catalog import is_benchmark
 from gpulaunch.profiles.document.inherit import variants_of
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import as_dict
@@ -26,6 +27,7 @@ def profile_document(profile: Profile, path: str) -> Document:
     return {
         "name": profile.name,
         "description": profile.description,
+        "benchmark": is_benchmark(path),
         "gpus": profile.gpus,
         **{key: getattr(communication, key) for key in _COMMUNICATION},
         "communication_share": profile.communication_share,
