@@ -15,7 +15,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity, least_of
-from gpulaunch.sharing.interference import Verdict, judge
+from gpulaunch.sharing.interference import Verdict, find_filled, judge
 from gpulaunch.sharing.partition import Allotment, allot_newcomer
 from gpulaunch.sharing.prediction import Prediction, predict
 from gpulaunch.sharing.preference import rank_group
@@ -254,13 +254,16 @@ def assess_group(request: Request, group: Sequence[str], residents: Sequence[Lea
 def _refusal(
     request: Request, group: Sequence[str], shares: Sequence[Share], verdict: Verdict
 ) -> str | None:
-    unfit = _sharing(request).unfit
+    sharing = _sharing(request)
     for uuid in group:
-        if uuid in unfit:
-            return unfit[uuid]
+        if uuid in sharing.unfit:
+            return sharing.unfit[uuid]
     if _depends_on_links(request, group) and any(share.bandwidth_sensitive for share in shares):
         return "it depends on the links between its GPUs, and so does a job that is there"
-    return "; ".join(verdict.reasons) or None
+    if verdict.reasons or shares or sharing.sm_percentage is not None:
+        return "; ".join(verdict.reasons) or None
+    # Under MPS it would be bound in memory, and leave others nothing that the rule lets them use.
+    return find_filled(sharing.client, sharing.bounds)
 
 
 def _notes_on_announced(

@@ -271,6 +271,28 @@ def _find_exceeded(sums: Sums, bounds: Bounds) -> list[list[str]]:
     ]
 
 
+def find_filled(client: Client, bounds: Bounds) -> str | None:
+    """Return which bound a job reaches by itself, so that none may come beside it; None if none.
+
+    Curves and measured slowdowns may outweigh what a job uses.
+    """
+    demand = client.demand
+    if not demand.curve and not client.on_one_gpu:
+        for what, used, most, option in (
+            ("SM", demand.sm_utilization_percentage, bounds.sm_percentage, "--sm"),
+            (
+                *("memory-bandwidth", demand.memory_bandwidth_utilization_percentage),
+                *(bounds.memory_bandwidth_percentage, "--memory-bandwidth"),
+            ),
+        ):
+            if used >= most:
+                return (
+                    f"average {what} utilization {used:.10g} % of at most {most:.10g} % by itself, "
+                    f"so nothing fits beside it: {option} may say less"
+                )
+    return None
+
+
 def _is_beyond(demand: Demand, bounds: Bounds) -> bool:
     """Return whether a job exceeds a bound of utilization all by itself."""
     return (

@@ -268,8 +268,8 @@ def _partition_alone(demand: Demand, capacity: Capacity) -> Partition:
     knee = _knee_of(demand, capacity)
     if knee is None:
         known = find_knee(demand, capacity) is not None
-        why = "it makes use of all SMs" if known else "its curve is not known: all SMs"
-        return Partition("alone", (100,), 1.0, f"alone, and {why}")
+        why = "it makes use of all SMs" if known else "its curve is not known"
+        return Partition("alone", (100,), 1.0, f"no cap, since {why}")
     reason = f"alone: {knee} % of the SMs keep it within 5 % of its best throughput"
     return Partition("alone", (knee,), rates([demand], [knee])[0], reason)
 

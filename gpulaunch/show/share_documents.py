@@ -70,6 +70,6 @@ def sharing_lines(document: Document) -> list[str]:
     return [
         (
             f"shared: {document['sm_percentage']} % of the SMs, with "
-            f"{', '.join(beside) or 'nobody yet'}"
+            f"{', '.join(beside) or 'nobody yet'}: {sharing['why']}"
         )
     ]

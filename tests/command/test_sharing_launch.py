@@ -200,8 +200,24 @@ def test_explained_beside_a_job_without_a_name(launcher: Launcher) -> None:
         ),
         (
             "a profile that says too little",
+            ("--share", "-p", "alexnet"),
+            f"profile 'alexnet' does not say what it uses of a GPU ({FIGURES}): {WAYS}",
+        ),
+        (
+            "nothing fits beside it",
             ("--share", "-p", "vgg16"),
-            f"profile 'vgg16' does not say what it uses of a GPU ({FIGURES}): {WAYS}",
+            (
+                "average SM utilization 100 % of at most 100 % by itself, so nothing fits beside "
+                "it: --sm may say less"
+            ),
+        ),
+        (
+            "nor where memory is always accessed",
+            ("--share", "-p", "vgg16", "--sm", "50", "--memory-bandwidth", "100"),
+            (
+                "average memory-bandwidth utilization 100 % of at most 100 % by itself, so nothing "
+                "fits beside it: --memory-bandwidth may say less"
+            ),
         ),
         (
             "one figure is missing",
@@ -263,9 +279,9 @@ def test_gpus_before_volta(launcher: Launcher) -> None:
         (("--share", "--sm-percentage", "0"), "--sm-percentage: 0 is not within 1 to 100 %"),
         ((*LIGHT, "--share-with", "no-such"), "--share-with no-such: unknown profile 'no-such'"),
         (
-            (*LIGHT, "--share-with", "kripke-4x,vgg16"),
+            (*LIGHT, "--share-with", "kripke-4x,alexnet"),
             (
-                "--share-with kripke-4x,vgg16: profile 'vgg16' lacks average SM utilization, "
+                "--share-with kripke-4x,alexnet: profile 'alexnet' lacks average SM utilization, "
                 "average memory-bandwidth utilization, maximum memory"
             ),
         ),
