@@ -325,6 +325,31 @@ def test_list_has_everything(launcher: Launcher) -> None:
     assert "@batch=128" in launcher.run("profiles").stdout
 
 
+def test_what_people_run_comes_first(launcher: Launcher, tmp_path: Path) -> None:
+    """One's own profiles and those of today are listed before the benchmarks of papers."""
+    own = tmp_path / "gpulaunch" / "profiles"
+    own.mkdir(parents=True)
+    (own / "zebra.toml").write_text('name = "zebra"')
+    launcher.environment["XDG_CONFIG_HOME"] = str(tmp_path)
+    wanted = ("what people run", "ddp", "vgg16", "zebra", "benchmarks of papers", "alexnet")
+    lines = launcher.run("profiles").stdout.splitlines()
+    firsts = [line if line in wanted else line.partition(" ")[0] for line in lines]
+    assert [first for first in firsts if first in wanted] == list(wanted)
+    listed = json.loads(launcher.run("profiles", "--json").stdout)
+    found = {one["name"]: one["benchmark"] for one in listed}
+    assert (found["zebra"], found["ddp"], found["alexnet"]) == (False, False, True)
+
+
+def test_estimated_figures_are_marked(launcher: Launcher) -> None:
+    """An estimated figure has a mark in the list, and the word where a profile is shown."""
+    row = next(
+        line for line in launcher.run("profiles").stdout.splitlines() if line.startswith("vgg16")
+    )
+    assert row.split()[3:7] == ["6.527", "GiB", "~100", "~79"]
+    shown = launcher.run("profiles", "show", "vgg16").stdout
+    assert ("299 W (estimated)" in shown, "6.527 GiB (estimated)" in shown) == (True, False)
+
+
 def test_everything_that_is_shipped_is_well_formed(launcher: Launcher) -> None:
     """Every shipped profile, with all its variants and sizes, passes `profiles check`."""
     done = launcher.run("profiles", "check", *map(str, SHIPPED))

@@ -1117,12 +1117,12 @@ def test_profiles_of_table_ii() -> None:
 
 
 def test_memory_that_is_a_reservation() -> None:
-    """WarpX alone reserves its memory: it is the same at both sizes."""
+    """WarpX reserves its memory, as TensorFlow and vLLM do; that of ddp is of another job."""
     assert {
         name for name in profile_names() if load_profile(name).resources.memory_is_reservation
     } == {
-        "warpx-1x",
-        "warpx-4x",
+        *("bert", "ddp", "llama-3-8b"),
+        *("warpx-1x", "warpx-4x"),
     }
 
 
@@ -1141,7 +1141,10 @@ def test_profiles_of_mapa() -> None:
 
 TODAY = {
     # profile: pattern, sensitive, GPUs, MiB of memory, as their sources have it
-    "ddp": ("ring", True, None, None),
+    "bert@batch=2": ("ring", True, None, 6_347),
+    "bert": ("ring", True, None, 10_443),
+    "bert@batch=8": ("ring", True, None, 18_635),
+    "ddp": ("ring", True, None, 5_518),
     "ddp@size=1.5b": ("ring", True, None, 22_889),
     "ddp@size=7.5b": ("ring", True, None, 114_441),
     "fsdp@size=1.5b": ("ring", True, 2, 11_445),
@@ -1153,6 +1156,10 @@ TODAY = {
     "qlora@size=7b": ("ring", None, None, 11_776),
     "qlora@size=14b": ("ring", None, None, 19_149),
     "qlora@size=72b": ("ring", None, None, 62_874),
+    "llama-3-8b": ("none", False, 1, 74_465),
+    "resnet50-inference": ("none", False, 1, 600),
+    "mobilenet-v3": ("ring", None, None, 2_694),
+    "mobilenet-v3@precision=fp16": ("ring", None, None, 2_382),
     "vllm@tp=1": ("all_to_all", True, 1, None),
     "vllm@tp=2": ("all_to_all", True, 2, None),
     "vllm@tp=4": ("all_to_all", True, 4, None),

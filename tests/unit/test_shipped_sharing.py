@@ -1,0 +1,114 @@
+"""The shipped profiles of what people run, and which of them may share a GPU."""
+
+import os
+from itertools import combinations_with_replacement
+from pathlib import Path
+
+import pytest
+from values import lease, request
+
+from gpulaunch.decide.decide import decide
+from gpulaunch.decide.decision import Grant, Situation
+from gpulaunch.decide.request import Request
+from gpulaunch.decide.share_options import share_of
+from gpulaunch.files.size import format_size
+from gpulaunch.launch.read_sharing import read_sharing
+from gpulaunch.launch.settings import Settings
+from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.machine.find import Machine
+from gpulaunch.machine.table_key import TableKey
+from gpulaunch.profiles.catalog import is_benchmark, load_profile
+from gpulaunch.profiles.document.override import overridden
+from gpulaunch.records import replace
+
+ROOT = Path(__file__).parents[2]
+EVERYDAY = [path.stem for path in sorted((ROOT / "profiles" / "workloads").glob("*.toml"))]
+WITH_FIGURES = [name for name in EVERYDAY if load_profile(name).demand]
+DGX1, PATH = load_described_machine("dgx1-v100")
+V100 = replace(DGX1, gpus=DGX1.gpus[:1], links=())
+
+
+@pytest.mark.parametrize(
+    "name", ["vgg16", "resnet50", "bert", "ddp", "resnet50-inference", "llama-3-8b"]
+)
+def test_both_halves(name: str) -> None:
+    """What most people run says how its GPUs talk and what it uses of one, each with a source."""
+    profile = load_profile(name)
+    communication, resources = profile.communication, profile.resources
+    assert profile.missing_demand == []
+    assert None not in (
+        *(communication.pattern, communication.bandwidth_sensitive, communication.source),
+        *(resources.power_w, resources.utilization, resources.source),
+    )
+    assert ("estimated" in (resources.source or "")) is bool(resources.estimated)
+    assert set(resources.estimated) <= resources.document.keys()
+    assert not is_benchmark(str(ROOT / "profiles" / "workloads" / f"{name}.toml"))
+
+
+def test_measured_in_place_of_an_estimate() -> None:
+    """A figure that is set or measured in place of an estimate is none; the others stay marked."""
+    changed = overridden(load_profile("vgg16"), [("--set", "power_w=250")]).resources
+    assert (changed.power_w, changed.estimated) == (
+        250,
+        ["sm_utilization_percentage", "memory_bandwidth_utilization_percentage"],
+    )
+    assert load_profile("ddp@size=1.5b").resources.estimated[-1] == "memory_mib"
+
+
+def asking(name: str) -> Request:
+    """Return the request of one GPU with --share and this profile."""
+    machine = Machine(V100, (), TableKey(V100.name, "", PATH))
+    sharing = read_sharing(Settings({}, {}), load_profile(name), machine, name)
+    return request(1, sharing=sharing, profile=name)
+
+
+def alone_row(name: str) -> str:
+    """Return the row of a profile on a GPU that is free."""
+    grant = decide(asking(name), Situation(V100))
+    assert isinstance(grant, Grant)
+    option = grant.share_option
+    if option is None:
+        return f"| `{name}` | no | {grant.exclusive_reason} |"
+    share = f"{option.allotment.sm_percentage} % of the SMs: {option.allotment.reason}"
+    return f"| `{name}` | yes | {share} |"
+
+
+def pair_row(first: str, second: str) -> str:
+    """Return the row of a profile that comes to a GPU where another one shares."""
+    there = asking(first)
+    opened = decide(there, Situation(V100))
+    assert isinstance(opened, Grant)
+    assert opened.share_option is not None
+    resident = lease(
+        *("a", 0),
+        uuids=(V100.gpus[0].uuid,),
+        share=share_of(there, opened.share_option),
+        user_id=os.geteuid(),
+    )
+    decision = decide(asking(second), Situation(V100, (resident,)))
+    names = f"| `{first}` | `{second}` |"
+    if not isinstance(decision, Grant):
+        return f"{names} no | {decision.reason.partition('GPU 0: ')[2]} |"
+    option = decision.share_option
+    assert option is not None
+    sums = option.verdict.sums
+    used = f"SM utilization {sums.sm_percentage:g} %, memory bandwidth"
+    used += f" {sums.memory_bandwidth_percentage:g} %, {format_size(sums.memory_bytes)}"
+    speeds = " and ".join(f"{speed:.2f}" for speed in option.prediction.speeds)
+    gets = f"{option.allotment.sm_percentage} % of the SMs for the one that comes"
+    return f"{names} yes | {used}; {gets}; predicted speeds {speeds} |"
+
+
+def test_which_may_share() -> None:
+    """The tables of docs/guides/sharing.md are what is decided on a V100 of 16 GB."""
+    alone = [alone_row(name) for name in WITH_FIGURES]
+    sharing = [
+        name for name, row in zip(WITH_FIGURES, alone, strict=True) if row.split(" | ")[1] == "yes"
+    ]
+    pairs = [pair_row(*pair) for pair in combinations_with_replacement(sharing, 2)]
+    want = [
+        *("| profile | shares | |", "|---|---|---|", *alone, ""),
+        *("| on the GPU | comes | may | of all together |", "|---|---|---|---|", *pairs),
+    ]
+    _, _, text = (ROOT / "docs" / "guides" / "sharing.md").read_text().partition("<!-- pairs -->\n")
+    assert text.partition("\n<!-- /pairs -->")[0].splitlines() == want
