@@ -6,7 +6,7 @@ from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
 from gpulaunch.profiles.document.inherit import variants_of
 from gpulaunch.profiles.profile import Profile
-from gpulaunch.show.terminal import Cell, Group, Text, figure, make_table
+from gpulaunch.show.terminal import Group, Text, figure, make_table
 
 _FIGURES = ("memory", "SM %", "BW %")
 
@@ -27,7 +27,7 @@ def profiles_table(groups: Sequence[tuple[str, Sequence[Profile]]]) -> Group:
     return Group(table, *([Text("~ estimated", "dim")] if estimated else []))
 
 
-def _profile_cells(profile: Profile) -> list[Cell]:
+def _profile_cells(profile: Profile) -> list[str | Text]:
     """Return the cells of a profile; what is unknown is empty."""
     resources, communication = profile.resources, profile.communication
     sm, bandwidth = "sm_utilization_percentage", "memory_bandwidth_utilization_percentage"
