@@ -35,7 +35,9 @@ def job_names(document: Document) -> dict[str, str]:
     A name that is long, or that several jobs of a user have, is followed by the short id.
     """
     names, records = short_ids(document), (*document["leases"], *document["queue"])
-    uses = Counter((record["user"], record["name"]) for record in records)
+    # The leases of all ranks of a step are one job.
+    jobs = {(one["user"], one["name"], (one.get("engine_job") or one)["id"]) for one in records}
+    uses = Counter(job[:2] for job in jobs)
     for record in records:
         name = printable(record["name"] or "")
         if len(name) > _LONGEST_NAME or uses[record["user"], record["name"]] > 1:

@@ -100,7 +100,9 @@ class Grid:
         if self._least_width(shown) > width:
             return list(self._blocks())
         lines = self._drawn(shown, console, width)
-        return [*lines, Text(f"no room for: {', '.join(gone)}", "dim")] if gone else lines
+        if gone:
+            lines += Text(f"no room for: {', '.join(gone)}", "dim").wrap(console, width)
+        return lines
 
     def _cells(self, column: int) -> list[Text]:
         return [row[column] for row, _ in self._rows if len(row) > 1]

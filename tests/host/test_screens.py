@@ -275,7 +275,7 @@ def test_the_page_of_screens() -> None:
 
 def without_times(text: str) -> str:
     """Return the page with 0 for the digits of predicted starts and of the time of a recording."""
-    times = r"\bin \d.* to \d+ [a-z]+|Script done on [-0-9 \n:+]+"
+    times = r"\bin \d\S* to \d+ [a-z]+|Script done on [-0-9 \n:+]+"
     return re.sub(times, lambda found: re.sub(r"\d", "0", found[0]), text)
 
 

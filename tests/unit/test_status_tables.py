@@ -306,7 +306,7 @@ def test_a_machine_without_parts_has_no_heading() -> None:
 # The screen of top
 
 
-@pytest.mark.parametrize("size", [(120, 40), (80, 24), (40, 24), (40, 12), (20, 10)])
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (30, 24), (40, 12), (20, 10)])
 @pytest.mark.parametrize("selected", ["", "abcd00000001", "000000000040"])
 def test_the_screen_is_full_and_no_more(size: tuple[int, int], selected: str) -> None:
     """Whatever its size, the screen has exactly its lines, none of which is too long."""
