@@ -30,7 +30,7 @@ class Command(Record):
 
 
 _ROWS = (
-    Command("status", "", "who has which GPUs, and who waits"),
+    Command("status", "", "who has which GPUs, and who waits; also ps"),
     Command("top", "", "the same on a live screen, GPU by GPU"),
     Command("history", "", "what ran, on which GPUs, how long, and how it ended"),
     Command("topo", "", "the link matrix", example="gpulaunch topo --topology dgx1-v100"),
@@ -46,7 +46,7 @@ _ROWS = (
     Command(
         "free",
         "ID",
-        "end a lease or leave the queue, by id or name, or --mine",
+        "end a job or leave the queue, or --mine; also cancel",
         example="gpulaunch free 4f1c",
     ),
     Command(
@@ -97,3 +97,6 @@ _ROWS = (
 )
 
 COMMANDS = {command.word: command for command in _ROWS}
+
+OTHER_NAMES = {"cancel": "free", "ps": "status"}
+"""Words of other programs that are commands here, too."""

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterable, Sequence
 
 from gpulaunch.cli.arguments import Parser
-from gpulaunch.cli.commands import COMMANDS
+from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.cli.options import Option, launch_options
 from gpulaunch.cli.output import prepare_stdout
 from gpulaunch.errors import UsageError, quoted
@@ -76,7 +76,8 @@ _ABOUT = "Pick the GPUs whose links suit the job, hold them, run it on them, fre
 def main(arguments: Sequence[str]) -> int:
     """Print the help of a command, of launches, of the settings, or the short one."""
     options = make_parser().parse_args(arguments)
-    words = [word for word in (options.command, options.word) if word is not None]
+    given = (options.command, options.word)
+    words = [OTHER_NAMES.get(word, word) for word in given if word is not None]
     if not words:
         print_help()
     elif words[0] in ("launch", "podman", *WORDS_WITHOUT_ROWS):

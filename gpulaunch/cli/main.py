@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 import gpulaunch
-from gpulaunch.cli.commands import COMMANDS
+from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.cli.options import read_line
 from gpulaunch.cli.output import flush_stdout, name_stdout, prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, call_failed
@@ -77,7 +77,7 @@ def run(argv: Sequence[str]) -> int:
         GpulaunchError: the request failed; the error has the exit status.
     """
     divider = argv.index("--") if "--" in argv else len(argv)
-    before, command = argv[:divider], argv[divider + 1 :]
+    before, command = [*argv[:divider]], argv[divider + 1 :]
     line = read_line(before)
     if line.word_at is not None and before[line.word_at] == "run":
         before = [*before[: line.word_at], *before[line.word_at + 1 :]]
@@ -88,6 +88,7 @@ def run(argv: Sequence[str]) -> int:
             raise UsageError(f"--help and --version stand alone, but {before[at]} is given")
         return _run_engine(given, [*before[at:], *argv[divider:]])
     if at is not None:
+        before[at] = OTHER_NAMES.get(before[at], before[at])
         if before[at] not in COMMANDS:  # `run`, if it is there, stands before the word
             _refuse(argv, at + divider - len(before), divider)
         return _run_word(before, at, command if divider < len(argv) else None)

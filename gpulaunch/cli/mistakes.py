@@ -10,8 +10,8 @@ from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.nearest import nearest
 
 _MEANT = {
-    "status": "jobs list ls nvidia-smi ps queue smi squeue who",
-    "free": "cancel del delete end kill release remove rm scancel stop unlock",
+    "status": "jobs list ls nvidia-smi queue smi squeue who",
+    "free": "del delete end kill release remove rm scancel stop unlock",
     "reserve": "alloc allocate book hold interactive salloc",
     "run": "exec execute launch sbatch srun start submit",
     "doctor": "check debug diagnose test",
