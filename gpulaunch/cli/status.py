@@ -53,7 +53,7 @@ def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser("gpulaunch status", "Who has which GPUs, since when, doing what.")
     parser.add_argument("--gpus", action="store_true", help="a row for each GPU")
-    parser.add_argument("--mine", action="store_true", help="only your leases and places")
+    parser.add_argument("--mine", action="store_true", help="only your jobs")
     parser.add_argument("--user", metavar="NAME", type=user, help="only those of one user")
     parser.add_argument(
         "--watch",

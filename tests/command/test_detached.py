@@ -249,9 +249,14 @@ def test_launches_that_are_detached_at_once_get_names_of_their_own(site: Site) -
 
 
 def test_a_detached_launch_waits_and_can_be_freed(site: Site) -> None:
-    """While it waits it is found by name; freed in the queue, it ends with 143 and says so."""
+    """While it waits it is found by name or id; freed in the queue, it ends with 143."""
     with held(site.launcher, *DGX, "-n", "8"):
         site.detach("--name", "later", "--", "touch", "ran")
+        (id_,) = (name[-12:] for name in site.launcher.records() if ".ticket." in name)
+        for text in (id_, id_[:4]):
+            done = site.launcher.run("logs", text)
+            assert (done.returncode, done.stdout) == (0, site.logs("later"))
+        assert site.launcher.run("logs", id_[:3]).returncode == 2
         done = site.launcher.run("free", "later")
         assert (done.returncode, done.stdout) == (0, "later has left the queue\n")
         assert site.wait("later") == 143
