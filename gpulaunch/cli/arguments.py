@@ -14,6 +14,7 @@ __all__ = [
     "BooleanOptionalAction",
     "Namespace",
     "Parser",
+    "add_job",
     "add_json",
     "add_topology",
 ]
@@ -114,6 +115,12 @@ def add_topology(parser: Parser) -> None:
     parser.add_argument(
         "--topology", metavar="NAME|FILE", help="a described machine instead of this one"
     )
+
+
+def add_job(parser: Parser, nargs: str | None = None) -> None:
+    """Add the argument of commands about jobs in the history."""
+    text = "the newest job of that name; or its id, or the first 4 characters of that or more"
+    parser.add_argument("name", metavar="NAME|ID", nargs=nargs, help=text)
 
 
 def add_json(parser: Parser) -> None:

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Sequence
 from shutil import which
 
-from gpulaunch.cli.arguments import Parser
+from gpulaunch.cli.arguments import Parser, add_job
 from gpulaunch.cli.output import say
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.launch.past_end import find_launch, read_again
@@ -48,9 +48,5 @@ def make_parser() -> Parser:
         "gpulaunch attach",
         r"Go to the terminal of a job that was started with -d --terminal; Ctrl-\ leaves it.",
     )
-    parser.add_argument(
-        "name",
-        metavar="NAME|ID",
-        help="the newest launch of that name; or the id of its lease, or its first 4 characters",
-    )
+    add_job(parser)
     return parser

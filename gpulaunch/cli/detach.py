@@ -31,7 +31,7 @@ from gpulaunch.history.line import state_home
 from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import preview
 from gpulaunch.launch.children import own_command
-from gpulaunch.launch.detached import Detached
+from gpulaunch.launch.detached import READY, Detached
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
@@ -46,7 +46,7 @@ _NAMES_KEPT_S = 7 * 86400.0
 _LINGER = "/var/lib/systemd/linger"
 _MOST_BYTES = 1 << 16
 _TERMINAL_PROGRAMS = ("dtach", "script")
-_PLACES = ("first", "second", "third")
+_PLACES = {1: "first", 2: "second", 3: "third"}
 _PATIENCE_S = 30.0
 """How long a launch that was started may take to answer; another may have the host-wide lock."""
 
@@ -191,10 +191,13 @@ def _start(told: Detached, name: str) -> tuple["subprocess.Popen[bytes]", FileIO
         for prefix in _ways_out_of_the_login():
             os.ftruncate(log_fd, 0)
             process, answers = _run(prefix, arguments, told, log_fd)
-            if answers.readline():
+            if line := answers.readline():
                 break
     finally:
         os.close(log_fd)
+    if line not in (READY, b""):
+        os.unlink(told.log)
+        raise FailedError(line.decode().rstrip())
     return process, answers
 
 
@@ -210,8 +213,7 @@ def _standing(answers: FileIO) -> str | None:
         return f"is running on {gpus_called(said['gpus'].split(','))}"
     if "after" in said:
         return f"waits for the end of {said['after']}"
-    number = said["number"]
-    place = f"number {number}" if number > len(_PLACES) else _PLACES[number - 1]
+    place = _PLACES.get(said["number"], f"number {said['number']}")
     return f"waits, {place} in line" + (f", probably {said['start']}" if said["start"] else "")
 
 
@@ -226,7 +228,9 @@ def _report_end(told: Detached, process: "subprocess.Popen[bytes]", name: str) -
         os.unlink(told.log)
     status = past.exit_status if past else process.wait()
     if not printed or not status:
-        raise FailedError(f"{name} ended before it had GPUs or a place in the queue")
+        problem = FailedError(f"{name} ended before it had GPUs or a place in the queue")
+        problem.exit_status = status or problem.exit_status
+        raise problem
     return status
 
 

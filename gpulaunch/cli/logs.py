@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 
-from gpulaunch.cli.arguments import ArgumentTypeError, Parser
+from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_job
 from gpulaunch.cli.output import say, warn
 from gpulaunch.errors import UsageError, call_failed, printable
 from gpulaunch.history.past_launch import PastLaunch
@@ -32,11 +32,7 @@ def main(arguments: Sequence[str]) -> int:
 def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser("gpulaunch logs", "Print the output of a detached job (gpulaunch --detach).")
-    parser.add_argument(
-        "name",
-        metavar="NAME|ID",
-        help="the newest launch of that name; or the id of its lease, or its first 4 characters",
-    )
+    add_job(parser)
     parser.add_argument(
         "-f", "--follow", action="store_true", help="go on as it prints more, until it has ended"
     )

@@ -76,14 +76,14 @@ def profile(name: types.Profile) -> types.ProfileDocument:
 
 
 def explain(
-    command: types.Command,
+    command: types.Command | None = None,
     gpus: types.Gpus | None = None,
     profile: types.Profile | None = None,
     memory: types.Memory | None = None,
 ) -> types.DecisionDocument:
     """Say which GPUs a launch would get now, or why none, without launching anything."""
     asked = _options(gpus=gpus, profile=profile, memory=memory)
-    document = _document("--dry-run", "--json", *asked, "--", *command)
+    document = _document("--dry-run", "--json", *asked, "--", *(command or ()))
     return types.DecisionDocument.model_validate(document)
 
 

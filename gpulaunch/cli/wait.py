@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gpulaunch.cli.arguments import Parser
+from gpulaunch.cli.arguments import Parser, add_job
 from gpulaunch.cli.output import report, warn
 from gpulaunch.errors import GpulaunchError, printable
 from gpulaunch.launch.past_end import find_launch, unknown_end, wait_for_end
@@ -33,10 +33,5 @@ def make_parser() -> Parser:
         "Wait until launches of yours have ended. The exit status is the job's; of several jobs "
         "the first that is not 0, in the order in which they are named; 125 if nobody knows it.",
     )
-    parser.add_argument(
-        "name",
-        metavar="NAME|ID",
-        nargs="+",
-        help="the newest launch of that name; or the id of its lease, or its first 4 characters",
-    )
+    add_job(parser, nargs="+")
     return parser

@@ -21,6 +21,10 @@ VARIABLE = "GPULAUNCH_DETACHED"
 """Variable by which a launch learns that it is detached; the job never sees it."""
 
 
+READY = b"ready\n"
+"""First answer of a launch that others can find by its name now; any other is an error."""
+
+
 class Detached(Record):
     """What a detached launch is told.
 
@@ -66,20 +70,21 @@ def announce(told: Detached, pipe: int, history: LaunchInHistory) -> None:
         FailedError: it cannot be written, or nobody waits any more; the launch must not go on.
     """
     problem = history.detached(told.key, told.log, told.terminal)
-    if problem:
-        text = "the history cannot be written, so nobody could find the job"
-        raise call_failed(f"{history_directory()}: {text}", problem)
-    try:
-        os.write(pipe, b"ready\n")
+    text = f"{history_directory()}: the history cannot be written, so nobody could find the job"
+    failed = call_failed(text, problem) if problem else None
+    try:  # not by its output, for which the disk may be too full as well
+        os.write(pipe, f"{failed.message}\n".encode() if failed else READY)
     except OSError as problem:  # it was interrupted, so its user knows nothing of this launch
         raise call_failed("the launch that was to be detached was given up", problem) from None
+    if failed:
+        raise failed
 
 
 def answer(pipe: int, said: dict[str, Any]) -> None:
     """Tell the process that detached this launch what it does now, and close the pipe.
 
     Args:
-        pipe: descriptor of the pipe.
+        pipe: its descriptor.
         said: {"gpus": "0,3"}, {"number": 2, "start": "in 10 min to 40 min"} or {"after": "exp6"}.
     """
     with suppress(OSError):  # nobody may wait for it any more

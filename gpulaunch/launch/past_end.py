@@ -105,9 +105,7 @@ def unknown_end(launch: PastLaunch, name: str) -> FailedError:
 def _wait_for(process: int | None) -> None:
     """Sleep until the process of a descriptor has ended, and close it."""
     if process is not None:
-        poll = select.poll()
-        poll.register(process, select.POLLIN)
-        poll.poll()
+        select.select([process], [], [])
         os.close(process)
 
 

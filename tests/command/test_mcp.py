@@ -197,7 +197,7 @@ def test_busy_is_75(site: Launcher) -> None:
 
     async def speak(agent: Agent) -> None:
         reason = "1 GPU requested: 0 of 8 are free, 8 are leased"
-        assert (await agent.call("explain", command=["true"]))["decision"] == "wait"
+        assert (await agent.call("explain"))["decision"] == "wait"
         assert (await agent.call("when"))["reason"] == reason
         said = await agent.fails("launch", command=["true"], name="agent", wait=False)
         hint = "add --wait to queue, or see 'gpulaunch status'"

@@ -216,7 +216,7 @@ def test_nothing_is_detached_on_a_full_disk(tmp_path: Path) -> None:
                 file.write(bytes(PAGE))
         done = launcher.run("-qd", *DGX, "--", "touch", "ran", cwd=tmp_path)
         reason = "the history cannot be written, so nobody could find the job"
-        error = complaint(f"{directory / 'history'}: {reason}")
+        error = complaint(f"{directory / 'history'}: {reason}: no space left on device")
         assert (done.returncode, done.stdout, done.stderr) == (125, "", error)
         assert os.listdir(directory / "logs") == []
     assert not (tmp_path / "ran").exists()
