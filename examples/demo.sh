@@ -12,8 +12,8 @@ fail() {
     exit 1
 }
 
-gpulaunch() { # what the alias does that the demo shows
-    command gpulaunch --topology dgx1-v100 "$@"
+gpulaunch() { # the alias that the demo shows, by a path that may have blanks, which a line #! may not
+    "$PWD/.venv/bin/python" "$PWD/.venv/bin/gpulaunch" --topology dgx1-v100 "$@"
 }
 
 clean_up() {
@@ -36,14 +36,14 @@ play() { # STATUS COMMENT COMMAND: show a command and run it; it must end with t
 
 cd "$(dirname "$0")/.." || exit 1
 python=${PYTHON:-python3}
-if ! .venv/bin/gpulaunch --version >/dev/null 2>&1; then
+if ! gpulaunch --version >/dev/null 2>&1; then
     found=$("$python" --version 2>&1) || fail "$python cannot be run: install Python 3.10 or newer"
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
         fail "Python 3.10 or newer is needed, $python is $found: name another, as in PYTHON=python3.12 sh $0"
     "$python" -c 'import venv, ensurepip' 2>/dev/null ||
         fail "$python has no module venv: install it (Debian and Ubuntu: apt install python3-venv)"
     echo "installing gpulaunch into $PWD/.venv"
-    "$python" -m venv .venv && .venv/bin/pip install --quiet --no-cache-dir --disable-pip-version-check . ||
+    "$python" -m venv .venv && .venv/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check . ||
         fail "gpulaunch could not be installed into $PWD/.venv"
 fi
 

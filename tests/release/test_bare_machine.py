@@ -42,20 +42,21 @@ def check(machine: BareMachine, user: str) -> None:
 def test_demo(bare_machine: BareMachine, who: str) -> None:
     """examples/demo.sh installs gpulaunch in a clone, plays its scene, and leaves nothing else."""
     user = bare_machine.add_user() if who == "user" else "root"
-    bare_machine.do(user, f"git clone --quiet ADDRESS demo-{who}")
+    bare_machine.do(user, f"git clone --quiet ADDRESS 'demo of {who}'")
     places = ("/home", "/root", "/run", "/tmp", "/var/tmp", "/var/lib")
     before = bare_machine.files(*places)
     first, again = (
-        in_terminal(bare_machine, user, f"cd /; sh ~/demo-{who}/examples/demo.sh") for _ in "12"
+        in_terminal(bare_machine, user, f"cd /; sh ~/'demo of {who}'/examples/demo.sh")
+        for _ in "12"
     )
     installing, scene = first.split("\n", 1)
-    assert re.fullmatch(rf"installing gpulaunch into /.*/demo-{who}/.venv", installing)
+    assert re.fullmatch(rf"installing gpulaunch into /.*/demo of {who}/.venv", installing)
     assert picture.lasting(scene) == picture.lasting(picture.shown())
     assert picture.lasting(again) == picture.lasting(picture.shown())
     new = bare_machine.files(*places) - before
-    built = rf"demo-{who}/(\.venv/|(.*/)?__pycache__/|gpulaunch/_version\.py$)"
+    built = rf"demo of {who}/(\.venv/|(.*/)?__pycache__/|gpulaunch/_version\.py$)"
     assert {path for path in new if not re.search(built, path)} == set()
-    assert bare_machine.do(user, f"git -C demo-{who} status --porcelain") == ""
+    assert bare_machine.do(user, f"git -C 'demo of {who}' status --porcelain") == ""
 
 
 def in_terminal(machine: BareMachine, user: str, script: str) -> str:
