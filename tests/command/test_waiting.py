@@ -849,8 +849,8 @@ def test_the_lease_around_a_waiter_ends(launcher: Launcher, wait) -> None:
         os.kill(job.process.pid, signal.SIGKILL)
         os.kill(job.job_pid, signal.SIGKILL)
         warning = (
-            f"gpulaunch: warning: lease {within['GPULAUNCH_LEASE']} has ended, so this is a launch "
-            "of its own"
+            f"gpulaunch: warning: lease {within['GPULAUNCH_LEASE']} has ended, so the job gets "
+            "GPUs outside of it"
         )
         assert waiter.line() == warning
         assert waiter.line() == number(2, "1 GPU requested: 0 of 2 admitted are free, 2 are leased")
