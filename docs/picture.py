@@ -18,7 +18,7 @@ from rich.text import Text
 
 ROOT = Path(__file__).parents[1]
 PICTURE = ROOT / "docs" / "picture.svg"
-PAGE = ROOT / "tests" / "command" / "demo.md"
+PAGE = ROOT / "README.md"
 COLUMNS = 100
 LIMIT_S = 120
 COMMAND = "sh examples/demo.sh"

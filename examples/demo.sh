@@ -24,7 +24,9 @@ clean_up() {
 }
 
 show() { # COMMENT COMMAND: print a command as one types it
-    printf '\n%s# %s%s\n%s$ %s%s\n' "$dim" "$1" "$plain" "$bold" "$2" "$plain"
+    printf '\n'
+    [ -z "$1" ] || printf '%s# %s%s\n' "$dim" "$1" "$plain"
+    printf '%s$ %s%s\n' "$bold" "$2" "$plain"
 }
 
 play() { # STATUS COMMENT COMMAND: show a command and run it; it must end with this status
@@ -62,12 +64,12 @@ if [ -t 1 ]; then
     bold=$(printf '\033[1m') dim=$(printf '\033[2m') plain=$(printf '\033[0m')
 fi
 
-show 'a DGX-1 with eight V100, by description: the jobs are real, the GPUs are not' \
+show 'a DGX-1 by description: real jobs, no GPUs' \
     "alias gpulaunch='gpulaunch --topology dgx1-v100'"
 
 # Its output comes through a FIFO: the demo goes on when the job says that it trains.
 train='gpulaunch --profile vgg16 -n 3 --time-limit 5m -v -- python3 examples/train.py --steps 10000000 &'
-show 'a training on three GPUs: those with the fastest links' "$train"
+show 'three GPUs with the fastest links' "$train"
 mkfifo "$place/training"
 eval "${train%&}" '>"$place/training" 2>&1 &'
 exec 3<"$place/training"
@@ -77,11 +79,11 @@ while [ "${said#training on GPUs}" = "$said" ]; do
     printf '%s\n' "$said"
 done
 
-play 0 'two small jobs share a GPU, each with its part of the processors' \
+play 0 'two small jobs share a GPU' \
     'gpulaunch -d --share=1/2 --name server-a -- sleep 600'
-play 0 'the second one joins the first' 'gpulaunch -d --share=1/4 --name server-b -- sleep 600'
-play 75 'a third one there would slow them down, so it is refused' 'gpulaunch --share=1/2 --only 1 --name server-c -- sleep 600'
-play 0 'six GPUs are not free now: this job waits for them' 'gpulaunch -d -n 6 --wait --name big -- sleep 600'
-play 0 'who has what, who waits, and until when' 'gpulaunch status'
-play 0 'end them all: however a job ends, its GPUs are free again' 'gpulaunch free --mine'
-play 0 'all eight' 'gpulaunch status'
+play 0 '' 'gpulaunch -d --share=1/4 --name server-b -- sleep 600'
+play 75 'a third would slow them down: refused' 'gpulaunch --share=1/2 --only 1 --name server-c -- sleep 600'
+play 0 'six GPUs are not free: this job waits' 'gpulaunch -d -n 6 --wait --name big -- sleep 600'
+play 0 'who has what, and who waits' 'gpulaunch status'
+play 0 'however a job ends, its GPUs are free' 'gpulaunch free --mine'
+play 0 '' 'gpulaunch status'

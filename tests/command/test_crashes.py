@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import DGX, SHOW, VGG, Launcher, held, some_of, wait_for_end
+from conftest import DGX, SHOW, VGG, Launcher, held, some_of, until, wait_for_end
 from test_table import put
 
 from gpulaunch.leases.record_file import MAX_RECORD_BYTES
@@ -127,6 +127,11 @@ def all_free(launcher: Launcher) -> tuple[str, str, list[str]]:
 
 
 ALL_FREE = ("all\n", "", [])
+
+
+def leases(launcher: Launcher) -> list[dict]:
+    """Return the leases of the described machine."""
+    return json.loads(launcher.run("status", *DGX, "--json").stdout)["leases"]
 
 
 # ----------------------------------------------------------------------------- killed at every step
@@ -499,6 +504,7 @@ def test_who_is_killed_while_the_job_runs(tmp_path: Path, victim: str, stopped_f
             assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
             process.stdin.close()  # the job reads the end of its input, and ends
         wait_for_end(job)
+        until(lambda: not leases(launcher), "the companion, which drops the lock last")
         assert all_free(launcher) == ALL_FREE
 
 

@@ -135,7 +135,7 @@ def test_the_asking_process_may_be_killed(no_driver: None) -> None:  # noqa: ARG
         thread.join()
     before = children(os.getpid())
     answers.append(driver.is_present())
-    (asking,) = children(os.getpid()) - before
-    os.kill(asking, signal.SIGKILL)
+    for asking in children(os.getpid()) - before:  # and perhaps a child of the last thread
+        os.kill(asking, signal.SIGKILL)
     answers.append(driver.is_present())
     assert answers == [False] * 22

@@ -164,4 +164,4 @@ def test_lease_on_a_lost_gpu(launcher: Launcher, hgx_h100: "FakeNvml") -> None:
         shown = launcher.run("status")
         holder.communicate("")
     (row,) = (line for line in shown.stdout.splitlines() if "echo held" in line)
-    assert (shown.stderr, row.split()[0]) == (f"{LEFT_OUT}\n", "GPU-h100-3")
+    assert (shown.stderr, row.split()[3]) == (f"{LEFT_OUT}\n", "GPU-h100-3")

@@ -100,7 +100,7 @@ def test_a_program_as_lease_command(launcher: Launcher) -> None:
     program = launcher.state.parent / "gpu-lease"
     program.write_text(block("bash", "GPU_LEASE_HELD"))
     program.chmod(0o755)
-    inside = "gpulaunch status | grep -o my-project; kill -0 ${GPU_LEASE_HELD##*:}; exit 4"
+    inside = "gpulaunch status | grep -o my-project | uniq; kill -0 ${GPU_LEASE_HELD##*:}; exit 4"
     done = shell(launcher, f"./gpu-lease --project my-project -- sh -c '{inside}'")
     assert done == (4, "my-project\n")
 
