@@ -512,7 +512,8 @@ def test_a_launch_that_comes_after_another_is_shown(site: Site) -> None:
     assert shown(*DGX, "--user", "nobody") == []
     for command in (("status",), ("status", "--mine"), ("top",)):
         done = site.launcher.run(*command, *DGX, env=site.launcher.environment | {"COLUMNS": "80"})
-        waiting = dict(re.findall(r"^([bc]) .* (after [^,\s]+(?:, \S+)?) ", done.stdout, re.MULTILINE))
+        after = re.compile(r"^([bc]) .* (after [^,\s]+(?:, \S+)?) ", re.MULTILINE)
+        waiting = dict(after.findall(done.stdout))
         assert waiting == {"b": "after a:any", "c": "after a, b:any"}
     site.end("a")
     site.begun("z")
