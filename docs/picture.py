@@ -74,7 +74,7 @@ def lasting(scene: str) -> str:
         (r"\b[0-9a-f]{4,12}\b", "ID"),
         (rf"\b(?:ada|root|user\d+|{re.escape(user)})\b", "USER"),
         (r"\b\d+ (?:s|min|h)(?: \d+ (?:s|min|h))*\b", "TIME"),
-        (r"\b(?:\d+|TIME) to TIME\b", "TIME to TIME"),
+        (r"\b(?:within|in (?:[\d.]+|TIME) to) TIME\b", "in TIME"),
         (r"─+", "─"),
         (r" +", " "),
     ):

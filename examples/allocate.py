@@ -7,5 +7,5 @@ import gpulaunch
 with gpulaunch.allocate(gpus=2, topology="dgx1-v100", wait=True) as lease:
     lease.apply()  # before anything starts CUDA
     visible = os.environ["CUDA_VISIBLE_DEVICES"]
-    print(f"lease {lease.id}: CUDA_VISIBLE_DEVICES={visible}, chosen by {lease.reason}")
+    print(f"CUDA_VISIBLE_DEVICES={visible}: {lease.reason}")
 print("free again")

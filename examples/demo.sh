@@ -54,6 +54,7 @@ trap clean_up EXIT
 trap 'exit 129' HUP
 trap 'exit 130' INT
 trap 'exit 143' TERM
+trap 'exit 141' PIPE # dash would end without the trap of EXIT
 for name in $(env | sed -n 's/^\(GPULAUNCH_[A-Z_]*\)=.*/\1/p') CUDA_VISIBLE_DEVICES; do
     unset "$name" # settings and leases of whoever calls this
 done

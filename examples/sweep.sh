@@ -4,7 +4,7 @@
 #
 #     sh examples/sweep.sh [DIRECTORY]
 #
-# Each job's output is in DIRECTORY (sweep), with the results. After an interruption the same line goes on.
+# Each job's output is in DIRECTORY (sweep), with the results. After an interruption the same line continues.
 set -eu
 directory=${1:-sweep}
 mkdir -p "$directory"

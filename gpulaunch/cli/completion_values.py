@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from gpulaunch.cli.arguments import Action
 from gpulaunch.cli.cluster import WORDS
-from gpulaunch.cli.commands import COMMANDS
+from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.cli.grammar import all_parsers
 from gpulaunch.cli.help import WORDS_WITHOUT_ROWS
 from gpulaunch.cluster.policies import MAPPING_POLICIES
@@ -111,7 +111,8 @@ def all_arguments() -> dict[str, list[Argument]]:
 
 def all_words() -> dict[str, str]:
     """Return the words that may come after `gpulaunch`, with their summaries."""
-    return {word: row.summary for word, row in COMMANDS.items()} | WORDS_WITHOUT_ROWS
+    words = {word: row.summary for word, row in COMMANDS.items()} | WORDS_WITHOUT_ROWS
+    return words | {name: words[word] for name, word in OTHER_NAMES.items()}
 
 
 def _argument(command: str, action: Action, text: str) -> Argument:

@@ -73,15 +73,17 @@ def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], Non
         terminal = f"{directory}/{key}.terminal" if _wants_terminal(given) else None
         told = Detached(key, log, terminal, -1, os.environ.get("SHELL"))
         process, answers = _start(told, name)
+    unwritten = None
     with answers:
+        try:  # now, since whoever ends this while it waits below has a job all the same
+            os.write(1, os.fsencode(f"{name}\n"))
+        except OSError as problem:
+            unwritten = call_failed("cannot write to stdout", problem).message
         standing = _standing(answers)
     if standing is None:
         return _report_end(told, process, name)
-    try:
-        os.write(1, os.fsencode(f"{name}\n"))
-    except OSError as problem:  # not an error: who tries again would run it twice
-        failed = call_failed("cannot write to stdout", problem).message
-        tell(f"{failed}; {name} {standing}")
+    if unwritten:  # not an error: who tries again would run it twice
+        tell(f"{unwritten}; {name} {standing}")
     if "quiet" not in given:
         shown = shlex.quote(name)
         say("info", f"{name} {standing}; gpulaunch logs -f {shown}")
@@ -109,7 +111,7 @@ def _refuse_what_cannot_be(
         raise UsageError(decision.reason)
     program = launch.command[0]
     if which(program) is None:
-        found = "/" in program and os.path.exists(program)
+        found = which(program, os.F_OK) is not None
         reason = "permission denied" if found else "no such file or directory"
         problem = GpulaunchError(f"{printable(program) or repr('')}: {reason}")
         problem.exit_status = CANNOT_EXECUTE if found else NOT_FOUND

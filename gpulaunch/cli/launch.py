@@ -21,6 +21,7 @@ from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import Ended, run
 from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.table import Snapshot
+from gpulaunch.machine.gpu_names import gpus_called
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.records import replace
@@ -322,7 +323,7 @@ def _say_less_than_all(launch: Launch, acquired: Acquired[Keeper]) -> None:
 
 def _gpus_of(launch: Launch, acquired: Acquired[Keeper]) -> str:
     gpus = acquired.grant.problem.format_ranks(acquired.grant.gpus)
-    return f"GPUs {gpus} of {launch.machine.topology.name}"
+    return f"{gpus_called(gpus.split(','))} of {launch.machine.topology.name}"
 
 
 def refusal(launch: Launch, outcome: Wait | Refuse, given: Mapping[str, Given]) -> GpulaunchError:

@@ -30,7 +30,7 @@ def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch wait",
-        "Wait until launches of yours have ended. The exit status is the job's; of several jobs "
+        "Wait until jobs of yours have ended. The exit status is the job's; of several jobs "
         "the first that is not 0, in the order in which they are named; 125 if nobody knows it.",
     )
     add_job(parser, nargs="+")

@@ -20,7 +20,6 @@ from gpulaunch.typing import Any
 VARIABLE = "GPULAUNCH_DETACHED"
 """Variable by which a launch learns that it is detached; the job never sees it."""
 
-
 READY = b"ready\n"
 """First answer of a launch that others can find by its name now; any other is an error."""
 
@@ -69,9 +68,9 @@ def announce(told: Detached, pipe: int, history: LaunchInHistory) -> None:
     Raises:
         FailedError: it cannot be written, or nobody waits any more; the launch must not go on.
     """
-    problem = history.detached(told.key, told.log, told.terminal)
+    why = history.detached(told.key, told.log, told.terminal)
     text = f"{history_directory()}: the history cannot be written, so nobody could find the job"
-    failed = call_failed(text, problem) if problem else None
+    failed = call_failed(text, why) if why else None
     try:  # not by its output, for which the disk may be too full as well
         os.write(pipe, f"{failed.message}\n".encode() if failed else READY)
     except OSError as problem:  # it was interrupted, so its user knows nothing of this launch

@@ -33,7 +33,7 @@ def find_id(table: Table, text: str, machine: Machine | None) -> str:
     found = mine or fitting
     if len(found) > 1:
         ids = ", ".join(f"{record.id} ({user_name(record.user_id)})" for record in found)
-        raise UsageError(f"{quoted(text)} may be any of {ids}", "give more of its id")
+        raise UsageError(f"{quoted(text)} may be any of {ids}", "give its id")
     return found[0].id if found else text
 
 
@@ -65,12 +65,13 @@ def own_ids(table: Table, machine: Machine | None) -> Iterator[str]:
 
 
 def _fitting(table: Table, text: str, machine: Machine | None) -> list[Lease | Ticket]:
-    """Return the live leases and tickets of a name, or whose id begins so."""
-    return [
-        record
-        for record in _records(table, machine)
-        if record.name == text or (len(text) >= LEAST_CHARACTERS and record.id.startswith(text))
-    ]
+    """Return this user's records of a name; if none, all of it, and those whose id begins so."""
+    records = _records(table, machine)
+    called = [record for record in records if record.name == text]
+    if own := [record for record in called if record.user_id == os.geteuid()]:
+        return own
+    begun = [record for record in records if record.id.startswith(text)]
+    return called + (begun if len(text) >= LEAST_CHARACTERS else [])
 
 
 def _records(table: Table, machine: Machine | None) -> list[Lease | Ticket]:

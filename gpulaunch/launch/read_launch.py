@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from gpulaunch.decide import request as requests
 from gpulaunch.decide.placement.fabric import fabric_of
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.launch import Launch, Patience
 from gpulaunch.launch.request_from_settings import request_of
 from gpulaunch.launch.settings import Settings
@@ -58,6 +58,8 @@ def read_launch(
     """
     if name is not None and not name.strip():
         raise UsageError("the name of the job is empty")
+    if name is not None and name.startswith("-"):  # 'free NAME' would take it for an option
+        raise UsageError(f"the name {quoted(name)} begins with -")
     if name is not None and len(name) > MAX_NAME_CHARACTERS:
         raise UsageError(
             f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to "

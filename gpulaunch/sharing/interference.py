@@ -281,8 +281,10 @@ def find_filled(client: Client, bounds: Bounds) -> str | None:
         for what, used, most, option in (
             ("SM", demand.sm_utilization_percentage, bounds.sm_percentage, "--sm"),
             (
-                *("memory-bandwidth", demand.memory_bandwidth_utilization_percentage),
-                *(bounds.memory_bandwidth_percentage, "--memory-bandwidth"),
+                "memory-bandwidth",
+                demand.memory_bandwidth_utilization_percentage,
+                bounds.memory_bandwidth_percentage,
+                "--memory-bandwidth",
             ),
         ):
             if used >= most:

@@ -1,13 +1,13 @@
 """The table with a row for each GPU, in its place in the machine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from gpulaunch.errors import printable
 from gpulaunch.leases.who_has_what import age
 from gpulaunch.show import Document
 from gpulaunch.show.gpu_places import GpuPlace
-from gpulaunch.show.status_cells import describe_job, left_cell, state_of
+from gpulaunch.show.status_cells import describe_command, job_names, left_cell, state_of
 from gpulaunch.show.status_notes import job_notes, machine_notes
 from gpulaunch.show.status_table import jobs_table, status_title, waiting
 from gpulaunch.show.terminal import Grid, Group, Text, cut, make_table
@@ -54,6 +54,7 @@ def gpus_table(
     """
     gpus = {gpu["index"]: gpu for gpu in document["gpus"]}
     leases = {lease["id"]: lease for lease in document["leases"]}
+    names = job_names(document)
     columns = gpu_columns(document)
     table = make_table(
         *columns,
@@ -67,7 +68,7 @@ def gpus_table(
         if rows and place.title:
             table.add_row(Text(place.title, "dim"))
         for gpu, held in rows:
-            cells = gpu_cells(gpu, held, now)
+            cells = gpu_cells(gpu, held, names, now)
             table.add_row(*(cells[name] for name in columns), style=" ".join(map(style, held)))
     return table
 
@@ -87,12 +88,15 @@ def gpu_columns(document: Document) -> list[str]:
     return ["GPU", *models, *known, "USER", "TIME", *left, "JOB"]
 
 
-def gpu_cells(gpu: Document, held: Sequence[Document], now: datetime) -> dict[str, str | Text]:
+def gpu_cells(
+    gpu: Document, held: Sequence[Document], names: Mapping[str, str], now: datetime
+) -> dict[str, str | Text]:
     """Return the cells of a GPU by their headings.
 
     Args:
         gpu: entry of the document.
         held: entries of the leases on it that are to be shown.
+        names: of all jobs, from job_names.
         now: an aware time.
     """
     marked = bool(gpu["problems"] or gpu["warnings"] or gpu["drained"])
@@ -109,7 +113,7 @@ def gpu_cells(gpu: Document, held: Sequence[Document], now: datetime) -> dict[st
         "USER": ", ".join(dict.fromkeys(printable(lease["user"]) for lease in held)),
         "TIME": age(oldest["started_at"], now) if oldest else "",
         "LEFT": left_cell(last, now) if last and len(limits) == len(held) else "",
-        "JOB": _job_cell(gpu, held, now),
+        "JOB": _job_cell(gpu, held, names, now),
     }
 
 
@@ -123,11 +127,18 @@ def _memory_cell(gpu: Document) -> str:
     return "" if used is None else f"{used / _GIB:.1f}/{(total or 0) / _GIB:.0f} GiB"
 
 
-def _job_cell(gpu: Document, held: Sequence[Document], now: datetime) -> Text:
+def _job_cell(
+    gpu: Document, held: Sequence[Document], names: Mapping[str, str], now: datetime
+) -> Text:
     """Return what a GPU is used for, or why nobody has it."""
     if held:
-        jobs = [f"{state_of(lease, now)}: {describe_job(lease)}" for lease in held]
-        return cut(" + ".join(job.removeprefix("running: ") for job in jobs))
+        jobs = []
+        for lease in held:
+            state = state_of(lease, now)
+            name = names[lease["id"]]
+            job = name if lease["name"] else f"{name} {describe_command(lease)}"
+            jobs.append(job if state == "running" else f"{state}: {job}")
+        return cut(" + ".join(jobs))
     if gpu["strays"]:
         return _styled(f"in use by {gpu['strays'][0]['who']}", "red")
     if gpu["state"] == "outside":

@@ -12,6 +12,7 @@ from gpulaunch.files.iso_time import parse_time
 from gpulaunch.history.find import LEAST_CHARACTERS
 from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.leases.who_has_what import age
+from gpulaunch.machine.gpu_names import names_in_order
 from gpulaunch.show import Document
 
 _LONGEST_NAME = 24
@@ -32,15 +33,17 @@ def short_ids(document: Document) -> dict[str, str]:
 def job_names(document: Document) -> dict[str, str]:
     """Return the name of each job by the id of its lease or ticket; a short id if it has none.
 
-    A name that is long, or that several jobs of a user have, is followed by the short id.
+    A name that is long, that several jobs of a user have, or that is a short id of another, is
+    followed by the short id.
     """
     names, records = short_ids(document), (*document["leases"], *document["queue"])
     # The leases of all ranks of a step are one job.
     jobs = {(one["user"], one["name"], (one.get("engine_job") or one)["id"]) for one in records}
-    uses = Counter(job[:2] for job in jobs)
+    uses, shown_ids = Counter(job[:2] for job in jobs), set(names.values())
     for record in records:
         name = printable(record["name"] or "")
-        if len(name) > _LONGEST_NAME or uses[record["user"], record["name"]] > 1:
+        is_unclear = uses[record["user"], record["name"]] > 1 or name in shown_ids
+        if len(name) > _LONGEST_NAME or is_unclear:
             name = f"{name[: _LONGEST_NAME - 7]} ({names[record['id']]})" if name else ""
         names[record["id"]] = name or names[record["id"]]
     return names
@@ -82,15 +85,8 @@ def gpus_cell(record: Document) -> str:
     if "started_at" not in record:
         return f"any {record['gpus']}" if record["gpus"] else "all"
     # A GPU that is out of service since, such as a lost one, has no index any more.
-    runs: list[list[str]] = []
-    for name, uuid in zip(record["gpu_names"], record["uuids"], strict=True):
-        shown = name or printable(uuid[:_UUID_START])
-        if runs and shown.isdecimal() and runs[-1][-1] == str(int(shown) - 1):
-            runs[-1].append(shown)
-        else:
-            runs.append([shown])
-    parts = [run if len(run) < 3 else [f"{run[0]}-{run[-1]}"] for run in runs]
-    gpus = ",".join(part for run in parts for part in run)
+    named = zip(record["gpu_names"], record["uuids"], strict=True)
+    gpus = names_in_order(name or printable(uuid[:_UUID_START]) for name, uuid in named)
     if not record["shared"]:
         return gpus
     part = record["sm_percentage"]
@@ -127,6 +123,8 @@ def starts_cell(record: Document, now: datetime) -> str:
     )
     unit_s, unit = next(row[1:] for row in _UNITS if last_s >= row[0])
     first, last = (_rounded(end_s / unit_s) for end_s in (first_s, last_s))
+    if first_s < unit_s:
+        return f"within {last} {unit}"
     return f"in {last} {unit}" if first == last else f"in {first} to {last} {unit}"
 
 

@@ -88,7 +88,7 @@ def _container_note(lease: Document, name: str, way_out: str) -> str:
     """Return why a job keeps GPUs whose container does not run, or whose engine does not answer."""
     if lease["container_problem"]:
         return (
-            f"{name} keeps its GPUs until its engine tells of its container: "
+            f"{name} keeps its GPUs until its engine reports on its container: "
             f"{lease['container_problem']}"
         )
     if lease["container_state"] in (None, "running"):

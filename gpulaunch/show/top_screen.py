@@ -183,7 +183,9 @@ def _details(record: Document, now: datetime) -> Text:
     """Return everything about a job on a line, since columns may have had to go."""
     name = f"{printable(record['name'])} ({record['id']})" if record["name"] else record["id"]
     parts = [f"{name} of {printable(record['user'])}"]
-    parts += [f"{state_of(record, now)}, GPUs {gpus_cell(record)}, for {time_cell(record, now)}"]
+    count = len(record["uuids"]) if "started_at" in record else record["gpus"]
+    word = "GPU" if count == 1 else "GPUs"
+    parts += [f"{state_of(record, now)}, {word} {gpus_cell(record)}, for {time_cell(record, now)}"]
     left = left_cell(record, now) if "started_at" in record else ""
     parts += [f"{left} left" if left != "over" else "over its limit"] if left else []
     parts += [f"profile {printable(record['profile'])}"] if record["profile"] else []

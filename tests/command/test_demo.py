@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -92,6 +93,13 @@ def test_interrupted(place: Place, moment: str) -> None:
     terminal.expect_exact(moment)
     terminal.sendintr()
     assert picture.finish(terminal)[0] == 130
+    assert place.left() == set()
+
+
+def test_a_reader_that_leaves(place: Place) -> None:
+    """Where its output goes into a pipe that closes early, the demo tidies up all the same."""
+    command = ["sh", "-c", f"{picture.COMMAND} | head -n 8"]
+    subprocess.run(command, cwd=place.clone, env=place.variables, capture_output=True, check=True)
     assert place.left() == set()
 
 
