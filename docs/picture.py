@@ -73,7 +73,7 @@ def lasting(scene: str) -> str:
         (r"(examples/tr).*…", r"\1…"),
         (r"\b[0-9a-f]{4,12}\b", "ID"),
         (rf"\b(?:ada|root|user\d+|{re.escape(user)})\b", "USER"),
-        (r"\b\d+ (?:s|min|h)(?: \d+ (?:s|min|h))*\b", "TIME"),
+        (r"\b[\d.]*\d (?:s|min|h)(?: \d+ (?:s|min|h))*\b", "TIME"),
         (r"\b(?:within|in (?:[\d.]+|TIME) to) TIME\b", "in TIME"),
         (r"─+", "─"),
         (r" +", " "),

@@ -787,7 +787,7 @@ def test_free_of_one_of_several(launcher: Launcher) -> None:
             "",
             [
                 f"gpulaunch: error: 'job' may be any of {one} ({me}), {two} ({me})",
-                "gpulaunch: hint: give more of its id",
+                "gpulaunch: hint: give its id",
             ],
         )
         assert first.end() == 7

@@ -225,7 +225,7 @@ def test_names_of_instances(launcher: Launcher) -> None:
         _, told = holder.communicate("")
     assert " free: 1,0:5,2:0,2:1 (" in table
     assert "  0:3  " in table
-    assert "GPUs 0:3 of" in told
+    assert "GPU 0:3 of" in told
     assert "0:3 is the only set of free GPUs that fits" in told
 
 
