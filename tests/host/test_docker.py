@@ -1021,7 +1021,7 @@ def test_verbose(host: Host) -> None:
     """-v says which GPUs a container got."""
     done = host.run("-v", "docker", "run", "--rm", IMAGE, "echo", "words")
     assert (done.returncode, done.stdout) == (0, "words\n")
-    assert "GPUs 0 of dgx1-v100" in done.stderr
+    assert "GPU 0 of dgx1-v100" in done.stderr
 
 
 # ---------------------------------------------------------------------------------- how they get in
