@@ -405,7 +405,8 @@ def test_engine_crash_with_live_restore(own: Containers, killed: tuple[str, ...]
     lease = own.lease()
     assert (lease["id"], lease["container_problem"]) == (job.lease["id"], unreachable(own))
     text = own.run("status", *DGX).stdout
-    assert f" keeps its GPUs until its engine reports on its container: {unreachable(own)}\n" in text
+    why = f"until its engine reports on its container: {unreachable(own)}"
+    assert f" keeps its GPUs {why}\n" in text
     assert own.can_take_all() == (75, BUSY)
     done = own.run("free", lease["id"])
     assert (done.returncode, done.stderr.splitlines()[0]) == (
