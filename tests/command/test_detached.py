@@ -179,6 +179,7 @@ def test_a_killed_launchers_pid_may_be_a_threads(site: Site) -> None:
         (("-n", "9", "--", "true"), 2, complaint("9 GPUs requested: dgx1-v100 has 8")),
         (("--", "no-such"), 127, complaint("no-such: no such file or directory")),
         (("--", "./train.py"), 126, complaint("./train.py: permission denied")),
+        (("--", "in-path"), 126, complaint("in-path: permission denied")),
         (("--after", "no", "--", "true"), 2, None),
         (("--json-status-fd", "1", "--", "true"), 2, None),
         (("--memory", "5", "--", "true"), 2, None),
@@ -189,7 +190,10 @@ def test_what_could_never_run_is_refused_at_once(
 ) -> None:
     """Nothing is detached, logged or in the history then."""
     (site.home / "train.py").write_text("pass")
-    done = site.launcher.run(*QUIET, *arguments, cwd=site.home)
+    (site.home / "in-path").touch()
+    path = f"{site.launcher.environment['PATH']}{os.pathsep}{site.home}"
+    environment = site.launcher.environment | {"PATH": path}
+    done = site.launcher.run(*QUIET, *arguments, cwd=site.home, env=environment)
     assert (done.returncode, done.stdout) == (status, "")
     assert error in (None, done.stderr)
     assert (site.past(), list(site.home.glob(".local/state/gpulaunch/logs/*"))) == ({}, [])
@@ -615,11 +619,18 @@ def test_attach_to_what_was_in_the_foreground(site: Site) -> None:
     assert (done.returncode, done.stderr) == (2, complaint("a has ended with 0"))
 
 
-@pytest.mark.parametrize("name", ["", "  "])
-def test_a_name_that_is_empty(site: Site, name: str) -> None:
-    """A name that nobody could type again, such as that of an unset variable, is refused."""
-    done = site.launcher.run(*QUIET, "--name", name, "--", "true")
-    assert (done.returncode, done.stderr) == (2, complaint("the name of the job is empty"))
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("", "the name of the job is empty"),
+        ("  ", "the name of the job is empty"),
+        ("-x", "the name '-x' begins with -"),
+    ],
+)
+def test_a_name_that_nobody_could_type_again(site: Site, name: str, problem: str) -> None:
+    """A name that is empty, as an unset variable, or that looks like an option is refused."""
+    done = site.launcher.run(*QUIET, f"--name={name}", "--", "true")
+    assert (done.returncode, done.stderr) == (2, complaint(problem))
 
 
 def test_a_relative_state_home_is_ignored(site: Site) -> None:

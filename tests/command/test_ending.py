@@ -793,6 +793,16 @@ def test_free_of_one_of_several(launcher: Launcher) -> None:
         assert first.end() == 7
 
 
+def test_free_by_a_name_that_begins_an_id(launcher: Launcher) -> None:
+    """A whole name goes before the beginning of another job's id."""
+    with held(launcher, *DGX) as other:
+        (lease,) = table(launcher)["leases"]
+        with held(launcher, *DGX, "--name", lease["id"][:4]) as named:
+            done = free(launcher, lease["id"][:4])
+            assert (done.returncode, named.process.wait(30)) == (0, 143)
+        assert other.end() == 7
+
+
 def test_free_of_all_own(launcher: Launcher) -> None:
     """--mine leaves the queue and ends all leases on this machine, also those inside others."""
     script = "exec 3<&0; gpulaunch -n 1 -- sh -c 'echo $$; read line' <&3 & wait"

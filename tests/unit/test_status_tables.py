@@ -170,6 +170,8 @@ def test_names() -> None:
     }
     told["queue"][0]["user"] = "bob"
     assert job_names(told)["000000000001"] == "exp"
+    told["queue"][0]["name"] = "abce"  # which is what another job without a name is called
+    assert job_names(told)["000000000001"] == "abce (000000000001)"
 
 
 @pytest.mark.parametrize(
