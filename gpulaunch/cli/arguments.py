@@ -20,13 +20,6 @@ __all__ = [
 ]
 
 
-_WAYS = {
-    "--topology": "leave it out: the history knows where the job runs",
-    "--timeout": "timeout 10m gpulaunch wait NAME ends with 124 then",
-}
-"""What to do instead of options that others have, where a command is about one job by its name."""
-
-
 class _LineFormatter(argparse.HelpFormatter):
     """A formatter that keeps lines, breaks those that are too long, and names a value once."""
 
@@ -50,6 +43,7 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         others: arguments that the command takes, too, and that its help leaves to another one's.
+        ways: what to do instead of an option that other commands or tools have, by the option.
     """
 
     def __init__(
@@ -74,6 +68,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=_LineFormatter,
         )
         self.others: list[Action] = []
+        self.ways: dict[str, str] = {}
 
     def actions(self) -> list[Action]:
         """Return all arguments that the command takes, but hidden ones."""
@@ -102,8 +97,7 @@ class Parser(argparse.ArgumentParser):
             flag = words.split()[0].partition("=")[0]
             message = f"unknown option {printable(flag)}"
             message += did_you_mean(flag, self._option_string_actions)
-            if self.prog.removeprefix("gpulaunch ") in ("attach", "logs", "wait"):
-                hint = _WAYS.get(flag, hint)
+            hint = self.ways.get(flag, hint)
         elif words.startswith("ignored explicit argument "):
             option, value = kind.partition("/")[0], printable(words.partition("argument ")[2])
             message = f"{option} takes no value, but {value} is given"
@@ -121,6 +115,10 @@ def add_job(parser: Parser, nargs: str | None = None) -> None:
     """Add the argument of commands about jobs in the history."""
     text = "the newest job of that name; or its id, or the first 4 characters of that or more"
     parser.add_argument("name", metavar="NAME|ID", nargs=nargs, help=text)
+    parser.ways = {
+        "--topology": "leave it out: the history knows where the job runs",
+        "--timeout": "timeout 10m gpulaunch wait NAME ends with 124 then",
+    }
 
 
 def add_json(parser: Parser) -> None:

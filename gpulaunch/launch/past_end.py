@@ -105,7 +105,9 @@ def unknown_end(launch: PastLaunch, name: str) -> FailedError:
 def _wait_for(process: int | None) -> None:
     """Sleep until the process of a descriptor has ended, and close it."""
     if process is not None:
-        select.select([process], [], [])
+        poll = select.poll()  # select takes no descriptor from 1024 on
+        poll.register(process, select.POLLIN)
+        poll.poll()
         os.close(process)
 
 
