@@ -76,8 +76,8 @@ def test_home_of_somebody_else(tmp_path: Path, kept: str) -> None:
     for home in (strange, own):
         home.mkdir()
     os.chown(strange, 12345, 12345)
-    passwd = tmp_path / "passwd"
-    passwd.write_text(
+    (etc := tmp_path / "etc").mkdir()  # whole, since useradd in another test replaces /etc/passwd
+    (etc / "passwd").write_text(
         re.sub("^root:.*", f"root:x:0:0:root:{own}:/bin/sh", Path("/etc/passwd").read_text())
     )
     bases = {"STATE_HOME": ".local/state", "CONFIG_HOME": ".config", "CACHE_HOME": ".cache"}
@@ -104,7 +104,7 @@ def test_home_of_somebody_else(tmp_path: Path, kept: str) -> None:
         ("history", "--json"),
     )
     for words in commands:
-        script = f'mount --bind {passwd} /etc/passwd && exec "$0" "$@"'
+        script = f'mount --bind {etc} /etc && exec "$0" "$@"'
         command = ["unshare", "--mount", "sh", "-c", script, launcher.script, *words]
         done = subprocess.run(
             command, env=launcher.environment, capture_output=True, text=True, check=False
