@@ -84,8 +84,7 @@ def _of_scan(path: str, ranks: int) -> RankTraffic:
 
 def _of_nccl_log(path: str, ranks: int) -> RankTraffic:
     from gpulaunch.files.log_file import log_lines
-    from gpulaunch.measure.logs.nccl_log import read_nccl_log
-    from gpulaunch.measure.logs.nccl_traffic import communication
+    from gpulaunch.measure.logs.nccl_log import communication, read_nccl_log
 
     name = printable(path)
     found = communication(read_nccl_log(log_lines(path)), name)

@@ -115,19 +115,18 @@ def _scan(path: str) -> Read:
 
 def _scan_nccl_log(path: str) -> Read:
     from gpulaunch.files.log_file import log_lines
-    from gpulaunch.measure.logs.nccl_log import read_nccl_log
-    from gpulaunch.measure.logs.nccl_traffic import communication
+    from gpulaunch.measure.logs.nccl_log import communication, read_nccl_log
     from gpulaunch.show.nccl import nccl_document, nccl_lines
 
     name = printable(path)
-    log = read_nccl_log(log_lines(path))
-    found = communication(log, name)
-    document = nccl_document(log, found, name)
-    sections = _communication_section(document, f"NCCL log {name}")
+    found = communication(read_nccl_log(log_lines(path)), name)
+    document = nccl_document(found, name)
+    more: dict[str, Any] = {}
     if found.message_bytes:
-        sections["communication"]["message_bytes"] = rounded(found.message_bytes)
+        more["message_bytes"] = rounded(found.message_bytes)
     if found.edges and is_whole(found.edges, found.ranks):
-        sections["communication"]["edges"] = [list(edge) for edge in found.edges]
+        more["edges"] = [list(edge) for edge in found.edges]
+    sections = _communication_section(document, f"NCCL log {name}", more)
     return Read(document, nccl_lines(document), sections)
 
 
@@ -152,8 +151,10 @@ def _import_ncu(path: str) -> Read:
     )
 
 
-def _communication_section(document: Mapping[str, Any], source: str) -> Sections:
-    section: Sections = {"confidence": document["confidence"], "source": source}
+def _communication_section(
+    document: Mapping[str, Any], source: str, more: Mapping[str, Any] | None = None
+) -> Sections:
+    section: Sections = {"confidence": document["confidence"], "source": source, **(more or {})}
     # That nothing was found is no reason to place a job as if nothing communicated.
     silent = document["pattern"] == "none" and document["confidence"] != "certain"
     if document["pattern"] in PATTERNS and not silent:
