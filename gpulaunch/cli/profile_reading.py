@@ -98,12 +98,11 @@ def main(mode: str, given: Mapping[str, Given], target: Target | None) -> int:
 
 
 def _scan(path: str) -> Read:
-    from gpulaunch.scan.source_files import read_sources
-    from gpulaunch.scan.sources import scan_sources
+    from gpulaunch.scan.sources import read_sources, scan_sources
     from gpulaunch.show.scan import scan_document, scan_lines
 
-    sources = read_sources(path)
-    scan = scan_sources(sources.files, sources.unread, sys.stdlib_module_names)
+    files, unread = read_sources(path)
+    scan = scan_sources(files, unread, sys.stdlib_module_names)
     document = scan_document(scan)
     return Read(
         document,
@@ -133,22 +132,17 @@ def _scan_nccl_log(path: str) -> Read:
 def _import_ncu(path: str) -> Read:
     from gpulaunch.measure.logs.nsight import read_ncu
 
-    counters = read_ncu(read_text(path, MOST_CSV_BYTES), printable(path))
-    figures = as_dict(counters)
-    kernels, missing = figures.pop("kernels"), figures.pop("missing")
-    known = {key: value for key, value in figures.items() if value is not None}
-    lines = [f"{key.replace('_', ' ')}: {value:.4g}" for key, value in known.items()]
-    warnings = [f"{printable(path)}: no {metric}, so an occupancy is unknown" for metric in missing]
+    figures = as_dict(read_ncu(read_text(path, MOST_CSV_BYTES), printable(path)))
+    kernels = figures["kernels"]
     section = {
-        key: value if isinstance(value, int) else rounded(value) for key, value in known.items()
+        key: value if isinstance(value, int) else rounded(value)
+        for key, value in figures.items()
+        if key != "kernels"
     }
+    lines = [f"{key.replace('_', ' ')}: {value:.4g}" for key, value in section.items()]
     source = f"Nsight Compute, {kernels} kernels, {printable(path)}"
-    return Read(
-        {**figures, "kernels": kernels, "missing": list(missing)},
-        [f"{kernels} kernels", *lines],
-        {"counters": {**section, "source": source}},
-        warnings,
-    )
+    counters = {"counters": {**section, "source": source}}
+    return Read(figures, [f"{kernels} kernels", *lines], counters)
 
 
 def _communication_section(

@@ -157,8 +157,6 @@ def test_none_is_left_unsaid(launcher: Launcher, tmp_path: Path) -> None:
                 "llc_accesses_per_kilo_instruction": 400,
                 "llc_hit_rate_percentage": 62.5,
                 "bytes_per_access": 32,
-                "warp_occupancy_percentage": 48.2,
-                "theoretical_warp_occupancy_percentage": 75,
             },
         ),
     ],
