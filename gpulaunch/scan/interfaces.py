@@ -70,6 +70,7 @@ class Findings:
         uses: uses of interfaces by file, line and name.
         doubts: reasons why the pattern of calls that were found may be another.
         unseen: reasons why there may be calls that were not found.
+        named: names of calls that stand in a macro or text, or are called on an unknown object.
         unknown: imported modules and included headers of which nothing is known.
         warnings: what could not be read, one line each, with path and line.
     """
@@ -78,6 +79,7 @@ class Findings:
         self.uses: dict[tuple[str, int, str], Use] = {}
         self.doubts: dict[str, None] = {}
         self.unseen: dict[str, None] = {}
+        self.named: dict[str, None] = {}
         self.unknown: dict[str, None] = {}
         self.warnings: list[str] = []
 

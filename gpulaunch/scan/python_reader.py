@@ -153,7 +153,7 @@ class _PythonFile:
                     return f"{owner}.{name}"
                 particular = True
         if particular or name in listed("telling"):
-            self._found.unseen[f"{name}: of what object is not known"] = None
+            self._found.named[name] = None
         return ""
 
     def _note(

@@ -144,6 +144,9 @@ def scan_sources(
     counted = _keep_what_counts(calls)
     doubts = [doubt for use in uses for doubt in _doubts_of(use)]
     doubts += [("likely", reason) for reason in (found.doubts if uses else found.unseen)]
+    if found.named:
+        why = "named, but whether it is called, and of what object, does not show"
+        doubts.append(("likely", f"{why}: {_join(found.named)}"))
     warnings = (*unread, *found.warnings)
     understood = len(files) - len(found.warnings)
     if warnings:
@@ -158,7 +161,7 @@ def scan_sources(
     confidence = weakest(sure for sure, _ in doubts)
     sensitive, why = _judge_sensitivity(calls)
     # What is not known may move much data: that nothing else does is no reason to say no.
-    if sensitive is False and (found.unknown or warnings or (not uses and confidence != "certain")):
+    if sensitive is False and (found.unknown or found.named or found.unseen or warnings):
         sensitive = None
         why += "; beside what is not known, whether links matter is left open"
     reasons = dict.fromkeys([why, *(reason for _, reason in doubts)])
