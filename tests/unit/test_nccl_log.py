@@ -196,6 +196,13 @@ def test_pattern(sentence: str, lines: list[str], pattern: str) -> None:
     assert read(lines)[1].pattern == pattern, sentence
 
 
+@pytest.mark.parametrize(("name", "times"), [("AllReduce", 1), ("AllGather", 4), ("Scatter", 4)])
+def test_size_of_a_message(name: str, times: int) -> None:
+    """The size of a message is that of the whole buffer, of which each rank may have a part."""
+    (found,) = read_nccl_log([call(0, name, MB)]).calls
+    assert found.message_bytes == times * 4 * MB
+
+
 def test_pipeline_from_send_and_recv() -> None:
     """Sends from stage to stage give edges; the Recv of the same bytes is not added to them."""
     lines = [joined(rank) for rank in range(4)]

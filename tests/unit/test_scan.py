@@ -169,6 +169,12 @@ def test_what_is_not_known(files: list[str], reason: str) -> None:
     assert (found.confidence, found.reasons[1:]) == ("likely", (reason,))
 
 
+def test_what_is_handed_on() -> None:
+    """Of a function that is handed on it is not known how often it is called."""
+    found = scanned("a.py", "import torch.distributed as d\nhook(d.broadcast)\n")
+    assert ([call.repeats for call in found.calls], found.sensitive) == ([None], None)
+
+
 @pytest.mark.parametrize(
     ("text", "sensitive"),
     [
