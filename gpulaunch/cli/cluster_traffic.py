@@ -69,11 +69,10 @@ def _of_profile(name: str, ranks: int) -> RankTraffic:
 
 
 def _of_scan(path: str, ranks: int) -> RankTraffic:
-    from gpulaunch.scan.source_files import read_sources
-    from gpulaunch.scan.sources import scan_sources
+    from gpulaunch.scan.sources import read_sources, scan_sources
 
-    sources = read_sources(path)
-    found = scan_sources(sources.files, sources.unread, sys.stdlib_module_names)
+    files, unread = read_sources(path)
+    found = scan_sources(files, unread, sys.stdlib_module_names)
     if found.pattern == "none" and found.confidence != "certain":
         raise UsageError(
             f"{printable(path)}: no call was found by which ranks communicate: that is a guess",
@@ -84,8 +83,7 @@ def _of_scan(path: str, ranks: int) -> RankTraffic:
 
 def _of_nccl_log(path: str, ranks: int) -> RankTraffic:
     from gpulaunch.files.log_file import log_lines
-    from gpulaunch.measure.logs.nccl_log import read_nccl_log
-    from gpulaunch.measure.logs.nccl_traffic import communication
+    from gpulaunch.measure.logs.nccl_log import communication, read_nccl_log
 
     name = printable(path)
     found = communication(read_nccl_log(log_lines(path)), name)

@@ -64,7 +64,7 @@ _OWN: "tuple[Row, ...]" = (
         ("--scan-nccl-log",),
         "scan_nccl_log",
         "FILE",
-        "read the log of NCCL_DEBUG=INFO, best with NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH",
+        "read the log of NCCL_DEBUG=INFO, best with NCCL_DEBUG_SUBSYS=INIT,COLL",
     ),
     (("--import-ncu",), "import_ncu", "FILE", "read counters from Nsight Compute's CSV"),
 )

@@ -98,12 +98,11 @@ def main(mode: str, given: Mapping[str, Given], target: Target | None) -> int:
 
 
 def _scan(path: str) -> Read:
-    from gpulaunch.scan.source_files import read_sources
-    from gpulaunch.scan.sources import scan_sources
+    from gpulaunch.scan.sources import read_sources, scan_sources
     from gpulaunch.show.scan import scan_document, scan_lines
 
-    sources = read_sources(path)
-    scan = scan_sources(sources.files, sources.unread, sys.stdlib_module_names)
+    files, unread = read_sources(path)
+    scan = scan_sources(files, unread, sys.stdlib_module_names)
     document = scan_document(scan)
     return Read(
         document,
@@ -115,45 +114,41 @@ def _scan(path: str) -> Read:
 
 def _scan_nccl_log(path: str) -> Read:
     from gpulaunch.files.log_file import log_lines
-    from gpulaunch.measure.logs.nccl_log import read_nccl_log
-    from gpulaunch.measure.logs.nccl_traffic import communication
+    from gpulaunch.measure.logs.nccl_log import communication, read_nccl_log
     from gpulaunch.show.nccl import nccl_document, nccl_lines
 
     name = printable(path)
-    log = read_nccl_log(log_lines(path))
-    found = communication(log, name)
-    document = nccl_document(log, found, name)
-    sections = _communication_section(document, f"NCCL log {name}")
+    found = communication(read_nccl_log(log_lines(path)), name)
+    document = nccl_document(found, name)
+    more: dict[str, Any] = {}
     if found.message_bytes:
-        sections["communication"]["message_bytes"] = rounded(found.message_bytes)
+        more["message_bytes"] = rounded(found.message_bytes)
     if found.edges and is_whole(found.edges, found.ranks):
-        sections["communication"]["edges"] = [list(edge) for edge in found.edges]
+        more["edges"] = [list(edge) for edge in found.edges]
+    sections = _communication_section(document, f"NCCL log {name}", more)
     return Read(document, nccl_lines(document), sections)
 
 
 def _import_ncu(path: str) -> Read:
     from gpulaunch.measure.logs.nsight import read_ncu
 
-    counters = read_ncu(read_text(path, MOST_CSV_BYTES), printable(path))
-    figures = as_dict(counters)
-    kernels, missing = figures.pop("kernels"), figures.pop("missing")
-    known = {key: value for key, value in figures.items() if value is not None}
-    lines = [f"{key.replace('_', ' ')}: {value:.4g}" for key, value in known.items()]
-    warnings = [f"{printable(path)}: no {metric}, so an occupancy is unknown" for metric in missing]
+    figures = as_dict(read_ncu(read_text(path, MOST_CSV_BYTES), printable(path)))
+    kernels = figures["kernels"]
     section = {
-        key: value if isinstance(value, int) else rounded(value) for key, value in known.items()
+        key: value if isinstance(value, int) else rounded(value)
+        for key, value in figures.items()
+        if key != "kernels"
     }
+    lines = [f"{key.replace('_', ' ')}: {value:.4g}" for key, value in section.items()]
     source = f"Nsight Compute, {kernels} kernels, {printable(path)}"
-    return Read(
-        {**figures, "kernels": kernels, "missing": list(missing)},
-        [f"{kernels} kernels", *lines],
-        {"counters": {**section, "source": source}},
-        warnings,
-    )
+    counters = {"counters": {**section, "source": source}}
+    return Read(figures, [f"{kernels} kernels", *lines], counters)
 
 
-def _communication_section(document: Mapping[str, Any], source: str) -> Sections:
-    section: Sections = {"confidence": document["confidence"], "source": source}
+def _communication_section(
+    document: Mapping[str, Any], source: str, more: Mapping[str, Any] | None = None
+) -> Sections:
+    section: Sections = {"confidence": document["confidence"], "source": source, **(more or {})}
     # That nothing was found is no reason to place a job as if nothing communicated.
     silent = document["pattern"] == "none" and document["confidence"] != "certain"
     if document["pattern"] in PATTERNS and not silent:

@@ -8,10 +8,8 @@ from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
-from gpulaunch.measure.nccl_recording import NcclRecording, record_nccl
 from gpulaunch.measure.recording import Recording, absolute, write_run
 from gpulaunch.measure.update_profile import check_own, learn
-from gpulaunch.records import replace
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -74,24 +72,15 @@ class Recorder:
             check_writable(self._path)
         if launch.recorded_in:
             check_own(launch.recorded_in)
-        self._nccl: NcclRecording | None = None
-        self._acquired: Acquired[Keeper] | None = None
 
-    def begin(self, acquired: Acquired[Keeper]) -> Mapping[str, str]:
-        """Begin to measure, as the job has its GPUs and is about to start.
-
-        Returns:
-            Further variables for the job.
-        """
-        self._acquired = acquired
+    def begin(self, acquired: Acquired[Keeper]) -> None:
+        """Begin to measure, as the job has its GPUs and is about to start."""
         try:
             if self._recording:
                 self._recording.begin(acquired)
-                self._nccl = record_nccl(self._launch)
         except Exception as problem:  # noqa: BLE001  whatever fails here, the job starts
             self._warn(f"nothing can be measured: {problem!r}")
             self._recording = None
-        return self._nccl.variables if self._nccl else {}
 
     def end(self, status: int) -> None:
         """End measuring, as the job has just ended.
@@ -108,7 +97,6 @@ class Recorder:
         if self._run is None:
             return
         try:
-            self._read_nccl(self._run)
             if self._path:
                 write_run(self._path, self._run)
             if self._launch.recorded_in:
@@ -119,22 +107,3 @@ class Recorder:
         # Whatever fails here, the job's own exit status counts.
         except Exception as problem:  # noqa: BLE001
             self._warn(f"what was measured is lost: {problem!r}")
-
-    def close(self) -> None:
-        """Remove the folder of NCCL's log, if there is one."""
-        if self._nccl:
-            self._nccl.close()
-
-    def _read_nccl(self, run: "Run") -> None:
-        """Add what NCCL's log shows to the run, and say what is worse than promised."""
-        if self._nccl is None or self._acquired is None:
-            return
-        try:
-            found = self._nccl.read(self._launch, self._acquired)
-        except Exception as problem:  # noqa: BLE001  the run is worth keeping without it
-            self._warn(f"NCCL's log cannot be read: {problem!r}")
-            return
-        if found:
-            self._run = replace(run, nccl_pattern=found.pattern, nccl_confidence=found.confidence)
-            if found.shortfall:
-                self._warn(found.shortfall)

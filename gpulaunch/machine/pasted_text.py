@@ -17,7 +17,6 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|(?:\^\[|\u241b)?\[[0-9;]+m")
 _QUOTE = re.compile(r"\s*(?:>\s?)+")
 _MARKS = re.compile(r"\s*(?:(?:[>#;%]|//)+\s?)+")
 _BARS = str.maketrans("│┃║", "|||")
-_XMLS = ("<?xml", "<system")
 
 _OTHER_TOOLS = {
     "rocm-smi": re.compile(
@@ -34,7 +33,7 @@ _OTHER_TOOLS = {
 _OTHER_MAKERS = {"rocm-smi": "AMD", "amd-smi": "AMD", "xpu-smi": "Intel", "npu-smi": "Huawei",
                  "mthreads-gmi": "Moore Threads", "mx-smi": "MetaX"}  # fmt: skip
 _OTHER_OUTPUTS = {
-    "NCCL's topology with a text around it": re.compile(r"<system version="),
+    "an XML file": re.compile(r"\A\s*<(?:\?xml|system)\b"),
     "an error of nvidia-smi": re.compile(
         r"NVIDIA-SMI has failed|command line argument must be used|command not found"
         r"|No devices were found|Failed to initialize NVML"
@@ -99,12 +98,6 @@ def _without(marks: "re.Pattern[str] | None", line: str) -> str:
     return "\t".join(cells).rstrip("\t")
 
 
-def is_xml(text: str) -> bool:
-    """Return whether a text is meant as XML."""
-    text = text.lstrip("\ufeff \t\r\n")
-    return text.startswith(_XMLS) or (text.startswith("<!--") and "<system" in text)
-
-
 def name_other_text(text: str) -> tuple[str, str] | None:
     """Return what a text that has no matrix of links is, and what would do; None if unknown."""
     for tool, pattern in _OTHER_TOOLS.items():
@@ -115,6 +108,5 @@ def name_other_text(text: str) -> tuple[str, str] | None:
             return f"the output of {tool}", f"it has no NVLinks: {WANTED}"
     for output, pattern in _OTHER_OUTPUTS.items():
         if pattern.search(text):
-            alone = "save the part from <system> to </system> alone"
-            return output, alone if "NCCL" in output else WANTED
+            return output, WANTED
     return None

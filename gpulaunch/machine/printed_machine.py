@@ -1,4 +1,4 @@
-"""Machines in what other programs print: nvidia-smi's texts, and NCCL's topology file."""
+"""Machines in what nvidia-smi prints."""
 
 import os
 import re
@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
-from gpulaunch.machine.nccl_xml import nccl_document
-from gpulaunch.machine.pasted_text import TextError, is_xml, name_other_text
+from gpulaunch.machine.pasted_text import TextError, name_other_text
 from gpulaunch.machine.smi_details import CardFacts, read_details
 from gpulaunch.machine.smi_machine import text_document
 from gpulaunch.machine.smi_text import SmiMatrix, looks_like_topology_text, parse_topology_text
@@ -17,7 +16,7 @@ from gpulaunch.typing import Any
 
 def is_printed(text: str) -> bool:
     """Return whether a file that is no TOML is meant as a topology, or is another known output."""
-    return is_xml(text) or looks_like_topology_text(text) or name_other_text(text) is not None
+    return looks_like_topology_text(text) or name_other_text(text) is not None
 
 
 def printed_document(
@@ -43,10 +42,7 @@ def printed_document(
     stem = os.path.splitext(os.path.basename(called or path))[0]
     name = re.sub(r"[^A-Za-z0-9._-]", "-", stem) or "machine"
     model = _choose_model(gpu_model, load_models()) if gpu_model is not None else None
-    product = model.models[0] if model else None
     try:
-        if is_xml(text):
-            return nccl_document(text, name, f"NCCL's topology in {file}", product)
         matrix = parse_topology_text(text)
         cards = _find_cards(matrix, read_details(text), model, load_models)
     except TextError as problem:

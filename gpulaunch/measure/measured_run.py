@@ -82,9 +82,6 @@ class Run(Record):
         beside: name of the only job that shared its GPUs, from its start to its end; None if there
             was none, or another came or went.
         promised_slowdown: time beside that job / time alone - 1, as predicted at its start.
-        nccl_pattern: name of the pattern that NCCL's log shows; "unknown" if it does not show one,
-            None without a log.
-        nccl_confidence: confidence of that pattern; None without a log.
     """
 
     command: tuple[str, ...]
@@ -97,8 +94,6 @@ class Run(Record):
     sampling_cpu_percentage: float = 0.0
     beside: str | None = None
     promised_slowdown: float | None = None
-    nccl_pattern: str | None = None
-    nccl_confidence: str | None = None
 
     @property
     def is_complete(self) -> bool:

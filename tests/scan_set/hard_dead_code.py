@@ -8,13 +8,3 @@ if False:
     dist.all_reduce(b)
 while 0:
     dist.all_reduce(c)
-
-
-def f():
-    return 1
-    dist.all_reduce(d)
-
-
-def g():
-    raise RuntimeError
-    dist.all_reduce(e)

@@ -74,8 +74,8 @@ DOORS = {
     "tomli": {"files/toml_parser.py"},
     "tomllib": {"files/toml_parser.py"},
     "torch": {"measure/torch_all_reduce.py"},
-    "tree_sitter": {"scan/c_parser.py"},
-    "tree_sitter_cuda": {"scan/c_parser.py"},
+    "tree_sitter": {"scan/c_reader.py"},
+    "tree_sitter_cuda": {"scan/c_reader.py"},
     "typing_extensions": {"typing.py"},  # for type checkers only
     "yaml": {"files/yaml.py"},
 }

@@ -1,22 +1,14 @@
-"""The communication graph from link counters, and the named pattern that it is nearest to."""
+"""The communication graph from link counters, and the union of named patterns."""
 
 import random
-from itertools import combinations, permutations
+from itertools import combinations
 from pathlib import Path
-from time import perf_counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.files.toml_parser import tomllib
-from gpulaunch.measure.nearest_pattern import (
-    LEAST_SIMILARITY,
-    compatible_patterns,
-    nearest_pattern,
-    nearest_to_totals,
-)
-from gpulaunch.measure.rank_fit import fit
 from gpulaunch.measure.traffic_graph import (
     NOISE_BYTES,
     NOISE_SHARE,
@@ -233,96 +225,6 @@ def test_set_up_is_no_edge() -> None:
     )
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6, 7, 8, 12, 16])
-@pytest.mark.parametrize("name", NAMES)
-def test_each_pattern_is_nearest_to_itself(name: str, ranks: int) -> None:
-    """A pattern in any rank order and unit is found, or its equal, in well under a second."""
-    order = list(range(ranks))
-    random.Random(ranks).shuffle(order)
-    edges = [(*sorted((order[a], order[b])), 7.5) for a, b, _ in PATTERNS[name].edges(ranks)]
-    begin = perf_counter()
-    found = nearest_pattern(ranks, edges)
-    assert perf_counter() - begin < 2  # 0.2 s on an idle core
-    assert found.similarity == pytest.approx(1)
-    assert name in found.alike
-    shape = PATTERNS[found.name].edges(ranks)
-    places = {tuple(sorted((found.order[a], found.order[b]))) for a, b, _ in shape}
-    assert places == {(a, b) for a, b, _ in edges}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_perturbed_patterns(name: str) -> None:
-    """A pattern whose edges differ by 10 % and that has weak strays beside it is still found."""
-    rng = random.Random(name)
-    for ranks in (4, 6, 8):
-        same = nearest_pattern(ranks, PATTERNS[name].edges(ranks)).alike
-        for _ in range(3):
-            weights = {
-                (a, b): rng.lognormvariate(0, 0.1) for a, b, _ in PATTERNS[name].edges(ranks)
-            }
-            for pair in combinations(range(ranks), 2):
-                if rng.random() < 0.2:
-                    weights[pair] = weights.get(pair, 0) + rng.uniform(0, 0.1)
-            found = nearest_pattern(ranks, [(*pair, weight) for pair, weight in weights.items()])
-            assert found.name in same
-            assert found.similarity >= LEAST_SIMILARITY
-
-
-def test_nothing_is_near() -> None:
-    """A graph like no pattern has no name: one heavy pair in a loose web."""
-    web = [
-        (a, b, 40.0 if (a, b) == (0, 1) else 1.0 + a)
-        for a, b in combinations(range(8), 2)
-        if (a + b) % 3
-    ]
-    assert nearest_pattern(8, web).name is None
-
-
-def test_no_traffic_is_none() -> None:
-    """Ranks that exchange nothing have the pattern "none"."""
-    assert nearest_pattern(4, []).name == "none"
-    assert nearest_pattern(1, []).name == "none"
-    assert nearest_to_totals([0.0, 0.0]).name == "none"
-
-
-def test_rings_of_a_dgx1() -> None:
-    """NCCL's two rings over a DGX-1's links are a ring, though each link carries as many bytes."""
-    for wires in (WIRES, dict.fromkeys(WIRES, 1)):
-        found = nearest_pattern(8, [(*pair, float(count)) for pair, count in wires.items()])
-        assert (found.name, found.rings, found.alike) == ("ring", 2, ("ring",))
-        assert found.similarity == pytest.approx(1)
-
-
-def test_all_to_all_where_pairs_are_hidden() -> None:
-    """Equal traffic on all links may be an all-to-all with pairs on PCIe: both names are told."""
-    even = [(*pair, 1.0) for pair in WIRES]
-    assert nearest_pattern(8, even, list(WIRES)).alike == ("ring", "all_to_all")
-    uneven = [(0, 1, 1.0), (0, 2, 1.0), (0, 3, 1.0), (1, 2, 1.0)]
-    assert nearest_pattern(4, uneven, [pair[:2] for pair in uneven]).name == "all_to_all"
-
-
-@pytest.mark.parametrize(
-    ("sentence", "totals", "want"),
-    [
-        ("equal totals leave all collectives", [5] * 6, "ring tree ring+tree all_to_all"),
-        (
-            "so they do if they are nearly equal",
-            [5, 5, 5, 5, 5, 4.6],
-            "ring tree ring+tree all_to_all",
-        ),
-        ("a hub with all of it is a star", [30, 10, 10, 10], "star"),
-        ("ends with half of it are a chain", [5, 10, 10, 10, 10, 5], "chain"),
-        ("one rank with nothing is no pattern", [10, 10, 0, 10], ""),
-        ("silence is none", [0, 0, 0], "none"),
-    ],
-)
-def test_totals_rule_patterns_out(sentence: str, totals: list[float], want: str) -> None:
-    """Totals alone rule patterns out, and name one only if no other is left."""
-    found = compatible_patterns(totals)
-    assert found == tuple(want.split()), sentence
-    assert nearest_to_totals(totals).name == (found[0] if len(found) == 1 else None)
-
-
 @pytest.mark.parametrize(
     ("names", "want"),
     [
@@ -338,32 +240,3 @@ def test_totals_rule_patterns_out(sentence: str, totals: list[float], want: str)
 def test_union(names: tuple[str, ...], want: str) -> None:
     """Several patterns are the smallest one that holds them all."""
     assert union(names) == want
-
-
-@given(st.integers(2, 6), st.data())
-def test_order_of_ranks_does_not_matter(ranks: int, data: st.DataObject) -> None:
-    """Whatever the graph, its similarity is the same in any order of ranks."""
-    pairs = list(combinations(range(ranks), 2))
-    weights = data.draw(st.lists(st.integers(0, 9), min_size=len(pairs), max_size=len(pairs)))
-    turn = data.draw(st.permutations(range(ranks)))
-    edges = [(a, b, float(w)) for (a, b), w in zip(pairs, weights, strict=True)]
-    turned = [(*sorted((turn[a], turn[b])), w) for a, b, w in edges]
-    one, other = nearest_pattern(ranks, edges), nearest_pattern(ranks, turned)
-    assert (one.name, one.rings) == (other.name, other.rings)
-    if one.name:
-        assert one.similarity == pytest.approx(other.similarity)
-
-
-@given(st.sampled_from(NAMES), st.integers(0, 2**32))
-def test_the_order_of_few_ranks_is_the_best(name: str, seed: int) -> None:
-    """Up to eight ranks no other order puts more traffic onto a pattern's edges."""
-    rng = random.Random(seed)
-    weights = {pair: rng.random() ** 3 for pair in combinations(range(6), 2)}
-    shape = [(a, b) for a, b, _ in PATTERNS[name].edges(6)]
-    best = max(
-        sum(weights[tuple(sorted((order[a], order[b])))] for a, b in shape)
-        for order in permutations(range(6))
-    )
-    value, order = fit(6, shape, weights, 0.0)
-    assert value == pytest.approx(best)
-    assert sorted(order) == list(range(6))

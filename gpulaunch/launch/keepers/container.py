@@ -56,7 +56,6 @@ class ContainerKeeper(ProcessKeeper):
         self,
         lease: Lease,
         gpus: Sequence[Gpu],
-        variables: Mapping[str, str],  # noqa: ARG002  they are not for containers
     ) -> None:
         """Start the docker command with the GPUs of its lease, in rank order."""
         if self._container.leaves_out_gpus:
