@@ -67,7 +67,7 @@ def make_parser() -> Parser:
         "--import",
         metavar="FILE",
         dest="text",
-        help="the machine of this nvidia-smi topo -m text or NCCL topology ('-': of stdin)",
+        help="the machine of this nvidia-smi topo -m text ('-': of stdin)",
     )
     parser.add_argument(
         "--gpu-model",

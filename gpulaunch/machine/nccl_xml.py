@@ -13,8 +13,8 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.nvidia.nvlink import version_by_capability
-from gpulaunch.machine.pasted_text import TextError
 from gpulaunch.machine.smi_machine import ASSUMED_NVLINK_VERSION
+from gpulaunch.machine.smi_text import TextError
 from gpulaunch.machine.topology import Topology
 from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import Record, replace

@@ -9,8 +9,8 @@ from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_described_machine, load_text_machine, machine_names
 from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.nccl_xml import nccl_document
-from gpulaunch.machine.pasted_text import TextError
 from gpulaunch.machine.read_description import described_topology
+from gpulaunch.machine.smi_text import TextError
 from gpulaunch.machine.topology import Topology, part_of_machine
 from gpulaunch.records import replace
 from gpulaunch.show.topology.nccl import nccl_xml
