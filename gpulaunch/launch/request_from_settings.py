@@ -168,8 +168,7 @@ def _read_constraints(
     if memory.value:
         text = memory.origin
         if text == "profile":
-            whose = f"profile {profile.name}'s" if profile.name else "--set's"
-            text = f"{whose} {format_size(memory.value)} of memory"
+            text = f"profile {profile.name}'s {format_size(memory.value)} of memory"
         least_bytes = getattr(memory.value, "of_gpu_bytes", memory.value)  # a profile's is an int
         found.append(requests.admit_memory(topology, least_bytes, text))
     builders: dict[str, Any] = {
