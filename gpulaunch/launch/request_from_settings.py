@@ -150,7 +150,7 @@ def _read_utility(settings: Settings, profile: Profile, policy: str) -> requests
     weights = settings.get("utility_weights").value
     if not POLICIES[policy].goes_by_utility:
         return requests.UtilityTerms()
-    from gpulaunch.profiles.collocation import slowdowns_both_ways  # late: few go by utility
+    from gpulaunch.profiles.catalog import slowdowns_both_ways  # late: few go by utility
 
     return requests.UtilityTerms(
         least=least or 0.0,

@@ -30,8 +30,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.process.identity import Process
 from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
-from gpulaunch.profiles.document.section import Part
-from gpulaunch.profiles.document.sections import Communication, PlacementNeeds
+from gpulaunch.profiles.keys import Communication, Part, PlacementNeeds
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
@@ -80,11 +79,7 @@ def test_profile(tmp_path: Path) -> None:
             "source": "measured",
         }
     )
-    assert (profile.communication.pattern, profile.resources.power_w, profile.resources.date) == (
-        "ring",
-        200,
-        None,
-    )
+    assert (profile.resources.power_w, profile.resources.estimated) == (200, [])
     assert (profile.resources.memory_mib, profile.memory_bytes) == (1000, 1000 * 1024 * 1024)
     assert (profile.resources.source, profile.resources.memory_is_reservation) == (
         "measured too",
