@@ -11,7 +11,7 @@ from gpulaunch.cli.output import flush_stdout, print_json, say, warn
 from gpulaunch.errors import UsageError
 from gpulaunch.files.write import document_text, write_text
 from gpulaunch.launch.placement_tables import make_tables
-from gpulaunch.launch.surroundings import shown_machine, shown_settings
+from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.topology import Topology
 from gpulaunch.show.topology.document import topology_document
@@ -31,18 +31,11 @@ def main(arguments: Sequence[str]) -> int:
         from gpulaunch.cli.topo_picture import write_picture
 
         return write_picture(options.topology, options.svg)
-    if options.nccl_xml is not None and options.text is None:
-        topology = _visible_machine(options.topology)
-    else:
-        topology = _find_machine(options.topology, options.text, options.output, options.gpu_model)
+    topology = _find_machine(options.topology, options.text, options.output, options.gpu_model)
     if options.svg is not None:
         from gpulaunch.show.topology.svg import topology_svg
 
         write_text(options.svg, topology_svg(topology))
-    elif options.nccl_xml is not None:
-        from gpulaunch.show.topology.nccl import nccl_xml
-
-        write_text(options.nccl_xml, nccl_xml(topology))
     elif options.json:
         print_json(topology_document(topology))
     elif options.dot:
@@ -80,9 +73,6 @@ def make_parser() -> Parser:
         "--svg", metavar="FILE", help="draw a picture, with what is leased in colour"
     )
     parser.add_argument(
-        "--nccl-xml", metavar="FILE", help="write NCCL's topology file, for NCCL_TOPO_FILE"
-    )
-    parser.add_argument(
         "-o",
         "--output",
         metavar="FILE",
@@ -105,14 +95,14 @@ def _check_options(given: dict[str, object]) -> None:
     """
     forms = [
         f"--{name.replace('_', '-')}"
-        for name in ("json", "dot", "svg", "nccl_xml", "measure")
+        for name in ("json", "dot", "svg", "measure")
         if given[name] not in (None, False)
     ]
     if "--measure" in forms and "--json" in forms:
         forms.remove("--json")
     if given["output"] is not None and forms != ["--measure"]:
         forms.append("-o")
-    for name in ("output", "svg", "text", "nccl_xml", "gpu_model"):
+    for name in ("output", "svg", "text", "gpu_model"):
         if given[name] == "":
             shown = "import" if name == "text" else name.replace("_", "-")
             raise UsageError(f"--{shown} has an empty value")
@@ -136,24 +126,6 @@ def _find_machine(
     if text != "-":
         return load_text_machine(text, gpu_model=gpu_model)
     return load_text_machine("/dev/stdin", None if output == "-" else output, gpu_model)
-
-
-def _visible_machine(name: str | None) -> Topology:
-    """Return the machine with the GPUs that a job started here would see."""
-    from gpulaunch.decide.request import admit_visible
-    from gpulaunch.launch.surroundings import read_surroundings
-    from gpulaunch.machine.topology import part_of_machine
-
-    around = read_surroundings(shown_settings(name), warn, may_hide=True, use=False)
-    topology = around.machine.topology
-    seen = {gpu.uuid for gpu in topology.gpus}
-    if around.within:
-        seen &= set(around.within.uuids)
-    if around.visible is not None:
-        seen &= admit_visible(topology, around.visible).uuids
-    if not seen:
-        raise UsageError(f"no GPU of {topology.name} is visible here")
-    return part_of_machine(topology, seen)
 
 
 def _write_machine(topology: Topology, path: str | None) -> None:
