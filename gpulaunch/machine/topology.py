@@ -3,10 +3,11 @@
 
 from collections.abc import Collection
 
+from gpulaunch.errors import UsageError
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Link
-from gpulaunch.records import Record, as_dict, replace
+from gpulaunch.records import Record, replace
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -64,31 +65,26 @@ class Topology(Record):
             >>> Topology.from_networkx(machine.to_networkx()) == machine
             True
         """
-        from gpulaunch.machine.topology_graph import Network, write_network
+        from gpulaunch.machine.graph import write_machine  # late: it costs 0.2 s
 
-        return write_network(Network(self.name, self.gpus, self.links, self.source, self.digest))
+        return write_machine(self)
 
     @classmethod
     def from_networkx(cls, graph: "Graph") -> "Topology":
-        """Build a topology from a networkx graph: the inverse of to_networkx.
-
-        A minimal graph is enough: nodes 0, 1, 2 ... without attributes, edges with `nvlink_count`
-        or with `path` alone ("NVL" alone is one NVLink), and with `weight` for their bandwidth. Two
-        nodes without an edge are a path "SYS" apart. NVLinks of unknown version count as version 3
-        (25 GB/s each per direction), and everything else follows as in a described machine. Two
-        nodes with different `node` are in different machines, and need an edge with `weight`.
-
-        Args:
-            graph: undirected, at most one edge for two nodes; a node is an index or its decimal
-                text.
+        """Build a topology from a graph of to_networkx, which may have been a GraphML file.
 
         Raises:
-            UsageError: names the node or edge, and its attribute that is wrong, unknown, or
-                contradicts another.
+            UsageError: the graph is not one that to_networkx makes.
         """
-        from gpulaunch.machine.topology_graph import read_network
+        from gpulaunch.machine.graph import read_gpus_and_links
 
-        return cls(**as_dict(read_network(graph)))
+        gpus, links = read_gpus_and_links(graph)
+        facts = graph.graph
+        try:
+            return cls(facts["name"], gpus, links, facts["source"], facts.get("digest"))
+        except KeyError as problem:
+            message = f"graph: it is not one that to_networkx makes: it lacks {problem}"
+            raise UsageError(message) from None
 
 
 def machines(topology: Topology) -> dict[int, Topology]:

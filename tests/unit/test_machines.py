@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import pytest
 from values import complaint, machine
 
@@ -396,15 +395,6 @@ def test_name_that_a_description_cannot_have(name: str, want: str) -> None:
     """A topology's name becomes one that a machine file can have."""
     topology = replace(described_topology(made_up(), ""), name=name)
     assert reread(topology).name == want
-
-
-def test_graph_as_a_description() -> None:
-    """A networkx graph of NVLinks without attributes becomes a machine file of the same links."""
-    graph = nx.petersen_graph()
-    nx.set_edge_attributes(graph, 2, "nvlink_count")
-    topology = Topology.from_networkx(graph)
-    again = reread(topology)
-    assert (again.name, again.links) == ("Petersen-Graph", topology.links)
 
 
 def any_machine(rng: random.Random) -> dict[str, Any]:
