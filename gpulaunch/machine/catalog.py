@@ -153,13 +153,18 @@ def load_text_machine(
     from gpulaunch.machine.smi_machine import choose_gpu_model
 
     text = read_text(path)
-    model = choose_gpu_model(gpu_model, load_gpu_models()) if gpu_model is not None else None
-    document = _printed_document(path, text, called, model)
+    model = None if gpu_model is None else choose_gpu_model(gpu_model, load_gpu_models())
+    given = "" if gpu_model is None else f"; the GPU model is given as {printable(gpu_model)}"
+    document = _printed_document(path, text, called, model, given)
     return described_topology(document, f"{crc32(text.encode()):08x}")
 
 
 def _printed_document(
-    path: str, text: str, called: str | None = None, model: "GpuModel | None" = None
+    path: str,
+    text: str,
+    called: str | None = None,
+    model: "GpuModel | None" = None,
+    remark: str = "",
 ) -> dict[str, Any]:
     """Return the machine file's document of a matrix in a file, named after the file.
 
@@ -175,5 +180,5 @@ def _printed_document(
         matrix = parse_topology_text(text)
     except TextError as problem:
         raise UsageError(f"{path}:{problem.line}: {problem.message}", problem.hint) from None
-    source = f"nvidia-smi topo -m in {printable(os.path.basename(path))}"
+    source = f"nvidia-smi topo -m in {printable(os.path.basename(path))}{remark}"
     return text_document(matrix, name, source, model)

@@ -1,7 +1,7 @@
 """The door to networkx: machines as graphs, and graphs of ranks from GraphML."""
 # pure: decides on plain values
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 
 from gpulaunch.errors import UsageError
@@ -9,10 +9,7 @@ from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Link
 from gpulaunch.records import as_dict
-from gpulaunch.typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from gpulaunch.machine.topology import Topology
+from gpulaunch.typing import Any
 
 Graph = Any
 """A networkx graph: the package has no types, and few launches import it."""
@@ -22,19 +19,18 @@ _MOST_SHOWN = 40  # characters of a node's name
 _MOST_REASON = 100  # characters of networkx's message, which may quote the file
 
 
-def write_machine(machine: "Topology") -> Graph:
+def write_machine(facts: Mapping[str, Any], gpus: Iterable[Gpu], links: Iterable[Link]) -> Graph:
     """Return the graph of a machine: its GPUs as nodes, its links as edges; see to_networkx."""
     import networkx as nx  # type: ignore[import-untyped]
 
-    facts = {"name": machine.name, "source": machine.source, "digest": machine.digest}
     graph = nx.Graph(**_without_none(facts))
-    for gpu in machine.gpus:
+    for gpu in gpus:
         values = as_dict(gpu) | {"cpuset": format_cpuset(gpu.cpuset) or None}
         del values["index"], values["mig"]
         if gpu.mig:
             values |= {f"mig_{name}": value for name, value in as_dict(gpu.mig).items()}
         graph.add_node(gpu.index, **_without_none(values))
-    for link in machine.links:
+    for link in links:
         values = as_dict(link) | {"path": link.path, "bandwidth_gb_per_s": link.bandwidth_gb_per_s}
         del values["a"], values["b"]
         graph.add_edge(link.a, link.b, **_without_none(values), weight=link.bandwidth_gb_per_s)
@@ -51,7 +47,8 @@ def read_gpus_and_links(graph: Graph) -> tuple[tuple[Gpu, ...], tuple[Link, ...]
     Raises:
         UsageError: a node or an edge lacks an attribute, or has one that is unknown.
     """
-    gpus, links = [], []
+    gpus: list[Gpu] = []
+    links: list[Link] = []
     try:
         for node, values in graph.nodes(data=True):
             facts = {name: value for name, value in values.items() if not name.startswith("mig_")}

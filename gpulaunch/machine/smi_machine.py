@@ -99,8 +99,6 @@ def text_document(
         return Wire(paths[a, b], direct)
 
     assumptions = [source]
-    if model:
-        assumptions.append(f"the GPU model is given as {model.name}")
     if linked and not version_by_capability(known):
         assumptions.append(_nvlink_assumption(most, hopper=hopper))
     assumptions.append("PCIe 3.0 with 16 lanes is assumed")

@@ -67,7 +67,8 @@ class Topology(Record):
         """
         from gpulaunch.machine.graph import write_machine  # late: it costs 0.2 s
 
-        return write_machine(self)
+        facts = {"name": self.name, "source": self.source, "digest": self.digest}
+        return write_machine(facts, self.gpus, self.links)
 
     @classmethod
     def from_networkx(cls, graph: "Graph") -> "Topology":

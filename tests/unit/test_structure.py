@@ -49,7 +49,6 @@ DOORS = {
     "argparse": {"cli/arguments.py"},
     "ctypes": {
         "cluster/scotch.py",
-        "machine/nvidia/roster.py",
         "measure/synthetic_load.py",
         "process/libc.py",
     },
