@@ -100,7 +100,7 @@ def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
 def are_busy(gpus: Iterable[Gpu]) -> bool:
     """Return whether a kernel ran on one of the GPUs in the last sampling period, 1/6 s to 1 s."""
     from gpulaunch.machine.nvidia import nvml
-    from gpulaunch.machine.nvidia.nvml_load import read_busy
+    from gpulaunch.machine.nvidia.load import read_busy
 
     nvml.open_nvml()
     try:
