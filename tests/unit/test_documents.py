@@ -622,7 +622,7 @@ def test_digest(tmp_path: Path) -> None:
             "a pair without a count",
             "[3, 2, 2]",
             "[3, 2]",
-            "13: [3, 2] is not [GPU, GPU, number of NVLinks]",
+            "13: links: [3, 2] has 2 values: 3 are needed",
         ),
         (
             "a pair twice",
@@ -646,7 +646,7 @@ def test_digest(tmp_path: Path) -> None:
             "no link",
             "[3, 2, 2]",
             "[3, 2, 0]",
-            "13: [3, 2, 0]: the number of NVLinks must be 1 to 99",
+            "13: links: 0 is not within 1 to 99",
         ),
         (
             "no bandwidth",

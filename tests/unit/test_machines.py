@@ -628,8 +628,8 @@ def test_what_a_gpu_model_must_say() -> None:
     ("key", "value", "want"),
     [
         ("nvlinks", 12, "unknown key 'nvlinks': known here are name, models, "),
-        ("models", [], "models: [] is no list of texts"),
-        ("models", ["Big 1", 2], "models: ['Big 1', 2] is no list of texts"),
+        ("models", [], "models: 0 values, 1 to "),
+        ("models", ["Big 1", 2], "models: 2 is not text"),
         ("sm_count", 0, "sm_count: 0 is not within 1 to 4096"),
         ("l2_mib", 0, "l2_mib: 0 is not within 0.001 to 1000000"),
         ("estimated", ["l2_bytes"], "estimated: 'l2_bytes' is none of compute_capability, "),
@@ -639,7 +639,7 @@ def test_mistakes_in_a_gpu_model(key: str, value: object, want: str) -> None:
     """A mistake in a GPU model is named with its key and what was found."""
     with pytest.raises(FieldError) as problem:
         parse_gpu_model({**MODEL, key: value})
-    assert problem.value.path == (key,)
+    assert problem.value.path[0] == key
     assert problem.value.message.startswith(want)
 
 
