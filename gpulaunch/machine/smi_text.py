@@ -211,8 +211,7 @@ def _read_affinity(
             cells = _shorten(" ".join(words))
             message = f"row {name}: which of {', '.join(titles)} {cells} is cannot be told"
             raise TextError(number, message)
-        if has_own:
-            left.pop()
+        if has_own:  # the column behind both, which is never empty
             sets.pop()
         if left[0] == _TITLES[0] and not tail.split("\t")[1].strip():
             del left[0]

@@ -122,10 +122,6 @@ class Key(Generic[T]):
         value: T = record.document.get(self.name, self.default)
         return value
 
-    def __set__(self, record: Section, value: object) -> None:
-        """Raise AttributeError: sections are read-only."""
-        raise AttributeError(f"{self.name}: a record does not change")
-
 
 class Part(Key[S]):
     """A key whose value is a section in itself; an empty one where the key is missing.

@@ -290,6 +290,15 @@ def test_a_source_names_all_that_gave_figures(files: Path) -> None:
     assert load_profile(str(files / "own.toml")).resources.source == "sampled again"
 
 
+def test_a_measurement_in_place_of_an_estimate(files: Path) -> None:
+    """A figure that is measured in place of an estimate is none; the others stay marked."""
+    path = files / "below.toml"
+    path.write_text(
+        BASE.replace("power_w = 90", 'power_w = 90\nestimated = ["memory_mib", "power_w"]')
+    )
+    assert load_profile(str(files / "own.toml")).resources.estimated == ["power_w"]
+
+
 def test_spread_of_what_was_replaced_is_gone(files: Path) -> None:
     """How figures differed between runs is not told of other figures."""
     assert not load_profile(str(files / "own.toml")).runs
