@@ -5,7 +5,6 @@ add a function for it to GENERATED; tests/unit/test_generated_docs.py then holds
 """
 
 import argparse
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,9 +17,8 @@ from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.files.fields import Above, ListOf, OneOrEach, RowOf, TableOf
 from gpulaunch.launch.settings import SETTINGS
 from gpulaunch.profiles.catalog import load_profile
-from gpulaunch.profiles.document.inherit import variants_of
-from gpulaunch.profiles.document.schema import profile_schema
-from gpulaunch.profiles.document.section import Part, Section
+from gpulaunch.profiles.keys import Part, Section
+from gpulaunch.profiles.layers import variants_of
 from gpulaunch.profiles.profile import Profile
 
 DOCS = Path(__file__).parent
@@ -28,10 +26,6 @@ DOCS = Path(__file__).parent
 _WORDS: Mapping[type, str] = {str: "text", bool: "true or false", dict: "table", list: "list"}
 _MOST_WORDS = 3  # that fit into a cell of the table
 _LONG = 10**6  # a power of two above this is written as a power
-
-
-def _profile_schema(_: str) -> str:
-    return json.dumps(profile_schema(), indent=2) + "\n"
 
 
 def _profiles(text: str) -> str:
@@ -241,7 +235,6 @@ def _rows(text: str) -> Iterator[tuple[str, ...]]:
 GENERATED: Mapping[str, Callable[[str], str]] = {
     "reference/commands.md": _commands,
     "reference/settings.md": _settings,
-    "reference/profile.schema.json": _profile_schema,
     "reference/profiles.md": _profiles,
     "explanation/placement.md": _placement,
 }

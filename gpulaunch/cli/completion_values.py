@@ -122,7 +122,7 @@ def _argument(command: str, action: Action, text: str) -> Argument:
     value = (
         _value(command, flags[-1] if flags else metavar, metavar, action) if needs_value else None
     )
-    repeats = action.nargs in ("*", "+") or flags in (("--set",), ("--after",))
+    repeats = action.nargs in ("*", "+") or flags == ("--after",)
     return Argument(flags, metavar, text, value, repeats)
 
 

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from gpulaunch.errors import printable, quoted
 from gpulaunch.files.data_files import is_path
-from gpulaunch.profiles.document.inherit import read_reference
+from gpulaunch.profiles.layers import read_reference
 
 
 class AnyDocument(BaseModel, extra="allow"):

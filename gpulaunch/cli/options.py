@@ -42,7 +42,7 @@ class Option(Record):
     @property
     def repeats(self) -> bool:
         """Whether every value counts if it is given several times; otherwise only the last."""
-        return self.name in ("set", "after")
+        return self.name == "after"
 
 
 ROWS: tuple["Row", ...] = (
@@ -51,12 +51,6 @@ ROWS: tuple["Row", ...] = (
         "profile",
         "NAME|FILE",
         "what is known about the job (see 'gpulaunch profiles')",
-    ),
-    (
-        ("--set",),
-        "set",
-        "KEY=VALUE",
-        "instead of what the profile says, such as memory=12GiB",
     ),
     (
         ("-n", "--gpus"),

@@ -11,7 +11,7 @@ from base64 import b64decode, b64encode
 
 from gpulaunch.cluster.cluster import Node
 from gpulaunch.errors import FailedError
-from gpulaunch.machine.topology_rows import to_rows, topology_of_rows
+from gpulaunch.machine.topology import to_rows, topology_of_rows
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
 

@@ -22,7 +22,7 @@ from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.system import seconds_since_boot
 from gpulaunch.profiles.catalog import load_profile
-from gpulaunch.profiles.document.inherit import read_reference
+from gpulaunch.profiles.layers import read_reference
 
 _MOST = 200  # tickets, the first ones, of which it is told: the time grows with their number
 

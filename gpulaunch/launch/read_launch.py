@@ -261,24 +261,13 @@ def _read_mps_place(settings: Settings, machine: Machine) -> MpsPlace | None:
 
 
 def _read_profile(settings: Settings, label: "Label | None") -> Profile:
-    """Return the profile that is named, or an empty one, with the values of --set."""
+    """Return the profile that is named, or an empty one."""
     named = settings.get("profile", label).value
-    profile = Profile()
-    if named:
-        from gpulaunch.profiles.catalog import (
-            Label,
-            labelled_profile,
-            load_profile,
-        )  # late: as above
+    if not named:
+        return Profile()
+    from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile  # late: as above
 
-        is_label = isinstance(named, Label)
-        profile = labelled_profile(named) if is_label else load_profile(named)
-    instead = settings.given("set")
-    if not instead:
-        return profile
-    from gpulaunch.profiles.document.override import overridden  # late: few launches need it
-
-    return overridden(profile, instead)
+    return labelled_profile(named) if isinstance(named, Label) else load_profile(named)
 
 
 def read_grace(settings: Settings) -> float:

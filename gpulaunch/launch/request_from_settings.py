@@ -150,7 +150,7 @@ def _read_utility(settings: Settings, profile: Profile, policy: str) -> requests
     weights = settings.get("utility_weights").value
     if not POLICIES[policy].goes_by_utility:
         return requests.UtilityTerms()
-    from gpulaunch.profiles.collocation import slowdowns_both_ways  # late: few go by utility
+    from gpulaunch.profiles.catalog import slowdowns_both_ways  # late: few go by utility
 
     return requests.UtilityTerms(
         least=least or 0.0,
@@ -168,8 +168,7 @@ def _read_constraints(
     if memory.value:
         text = memory.origin
         if text == "profile":
-            whose = f"profile {profile.name}'s" if profile.name else "--set's"
-            text = f"{whose} {format_size(memory.value)} of memory"
+            text = f"profile {profile.name}'s {format_size(memory.value)} of memory"
         least_bytes = getattr(memory.value, "of_gpu_bytes", memory.value)  # a profile's is an int
         found.append(requests.admit_memory(topology, least_bytes, text))
     builders: dict[str, Any] = {

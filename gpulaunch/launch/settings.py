@@ -289,11 +289,6 @@ class Settings:
             return 0
         return 1 if self.environment.get(_variable_name(name)) else 2
 
-    def given(self, name: str) -> list[tuple[str, str]]:
-        """Return all values of an option that may be repeated, as (option as written, value)."""
-        one = self._given.get(name)
-        return [(one.option, text) for text in (*one.before, one.text)] if one else []
-
     def get(self, name: str, profile: object = None) -> Setting:
         """Return the first value in the chain.
 

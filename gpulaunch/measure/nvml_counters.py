@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pynvml
 
+from gpulaunch.machine.nvidia.load import read_busy, read_power_w
 from gpulaunch.machine.nvidia.nvml import LOST, LostGpuError, NvmlDevice
-from gpulaunch.machine.nvidia.nvml_load import read_busy, read_power_w
 from gpulaunch.measure.usage import LinkBytes, Reading
 from gpulaunch.records import Record
 from gpulaunch.typing import Any

@@ -897,20 +897,6 @@ def test_commands_that_print(launcher: Launcher, arguments: tuple[str, ...], exp
     assert expected in done.stdout
 
 
-def test_profiles_check(launcher: Launcher, tmp_path: Path) -> None:
-    """`profiles check` accepts a good file and names the line of a bad one."""
-    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
-    good.write_text('name = "good"\n')
-    bad.write_text('name = "bad"\n[resources]\nsm_utilization_percentage = 101\nsource = "me"\n')
-    assert (
-        launcher.run("profiles", "check", str(good)).stdout
-        == f"{good}: profile 'good' is well formed\n"
-    )
-    done = launcher.run("profiles", "check", str(bad))
-    problem = f"gpulaunch: error: {bad}:3: sm_utilization_percentage: 101 is not within 0 to 100\n"
-    assert (done.returncode, done.stderr) == (2, problem)
-
-
 @pytest.mark.usefixtures("no_driver")
 def test_described_machine_needs_no_gpus_and_no_silent_default(launcher: Launcher) -> None:
     """Without NVML and without --topology a launch ends with 125 and the hint; nothing runs."""

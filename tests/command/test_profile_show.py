@@ -108,10 +108,6 @@ def test_picture_without_matplotlib(launcher: Launcher, full: str, tmp_path: Pat
     [
         (("--svg", "x.svg"), "--svg goes with 'gpulaunch profiles show', without --json"),
         (
-            ("check", "vgg16", "--svg", "x.svg"),
-            "--svg goes with 'gpulaunch profiles show', without --json",
-        ),
-        (
             ("show", "vgg16", "--json", "--svg", "x.svg"),
             "--svg goes with 'gpulaunch profiles show', without --json",
         ),

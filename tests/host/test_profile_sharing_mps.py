@@ -103,7 +103,6 @@ def test_a_sweep_that_fails_half_way_keeps_its_points(launcher: Launcher, tmp_pa
     )
     curve = tomllib.loads(path.read_text())["sm_curve"]
     assert (done.returncode, curve["sm_percentage"], curve["incomplete"]) == (9, [10, 20], True)
-    assert "incomplete" in launcher.run("profiles", "check", str(path)).stderr
 
 
 PATIENT = """\

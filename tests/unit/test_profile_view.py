@@ -10,12 +10,10 @@ from xml.etree import ElementTree as ET
 import pytest
 from rich.console import Console
 
-from gpulaunch.errors import printable
+from gpulaunch.errors import FieldError, printable
 from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
-from gpulaunch.profiles.document.schema import profile_schema
-from gpulaunch.profiles.document.section import Key, Part, Section, flag, number, percentage, table
-from gpulaunch.profiles.document.sections import Resources
-from gpulaunch.profiles.profile import Profile, parse_profile, profile_mistakes
+from gpulaunch.profiles.keys import Key, Part, Resources, Section, flag, number, percentage, table
+from gpulaunch.profiles.profile import Profile, check_profile, parse_profile
 from gpulaunch.show.profile.picture import profile_svg
 from gpulaunch.show.profile.table import profiles_table
 from gpulaunch.show.profile.text import profile_text
@@ -38,30 +36,18 @@ PATTERN_ONLY = {
 }
 RESOURCES = {
     "memory_mib": 14120,
-    "memory_mean_mib": 13800.5,
     "memory_is_reservation": True,
     "sm_utilization_percentage": 63.2,
-    "sm_utilization_max_percentage": 88.1,
     "sm_occupancy_percentage": 41,
     "memory_bandwidth_utilization_percentage": 38.3,
-    "memory_bandwidth_utilization_max_percentage": 71,
     "utilization": "time-active",
     "time_active_percentage": 91.4,
-    "idle_percentage": 6.2,
     "power_w": 248.2,
-    "power_max_w": 301,
     "power_cap_percentage": 0,
     "energy_j": 20870,
     "duration_s": 84.1,
-    "pcie_tx_gb_per_s": 0.21,
-    "pcie_rx_gb_per_s": 1.7,
-    "nvlink_tx_gb_per_s": 12.2,
-    "nvlink_rx_gb_per_s": 12.4,
-    "samples": 420,
     "incomplete": True,
     "measured_on": "Tesla V100-SXM2-16GB",
-    "driver": "550.54.15",
-    "date": "2025-03-02",
     "source": "gpulaunch profile --runs 5",
 }
 SHARES = [10, 20, 30, 40, 50, 60, 80, 100]
@@ -80,18 +66,12 @@ FULL = {
         "bandwidth_sensitive": True,
         "weight": 4,
         "collective_calls_per_iteration": 161,
-        "message_bytes": 26214400,
         "time_percentage": 18.5,
         "split_slowdown_percentage": 22,
         "confidence": "guess",
         "source": "NVLink counters before and after the run",
     },
     "sensitivity": {
-        "best_gb_per_s": 50,
-        "worst_gb_per_s": 12,
-        "best_s": 0.412,
-        "worst_s": 0.717,
-        "iterations": 100,
         "slowdown_percentage": 74,
         "measured_on": "Tesla V100-SXM2-16GB",
         "source": "gpulaunch profile --sensitivity",
@@ -107,7 +87,6 @@ FULL = {
         "sm_percentage": SHARES,
         "throughput": [110, 215, 310, 390, 430, 455, 470, 472],
         "unit": "images/s",
-        "knee_percentage": 60,
         "measured_on": "Tesla V100-SXM2-16GB",
         "source": "gpulaunch profile --sweep",
     },
@@ -165,8 +144,6 @@ def hostile(text: str) -> dict:
         "resources": {
             **RESOURCES,
             "measured_on": text,
-            "driver": text,
-            "date": text,
             "source": text,
         },
         "runs": {"count": 2, "spread": {"power_w": 1}, "percentile_95": {"power_w": 1}},
@@ -174,12 +151,11 @@ def hostile(text: str) -> dict:
             "sm_percentage": [50],
             "throughput": [1],
             "unit": text,
-            "knee_percentage": 60,
             "source": text,
         },
         "collocation": {"slowdown_percentage": {text: 3}, "source": text},
         "shared_gpu": {"slowdown_percentage": {text: 3}, "predicted_from": text, "source": text},
-        "sensitivity": {"best_s": 1, "worst_s": 2, "measured_on": text, "source": text},
+        "sensitivity": {"slowdown_percentage": 1, "measured_on": text, "source": text},
         "counters": {"warp_occupancy_percentage": 20, "measured_on": text, "source": text},
         "classification": {"intensity": "compute", "source": text},
     }
@@ -193,15 +169,13 @@ DOCUMENTS = {
     "40 ranks": {"name": "wide", "communication": {"edges": every_pair(40), "source": "s"}},
     "100 ranks": {"name": "wide", "communication": {"edges": every_pair(100), "source": "s"}},
     "one point": curve([50], [30.0]),
-    "100 points": curve(
-        [*range(1, 101)], [1000 * (1 - 0.97**i) for i in range(1, 101)], knee_percentage=100
-    ),
-    "falls": curve([10, 25, 50, 75, 90], [5, 9, 7, 8, 3], knee_percentage=0.1),
+    "100 points": curve([*range(1, 101)], [1000 * (1 - 0.97**i) for i in range(1, 101)]),
+    "falls": curve([10, 25, 50, 75, 90], [5, 9, 7, 8, 3]),
     "tiny and huge": curve([0.001, 100], [1e-300, 1e15], unit="1/s"),
     "no traffic": {"name": "j", "communication": {"pattern": "none", "source": "s"}},
     "rates only": {
         "name": "j",
-        "sensitivity": {"best_gb_per_s": 9, "slowdown_percentage": -3, "source": "s"},
+        "sensitivity": {"slowdown_percentage": -3, "source": "s"},
     },
 }
 UNCHECKED = {  # a view is safe whatever may be in a file
@@ -269,7 +243,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, name: str, key: Key[Any]) -> None:
 
 
 def test_made_up_field(monkeypatch):
-    """A key declared in a section is checked, in the JSON Schema, in the reference, and shown."""
+    """A key declared in a section is checked, in the reference, and shown."""
     made_up(monkeypatch, "warm_up_s", number(0, 100, "time before the first iteration"))
     made_up(monkeypatch, "nvdec_percentage", percentage("share of time that decodes video"))
     made_up(monkeypatch, "is_warm", flag("whether it was warm"))
@@ -282,15 +256,8 @@ def test_made_up_field(monkeypatch):
         "source": "s",
     }
     wrong = {"name": "j", "resources": resources | {"warm_up_s": 101}}
-    assert [mistake.message for mistake in profile_mistakes(wrong)] == [
-        "warm_up_s: 101 is not within 0 to 100"
-    ]
-    assert profile_schema()["properties"]["resources"]["properties"]["warm_up_s"] == {
-        "description": "time before the first iteration",
-        "type": "number",
-        "minimum": 0,
-        "maximum": 100,
-    }
+    with pytest.raises(FieldError, match="warm_up_s: 101 is not within 0 to 100"):
+        check_profile(wrong)
     profile = parse_profile({"name": "j", "resources": resources})
     assert lines(profile)[-8:] == [
         "resources: what it uses of one GPU when it runs there alone",
@@ -309,15 +276,13 @@ def test_made_up_field(monkeypatch):
     [
         (Resources.sm_utilization_percentage, 63.21, "63.21 %"),
         (Resources.memory_mib, 2048, "2 GiB"),
-        (Profile.communication.section.message_bytes, 26214400, "25 MiB"),
         (Profile.communication.section.edges, 1.5, "1.5 GB"),
         (Resources.power_w, 148.16, "148.2 W"),
         (Resources.energy_j, 999, "999 J"),
         (Resources.energy_j, 12467.54, "12.47 kJ"),
         (Resources.duration_s, 0.4123, "0.4123 s"),
         (Resources.duration_s, 184, "3 min 04 s"),
-        (Resources.nvlink_tx_gb_per_s, 12.2, "12.2 GB/s"),
-        (Resources.samples, 420, "420"),
+        (Profile.placement.section.host_gb_per_s, 12.2, "12.2 GB/s"),
     ],
 )
 def test_amount(key, value, want):
@@ -327,12 +292,10 @@ def test_amount(key, value, want):
 
 def test_labels():
     """A key is called by its name without the unit, or by its label."""
-    keys = ("sm_utilization_percentage", "pcie_tx_gb_per_s", "samples", "idle_percentage")
+    keys = ("sm_utilization_percentage", "power_cap_percentage")
     assert [label_of(Resources.keys[key]) for key in keys] == [
         "SM utilization",
-        "PCIe sent",
-        "samples",
-        "samples without a kernel",
+        "time at the power cap",
     ]
 
 
@@ -342,28 +305,22 @@ def test_numbers_beside_others():
         "sm_utilization_percentage": 70.75,
         "power_w": 610,
         "energy_j": 20870,
-        "pcie_tx_gb_per_s": 3,
-        "idle_percentage": 0,
     }
     spread = {
         "sm_utilization_percentage": 0.04738,
         "energy_j": 112,
-        "pcie_tx_gb_per_s": 2.465e-06,
-        "idle_percentage": 2,
         "duration_s": 3.3,
     }
     runs = {"count": 5, "spread": spread, "percentile_95": {"sm_utilization_percentage": 71}}
     shown = view(Profile({"name": "j", "resources": resources, "runs": runs}))
     assert [row.text.replace(NO_BREAK, " ") for row in shown.sections[0].inner] == [
         "70.75 % (± 0.05 %, p95 71 %)",
-        "0 % (± 2 %)",
         "610 W",
         "20.87 kJ (± 110 J)",
         "not recorded (± 3.3 s)",
-        "3 GB/s (± 0 GB/s)",
     ]
     assert [(section.label, len(section.inner)) for section in shown.sections] == [
-        ("resources", 6),
+        ("resources", 4),
         ("runs", 1),
     ]
 
@@ -401,17 +358,6 @@ def test_table_of_nothing():
     assert lines(profile)[-2:] == ["slowdown      none", "source        s"]
 
 
-def test_warnings_are_those_of_check():
-    """What `profiles check` warns of is shown as a warning, with the key it is about."""
-    assert [warning.partition(":")[0] for warning in view(PROFILES["full"][0]).warnings] == [
-        "resources.incomplete",
-        "resources.memory_is_reservation",
-        "resources.utilization",
-        "shared_gpu.predicted_from",
-        "runs.misfits",
-    ]
-
-
 @EVERY
 def test_every_source_is_shown(profile, path):
     """Each section's source is shown."""
@@ -439,14 +385,6 @@ base                            gmm
 GPUs                            4
 command                         python train.py --note 'two words'
 variants                        batch=1
-warning: resources.incomplete: the job or the sampling broke off, so the figures
-are of a part
-warning: resources.memory_is_reservation: memory_mib is what an allocator set
-aside, so it rules no GPU out
-warning: resources.utilization: time in which any kernel ran is no share of the
-SMs: sharing is refused too often by it
-warning: shared_gpu.predicted_from: these slowdowns were not measured
-warning: runs.misfits: 2 latest runs did not fit: measure anew
 
 communication: how its GPUs talk to each other
 pattern                         ring
@@ -460,7 +398,6 @@ edges                           0-1 12.4 GB, 1-2 12.1 GB, 2-3 12 GB,
 bandwidth sensitive             yes
 weight of edges                 4
 collective calls per iteration  161
-message size                    25 MiB
 time waiting for links          ━━━━────────────────  18.5 %
 split slowdown                  22 %
 confidence                      guess
@@ -468,11 +405,6 @@ source                          NVLink counters before and after the run
 
 sensitivity: how it does on the best and on the worst placement of a machine
 (mapa-sc21 2.3)
-best bandwidth                  50 GB/s
-worst bandwidth                 12 GB/s
-best time                       0.412 s
-worst time                      0.717 s
-iterations                      100
 slowdown                        74 %
 measured on                     Tesla V100-SXM2-16GB
 source                          gpulaunch profile --sensitivity
@@ -501,30 +433,18 @@ source                          gpulaunch profile --pair synthetic
 
 resources: what it uses of one GPU when it runs there alone
 memory                          ━━━━━━━━━━━━━━━━━───  13.79 GiB of 15.78 GiB
-memory mean                     ━━━━━━━━━━━━━━━━━───  13.48 GiB of 15.78 GiB
 memory is reservation           yes
 SM utilization                  ━━━━━━━━━━━━━───────  63.2 % (± 1.2 %, p95 65 %)
-SM utilization max              ━━━━━━━━━━━━━━━━━━──  88.1 %
 SM occupancy                    ━━━━━━━━────────────  41 %
 memory bandwidth                ━━━━━━━━────────────  38.3 %
-memory bandwidth max            ━━━━━━━━━━━━━━──────  71 %
 utilization                     time-active
 time active                     ━━━━━━━━━━━━━━━━━━──  91.4 %
-samples without a kernel        ━───────────────────  6.2 %
 power                           248.2 W (± 3.1 W)
-power max                       301 W
 time at the power cap           ────────────────────  0 %
 energy                          20.87 kJ
 duration                        84.1 s (p95 86 s)
-PCIe sent                       0.21 GB/s
-PCIe received                   1.7 GB/s
-NVLink sent                     12.2 GB/s
-NVLink received                 12.4 GB/s
-samples                         420
 incomplete                      yes
 measured on                     Tesla V100-SXM2-16GB
-driver                          550.54.15
-date                            2025-03-02
 source                          gpulaunch profile --runs 5
 
 runs: how these figures differ between runs; each is called as in [resources]
@@ -546,7 +466,6 @@ throughput                      by share of the SMs
   60 %                          ━━━━━━━━━━━━━━━━━━━─  455 images/s
   80 %                          ━━━━━━━━━━━━━━━━━━━━  470 images/s
   100 %                         ━━━━━━━━━━━━━━━━━━━━  472 images/s
-knee                            ━━━━━━━━━━━━────────  60 %
 measured on                     Tesla V100-SXM2-16GB
 source                          gpulaunch profile --sweep
 
@@ -575,53 +494,27 @@ profiles
 GOLDEN_NARROW = """\
 j
 file                  /p/job.toml
-warning: resources.incomplete: the job
-or the sampling broke off, so the
-figures are of a part
-warning:
-resources.memory_is_reservation:
-memory_mib is what an allocator set
-aside, so it rules no GPU out
-warning: resources.utilization: time in
-which any kernel ran is no share of the
-SMs: sharing is refused too often by it
-warning: runs.misfits: 2 latest runs did
-not fit: measure anew
 
 resources: what it uses of one GPU when
 it runs there alone
 memory                13.79 GiB of
                       15.78 GiB
-memory mean           13.48 GiB of
-                      15.78 GiB
 memory is reservation
                       yes
 SM utilization        63.2 % (+- 1.2 %,
                       p95 65 %)
-SM utilization max    88.1 %
 SM occupancy          41 %
 memory bandwidth      38.3 %
-memory bandwidth max  71 %
 utilization           time-active
 time active           91.4 %
-samples without a kernel
-                      6.2 %
 power                 248.2 W (+- 3.1 W)
-power max             301 W
 time at the power cap
                       0 %
 energy                20.87 kJ
 duration              84.1 s (p95 86 s)
-PCIe sent             0.21 GB/s
-PCIe received         1.7 GB/s
-NVLink sent           12.2 GB/s
-NVLink received       12.4 GB/s
-samples               420
 incomplete            yes
 measured on           Tesla
                       V100-SXM2-16GB
-driver                550.54.15
-date                  2025-03-02
 source                gpulaunch profile
                       --runs 5
 
@@ -774,7 +667,6 @@ def test_picture_says_what_the_terminal_says(name):
     ]
     wanted = [
         shown.title,
-        *shown.warnings,
         *(text for row in rows for text in (row.label, row.text)),
     ]
     words |= {word.removesuffix(":") for word in words}

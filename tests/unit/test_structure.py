@@ -49,7 +49,6 @@ DOORS = {
     "argparse": {"cli/arguments.py"},
     "ctypes": {
         "cluster/scotch.py",
-        "machine/nvidia/roster.py",
         "measure/synthetic_load.py",
         "process/libc.py",
     },
@@ -62,10 +61,11 @@ DOORS = {
     "psutil": {"process/ending.py"},
     "pydantic": {"cli/mcp_types.py"},
     "pynvml": {
+        "machine/nvidia/faults.py",
+        "machine/nvidia/health.py",
+        "machine/nvidia/load.py",
         "machine/nvidia/nvml.py",
-        "machine/nvidia/nvml_health.py",
         "machine/nvidia/nvml_links.py",
-        "machine/nvidia/nvml_load.py",
         "measure/nvml_counters.py",
     },
     "pytest": {"pytest_plugin/forked.py", "pytest_plugin/plugin.py"},

@@ -1,7 +1,7 @@
 """A profile as a JSON document."""
 
 from gpulaunch.profiles.catalog import is_benchmark
-from gpulaunch.profiles.document.inherit import variants_of
+from gpulaunch.profiles.layers import variants_of
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import as_dict
 from gpulaunch.show import Document

@@ -13,7 +13,7 @@ from gpulaunch.typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gpulaunch.show.canvas import Axes, Figure
 
-_PALE, _WARNING = "#5b6672", "#9a4b00"
+_PALE = "#5b6672"
 _BLUE, _TRACK = "#2f6fb5", "#e6eaef"
 _MARGIN = 28  # px around everything
 _LINE = 19  # px from one line to the next
@@ -90,9 +90,6 @@ def _lines(view: ProfileView) -> Iterator[_Line]:
         yield _Line(text, size=17, weight="bold")
     yield _Line()
     yield from _row_lines([Row("file", view.path), *view.rows])
-    for warning in view.warnings:
-        for text in wrap(f"warning: {warning}", _CHARACTERS * 3 // 2):
-            yield _Line(text, colour=_WARNING)
     for section in view.sections:
         yield _Line()
         for text in wrap(f"{section.label}: {section.text}", _CHARACTERS * 6 // 5):

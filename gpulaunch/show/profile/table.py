@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
-from gpulaunch.profiles.document.inherit import variants_of
+from gpulaunch.profiles.layers import variants_of
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.show.terminal import Group, Text, figure, make_table
 

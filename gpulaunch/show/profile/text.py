@@ -41,8 +41,6 @@ def _lines(view: ProfileView, width: int, plain: bool) -> Iterator[Text]:
     yield from _paragraph(view.title, width, style="bold")
     yield _line((f"{'file':<{page.labels}}", "dim"), view.path)
     yield from _row_lines(view.rows, page)
-    for warning in view.warnings:
-        yield from _paragraph(f"warning: {warning}", width, style="yellow")
     for section in view.sections:
         yield Text()
         heading = f"{section.label}: {section.text}"

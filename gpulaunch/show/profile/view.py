@@ -15,8 +15,7 @@ from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.files.fields import ListOf, RowOf
 from gpulaunch.files.size import format_size
-from gpulaunch.profiles.document.section import Curve, FiguresOf, Key, Number, Part, Section
-from gpulaunch.profiles.document.suspicion import suspicions
+from gpulaunch.profiles.keys import Curve, FiguresOf, Key, Number, Part, Section
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record, replace
 from gpulaunch.show.terminal import figure
@@ -106,14 +105,12 @@ class ProfileView(Record):
         title: name and description.
         path: path of the file.
         rows: rows above the sections of the file.
-        warnings: reasons to doubt the figures.
         sections: sections that say something, each with its rows.
     """
 
     title: str
     path: str
     rows: tuple[Row, ...]
-    warnings: tuple[str, ...]
     sections: tuple[Row, ...]
 
 
@@ -139,7 +136,6 @@ def view_of(profile: Profile, path: str, gpu_memory_bytes: int | None = None) ->
         title=printable(": ".join(filter(None, (profile.name, profile.description)))),
         path=printable(path),
         rows=tuple(rows),
-        warnings=tuple(printable(f"{where[0]}.{what}") for where, what in suspicions(profile)),
         sections=tuple(section for section in sections if section.inner),
     )
 
