@@ -1,4 +1,4 @@
-"""The allocation that `gpulaunch cluster run` and `show` are about."""
+"""The allocation that `gpulaunch cluster run` maps ranks to."""
 
 import os
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def add_allocation(parser: Parser) -> None:
     parser.add_argument(
         "--network",
         metavar="FILE",
-        help="topology.conf or topology.yaml of Slurm (default: what Slurm tells)",
+        help="topology.conf of Slurm (default: what Slurm tells)",
     )
     add_topology(parser)
 

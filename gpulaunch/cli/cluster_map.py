@@ -17,7 +17,7 @@ from gpulaunch.cluster.catalog import load_cluster
 from gpulaunch.cluster.cluster import Cluster, part_of
 from gpulaunch.cluster.hostlist import expand_hostlist
 from gpulaunch.cluster.judge import judge
-from gpulaunch.cluster.mapping import MappingProblem, RankMapping
+from gpulaunch.cluster.mapping import RankMapping
 from gpulaunch.cluster.policies import MAPPING_POLICIES
 from gpulaunch.cluster.rank_files import ENGINE_FILES
 from gpulaunch.errors import UsageError, printable
@@ -43,15 +43,12 @@ def main(arguments: Sequence[str]) -> int:
         document["explain"] = mapping_document(before, judge(problem, mapping))
     # All texts are made before any file is: a mistake leaves nothing behind.
     texts = _files(cluster, mapping, document) if options.output else {}
-    picture = _picture(problem, mapping) if options.svg else None
     shown = None if options.format in ("table", "json") else ENGINE_FILES[options.format][1]
     text = shown(cluster, mapping) if shown else None
     if options.output:
         make_directory(options.output)
     for name, content in texts.items():
         write_text(os.path.join(options.output, name), content)
-    if picture is not None:
-        write_text(options.svg, picture)
     if text is not None:
         print(text, end="")
     elif options.format == "json":
@@ -87,7 +84,6 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--explain", action="store_true", help="the load of the links, beside ranks in order"
     )
-    parser.add_argument("--svg", metavar="FILE", help="draw the links with their loads")
     return parser
 
 
@@ -97,9 +93,8 @@ def _check_together(options: Namespace) -> None:
     options.format = "json" if options.json else options.format or "table"
     if options.explain and options.format not in ("table", "json"):
         raise UsageError(f"--explain has no effect with --format {options.format}")
-    for name in ("output", "svg"):
-        if getattr(options, name) == "":
-            raise UsageError(f"--{name} has an empty value")
+    if options.output == "":
+        raise UsageError("--output has an empty value")
 
 
 def _find_cluster(options: Namespace) -> Cluster:
@@ -123,12 +118,6 @@ def _files(cluster: Cluster, mapping: RankMapping, document: Document) -> dict[s
         except UsageError as problem:
             warn(f"no file {name}: {problem.message}")
     return texts
-
-
-def _picture(problem: MappingProblem, mapping: RankMapping) -> str:
-    from gpulaunch.show.mapping_svg import mapping_svg
-
-    return mapping_svg(problem.cluster, mapping, judge(problem, mapping))
 
 
 def _print_table(document: Document) -> None:

@@ -26,7 +26,7 @@ def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch cluster node",
-        "Tell 'gpulaunch cluster run' and 'show' what was granted on this node: they call it.",
+        "Tell 'gpulaunch cluster run' what was granted on this node: it calls this.",
     )
     add_topology(parser)
     return parser

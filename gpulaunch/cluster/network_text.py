@@ -1,25 +1,23 @@
-"""A network from a text of Slurm's, whichever of them it is."""
+"""The network of a file that Slurm wrote, or reads."""
 
 from collections.abc import Mapping
 
 from gpulaunch.cluster.network import Switch, network_tree
 from gpulaunch.cluster.slurm_topology import read_topology_conf
-from gpulaunch.cluster.slurm_yaml import read_topology_yaml
 from gpulaunch.cluster.tree import Tree
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.document import read_text
 
 
 def read_network_file(path: str) -> tuple[Switch, ...]:
-    """Read a topology.conf, a topology.yaml, or what `scontrol show topology` has printed.
+    """Read a topology.conf, or what `scontrol show topology` has printed.
 
     Raises:
         UsageError: the file cannot be read or is wrong; with path and line.
     """
     text = read_text(path)
-    read = read_topology_yaml if path.endswith((".yaml", ".yml")) else read_topology_conf
     try:
-        return read(text)
+        return read_topology_conf(text)
     except FieldError as problem:
         raise located(path, problem) from None
 

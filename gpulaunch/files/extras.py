@@ -4,7 +4,6 @@ import os
 import sys
 
 EXTRAS = {
-    "cluster": ("pyyaml>=6",),
     "mcp": ("mcp>=2.0",),
     "measure": ("numpy>=1.26",),
     "report": ("matplotlib>=3.10",),

@@ -109,7 +109,7 @@ def test_hostfile_without_hosts(launcher: Launcher, tmp_path: Path) -> None:
     """A hostfile has to name a host."""
     path = tmp_path / "hosts"
     path.write_text("# nobody\n\n")
-    done = launcher.run("cluster", "show", "--hostfile", str(path))
+    done = launcher.run("cluster", "run", "--hostfile", str(path), "--", "true")
     assert (done.returncode, done.stderr) == (2, complaint(f"--hostfile {path} names no host"))
 
 

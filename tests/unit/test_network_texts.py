@@ -18,8 +18,7 @@ from gpulaunch.cluster.slurm_topology import (
     switches_of_addresses,
 )
 from gpulaunch.cluster.tree import Tree
-from gpulaunch.errors import FieldError, UsageError
-from gpulaunch.files.extras import install_hint
+from gpulaunch.errors import FieldError
 
 
 def above(tree: Tree) -> dict[str, str]:
@@ -144,25 +143,10 @@ BlockName=block2 BlockIndex=1 Nodes=n[03-04] BlockSize=2
 AggregatedBlock=block[1-2] BlockIndex=2 Nodes=n[01-04] BlockSize=4
 """
 
-YAML = """\
----
-- topology: other
-  flat: true
-- topology: blocks  # the one that counts
-  cluster_default: true
-  block:
-    block_sizes: [2, 4]
-    blocks:
-      - block: block1
-        nodes: n[01-02]
-      - block: block2
-        nodes: n[03-04]
-"""
-
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("topology.conf", BLOCK_CONF), ("scontrol.txt", BLOCK_SCONTROL), ("topology.yaml", YAML)],
+    [("topology.conf", BLOCK_CONF), ("scontrol.txt", BLOCK_SCONTROL)],
 )
 def test_blocks(name: str, text: str, tmp_path: Path) -> None:
     """Blocks are switches below one for all, in every form of the text."""
@@ -171,34 +155,6 @@ def test_blocks(name: str, text: str, tmp_path: Path) -> None:
     tree = tree_of_file(str(path), nodes("n01", "n02", "n03", "n04"))
     want = {"n01": "block1", "n02": "block1", "n03": "block2", "n04": "block2"}
     assert above(tree) == {**want, "block1": "blocks", "block2": "blocks"}
-
-
-TREE_YAML = """\
-- topology: tree
-  tree:
-    switches:
-      - switch: top
-        children: s[1-2]
-      - switch: s1
-        nodes: n[1-2]
-      - switch: s2
-        nodes: n3
-"""
-
-
-def test_tree_in_yaml(tmp_path: Path) -> None:
-    """A tree of topology.yaml is read; without a default the first topology counts."""
-    path = tmp_path / "topology.yaml"
-    path.write_text(TREE_YAML)
-    got = above(tree_of_file(str(path), nodes("n1", "n2", "n3")))
-    assert got == {"n1": "s1", "n2": "s1", "n3": "s2", "s1": "top", "s2": "top"}
-
-
-def test_flat_in_yaml(tmp_path: Path) -> None:
-    """A flat topology is one switch that joins all nodes."""
-    path = tmp_path / "topology.yaml"
-    path.write_text("- topology: flat\n  flat: true\n")
-    assert above(tree_of_file(str(path), nodes("a", "b"))) == {"a": "network", "b": "network"}
 
 
 WRONG = [
@@ -233,24 +189,6 @@ WRONG = [
     ),
     ("t.conf", "SwitchName=s1 Nodes=n1\nSwitchName=s1 Nodes=n2\n", "2: switch 's1' stands twice"),
     ("t.conf", "SwitchName=s1 Nodes=n1\n", " node 'n2' is on no switch of the network"),
-    (
-        "t.yaml",
-        "- topology: [\n",
-        "2: no YAML: expected the node content, but found '<stream end>'",
-    ),
-    ("t.yaml", "tree: 1\n", " it is no list of topologies"),
-    ("t.yaml", "- topology: a\n", "1: a topology is one of tree, block, flat, here 0"),
-    ("t.yaml", "- topology: a\n  tree:\n    switches: 3\n", "3: switches: a list is wanted"),
-    (
-        "t.yaml",
-        "- topology: a\n  tree:\n    switches:\n    - switch: s\n      nodes: n\n    - nodes: m\n",
-        "6: key 'switch' is missing",
-    ),
-    (
-        "t.yaml",
-        TREE_YAML.replace("nodes: n3", "nodes: n2"),
-        "8: the network is no tree: node 'n2' is below 's1' and 's2'",
-    ),
 ]
 
 
@@ -346,18 +284,3 @@ def test_a_domain_on_two_switches_is_no_tree() -> None:
         "the network is no tree: NVLink domain d has nodes on 's0' and 's1'"
     )
     assert caught.value.path == (3,)
-
-
-def test_yaml_needs_pyyaml(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Without PyYAML, topology.yaml is refused with what to install."""
-    import sys
-
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    path = tmp_path / "topology.yaml"
-    path.write_text(YAML)
-    with pytest.raises(UsageError) as caught:
-        tree_of_file(str(path), nodes("n01"))
-    assert (caught.value.message, caught.value.hint) == (
-        "YAML needs PyYAML",
-        install_hint("cluster"),
-    )

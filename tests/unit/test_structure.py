@@ -77,7 +77,6 @@ DOORS = {
     "tree_sitter": {"scan/c_parser.py"},
     "tree_sitter_cuda": {"scan/c_parser.py"},
     "typing_extensions": {"typing.py"},  # for type checkers only
-    "yaml": {"files/yaml.py"},
 }
 DRAWS = {"random"}  # from a seed that is passed in
 ALLOWED = {
