@@ -9,11 +9,10 @@ from gpulaunch.cluster.magc import map_greedily
 from gpulaunch.cluster.mapping import MappingProblem, Place, RankMapping
 from gpulaunch.cluster.multisect import multisect, to_nodes
 from gpulaunch.cluster.phases import map_inside, nodes_in_use
-from gpulaunch.cluster.rank_traffic import RankTraffic, together
-from gpulaunch.cluster.scotch import is_installed
-from gpulaunch.cluster.scotch_mapping import magc_scotch, scotch
+from gpulaunch.cluster.rank_traffic import RankTraffic, summed, together
+from gpulaunch.cluster.scotch import find_gmap, map_by_scotch
 from gpulaunch.cluster.tree import Tree
-from gpulaunch.errors import FailedError
+from gpulaunch.errors import FailedError, UsageError
 
 DEFAULT_MAPPING_POLICY = "auto"
 
@@ -60,20 +59,41 @@ def _in_order(_rows: Rows, members: Sequence[int], _tree: Tree) -> dict[int, int
 def _map_by_best(problem: MappingProblem) -> RankMapping:
     """Map by multisect, or by Scotch where it is installed and congests the worst link less."""
     found = [multisect(problem)]
-    for policy in (magc_scotch, scotch) if is_installed() else ():
-        with suppress(FailedError):  # a crash of Scotch's leaves the others
-            found.append(policy(problem))
+    if find_gmap():
+        with suppress(FailedError, UsageError):  # of Scotch, which takes even trees alone
+            found.append(_map_by_scotch(problem))
     if len(found) == 1:
         return found[0]
     return min(found, key=lambda mapping: judge(problem, mapping).maximum)
+
+
+def _map_by_scotch(problem: MappingProblem) -> RankMapping:
+    """Map by Scotch in each of MAGC's phases (magc-2016 V-B)."""
+
+    def inside(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
+        index = {rank: i for i, rank in enumerate(members)}
+        edges = [
+            (index[rank], index[other], weight)
+            for rank in members
+            for other, weight in rows[rank]
+            if other in index and rank < other
+        ]
+        local = summed(len(members), edges)
+        return dict(zip(members, map_by_scotch(local, tree, 1), strict=True))
+
+    both = together((problem.cpu, problem.gpu))
+    sizes = nodes_in_use(problem)
+    if len(set(sizes)) > 1:
+        raise UsageError("Scotch: nodes take different numbers of ranks, or some take none")
+    nodes = map_by_scotch(both, problem.cluster.network, sizes[0])
+    return map_inside(problem, nodes, inside, inside)
 
 
 MAPPING_POLICIES: dict[str, Callable[[MappingProblem], RankMapping]] = {
     "auto": _map_by_best,
     "multisect": multisect,
     "magc": _map_by_magc,
-    "magc_scotch": magc_scotch,
-    "scotch": scotch,
+    "magc_scotch": _map_by_scotch,
     "strategy_1": _map_by_strategy_1,
     "strategy_2": _map_by_strategy_2,
     "default": _map_in_order,

@@ -2,7 +2,7 @@
 
 64 ranks, the 17 pairs of patterns of magc-2016 VI, in order and with ranks numbered anew, on its
 two clusters; then 512 and 4096 ranks. Times are CPU times, those of Scotch's processes too;
-imports, and the loading of Scotch, are left out.
+imports are left out.
 Prints the tables of docs/explanation/mapping.md, and more; with --svg FILE it draws its picture.
 
 Run: python tests/bench/mapping.py [--quick] [--svg FILE]
@@ -26,11 +26,11 @@ from gpulaunch.cluster.cluster import Cluster
 from gpulaunch.cluster.judge import judge
 from gpulaunch.cluster.mapping import MappingProblem
 from gpulaunch.cluster.policies import MAPPING_POLICIES
-from gpulaunch.cluster.scotch import is_installed
+from gpulaunch.cluster.scotch import find_gmap
 
 QUICK = "--quick" in sys.argv[1:]
 SHUFFLES = 2 if QUICK else 20
-SCOTCH = ("magc_scotch", "scotch")
+SCOTCH = ("magc_scotch",)
 SHOWN = ("default", "strategy_2", "strategy_1", "magc", *SCOTCH, "multisect", "auto")
 LARGE = {
     512: ((8, 8), (16.0, 4.0)),
@@ -50,7 +50,7 @@ class Result(NamedTuple):
 
 def policies() -> list[str]:
     """Return the policies that can be run here."""
-    return [name for name in SHOWN if is_installed() or name not in SCOTCH]
+    return [name for name in SHOWN if find_gmap() or name not in SCOTCH]
 
 
 def run(name: str, case: MappingProblem) -> Result:

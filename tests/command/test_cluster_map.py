@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import Launcher, complaint
 
-from gpulaunch.cluster.scotch import is_installed
+from gpulaunch.cluster.scotch import find_gmap
 
 SMALL = """\
 name = "small"
@@ -122,7 +122,7 @@ def test_each_policy_maps_every_rank(launcher: Launcher) -> None:
     listed = mapped(launcher, "--help")
     policies = re.search(r"--policy P\s+(.*?) \(default", listed, re.DOTALL)[1]
     for policy in re.sub(r"\s+", "", policies).split(","):
-        if "scotch" in policy and not is_installed():
+        if "scotch" in policy and not find_gmap():
             continue
         found = json.loads(
             mapped(launcher, "--cluster", "magc-b", *PATTERNS, "--policy", policy, "--json")

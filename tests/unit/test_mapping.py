@@ -35,7 +35,7 @@ from gpulaunch.cluster.rank_traffic import RankTraffic, scaled, summed
 from gpulaunch.cluster.tree import Tree
 from gpulaunch.cluster.trees import cpu_tree, gpu_tree, inner_trees, whole_trees
 
-ALONE = [name for name in MAPPING_POLICIES if name not in ("auto", "magc_scotch", "scotch")]
+ALONE = [name for name in MAPPING_POLICIES if name not in ("auto", "magc_scotch")]
 """Policies that ask nobody; tests/command/test_scotch.py has the others."""
 
 

@@ -48,7 +48,6 @@ DOORS = {
     "_pytest": {"pytest_plugin/forked.py"},
     "argparse": {"cli/arguments.py"},
     "ctypes": {
-        "cluster/scotch.py",
         "machine/nvidia/roster.py",
         "measure/synthetic_load.py",
         "process/libc.py",
