@@ -54,7 +54,8 @@ def map_by_scotch(traffic: RankTraffic, tree: Tree, size: int) -> list[int]:
         text=True,
         check=False,
     )
-    found = dict(tuple(map(int, line.split())) for line in done.stdout.splitlines()[1:])
+    lines = done.stdout.splitlines()[1:]
+    found = {int(vertex): int(leaf) for vertex, leaf in map(str.split, lines)}
     if done.returncode or len(found) < len(rows) or max(Counter(found.values()).values()) > size:
         raise FailedError(f"Scotch: no mapping of {traffic.ranks} ranks, status {done.returncode}")
     return [found[rank] for rank in range(traffic.ranks)]

@@ -212,22 +212,6 @@ def test_the_users_own_clusters(launcher: Launcher) -> None:
     assert "8 ranks on 2 nodes of small" in mapped(launcher, "--cluster", "ours")
 
 
-def test_simulation_of_a_cluster(launcher: Launcher, small: str, tmp_path: Path) -> None:
-    """Simulate places jobs across the nodes of a cluster: one of 16 GPUs needs both."""
-    jobs = tmp_path / "jobs.toml"
-    jobs.write_text('[[job]]\nname = "all"\ngpus = 16\nduration_s = 10\n')
-    done = launcher.run("simulate", "--cluster", small, "--jobs", str(jobs), "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "small" in done.stdout
-    both = launcher.run(
-        "simulate", "--cluster", small, "--topology", "dgx1-v100", "--jobs", str(jobs)
-    )
-    assert (both.returncode, both.stderr) == (
-        2,
-        complaint("a topology and a cluster are given: one of them is simulated"),
-    )
-
-
 A = ("--cluster", "magc-a")
 REFUSED = [
     ((), ("no word given after cluster", "known are map, run")),

@@ -8,12 +8,7 @@ from values import complaint
 
 from gpulaunch.cluster.catalog import cluster_names, load_cluster
 from gpulaunch.cluster.cluster import part_of
-from gpulaunch.cluster.flat import flattened
 from gpulaunch.errors import UsageError
-from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.machine.topology import machines
-from gpulaunch.records import replace
-from gpulaunch.simulate.simulator import Simulator, generate_trace
 
 FILE = """\
 name = "two"
@@ -215,74 +210,6 @@ def test_a_part_keeps_its_links(tmp_path: Path) -> None:
         UsageError, match=r"^cluster two has no node 'x1' and 1 more: its 3 are n1 to m1$"
     ):
         part_of(cluster, ("x1", "n1", "x2"))
-
-
-MINSKYS = """\
-name = "minsky-cluster"
-source = "five of power8-minsky"
-
-[[nodes]]
-names = "n[0-4]"
-machine = "power8-minsky"
-gb_per_s_per_uplink = 1.25
-
-[network]
-source = "assumed"
-
-[[network.switches]]
-name = "switch"
-nodes = "n[0-4]"
-"""
-
-
-def test_the_minskys_are_the_same_either_way(tmp_path: Path) -> None:
-    """Five Minskys of a cluster file are, as one topology, the machine file with a network."""
-    got = flattened(load_cluster(written(tmp_path, MINSKYS)))
-    want, _ = load_described_machine("minsky-cluster")
-    assert got.gpus == want.gpus
-    assert got.links == want.links
-
-
-def test_jobs_are_placed_as_on_the_minskys(tmp_path: Path) -> None:
-    """A simulation of a cluster file starts each job when and where the machine file's does."""
-    path = written(tmp_path, MINSKYS)
-    jobs = generate_trace("uniform", seed=3, count=40)
-    want, got = (
-        simulator.replay(simulator.read_trace(jobs), "preserve").jobs
-        for simulator in (Simulator("minsky-cluster"), Simulator(cluster=path))
-    )
-    assert len(want) == 40
-    assert got == want
-
-
-def test_two_gpus_meet_over_the_slowest_link(tmp_path: Path) -> None:
-    """Between nodes a pair has one uplink of a node, or the slowest switch on its way."""
-    topology = flattened(load_cluster(written(tmp_path)))
-    links = {(link.a, link.b): link for link in topology.links}
-    assert [gpu.node for gpu in topology.gpus] == [0] * 4 + [1] * 4 + [2] * 8
-    assert (links[0, 4].path, links[0, 4].bandwidth_gb_per_s) == ("NET", 3.0)
-    assert (links[0, 8].path, links[0, 8].bandwidth_gb_per_s) == ("NET", 2.0)
-    last = machines(topology)[2]
-    alone, _ = load_described_machine("dgx1-v100")
-    assert [replace(link, a=link.a - 8, b=link.b - 8) for link in last.links] == [*alone.links]
-
-
-def test_jobs_stay_on_one_node_where_they_can() -> None:
-    """On the paper's cluster a job of 16 GPUs is placed on one node, and one of 32 on two."""
-    simulator = Simulator(cluster="magc-a")
-    sixteen = simulator.place({"gpus": 16, "pattern": "ring"}, busy=[0]).gpus
-    assert {gpu // 16 for gpu in sixteen} == {1}
-    assert len({gpu // 16 for gpu in simulator.place({"gpus": 32, "pattern": "ring"}).gpus}) == 2
-
-
-def test_a_cluster_may_be_too_large_for_one_topology(tmp_path: Path) -> None:
-    """A cluster of more than 1,024 GPUs can be mapped to, and not simulated."""
-    path = written(tmp_path, MINSKYS.replace("n[0-4]", "n[0-256]"))
-    with pytest.raises(UsageError) as caught:
-        flattened(load_cluster(path))
-    assert caught.value.message == (
-        "cluster minsky-cluster has 1028 GPUs: as one topology it can have 1024"
-    )
 
 
 def test_networks_from_slurm(tmp_path: Path) -> None:
