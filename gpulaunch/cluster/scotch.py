@@ -5,8 +5,8 @@ import shutil
 import subprocess
 from collections import Counter
 
-from gpulaunch.cluster.rank_traffic import RankTraffic
-from gpulaunch.cluster.tree import Tree
+from gpulaunch.cluster.cluster import Tree
+from gpulaunch.cluster.traffic import RankTraffic
 from gpulaunch.errors import FailedError, UsageError
 
 _LARGEST = 1000

@@ -21,10 +21,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mapping_problems import CLUSTERS, PAIRS, larger, problem
 
-from gpulaunch.cluster.catalog import load_cluster
 from gpulaunch.cluster.cluster import Cluster
-from gpulaunch.cluster.judge import judge
-from gpulaunch.cluster.mapping import MappingProblem
+from gpulaunch.cluster.cluster_file import load_cluster
+from gpulaunch.cluster.mapping import MappingProblem, judge
 from gpulaunch.cluster.policies import MAPPING_POLICIES
 from gpulaunch.cluster.scotch import find_gmap
 

@@ -83,7 +83,6 @@ FORMATS = {
     "rank 4=n2 slot=0",
     "hostfile": "n1 slots=4|n2 slots=1",
     "slurm": "n1|n1|n1|n1|n2",
-    "map-cpu": "n1 0,1,10,11|n2 0",
 }
 
 
@@ -92,26 +91,6 @@ def test_formats_of_engines(form: str, launcher: Launcher, small: str) -> None:
     """Each format is what its engine reads."""
     shown = mapped(launcher, "--cluster", small, "--ranks", "5", *IN_ORDER, "--format", form)
     assert shown == FORMATS[form].replace("|", "\n") + "\n"
-
-
-def test_torchrun(launcher: Launcher, small: str) -> None:
-    """For torchrun, nodes come in the order of their ranks, each with its GPUs in that order."""
-    shown = mapped(launcher, "--cluster", small, *IN_ORDER, "--format", "torchrun")
-    assert shown == (
-        "node_rank=0 n1 CUDA_VISIBLE_DEVICES=0,1,2,3\nnode_rank=1 n2 CUDA_VISIBLE_DEVICES=0,1,2,3\n"
-    )
-
-
-def test_torchrun_cannot_have_every_map(launcher: Launcher, small: str) -> None:
-    """A map whose ranks are not consecutive on a node is refused for torchrun, and says why."""
-    done = launcher.run(
-        *("cluster", "map", "--cluster", small, *IN_ORDER, "--ranks", "6", "--format", "torchrun")
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == complaint(
-        "torchrun numbers ranks node by node, 4 on each: n2 has 4,5",
-        "start the ranks with srun or mpirun, or map with --policy default",
-    )
 
 
 PATTERNS = ("--cpu-pattern", "2d", "--gpu-pattern", "col")
@@ -177,31 +156,13 @@ def test_tables_fit(columns: int, launcher: Launcher) -> None:
 
 
 def test_files_for_every_engine(launcher: Launcher, small: str, tmp_path: Path) -> None:
-    """-o writes the map for each engine; what torchrun cannot have is left out, with a warning."""
+    """-o writes the map for each engine."""
     directory = tmp_path / "map"
-    command = ("cluster", "map", "--cluster", small, *IN_ORDER, "-o", str(directory))
-    done = launcher.run(*command)
-    assert (done.returncode, done.stderr) == (0, "")
-    names = ["hostfile", "map.json", "map_cpu", "rankfile", "rankfile5", "slurm_hosts", "torchrun"]
+    mapped(launcher, "--cluster", small, *IN_ORDER, "-o", str(directory))
+    names = ["hostfile", "map.json", "rankfile", "rankfile5", "slurm_hosts"]
     assert sorted(path.name for path in directory.iterdir()) == names
     assert (directory / "hostfile").read_text() == "n1 slots=4\nn2 slots=4\n"
     assert len(json.loads((directory / "map.json").read_text())["ranks"]) == 8
-    other = tmp_path / "other"
-    done = launcher.run(*command[:-1], str(other), "--ranks", "6")
-    assert done.returncode == 0
-    assert done.stderr == (
-        "gpulaunch: warning: no file torchrun: torchrun numbers ranks node by node, 4 on each: n2 "
-        "has 4,5\n"
-    )
-    assert not (other / "torchrun").exists()
-
-
-def test_a_part_of_a_cluster(launcher: Launcher) -> None:
-    """--nodes maps to these nodes alone, in their order."""
-    shown = mapped(
-        launcher, "--cluster", "magc-b", "--nodes", "b[7,2]", *IN_ORDER, "--format", "hostfile"
-    )
-    assert shown == "b7 slots=8\nb2 slots=8\n"
 
 
 def test_the_users_own_clusters(launcher: Launcher) -> None:
@@ -230,14 +191,6 @@ REFUSED = [
     (
         ("map", "--cluster", "nonesuch"),
         ("unknown cluster 'nonesuch'", "known are magc-a, magc-b, superpod-h100, or give a file"),
-    ),
-    (
-        ("map", *A, "--nodes", "a[4-5]"),
-        ("cluster magc-a has no node 'a5': its 4 are a1 to a4", None),
-    ),
-    (
-        ("map", *A, "--nodes", "a[4-"),
-        ("--nodes: 'a[4-' is no list of hosts such as 'n[1-4,7],m0[01-12]'", None),
     ),
     (
         ("map", *A, "--gpu-pattern", "strr"),

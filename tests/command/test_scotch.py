@@ -14,12 +14,12 @@ from mapping_problems import (
 )
 from values import box
 
-from gpulaunch.cluster.catalog import load_cluster
 from gpulaunch.cluster.cluster import Cluster, Node
+from gpulaunch.cluster.cluster_file import load_cluster
 from gpulaunch.cluster.mapping import MappingProblem
 from gpulaunch.cluster.policies import MAPPING_POLICIES
-from gpulaunch.cluster.rank_traffic import RankTraffic
 from gpulaunch.cluster.scotch import find_gmap, map_by_scotch
+from gpulaunch.cluster.traffic import RankTraffic
 from gpulaunch.errors import UsageError
 
 needs_scotch = pytest.mark.skipif(not find_gmap(), reason="Scotch's gmap is not installed")

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from values import complaint
 
-from gpulaunch.cluster.catalog import cluster_names, load_cluster
-from gpulaunch.cluster.cluster import part_of
+from gpulaunch.cluster.cluster_file import cluster_names, load_cluster
 from gpulaunch.errors import UsageError
 
 FILE = """\
@@ -55,12 +54,8 @@ def written(directory: Path, text: str = FILE, name: str = "two.toml") -> str:
 def test_a_cluster_is_its_nodes_and_their_network(tmp_path: Path) -> None:
     """Nodes have the machine, cores and links that the file says; the network is its switches."""
     cluster = load_cluster(written(tmp_path))
-    got = [(node.name, node.topology.name, node.slots, node.uplinks) for node in cluster.nodes]
-    assert got == [
-        ("n1", "power8-minsky", 4, 2),
-        ("n2", "power8-minsky", 4, 2),
-        ("m1", "dgx1-v100", 8, 1),
-    ]
+    got = [(node.name, node.topology.name, node.slots) for node in cluster.nodes]
+    assert got == [("n1", "power8-minsky", 4), ("n2", "power8-minsky", 4), ("m1", "dgx1-v100", 8)]
     assert cluster.nodes[0].sockets == (tuple(range(8)), tuple(range(64, 72)))
     tree = cluster.network
     links = {
@@ -190,26 +185,6 @@ def test_unknown_clusters_name_the_known() -> None:
         load_cluster("nonesuch")
     assert caught.value.message == "unknown cluster 'nonesuch'"
     assert caught.value.hint == "known are magc-a, magc-b, superpod-h100, or give a file"
-
-
-def test_a_part_keeps_its_links(tmp_path: Path) -> None:
-    """A part of a cluster has its nodes in the order asked for, below their lowest switch."""
-    cluster = load_cluster(written(tmp_path))
-    part = part_of(cluster, ("m1", "n2"))
-    assert [node.name for node in part.nodes] == ["m1", "n2"]
-    assert [part.network.names[leaf] for leaf in part.network.leaves] == ["m1", "n2"]
-    assert dict(zip(part.network.names, part.network.gb_per_s, strict=True)) == {
-        "top": 0.0,
-        "leaf1": 2.0,
-        "leaf2": 8.0,
-        "n2": 6.0,
-        "m1": 5.0,
-    }
-    assert part_of(cluster, ("n1", "n2")).network.names == ("leaf1", "n1", "n2")
-    with pytest.raises(
-        UsageError, match=r"^cluster two has no node 'x1' and 1 more: its 3 are n1 to m1$"
-    ):
-        part_of(cluster, ("x1", "n1", "x2"))
 
 
 def test_networks_from_slurm(tmp_path: Path) -> None:

@@ -21,19 +21,19 @@ from mapping_problems import (
 from values import box, machine
 
 from gpulaunch.cluster.bisection import bisect
-from gpulaunch.cluster.branch import branches
-from gpulaunch.cluster.catalog import load_cluster
-from gpulaunch.cluster.cluster import Cluster, Node
-from gpulaunch.cluster.judge import LevelLoad, judge
-from gpulaunch.cluster.magc import map_greedily
-from gpulaunch.cluster.mapping import MappingProblem, Place, RankMapping
-from gpulaunch.cluster.multisect import Effort, spread
-from gpulaunch.cluster.near_nodes import sizes_in_use
-from gpulaunch.cluster.phases import rows_of
-from gpulaunch.cluster.policies import MAPPING_POLICIES
-from gpulaunch.cluster.rank_traffic import RankTraffic, scaled, summed
-from gpulaunch.cluster.tree import Tree
-from gpulaunch.cluster.trees import cpu_tree, gpu_tree, inner_trees, whole_trees
+from gpulaunch.cluster.cluster import (
+    Cluster,
+    Node,
+    Tree,
+    cpu_tree,
+    gpu_tree,
+    inner_trees,
+)
+from gpulaunch.cluster.cluster_file import load_cluster
+from gpulaunch.cluster.mapping import MappingProblem, Place, RankMapping, judge, nodes_in_use
+from gpulaunch.cluster.multisect import Effort, branches, spread
+from gpulaunch.cluster.policies import MAPPING_POLICIES, map_greedily
+from gpulaunch.cluster.traffic import RankTraffic, rows_of, scaled, summed
 
 ALONE = [name for name in MAPPING_POLICIES if name not in ("auto", "magc_scotch")]
 """Policies that ask nobody; tests/command/test_scotch.py has the others."""
@@ -142,22 +142,8 @@ def test_the_load_of_each_link() -> None:
     assert (got.maximum, got.between_nodes) == (5.5, 11.0)
     assert got.worst
     assert got.worst.name == "n0"
-    assert got.levels == (
-        LevelLoad("network", 1, 2, 5.5, 11.0),
-        LevelLoad("CPU", 2, 2, 0.375, 0.75),
-        LevelLoad("CPU", 3, 4, 0.8, pytest.approx(1.6)),
-        LevelLoad("GPU", 2, 4, 0.5, 1.0),
-    )
-
-
-def test_links_are_named_by_their_vertex() -> None:
-    """The vertex of a link is that of the whole tree of CPUs, or of GPUs."""
-    case = problem(load_cluster("magc-b"), "2D-COL")
-    trees = whole_trees(case.cluster)
-    for link in judge(case, MAPPING_POLICIES["default"](case)).links:
-        tree = trees.gpu if link.tree == "GPU" else trees.cpu
-        assert (tree.names[link.vertex], tree.gb_per_s[link.vertex]) == (link.name, link.gb_per_s)
-        assert tree.depths()[link.vertex] == link.depth
+    depths = {(link.tree, link.depth) for link in got.links}
+    assert depths == {("network", 1), ("CPU", 2), ("CPU", 3), ("GPU", 2)}
 
 
 def test_one_rank_congests_nothing() -> None:
@@ -207,6 +193,13 @@ def test_algorithm_1_takes_ranks_that_are_silent() -> None:
 # Which nodes
 
 
+def used(network: Tree, slots: list[int], ranks: int) -> list[int]:
+    """Return the slots in use of each node of a network."""
+    nodes = tuple(Node(f"n{i}", box(n), (tuple(range(n)),)) for i, n in enumerate(slots))
+    silent = RankTraffic(ranks, ())
+    return nodes_in_use(MappingProblem(Cluster("c", "made up", nodes, network), silent, silent))
+
+
 def test_nodes_are_few_and_near_each_other() -> None:
     """16 ranks on nodes of 4 take the switch with four, not nodes of both, and not the larger."""
     network = Tree(
@@ -216,17 +209,17 @@ def test_nodes_are_few_and_near_each_other() -> None:
         tuple(range(4, 16)),
     )
     slots = [4] * 12
-    assert sizes_in_use(network, slots, 16) == [0] * 8 + [4] * 4
-    assert sizes_in_use(network, slots, 17) == [0] * 3 + [4] * 5 + [0] * 4
-    assert sizes_in_use(network, slots, 4) == [4] + [0] * 11
-    assert sizes_in_use(network, slots, 24) == [4, 0, 0] + [4] * 5 + [0] * 4
-    assert sum(sizes_in_use(network, slots, 48)) == 48
+    assert used(network, slots, 16) == [0] * 8 + [4] * 4
+    assert used(network, slots, 17) == [0] * 3 + [4] * 5 + [0] * 4
+    assert used(network, slots, 4) == [4] + [0] * 11
+    assert used(network, slots, 24) == [0] * 3 + [4] * 6 + [0] * 3
+    assert sum(used(network, slots, 48)) == 48
 
 
 def test_larger_nodes_come_first() -> None:
-    """Fewest nodes are the largest ones; one without slots is never used."""
-    assert sizes_in_use(switch(1.0, 1.0, 1.0), [2, 0, 4], 4) == [0, 0, 4]
-    assert sizes_in_use(switch(1.0, 1.0, 1.0), [2, 0, 4], 5) == [2, 0, 4]
+    """Fewest nodes are the largest ones; others are not used."""
+    assert used(switch(1.0, 1.0, 1.0), [2, 1, 4], 4) == [0, 0, 4]
+    assert used(switch(1.0, 1.0, 1.0), [2, 1, 4], 5) == [2, 0, 4]
 
 
 # Policies
@@ -296,9 +289,9 @@ def best_of_all(case: MappingProblem) -> float:
                     order += [rank for rank in members if rank not in order]
                     for slot, rank in enumerate(order):
                         places[rank] = Place(node, slot, slot)
-                levels = judge(case, tuple(places[rank] for rank in ranks)).levels
+                links = judge(case, tuple(places[rank] for rank in ranks)).links
                 for tree, found in worst.items():
-                    found.append(max(level.maximum for level in levels if level.tree == tree))
+                    found.append(max(link.congestion for link in links if link.tree == tree))
         best = min(best, max(min(found) for found in worst.values()))
     return best
 

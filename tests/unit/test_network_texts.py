@@ -1,4 +1,4 @@
-"""Slurm's texts about the network, the expander of host lists, and NVLink domains."""
+"""Slurm's texts about the network, and the expander of host lists."""
 
 import re
 from pathlib import Path
@@ -8,17 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from values import complaint
 
+from gpulaunch.cluster.cluster import Tree
+from gpulaunch.cluster.cluster_file import tree_of_file
 from gpulaunch.cluster.hostlist import MOST_HOSTS, expand_hostlist
-from gpulaunch.cluster.network import ASSUMED_NODE_GB_PER_S, Switch, network_tree
-from gpulaunch.cluster.network_text import tree_of_file
-from gpulaunch.cluster.nvlink_domains import nvlink_domain, with_domains
-from gpulaunch.cluster.slurm_topology import (
-    read_topology_conf,
-    split_address,
-    switches_of_addresses,
-)
-from gpulaunch.cluster.tree import Tree
-from gpulaunch.errors import FieldError
+from gpulaunch.cluster.network import ASSUMED_NODE_GB_PER_S, network_tree, read_topology_conf
 
 
 def above(tree: Tree) -> dict[str, str]:
@@ -127,7 +120,7 @@ def test_bandwidths_of_switches_are_assumed() -> None:
 def test_the_network_of_an_allocation() -> None:
     """Nodes that are not asked for, and switches above none, are left out; the order is kept."""
     tree = network_tree(read_topology_conf(TREE_CONF), nodes("n5", "n0"))
-    assert above(tree) == {"s0": "s3", "s1": "s3", "n0": "s0", "n5": "s1"}
+    assert above(tree) == {"s0": "s3", "s1": "s3", "s3": "top", "n0": "s0", "n5": "s1"}
     assert [tree.names[leaf] for leaf in tree.leaves] == ["n5", "n0"]
 
 
@@ -200,87 +193,4 @@ def test_mistakes_have_their_line(name: str, text: str, want: str, tmp_path: Pat
     assert complaint(lambda one: tree_of_file(one, nodes("n1", "n2")), str(path)) == want
 
 
-# --------------------------------------------------------------------------- addresses of nodes
-
-
-def test_addresses_make_the_tree() -> None:
-    """The addresses that Slurm gives the tasks of a job are the part of the tree that it has."""
-    addresses = {
-        name: split_address(address, "switch.switch.node")
-        for name, address in (("n2", "top.s2.n2"), ("n1", "top.s1.n1"), ("n3", "top.s1.n3"))
-    }
-    tree = network_tree(switches_of_addresses(addresses), nodes(*addresses))
-    assert above(tree) == {"n1": "s1", "n3": "s1", "n2": "s2", "s1": "top", "s2": "top"}
-    assert [tree.names[leaf] for leaf in tree.leaves] == ["n2", "n1", "n3"]
-
-
-def test_without_switches_there_is_one() -> None:
-    """Slurm without a topology gives addresses without switches: one switch joins all nodes."""
-    addresses = {name: split_address(name, "node") for name in ("n1", "n2")}
-    tree = network_tree(switches_of_addresses(addresses), nodes(*addresses))
-    assert above(tree) == {"n1": "network", "n2": "network"}
-
-
-def test_a_node_may_have_dots_in_its_name() -> None:
-    """The pattern says how many parts the switches are; the rest is the node."""
-    assert split_address("top.s1.n1.example.org", "switch.switch.node") == ("top", "s1")
-    with pytest.raises(ValueError, match=r"^address 'n1' does not fit its pattern 'switch\.node'$"):
-        split_address("n1", "switch.node")
-
-
 # ------------------------------------------------------------------------------- NVLink domains
-
-FABRIC = """\
-GPU 00000008:01:00.0
-    Product Name                          : NVIDIA GB200
-    Fabric
-        State                             : Completed
-        Status                            : Success
-        CliqueId                          : 32766
-        ClusterUUID                       : 1a2b3c4d-0000-4000-8000-00000000000{}
-        Health
-            Bandwidth                     : N/A
-"""
-
-
-def test_the_domain_of_a_node() -> None:
-    """ClusterUUID and CliqueId in nvidia-smi -q name the domain; zeros and N/A are none."""
-    first = FABRIC.format(1)
-    assert nvlink_domain(first) == "1a2b3c4d-0000-4000-8000-000000000001.32766"
-    assert nvlink_domain(first + FABRIC.format(2)) == nvlink_domain(first)
-    assert nvlink_domain("    ClusterUUID : N/A\n    CliqueId : N/A\n") is None
-    zero = "    ClusterUUID : 00000000-0000-0000-0000-000000000000\n    CliqueId : 0\n"
-    assert nvlink_domain(zero) is None
-
-
-def test_nodes_of_a_domain_are_on_a_switch_of_their_own() -> None:
-    """A domain is a switch with NVLink below and its nodes' own links to the network above."""
-    switches = (Switch("leaf", ("n1", "n2", "n3"), (), ()),)
-    domains = {"n1": "d", "n3": "d", "n2": "e"}
-    found, gb_per_s = with_domains(switches, nodes("n1", "n2", "n3"), domains, 3600.0)
-    tree = network_tree(found, gb_per_s)
-    assert above(tree) == {"n2": "leaf", "d": "leaf", "n1": "d", "n3": "d"}
-    known = dict(zip(tree.names, tree.gb_per_s, strict=True))
-    assert known == {"leaf": 0.0, "n2": 12.5, "d": 25.0, "n1": 3600.0, "n3": 3600.0}
-
-
-def test_a_block_may_be_a_domain() -> None:
-    """Where a block has exactly the nodes of a domain, it is the domain's switch."""
-    names = ("n01", "n02", "n03", "n04")
-    domains = {"n01": "d", "n02": "d", "n03": "e", "n04": "e"}
-    blocks = read_topology_conf(BLOCK_CONF)
-    found, gb_per_s = with_domains(blocks, nodes(*names), domains, 3600.0)
-    tree = network_tree(found, gb_per_s)
-    assert above(tree)["n01"] == "block1"
-    assert tree.gb_per_s[tree.names.index("block1")] == 25.0
-
-
-def test_a_domain_on_two_switches_is_no_tree() -> None:
-    """Nodes of one domain on different switches are refused."""
-    switches = read_topology_conf(TREE_CONF)
-    with pytest.raises(FieldError) as caught:
-        with_domains(switches, nodes("n0", "n4"), {"n0": "d", "n4": "d"}, 3600.0)
-    assert caught.value.message == (
-        "the network is no tree: NVLink domain d has nodes on 's0' and 's1'"
-    )
-    assert caught.value.path == (3,)
