@@ -22,7 +22,7 @@ from gpulaunch.files.data_files import (
 )
 from gpulaunch.files.document import Document, parsed, read_document, read_text
 from gpulaunch.files.fields import Above, FieldTable, ListOf, Path, checked
-from gpulaunch.machine.catalog import load_described_machine, machine_names
+from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.cpuset import parse_cpuset
 from gpulaunch.machine.topology import Topology, machines
 from gpulaunch.typing import Any
@@ -73,13 +73,9 @@ def cluster_names() -> list[str]:
 def load_cluster(name: str) -> Cluster:
     """Read a cluster by name or path; docs/guides/cluster.md explains the keys of its file.
 
-    A described machine is a cluster, too: of one node, or of those that its network joins.
-
     Raises:
         UsageError: there is no such cluster, or its description is wrong.
     """
-    if not is_path(name) and name not in cluster_names() and name in machine_names():
-        return _cluster_of_machine(load_described_machine(name)[0])
     own = f"./{name}" if os.path.isfile(name) else "a file"
     hint = f"known are {', '.join(cluster_names())}, or give {own}"
     document = read_document(find_file(name, _directories(), "cluster", hint))
@@ -102,21 +98,6 @@ def tree_of_file(path: str, nodes: Mapping[str, float]) -> Tree:
     except FieldError as problem:
         line = f":{problem.path[0]}" if problem.path else ""
         raise UsageError(f"{path}{line}: {problem.message}") from None
-
-
-def _cluster_of_machine(topology: Topology) -> Cluster:
-    first, *others = machines(topology).values()
-    sockets = _sockets_of(first)
-    if not sockets:
-        raise UsageError(
-            f"machine {topology.name} does not say its CPUs", "a cluster file has cores for it"
-        )
-    names = [f"{topology.name}-{i}" for i in range(len(others) + 1)] if others else [topology.name]
-    between = [link.pcie_gb_per_s for link in topology.links if link.kind == "network"]
-    gb_per_s = max(between, default=ASSUMED_NODE_GB_PER_S)  # nothing leaves a single node
-    nodes = tuple(Node(name, first, sockets) for name in names)  # all are alike
-    tree = network_tree((), dict.fromkeys(names, gb_per_s))
-    return Cluster(topology.name, topology.source, nodes, tree)
 
 
 def _described_cluster(data: Mapping[str, Any], document: Document) -> Cluster:

@@ -123,15 +123,6 @@ def test_own_clusters_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert load_cluster("magc-a").name == "two"
 
 
-def test_a_described_machine_is_a_cluster() -> None:
-    """A machine is a cluster of one node, and one with a network as many as that joins."""
-    assert [node.name for node in load_cluster("dgx1-v100").nodes] == ["dgx1-v100"]
-    cluster = load_cluster("minsky-cluster")
-    assert [node.name for node in cluster.nodes] == [f"minsky-cluster-{i}" for i in range(5)]
-    assert [gpu.index for gpu in cluster.nodes[4].topology.gpus] == [0, 1, 2, 3]
-    assert set(cluster.network.gb_per_s[1:]) == {1.25}
-
-
 MISTAKES = {
     'machine = "power8-minsky"': (
         'machine = "nonesuch"',
