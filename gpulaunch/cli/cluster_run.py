@@ -147,7 +147,7 @@ def _network(allocation: Allocation, path: str | None, gb_per_s: dict[str, float
         return tree_of_file(path, gb_per_s)
     try:
         return network_tree(allocation.switches(), gb_per_s)
-    except FieldError as problem:  # Slurm itself allows switches that nothing joins
+    except FieldError as problem:  # Slurm allows switches that nothing joins, and new keys
         warn(f"what Slurm tells of the network is left out: {problem.message}")
         return network_tree((), gb_per_s)
 

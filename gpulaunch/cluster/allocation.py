@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from gpulaunch.cluster.hostlist import hosts_of
 from gpulaunch.cluster.network import Switch, read_topology_conf
 from gpulaunch.cluster.node import NodeReport, read_reports
-from gpulaunch.errors import FailedError, FieldError, UsageError, call_failed, printable, quoted
+from gpulaunch.errors import FailedError, UsageError, call_failed, printable, quoted
 from gpulaunch.files.document import read_text
 from gpulaunch.files.write import write_text
 from gpulaunch.records import Record
@@ -98,7 +98,7 @@ class SlurmAllocation(Record):
         """Return the switches that Slurm's controller knows; () if there is none, or it knows none.
 
         Raises:
-            UsageError: its text is not understood.
+            FieldError: its text is not understood.
         """
         try:
             done = subprocess.run(  # noqa: S603  no value of others is in it
@@ -108,11 +108,7 @@ class SlurmAllocation(Record):
             return ()
         if done.returncode or not done.stdout.strip():
             return ()
-        try:
-            return read_topology_conf(done.stdout)
-        except FieldError as problem:
-            line = f":{problem.path[0]}" if problem.path else ""
-            raise UsageError(f"{shlex.join(_SHOW_TOPOLOGY)}{line}: {problem.message}") from None
+        return read_topology_conf(done.stdout)
 
 
 class MpiAllocation(Record):

@@ -9,8 +9,7 @@ from gpulaunch.cluster.cluster import Tree
 from gpulaunch.cluster.traffic import RankTraffic
 from gpulaunch.errors import FailedError, UsageError
 
-_LARGEST = 1000
-"""Integer that the largest weight becomes: Scotch has no others."""
+_UNEVEN = "Scotch maps to even trees only: here nodes or switches differ, or are out of order"
 
 
 def find_gmap() -> str | None:
@@ -43,26 +42,25 @@ def map_by_scotch(traffic: RankTraffic, tree: Tree, size: int) -> list[int]:
     for row in rows:
         ends = (f"{_integer(weight, largest)} {other}" for other, weight in row.items())
         lines.append(" ".join([str(len(row)), *ends]))
-    farthest = levels[0][1]
-    ways = (f"{fan} {_integer(way, farthest)}" for fan, way in levels)
+    ways = (f"{fan} {_integer(way, levels[0][1])}" for fan, way in levels)
     lines.append(" ".join(["tleaf", str(len(levels)), *ways]))
-    done = subprocess.run(  # noqa: S603  nothing of the user's is in it but numbers
-        [gmap, "-", "-", "-"],
-        input="\n".join(lines) + "\n",
-        env={**os.environ, "SCOTCH_PTHREAD_NUMBER": "1"},  # several threads map by chance
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    lines = done.stdout.splitlines()[1:]
-    found = {int(vertex): int(leaf) for vertex, leaf in map(str.split, lines)}
-    if done.returncode or len(found) < len(rows) or max(Counter(found.values()).values()) > size:
-        raise FailedError(f"Scotch: no mapping of {traffic.ranks} ranks, status {done.returncode}")
-    return [found[rank] for rank in range(traffic.ranks)]
+    one_thread = {**os.environ, "SCOTCH_PTHREAD_NUMBER": "1"}  # several map by chance
+    text = "\n".join(lines) + "\n"
+    for balance in ([], ["-b0"]):  # by default a leaf may get a rank too many
+        argv = [gmap, *balance, "-", "-", "-"]
+        done = subprocess.run(  # noqa: S603  nothing of the user's is in it but numbers
+            argv, input=text, env=one_thread, capture_output=True, text=True, check=False
+        )
+        pairs = map(str.split, done.stdout.splitlines()[1:])
+        found = {int(vertex): int(leaf) for vertex, leaf in pairs}
+        if len(found) == len(rows) and max(Counter(found.values()).values()) <= size:
+            return [found[rank] for rank in range(traffic.ranks)]
+    raise FailedError(f"Scotch: no mapping of {traffic.ranks} ranks, status {done.returncode}")
 
 
 def _integer(weight: float, largest: float) -> int:
-    return max(1, round(weight / largest * _LARGEST))
+    """Return a weight as Scotch has them: an integer, 1,000 for the largest."""
+    return max(1, round(weight / largest * 1000))
 
 
 def _levels(tree: Tree) -> list[tuple[int, float]]:
@@ -73,8 +71,10 @@ def _levels(tree: Tree) -> list[tuple[int, float]]:
         speeds = {tuple(tree.gb_per_s[child] for child in children[vertex]) for vertex in level}
         first = next(iter(speeds))
         if len(speeds) > 1 or len(set(first)) > 1:
-            raise UsageError("Scotch maps to even trees only: here nodes or switches differ")
+            raise UsageError(_UNEVEN)
         links.append((len(first), 1.0 / first[0]))
         level = [child for vertex in level for child in children[vertex]]
+    if tuple(level) != tree.leaves:
+        raise UsageError(_UNEVEN)
     ways = [sum(way for _, way in links[number:]) for number in range(len(links))]
     return [(fan, way) for (fan, _), way in zip(links, ways, strict=True) if fan > 1]

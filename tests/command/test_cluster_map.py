@@ -165,14 +165,6 @@ def test_files_for_every_engine(launcher: Launcher, small: str, tmp_path: Path) 
     assert len(json.loads((directory / "map.json").read_text())["ranks"]) == 8
 
 
-def test_the_users_own_clusters(launcher: Launcher) -> None:
-    """A cluster file in the user's configuration is found by its name."""
-    own = Path(launcher.environment["XDG_CONFIG_HOME"]) / "gpulaunch" / "clusters"
-    own.mkdir(parents=True)
-    (own / "ours.toml").write_text(SMALL)
-    assert "8 ranks on 2 nodes of small" in mapped(launcher, "--cluster", "ours")
-
-
 A = ("--cluster", "magc-a")
 REFUSED = [
     ((), ("no word given after cluster", "known are map, run")),
@@ -187,11 +179,6 @@ REFUSED = [
             None,
         ),
     ),
-    (("map", *A, "--ranks", "0"), ("--ranks: 0 requested, and 1 is the least", None)),
-    (
-        ("map", "--cluster", "nonesuch"),
-        ("unknown cluster 'nonesuch'", "known are magc-a, magc-b, superpod-h100, or give a file"),
-    ),
     (
         ("map", *A, "--gpu-pattern", "strr"),
         (
@@ -201,10 +188,6 @@ REFUSED = [
                 "stencil-2d, stencil-3d, none, or give a file"
             ),
         ),
-    ),
-    (
-        ("map", *A, "--cpu-pattern", "tp=8,pp=3"),
-        ("--cpu-pattern: 'tp=8,pp=3': tp 8 x pp 3 is 24 ranks, and 64 are mapped", None),
     ),
     (
         ("map", *A, "--json", "--format", "slurm"),
@@ -237,27 +220,11 @@ def test_an_unknown_policy(launcher: Launcher) -> None:
     assert "multisect" in done.stderr
 
 
-def test_a_wrong_matrix(launcher: Launcher, tmp_path: Path) -> None:
-    """A matrix with NaN is refused with its line, and the directory is not made."""
-    path = tmp_path / "m.txt"
-    path.write_text("0 1 1 1\n1 0 nan 1\n1 1 0 1\n1 1 1 0\n")
-    out = tmp_path / "out"
-    done = launcher.run(
-        *("cluster", "map", *A, "--ranks", "4", "--gpu-pattern", str(path), "-o", str(out))
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (
-        2,
-        "",
-        complaint(f"--gpu-pattern: {path}:2: 'nan' is no traffic: a number from 0 to 1e18"),
-    )
-    assert not out.exists()
-
-
 def test_help(launcher: Launcher) -> None:
     """Cluster --help lists its words, and each has a help of its own, as wide as the terminal."""
     launcher.environment["COLUMNS"] = "80"
     assert "map" in launcher.run("cluster", "--help").stdout
     assert "--cpu-pattern" in launcher.run("cluster", "map", "--help").stdout
-    for word in ("map", "run", "show"):
+    for word in ("map", "run"):
         lines = launcher.run("cluster", word, "--help").stdout.splitlines()
         assert [line for line in lines if len(line) > 80] == []

@@ -75,13 +75,6 @@ def test_a_cluster_is_its_nodes_and_their_network(tmp_path: Path) -> None:
     assert cluster.source == "made up; made up, too"
 
 
-def test_cores_are_those_of_the_machine_where_the_file_has_none(tmp_path: Path) -> None:
-    """Without cores, the CPUs of each NUMA node of the machine count."""
-    node = load_cluster(written(tmp_path)).nodes[2]
-    wanted = {gpu.numa_node: tuple(sorted(gpu.cpuset)) for gpu in node.topology.gpus}
-    assert node.sockets == (wanted[0], wanted[1])
-
-
 @pytest.mark.parametrize(
     ("name", "nodes", "slots", "switches"),
     [("magc-a", 4, 16, 1), ("magc-b", 8, 8, 1), ("superpod-h100", 64, 8, 3)],

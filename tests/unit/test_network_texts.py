@@ -30,14 +30,11 @@ def nodes(*names: str) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("n1", "n1"),
         ("n[1-4,7],m0[01-12]", "n1 n2 n3 n4 n7 " + " ".join(f"m0{i:02}" for i in range(1, 13))),
         (
             "rack[1-2]n[08-10]-ib",
             "rack1n08-ib rack1n09-ib rack1n10-ib rack2n08-ib rack2n09-ib rack2n10-ib",
         ),
-        ("[1-2]", "1 2"),
-        ("n[009-010]", "n009 n010"),
         ("a-b.example,n[3]", "a-b.example n3"),
     ],
 )
@@ -52,15 +49,11 @@ def test_host_lists_are_expanded(text: str, want: str) -> None:
         ("", "the list of hosts is empty"),
         ("n[1-4", "'n[1-4' is no list of hosts such as 'n[1-4,7],m0[01-12]'"),
         ("n1,", "'n1,' is no list of hosts such as 'n[1-4,7],m0[01-12]'"),
-        (",n1", "',n1' is no list of hosts such as 'n[1-4,7],m0[01-12]'"),
-        ("n1 n2", "'n1 n2' is no list of hosts such as 'n[1-4,7],m0[01-12]'"),
         ("n[4-1]", "'n[4-1]': '4-1' is no range such as 1-4"),
-        ("n[]", "'n[]': '' is no range such as 1-4"),
         ("n[a]", "'n[a]': 'a' is no range such as 1-4"),
         ("n[1-2],n2", "'n2' stands twice in 'n[1-2],n2'"),
         ("n[1-99999]", "'n[1-99999]' gives more than 65536 names"),
         ("n[1-999][1-999]", "'n[1-999][1-999]' gives more than 65536 names"),
-        ("n[1-65536],m", "'m' gives more than 65536 names"),
     ],
 )
 def test_wrong_host_lists_are_refused(text: str, want: str) -> None:
@@ -151,46 +144,21 @@ def test_blocks(name: str, text: str, tmp_path: Path) -> None:
 
 
 WRONG = [
+    ("SwitchName=s1 Nodes=n[1-2\n", "1: 'n[1-2' is no list of hosts such as 'n[1-4,7],m0[01-12]'"),
+    ("\nSwitchName=s1 Node=n1\n", "2: unknown key 'Node' in a topology"),
+    ("SwitchName=s1 Nodes\n", "1: 'Nodes' is no KEY=VALUE of a topology"),
+    ("# nothing\n", " no SwitchName= and no BlockName= in it"),
     (
-        "t.conf",
-        "SwitchName=s1 Nodes=n[1-2\n",
-        "1: 'n[1-2' is no list of hosts such as 'n[1-4,7],m0[01-12]'",
-    ),
-    ("t.conf", "\nSwitchName=s1 Node=n1\n", "2: unknown key 'Node' in a topology"),
-    ("t.conf", "SwitchName=s1 Nodes\n", "1: 'Nodes' is no KEY=VALUE of a topology"),
-    ("t.conf", "Nodes=n1\n", "1: unknown key 'Nodes' in a topology"),
-    ("t.conf", "# nothing\n", " no SwitchName= and no BlockName= in it"),
-    (
-        "t.conf",
         "SwitchName=s1 Nodes=n1\nSwitchName=s2 Nodes=n1,n2\n",
         "2: the network is no tree: node 'n1' is below 's1' and 's2'",
     ),
-    (
-        "t.conf",
-        "SwitchName=s1 Switches=s2\nSwitchName=s2 Switches=s1 Nodes=n1,n2\n",
-        "1: the network is no tree: switch 's1' is above itself",
-    ),
-    (
-        "t.conf",
-        "SwitchName=s1 Nodes=n1,n2\nSwitchName=top Switches=s[1-2]\n",
-        "2: switch 'top' has unknown switch 's2' below it",
-    ),
-    (
-        "t.conf",
-        "SwitchName=s1 Nodes=n1\nSwitchName=s2 Nodes=n2\n",
-        "2: the network is no tree: nodes 'n1' and 'n2' have no switch above both",
-    ),
-    ("t.conf", "SwitchName=s1 Nodes=n1\nSwitchName=s1 Nodes=n2\n", "2: switch 's1' stands twice"),
-    ("t.conf", "SwitchName=s1 Nodes=n1\n", " node 'n2' is on no switch of the network"),
+    ("SwitchName=s1 Nodes=n1\nSwitchName=s1 Nodes=n2\n", "2: switch 's1' stands twice"),
 ]
 
 
-@pytest.mark.parametrize(("name", "text", "want"), WRONG)
-def test_mistakes_have_their_line(name: str, text: str, want: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("text", "want"), WRONG)
+def test_mistakes_have_their_line(text: str, want: str, tmp_path: Path) -> None:
     """A wrong text, or one that is no tree, is refused in one line with file and line."""
-    path = tmp_path / name
+    path = tmp_path / "topology.conf"
     path.write_text(text)
     assert complaint(lambda one: tree_of_file(one, nodes("n1", "n2")), str(path)) == want
-
-
-# ------------------------------------------------------------------------------- NVLink domains
