@@ -8,7 +8,7 @@ from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.cli.grammar import all_parsers
 from gpulaunch.cli.help import WORDS_WITHOUT_ROWS
 from gpulaunch.cluster.policies import MAPPING_POLICIES
-from gpulaunch.cluster.traffic_shapes import SHAPES
+from gpulaunch.cluster.traffic import SHAPES
 from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.leases.share import OBJECTIVES

@@ -42,9 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError(
             "no jobs given", "--jobs FILE, --history for those that ran, or --generate to make some"
         )
-    replays, page = _run_replays(
-        options, simulated_machine(options.topology, options.cluster, warn)
-    )
+    replays, page = _run_replays(options, simulated_machine(options.topology, warn))
     document = replays_document(replays)
     if options.history:
         from gpulaunch.show.gain import gain_document, gain_sentence  # late: for this only
@@ -72,7 +70,7 @@ def _check_together(options: Namespace) -> None:
     if "fixed" in options.time_model and len(options.time_model) > 1:
         raise UsageError("--time-model: fixed is none of the others")
     if options.history:
-        for other in ("jobs", "generate", "cluster", "at_once"):
+        for other in ("jobs", "generate", "at_once"):
             if getattr(options, other):
                 raise UsageError(f"--{other.replace('_', '-')} has no effect with --history")
         if options.machines > 1:
@@ -88,9 +86,6 @@ def make_parser() -> Parser:
         "Replay jobs on described machines, by the launcher's own decisions and queue.",
     )
     add_topology(parser)
-    parser.add_argument(
-        "--cluster", metavar="NAME|FILE", help="a described cluster instead, all nodes of it"
-    )
     parser.add_argument(
         "--jobs",
         metavar="FILE",

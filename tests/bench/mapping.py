@@ -2,10 +2,10 @@
 
 64 ranks, the 17 pairs of patterns of magc-2016 VI, in order and with ranks numbered anew, on its
 two clusters; then 512 and 4096 ranks. Times are CPU times, those of Scotch's processes too;
-imports, and the loading of Scotch, are left out.
-Prints the tables of docs/explanation/mapping.md, and more; with --svg FILE it draws its picture.
+imports are left out.
+Prints the tables of docs/explanation/mapping.md, and more.
 
-Run: python tests/bench/mapping.py [--quick] [--svg FILE]
+Run: python tests/bench/mapping.py [--quick]
 """
 
 import platform
@@ -21,17 +21,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from mapping_problems import CLUSTERS, PAIRS, larger, problem
 
-from gpulaunch.cluster.catalog import load_cluster
 from gpulaunch.cluster.cluster import Cluster
-from gpulaunch.cluster.judge import judge
-from gpulaunch.cluster.mapping import MappingProblem
+from gpulaunch.cluster.cluster_file import load_cluster
+from gpulaunch.cluster.mapping import MappingProblem, judge
 from gpulaunch.cluster.policies import MAPPING_POLICIES
-from gpulaunch.cluster.scotch import is_installed
+from gpulaunch.cluster.scotch import find_gmap
 
 QUICK = "--quick" in sys.argv[1:]
 SHUFFLES = 2 if QUICK else 20
-SCOTCH = ("magc_scotch", "scotch")
-SHOWN = ("default", "strategy_2", "strategy_1", "magc", *SCOTCH, "multisect", "auto")
+SCOTCH = "magc_scotch"
+SHOWN = ("default", "strategy_2", "strategy_1", "magc", SCOTCH, "multisect", "auto")
 LARGE = {
     512: ((8, 8), (16.0, 4.0)),
     4096: ((8, 8, 8), (64.0, 16.0, 4.0)),
@@ -50,7 +49,7 @@ class Result(NamedTuple):
 
 def policies() -> list[str]:
     """Return the policies that can be run here."""
-    return [name for name in SHOWN if is_installed() or name not in SCOTCH]
+    return [name for name in SHOWN if find_gmap() or name != SCOTCH]
 
 
 def run(name: str, case: MappingProblem) -> Result:
@@ -99,14 +98,13 @@ def quality(name: str, results: Mapping[str, Sequence[Result]]) -> list[str]:
         f"{max(times):.1f}",
         f"{statistics.mean(relative):.3f}",
     ]
-    for other in SCOTCH:
-        if other in results:
-            ratios = [
-                ratio(one.congestion, their.congestion)
-                for one, their in zip(own, results[other], strict=True)
-            ]
-            share = sum(r <= 1 + 1e-9 for r in ratios) / len(ratios)
-            cells += [f"{100 * share:.1f} %", f"{max(ratios):.3f}"]
+    if SCOTCH in results:
+        ratios = [
+            ratio(one.congestion, their.congestion)
+            for one, their in zip(own, results[SCOTCH], strict=True)
+        ]
+        share = sum(r <= 1 + 1e-9 for r in ratios) / len(ratios)
+        cells += [f"{100 * share:.1f} %", f"{max(ratios):.3f}"]
     return cells
 
 
@@ -117,9 +115,7 @@ def show_64(name: str) -> None:
         for policy, results in found.items():
             results.append(run(policy, case))
     print(f"\n{name}, {len(found['default'])} problems of 64 ranks")
-    against = [
-        text for other in SCOTCH if other in found for text in (f"<= {other}", "worst ratio")
-    ]
+    against = ["<= magc-scotch", "worst ratio"] if SCOTCH in found else []
     table(
         ["policy", "ms, median", "ms, max", "congestion / default", *against],
         ([policy.replace("_", "-"), *quality(policy, found)] for policy in found),
@@ -156,38 +152,8 @@ def show_large(ranks: int) -> None:
     table(["CPU-GPU", "ranks", *head], rows)
 
 
-def draw(path: str) -> None:
-    """Draw the congestion of each pair on both clusters, ranks in order."""
-    from gpulaunch.show.canvas import load_matplotlib, new_figure, svg_of
-
-    load_matplotlib()
-    shown = {"strategy_1": "#d9a25f", "magc": "#7b9fd4", "multisect": "#2f7d6b"}
-    figure = new_figure(620)
-    for number, name in enumerate(CLUSTERS):
-        axes = figure.add_subplot(2, 1, number + 1)
-        cluster = load_cluster(name)
-        for i, (policy, colour) in enumerate(shown.items()):
-            cases = [problem(cluster, pair) for pair in PAIRS]
-            heights = [
-                run(policy, case).congestion / run("default", case).congestion for case in cases
-            ]
-            places = [place + 0.27 * (i - 1) for place in range(len(PAIRS))]
-            axes.bar(places, heights, 0.25, color=colour, label=policy.replace("_", "-"))
-        axes.set_ylim(0, 1.25)
-        axes.axhline(1.0, linewidth=1, color="#1f2933")
-        axes.set_xticks(range(len(PAIRS)), [pair.replace(" weighted", "\n3:1") for pair in PAIRS])
-        axes.tick_params(axis="x", labelsize=8)
-        axes.set_title(f"{name}: congestion of the worst link, ranks in order = 1")
-        axes.grid(axis="y")
-        axes.legend(ncols=len(shown), loc="upper right")
-    Path(path).write_text(svg_of(figure, "congestion by pattern"))
-
-
 def main() -> None:
     """Print all tables."""
-    if "--svg" in sys.argv:
-        draw(sys.argv[sys.argv.index("--svg") + 1])
-        return
     print(f"Python {platform.python_version()} on {platform.machine()}")
     for name in policies():
         run(name, problem(load_cluster("magc-b"), "2D-2D"))  # loads what is imported late

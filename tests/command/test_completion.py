@@ -53,7 +53,7 @@ TAB_ADDS = {
     "gpulaunch cluster ma": "p",
     "gpulaunch cluster map --gpu-pattern stencil-2": "d",
     "gpulaunch help clus": "ter",
-    "gpulaunch help cluster sh": "ow",
+    "gpulaunch help cluster ru": "n",
     "gpulaunch completion fi": "sh",
     "gpulaunch logs exp": "7",
     "gpulaunch attach exp": "7",

@@ -40,7 +40,6 @@ PRINTING = [
     ("simulate", *DGX, "--generate", "uniform"),
     MAP,
     (*MAP, "--format", "json"),
-    (*MAP, "--svg", "-"),
     ("cluster", "run", "--help"),
     ("doctor", "--health", *DGX),
     ("doctor", "--health", "--json", *DGX),

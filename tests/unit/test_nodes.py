@@ -11,14 +11,11 @@ import pytest
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.machine.catalog import load_described_machine, machine_names
-from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.levels import Distances, Level, machine_tree
-from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology, counts_as_cuda, machines
 from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import replace
-from gpulaunch.show.topology.dot import topology_dot
 from gpulaunch.show.topology.svg import topology_svg
 from gpulaunch.show.topology.text import topology_lines
 
@@ -109,11 +106,6 @@ def test_published_cluster() -> None:
         assert links == list(MINSKY.links)
 
 
-def test_every_pair_has_a_link() -> None:
-    """A topology of many machines has a link for every two GPUs, in order."""
-    assert [(link.a, link.b) for link in CLUSTER.links] == list(combinations(range(20), 2))
-
-
 def test_instances_on_each_machine() -> None:
     """MIG instances are numbered by their card's index, which counts on through the machines."""
     gpus = built(2, **SPLIT).gpus
@@ -146,12 +138,6 @@ def test_machine_alone(name: str) -> None:
     assert machines(topology)[0] is topology
     assert machine_tree(topology).kind == "machine"
     assert counts_as_cuda(topology)
-
-
-def test_no_gpu() -> None:
-    """A machine without GPUs is one machine all the same."""
-    nothing = Topology("none", (), (), "made up")
-    assert (machines(nothing), machine_tree(nothing).kind) == ({0: nothing}, "machine")
 
 
 def test_source_of_the_network() -> None:
@@ -190,13 +176,6 @@ def test_wrong_network(network: dict[str, Any], path: tuple[str | int, ...], wan
     assert (problem.value.path, problem.value.message) == (path, want)
 
 
-def test_index_of_another_machine() -> None:
-    """A description's GPUs are those of one machine: an index of the second one is refused."""
-    with pytest.raises(FieldError) as problem:
-        built(2, nvlink={"version": 3, "links": [[0, 3, 4]]})
-    assert problem.value.message == "[0, 3] is no list of GPU indices 0 to 2"
-
-
 def test_instances_on_more_cards_than_can_be_numbered() -> None:
     """Instances on machines of more than 100 cards together are refused, as they are on one."""
     with pytest.raises(FieldError) as problem:
@@ -225,13 +204,6 @@ def test_levels_of_the_published_cluster() -> None:
     assert outline(machine_tree(CLUSTER)) == ("network", None, *want)
 
 
-def test_machines_below_the_network() -> None:
-    """The levels of each machine are those of the machine alone, but for the indices."""
-    assert [machine_tree(part) for part in machines(CLUSTER).values()] == list(
-        machine_tree(CLUSTER).children
-    )
-
-
 def test_numa_nodes_of_different_machines() -> None:
     """GPUs of one NUMA node number in different machines are not of one NUMA node."""
     tree = machine_tree(built(2, numa=[{"node": 0, "gpus": [0, 1, 2], "cpuset": "0-7"}]))
@@ -248,15 +220,6 @@ def test_sockets_of_all_machines() -> None:
     sockets = machine_tree(CLUSTER).sockets
     assert [(socket.kind, socket.node, socket.gpus) for socket in sockets] == [
         ("socket", first // 4, (first, first + 1)) for first in range(0, 20, 2)
-    ]
-
-
-def test_sockets_of_machines_of_which_little_is_known() -> None:
-    """A machine whose sockets are unknown counts as one."""
-    sockets = machine_tree(built(2, numa=[], pcie={"generation": 4, "width": 16})).sockets
-    assert [(socket.kind, socket.gpus) for socket in sockets] == [
-        ("machine", (0, 1, 2)),
-        ("machine", (3, 4, 5)),
     ]
 
 
@@ -284,29 +247,6 @@ def test_network_is_farthest() -> None:
         (min(reach[path]), max(reach[path])) for path in ("PIX", "PXB", "PHB", "NODE", "SYS", "NET")
     ]
     assert all(before[1] < after[0] for before, after in pairwise(ranges)), ranges
-
-
-def test_network_is_farther_than_the_deepest_machine() -> None:
-    """Switches in different machines are farther apart than GPUs of a machine with every level."""
-    groups = [(2, "PIX"), (3, "PXB"), (4, "PHB"), (5, "NODE"), (10, "SYS")]
-
-    def wire(a: int, b: int) -> Wire:
-        if a // 10 == b // 10 == 0:
-            return Wire(
-                next(
-                    path
-                    for size, path in groups
-                    if b < size or (a >= 5 and a % 5 < size and b % 5 < size)
-                )
-            )
-        return Wire("PIX") if a // 10 == b // 10 else Wire("NET", pcie_gb_per_s=1.0)
-
-    gpus = [Gpu(i, f"GPU-{i}", "A40", 0, node=i // 10) for i in range(30)]
-    tree = machine_tree(Topology("uneven", tuple(gpus), wired(gpus, wire), "made up"))
-    assert max(Distances(tree).between(a, b) for a, b in combinations(range(10), 2)) == 2 * (
-        1 + 2 + 4 + 8 + 20
-    )
-    assert Distances(tree).between(10, 20) > 2 * (1 + 2 + 4 + 8 + 20)
 
 
 # There and back
@@ -390,12 +330,6 @@ def test_document_of_a_cluster() -> None:
     assert got == want
 
 
-def test_document_of_one_machine_of_a_cluster() -> None:
-    """One machine of a cluster alone is described as any other, without a network."""
-    assert machine_document(machines(CLUSTER)[3])["gpus"] == machine_document(MINSKY)["gpus"]
-    assert "network" not in machine_document(machines(CLUSTER)[3])
-
-
 def test_machines_that_differ() -> None:
     """Machines that are not alike, or not joined alike, have no description, and it is said why."""
     last = CLUSTER.gpus[-1]
@@ -461,47 +395,12 @@ def test_text_of_a_cluster() -> None:
     ]
 
 
-def test_text_of_many_machines() -> None:
-    """Beyond eight machines, the sockets of the first stand for all."""
-    lines = topology_lines(built(100), colour=False)
-    assert lines[1:9] == [
-        "100 nodes, every two of them joined by NET 12.5 GB/s",
-        "within nodes, of 300 pairs:",
-        "  NV12 300 GB/s joins 300",
-        "",
-        "nodes 0-99: 3 GPUs each (GPUs 0-2 to GPUs 297-299)",
-        "node 0:",
-        "  NUMA 0 (CPUs 0-7): GPUs 0,1 on one PCIe switch",
-        "  NUMA 1 (CPUs 8-15): GPU 2",
-    ]
-
-
-def test_text_of_machines_of_one_gpu() -> None:
-    """Machines of one GPU each have no pair within, and nothing is known of their sockets."""
-    assert topology_lines(built(17, **BARE), colour=False)[:4] == [
-        "box: 17 x A100, on 17 nodes",
-        "17 GPUs, every two of them joined by NET 12.5 GB/s",
-        "",
-        "nodes 0-16: 1 GPU each (GPU 0 to GPU 16)",
-    ]
-
-
 @pytest.mark.parametrize("width", [60, 80])
 @pytest.mark.parametrize("nodes", [2, 5, 100])
 def test_text_fits(nodes: int, width: int) -> None:
     """No line about several machines is wider than the terminal."""
     lines = topology_lines(built(nodes), colour=False, width=width)
     assert [line for line in lines if len(line) > width] == []
-
-
-def test_matrix_as_wide_as_the_terminal() -> None:
-    """The matrix has bandwidths if they fit beside the column of nodes, and else just the names."""
-    header = TWO_NODES.splitlines()[1]
-    assert topology_lines(built(2), colour=False, width=len(header))[1] == header
-    assert (
-        topology_lines(built(2), colour=False, width=len(header) - 1)[1]
-        == "GPU 0    1    2    3    4    5    node NUMA"
-    )
 
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -565,21 +464,3 @@ def test_legend_of_a_cluster() -> None:
         "SYS 6 GB/s (between NUMA nodes)",
         "network: NET 1.25 GB/s per direction",
     ]
-
-
-def test_dot_of_a_cluster() -> None:
-    """In Graphviz each machine is a cluster of sockets and NVSwitch, joined to the network."""
-    lines = [line.strip() for line in topology_dot(built(2)).splitlines()]
-    assert [line for line in lines if line.startswith("subgraph")] == [
-        "subgraph cluster_node_0 {",
-        "subgraph cluster_node_0_0 {",
-        "subgraph cluster_node_0_1 {",
-        "subgraph cluster_node_1 {",
-        "subgraph cluster_node_1_0 {",
-        "subgraph cluster_node_1_1 {",
-    ]
-    assert [line for line in lines if line.startswith("network --")] == [
-        'network -- "socket 0,1" [lhead=cluster_node_0, color="#4a5568", penwidth=3]',
-        'network -- "socket 3,4" [lhead=cluster_node_1, color="#4a5568", penwidth=3]',
-    ]
-    assert sum('-- "NVSwitch of node 1"' in line for line in lines) == 3

@@ -48,7 +48,6 @@ DOORS = {
     "_pytest": {"pytest_plugin/forked.py"},
     "argparse": {"cli/arguments.py"},
     "ctypes": {
-        "cluster/scotch.py",
         "measure/synthetic_load.py",
         "process/libc.py",
     },
@@ -77,7 +76,6 @@ DOORS = {
     "tree_sitter": {"scan/c_reader.py"},
     "tree_sitter_cuda": {"scan/c_reader.py"},
     "typing_extensions": {"typing.py"},  # for type checkers only
-    "yaml": {"files/yaml.py"},
 }
 DRAWS = {"random"}  # from a seed that is passed in
 ALLOWED = {

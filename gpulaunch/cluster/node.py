@@ -3,18 +3,19 @@
 Output of many tasks arrives line by line, and long lines may be cut or interleaved. A report is
 therefore sent in numbered lines of less than 1,000 characters.
 """
-# pure: decides on plain values
 
 import json
+import os
 import zlib
 from base64 import b64decode, b64encode
 
 from gpulaunch.cluster.cluster import Node
+from gpulaunch.cluster.engines import read_place
 from gpulaunch.errors import FailedError
-from gpulaunch.machine.topology import to_rows, topology_of_rows
+from gpulaunch.machine.topology import Topology, to_rows, topology_of_rows
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
+_CPUS = "/sys/devices/system/cpu"
 _MARK = "gpulaunch-node"
 _CHARACTERS = 800
 
@@ -25,43 +26,47 @@ class NodeReport(Record):
     Attributes:
         task: number of the task that made it, which is that of the node in the allocation.
         node: the node, with the GPUs and cores that were granted there.
-        address: names of the switches above it, the topmost first; () if unknown.
-        domain: NVLink domain that joins its GPUs with those of other nodes, or None.
     """
 
     task: int
     node: Node
-    address: tuple[str, ...] = ()
-    domain: str | None = None
 
 
-def report_document(report: NodeReport) -> dict[str, Any]:
-    """Return the report as a JSON document."""
-    node = report.node
-    return {
-        "task": report.task,
-        "name": node.name,
-        "topology": to_rows(node.topology),
-        "sockets": node.sockets,
-        "address": report.address,
-        "domain": report.domain,
-    }
+def report_this_node(topology: Topology) -> NodeReport:
+    """Return the report of this node, as its cluster engine knows it.
 
-
-def report_of(document: dict[str, Any]) -> NodeReport:
-    """Return the report of a document.
-
-    Raises:
-        KeyError, TypeError, ValueError: it is none of this version.
+    Args:
+        topology: the GPUs that were granted here.
     """
-    sockets = tuple(map(tuple, document["sockets"]))
-    node = Node(document["name"], topology_of_rows(document["topology"]), sockets)
-    return NodeReport(document["task"], node, tuple(document["address"]), document["domain"])
+    place = read_place(os.environ)
+    name = (place and place.node) or os.uname().nodename
+    task = place.rank.number if place and place.rank else 0
+    return NodeReport(task, Node(name, topology, _sockets()))
+
+
+def _sockets() -> tuple[tuple[int, ...], ...]:
+    """Return the CPUs that this process may use, one for each core, by socket."""
+    sockets: dict[int, dict[int, int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        socket, core = _number(cpu, "physical_package_id", 0), _number(cpu, "core_id", cpu)
+        sockets.setdefault(socket, {}).setdefault(core, cpu)
+    return tuple(tuple(cores.values()) for _, cores in sorted(sockets.items()))
+
+
+def _number(cpu: int, name: str, otherwise: int) -> int:
+    """Return a number from the kernel's description of a CPU."""
+    try:
+        with open(f"{_CPUS}/cpu{cpu}/topology/{name}") as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return otherwise
 
 
 def report_lines(report: NodeReport) -> list[str]:
     """Return the lines to print."""
-    packed = zlib.compress(json.dumps(report_document(report), separators=(",", ":")).encode())
+    node = report.node
+    document = {"name": node.name, "topology": to_rows(node.topology), "sockets": node.sockets}
+    packed = zlib.compress(json.dumps(document, separators=(",", ":")).encode())
     text = b64encode(packed).decode()
     parts = [text[at : at + _CHARACTERS] for at in range(0, len(text), _CHARACTERS)]
     return [
@@ -86,10 +91,13 @@ def read_reports(output: str) -> list[NodeReport]:
     for task, texts in sorted(parts.items()):
         try:
             packed = b64decode("".join(texts[number] for number in range(counts[task])))
-            reports.append(report_of(json.loads(zlib.decompress(packed))))
+            document = json.loads(zlib.decompress(packed))
+            sockets = tuple(map(tuple, document["sockets"]))
+            node = Node(document["name"], topology_of_rows(document["topology"]), sockets)
         except (KeyError, TypeError, ValueError, zlib.error):
             raise FailedError(
                 f"the report of node {task} cannot be read",
                 "is the same version of gpulaunch installed on all nodes?",
             ) from None
+        reports.append(NodeReport(task, node))
     return reports
