@@ -115,7 +115,7 @@ def _scan(path: str) -> Read:
 def _scan_nccl_log(path: str) -> Read:
     from gpulaunch.files.log_file import log_lines
     from gpulaunch.measure.logs.nccl_log import communication, read_nccl_log
-    from gpulaunch.show.nccl import nccl_document, nccl_lines
+    from gpulaunch.show.scan import nccl_document, nccl_lines
 
     name = printable(path)
     found = communication(read_nccl_log(log_lines(path)), name)

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from gpulaunch.files.toml_parser import tomllib
-from gpulaunch.profiles.confidence import CONFIDENCES, Confidence
 from gpulaunch.records import Record, replace
 from gpulaunch.scan.peers import Amount
 from gpulaunch.typing import Any, Literal
 
-Traffic = Literal["gradients", "each", "data", "setup", "small"]
-TRAFFICS: tuple[Traffic, ...] = ("gradients", "each", "data", "setup", "small")
+Traffic = Literal["gradients", "data", "setup", "small"]
+TRAFFICS: tuple[Traffic, ...] = ("gradients", "data", "setup", "small")
 
 _NONBLOCKING = re.compile(r"(MPI_)?I([a-z]\w+?)(_init)?")
 
@@ -22,10 +21,8 @@ class Interface(Record):
 
     Attributes:
         pattern: name of a built-in pattern; "" if it follows from the arguments that name peers.
-        traffic: "gradients": much, in each iteration; "each": an unknown amount in each iteration;
-            "data": what the caller passes; "setup": once, before the work begins; "small": too
-            little for links to matter.
-        sure: confidence of the pattern by the name alone.
+        traffic: "gradients": much, in each iteration; "data": what the caller passes; "setup":
+            once, before the work begins; "small": too little for links to matter.
         peers: positions of the arguments that name peers.
         elements: position of the number of elements; -1: there is none, or it is an array.
         pair: whether the peers are the two ends of a copy.
@@ -34,7 +31,6 @@ class Interface(Record):
 
     pattern: str
     traffic: Traffic = "data"
-    sure: Confidence = "certain"
     peers: tuple[int, ...] = ()
     elements: int = -1
     pair: bool = False
@@ -100,7 +96,7 @@ class Findings:
         if name.rpartition(".")[2] in listed("subgroups"):
             self.doubts[f"{name}: a call may join only some ranks"] = None
         if name in listed("starters"):
-            self.unseen[f"{name}: what it starts or loads is not scanned"] = None
+            self.unseen[f"{name}: what it starts, loads or opens is not scanned"] = None
 
 
 @cache
@@ -173,7 +169,6 @@ def _interface(key: str) -> Interface:
     return Interface(
         pattern="" if pattern in ("peer", "pair") else pattern,
         traffic=next((one for one in TRAFFICS if one in words), "data"),
-        sure=next((one for one in CONFIDENCES if one in words), "certain"),
         peers=tuple(int(word) for word in words if word.isdigit()),
         elements=elements,
         pair=pattern == "pair",

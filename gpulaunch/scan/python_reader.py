@@ -109,10 +109,10 @@ class _PythonFile:
                 inner = self._call(node, function, loops, hidden)
             elif isinstance(node, ast.Compare):  # what is only compared is not used
                 inner = [one for one in inner if isinstance(one, ast.Call)]
+            elif isinstance(node, (ast.If, ast.While)) and isinstance(node.test, ast.Constant):
+                inner = [*(node.body if node.test.value else node.orelse)]
             elif isinstance(node, ast.AnnAssign):
                 inner = [node.value] if node.value else []
-            elif isinstance(node, (ast.If, ast.While)):
-                inner = _live(node)
             loops += isinstance(node, _LOOPS)
             left += [(one, loops) for one in reversed(inner)]
 
@@ -190,12 +190,3 @@ def _stored(*nodes: ast.AST) -> set[str]:
     names = {x.id for x in inside if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
     imports = [x for x in inside if isinstance(x, _IMPORTS)]
     return names - {one.asname or one.name for node in imports for one in node.names}
-
-
-def _live(node: ast.If | ast.While) -> list[ast.AST]:
-    """Return the parts of a branch or loop that a constant condition does not rule out."""
-    test = node.test
-    if isinstance(test, ast.Constant):
-        return [*(node.body if test.value else node.orelse)]
-    only_typing = ast.unparse(test).endswith("TYPE_CHECKING")
-    return [test, *([] if only_typing else node.body), *node.orelse]

@@ -142,7 +142,13 @@ def scan_sources(
         uses = [use for use in uses if not use.api.endswith(".batch_isend_irecv")]
     calls = [replace(use, pattern=use.pattern or _ASSUMED) for use in uses]
     counted = _keep_what_counts(calls)
-    doubts = [doubt for use in uses for doubt in _doubts_of(use)]
+    doubts: list[tuple[Confidence, str]] = []
+    for use in uses:
+        if not use.interface.pattern:
+            if use.pattern:
+                doubts.append(("likely", f"{use.api}: pattern by the peer that it names"))
+            else:
+                doubts.append(("guess", f"{use.api}: its peers are not known"))
     doubts += [("likely", reason) for reason in (found.doubts if uses else found.unseen)]
     if found.named:
         why = "named, but whether it is called, and of what object, does not show"
@@ -229,8 +235,8 @@ def _judge_sensitivity(uses: Sequence[Use]) -> tuple[bool | None, str]:
 def _matters(use: Use) -> bool | None:
     """Return whether a use moves much data, and often; None if that is unknown."""
     traffic, amount = use.interface.traffic, use.amount
-    if traffic in ("gradients", "each"):
-        return True if traffic == "gradients" else None
+    if traffic == "gradients":
+        return True
     if traffic == "setup" or amount == "small" or (traffic == "small" and amount != "large"):
         return False
     if use.repeats is False:
@@ -239,17 +245,6 @@ def _matters(use: Use) -> bool | None:
     # reduces in each iteration may be a few numbers of the host.
     collective = use.interface.pattern and not use.api.lower().startswith("mpi")
     return True if amount == "large" or (use.repeats and collective) else None
-
-
-def _doubts_of(use: Use) -> list[tuple[Confidence, str]]:
-    if use.interface.pattern:
-        if use.interface.sure == "certain":
-            return []
-        return [(use.interface.sure, f"{use.api}: depends on how it is set up")]
-    if use.pattern:
-        sure = weakest([use.interface.sure, "likely"])
-        return [(sure, f"{use.api}: pattern by the peer that it names")]
-    return [("guess", f"{use.api}: its peers are not known")]
 
 
 def _join(names: Iterable[str]) -> str:

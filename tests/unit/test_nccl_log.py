@@ -16,7 +16,7 @@ from gpulaunch.measure.logs.nccl_log import (
     communication,
     read_nccl_log,
 )
-from gpulaunch.show.nccl import nccl_document, nccl_lines
+from gpulaunch.show.scan import nccl_document, nccl_lines
 
 FLOAT = 7
 MB = 1_000_000

@@ -100,7 +100,7 @@ def test_peer(expression: str, pattern: str) -> None:
         ("a.py", "import subprocess\nsubprocess.run(['train'])\n", "likely"),
         ("a.py", "import mystery\nmystery.train()\n", "likely"),
         ("a.py", "print 'old'\n", "guess"),
-        ("a.cu", "int main() { cudaDeviceEnablePeerAccess(1, 0); }", "guess"),
+        ("a.cu", "int main() { cudaDeviceEnablePeerAccess(1, 0); }", "likely"),
         ("a.py", "conn.send(x)\nself.comm.Recv(x)\n", "likely"),
         ("a.cu", "#define SUM ncclAllReduce\nint main() { }", "likely"),
         ("a.cu", "void f() { my_all_reduce<<<1, 1>>>(x); }", "likely"),
