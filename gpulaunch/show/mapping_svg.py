@@ -10,9 +10,9 @@ from gpulaunch.cluster.tree import Tree
 from gpulaunch.cluster.trees import whole_trees
 from gpulaunch.errors import counted, printable
 from gpulaunch.records import Record
-from gpulaunch.show.topology.element import INK, PALE, add_element, add_text, as_number
-from gpulaunch.show.topology.layout import cut
 from gpulaunch.show.topology.text import wrapped
+
+INK, PALE = "#1f2933", "#5b6672"
 
 _FONT = "DejaVu Sans, Verdana, Arial, sans-serif"
 _MARGIN, _HEAD = 24.0, 86.0
@@ -231,7 +231,7 @@ def _draw(svg: ET.Element, box: _Box, left: float, maximum: float) -> None:
     middle = (box.top + box.bottom) / 2 + 3
     for i, line in enumerate(lines):
         y = middle + (i - (len(lines) - 1) / 2) * 12
-        add_text(group, left + 4, y, cut(line, _COLUMN - 8, 9.5), 9.5, fill=fill)
+        add_text(group, left + 4, y, _cut(line, _COLUMN - 8, 9.5), 9.5, fill=fill)
 
 
 def _colour(share: float) -> str:
@@ -240,3 +240,53 @@ def _colour(share: float) -> str:
         return _IDLE
     parts = (round(cool + (hot - cool) * share) for cool, hot in zip(_COOL, _HOT, strict=True))
     return "#" + "".join(f"{part:02x}" for part in parts)
+
+
+def add_element(
+    parent: ET.Element, tag: str, *, text: str | None = None, **attributes: object
+) -> ET.Element:
+    """Add an element; `stroke_width` stands for stroke-width and `class_` for class."""
+    values = {}
+    for name, value in attributes.items():
+        if value is not None:
+            shown = as_number(value) if isinstance(value, (int, float)) else str(value)
+            values[name.rstrip("_").replace("_", "-")] = shown
+    element = ET.SubElement(parent, tag, values)
+    element.text = text
+    return element
+
+
+def as_number(value: float) -> str:
+    """Format a number with at most one decimal."""
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def add_text(
+    parent: ET.Element,
+    x: float,
+    y: float,
+    text: str,
+    size: float,
+    *,
+    fill: str = INK,
+    anchor: str = "start",
+    weight: str | None = None,
+) -> None:
+    """Add a line of text with its baseline at `y`."""
+    add_element(
+        parent,
+        "text",
+        x=x,
+        y=y,
+        fill=fill,
+        font_size=size,
+        text_anchor=anchor,
+        font_weight=weight,
+        text=text,
+    )
+
+
+def _cut(text: str, width: float, size: float) -> str:
+    """Return as much of a text as fits, as far as one can tell without the font."""
+    most = max(int(width / (size * 0.62)), 1)
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -4,9 +4,8 @@ import shutil
 import subprocess
 
 import pytest
-from test_pictures import EVERY
-
 from gpulaunch.show.topology.dot import topology_dot
+from test_pictures import EVERY
 
 
 @EVERY

@@ -20,7 +20,6 @@ from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology, counts_as_cuda, machines
 from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import replace
-from gpulaunch.show.topology.dot import topology_dot
 from gpulaunch.show.topology.svg import topology_svg
 from gpulaunch.show.topology.text import topology_lines
 
@@ -755,21 +754,3 @@ def test_legend_of_a_cluster() -> None:
         "SYS 6 GB/s (between NUMA nodes)",
         "network: NET 1.25 GB/s per direction",
     ]
-
-
-def test_dot_of_a_cluster() -> None:
-    """In Graphviz each machine is a cluster of sockets and NVSwitch, joined to the network."""
-    lines = [line.strip() for line in topology_dot(built(2)).splitlines()]
-    assert [line for line in lines if line.startswith("subgraph")] == [
-        "subgraph cluster_node_0 {",
-        "subgraph cluster_node_0_0 {",
-        "subgraph cluster_node_0_1 {",
-        "subgraph cluster_node_1 {",
-        "subgraph cluster_node_1_0 {",
-        "subgraph cluster_node_1_1 {",
-    ]
-    assert [line for line in lines if line.startswith("network --")] == [
-        'network -- "socket 0,1" [lhead=cluster_node_0, color="#4a5568", penwidth=3]',
-        'network -- "socket 3,4" [lhead=cluster_node_1, color="#4a5568", penwidth=3]',
-    ]
-    assert sum('-- "NVSwitch of node 1"' in line for line in lines) == 3
