@@ -158,7 +158,7 @@ def show_large(ranks: int) -> None:
 
 def draw(path: str) -> None:
     """Draw the congestion of each pair on both clusters, ranks in order."""
-    from gpulaunch.show.canvas import load_matplotlib, new_figure, svg_of
+    from gpulaunch.show.report import load_matplotlib, new_figure, svg_of
 
     load_matplotlib()
     shown = {"strategy_1": "#d9a25f", "magc": "#7b9fd4", "multisect": "#2f7d6b"}

@@ -55,7 +55,7 @@ DOORS = {
     },
     "docker": {"containers/docker/sdk.py"},
     "filelock": {"files/slow_lock.py"},
-    "matplotlib": {"show/canvas.py"},
+    "matplotlib": {"show/report.py"},
     "mcp": {"cli/mcp_tools.py"},
     "networkx": {"machine/graph.py"},
     "numpy": {"measure/link_fit.py"},

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
 from gpulaunch.records import Record, replace
-from gpulaunch.show.canvas import INK, WIDTH, new_figure, svg_of
 from gpulaunch.show.profile.view import LinePlot, Matrix, ProfileView, Row
+from gpulaunch.show.report import INK, WIDTH, new_figure, svg_of
 from gpulaunch.show.terminal import figure as figure_text
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpulaunch.show.canvas import Axes, Figure
+    from gpulaunch.show.report import Axes, Figure
 
 _PALE, _WARNING = "#5b6672", "#9a4b00"
 _BLUE, _TRACK = "#2f6fb5", "#e6eaef"

@@ -133,7 +133,7 @@ def _nvlink_width(count: int) -> float:
     return min(1.0 + 1.2 * count, 6.5)
 
 
-class _Box(Record):
+class _CardBox(Record):
     """A card's place: its row, its place in the row, and its upper left corner."""
 
     card: Card
@@ -169,7 +169,7 @@ class _Box(Record):
         """Direction from the box to its socket: 1 is down."""
         return 1 if self.row % 2 else -1
 
-    def is_beside(self, other: "_Box") -> bool:
+    def is_beside(self, other: "_CardBox") -> bool:
         """Return whether two boxes are neighbours in a row."""
         return self.row == other.row and abs(self.place - other.place) == 1
 
@@ -197,7 +197,7 @@ class _Machine:
         self._depth = max(_count_bars(socket) for socket in sockets)
         self._links = links
         self._fabric: list[float] = []  # beginning of the bar of NVSwitches beside each row
-        self.boxes: dict[int, _Box] = {}
+        self.boxes: dict[int, _CardBox] = {}
         self.top, self.width = top, 0.0
         width, height, gap, socket_gap = (98, 64 if several_models(found) else 50, 26, 30)
         self._small = len(found) > 16
@@ -216,7 +216,7 @@ class _Machine:
             for socket in members:
                 x += _PAD
                 for index in socket.cards:
-                    self.boxes[index] = _Box(by_index[index], row, place, x, y, width, height)
+                    self.boxes[index] = _CardBox(by_index[index], row, place, x, y, width, height)
                     x += width + gap
                     place += 1
                 x += _PAD - gap + socket_gap
@@ -505,7 +505,9 @@ def _draw_network(svg: ET.Element, pictures: Mapping[int, _Machine], right: floa
         )
 
 
-def _draw_card(svg: ET.Element, box: _Box, states: Mapping[int, GpuState], *, mixed: bool) -> None:
+def _draw_card(
+    svg: ET.Element, box: _CardBox, states: Mapping[int, GpuState], *, mixed: bool
+) -> None:
     """Draw the box of a card, or that of a card in MIG mode around those of its instances."""
     card, corners = box.card, (box.x, box.y, box.right, box.y + box.height)
     if not card.instances:
