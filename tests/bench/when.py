@@ -22,7 +22,7 @@ from gpulaunch.forecast.starts import (
     Waiting,
     predict_starts,
 )
-from gpulaunch.simulate.simulated_leases import ticket_of
+from gpulaunch.simulate.simulated_job import ticket_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

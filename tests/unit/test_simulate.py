@@ -28,8 +28,7 @@ from gpulaunch.simulate.event_loop import Moment, Rules, simulate
 from gpulaunch.simulate.generate import poisson_batches, uniform_mix
 from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import measure, quartiles
-from gpulaunch.simulate.simulated_job import SimulatedJob
-from gpulaunch.simulate.simulated_leases import lease_of, ticket_of
+from gpulaunch.simulate.simulated_job import SimulatedJob, lease_of, ticket_of
 
 DGX = machine("dgx1-v100")
 MINSKY = machine("power8-minsky")

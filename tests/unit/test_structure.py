@@ -60,7 +60,7 @@ DOORS = {
     "networkx": {"machine/graph.py"},
     "numpy": {"measure/link_fit.py"},
     "psutil": {"process/ending.py"},
-    "pydantic": {"cli/mcp_types.py"},
+    "pydantic": {"cli/mcp_tools.py"},
     "pynvml": {
         "machine/nvidia/nvml.py",
         "machine/nvidia/nvml_health.py",
