@@ -20,33 +20,28 @@ from gpulaunch.process.system import iso
 from gpulaunch.records import Record, as_dict, field_names
 from gpulaunch.typing import Any
 
-_LONGEST_S = 1e12
-_TIME = (-_LONGEST_S, _LONGEST_S)
+_TIME = (-1e12, 1e12)  # seconds
+_NUMBER = (0, 1 << 31)
 _HEADER: FieldTable = {"batch": str, "file": str, "began_at": str}
+_JOB: FieldTable = {"exit_status": (0, 255), "gpus": list, "uuids": list}
 _RESULT: FieldTable = {
-    "id": (0, 1 << 31),
+    **_JOB,
+    "id": _NUMBER,
     "name": str,
     "digest": str,
-    "exit_status": (0, 255),
-    "gpus": list,
+    "interrupted": bool,
+    "submitted_at": str,
+    "submitted_s": _TIME,
 }
-_RESULT = {**_RESULT, "uuids": list, "interrupted": bool, "submitted_at": str, "submitted_s": _TIME}
-_IF_STARTED: FieldTable = {"lease": str, "started_at": str, "started_s": _TIME, "wait_s": _TIME}
-_IF_STARTED = {**_IF_STARTED, "ended_at": str, "ended_s": _TIME}
+_SPAN: FieldTable = {"lease": str, "started_at": str, "ended_at": str}
+_IF_STARTED: FieldTable = {**_SPAN, "started_s": _TIME, "ended_s": _TIME, "wait_s": _TIME}
 _LAST_WORDS: FieldTable = {
+    **_JOB,
+    **_SPAN,
     "event": str,
     "batch": str,
-    "lease": str,
-    "gpus": list,
-    "uuids": list,
-    "job_pid": (0, 1 << 31),
-}
-_LAST_WORDS = {
-    **_LAST_WORDS,
-    "started_at": str,
+    "job_pid": _NUMBER,
     "shared": bool,
-    "exit_status": (0, 255),
-    "ended_at": str,
 }
 _DIGITS = 3  # of seconds
 
@@ -100,33 +95,26 @@ class Header(Record):
     began_s: float
 
 
-def seconds_of(text: str) -> float:
-    """Return a time in ISO 8601 as seconds since 1970.
-
-    Raises:
-        ValueError: the text is no time.
-    """
+def _seconds_of(text: str) -> float:
+    """Return a time in ISO 8601 as seconds since 1970."""
     return parse_time(text).timestamp()
 
 
-def result_document(result: Result, began_s: float) -> dict[str, Any]:
-    """Return the document of a result, as it is written and printed."""
-    document: dict[str, Any] = {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in as_dict(result).items()
-    }
+def _result_document(result: Result, began_s: float) -> dict[str, Any]:
+    """Return the document of a result, as it is written."""
+    document = as_dict(result) | {"gpus": list(result.gpus), "uuids": list(result.uuids)}
     for name in ("submitted", "started", "ended"):
         seconds = document.pop(f"{name}_s")
         document[f"{name}_at"] = None if seconds is None else iso(began_s + seconds)
         document[f"{name}_s"] = None if seconds is None else round(seconds, _DIGITS)
-    waited = (
-        None if result.started_s is None else round(result.started_s - result.submitted_s, _DIGITS)
-    )
-    return document | {"wait_s": waited}
+    waited_s = None
+    if result.started_s is not None:
+        waited_s = round(result.started_s - result.submitted_s, _DIGITS)
+    return document | {"wait_s": waited_s}
 
 
 def _read_result(document: Mapping[str, Any]) -> Result:
-    """Read a document from result_document.
+    """Read a document from _result_document.
 
     Raises:
         FieldError: the document has another form.
@@ -135,13 +123,6 @@ def _read_result(document: Mapping[str, Any]) -> Result:
     checked(known, {**_RESULT, **_IF_STARTED}, required=tuple(_RESULT))
     fields = {name: known.get(name) for name in field_names(Result)}
     return Result(**fields | {"gpus": tuple(known["gpus"]), "uuids": tuple(known["uuids"])})
-
-
-def _read_table(line: bytes) -> dict[str, Any]:
-    document = json.loads(line)
-    if not isinstance(document, dict):
-        raise FieldError((), f"{document!r} is not a table")
-    return document
 
 
 class ResultsFile:
@@ -210,7 +191,7 @@ class ResultsFile:
             FailedError: the result cannot be written; the file is unchanged.
         """
         try:
-            self._append(result_document(result, self.header.began_s if self.header else 0.0))
+            self._append(_result_document(result, self.header.began_s if self.header else 0.0))
         except OSError as problem:
             raise self._write_error(problem) from None
         self._keep(result)
@@ -241,8 +222,8 @@ class ResultsFile:
             lease=said["lease"],
             interrupted=False,
             submitted_s=submitted_s,
-            started_s=seconds_of(said["started_at"]) - self.header.began_s,
-            ended_s=seconds_of(said["ended_at"]) - self.header.began_s,
+            started_s=_seconds_of(said["started_at"]) - self.header.began_s,
+            ended_s=_seconds_of(said["ended_at"]) - self.header.began_s,
         )
 
     def _keep(self, result: Result) -> None:
@@ -285,19 +266,19 @@ class ResultsFile:
 
     def _take_line(self, line: bytes) -> None:
         try:
-            document = _read_table(line)
+            document: dict[str, Any] = dict(json.loads(line))
             if self.header is None:
                 checked(document, _HEADER, required=tuple(_HEADER))
                 self.header = Header(
-                    document["batch"], document["file"], seconds_of(document["began_at"])
+                    document["batch"], document["file"], _seconds_of(document["began_at"])
                 )
             elif "event" not in document:
                 self._keep(_read_result(document))
             elif document["event"] == "ended":
                 checked(document, _LAST_WORDS, required=tuple(_LAST_WORDS))
-                seconds_of(document["started_at"]), seconds_of(document["ended_at"])
+                _seconds_of(document["started_at"]), _seconds_of(document["ended_at"])
                 self.last_words[document["batch"]] = document
-        except (ValueError, OverflowError, RecursionError, FieldError):
+        except (TypeError, ValueError, OverflowError, RecursionError, FieldError):
             if self.header:
                 self._warn(
                     f"{self.path}:{self._line}: passed over: this line is torn, or not a batch's"

@@ -436,7 +436,7 @@ def test_a_job_that_gives_up_waiting(site: Site) -> None:
 
 
 def test_where_output_goes(site: Site) -> None:
-    """Jobs print where the batch prints, with --logs to files, with --json to stderr."""
+    """Jobs print where the batch prints, with --logs to files."""
     site.write(
         [{"command": ["sh", "-c", f"cat; echo out {n}; echo err {n} >&2"]} for n in range(2)]
     )
@@ -449,11 +449,6 @@ def test_where_output_goes(site: Site) -> None:
     assert [(site.home / f"logs/of it/{n}.log").read_text() for n in range(2)] == [
         f"out {n}\nerr {n}\n" for n in range(2)
     ]
-    done = site.run("-q", "--results", "c", "--json")
-    assert sorted(done.stderr.splitlines()) == ["err 0", "err 1", "out 0", "out 1"]
-    document = json.loads(done.stdout)
-    header, *results = [json.loads(line) for line in (site.home / "c").read_text().splitlines()]
-    assert document == header | {"jobs": results}
 
 
 def test_what_a_job_finds(site: Site) -> None:
