@@ -15,7 +15,7 @@ from math import inf
 from signal import SIGCONT, SIGINT, SIGKILL, SIGTERM
 
 from gpulaunch.batch.results_file import Header, Result, ResultsFile
-from gpulaunch.batch.resume import look_back, processes_of
+from gpulaunch.batch.resume import look_back
 from gpulaunch.batch.tasks import Task
 from gpulaunch.errors import FAILED, FailedError, GpulaunchError, UsageError
 from gpulaunch.files.duration import format_duration
@@ -24,10 +24,9 @@ from gpulaunch.launch.children import Event, Exited, Launches, Signalled, Status
 from gpulaunch.launch.free import free
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
-from gpulaunch.leases.lease import Lease
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import is_cancelled_by_kill
-from gpulaunch.records import Record, replace
+from gpulaunch.records import Record
 from gpulaunch.typing import Any, Protocol
 
 
@@ -140,8 +139,8 @@ def run(
         listener: functions to call.
 
     Raises:
-        WouldWaitError: a running job has since changed in the file.
-        FailedError: running jobs of a killed batch cannot be taken over.
+        WouldWaitError: a job of an earlier run of the batch still runs.
+        FailedError: the results cannot be written.
     """
     with Launches(guarded=is_cancelled_by_kill()) as launches:
         return _Batch(tasks, results, launches, ways, listener).run()
@@ -176,23 +175,8 @@ class _Batch:
         self._problem: FailedError | None = None
         self._signal: int | None = None
         self._kill_at: float | None = None
-        left = look_back(tasks, results, self._table, ways.grace_s)
-        self._done |= left.done
-        for task in tasks:
-            if task.id in left.running:
-                self._take_over(task, left.running[task.id])
-            elif task.id not in left.done:
-                self._pending.append(task)
-
-    def _take_over(self, task: Task, lease: Lease) -> None:
-        """Wait for a job that an earlier run of the batch has started."""
-        begun = self._begun[task.id] = _Begun(task)
-        begun.lease, begun.uuids, begun.started_s = lease.id, lease.uuids, 0.0
-        self._listener.say(
-            "info", f"{_describe_task(task)} still runs, under lease {lease.id}: taken over"
-        )
-        if not self._launches.adopt(task.id, processes_of(self._mark(task), self._results)):
-            self._dispatch(Exited(task.id, None))  # it has ended since look_back
+        self._done |= look_back(tasks, results, self._table, ways.grace_s)
+        self._pending += [task for task in tasks if task.id not in self._done]
 
     def _mark(self, task: Task) -> str:
         return self._results.mark(task.id, task.digest)
@@ -319,19 +303,9 @@ class _Batch:
     def _take_end(self, begun: _Begun, over: Exited) -> None:
         if begun is self._queued:
             self._queued = None
-        if over.exit_status is not None:
-            if begun.started_s is not None or not begun.told_to_end:
-                self._add_result(begun, over.exit_status)
-            else:
-                self._put_back(begun.task)
-            return
-        self._results.read()
-        words = self._results.last_words_of(
-            self._mark(begun.task), begun.task.name, begun.task.arrival_s
-        )
-        if words:
-            self._keep(replace(words, interrupted=begun.told_to_end))
-        else:  # its launcher was killed, so its exit status is unknown
+        if begun.started_s is not None or not begun.told_to_end:
+            self._add_result(begun, over.exit_status)
+        else:
             self._put_back(begun.task)
 
     def _put_back(self, task: Task) -> None:

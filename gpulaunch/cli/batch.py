@@ -72,18 +72,17 @@ def main(arguments: Sequence[str]) -> int:
     with profiles_at_hand(file.tables):
         shown_machine(options.topology, warn)  # a mistake in the machine is one in all jobs
         checked = read_tasks(file, common, warn, at_once=options.at_once)
-        tasks, plan = [one.task for one in checked], None
+        tasks, predicted = [one.task for one in checked], None
         if options.plan:
             from gpulaunch.batch.planned import plan_tasks  # late: few batches are planned
 
-            plan = plan_tasks(checked)
-            tasks = list(plan.tasks)
+            tasks, predicted = plan_tasks(checked)
         if options.logs:
             make_directory(options.logs)
         results = batch.begin(path, options.file, warn, resume=options.resume)
         display = _Display(quiet=options.quiet, shared=options.logs is None)
-        if plan:
-            display.say("info", plan.message)
+        if predicted:
+            display.say("info", predicted)
         ways = Ways(_words, common, options.logs, read_grace(Settings({}, os.environ)))
         try:
             outcome = batch.run(tasks, results, ways, display)
@@ -127,7 +126,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on with a batch: run only what has no result yet, take over what runs",
+        help="go on with a batch: run only what has no result yet",
     )
     parser.add_argument(
         "--results",

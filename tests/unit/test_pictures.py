@@ -385,12 +385,6 @@ def test_picture_needs_nothing_else(topology):
     assert svg.find(f"{SVG}rect").get("fill") == "#ffffff"
 
 
-def test_picture_is_the_same_each_time():
-    """One machine gives the same document each time."""
-    topology = MACHINES["dgx1-v100"]
-    assert topology_svg(topology) == topology_svg(topology)
-
-
 def test_legend_has_every_bandwidth():
     """The legend names each kind of link with its bandwidth."""
     (legend,) = of_class(picture(MACHINES["dgx1-v100"]), "legend")
