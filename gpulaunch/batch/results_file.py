@@ -17,32 +17,24 @@ from gpulaunch.files.iso_time import parse_time
 from gpulaunch.history.line import is_own_file
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import iso
-from gpulaunch.records import Record, as_dict, field_names
+from gpulaunch.records import Record, as_dict, field_names, replace
 from gpulaunch.typing import Any
 
-_TIME = (-1e12, 1e12)  # seconds
-_NUMBER = (0, 1 << 31)
-_HEADER: FieldTable = {"batch": str, "file": str, "began_at": str}
-_JOB: FieldTable = {"exit_status": (0, 255), "gpus": list, "uuids": list}
-_RESULT: FieldTable = {
-    **_JOB,
-    "id": _NUMBER,
+_SECONDS = (-1e12, 1e12)
+_FIELDS: FieldTable = {
+    "id": (0, 1 << 31),
     "name": str,
     "digest": str,
+    "exit_status": (0, 255),
+    "gpus": list,
+    "uuids": list,
+    "lease": str,
     "interrupted": bool,
-    "submitted_at": str,
-    "submitted_s": _TIME,
+    "submitted_s": _SECONDS,
+    "started_s": _SECONDS,
+    "ended_s": _SECONDS,
 }
-_SPAN: FieldTable = {"lease": str, "started_at": str, "ended_at": str}
-_IF_STARTED: FieldTable = {**_SPAN, "started_s": _TIME, "ended_s": _TIME, "wait_s": _TIME}
-_LAST_WORDS: FieldTable = {
-    **_JOB,
-    **_SPAN,
-    "event": str,
-    "batch": str,
-    "job_pid": _NUMBER,
-    "shared": bool,
-}
+_ALWAYS = ("id", "name", "digest", "exit_status", "gpus", "uuids", "interrupted", "submitted_s")
 _DIGITS = 3  # of seconds
 
 
@@ -119,10 +111,20 @@ def _read_result(document: Mapping[str, Any]) -> Result:
     Raises:
         FieldError: the document has another form.
     """
-    known = {key: value for key, value in document.items() if value is not None}
-    checked(known, {**_RESULT, **_IF_STARTED}, required=tuple(_RESULT))
-    fields = {name: known.get(name) for name in field_names(Result)}
+    fields = {name: document.get(name) for name in field_names(Result)}
+    known = {name: value for name, value in fields.items() if value is not None}
+    checked(known, _FIELDS, required=_ALWAYS)
     return Result(**fields | {"gpus": tuple(known["gpus"]), "uuids": tuple(known["uuids"])})
+
+
+def _read_words(document: Mapping[str, Any], began_s: float) -> Result:
+    """Read the last words of a launch, which knows neither its job's name nor its arrival."""
+    _, job_id, digest = document["batch"].rsplit(".", 2)
+    times = {"submitted_s": 0.0}
+    for name in ("started", "ended"):
+        times[f"{name}_s"] = _seconds_of(document[f"{name}_at"]) - began_s
+    own = {"id": int(job_id), "name": "", "digest": digest, "interrupted": False}
+    return _read_result({**document, **own, **times})
 
 
 class ResultsFile:
@@ -135,8 +137,8 @@ class ResultsFile:
     Attributes:
         header: header of the batch; None as long as there is none.
         results: last result written of each job, by id.
-        last_words: by their mark, the last lines of launches whose batch was killed, until they
-            become results.
+        last_words: by their mark, what launches whose batch was killed have written at their end,
+            until that becomes a result.
 
     Raises:
         FailedError: the file cannot be written.
@@ -151,7 +153,7 @@ class ResultsFile:
         self._line = 0
         self.header: Header | None = None
         self.results: dict[int, Result] = {}
-        self.last_words: dict[str, Mapping[str, Any]] = {}
+        self.last_words: dict[str, Result] = {}
         try:
             self._fd = out_of_the_way(
                 os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
@@ -209,22 +211,7 @@ class ResultsFile:
             submitted_s: its arrival, in seconds from the beginning of the batch.
         """
         said = self.last_words.get(mark)
-        if said is None or self.header is None:
-            return None
-        _, job_id, digest = mark.rsplit(".", 2)
-        return Result(
-            id=int(job_id),
-            name=name,
-            digest=digest,
-            exit_status=said["exit_status"],
-            gpus=tuple(said["gpus"]),
-            uuids=tuple(said["uuids"]),
-            lease=said["lease"],
-            interrupted=False,
-            submitted_s=submitted_s,
-            started_s=_seconds_of(said["started_at"]) - self.header.began_s,
-            ended_s=_seconds_of(said["ended_at"]) - self.header.began_s,
-        )
+        return said and replace(said, name=name, submitted_s=submitted_s)
 
     def _keep(self, result: Result) -> None:
         self.results[result.id] = result
@@ -268,17 +255,13 @@ class ResultsFile:
         try:
             document: dict[str, Any] = dict(json.loads(line))
             if self.header is None:
-                checked(document, _HEADER, required=tuple(_HEADER))
-                self.header = Header(
-                    document["batch"], document["file"], _seconds_of(document["began_at"])
-                )
+                began_s = _seconds_of(document["began_at"])
+                self.header = Header(document["batch"], document["file"], began_s)
             elif "event" not in document:
                 self._keep(_read_result(document))
             elif document["event"] == "ended":
-                checked(document, _LAST_WORDS, required=tuple(_LAST_WORDS))
-                _seconds_of(document["started_at"]), _seconds_of(document["ended_at"])
-                self.last_words[document["batch"]] = document
-        except (TypeError, ValueError, OverflowError, RecursionError, FieldError):
+                self.last_words[document["batch"]] = _read_words(document, self.header.began_s)
+        except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError, FieldError):
             if self.header:
                 self._warn(
                     f"{self.path}:{self._line}: passed over: this line is torn, or not a batch's"

@@ -9,13 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agent import Agent, parameters, talk
+from agent import Agent, talk
 from conftest import DGX, Launcher, children, complaint, ending_in_time, held, until
-from gate import HOLD, Gate
-from mcp import Client
-from mcp.client.stdio import stdio_client
-
-CLIENTS = 20
 
 ERRORS = [  # tool, arguments, what it says
     ("launch", {"gpus": 9}, "9 GPUs requested: dgx1-v100 has 8 (exit status 2)"),
@@ -192,51 +187,6 @@ def test_free_ends_what_runs_and_what_waits(site: Launcher) -> None:
     assert site.records() == []
 
 
-class Meeting:
-    """A point in the program of several tasks that none passes before all are there."""
-
-    def __init__(self, count: int) -> None:
-        self._missing, self._complete = count, asyncio.Event()
-
-    async def join(self) -> None:
-        """Wait for all others."""
-        self._missing -= 1
-        if not self._missing:
-            self._complete.set()
-        await self._complete.wait()
-
-
-def test_twenty_agents_at_once(site: Launcher, tmp_path: Path) -> None:
-    """Twenty agents launch a job each on 8 GPUs: 8 run, 12 wait, no GPU is had twice."""
-    gate = Gate(tmp_path)
-    connected, launched = Meeting(CLIENTS), Meeting(CLIENTS + 1)
-
-    async def speak(number: int) -> dict:
-        async with Client(stdio_client(parameters(site))) as client:
-            agent = Agent(client)
-            await connected.join()
-            await agent.call("launch", command=["sh", "-c", HOLD], name=f"agent-{number}")
-            await launched.join()
-            ended = await agent.call("logs", job=f"agent-{number}", wait_s=120)
-            return ended["launch"]
-
-    def all_are_there() -> bool:
-        table = printed(site, "status", "--json")
-        return (len(table["leases"]), len(table["queue"])) == (8, CLIENTS - 8)
-
-    async def run() -> list[dict]:
-        agents = [asyncio.create_task(speak(number)) for number in range(CLIENTS)]
-        await launched.join()
-        await asyncio.to_thread(until, all_are_there)
-        await asyncio.to_thread(gate.open_at, 8)
-        return await asyncio.gather(*agents)
-
-    ended = asyncio.run(run())
-    assert [one["exit_status"] for one in ended] == [0] * CLIENTS
-    assert gate.held() == 0
-    assert site.records() == []
-
-
 def test_jobs_go_on_when_their_server_is_killed(site: Launcher, tmp_path: Path) -> None:
     """After kill -9 of a server another one finds its job, which ends as it would have."""
     os.mkfifo(tmp_path / "go")
@@ -262,22 +212,6 @@ def test_jobs_go_on_when_their_server_is_killed(site: Launcher, tmp_path: Path) 
     talk(site, start)
     talk(site, go_on)
     assert site.records() == []
-
-
-def test_garbage_is_passed_over(site: Launcher) -> None:
-    """Lines that are no messages harm nothing; stdout has only messages, and the end is clean."""
-    hello = {"protocolVersion": "2025-06-18", "capabilities": {}}
-    hello["clientInfo"] = {"name": "test", "version": "1"}
-    lines = [b"garbage", b"\xff\x00", b'{"a": 1}', b"[]", b"1" * 100_000]
-    request = {"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": hello}
-    with site.start("mcp", stdin=subprocess.PIPE, text=False) as server:
-        server.stdin.write(b"\n".join([*lines, json.dumps(request).encode(), b""]))
-        server.stdin.flush()
-        answer = json.loads(server.stdout.readline())
-        assert answer["id"] == 7
-        assert answer["result"]["serverInfo"]["name"] == "gpulaunch"
-        rest, said = server.communicate(b"more garbage\n")
-    assert (server.returncode, rest, said) == (0, b"", b"")
 
 
 def test_it_ends_with_its_client(site: Launcher) -> None:

@@ -100,15 +100,6 @@ def test_without_a_home(launcher: Launcher, trace, tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "temporary") == []
 
 
-def test_backend_that_is_none(launcher: Launcher, trace, tmp_path: Path) -> None:
-    """MPLBACKEND that matplotlib does not take is one line, not a traceback."""
-    done = launcher.run(
-        *trace, "--report", str(tmp_path / "x"), env=launcher.environment | {"MPLBACKEND": "none"}
-    )
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (125, "", 1)
-    assert done.stderr.startswith("gpulaunch: error: matplotlib: Key backend: 'none'")
-
-
 @pytest.mark.parametrize(
     ("place", "why"),
     [
