@@ -11,7 +11,7 @@ from gpulaunch.cli.output import flush_stdout, print_json, say, warn
 from gpulaunch.errors import UsageError
 from gpulaunch.files.write import document_text, write_text
 from gpulaunch.launch.placement_tables import make_tables
-from gpulaunch.launch.surroundings import shown_machine
+from gpulaunch.launch.surroundings import read_shown, shown_machine
 from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.topology import Topology
 from gpulaunch.show.topology.document import topology_document
@@ -28,9 +28,7 @@ def main(arguments: Sequence[str]) -> int:
             options.output, as_json=options.json, every_pair=options.every_pair
         )
     if options.svg is not None and options.text is None:
-        from gpulaunch.cli.topo_picture import write_picture
-
-        return write_picture(options.topology, options.svg)
+        return _write_picture(options.topology, options.svg)
     topology = _find_machine(options.topology, options.text, options.output, options.gpu_model)
     if options.svg is not None:
         from gpulaunch.show.topology.svg import topology_svg
@@ -38,10 +36,6 @@ def main(arguments: Sequence[str]) -> int:
         write_text(options.svg, topology_svg(topology))
     elif options.json:
         print_json(topology_document(topology))
-    elif options.dot:
-        from gpulaunch.show.topology.dot import topology_dot
-
-        print(topology_dot(topology), end="")
     elif options.output or options.text:
         _write_machine(topology, options.output)
     else:
@@ -68,7 +62,6 @@ def make_parser() -> Parser:
         help="with --import: model of GPUs that the text does not name",
     )
     add_json(parser)
-    parser.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
     parser.add_argument(
         "--svg", metavar="FILE", help="draw a picture, with what is leased in colour"
     )
@@ -95,7 +88,7 @@ def _check_options(given: dict[str, object]) -> None:
     """
     forms = [
         f"--{name.replace('_', '-')}"
-        for name in ("json", "dot", "svg", "measure")
+        for name in ("json", "svg", "measure")
         if given[name] not in (None, False)
     ]
     if "--measure" in forms and "--json" in forms:
@@ -116,6 +109,27 @@ def _check_options(given: dict[str, object]) -> None:
         raise UsageError("--measure is about this machine, but another one is named")
     if given["every_pair"] and not given["measure"]:
         raise UsageError("--every-pair goes with --measure")
+
+
+def _write_picture(name: str | None, path: str) -> int:
+    """Draw the machine, and the users of its GPUs."""
+    from gpulaunch.process.system import user_name
+    from gpulaunch.show.status import status_document
+    from gpulaunch.show.topology.svg import GpuState, topology_svg
+
+    shown = read_shown(name, warn)
+    machine, table = shown.machine, shown.table
+    seen = table.peek(problems=[]).of(machine)
+    document = status_document(
+        machine.topology, seen.leases, machine.outside, user_name, drained=seen.drained
+    )
+    users = {lease["id"]: lease["user"] for lease in document["leases"]}
+    states = {}
+    for gpu in document["gpus"]:
+        names = dict.fromkeys(users[lease] for lease in gpu["leases"])
+        states[gpu["index"]] = GpuState(gpu["state"], ", ".join(names))
+    write_text(path, topology_svg(machine.topology, states))
+    return 0
 
 
 def _find_machine(

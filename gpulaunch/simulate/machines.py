@@ -21,8 +21,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
-from gpulaunch.simulate.simulated_job import SimulatedJob
-from gpulaunch.simulate.simulated_leases import Signature, is_timed, lease_of, signature
+from gpulaunch.simulate.simulated_job import Signature, SimulatedJob, is_timed, lease_of, signature
 from gpulaunch.simulate.yardstick import Yardstick
 
 State = frozenset[object] | tuple[object, ...]

@@ -23,7 +23,6 @@ COMMANDS = {
     "gpulaunch history --totals --json": f"history {TOPOLOGY} --totals --json",
     "gpulaunch reserve --json": f"reserve {TOPOLOGY} -n 1 --for 1s --keep --json",
     "gpulaunch doctor --json": f"doctor {TOPOLOGY} --json",
-    "gpulaunch batch --json": f"batch {TOPOLOGY} {BRIEF} jobs -q --json",
     "gpulaunch simulate --json": f"simulate {TOPOLOGY} --jobs {JOBS} --json",
     "gpulaunch plan --json": f"plan {REPOSITORY}/examples/queue.toml --json",
     "gpulaunch cluster map --json": "cluster map --cluster magc-a --gpu-pattern ring --json",

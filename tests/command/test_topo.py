@@ -103,12 +103,6 @@ def test_output_to_stdout(launcher: Launcher, tmp_path: Path, option: str, begin
     )
 
 
-def test_dot(launcher: Launcher) -> None:
-    """--dot prints a graph."""
-    status, printed, errors = topo(launcher, *SUMMIT, "--dot")
-    assert (status, printed.startswith("graph"), errors) == (0, True, "")
-
-
 @pytest.mark.parametrize("option", ["--svg", "-o"])
 @pytest.mark.parametrize(
     ("place", "words"),
@@ -164,7 +158,7 @@ def test_measurements_are_kept(launcher: Launcher, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--json", "--dot"), "--json and --dot are given: one of them is enough"),
+        (("--json", "--svg", "x"), "--json and --svg are given: one of them is enough"),
         (("-o", "x", "--svg", "y"), "--svg and -o are given: one of them is enough"),
         (("--import", "x", *SUMMIT), "--import and --topology are given: each names the machine"),
         (("--measure", *SUMMIT), "--measure is about this machine, but another one is named"),

@@ -317,7 +317,7 @@ POLICIES: dict[str, Policy] = {
         compares_machines_by=("aggregate_bandwidth",),
     ),
 }
-"""The policies by name; tests/unit/test_report.py compares their colours."""
+"""The policies by name."""
 
 DEFAULT_POLICY = "preserve"
 """The policy of a launch that names none; for a sensitive job it prefers fast links."""

@@ -4,14 +4,13 @@ from collections.abc import Iterable, Iterator
 from textwrap import wrap
 
 from gpulaunch.records import Record, replace
-from gpulaunch.show.canvas import INK, WIDTH, new_figure, svg_of
 from gpulaunch.show.profile.view import LinePlot, Matrix, ProfileView, Row
+from gpulaunch.show.report import INK, WIDTH, new_figure, svg_of
 from gpulaunch.show.terminal import figure as figure_text
-from gpulaunch.show.topology.layout import cut
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpulaunch.show.canvas import Axes, Figure
+    from gpulaunch.show.report import Axes, Figure
 
 _PALE = "#5b6672"
 _BLUE, _TRACK = "#2f6fb5", "#e6eaef"
@@ -100,7 +99,7 @@ def _lines(view: ProfileView) -> Iterator[_Line]:
 def _row_lines(rows: Iterable[Row], indent: int = 0) -> Iterator[_Line]:
     for row in rows:
         room = _CHARACTERS if row.share is None else _CHARACTERS * 2 // 3
-        label = cut(row.label, _TEXT - _MARGIN - indent, 12)
+        label = _cut(row.label, _TEXT - _MARGIN - indent, 12)
         first, *others = wrap(row.text, room) or [""]
         lines = [_Line(label, first, row.share, indent, _PALE)]
         lines += [_Line(text=text) for text in others]
@@ -163,3 +162,9 @@ def _draw_matrix(axes: "Axes", matrix: Matrix) -> None:
     for (row, other), text in figures.items():
         colour = "white" if matrix.weights[row, other] > 0.6 * heaviest else "black"
         axes.text(other + 0.5, row + 0.5, text, color=colour, size=10, ha="center", va="center")
+
+
+def _cut(text: str, width: float, size: float) -> str:
+    """Return as much of a text as fits, as far as one can tell without the font."""
+    most = max(int(width / (size * 0.62)), 1)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
