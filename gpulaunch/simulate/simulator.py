@@ -15,7 +15,6 @@ from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.files.data_files import shipped_directory
 from gpulaunch.files.document import read_document
 from gpulaunch.files.write import document_text
-from gpulaunch.launch.placement_tables import attach_tables
 from gpulaunch.launch.settings import QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.driver import OutsideUse
@@ -88,9 +87,7 @@ def simulated_machine(
         UsageError: both are given, or a description is unknown or wrong.
     """
     if cluster is None:
-        machine = shown_machine(topology, warn)
-        attach_tables(machine)
-        return machine
+        return shown_machine(topology, warn)
     if topology is not None:
         raise UsageError("a topology and a cluster are given: one of them is simulated")
     from gpulaunch.cluster.catalog import load_cluster  # late: most simulations are of machines
