@@ -12,7 +12,7 @@ D = " ".join(DGX)
 SEE = "see 'gpulaunch help launch'"
 DASHES = "to run a program, write -- before it: "
 POLICIES = (
-    "known are baseline, best-effort, best-fit, greedy, lookahead, preserve, preserve-paper, "
+    "known are baseline, best-effort, best-fit, greedy, preserve, preserve-paper, "
     "topo-aware, topo-aware-p"
 )
 

@@ -50,7 +50,7 @@ class Mapper:
         worth: what a link of each kind adds to a total.
         speeds: what a link of each kind carries for two GPUs; None if no edge is waited for.
         ranks: number of ranks, if some may have no edge.
-        effort: partial mappings to try before exchanges have to do.
+        effort: partial mappings to try before exchanges have to do; None for EFFORT.
 
     Attributes:
         edges: rank, higher rank, place of the edge's weight among all weights, heaviest first.
@@ -68,7 +68,7 @@ class Mapper:
         speeds: Sequence[int] | None = None,
         *,
         ranks: int = 0,
-        effort: float = EFFORT,
+        effort: float | None = None,
     ) -> None:
         self._kind = kind
         heaviest = max((weight for *_, weight in edges), default=1.0)
@@ -76,7 +76,7 @@ class Mapper:
         place = {share: i for i, share in enumerate(shares)}
         self.edges: _Ends = [(a, b, place[weight / heaviest]) for a, b, weight in edges]
         self.ranks = ranks or 1 + max((b for _, b, _ in edges), default=-1)
-        self.left = effort
+        self.left = EFFORT if effort is None else effort
         self._shares = shares
         self._gain = [[round(link * share) for link in worth] for share in shares]
         self.speed = [[round(one / share) for one in speeds] for share in shares] if speeds else []
@@ -87,6 +87,10 @@ class Mapper:
     def gave_up(self) -> bool:
         """Return whether the search stopped comparing all mappings, because there were too many."""
         return self.left < 0
+
+    def start_over(self) -> None:
+        """Try so many partial mappings from now on before exchanges have to do."""
+        self.left = EFFORT
 
     def best(self, gpus: Sequence[int], *, slowest_first: bool = False, kicks: int = 0) -> Mapping:
         """Return the best mapping to a set of GPUs; of equals the one with the lowest positions.

@@ -18,7 +18,7 @@ from gpulaunch.decide.placement.effective import (
     nvlink_parts,
 )
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
-from gpulaunch.decide.placement.mapping import EFFORT, EXACT_RANKS, Mapper, Mapping
+from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper, Mapping
 from gpulaunch.decide.placement.search import Figure, Guide
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import Edge, Pattern
@@ -105,7 +105,7 @@ class Scorer:
         Of collectives no edge is waited for.
         """
         mapper = _mapper_of(self.fabric, self.edges, None if self.collective else self._model)
-        mapper.left = EFFORT
+        mapper.start_over()
         return mapper
 
     # ------------------------------------------------------------------ figures to compare by
