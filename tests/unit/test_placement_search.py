@@ -10,7 +10,7 @@ from gpulaunch.decide.placement.effective import cut, most_cut
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.decide.placement.mapping import Mapper
 from gpulaunch.decide.placement.scores import Scorer
-from gpulaunch.decide.placement.search import Figure, Limits, enumerate_sets, ranked
+from gpulaunch.decide.placement.search import Criterion, Limits, enumerate_sets, ranked
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology
@@ -53,7 +53,7 @@ def test_ranked_is_that_order() -> None:
         drawn = []
         for one in by:
             bound = {mask: figure + rng.choice((0, 0, 1, 5)) for mask, figure in one.items()}
-            drawn.append(Figure(one.__getitem__, rng.choice((None, bound.__getitem__))))
+            drawn.append(Criterion(one.__getitem__, rng.choice((None, bound.__getitem__))))
         assert [*ranked(masks, drawn)] == in_order(masks, by), by
 
 
@@ -65,7 +65,7 @@ def test_slow_figures_are_asked_for_as_often_as_allowed() -> None:
         asked.append(mask)
         return 1
 
-    by = [Figure(weigh, lambda mask: mask + 1, most_weighed=3)]
+    by = [Criterion(weigh, lambda mask: mask + 1, most_weighed=3)]
     assert [*ranked(range(6), by)] == [5, 4, 3, 2, 1, 0]
     assert asked == [5, 4, 3]
 

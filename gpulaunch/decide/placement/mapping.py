@@ -156,7 +156,7 @@ class Mapper:
         speed = _of_links(self.speed, kind) if self.speed else None
         start = self._place_greedily(gain)
         if self.ranks <= EXACT_RANKS and not self.gave_up:
-            search = _Search(self, kind, gain, speed, slowest_first=slowest_first)
+            search = _BestMapping(self, kind, gain, speed, slowest_first=slowest_first)
             return search.best(start)
         if self.ranks <= EXACT_RANKS and not kicks:  # one of many sets, and there is no more time
             return start
@@ -268,7 +268,7 @@ def _of_links(figures: Sequence[Sequence[int]], kind: Sequence[Sequence[int]]) -
     return matrices
 
 
-class _Search:
+class _BestMapping:
     """Branch and bound over the mappings to one set; inside, GPUs are places in it.
 
     Ranks are placed one after the other, and a partial mapping is given up as soon as even the best

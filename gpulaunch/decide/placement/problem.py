@@ -6,7 +6,7 @@ from functools import cached_property
 
 from gpulaunch.decide.placement.fabric import UNIT, Fabric, fabric_of
 from gpulaunch.decide.placement.scores import ScoreName, Scorer
-from gpulaunch.decide.placement.search import Figure, Limits, enumerate_sets, grow_sets, ranked
+from gpulaunch.decide.placement.search import Criterion, Limits, enumerate_sets, grow_sets, ranked
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.machine.topology import Topology
@@ -202,7 +202,7 @@ class PlacementProblem:
             self.fabric, self.count, self._limits, self.scorer.guide(by[0] if by else None)
         )
 
-    def _figures(self, by: Sequence[ScoreName]) -> list[Figure]:
+    def _figures(self, by: Sequence[ScoreName]) -> list[Criterion]:
         minimum = round(self.needs.least_gb_per_s * UNIT)
         return [self.scorer.figure(name, (*self.musts, *by), minimum) for name in by]
 

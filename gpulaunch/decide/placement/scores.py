@@ -19,7 +19,7 @@ from gpulaunch.decide.placement.effective import (
 )
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper, Mapping
-from gpulaunch.decide.placement.search import Figure, Guide
+from gpulaunch.decide.placement.search import Criterion, Guide
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import Edge, Pattern
 from gpulaunch.records import Record
@@ -116,7 +116,7 @@ class Scorer:
             return name in ("sockets", "fragmentation")
         return name != "effective_bandwidth" or bool(self.edges)
 
-    def figure(self, name: ScoreName, by: Sequence[ScoreName], minimum: int = 0) -> Figure:
+    def figure(self, name: ScoreName, by: Sequence[ScoreName], minimum: int = 0) -> Criterion:
         """Return a score as a figure by which candidates are compared.
 
         Args:
@@ -130,9 +130,9 @@ class Scorer:
             "fragmentation": lambda mask: -round(self.fragmentation(mask) * UNIT),
         }
         if name in quick:
-            return Figure(quick[name])
+            return Criterion(quick[name])
         if name in self._pulls:
-            return Figure(self._weigh_rest(name))
+            return Criterion(self._weigh_rest(name))
         slowest_first = slowest_decides(by)
         if name == "aggregate_bandwidth":
             return self._aggregate(slowest_first=slowest_first)
@@ -140,7 +140,7 @@ class Scorer:
         if name == "effective_bandwidth":
             return effective
         value, bound = effective.value, effective.bound
-        return Figure(
+        return Criterion(
             lambda mask: min(minimum, value(mask)),
             bound and (lambda mask: min(minimum, bound(mask))),
             effective.most_weighed,
@@ -187,25 +187,25 @@ class Scorer:
         among, gpus = self.fabric.sum_among, self._gpus
         return lambda mask: every - sum([pulls[a] for a in gpus(mask)]) + regions * among(mask)
 
-    def _aggregate(self, *, slowest_first: bool) -> Figure:
+    def _aggregate(self, *, slowest_first: bool) -> Criterion:
         # Without edges every pair counts, so that such jobs stay compact, too.
         if not self.edges or self.mapper.tells_no_rank_apart:
-            return Figure(self.fabric.sum_among)
-        return Figure(
+            return Criterion(self.fabric.sum_among)
+        return Criterion(
             lambda mask: self._map(mask, slowest_first=slowest_first).total,
             lambda mask: self.mapper.most_total(self._gpus(mask)),
             MOST_MAPPED if self.count > EXACT_RANKS else inf,
         )
 
-    def _effective(self, *, slowest_first: bool) -> Figure:
+    def _effective(self, *, slowest_first: bool) -> Criterion:
         if not self.edges:
-            return Figure(lambda _: 0)
+            return Criterion(lambda _: 0)
         if self.collective:
-            return Figure(
+            return Criterion(
                 partial(effective_bandwidth, self.fabric, self._model),
                 partial(most_cut, self.fabric) if self._model == "cut" else None,
             )
-        return Figure(
+        return Criterion(
             lambda mask: self._map(mask, slowest_first=slowest_first).slowest,
             self._most_slowest,
             MOST_MAPPED if self.count > EXACT_RANKS else inf,

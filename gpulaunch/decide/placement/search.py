@@ -193,7 +193,7 @@ def combine(cells: Sequence[Cell], count: int, most: int) -> list[int] | None:
     return masks_by_count.get(count, [])
 
 
-class Figure(Record):
+class Criterion(Record):
     """One figure by which sets are compared, a whole number; more is better.
 
     Attributes:
@@ -208,7 +208,7 @@ class Figure(Record):
     most_weighed: float = inf
 
 
-def ranked(masks: Sequence[int], figures: Sequence[Figure]) -> Iterator[int]:
+def ranked(masks: Sequence[int], figures: Sequence[Criterion]) -> Iterator[int]:
     """Yield sets, the most of the first figure first, of equals that of the second, and so on.
 
     Of those that are still equal the one with the lowest indices comes first.
@@ -238,7 +238,7 @@ def ranked(masks: Sequence[int], figures: Sequence[Figure]) -> Iterator[int]:
             heapreplace(heap, (known, negative, done + 1))
 
 
-def _sparing(figure: Figure) -> Callable[[int], int]:
+def _sparing(figure: Criterion) -> Callable[[int], int]:
     """Return the value of a figure for the first sets that are asked for, and 0 for the others."""
     left = figure.most_weighed
 

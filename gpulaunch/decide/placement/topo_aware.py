@@ -12,7 +12,7 @@ from operator import mul
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
 from gpulaunch.decide.placement.problem import PlacementProblem
-from gpulaunch.decide.placement.search import MOST_SETS, Cell, Figure, combine, ranked
+from gpulaunch.decide.placement.search import MOST_SETS, Cell, Criterion, combine, ranked
 from gpulaunch.decide.placement.topo_aware_drb import cut_in_two
 from gpulaunch.decide.placement.utility import Gpus, JobOnMachine, Valuation, Weights, Worth
 
@@ -50,7 +50,7 @@ def place_tasks(
     sets = _distinct_sets(job, gpus, MOST_SETS, alike=allows is None)
     if sets is None:
         return bipartition_tasks(job, gpus, allows)
-    search = _Search(job, gpus)
+    search = _WorthOfSets(job, gpus)
     for mask in ranked(sets, search.figures):
         found = search.placed(mask)
         if allows is None or allows(found):
@@ -66,7 +66,7 @@ def bipartition_tasks(
     return (found if allows is None or allows(found) else None), False
 
 
-class _Search:
+class _WorthOfSets:
     """What sets of GPUs are worth to a job; a set is a mask, the first GPU its largest bit.
 
     Attributes:
@@ -92,17 +92,17 @@ class _Search:
         worth, most = cache(self._worth), cache(self._most)
         most_weighed = float("inf") if self._exact else MOST_MAPPED
         self.figures = [
-            Figure(
+            Criterion(
                 lambda mask: round(_SCALE * worth(mask)[0]),
                 lambda mask: round(_SCALE * most(mask)[0]),
                 most_weighed,
             ),
-            Figure(
+            Criterion(
                 lambda mask: round(_SCALE * worth(mask)[1]),
                 lambda mask: round(_SCALE * most(mask)[1]),
                 most_weighed,
             ),
-            Figure(lambda mask: most(mask)[2]),
+            Criterion(lambda mask: most(mask)[2]),
         ]
 
     @property
