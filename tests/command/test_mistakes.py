@@ -13,7 +13,7 @@ SEE = "see 'gpulaunch help launch'"
 DASHES = "to run a program, write -- before it: "
 POLICIES = (
     "known are baseline, best-effort, best-fit, greedy, preserve, preserve-paper, "
-    "topo-aware, topo-aware-p"
+    "topo-aware, topo-aware-drb, topo-aware-p"
 )
 
 MISTAKES = [  # line, what version 0.1.0 of November 2026 said, message, hint

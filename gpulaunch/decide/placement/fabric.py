@@ -219,26 +219,6 @@ class Fabric:
     def _distances(self) -> Distances:
         return Distances(self.tree)
 
-    def nearest(self, gpus: Sequence[int], count: int, kept: Sequence[int]) -> list[int]:
-        """Return GPUs close to each other: those to keep, then always the one best linked to all.
-
-        It is quick and not optimal; decide() says when that is wanted.
-
-        Args:
-            gpus: GPUs to choose from, by index.
-            count: number of GPUs to return, at most as many as there are.
-            kept: GPUs to begin with, as far as they can be chosen.
-        """
-        found = [gpu for gpu in kept if gpu in gpus][:count]
-        pulls = dict.fromkeys(gpus, 0)
-        for place in range(count):
-            if place == len(found):
-                left = [gpu for gpu in gpus if gpu not in found]
-                found.append(max(left, key=lambda gpu: (pulls[gpu], -gpu)))
-            row = self.weight[self.position[found[place]]]
-            pulls = {gpu: known + row[self.position[gpu]] for gpu, known in pulls.items()}
-        return found
-
     @cached_property
     def measured(self) -> dict[tuple[str, ...], float]:
         """Measured all-reduce bandwidth in GB/s by the links of a set's best ring."""
