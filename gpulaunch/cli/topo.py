@@ -4,13 +4,11 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from functools import partial
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
-from gpulaunch.cli.output import flush_stdout, print_json, say, warn
+from gpulaunch.cli.output import print_json, warn
 from gpulaunch.errors import UsageError
 from gpulaunch.files.write import document_text, write_text
-from gpulaunch.launch.placement_tables import make_tables
 from gpulaunch.launch.surroundings import read_shown, shown_machine
 from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.topology import Topology
@@ -40,9 +38,6 @@ def main(arguments: Sequence[str]) -> int:
         _write_machine(topology, options.output)
     else:
         _print_topology(topology)
-        if topology.digest is None:  # this machine
-            flush_stdout()
-            make_tables(topology, partial(say, "info"))
     return 0
 
 

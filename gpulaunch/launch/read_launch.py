@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Sequence
 
 from gpulaunch.decide import request as requests
-from gpulaunch.decide.placement.fabric import fabric_of
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.launch import Launch, Patience
 from gpulaunch.launch.request_from_settings import request_of
@@ -68,10 +67,6 @@ def read_launch(
     profile = _read_profile(settings, label)
     around = _with_measurements(settings, read_surroundings(settings, warn))
     around = _with_engine(settings, around)
-    if fabric_of(around.machine.topology).has_tables:
-        from gpulaunch.launch.placement_tables import attach_tables  # late: many machines have none
-
-        attach_tables(around.machine)
     return Launch(
         command=tuple(command),
         request=read_request(

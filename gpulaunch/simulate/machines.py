@@ -280,8 +280,7 @@ class SimulatedMachines:
         if names == ():
             return ()
         if names is None:
-            # The next job may go to any machine, so what it can expect of one does not matter.
-            names = tuple(name for name in grant.placement.by if name != "expected_bandwidth")
+            names = grant.placement.by
         joins = float(bool(grant.share_option and grant.share_option.residents))
         taken = {uuid for lease in leases for uuid in lease.uuids}
         places = [place for uuid, place in self._position.items() if uuid not in taken]

@@ -15,7 +15,6 @@ from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.files.data_files import shipped_directory
 from gpulaunch.files.document import read_document
 from gpulaunch.files.write import document_text
-from gpulaunch.launch.placement_tables import attach_tables
 from gpulaunch.launch.settings import QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.driver import OutsideUse
@@ -83,9 +82,7 @@ def simulated_machine(topology: str | None, warn: Callable[[str], None]) -> Mach
     Raises:
         UsageError: the description is unknown or wrong.
     """
-    machine = shown_machine(topology, warn)
-    attach_tables(machine)
-    return machine
+    return shown_machine(topology, warn)
 
 
 class Simulator:

@@ -355,8 +355,7 @@ The figures are
 Policies are compared by the ratio of a figure, trace by trace. A difference counts if it is at least {clear:.0f} standard
 errors, {least} % and {fewest} traces. Of two equal policies, one comparison in 300 would count by chance (24 traces).
 
-`lookahead` expects the default [sizes of jobs](../decisions/preserve.md) whatever the mix; `lookahead-told` knows
-those of the mix. Where a machine has more than 8 GPUs, `lookahead` is `preserve`. `topo-aware-p` is left out: without
+`topo-aware-p` is left out: without
 jobs that ask for a least utility, it is `topo-aware`.
 """
 
@@ -371,8 +370,7 @@ OUTLOOK = """\
 
 ## How preserve differs from its paper
 
-`preserve` is Preserve of mapa-sc21 (Algorithm 1, here `preserve-paper`) with three departures; `lookahead` adds
-[one score](../decisions/preserve.md).
+`preserve` is Preserve of mapa-sc21 (Algorithm 1, here `preserve-paper`) with three departures.
 
 - It counts what is left over twice: among the GPUs that are free now (Eq. 3 of the paper), and among all GPUs of the
   machine but the chosen ones (*lasting bandwidth*), as it will be once the running jobs have left. With Eq. 3 alone an

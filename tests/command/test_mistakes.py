@@ -12,8 +12,8 @@ D = " ".join(DGX)
 SEE = "see 'gpulaunch help launch'"
 DASHES = "to run a program, write -- before it: "
 POLICIES = (
-    "known are baseline, best-effort, best-fit, greedy, lookahead, preserve, preserve-paper, "
-    "topo-aware, topo-aware-p"
+    "known are baseline, best-effort, best-fit, greedy, preserve, preserve-paper, "
+    "topo-aware, topo-aware-drb, topo-aware-p"
 )
 
 MISTAKES = [  # line, what version 0.1.0 of November 2026 said, message, hint
