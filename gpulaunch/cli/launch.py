@@ -138,8 +138,6 @@ def _run(
         raise
     else:
         listener.ended(exit_status(outcome.status))
-    finally:
-        listener.close()
     return exit_like(outcome.status)
 
 
@@ -237,8 +235,8 @@ class Reporter:
         if self._talks and not os.isatty(2):
             say("info", f"waiting for {_duration(waited_s)} as number {number()} in the queue")
 
-    def granted(self, acquired: Acquired[Keeper]) -> Mapping[str, str]:
-        """Report that the launch has its GPUs; return variables for the job."""
+    def granted(self, acquired: Acquired[Keeper]) -> None:
+        """Report that the launch has its GPUs."""
         self._answer(gpus=acquired.grant.problem.format_ranks(acquired.grant.gpus))
         if self._before_job:
             self._before_job.stop()
@@ -259,7 +257,8 @@ class Reporter:
             self._history.granted(acquired)
         if self._notifier:
             self._notifier.started(acquired)
-        return self._recorder.begin(acquired) if self._recorder else {}
+        if self._recorder:
+            self._recorder.begin(acquired)
 
     def idle(self, seconds: float) -> None:
         """Tell the owner that the GPUs have done nothing for a while."""
@@ -286,11 +285,6 @@ class Reporter:
         if self._notifier:
             queued = self._before_job is not None or self._joined_s is not None
             self._notifier.ended(exit_status, queued=queued)
-
-    def close(self) -> None:
-        """Remove what was made for the time of the launch, however it went."""
-        if self._recorder:
-            self._recorder.close()
 
 
 def _duration(seconds: float) -> str:

@@ -67,12 +67,12 @@ def doctor() -> types.DoctorDocument:
 
 def profiles() -> types.ProfileList:
     """List the profiles of known jobs; a launch with one gets GPUs that suit such a job."""
-    return types.ProfileList.model_validate({"profiles": _document("profiles", "--json")})
+    return types.ProfileList.model_validate({"profiles": _document("profile", "list", "--json")})
 
 
 def profile(name: types.Profile) -> types.ProfileDocument:
     """Show all that a profile says."""
-    return types.ProfileDocument.model_validate(_document("profiles", "--json", "show", name))
+    return types.ProfileDocument.model_validate(_document("profile", "show", "--json", name))
 
 
 def explain(

@@ -1,21 +1,18 @@
 """`--record` and `--record-to`: measure an ordinary launch."""
 
+import json
+import os
 from collections.abc import Callable, Mapping
 
 from gpulaunch.errors import GpulaunchError, UsageError
-from gpulaunch.files.write import check_writable
+from gpulaunch.files.write import check_writable, write_text
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.given import Given
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
-from gpulaunch.measure.nccl_recording import NcclRecording, record_nccl
-from gpulaunch.measure.recording import Recording, absolute, write_run
+from gpulaunch.measure.recording import Recording
+from gpulaunch.measure.run import Run, run_document
 from gpulaunch.measure.update_profile import check_own, learn
-from gpulaunch.records import replace
-from gpulaunch.typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from gpulaunch.measure.measured_run import Run
 
 
 def recorder_of(
@@ -67,31 +64,23 @@ class Recorder:
         self._recording: Recording | None = Recording(launch)
         self._launch, self._warn = launch, warn
         self._run: Run | None = None
-        self._path = absolute(given["record_to"].text) if "record_to" in given else None
-        if self._path == "-":
-            raise UsageError("--record-to -: stdout belongs to the job")
-        if self._path:
+        self._path: str | None = None
+        if "record_to" in given:
+            if given["record_to"].text == "-":
+                raise UsageError("--record-to -: stdout belongs to the job")
+            self._path = os.path.abspath(given["record_to"].text)  # outlives a change of directory
             check_writable(self._path)
         if launch.recorded_in:
             check_own(launch.recorded_in)
-        self._nccl: NcclRecording | None = None
-        self._acquired: Acquired[Keeper] | None = None
 
-    def begin(self, acquired: Acquired[Keeper]) -> Mapping[str, str]:
-        """Begin to measure, as the job has its GPUs and is about to start.
-
-        Returns:
-            Further variables for the job.
-        """
-        self._acquired = acquired
+    def begin(self, acquired: Acquired[Keeper]) -> None:
+        """Begin to measure, as the job has its GPUs and is about to start."""
         try:
             if self._recording:
                 self._recording.begin(acquired)
-                self._nccl = record_nccl(self._launch)
         except Exception as problem:  # noqa: BLE001  whatever fails here, the job starts
             self._warn(f"nothing can be measured: {problem!r}")
             self._recording = None
-        return self._nccl.variables if self._nccl else {}
 
     def end(self, status: int) -> None:
         """End measuring, as the job has just ended.
@@ -108,9 +97,10 @@ class Recorder:
         if self._run is None:
             return
         try:
-            self._read_nccl(self._run)
             if self._path:
-                write_run(self._path, self._run)
+                document = run_document(self._run)
+                text = json.dumps(document, indent=2, allow_nan=False)
+                write_text(self._path, f"{text}\n")
             if self._launch.recorded_in:
                 for line in learn(self._launch.recorded_in, self._run):
                     self._warn(line)
@@ -119,22 +109,3 @@ class Recorder:
         # Whatever fails here, the job's own exit status counts.
         except Exception as problem:  # noqa: BLE001
             self._warn(f"what was measured is lost: {problem!r}")
-
-    def close(self) -> None:
-        """Remove the folder of NCCL's log, if there is one."""
-        if self._nccl:
-            self._nccl.close()
-
-    def _read_nccl(self, run: "Run") -> None:
-        """Add what NCCL's log shows to the run, and say what is worse than promised."""
-        if self._nccl is None or self._acquired is None:
-            return
-        try:
-            found = self._nccl.read(self._launch, self._acquired)
-        except Exception as problem:  # noqa: BLE001  the run is worth keeping without it
-            self._warn(f"NCCL's log cannot be read: {problem!r}")
-            return
-        if found:
-            self._run = replace(run, nccl_pattern=found.pattern, nccl_confidence=found.confidence)
-            if found.shortfall:
-                self._warn(found.shortfall)

@@ -5,14 +5,13 @@ import time
 from contextlib import suppress
 
 from gpulaunch.errors import GpulaunchError, UsageError
-from gpulaunch.files.write import write_text
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.machine.find import load_driver
-from gpulaunch.measure.measured_run import Run, run_document
+from gpulaunch.measure.run import Run
 from gpulaunch.measure.sampler import Sampler
 from gpulaunch.process.job import exit_status
 from gpulaunch.process.system import now
@@ -111,17 +110,6 @@ class Recording:
         }
 
 
-def write_run(path: str, run: Run) -> None:
-    """Write a run as a JSON document.
-
-    Raises:
-        FailedError: the file cannot be written.
-    """
-    import json
-
-    write_text(path, json.dumps(run_document(run), indent=2, allow_nan=False) + "\n")
-
-
 def _refuse_unmeasurable(launch: Launch) -> None:
     refuse_described(launch)
     if launch.container:
@@ -152,8 +140,3 @@ def refuse_described(launch: Launch) -> None:
 def _named(path: str) -> str:
     """Return the name in the name or path of a machine file."""
     return os.path.basename(path).removesuffix(".toml")
-
-
-def absolute(path: str) -> str:
-    """Return an absolute path, which outlives a change of the working directory; "-" stays."""
-    return path if path == "-" else os.path.abspath(path)

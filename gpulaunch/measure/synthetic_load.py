@@ -5,13 +5,12 @@ benchmarks). It needs neither PyTorch nor a CUDA toolkit. Its loads are:
 
 - memory: copies buffers larger than any L2 cache within each GPU
 - link: copies between pinned host memory and each GPU, both ways at once, and between all GPUs
-- compute: multiplies and adds 32-bit numbers in registers, on all SMs
 
 It prints lines of JSON: one when the first work is done, one about every second with the work since
 the one before, and the total when SECONDS are over, or at TERM or INT, which end it with status 0.
 If CUDA fails, it prints one line and ends with status 125.
 
-Usage: synthetic_load.py memory|link|compute [SECONDS]
+Usage: synthetic_load.py memory|link [SECONDS]
 """
 
 import ctypes
@@ -44,17 +43,10 @@ BATCH_S = 0.01
 
 REPORT_S = 1.0
 MOST_STEPS, MOST_REPEATS = 1000, 64
-ROUNDS, THREADS, BLOCKS_PER_SM = 1024, 256, 8
-FLOPS_PER_ROUND = 64
-"""32 multiply-adds, of two operations each."""
-
-KERNEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "multiply_add.ptx")
-
 _FAILED, _USAGE = 125, 2
 _OUT_OF_MEMORY = 2  # cuda.h: CUDA_ERROR_OUT_OF_MEMORY
 _BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC: waiting takes no CPU from the job
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-_MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _PR_SET_PDEATHSIG = 1  # prctl.h
 
 _INT, _UINT, _SIZE, _PTR, _ADDRESS = (
@@ -69,7 +61,6 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "cuGetErrorName": (_INT, _PTR),
     "cuDeviceGetCount": (_PTR,),
     "cuDeviceGet": (_PTR, _INT),
-    "cuDeviceGetAttribute": (_PTR, _INT, _INT),
     "cuDeviceCanAccessPeer": (_PTR, _INT, _INT),
     "cuCtxCreate_v2": (_PTR, _UINT, _INT),
     "cuCtxSetCurrent": (_PTR,),
@@ -83,9 +74,6 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "cuMemcpyPeerAsync": (_ADDRESS, _PTR, _ADDRESS, _PTR, _SIZE, _PTR),
     "cuStreamCreate": (_PTR, _UINT),
     "cuStreamSynchronize": (_PTR,),
-    "cuModuleLoadData": (_PTR, _PTR),
-    "cuModuleGetFunction": (_PTR, _PTR, ctypes.c_char_p),
-    "cuLaunchKernel": (_PTR, *[_UINT] * 7, _PTR, _PTR, _PTR),
 }
 
 
@@ -180,14 +168,12 @@ class Work(Record):
     Attributes:
         step: queues the work once on all GPUs, without waiting.
         wait: waits until the GPUs have done all queued work.
-        amount: bytes moved, or operations done, by a step.
-        unit: unit of the amount in the output: gb or gflop, of 1e9 each.
+        amount: bytes moved by a step.
     """
 
     step: Callable[[], None]
     wait: Callable[[], None]
     amount: int
-    unit: str
 
 
 def open_gpus(cuda: Cuda) -> list[CudaDevice]:
@@ -220,7 +206,7 @@ def memory(cuda: Cuda, gpus: Sequence[CudaDevice]) -> Work:
             cuda.call("cuMemcpyDtoDAsync_v2", target, source, size, stream)
 
     streams = [(gpu, stream) for gpu, stream, _, _, _ in copies]
-    return Work(step, _make_wait(cuda, streams), sum(2 * size for *_, size in copies), "gb")
+    return Work(step, _make_wait(cuda, streams), sum(2 * size for *_, size in copies))
 
 
 def two_buffers(cuda: Cuda) -> tuple[int, int, int]:
@@ -276,7 +262,7 @@ def link(cuda: Cuda, gpus: Sequence[CudaDevice]) -> Work:
             _start(cuda, copy, count)
 
     streams = [(copy.gpu, copy.stream) for copy in copies]
-    return Work(step, _make_wait(cuda, streams), LINK_BYTES * sum(repeats), "gb")
+    return Work(step, _make_wait(cuda, streams), LINK_BYTES * sum(repeats))
 
 
 def _start(cuda: Cuda, copy: Copy, count: int) -> None:
@@ -296,34 +282,6 @@ def _seconds_alone(cuda: Cuda, copy: Copy) -> float:
     return took_s
 
 
-def compute(cuda: Cuda, gpus: Sequence[CudaDevice]) -> Work:
-    """Prepare multiply-adds on all SMs of each GPU that MPS leaves to this process."""
-    with open(KERNEL, "rb") as file:
-        text = file.read()
-    kernels = []
-    for gpu in gpus:
-        cuda.call("cuCtxSetCurrent", gpu.context)
-        module = cuda.handle("cuModuleLoadData", text)
-        function = cuda.handle("cuModuleGetFunction", module, b"multiply_add")
-        out, rounds = ctypes.c_uint64(cuda.handle("cuMemAlloc_v2", 4)), ctypes.c_uint(ROUNDS)
-        parameters = (ctypes.c_void_p * 2)(ctypes.addressof(out), ctypes.addressof(rounds))
-        blocks = BLOCKS_PER_SM * cuda.number(
-            "cuDeviceGetAttribute", _MULTIPROCESSOR_COUNT, gpu.device
-        )
-        kernels.append((gpu, _new_stream(cuda), function, blocks, parameters, (out, rounds)))
-
-    def step() -> None:
-        for gpu, stream, function, blocks, parameters, _ in kernels:
-            cuda.call("cuCtxSetCurrent", gpu.context)
-            cuda.call(
-                "cuLaunchKernel", function, blocks, 1, 1, THREADS, 1, 1, 0, stream, parameters, None
-            )
-
-    streams = [(gpu, stream) for gpu, stream, *_ in kernels]
-    threads = sum(blocks * THREADS for _, _, _, blocks, _, _ in kernels)
-    return Work(step, _make_wait(cuda, streams), FLOPS_PER_ROUND * ROUNDS * threads, "gflop")
-
-
 def _new_stream(cuda: Cuda) -> int:
     return cuda.handle("cuStreamCreate", _NON_BLOCKING)
 
@@ -340,7 +298,6 @@ def _make_wait(cuda: Cuda, streams: Sequence[tuple[CudaDevice, int]]) -> Callabl
 LOADS: dict[str, Callable[[Cuda, Sequence[CudaDevice]], Work]] = {
     "memory": memory,
     "link": link,
-    "compute": compute,
 }
 
 
@@ -375,19 +332,15 @@ def run(kind: str, seconds: float) -> None:
             _print_json({"ready": kind, "pid": os.getpid(), "gpus": len(gpus)})
         total, since = total + steps, since + steps
         if now - marked >= REPORT_S:
-            so_far = {f"{work.unit}_so_far": total * work.amount / 1e9}
-            _print_json({**_rates(work, since, now - marked), **so_far})
+            so_far = total * work.amount / 1e9
+            _print_json({**_rates(work, since, now - marked), "gb_so_far": so_far})
             marked, since = now, 0
     _print_json({"total": kind, **_rates(work, total, time.monotonic() - began)})
 
 
 def _rates(work: Work, steps: int, seconds: float) -> dict[str, float]:
     amount = steps * work.amount / 1e9
-    return {
-        "seconds": seconds,
-        work.unit: amount,
-        f"{work.unit}_per_s": amount / seconds if seconds else 0.0,
-    }
+    return {"seconds": seconds, "gb": amount, "gb_per_s": amount / seconds if seconds else 0.0}
 
 
 def _note_signals() -> list[int]:

@@ -58,7 +58,7 @@ def find_profile(name: str) -> str:
 
 
 def _find_profile(name: str, directories: list[str]) -> str:
-    return find_file(name, directories, "profile", "'gpulaunch profiles' lists them")
+    return find_file(name, directories, "profile", "'gpulaunch profile list' lists them")
 
 
 def name_in_reach(path: str) -> str | None:

@@ -16,7 +16,7 @@ _MOST_RINGS = 4
 
 
 def nccl_document(log: "NcclLog", found: "LoggedTraffic", file: str) -> Document:
-    """Return the document of `--scan-nccl-log --json`: the keys of a source scan, and more.
+    """Return the document of `profile scan --nccl-log`: the keys of a source scan, and more.
 
     Args:
         log: from read_nccl_log.

@@ -883,8 +883,8 @@ def test_topology_document(launcher: Launcher) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("profiles",), "vgg16"),
-        (("profiles", "show", "cholla-mhd-4x"), "88.58"),
+        (("profile", "list"), "vgg16"),
+        (("profile", "show", "cholla-mhd-4x"), "88.58"),
         (("topo", "--topology", "pcie-4gpu-workstation"), "PHB 20"),
         (("--help",), "--profile NAME|FILE"),
         (("--version",), "gpulaunch "),
@@ -895,20 +895,6 @@ def test_commands_that_print(launcher: Launcher, arguments: tuple[str, ...], exp
     done = launcher.run(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert expected in done.stdout
-
-
-def test_profiles_check(launcher: Launcher, tmp_path: Path) -> None:
-    """`profiles check` accepts a good file and names the line of a bad one."""
-    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
-    good.write_text('name = "good"\n')
-    bad.write_text('name = "bad"\n[resources]\nsm_utilization_percentage = 101\nsource = "me"\n')
-    assert (
-        launcher.run("profiles", "check", str(good)).stdout
-        == f"{good}: profile 'good' is well formed\n"
-    )
-    done = launcher.run("profiles", "check", str(bad))
-    problem = f"gpulaunch: error: {bad}:3: sm_utilization_percentage: 101 is not within 0 to 100\n"
-    assert (done.returncode, done.stderr) == (2, problem)
 
 
 @pytest.mark.usefixtures("no_driver")
@@ -988,7 +974,7 @@ def test_one_broken_profile_hides_no_other(launcher: Launcher) -> None:
     directory = Path(launcher.environment["XDG_CONFIG_HOME"]) / "gpulaunch" / "profiles"
     directory.mkdir(parents=True)
     (directory / "broken.toml").write_text("name = \n")
-    done = launcher.run("profiles")
+    done = launcher.run("profile", "list")
     assert (done.returncode, "vgg16" in done.stdout) == (0, True)
     assert done.stderr == f"gpulaunch: warning: {directory}/broken.toml:1: invalid value\n"
 

@@ -23,7 +23,7 @@ ERRORS = [  # tool, arguments, what it says
     (
         "launch",
         {"profile": "nope"},
-        "unknown profile 'nope'; hint: 'gpulaunch profiles' lists them (exit status 2)",
+        "unknown profile 'nope'; hint: 'gpulaunch profile list' lists them (exit status 2)",
     ),
     ("launch", {"command": ["no-such"]}, "no-such: no such file or directory (exit status 127)"),
     ("launch", {"command": ["a\0b"]}, "embedded null byte (exit status 2)"),
@@ -90,7 +90,7 @@ def test_reading_tools_return_what_the_commands_print(site: Launcher) -> None:
     async def speak(agent: Agent) -> None:
         for tool in ("status", "topo", "doctor"):
             assert await agent.call(tool) == printed(site, tool, "--json")
-        shown = printed(site, "profiles", "show", "vgg16", "--json")
+        shown = printed(site, "profile", "show", "vgg16", "--json")
         assert await agent.call("profile", name="vgg16") == shown
         listed = (await agent.call("profiles"))["profiles"]
         assert {name: shown[name] for name in listed[0]} in listed

@@ -24,9 +24,7 @@ KINDS = tuple(synthetic_load.LOADS)
 TOOLKIT = Path(
     os.environ.get("GPULAUNCH_TEST_CUDA") or "/usr/local/cuda"
 )  # read now: no test sees such a variable
-PTX = Path(synthetic_load.KERNEL).read_text()
 MIB = 1 << 20
-WORK = {"memory": "cuMemcpyDtoDAsync_v2", "compute": "cuLaunchKernel"}
 
 
 def start(cuda: "FakeCuda", *arguments: str) -> subprocess.Popen[str]:
@@ -63,9 +61,8 @@ def test_driver_is_content(cuda: "FakeCuda", kind: str, gpus: int) -> None:
     assert (status, said, failed(cuda)) == (0, "", [])
     assert lines[0] == {"ready": kind, "pid": lines[0]["pid"], "gpus": gpus}
     total = lines[-1]
-    unit = "gflop" if kind == "compute" else "gb"
     assert (total["total"], total["seconds"] >= 0.2) == (kind, True)
-    assert total[f"{unit}_per_s"] == pytest.approx(total[unit] / total["seconds"])
+    assert total["gb_per_s"] == pytest.approx(total["gb"] / total["seconds"])
 
 
 def test_memory_counts_what_is_read_and_written(cuda: "FakeCuda") -> None:
@@ -97,28 +94,6 @@ def test_gpus_that_do_not_reach_each_other(cuda: "FakeCuda") -> None:
     assert cuda.calls("cuMemcpyPeerAsync")
 
 
-def test_compute_fills_all_sms(cuda: "FakeCuda") -> None:
-    """The compute load runs eight blocks of 256 threads an SM; a multiply-add is two operations."""
-    cuda.settings["FAKE_CUDA_SMS"] = "13"
-    _, lines, _ = finished(cuda, "compute", "0.2")
-    launches = cuda.calls("cuLaunchKernel")
-    assert {call.amount for call in launches} == {13 * 8 * 256}
-    fmas_per_thread = PTX.count("fma.rn.f32") * synthetic_load.ROUNDS
-    assert lines[-1]["gflop"] == pytest.approx(
-        len(launches) * 13 * 8 * 256 * fmas_per_thread * 2 / 1e9
-    )
-
-
-@pytest.mark.parametrize("kind", ["memory", "compute"])
-def test_queue_is_bounded(cuda: "FakeCuda", kind: str) -> None:
-    """There is never more than 20 ms of work between two waits, and several pieces if short."""
-    finished(cuda, kind, "0.5")
-    waits = [call.amount for call in cuda.calls("cuStreamSynchronize")]
-    assert 5_000 < max(waits) <= 20_000
-    calls = len(cuda.calls(WORK[kind]))
-    assert calls > len(waits)  # several pieces a wait
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["term", "int"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_signal_ends_it(cuda: "FakeCuda", kind: str, number: int) -> None:
@@ -146,10 +121,9 @@ def test_throughput_each_second(cuda: "FakeCuda") -> None:
     [
         ("cuInit:100", "memory", "cuInit: CUDA_ERROR_NO_DEVICE (100)"),
         ("cuMemAlloc_v2:2", "memory", "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2)"),
-        ("cuModuleLoadData:218", "compute", "cuModuleLoadData: CUDA_ERROR_INVALID_PTX (218)"),
         (
             "cuStreamSynchronize:700:5",
-            "compute",
+            "memory",
             "cuStreamSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS (700)",
         ),
         (
@@ -170,11 +144,11 @@ def test_no_driver(tmp_path: Path) -> None:
     """Without libcuda.so.1 one line says so, and the status is 125."""
     Path(tmp_path, "libcuda.so.1").write_text("no library")  # before one that this machine may have
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
-    command = [sys.executable, PROGRAM, "compute", "1"]
+    command = [sys.executable, PROGRAM, "memory", "1"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (125, "", 1)
     want = (
-        "gpulaunch: error: synthetic compute load: libcuda.so.1, the NVIDIA driver's library, "
+        "gpulaunch: error: synthetic memory load: libcuda.so.1, the NVIDIA driver's library, "
         "cannot be used: "
     )
     assert done.stderr.startswith(want)
@@ -186,7 +160,7 @@ def test_no_driver(tmp_path: Path) -> None:
 def test_usage(cuda: "FakeCuda", arguments: tuple[str, ...]) -> None:
     """Another load, or a time that is no positive number, ends with 2, and CUDA is not asked."""
     status, _, said = finished(cuda, *arguments)
-    want = "gpulaunch: error: usage: synthetic_load.py memory|link|compute [SECONDS]\n"
+    want = "gpulaunch: error: usage: synthetic_load.py memory|link [SECONDS]\n"
     assert (status, said, cuda.calls()) == (2, want, [])
 
 
@@ -208,15 +182,23 @@ def test_memory_is_full(cuda: "FakeCuda") -> None:
     assert (status, "CUDA_ERROR_OUT_OF_MEMORY" in said) == (125, True)
 
 
+def test_queue_is_bounded(cuda: "FakeCuda") -> None:
+    """There is never more than 20 ms of work between two waits, and several pieces if short."""
+    finished(cuda, "memory", "0.5")
+    waits = [call.amount for call in cuda.calls("cuStreamSynchronize")]
+    assert 5_000 < max(waits) <= 20_000
+    assert len(cuda.calls("cuMemcpyDtoDAsync_v2")) > len(waits)  # several pieces a wait
+
+
 def test_waiting_takes_no_cpu(cuda: "FakeCuda") -> None:
     """Contexts use CU_CTX_SCHED_BLOCKING_SYNC: a load that spins would take a CPU from the job."""
-    finished(cuda, "compute", "0.1")
+    finished(cuda, "memory", "0.1")
     assert [call.amount for call in cuda.calls("cuCtxCreate_v2")] == [4]
 
 
 def test_load_dies_with_its_parent(cuda: "FakeCuda") -> None:
     """When the process that started a load is killed, the kernel kills the load."""
-    text = f"import subprocess, sys; subprocess.run([sys.executable, {PROGRAM!r}, 'compute'])"
+    text = f"import subprocess, sys; subprocess.run([sys.executable, {PROGRAM!r}, 'memory'])"
     environment = cuda.environment(os.environ)
     with subprocess.Popen(
         [sys.executable, "-c", text], env=environment, stdout=subprocess.PIPE, text=True
@@ -233,40 +215,12 @@ def test_load_dies_with_its_parent(cuda: "FakeCuda") -> None:
 
 def test_reader_goes(cuda: "FakeCuda") -> None:
     """When its output is read no more, a load ends at its next line, without a traceback."""
-    with start(cuda, "compute") as process:
+    with start(cuda, "memory") as process:
         process.stdout.readline()
         process.stdout.close()
         process.stdout = None
         _, said = process.communicate(timeout=30)
     assert (process.returncode, said) == (125, "")
-
-
-def test_ptx_is_assembled(tmp_path: Path) -> None:
-    """Where CUDA's assembler is at hand, it takes the kernel, which spills nothing to memory."""
-    ptxas = TOOLKIT / "bin" / "ptxas"
-    if not ptxas.exists():
-        pytest.skip("needs a CUDA toolkit's ptxas")
-    command = [
-        ptxas,
-        "-v",
-        "--gpu-name",
-        "sm_80",
-        synthetic_load.KERNEL,
-        "-o",
-        tmp_path / "load.cubin",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "0 bytes spill stores, 0 bytes spill loads" in done.stderr
-
-
-def test_ptx_declares_what_it_uses() -> None:
-    """Each register of the kernel is declared by the number of its kind, and each label exists."""
-    declared = dict(re.findall(r"\.reg \.\w+ (%[a-z]+)<(\d+)>;", PTX))
-    used = re.findall(r"(%[a-z]+)(\d+)", PTX)
-    assert {kind for kind, _ in used} == set(declared)
-    assert all(int(number) < int(declared[kind]) for kind, number in used)
-    assert set(re.findall(r"bra (\w+);", PTX)) == set(re.findall(r"^(\w+):", PTX, re.MULTILINE))
 
 
 def test_prototypes_are_those_of_cuda_h() -> None:
@@ -275,7 +229,7 @@ def test_prototypes_are_those_of_cuda_h() -> None:
     if not header.exists():
         pytest.skip("needs a CUDA toolkit's cuda.h")
     text = header.read_text()
-    wide = re.compile(r"\*|CUdeviceptr|size_t|CUcontext|CUstream|CUmodule|CUfunction")
+    wide = re.compile(r"\*|CUdeviceptr|size_t|CUcontext|CUstream")
     for name, types in synthetic_load._SIGNATURES.items():
         if name == "cuCtxCreate_v2":  # kept for programs of old; no header of CUDA 13 has it
             continue

@@ -87,6 +87,7 @@ class Profiler(Bench):
         file.unlink(missing_ok=True)
         command = [
             "profile",
+            "measure",
             "--only",
             self.gpu.uuid,
             *options,

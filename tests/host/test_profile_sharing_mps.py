@@ -33,7 +33,7 @@ def swept(
     """Return the profile of a job that takes this long for an iteration."""
     options = ("--sweep", shares, "--iterations-from", r"done (\d+)", "--slice", "0.6s")
     job = (sys.executable, "-c", BY_SMS.format(seconds=seconds))
-    done = launcher.run("profile", "-o", str(path), *options, "--", *job)
+    done = launcher.run("profile", "measure", "-o", str(path), *options, "--", *job)
     assert done.returncode == 0, done.stderr
     return tomllib.loads(path.read_text())
 
@@ -73,6 +73,7 @@ def test_beside_another_on_one_gpu(launcher: Launcher, tmp_path: Path) -> None:
     job = f"if [ -e {marker} ]; then cat {marker}; sleep 0.9; else sleep 0.4; fi"
     done = launcher.run(
         "profile",
+        "measure",
         "-o",
         str(path),
         "--share",
@@ -99,11 +100,11 @@ def test_a_sweep_that_fails_half_way_keeps_its_points(launcher: Launcher, tmp_pa
     path = tmp_path / "job.toml"
     job = "test $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE -lt 50 || exit 9; sleep 0.2"
     done = launcher.run(
-        "profile", "-o", str(path), "--sweep", "10,20,50,100", "--", "sh", "-c", job
+        "profile", "measure", "-o", str(path), "--sweep", "10,20,50,100", "--", "sh", "-c", job
     )
     curve = tomllib.loads(path.read_text())["sm_curve"]
     assert (done.returncode, curve["sm_percentage"], curve["incomplete"]) == (9, [10, 20], True)
-    assert "incomplete" in launcher.run("profiles", "check", str(path)).stderr
+    assert "incomplete" in launcher.run("profile", "show", str(path)).stderr
 
 
 PATIENT = """\
@@ -130,7 +131,9 @@ def test_a_client_that_ignores_term_is_taken_off_first(
         job = "trap '' TERM; mps_client --deaf --stays </dev/null & "
         job += "i=0; while :; do echo step $((i += 1)); sleep 0.05; done"
         options = ("--sweep", "50,100", "--iterations-from", r"step (\d+)", "--slice", "0.4s")
-        done = launcher.run("profile", "-o", str(tmp_path / "a"), *options, "--", "sh", "-c", job)
+        done = launcher.run(
+            "profile", "measure", "-o", str(tmp_path / "a"), *options, "--", "sh", "-c", job
+        )
     else:  # its launcher is more patient than who ends it
         command = (sys.executable, "-c", PATIENT)
         done = subprocess.run(command, env=launcher.environment, capture_output=True, check=False)

@@ -1,14 +1,14 @@
 """What NCCL's log says of a measured run: its pattern, and the links that GPUs were chosen for."""
 
 import pytest
+from gpulaunch.measure.measured_pattern import communication_of
+from gpulaunch.measure.measured_run import GpuRun, Run
+from gpulaunch.measure.usage import Figures
 from values import machine
 
 from gpulaunch.machine.topology import Topology
 from gpulaunch.measure.logs.nccl_log import read_nccl_log
 from gpulaunch.measure.logs.nccl_shortfall import describe_shortfall
-from gpulaunch.measure.measured_pattern import communication_of
-from gpulaunch.measure.measured_run import GpuRun, Run
-from gpulaunch.measure.usage import Figures
 from gpulaunch.records import field_names, replace
 
 RANKS = (0, 3, 2)  # GPUs of the ranks, all joined by double NVLinks but 0 and 2

@@ -66,7 +66,7 @@ DOORS = {
         "machine/nvidia/nvml_health.py",
         "machine/nvidia/nvml_links.py",
         "machine/nvidia/nvml_load.py",
-        "measure/nvml_counters.py",
+        "measure/sampler.py",
     },
     "pytest": {"pytest_plugin/forked.py", "pytest_plugin/plugin.py"},
     "rich": {"show/terminal.py"},

@@ -9,7 +9,7 @@ from gpulaunch.errors import UsageError
 from gpulaunch.measure.logs.nccl_log import LARGE_BYTES, Calls, Endpoint, NcclLog
 from gpulaunch.measure.logs.nccl_setup import read_setup
 from gpulaunch.measure.nearest_pattern import nearest_pattern
-from gpulaunch.measure.traffic_graph import NOISE_SHARE
+from gpulaunch.measure.traffic import NOISE_SHARE
 from gpulaunch.profiles.confidence import Confidence, weakest
 from gpulaunch.profiles.pattern import Edge
 from gpulaunch.profiles.pattern_union import union

@@ -22,7 +22,7 @@ _EXCLUSIVE = {
 def profile_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a profile's parsed TOML.
 
-    It accepts every valid profile. What no schema can say is left to `gpulaunch profiles check`:
+    It accepts every valid profile. What no schema can say is left to `gpulaunch profile show FILE`:
     that both lists of a curve have equal lengths and its shares ascend, that a graph is connected,
     that a base exists.
     """

@@ -1,7 +1,7 @@
 """Every section of a profile but the top level: the one table of what a profile may say.
 
 Files are checked against it. The records that code reads, the JSON schema,
-docs/reference/profiles.md and the output of `gpulaunch profiles show` are derived from it.
+docs/reference/profiles.md and the output of `gpulaunch profile show` are derived from it.
 """
 # pure: decides on plain values
 
