@@ -10,7 +10,7 @@ from gpulaunch.files.data_files import make_own
 from gpulaunch.files.document import read_document
 from gpulaunch.files.write import check_writable, document_text, write_text
 from gpulaunch.machine.catalog import own_machine_file
-from gpulaunch.measure.link_fit import compare, slow_links
+from gpulaunch.measure.link_fit import compare
 from gpulaunch.measure.links import measure, measured_document
 
 
@@ -51,8 +51,6 @@ def measure_and_print(path: str | None, *, as_json: bool) -> int:
 
         draw(measurement_table(comparisons), sys.stdout)
         print(f"written to {file}; --bandwidth-model measured goes by it")
-    for line in slow_links(result.topology, result.figures):
-        warn(line)
     return 0
 
 

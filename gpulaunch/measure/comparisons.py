@@ -32,8 +32,8 @@ from gpulaunch.measure.launches import (
     progress_of,
     repeated,
 )
-from gpulaunch.measure.recording import SHARED, refuse_described
-from gpulaunch.measure.run import rounded
+from gpulaunch.measure.recording import refuse_described
+from gpulaunch.measure.run import SHARED, rounded
 from gpulaunch.measure.traffic import communication_of
 from gpulaunch.measure.update_profile import Outcome, percentile_95, resources_of
 from gpulaunch.profiles.catalog import load_profile

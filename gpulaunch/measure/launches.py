@@ -24,8 +24,7 @@ from gpulaunch.errors import FailedError, TimedOutError, UsageError
 from gpulaunch.launch.children import own_command
 from gpulaunch.launch.left_overs import without_mps
 from gpulaunch.leases.environment import LEASE_VARIABLE
-from gpulaunch.measure.recording import STOPPED
-from gpulaunch.measure.run import Run, run_of
+from gpulaunch.measure.run import STOPPED, Run, run_of
 from gpulaunch.process.companion import is_companion
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.ending import descendants, end_all, family, marked_by, wait_for_all

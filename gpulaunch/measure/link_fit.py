@@ -1,4 +1,4 @@
-"""The sets of GPUs to measure, the slow links found, and bandwidth models fitted to the figures.
+"""The sets of GPUs to measure, and bandwidth models fitted to the figures.
 
 mapa-sc21 3.4 defines the effective bandwidth of a set as a measurement, the peak all-reduce
 bandwidth, and measures one set of each kind. The kind of a set is the links of its best ring.
@@ -24,9 +24,6 @@ from gpulaunch.records import Record
 
 MOST_GPUS = 5
 """Largest size of which every kind of set is measured, as in mapa-sc21."""
-
-FAR_UNDER = 0.75
-"""A link class slower than this share of its planned speed is reported as slow."""
 
 _MOST_SETS = 20_000  # sizes with more sets are skipped
 
@@ -95,21 +92,6 @@ def samples(topology: Topology, idle: Sequence[int]) -> list[Sample]:
             sample = Sample(gpus, ring_links(fabric, _positions(fabric, gpus)))
             found.setdefault((size, sample.ring), sample)
     return list(found.values())
-
-
-def slow_links(topology: Topology, figures: Sequence[Figure]) -> list[str]:
-    """Return a line for each link class that carries far less than is planned with."""
-    fabric = Fabric(topology)
-    lines = []
-    for figure in figures:
-        if len(figure.sample.gpus) == 2:
-            planned, carried = _cut_gb_per_s(fabric, figure.sample.gpus), figure.all_reduce_gb_per_s
-            if carried < FAR_UNDER * planned:
-                lines.append(
-                    f"links of class {figure.sample.ring[0]} carry {carried:.4g} GB/s, far under "
-                    f"the {planned:.4g} planned with"
-                )
-    return lines
 
 
 def _positions(fabric: Fabric, gpus: Sequence[int]) -> list[int]:

@@ -1,6 +1,6 @@
 """Measurement of this machine's links: all-reduces on idle GPUs, under a lease.
 
-The benchmark is nccl-tests' all_reduce_perf if it is installed, else PyTorch.
+The benchmark is nccl-tests' all_reduce_perf, as in mapa-sc21 3.4.
 """
 
 import os
@@ -25,17 +25,13 @@ from gpulaunch.records import Record
 from gpulaunch.typing import IO, Any
 
 NAME = "gpulaunch topo --measure"
+TOOL = "nccl-tests"
 
 LEAST_BYTES = 1 << 20
 MOST_BYTES = 1 << 30
 TIMEOUT_S = 300.0
 
 _PROGRAM = "all_reduce_perf"
-_HAS_NCCL = (
-    "import sys, torch; sys.exit(not torch.cuda.is_available() or not "
-    "torch.distributed.is_nccl_available())"
-)
-_TORCH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_all_reduce.py")
 
 
 class Measurement(Record):
@@ -81,7 +77,7 @@ def measure(warn: Callable[[str], None], tell: Callable[[str], None]) -> Measure
             f"2 GPUs are needed to measure a link: there {'is' if len(scope) == 1 else 'are'} "
             f"{len(scope)}"
         )
-    benchmark = _find_benchmark()
+    program = _find_benchmark()
     leases = shown.table.peek().of(shown.machine).leases
     taken = set(leased_until_s(machine, leases, shown.within))
     if shown.within is None:
@@ -95,20 +91,20 @@ def measure(warn: Callable[[str], None], tell: Callable[[str], None]) -> Measure
     with allocate(
         len(idle), only=[gpu.uuid for gpu in idle], uuid=True, wait=False, name=NAME
     ) as lease:
-        tell(f"measuring {gpus_text(len(idle))} with {benchmark.name}")
+        tell(f"measuring {gpus_text(len(idle))} with {TOOL}")
         uuids = {gpu.index: gpu.uuid for gpu in machine.gpus}
         todo = samples(machine, [gpu.index for gpu in idle])
         figures = []
         for number, sample in enumerate(todo, 1):
             visible = ",".join(uuids[gpu] for gpu in sample.gpus)
             # The benchmark's processes inherit the lease.
-            found = _run(benchmark, len(sample.gpus), visible, lease.fileno())
+            found = _run(program, len(sample.gpus), visible, lease.fileno())
             figure = Figure(sample, tuple(found))
             figures.append(figure)
             gpus = ",".join(map(str, sample.gpus))
             carried = f"{figure.all_reduce_gb_per_s:.4g} GB/s"
             tell(f"{number} of {len(todo)}: GPUs {gpus} ({kinds(sample)}): {carried}")
-        return Measurement(machine, benchmark.name, tuple(figures))
+        return Measurement(machine, TOOL, tuple(figures))
 
 
 def measured_document(result: Measurement) -> dict[str, Any]:
@@ -130,46 +126,26 @@ def measured_document(result: Measurement) -> dict[str, Any]:
     return document
 
 
-class _Benchmark(Record):
-    """A program that measures all-reduce bandwidth.
-
-    Attributes:
-        name: what messages call it.
-        command: argv, to which `run` appends the number of GPUs.
-    """
-
-    name: str
-    command: tuple[str, ...]
-
-
-def _find_benchmark() -> _Benchmark:
-    """Return the all-reduce benchmark that is installed here.
+def _find_benchmark() -> str:
+    """Return the path of the all-reduce benchmark that is installed here.
 
     Raises:
         FailedError: there is none.
     """
     program = shutil.which(_PROGRAM)
-    if program:
-        sizes = ("-b", str(LEAST_BYTES), "-e", str(MOST_BYTES), "-f", "4")
-        return _Benchmark("nccl-tests", (program, *sizes, "-g"))
-    python = shutil.which("python3")
-    if python and _succeeds([python, "-c", _HAS_NCCL]):
-        return _Benchmark("PyTorch", (python, _TORCH, "nccl", str(LEAST_BYTES), str(MOST_BYTES)))
-    raise FailedError(
-        f"no all-reduce benchmark on PATH: neither {_PROGRAM} nor a python3 with PyTorch for CUDA",
-        "build github.com/NVIDIA/nccl-tests, or activate an environment with PyTorch",
-    )
+    if program is None:
+        raise FailedError(
+            f"no all-reduce benchmark on PATH: {_PROGRAM}",
+            "build it from github.com/NVIDIA/nccl-tests",
+        )
+    return program
 
 
-def _succeeds(command: list[str]) -> bool:
-    return subprocess.run(command, capture_output=True, check=False).returncode == 0  # noqa: S603
-
-
-def _run(benchmark: _Benchmark, count: int, visible: str, lease: int) -> list[tuple[int, float]]:
+def _run(program: str, count: int, visible: str, lease: int) -> list[tuple[int, float]]:
     """Run the benchmark once and return the bandwidth that it printed.
 
     Args:
-        benchmark: from _find_benchmark.
+        program: path of all_reduce_perf.
         count: number of GPUs that are made visible.
         visible: their UUIDs.
         lease: a descriptor that the benchmark's processes inherit, so that they still hold the
@@ -181,7 +157,8 @@ def _run(benchmark: _Benchmark, count: int, visible: str, lease: int) -> list[tu
     Raises:
         FailedError: it fails, prints no figures, or does not end within TIMEOUT_S seconds.
     """
-    command = [*benchmark.command, str(count)]
+    sizes = ("-b", str(LEAST_BYTES), "-e", str(MOST_BYTES), "-f", "4")
+    command = [program, *sizes, "-g", str(count)]
     # Files, not pipes: a process that the benchmark leaves behind may hold a pipe open for ever.
     with TemporaryFile() as output, TemporaryFile() as complaint:
         process = subprocess.Popen(  # noqa: S603  the benchmark is the user's own program
@@ -196,7 +173,7 @@ def _run(benchmark: _Benchmark, count: int, visible: str, lease: int) -> list[tu
         try:
             status = process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise FailedError(f"{benchmark.name}: not done after {TIMEOUT_S:.0f} s") from None
+            raise FailedError(f"{TOOL}: not done after {TIMEOUT_S:.0f} s") from None
         finally:  # after success, too: the benchmark may leave processes behind
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -204,12 +181,10 @@ def _run(benchmark: _Benchmark, count: int, visible: str, lease: int) -> list[tu
         printed, said = _read_text(output), _read_text(complaint)
     if status:
         last = (said.strip() or printed.strip() or "it says nothing").splitlines()[-1]
-        raise FailedError(
-            f"{benchmark.name}: {' '.join(command)} ended with status {status}: {last}"
-        )
+        raise FailedError(f"{TOOL}: {' '.join(command)} ended with status {status}: {last}")
     figures = _parse_figures(printed.splitlines())
     if not any(bandwidth > 0 for _, bandwidth in figures):
-        raise FailedError(f"{benchmark.name}: {' '.join(command)} printed no figures")
+        raise FailedError(f"{TOOL}: {' '.join(command)} printed no figures")
     return figures
 
 

@@ -39,6 +39,10 @@ of the card.
 RESERVED_FROM_PERCENTAGE = 85.0
 """Least share of other reservations: TensorFlow takes all there is, vLLM 90 %, SGLang 88 %."""
 
+STOPPED = "it was stopped"
+SHARED = "its GPUs are shared: their counters are those of all jobs on them together"
+"""Beginnings of problems that are told apart."""
+
 _DIGITS = 5  # significant
 
 

@@ -58,7 +58,7 @@ class Sampler:
     def __init__(self, gpus: Sequence[Gpu]) -> None:
         self.problems: list[str] = []
         self._gpus = gpus
-        self._watched: list[_Watched] = []
+        self._meters: list[Meter] = []
         self._ready, self._over = threading.Event(), threading.Event()
         self._broken: str | None = None
         self._began_s = time.monotonic()
@@ -80,7 +80,7 @@ class Sampler:
         late = self._broken
         if self._thread.is_alive():
             late = f"the driver did not answer within {STOP_S:g} s after the job's end"
-        return tuple(one.run(late) for one in self._watched)
+        return tuple(meter.run(late) for meter in self._meters)
 
     @property
     def cost(self) -> float:
@@ -100,8 +100,8 @@ class Sampler:
             self.problems.append(self._broken)
         finally:
             self._ready.set()
-            for one in self._watched:
-                one.meter.close()
+            for meter in self._meters:
+                meter.close()
 
     def _open_meters(self) -> None:
         nvml.open_nvml()
@@ -110,7 +110,7 @@ class Sampler:
             try:
                 card = nvml.card_of(gpu.uuid, gpu.index)
                 ends = {} if gpu.mig else read_nvlinks(card, gpu.compute_capability)
-                self._watched.append(_Watched(gpu, card, _active_links(ends, at)))
+                self._meters.append(Meter(gpu, card, _active_links(ends, at)))
             except LostGpuError as problem:
                 self.problems.append(str(problem))
 
@@ -121,56 +121,14 @@ class Sampler:
             slowly = time.monotonic() - slow_s >= SLOW_S
             slow_s = time.monotonic() if slowly else slow_s
             before_s = time.thread_time()
-            for one in self._watched:
+            for meter in self._meters:
                 if not self._over.is_set():
-                    one.read(with_links=slowly)
+                    meter.add(with_links=slowly)
             spent_s = time.thread_time() - before_s
             self._spent_s += spent_s
             pause_s = max(PERIOD_S, spent_s * (1 / COST - 1))
-        for one in self._watched:
-            one.read(with_links=True)
-
-
-class _Watched:
-    """A GPU, its meter, and its use so far."""
-
-    def __init__(self, gpu: Gpu, card: NvmlDevice, links: tuple[CountedLink, ...]) -> None:
-        self.gpu, self.links = gpu, links
-        self.meter = Meter(card, tuple(link.number for link in links))
-        self.problem: str | None = None
-        self.usage = Usage(self.meter.read(with_links=True))
-
-    def read(self, *, with_links: bool) -> None:
-        """Add a reading, unless the GPU is lost."""
-        if self.problem and self.problem != _NO_ANSWER:
-            return
-        try:
-            reading = self.meter.read(with_links=with_links)
-        except LostGpuError as problem:
-            self.problem = str(problem)
-        else:
-            self.problem = _NO_ANSWER if reading.tells_nothing else None
-            self.usage.add(reading)
-
-    def run(self, late: str | None) -> GpuRun:
-        """Return the readings; `late` is the problem of a driver that answers too late."""
-        gpu, carried = self.gpu, self.usage.carried()
-        links = []
-        for link in self.links:
-            counted = carried.get(link.number)
-            if counted:
-                link = replace(link, sent=counted.sent, received=counted.received)  # noqa: PLW2901
-            links.append(link)
-        return GpuRun(
-            gpu=gpu.index,
-            uuid=gpu.uuid,
-            model=gpu.model,
-            memory_bytes=gpu.memory_bytes,
-            figures=self.usage.figures(),
-            has_gpm=self.meter.has_gpm,
-            links=tuple(links),
-            problem=self.problem or late,
-        )
+        for meter in self._meters:
+            meter.add(with_links=True)
 
 
 def _indices_by_address() -> dict[PciAddress, int]:
@@ -231,29 +189,65 @@ _GPM_METRICS = {
 
 
 class Meter:
-    """The door to NVML's counters of one GPU, or of one MIG instance.
+    """The door to NVML's counters of one GPU, or of one MIG instance, and its use so far.
 
     Args:
-        card: the GPU or MIG instance.
-        links: numbers of its NVLinks that are up.
+        gpu: the GPU.
+        card: the same as NVML knows it.
+        links: its NVLinks that are up.
     """
 
-    def __init__(self, card: NvmlDevice, links: tuple[int, ...]) -> None:
-        self._handle, self._index = card.handle, card.index
+    def __init__(self, gpu: Gpu, card: NvmlDevice, links: tuple[CountedLink, ...]) -> None:
+        self._gpu, self._handle, self._links = gpu, card.handle, links
+        self._problem: str | None = None
         self._absent: set[object] = set()
-        self._counted_links, self._link_fields, self._link_unit = self._find_link_counters(links)
+        self._counted_links, self._link_fields, self._link_unit = self._find_link_counters()
         self._gpm = self._open_gpm()
+        self._usage = Usage(self._read(with_links=True))
 
-    @property
-    def has_gpm(self) -> bool:
-        """Whether this GPU has GPM, and so reports true SM and DRAM shares."""
-        return self._gpm is not None
-
-    def read(self, *, with_links: bool) -> Reading:
-        """Read all counters.
+    def add(self, *, with_links: bool) -> None:
+        """Add a reading, unless the GPU is lost.
 
         Args:
             with_links: whether to read the counters of its NVLinks, too, which are many.
+        """
+        if self._problem and self._problem != _NO_ANSWER:
+            return
+        try:
+            reading = self._read(with_links=with_links)
+        except LostGpuError as problem:
+            self._problem = str(problem)
+        else:
+            self._problem = _NO_ANSWER if reading.tells_nothing else None
+            self._usage.add(reading)
+
+    def run(self, late: str | None) -> GpuRun:
+        """Return the readings; `late` is the problem of a driver that answers too late."""
+        gpu, carried = self._gpu, self._usage.carried()
+        links = []
+        for link in self._links:
+            counted = carried.get(link.number)
+            sent, received = (counted.sent, counted.received) if counted else (None, None)
+            links.append(replace(link, sent=sent, received=received))
+        return GpuRun(
+            gpu=gpu.index,
+            uuid=gpu.uuid,
+            model=gpu.model,
+            memory_bytes=gpu.memory_bytes,
+            figures=self._usage.figures(),
+            has_gpm=self._gpm is not None,
+            links=tuple(links),
+            problem=self._problem or late,
+        )
+
+    def close(self) -> None:
+        """Free the GPM samples."""
+        if self._gpm:
+            with suppress(pynvml.NVMLError):
+                self._gpm.close()
+
+    def _read(self, *, with_links: bool) -> Reading:
+        """Read all counters.
 
         Raises:
             LostGpuError: the GPU does not answer any more.
@@ -271,12 +265,6 @@ class Meter:
             **(self._gpm.metrics() if self._gpm else {}),
         )
 
-    def close(self) -> None:
-        """Free the GPM samples."""
-        if self._gpm:
-            with suppress(pynvml.NVMLError):
-                self._gpm.close()
-
     def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
         """Call a function of NVML; None if the GPU does not know the answer.
 
@@ -289,7 +277,7 @@ class Meter:
             return function(self._handle, *arguments)
         except pynvml.NVMLError as problem:
             if problem.value in _SILENT:
-                raise LostGpuError(f"GPU {self._index}: {problem}") from None
+                raise LostGpuError(f"GPU {self._gpu.index}: {problem}") from None
             if problem.value in _NEVER:
                 self._absent.add((function, arguments))
         return None
@@ -299,10 +287,9 @@ class Meter:
         found = self._ask(pynvml.nvmlDeviceGetMemoryInfo) if newer is None else newer
         return None if found is None else int(found.used)
 
-    def _find_link_counters(
-        self, links: Sequence[int]
-    ) -> tuple[tuple[int, ...], tuple[int, int], int]:
+    def _find_link_counters(self) -> tuple[tuple[int, ...], tuple[int, int], int]:
         """Return the links that have counters, the fields to read, and the bytes in a unit."""
+        links = [link.number for link in self._links]
         for fields, unit in _NVLINK_COUNTERS:
             counted = tuple(
                 n for n in links if None not in self._read_fields([(field, n) for field in fields])
@@ -330,7 +317,7 @@ class Meter:
             return list(map(_field_value, pynvml.nvmlDeviceGetFieldValues(self._handle, fields)))
         except pynvml.NVMLError as problem:
             if problem.value in _SILENT:
-                raise LostGpuError(f"GPU {self._index}: {problem}") from None
+                raise LostGpuError(f"GPU {self._gpu.index}: {problem}") from None
         return [None] * len(fields)
 
     def _open_gpm(self) -> "_Gpm | None":
@@ -342,7 +329,7 @@ class Meter:
         try:
             if query is None or handle is None or not query(handle).isSupportedDevice:
                 return None
-            return _Gpm(handle, instance, self._index)
+            return _Gpm(handle, instance, self._gpu.index)
         except pynvml.NVMLError:
             return None
 

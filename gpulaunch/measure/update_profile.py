@@ -12,8 +12,7 @@ from statistics import quantiles, stdev
 from gpulaunch.errors import printable
 from gpulaunch.files.data_files import make_own
 from gpulaunch.machine.gpu_names import gpus_text
-from gpulaunch.measure.recording import SHARED
-from gpulaunch.measure.run import Run, figures_of, is_reservation, rounded
+from gpulaunch.measure.run import SHARED, Run, figures_of, is_reservation, rounded
 from gpulaunch.measure.traffic import communication_of
 from gpulaunch.profiles.profile import VERSION
 from gpulaunch.profiles.profile_file import (

@@ -9,7 +9,6 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from math import floor, log10
 from operator import itemgetter
 
 from gpulaunch.errors import printable
@@ -64,13 +63,11 @@ class Row(Record):
         label: name of the value.
         text: the value with its unit.
         share: length of a bar, 0 to 1; None for no bar.
-        inner: rows that belong to this one.
     """
 
     label: str
     text: str
     share: float | None = None
-    inner: tuple["Row", ...] = ()
 
 
 def profile_text(profile: Profile, path: str) -> Fitted:
@@ -96,7 +93,7 @@ def _lines(profile: Profile, path: str, width: int, plain: bool) -> Iterator[Tex
             if rows:
                 sections[name] = rows
     every = [*top, *(row for rows in sections.values() for row in rows)]
-    longest = max((_label_columns(row) for row in every), default=0)
+    longest = max((len(row.label) for row in every), default=0)
     labels = min(longest, _MOST_LABEL, width // 2) + _GAP
     title = printable(": ".join(filter(None, (profile.name, profile.description))))
     yield from _paragraph(title, width, style="bold")
@@ -116,17 +113,10 @@ def _paragraph(text: str, width: int, bold: int = 0, style: str = "") -> Iterato
         bold = 0
 
 
-def _label_columns(row: Row, depth: int = 0) -> int:
-    inner = (_label_columns(one, depth + 1) for one in row.inner)
-    return max(2 * depth + len(row.label), *inner, 0)
-
-
-def _row_lines(
-    rows: Iterable[Row], width: int, labels: int, plain: bool, depth: int = 0
-) -> Iterator[Text]:
+def _row_lines(rows: Iterable[Row], width: int, labels: int, plain: bool) -> Iterator[Text]:
     """Draw rows; text that does not fit continues below, as does text beside a too long label."""
     for row in rows:
-        label = "  " * depth + row.label.replace(NO_BREAK, " ")
+        label = row.label
         if len(label) + _GAP > labels:
             yield _line((label, "dim"))
             label = ""
@@ -140,7 +130,6 @@ def _row_lines(
         yield line.append(first)
         for more in others:
             yield _line(f"{'':{left}}{more}")
-        yield from _row_lines(row.inner, width, labels, plain, depth + 1)
 
 
 def _line(*parts: str | tuple[str, str]) -> Text:
@@ -183,22 +172,28 @@ def section_rows(
 
 def _plain_row(key: Key[Any], value: Any) -> Row:  # noqa: ANN401
     """Return the row of a key that is no number, by the kind of its value."""
-    text = str(value)
     if isinstance(key.rule, ListOf) and isinstance(key.rule.rule, RowOf):
         return _edges_row(key, value)
+    text = str(value)
     if isinstance(value, Mapping):
-        kinds = {type(one) for one in value.values()}
-        if kinds <= {int, float}:
-            return _table_row(key, value)
-        if kinds == {str}:
-            rows = [Row(printable(name), printable(words)) for name, words in value.items()]
-            return Row(label_of(key), "", inner=tuple(rows))
-        text = ", ".join(value)
+        shown = []
+        for name, one in value.items():
+            if isinstance(one, Mapping):
+                shown.append(name)
+            else:
+                number = isinstance(one, int | float)
+                shown.append(f"{name}: {amount(key, one) if number else one}")
+        text = ", ".join(shown) or "none"
     elif isinstance(value, list):
         text = shlex.join(map(str, value))
     elif isinstance(value, bool):
         text = "yes" if value else "no"
-    return Row(label_of(key), printable(text))
+    return Row(label_of(key), _printable(text))
+
+
+def _printable(text: str) -> str:
+    """Return a text that is safe for a terminal, with the unbreakable blanks that are ours."""
+    return NO_BREAK.join(map(printable, text.split(NO_BREAK)))
 
 
 def _number_row(
@@ -215,21 +210,9 @@ def _number_row(
         if unit_of(key) == "%" and key.most == 100:
             share = value / 100
     if beside:
-        others = (f"{sign} {amount(key, _rounded(number, value))}" for sign, number in beside)
+        others = (f"{sign} {amount(key, number)}" for sign, number in beside)
         text += f" ({', '.join(others)})"
     return Row(label_of(key), f"{text} (estimated)" if is_estimated else text, share)
-
-
-def _rounded(number: float, figure_beside: float | None) -> float:
-    """Return a number without the digits that the figure beside it does not show.
-
-    Example:
-        >>> _rounded(0.04738, 70.75), _rounded(2.5e-06, 3.0)
-        (0.05, 0.0)
-    """
-    if not figure_beside:
-        return number
-    return round(number, 3 - floor(log10(abs(figure_beside))))
 
 
 def _numbers_beside(profile: Profile, section: type[Section]) -> dict[str, list[tuple[str, float]]]:
@@ -246,28 +229,13 @@ def _numbers_beside(profile: Profile, section: type[Section]) -> dict[str, list[
     return found
 
 
-def _table_row(key: Key[Any], table: Mapping[str, float]) -> Row:
-    """Return a row with a bar for each number of a table."""
-    full = max(table.values(), default=0.0)
-    if unit_of(key) == "%":
-        full = max(full, 100.0)
-    inner = []
-    for name, value in table.items():
-        inner.append(Row(printable(name), amount(key, value), value / full if full else 0.0))
-    return Row(
-        label_of(key), f"a full bar is {amount(key, full)}" if inner else "none", inner=tuple(inner)
-    )
-
-
 def _curve_row(key: Curve, section: Section) -> Row:
-    """Return a row with a bar for each point of a curve."""
+    """Return a row with all points of a curve."""
     over = section.keys[key.over]
-    xs, ys = section.document[key.over], section.document[key.name]
-    unit = printable(section.document.get(key.unit_in, ""))
-    inner = []
-    for x, y in zip(xs, ys, strict=True):
-        inner.append(Row(amount(over, x), f"{figure(y)} {unit}".rstrip(), y / max(ys)))
-    return Row(label_of(key), f"by {label_of(over)}", inner=tuple(inner))
+    unit = section.document.get(key.unit_in, "")
+    points = zip(section.document[key.over], section.document[key.name], strict=True)
+    shown = ", ".join(f"{amount(over, x)}:{NO_BREAK}{figure(y)}" for x, y in points)
+    return Row(label_of(key), _printable(f"{unit} by {label_of(over)}: {shown}".lstrip()))
 
 
 def _edges_row(key: Key[Any], edges: Sequence[tuple[int, int, float]]) -> Row:

@@ -1,4 +1,4 @@
-"""Sharing that `gpulaunch profile` measures through MPS."""
+"""Sharing that `gpulaunch profile measure` measures through MPS."""
 
 import os
 import re
@@ -104,18 +104,18 @@ def test_a_sweep_that_fails_half_way_keeps_its_points(launcher: Launcher, tmp_pa
     )
     curve = tomllib.loads(path.read_text())["sm_curve"]
     assert (done.returncode, curve["sm_percentage"], curve["incomplete"]) == (9, [10, 20], True)
-    assert "incomplete" in launcher.run("profile", "show", str(path)).stderr
+    assert "incomplete" in launcher.run("profile", "show", str(path)).stdout
 
 
 PATIENT = """\
 import sys
-from gpulaunch.measure.background import Background
+from gpulaunch.measure.launches import Background
 from gpulaunch.process.libc import adopt_orphans
 sys.orig_argv, sys.argv = ["python", "-m", "gpulaunch"], ["gpulaunch"]
 adopt_orphans()
 client = ("mps_client", "--deaf", "--stays")
 options = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
-with Background("a", options, client, {"GPULAUNCH_GRACE": "60s"}, b"attached", 30.0, 0.3):
+with Background("a", options, client, {"GPULAUNCH_GRACE": "60s"}, b"attached", 0.3):
     pass
 """
 

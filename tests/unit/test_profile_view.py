@@ -242,15 +242,13 @@ def test_made_up_field(monkeypatch):
         "maximum": 100,
     }
     profile = parse_profile({"name": "j", "resources": resources})
-    assert lines(profile)[-8:] == [
+    assert lines(profile)[-6:] == [
         "resources: what it uses of one GPU when it runs there alone",
         "source        s",
         "warm up       12.5 s",
         "nvdec         ━━━━━───────────────  25 %",
         "is warm       no",
-        "part power    a full bar is 20 W",
-        "  fan         ━━━━━───────────────  5 W",
-        "  cores       ━━━━━━━━━━━━━━━━━━━━  20 W",
+        "part power    fan: 5 W, cores: 20 W",
     ]
 
 
@@ -316,16 +314,12 @@ single node                     yes
 host memory traffic             3 GB/s
 
 collocation: how it does beside others on one socket (topo-aware-sc17 4.2)
-slowdown                        a full bar is 100 %
-  vgg16                         ━━━━━━──────────────  32 %
-  kripke-4x                     ━───────────────────  4.5 %
+slowdown                        vgg16: 32 %, kripke-4x: 4.5 %
 source                          10 runs on one socket
 
 shared_gpu: how it does beside others on one GPU, through MPS; goes before
 [collocation] where GPUs are shared
-slowdown                        a full bar is 148 %
-  memory-load                   ━━━━━━━━━━━━━━━━━━━━  148 %
-  link-load                     ────────────────────  0 %
+slowdown                        memory-load: 148 %, link-load: 0 %
 predicted from                  vgg16
 measured on                     Tesla V100-SXM2-16GB
 source                          gpulaunch profile measure --pair synthetic
@@ -360,15 +354,9 @@ share of the SMs                ━━━━━━━━────────
 
 sm_curve: its throughput over the share of SMs (cd-search-ics18 Figure 7,
 mps-sharing-2024 Figure 1)
-throughput                      by share of the SMs
-  10 %                          ━━━━━───────────────  110 images/s
-  20 %                          ━━━━━━━━━───────────  215 images/s
-  30 %                          ━━━━━━━━━━━━━───────  310 images/s
-  40 %                          ━━━━━━━━━━━━━━━━━───  390 images/s
-  50 %                          ━━━━━━━━━━━━━━━━━━──  430 images/s
-  60 %                          ━━━━━━━━━━━━━━━━━━━─  455 images/s
-  80 %                          ━━━━━━━━━━━━━━━━━━━━  470 images/s
-  100 %                         ━━━━━━━━━━━━━━━━━━━━  472 images/s
+throughput                      images/s by share of the SMs: 10 %: 110,
+                                20 %: 215, 30 %: 310, 40 %: 390, 50 %: 430,
+                                60 %: 455, 80 %: 470, 100 %: 472
 knee                            ━━━━━━━━━━━━────────  60 %
 measured on                     Tesla V100-SXM2-16GB
 source                          gpulaunch profile measure --sweep
@@ -390,9 +378,7 @@ source                          Nsight Compute 2024.3
 
 scaling: profiles of the same job at several problem sizes
 parameter                       size
-profiles
-  1                             resnet50-1x
-  4                             resnet50-4x
+profiles                        1: resnet50-1x, 4: resnet50-4x
 """
 
 

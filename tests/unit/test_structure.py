@@ -73,7 +73,6 @@ DOORS = {
     "tomlkit": {"files/write.py"},
     "tomli": {"files/toml_parser.py"},
     "tomllib": {"files/toml_parser.py"},
-    "torch": {"measure/torch_all_reduce.py"},
     "tree_sitter": {"scan/c_parser.py"},
     "tree_sitter_cuda": {"scan/c_parser.py"},
     "typing_extensions": {"typing.py"},  # for type checkers only
