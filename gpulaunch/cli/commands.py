@@ -39,7 +39,6 @@ _ROWS = (
         "WORD",
         "what is known about jobs: list, show, measure, scan",
         runs_a_command=True,
-        example="gpulaunch profile show vgg16",
     ),
     Command(
         "free",
