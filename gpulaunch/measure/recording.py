@@ -4,7 +4,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import check_writable, write_text
@@ -13,7 +12,6 @@ from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
-from gpulaunch.machine.find import load_driver
 from gpulaunch.measure.run import SHARED, STOPPED, Run, run_document
 from gpulaunch.measure.sampler import Sampler
 from gpulaunch.measure.update_profile import check_own, learn
@@ -81,7 +79,6 @@ class Recorder:
         self._run: Run | None = None
         self._sampler: Sampler | None = None
         self._problems: list[str] = []
-        self._driver: str | None = None
         self._lease_id = ""
         self._keeper: Keeper | None = None
         self._group: tuple[str, ...] = ()
@@ -142,8 +139,6 @@ class Recorder:
         self._lease_id = acquired.lease.id
         self._keeper = acquired.holder
         self._sampler = Sampler(granted_gpus(self._launch, acquired.grant))
-        with suppress(GpulaunchError):
-            self._driver = load_driver(self._launch.machine.topology.driver).version()
         self._sampler.start()
         self._date, self._began_s = now(), time.monotonic()
 
@@ -159,7 +154,6 @@ class Recorder:
             exit_status=exit_status(status),
             duration_s=duration_s,
             gpus=gpus,
-            driver=self._driver,
             date=self._date,
             problems=(*self._problems, *sampler.problems),
             sampling_cpu_percentage=100 * sampler.cost,

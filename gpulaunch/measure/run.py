@@ -329,7 +329,6 @@ class Run(Record):
         exit_status: exit status as a shell shows it, 0-255.
         duration_s: seconds from its start to its end.
         gpus: its GPUs, by rank.
-        driver: version of the NVIDIA driver; None if unknown.
         date: when it began, ISO 8601, UTC.
         problems: why the measurement is incomplete or cannot be trusted.
         sampling_cpu_percentage: part of one CPU that measuring took, 0-100.
@@ -342,7 +341,6 @@ class Run(Record):
     exit_status: int
     duration_s: float
     gpus: tuple[GpuRun, ...]
-    driver: str | None
     date: str
     problems: tuple[str, ...] = ()
     sampling_cpu_percentage: float = 0.0
@@ -393,8 +391,6 @@ def figures_of(run: Run) -> dict[str, float]:
         "power_w": _mean(run, "power_w"),
         "energy_j": _mean(run, "energy_j"),
         "duration_s": run.duration_s,
-        "nvlink_tx_gb_per_s": _nvlink_gb_per_s(run, "sent"),
-        "nvlink_rx_gb_per_s": _nvlink_gb_per_s(run, "received"),
     }
     return {key: value for key, value in found.items() if value is not None}
 
@@ -407,17 +403,6 @@ def _combine_known(run: Run, name: str, combine: Callable[[list[float]], float])
     values = [getattr(gpu.figures, name) for gpu in run.gpus]
     known = [value for value in values if value is not None]
     return combine(known) if known else None
-
-
-def _nvlink_gb_per_s(run: Run, way: str) -> float | None:
-    """Return the average GB/s over all NVLinks of a GPU, "sent" or "received"."""
-    rates = []
-    for gpu in run.gpus:
-        carried = [getattr(link, way) for link in gpu.links]
-        known = [amount for amount in carried if amount is not None]
-        if known and gpu.figures.covered_s:
-            rates.append(sum(known) / gpu.figures.covered_s / 1e9)
-    return fsum(rates) / len(rates) if rates else None
 
 
 def is_reservation(run: Run) -> bool:

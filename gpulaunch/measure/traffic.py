@@ -70,12 +70,14 @@ def traffic_between(gpus: Sequence[GpuRun], duration_s: float) -> TrafficGraph:
         lines.append("no pair of ranks talked over direct NVLinks")
     remotes = {link.remote for gpu in gpus for link in gpu.links}
     if "switch" in remotes:
-        lines.append(
-            "NVSwitch hides who talks to whom: only what each rank sent and received in all is "
-            "known"
-        )
+        lines.append("NVSwitch hides who talks to whom")
     if "" in remotes:
         lines.append("some NVLinks have an unknown other end: what they carried has no edge")
+    totals = [_total_bytes(gpu) for gpu in gpus]
+    if any(totals):
+        low, high = (f"{total / _GB / duration_s:.3g}" for total in (min(totals), max(totals)))
+        shown = low if low == high else f"{low} to {high}"
+        lines.append(f"over all NVLinks each rank sent and received {shown} GB/s")
     if lost:
         pairs = ", ".join(f"{a} and {b}" for a, b in lost)
         lines.append(f"no end counted what ranks {pairs} exchanged")
@@ -133,6 +135,10 @@ def _measure_pairs(
         if difference > TOLERANCE:
             apart.append((a, b, difference))
     return amounts, lost, apart
+
+
+def _total_bytes(gpu: GpuRun) -> int:
+    return sum((link.sent or 0) + (link.received or 0) for link in gpu.links)
 
 
 def _links_to(gpu: GpuRun, peer: GpuRun) -> list[CountedLink]:

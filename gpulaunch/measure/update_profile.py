@@ -62,8 +62,8 @@ job is taken to have changed.
 """
 
 _NO_MEANS = {
-    *("memory_mib", "memory_is_reservation", "utilization", "samples", "incomplete"),
-    *("measured_on", "driver", "date", "source"),
+    *("memory_mib", "memory_is_reservation", "utilization", "incomplete"),
+    *("measured_on", "source"),
 }
 _COMPARED = {
     "sm_utilization_percentage": "average SM utilization",
@@ -108,14 +108,8 @@ def resources_of(runs: Sequence[Run], source: str) -> Document:
         resources["memory_is_reservation"] = True
     if not all(run.is_complete for run in runs):
         resources["incomplete"] = True
-    resources["samples"] = sum(
-        max((gpu.figures.samples for gpu in run.gpus), default=0) for run in runs
-    )
     if last.gpus:
         resources["measured_on"] = last.models
-    if last.driver:
-        resources["driver"] = last.driver
-    resources["date"] = last.date
     resources["source"] = source
     return {"resources": resources, "runs": _runs_section(found, keys, max(1, len(last.gpus)))}
 
@@ -223,7 +217,6 @@ def _merge_run(
     resources["memory_mib"] = max(before.get("memory_mib", 0), now.get("memory_mib", 0))
     if not resources["memory_mib"]:
         del resources["memory_mib"]
-    resources["samples"] = before.get("samples", 0) + now["samples"]
     known_source = str(before.get("source", source))
     resources["source"] = known_source if source in known_source else f"{known_source}; {source}"
     kept = {key: value for key, value in runs.items() if key != "misfits"}

@@ -45,10 +45,7 @@ _BYTES = {"MiB": 1 << 20, "B": 1}
 _WORDS = {
     "gpus": "GPUs",
     "llc": "LLC",
-    "nvlink": "NVLink",
-    "rx": "received",
     "sm": "SM",
-    "tx": "sent",
 }
 NO_BREAK = "\u00a0"
 """Blank between a number and its unit, which belong on one line."""

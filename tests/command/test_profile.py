@@ -104,10 +104,7 @@ def test_a_true_profile_comes_out(launcher: Launcher, busy_h100: FakeNvml, tmp_p
         "power_w": near(mean("power"), 0),
         "energy_j": near(busy_h100.integral(0, "power", start, end), 0),
         "duration_s": pytest.approx(4.1, abs=0.3),
-        "nvlink_tx_gb_per_s": near(mean("link:*:tx"), 0),
-        "nvlink_rx_gb_per_s": near(18 * 2.5, 0),
         "measured_on": "NVIDIA H100 80GB HBM3",
-        "driver": "550.54.15",
         "source": "gpulaunch profile measure",
     }
     assert {key: got[key] for key in want} == want
@@ -186,7 +183,7 @@ def test_a_lost_gpu_leaves_what_was_measured(
     done = profiled(launcher, path, "--only", "0", *timed(2, "sys.exit(3)"))
     assert done.returncode == 3
     got = resources(path)
-    assert (got["incomplete"], got["samples"] > 3) == (True, True)
+    assert (got["incomplete"], got["power_w"] > 300) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -640,7 +637,7 @@ def test_a_ring_is_seen(
 
 
 def test_nvswitch_hides_the_peers(launcher: Launcher, hgx_h100: FakeNvml, tmp_path: Path) -> None:
-    """Behind NVSwitch only totals are known: no edges, no pattern, and a line that says so."""
+    """Behind NVSwitch only totals are known: no edges, and lines that say so."""
     for gpu in range(4):
         for link in range(18):
             hgx_h100.script(gpu, f"link:{link}:tx", "0:5")
@@ -650,7 +647,7 @@ def test_nvswitch_hides_the_peers(launcher: Launcher, hgx_h100: FakeNvml, tmp_pa
     done = profiled(launcher, path, "--only", "0-3", "-n", "4", "--", "sleep", "0.6")
     assert "communication" not in tomllib.loads(path.read_text())
     assert "NVSwitch hides who talks to whom" in done.stderr
-    assert resources(path)["nvlink_tx_gb_per_s"] == near(90, 0)
+    assert "over all NVLinks each rank sent and received 1" in done.stderr  # 180 GB/s
 
 
 # ----------------------------------------------------------------------- placement, shares, company

