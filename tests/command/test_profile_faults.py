@@ -73,20 +73,29 @@ def test_counters_that_fail_for_a_while_lose_nothing(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
     """Links whose counters fail for a while lose nothing of what they carried."""
-    box.answer("nvmlDeviceGetFieldValues", 999, since=1.0, until=2.2)
     path = tmp_path / "job.toml"
-    done = launcher.run(*MEASURE, str(path), *TWO, "--", "sleep", "2.5")
-    assert done.returncode == 0, done.stderr
+    job = ("--", "sh", "-c", "echo up; read x; sleep 1.5; echo again; read x")
+    with launcher.start(*MEASURE, str(path), *TWO, *job, stdin=subprocess.PIPE) as process:
+        process.stdout.readline()
+        box.answer("nvmlDeviceGetFieldValues", 999)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        box.drop("error ")
+        process.communicate("\n", timeout=60)
     document = read(path)
     carried_gb = 2 * 2 * 5 * document["resources"]["duration_s"]  # two links, both ways
-    assert document["communication"]["edges"][0][2] == pytest.approx(carried_gb, rel=0.05)
+    assert document["communication"]["edges"][0][2] == pytest.approx(carried_gb, rel=0.1)
 
 
 def test_a_driver_that_goes_away_is_told(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
     """A driver that goes silent leaves a measurement marked incomplete, not a short whole one."""
-    box.answer("*", 1, 0, since=1.0)
     path = tmp_path / "run.json"
-    launcher.run("--record-to", str(path), "--only", "0", "--", "sleep", "2")
+    job = ("--record-to", str(path), "--only", "0", "--", "sh", "-c", "echo up; read x")
+    with launcher.start(*job, stdin=subprocess.PIPE) as process:
+        process.stdout.readline()
+        box.answer("*", 1, 0)
+        process.communicate("\n", timeout=60)
     document = json.loads(path.read_text())
     assert (document["complete"], document["gpus"][0]["problem"] is None) == (False, False)
 
