@@ -61,13 +61,6 @@ def _find_profile(name: str, directories: list[str]) -> str:
     return find_file(name, directories, "profile", "'gpulaunch profile list' lists them")
 
 
-def name_in_reach(path: str) -> str | None:
-    """Return the name that finds a profile file, or None if it is in no profile directory."""
-    directory, file = os.path.split(os.path.realpath(path))
-    found = directory in map(os.path.realpath, _profile_directories())
-    return file.removesuffix(".toml") if found and file.endswith(".toml") else None
-
-
 def load_profile(name: str, document: Document | None = None) -> Profile:
     """Read the profile with this name or path, merged with the profiles that it is based on.
 
