@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 
 from gpulaunch.cli.arguments import Action
-from gpulaunch.cli.cluster import WORDS
+from gpulaunch.cli.cluster import WORDS as CLUSTER_WORDS
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.cli.grammar import all_parsers
 from gpulaunch.cli.help import WORDS_WITHOUT_ROWS
+from gpulaunch.cli.profile import WORDS as PROFILE_WORDS
 from gpulaunch.cluster.policies import MAPPING_POLICIES
 from gpulaunch.cluster.traffic import SHAPES
 from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS
@@ -30,7 +31,7 @@ _WORDS: dict[str, Iterable[str]] = {
     "--objective": OBJECTIVES,
     "--time-model": MODELS,
     "help COMMAND": ("launch", "settings", *COMMANDS, *WORDS_WITHOUT_ROWS),
-    "help WORD": WORDS,
+    "help WORD": (*CLUSTER_WORDS, *PROFILE_WORDS),
 }
 """Words by the option, or the metavar of a positional, perhaps after those of the command."""
 

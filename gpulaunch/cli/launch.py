@@ -29,10 +29,10 @@ from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.cli.json_status import JsonStatus
-    from gpulaunch.cli.record import Recorder
     from gpulaunch.launch.detached import Detached, EndBySignal
     from gpulaunch.launch.notify import Notifier
     from gpulaunch.launch.predecessors import Predecessor
+    from gpulaunch.measure.recording import Recorder
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
 
@@ -166,9 +166,11 @@ class Reporter:
             self._history = LaunchInHistory(launch, [one.text for one in before])
         self._recorder: Recorder | None = None
         if launch.recorded_in or "record_to" in given:
-            from gpulaunch.cli import record  # late: few launches are recorded
+            from gpulaunch.measure.recording import recorder_of  # late: few launches are recorded
 
-            self._recorder = record.recorder_of(given, launch, tell_of(given))
+            path = given["record_to"].text if "record_to" in given else None
+            is_asked = bool(given.keys() & {"record", "record_to"})
+            self._recorder = recorder_of(launch, path, tell_of(given), is_asked=is_asked)
         self._before_job: EndBySignal | None = None
         self._pipe: int | None = None  # to the process that detached this launch
         self._notifier: Notifier | None = None

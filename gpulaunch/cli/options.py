@@ -50,7 +50,7 @@ ROWS: tuple["Row", ...] = (
         ("-p", "--profile"),
         "profile",
         "NAME|FILE",
-        "what is known about the job (see 'gpulaunch profiles')",
+        "what is known about the job (see 'gpulaunch profile list')",
     ),
     (
         ("-n", "--gpus"),

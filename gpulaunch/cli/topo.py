@@ -22,9 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.measure:
         from gpulaunch.cli.topo_measure import measure_and_print
 
-        return measure_and_print(
-            options.output, as_json=options.json, every_pair=options.every_pair
-        )
+        return measure_and_print(options.output, as_json=options.json)
     if options.svg is not None and options.text is None:
         return _write_picture(options.topology, options.svg)
     topology = _find_machine(options.topology, options.text, options.output, options.gpu_model)
@@ -69,9 +67,6 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--measure", action="store_true", help="measure what idle GPUs' links carry (takes minutes)"
     )
-    parser.add_argument(
-        "--every-pair", action="store_true", help="with --measure: all pairs, not one of each kind"
-    )
     return parser
 
 
@@ -102,8 +97,6 @@ def _check_options(given: dict[str, object]) -> None:
         raise UsageError("--gpu-model goes with --import")
     if given["measure"] and (given["text"] is not None or given["topology"] is not None):
         raise UsageError("--measure is about this machine, but another one is named")
-    if given["every_pair"] and not given["measure"]:
-        raise UsageError("--every-pair goes with --measure")
 
 
 def _write_picture(name: str | None, path: str) -> int:

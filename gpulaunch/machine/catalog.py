@@ -2,7 +2,6 @@
 
 import os
 import re
-from contextlib import suppress
 from functools import lru_cache
 from zlib import crc32
 
@@ -37,16 +36,6 @@ def load_gpu_models() -> "tuple[GpuModel, ...]":
     names = dict.fromkeys([*file_names([own]), *file_names(directories)])
     paths = [find_file(name, directories, "GPU model", "") for name in names]
     return tuple(parsed(read_document(path), parse_gpu_model) for path in paths)
-
-
-def memory_of(model: str) -> int | None:
-    """Return the bytes of a GPU with this product name in any described machine, or None."""
-    for name in machine_names() if model else ():
-        with suppress(UsageError):  # 'gpulaunch topo' reports a wrong file
-            for gpu in load_described_machine(name)[0].gpus:
-                if gpu.model == model and gpu.memory_bytes:
-                    return gpu.memory_bytes
-    return None
 
 
 def own_machine_file(name: str) -> str:

@@ -57,7 +57,7 @@ def find_profile(name: str) -> str:
 
 
 def _find_profile(name: str, directories: list[str]) -> str:
-    return find_file(name, directories, "profile", "'gpulaunch profiles' lists them")
+    return find_file(name, directories, "profile", "'gpulaunch profile list' lists them")
 
 
 def load_profile(name: str) -> Profile:

@@ -10,7 +10,7 @@ _SENSITIVE = {True: "yes", False: "no", None: "unknown"}
 
 
 def scan_document(scan: Scan) -> Document:
-    """Return the document that `gpulaunch profile --scan PATH --json` prints.
+    """Return the document that `gpulaunch profile scan PATH --json` prints.
 
     Args:
         scan: the result of scan_sources.

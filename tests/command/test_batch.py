@@ -485,7 +485,7 @@ def test_profiles_of_the_file(site: Site) -> None:
     show = [
         "sh",
         "-c",
-        "gpulaunch profiles show vgg16 --json | grep gpus; echo $CUDA_VISIBLE_DEVICES",
+        "gpulaunch profile show vgg16 --json | grep gpus; echo $CUDA_VISIBLE_DEVICES",
     ]
     site.write([{"profile": "vgg16", "command": show}], profile={"vgg16": {"gpus": 5}})
     done = site.run("-q")

@@ -29,7 +29,7 @@ COMMANDS = {
 }
 """Heading of the page -> command line, run while one launch has GPUs and another one waits."""
 
-OTHERS = {"gpulaunch --json-status-fd", "gpulaunch profile --scan PATH --json"}
+OTHERS = {"gpulaunch --json-status-fd", "gpulaunch profile scan PATH --json"}
 """Headings of documents that another page describes."""
 
 
@@ -68,7 +68,7 @@ def undocumented(printed: set[str], documented: set[str]) -> set[str]:
 
 def test_every_document_is_checked() -> None:
     """Each heading of the page is checked here, or sends the reader to another page."""
-    assert {*sections()} == {*COMMANDS, *OTHERS, "gpulaunch profiles --json"}
+    assert {*sections()} == {*COMMANDS, *OTHERS, "gpulaunch profile list --json"}
 
 
 @pytest.mark.parametrize("heading", COMMANDS)
@@ -89,8 +89,8 @@ def test_keys(launcher: Launcher, tmp_path: Path, heading: str) -> None:
 
 def test_keys_of_profiles(launcher: Launcher) -> None:
     """Each profile of the list has the keys that the page names, as has one that is shown."""
-    documented = sections()["gpulaunch profiles --json"]
-    done = launcher.run("profiles", "--json")
+    documented = sections()["gpulaunch profile list --json"]
+    done = launcher.run("profile", "list", "--json")
     assert documented - {*keys_of(json.loads(done.stdout))} == set()
-    done = launcher.run("profiles", "show", "vgg16", "--json")
+    done = launcher.run("profile", "show", "vgg16", "--json")
     assert documented - {*keys_of([json.loads(done.stdout)])} == set()

@@ -800,8 +800,8 @@ def test_topology_document(launcher: Launcher) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("profiles",), "vgg16"),
-        (("profiles", "show", "cholla-mhd-4x"), "88.58"),
+        (("profile", "list"), "vgg16"),
+        (("profile", "show", "cholla-mhd-4x"), "88.58"),
         (("topo", "--topology", "pcie-4gpu-workstation"), "PHB 20"),
         (("--help",), "--profile NAME|FILE"),
         (("--version",), "gpulaunch "),
@@ -891,7 +891,7 @@ def test_one_broken_profile_hides_no_other(launcher: Launcher) -> None:
     directory = Path(launcher.environment["XDG_CONFIG_HOME"]) / "gpulaunch" / "profiles"
     directory.mkdir(parents=True)
     (directory / "broken.toml").write_text("name = \n")
-    done = launcher.run("profiles")
+    done = launcher.run("profile", "list")
     assert (done.returncode, "vgg16" in done.stdout) == (0, True)
     assert done.stderr == f"gpulaunch: warning: {directory}/broken.toml:1: invalid value\n"
 

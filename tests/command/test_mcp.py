@@ -17,7 +17,7 @@ ERRORS = [  # tool, arguments, what it says
     (
         "launch",
         {"profile": "nope"},
-        "unknown profile 'nope'; hint: 'gpulaunch profiles' lists them (exit status 2)",
+        "unknown profile 'nope'; hint: 'gpulaunch profile list' lists them (exit status 2)",
     ),
     ("launch", {"command": ["no-such"]}, "no-such: no such file or directory (exit status 127)"),
     ("launch", {"command": ["a\0b"]}, "embedded null byte (exit status 2)"),

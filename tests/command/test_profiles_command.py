@@ -1,4 +1,4 @@
-"""Profiles on the command line: launches with a base or a variant, `show`, `list`."""
+"""Profiles on the command line: launches with a base or a variant, `profile list` and `show`."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def test_a_pipe_is_read_only_where_somebody_writes(launcher: Launcher, tmp_path:
     path = tmp_path / "fifo"
     os.mkfifo(path)
     want = f"gpulaunch: error: {path}: it is a named pipe, and a file is wanted\n"
-    done = launcher.run("profiles", "show", str(path))
+    done = launcher.run("profile", "show", str(path))
     assert (done.returncode, done.stderr) == (2, want)
     assert dry_run(launcher, "-p", str(path)) == (2, want)
     end, out = os.pipe()
@@ -101,16 +101,16 @@ def test_show_names_path_and_line(launcher: Launcher, files: Path) -> None:  # n
     """A mistake in a file, in a variant asked for or in a size is told with path and line."""
     path = files / "own.toml"
     path.write_text(f"{OWN}\n[variants.both.placement]\nsingle_node = true\none_per_node = true\n")
-    assert launcher.run("profiles", "show", str(path)).returncode == 0
-    done = launcher.run("profiles", "show", f"{path}@both")
+    assert launcher.run("profile", "show", str(path)).returncode == 0
+    done = launcher.run("profile", "show", f"{path}@both")
     want = f"gpulaunch: error: {path}: one_per_node: true, and so is single_node"
     assert (done.returncode, done.stderr.startswith(want)) == (2, True), done.stderr
     path.write_text('name = "own"\n[scaling]\nparameter = "n"\nprofiles = { 1 = "nobody" }\n')
-    done = launcher.run("profiles", "show", f"{path}@n=2")
+    done = launcher.run("profile", "show", f"{path}@n=2")
     want = f"gpulaunch: error: {path}:4: scaling.profiles.\"1\": unknown profile 'nobody'\n"
     assert (done.returncode, done.stderr.startswith(want)) == (2, True), done.stderr
     path.write_text('name = "bad"\n[resources]\nmemorymib = 3\nsource = "x"')
-    done = launcher.run("profiles", "show", str(path))
+    done = launcher.run("profile", "show", str(path))
     want = f"gpulaunch: error: {path}:3: unknown key 'memorymib': nearest is 'memory_mib'\n"
     assert (done.returncode, done.stderr) == (2, want)
 
@@ -121,7 +121,7 @@ def test_file_and_name_that_differ(launcher: Launcher, tmp_path: Path) -> None:
     (own / "dir.toml").mkdir(parents=True)
     (own / "wrongname.toml").write_text('name = "other"\n[variants.a]\ngpus = 2')
     launcher.environment["XDG_CONFIG_HOME"] = str(tmp_path)
-    listed = launcher.run("profiles", "--json")
+    listed = launcher.run("profile", "list", "--json")
     names = {one["name"]: one["variants"] for one in json.loads(listed.stdout)}
     assert (listed.stderr, names["wrongname"], {"other", "dir"} & set(names)) == (
         "",
@@ -131,8 +131,10 @@ def test_file_and_name_that_differ(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_list_has_everything(launcher: Launcher) -> None:
-    """`profiles --json` has every field of each, what may be asked of it, and the earlier keys."""
-    found = {one["name"]: one for one in json.loads(launcher.run("profiles", "--json").stdout)}
+    """`profile list --json` has every field, what may be asked of each, and earlier keys."""
+    found = {
+        one["name"]: one for one in json.loads(launcher.run("profile", "list", "--json").stdout)
+    }
     assert set(found) == set(profile_names())
     assert found["alexnet"]["variants"] == [f"alexnet@batch={n}" for n in (1, 2, 4, 8, 64, 128)]
     assert found["kripke"]["variants"] == ["kripke@size=1", "kripke@size=4"]
@@ -149,7 +151,7 @@ def test_list_has_everything(launcher: Launcher) -> None:
     assert [kripke[key] for key in before] == [
         *(651_165_696, 26.56, "NVIDIA A100X 80GB", "mps-sharing-2024 Table II", None, [])
     ]
-    assert "@batch=128" in launcher.run("profiles").stdout
+    assert "@batch=128" in launcher.run("profile", "list").stdout
 
 
 def test_what_people_run_comes_first(launcher: Launcher, tmp_path: Path) -> None:
@@ -159,10 +161,10 @@ def test_what_people_run_comes_first(launcher: Launcher, tmp_path: Path) -> None
     (own / "zebra.toml").write_text('name = "zebra"')
     launcher.environment["XDG_CONFIG_HOME"] = str(tmp_path)
     wanted = ("what people run", "ddp", "vgg16", "zebra", "benchmarks of papers", "alexnet")
-    lines = launcher.run("profiles").stdout.splitlines()
+    lines = launcher.run("profile", "list").stdout.splitlines()
     firsts = [line if line in wanted else line.partition(" ")[0] for line in lines]
     assert [first for first in firsts if first in wanted] == list(wanted)
-    listed = json.loads(launcher.run("profiles", "--json").stdout)
+    listed = json.loads(launcher.run("profile", "list", "--json").stdout)
     found = {one["name"]: one["benchmark"] for one in listed}
     assert (found["zebra"], found["ddp"], found["alexnet"]) == (False, False, True)
 
@@ -170,10 +172,12 @@ def test_what_people_run_comes_first(launcher: Launcher, tmp_path: Path) -> None
 def test_estimated_figures_are_marked(launcher: Launcher) -> None:
     """An estimated figure has a mark in the list, and the word where a profile is shown."""
     row = next(
-        line for line in launcher.run("profiles").stdout.splitlines() if line.startswith("vgg16")
+        line
+        for line in launcher.run("profile", "list").stdout.splitlines()
+        if line.startswith("vgg16")
     )
     assert row.split()[3:7] == ["6.527", "GiB", "~100", "~79"]
-    shown = launcher.run("profiles", "show", "vgg16").stdout
+    shown = launcher.run("profile", "show", "vgg16").stdout
     assert ("299 W (estimated)" in shown, "6.527 GiB (estimated)" in shown) == (True, False)
 
 

@@ -162,7 +162,6 @@ def test_measurements_are_kept(launcher: Launcher, tmp_path: Path) -> None:
         (("-o", "x", "--svg", "y"), "--svg and -o are given: one of them is enough"),
         (("--import", "x", *SUMMIT), "--import and --topology are given: each names the machine"),
         (("--measure", *SUMMIT), "--measure is about this machine, but another one is named"),
-        (("--every-pair",), "--every-pair goes with --measure"),
         (("-o", ""), "--output has an empty value"),
         (("--svg", ""), "--svg has an empty value"),
         (("--import", ""), "--import has an empty value"),

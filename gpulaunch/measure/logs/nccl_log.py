@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import fsum
 
 from gpulaunch.errors import UsageError
-from gpulaunch.measure.traffic_graph import NOISE_SHARE
+from gpulaunch.measure.traffic import NOISE_SHARE
 from gpulaunch.profiles.confidence import Confidence
 from gpulaunch.profiles.pattern import Edge
 from gpulaunch.profiles.pattern_union import union
