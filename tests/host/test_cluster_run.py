@@ -177,6 +177,23 @@ def test_mistakes(site: Site, arguments: tuple[str, ...], line: str, hint: str |
     assert not (Path(site.environment["HOME"]) / ".cache").exists()
 
 
+def test_switches_that_nothing_joins(site: Site, tmp_path: Path) -> None:
+    """Where Slurm's switches make no tree, one for all nodes is assumed, and that is said."""
+    scontrol = tmp_path / "scontrol"
+    lines = "SwitchName=s1 Nodes=n1\\nSwitchName=s2 Nodes=n2\\n"
+    scontrol.write_text(f"#!/bin/sh\nprintf '{lines}'\n")
+    scontrol.chmod(0o755)
+    script = (
+        f"PATH={tmp_path}:$PATH gpulaunch cluster run {shlex.join(DGX)} --ranks 2 --dry-run -- true"
+    )
+    done = site.slurm.run(*BOTH, "sh", "-c", script, environment=site.environment)
+    assert done.stderr == (
+        "gpulaunch: warning: what Slurm tells of the network is left out: the network is no tree: "
+        "nodes 'n1' and 'n2' have no switch above both\n"
+    )
+    assert "srun" in done.stdout
+
+
 def test_outside_an_allocation(launcher: Launcher) -> None:
     """Without an allocation, the ways to one are named."""
     done = launcher.run("cluster", "run", "--", "true")

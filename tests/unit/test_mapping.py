@@ -187,6 +187,12 @@ def test_nodes_are_few_and_near_each_other() -> None:
     assert sum(used(network, slots, 48)) == 48
 
 
+def test_larger_nodes_come_first() -> None:
+    """Fewest nodes are the largest ones; others are not used."""
+    assert used(switch(1.0, 1.0, 1.0), [2, 1, 4], 4) == [0, 0, 4]
+    assert used(switch(1.0, 1.0, 1.0), [2, 1, 4], 5) == [2, 0, 4]
+
+
 # Policies
 
 
