@@ -321,7 +321,6 @@ mps-sharing-2024 Figure 1)
 throughput                      images/s by share of the SMs: 10 %: 110,
                                 20 %: 215, 30 %: 310, 40 %: 390, 50 %: 430,
                                 60 %: 455, 80 %: 470, 100 %: 472
-knee                            ━━━━━━━━━━━━────────  60 %
 measured on                     Tesla V100-SXM2-16GB
 source                          gpulaunch profile measure --sweep
 

