@@ -52,9 +52,7 @@ def plan_tasks(checked: Sequence[CheckedTask]) -> PlannedTasks:
     gpus = _common_gpus(planned)
     capacity = least_of([sharing.capacities[gpu.uuid] for gpu in gpus])
     jobs = [_planned_job(one, durations[one.task.id] or 0.0) for one in planned]
-    site = PlanSite(
-        capacity, len(gpus), sharing.client.objective, idle_power(capacity), sharing.bounds
-    )
+    site = PlanSite(capacity, len(gpus), sharing.client.objective, idle_power(capacity))
     plan = make_plan(jobs, site)
     tasks = {str(one.task.id): one.task for one in planned}
     ordered = _in_order(plan, tasks, [gpu.uuid for gpu in gpus])

@@ -58,8 +58,8 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     directory = _make_directory(options.output)
     map_path = os.path.join(directory, "map.json")
     topology = ["--topology", options.topology] if options.topology is not None else []
-    bind = [] if options.bind_cpu else ["--no-bind-cpu"]
-    own = ["-n", "1", "--exclusive", "--rank-map", map_path]  # whatever the settings say
+    bind = [] if options.bind_cpu else ["-o", "bind_cpu=false"]
+    own = ["-n", "1", "--exclusive", "-o", f"rank_map={map_path}"]  # whatever the settings say
     launch = [*own_command(), *topology, *bind, *own, "--", *command]
     hosts = [found.hosts[place.node] for place in mapping]
     start = found.allocation.starter.on_ranks(launch, hosts, directory)

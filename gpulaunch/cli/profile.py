@@ -3,21 +3,19 @@
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from gpulaunch.cli.options import read_line
 from gpulaunch.cli.output import prepare_stdout, say
 from gpulaunch.cli.profile_options import (
     MEASURING,
     MODES,
-    PROFILE_ROWS,
     READING,
     launch_words,
     make_parser,
     sharing,
 )
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.launch.given import Given
+from gpulaunch.launch.options import Given
 
 __all__ = ["main", "make_parser"]
 
@@ -31,8 +29,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         arguments: arguments before the --.
         command: argv of the job; None if there is no --.
     """
-    line = read_line(arguments, PROFILE_ROWS)
-    given, at = line.given, line.word_at
+    given, at = make_parser(whole=True).read(arguments)
     if "help" in given:
         prepare_stdout()
         make_parser().print_help()
@@ -47,14 +44,14 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     mode = _find_mode(given)
     if mode in READING:
         if command is not None:
-            raise UsageError(f"{given[mode].option} runs no command, but -- is given")
+            raise UsageError(f"{given[mode][0]} runs no command, but -- is given")
         idle = [
-            value.option
-            for name, value in given.items()
+            flag
+            for name, (flag, _) in given.items()
             if name not in (mode, "output", "name", "json", "quiet")
         ]
         if idle:
-            raise UsageError(f"{given[mode].option} runs nothing, so {idle[0]} has no effect")
+            raise UsageError(f"{given[mode][0]} runs nothing, so {idle[0]} has no effect")
         wanted = profile_reading.target_of(given) if given.keys() & {"output", "name"} else None
         return profile_reading.main(mode, given, wanted)
     if not command:
@@ -77,11 +74,11 @@ def _find_script(command: Sequence[str]) -> str | None:
     return None
 
 
-def _propose(given: Mapping[str, Given], script: str, command: Sequence[str]) -> int:
+def _propose(given: Given, script: str, command: Sequence[str]) -> int:
     """Scan the script that a command would run, and say how to make a profile of it."""
     from gpulaunch.cli import profile_reading
 
-    status = profile_reading.main("scan", {**given, "scan": Given("--scan", script)}, None)
+    status = profile_reading.main("scan", {**given, "scan": ("--scan", script)}, None)
     if "quiet" not in given:
         path = shlex.quote(f"{os.path.basename(script).removesuffix('.py')}.toml")
         keep_it = f"gpulaunch profile --scan {shlex.quote(script)} -o {path}"
@@ -94,11 +91,11 @@ def _propose(given: Mapping[str, Given], script: str, command: Sequence[str]) ->
     return status
 
 
-def _find_mode(given: Mapping[str, Given]) -> str:
+def _find_mode(given: Given) -> str:
     """Return the mode that is asked for; "use" if none is."""
     modes = [name for name in MODES if name in given]
     if len(modes) > 1:
-        shown = " and ".join(given[name].option for name in modes)
+        shown = " and ".join(given[name][0] for name in modes)
         raise UsageError(
             f"{shown}: one at a time", "each of them changes its own part of the same -o FILE"
         )

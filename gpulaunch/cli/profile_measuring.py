@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from gpulaunch.cli.launch import tell_of
@@ -12,10 +12,9 @@ from gpulaunch.cli.profile_options import is_on, launch_words, sharing
 from gpulaunch.cli.profile_reading import target_of
 from gpulaunch.containers.engines import engine_of_program, runs_containers
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.read_launch import read_grace, read_launch
-from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.options import Given, Options
+from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.measure.foreground import Slice
 from gpulaunch.measure.measured_launch import MeasuredJob, Outcome
 from gpulaunch.measure.plain_runs import measure_use
@@ -26,25 +25,25 @@ SLICE_S = 30.0
 MOST_RUNS = 100
 
 
-def measure_job(mode: str, given: Mapping[str, Given], command: Sequence[str]) -> int:
+def measure_job(mode: str, given: Given, command: Sequence[str]) -> int:
     """Measure a job, and write the result."""
     if "json" in given:
         raise UsageError(
             "--json: stdout belongs to the job", "see 'gpulaunch profiles show FILE --json'"
         )
     wanted = target_of(given)
-    part, warn, tell = _read_slice(given), tell_of(given), _printer_of(given)
+    part, warn, tell = _read_slice(given), tell_of(Options(given, os.environ)), _printer_of(given)
     shared = sharing(given)
     if shared and mode != "pair":
         raise UsageError(
-            f"{given[shared[0]].option}: a GPU's counters are those of all jobs on it",
+            f"{given[shared[0]][0]}: a GPU's counters are those of all jobs on it",
             "--pair OTHER takes it",
         )
     if is_on(given, "wait") and mode != "use":
-        raise UsageError(f"--wait: {given[mode].option} measures on GPUs that are free now")
+        raise UsageError(f"--wait: {given[mode][0]} measures on GPUs that are free now")
     check_own(wanted.path)
     job = MeasuredJob(
-        tuple(launch_words(given)), tuple(command), part, read_grace(Settings(given, os.environ))
+        tuple(launch_words(given)), tuple(command), part, Options(given, os.environ).grace_s
     )
     outcome = _measure_by_mode(mode, given, job)
     for line in outcome.lines:
@@ -59,8 +58,8 @@ def measure_job(mode: str, given: Mapping[str, Given], command: Sequence[str]) -
     return exit_like(outcome.status)
 
 
-def _measure_by_mode(mode: str, given: Mapping[str, Given], job: MeasuredJob) -> Outcome:
-    warn, tell = tell_of(given), _printer_of(given)
+def _measure_by_mode(mode: str, given: Given, job: MeasuredJob) -> Outcome:
+    warn, tell = tell_of(Options(given, os.environ)), _printer_of(given)
     if mode == "use":
         return measure_use(job, _read_runs(given, 1), tell)
     if mode == "sensitivity":
@@ -77,7 +76,7 @@ def _measure_by_mode(mode: str, given: Mapping[str, Given], job: MeasuredJob) ->
         )
     from gpulaunch.measure.pair import RUNS, find_others, measure_pair
 
-    others = find_others(given["pair"].text)
+    others = find_others(given["pair"][1])
     shares = is_on(given, "share")
     return measure_pair(
         job,
@@ -90,18 +89,18 @@ def _measure_by_mode(mode: str, given: Mapping[str, Given], job: MeasuredJob) ->
     )
 
 
-def _read_exclusive_launch(given: Mapping[str, Given], job: MeasuredJob) -> Launch:
+def _read_exclusive_launch(given: Given, job: MeasuredJob) -> Launch:
     """Read the job's launch on GPUs of its own, to know which it would get."""
-    given = {**given, "share": Given("--exclusive", "false")}
-    name, warn = given["name"].text if "name" in given else None, tell_of(given)
+    options = Options({**given, "share": ("--exclusive", "false")}, os.environ)
+    name, warn = options.name, tell_of(options)
     if not runs_containers(os.path.basename(job.command[0])):
-        return read_launch(Settings(given, os.environ), job.command, name=name, warn=warn)
+        return read_launch(options, job.command, name=name, warn=warn)
     from gpulaunch.containers.command import read_command
     from gpulaunch.launch.read_container import read_container_launch
 
     engine = engine_of_program(job.command[0])
     command = read_command(job.command, engine.grammar)
-    found = read_container_launch(given, engine, command, name=name, warn=warn)
+    found = read_container_launch(options, engine, command, name=name, warn=warn)
     if not isinstance(found, Launch):
         raise UsageError(
             f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to "
@@ -110,9 +109,9 @@ def _read_exclusive_launch(given: Mapping[str, Given], job: MeasuredJob) -> Laun
     return found
 
 
-def _read_shares(given: Mapping[str, Given]) -> list[int]:
+def _read_shares(given: Given) -> list[int]:
     """Return the shares of --sweep, ascending, without duplicates."""
-    text = given["sweep"].text
+    text = given["sweep"][1]
     words = [word.strip().removesuffix("%") for word in text.split(",")]
     if not all(word.isascii() and word.isdecimal() and 1 <= int(word) <= 100 for word in words):
         raise UsageError(
@@ -124,21 +123,21 @@ def _read_shares(given: Mapping[str, Given]) -> list[int]:
     return shares
 
 
-def _printer_of(given: Mapping[str, Given]) -> Callable[[str], None]:
+def _printer_of(given: Given) -> Callable[[str], None]:
     """Return the function that prints progress and results of measuring."""
-    return tell_of(given) if "quiet" in given else partial(say, "info")
+    return tell_of(Options(given, os.environ)) if "quiet" in given else partial(say, "info")
 
 
-def _read_runs(given: Mapping[str, Given], usual: int) -> int:
+def _read_runs(given: Given, usual: int) -> int:
     if "runs" not in given:
         return usual
-    text = given["runs"].text
+    text = given["runs"][1]
     if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MOST_RUNS:
         raise UsageError(f"--runs: {quoted(text)} is no number from 1 to {MOST_RUNS}")
     return int(text)
 
 
-def _read_slice(given: Mapping[str, Given]) -> Slice | None:
+def _read_slice(given: Given) -> Slice | None:
     if "iterations_from" not in given:
         if "slice" in given:
             raise UsageError(
@@ -146,7 +145,7 @@ def _read_slice(given: Mapping[str, Given]) -> Slice | None:
                 "add --iterations-from REGEX",
             )
         return None
-    text = given["iterations_from"].text
+    text = given["iterations_from"][1]
     try:
         progress = re.compile(text.encode("utf-8", "surrogateescape"))
     except re.error as problem:
@@ -158,13 +157,13 @@ def _read_slice(given: Mapping[str, Given]) -> Slice | None:
             f"--iterations-from: {quoted(text)} has {progress.groups} groups: one is needed, the "
             "number"
         )
-    return Slice(progress, _read_duration(given["slice"]) if "slice" in given else SLICE_S)
+    return Slice(progress, _read_duration(*given["slice"]) if "slice" in given else SLICE_S)
 
 
-def _read_duration(value: Given) -> float:
+def _read_duration(flag: str, text: str) -> float:
     from gpulaunch.files.duration import parse_duration
 
     try:
-        return parse_duration(value.text)
+        return parse_duration(text)
     except UsageError as problem:
-        raise UsageError(f"{value.option}: {problem.message}") from None
+        raise UsageError(f"{flag}: {problem.message}") from None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.document import read_text
-from gpulaunch.launch.given import Given
+from gpulaunch.launch.options import Given
 from gpulaunch.measure.measured_launch import Outcome, Sections
 from gpulaunch.measure.measured_runs import rounded
 from gpulaunch.measure.update_profile import check_own, keep
@@ -32,7 +32,7 @@ class Target(Record):
     name: str
 
 
-def target_of(given: Mapping[str, Given]) -> Target:
+def target_of(given: Given) -> Target:
     """Return the profile to be written: -o FILE, else the user's own of --name.
 
     Raises:
@@ -42,12 +42,10 @@ def target_of(given: Mapping[str, Given]) -> Target:
         raise UsageError(
             "nobody says where the profile is to go", "-o FILE, or --name NAME for one of your own"
         )
-    path = given["output"].text if "output" in given else own_profile_file(given["name"].text)
+    path = given["output"][1] if "output" in given else own_profile_file(given["name"][1])
     if path == "-":
         raise UsageError("-o -: stdout belongs to the job")
-    name = (
-        given["name"].text if "name" in given else re.sub(r"\.toml$", "", path.rpartition("/")[2])
-    )
+    name = given["name"][1] if "name" in given else re.sub(r"\.toml$", "", path.rpartition("/")[2])
     if path and not is_askable(name):
         raise UsageError(f"{quoted(name)} is no name for a profile", "--name gives it another")
     return Target(path, name)
@@ -69,7 +67,7 @@ class Read(Record):
     warnings: Sequence[str] = ()
 
 
-def main(mode: str, given: Mapping[str, Given], target: Target | None) -> int:
+def main(mode: str, given: Given, target: Target | None) -> int:
     """Read a file, print the findings, and write those that belong into a profile.
 
     Args:
@@ -80,7 +78,7 @@ def main(mode: str, given: Mapping[str, Given], target: Target | None) -> int:
     prepare_stdout()
     if target:
         check_own(target.path)
-    found = _READ[mode](given[mode].text)
+    found = _READ[mode](given[mode][1])
     for line in found.warnings:
         warn(line)
     if "json" in given:

@@ -1,13 +1,13 @@
-"""`--record` and `--record-to`: measure an ordinary launch."""
+"""`--record` and `-o record_to=FILE`: measure an ordinary launch."""
 
 from collections.abc import Callable, Mapping
 
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.files.write import check_writable
 from gpulaunch.launch.acquire import Acquired
-from gpulaunch.launch.given import Given
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.options import Options
 from gpulaunch.measure.nccl_recording import NcclRecording, record_nccl
 from gpulaunch.measure.recording import Recording, absolute, write_run
 from gpulaunch.measure.update_profile import check_own, learn
@@ -18,16 +18,14 @@ if TYPE_CHECKING:
     from gpulaunch.measure.measured_run import Run
 
 
-def recorder_of(
-    given: Mapping[str, Given], launch: Launch, warn: Callable[[str], None]
-) -> "Recorder | None":
+def recorder_of(options: Options, launch: Launch, warn: Callable[[str], None]) -> "Recorder | None":
     """Return the recorder of a launch; None if it is not to be measured.
 
     It is also None if only a setting for all launches asks for it and the launch cannot be
     measured.
 
     Args:
-        given: the launch's options by name.
+        options: the launch's options.
         launch: the launch.
         warn: called with the text of a warning.
 
@@ -35,12 +33,12 @@ def recorder_of(
         UsageError: the launch cannot be measured, though the command line asks for it.
         FailedError: the result could not be written, though the command line asks for it.
     """
-    if not launch.recorded_in and "record_to" not in given:
+    if not launch.recorded_in and not options.record_to:
         return None
-    if given.keys() & {"record", "record_to"}:
-        return Recorder(given, launch, warn)
+    if options.given.keys() & {"record", "record_to"}:
+        return Recorder(options, launch, warn)
     try:
-        return Recorder(given, launch, warn) if launch.request.sharing is None else None
+        return Recorder(options, launch, warn) if launch.request.sharing is None else None
     except UsageError:
         return None
     except GpulaunchError as problem:
@@ -52,7 +50,7 @@ class Recorder:
     """The measurement of one launch; failures are reported, and the job goes on.
 
     Args:
-        given: the launch's options by name.
+        options: the launch's options.
         launch: the launch.
         warn: called with the text of a warning.
 
@@ -61,15 +59,13 @@ class Recorder:
         FailedError: the result could not be written.
     """
 
-    def __init__(
-        self, given: Mapping[str, Given], launch: Launch, warn: Callable[[str], None]
-    ) -> None:
+    def __init__(self, options: Options, launch: Launch, warn: Callable[[str], None]) -> None:
         self._recording: Recording | None = Recording(launch)
         self._launch, self._warn = launch, warn
         self._run: Run | None = None
-        self._path = absolute(given["record_to"].text) if "record_to" in given else None
+        self._path = absolute(options.record_to) if options.record_to else None
         if self._path == "-":
-            raise UsageError("--record-to -: stdout belongs to the job")
+            raise UsageError("-o record_to=-: stdout belongs to the job")
         if self._path:
             check_writable(self._path)
         if launch.recorded_in:

@@ -12,7 +12,7 @@ from gpulaunch.cli.replay_report import prepare_report, write_report
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.history.line import has_common
-from gpulaunch.launch.settings import QUEUES, SETTINGS, one_of
+from gpulaunch.launch.options import OPTIONS, QUEUES, one_of
 from gpulaunch.machine.find import Machine
 from gpulaunch.records import Record, replace
 from gpulaunch.show.replay_document import replays_document
@@ -106,7 +106,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--policy",
         metavar="P,...",
-        type=_option_parser(SETTINGS["policy"], each=True),
+        type=_option_parser(OPTIONS["policy"].parse, each=True),
         default=[DEFAULT_POLICY],
         help=f"one run for each (default: {DEFAULT_POLICY})",
     )

@@ -51,7 +51,7 @@ def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> i
         from gpulaunch.show.terminal import draw
 
         draw(measurement_table(comparisons), sys.stdout)
-        print(f"written to {file}; --bandwidth-model measured goes by it")
+        print(f"written to {file}; -o bandwidth_model=measured goes by it")
     for line in slow_links(result.topology, result.figures):
         warn(line)
     return 0

@@ -71,7 +71,7 @@ class Background:
         try:
             # The command is the user's own program.
             self._process = subprocess.Popen(  # noqa: S603
-                [*own_command(), f"--json-status-fd={write_end}", *self._arguments],
+                [*own_command(), "-o", f"json_status_fd={write_end}", *self._arguments],
                 env=clean_environment()
                 | {os.fsencode(k): os.fsencode(v) for k, v in self._environment.items()},
                 stdin=subprocess.DEVNULL,

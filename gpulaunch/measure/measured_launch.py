@@ -98,7 +98,8 @@ def launch(
     """
     with TemporaryDirectory(prefix="gpulaunch-profile-") as directory:
         path = os.path.join(directory, "run.json")
-        arguments = (*job.options, *options, "--no-record", "--record-to", path, "--", *job.command)
+        recorded = ("-o", "record=false", "-o", f"record_to={path}")
+        arguments = (*job.options, *options, *recorded, "--", *job.command)
         over = run_launch(arguments, environment or {}, job.grace_s, job.part)
         run = _read_run(path)
         if run and over.cut:  # we ended it: the status of the signal is no failure

@@ -210,7 +210,7 @@ def _looks_reserved(gpu: GpuRun) -> bool:
 
 
 def run_document(run: Run) -> dict[str, Any]:
-    """Return a run as the JSON document that --record-to writes."""
+    """Return a run as the JSON document that `-o record_to=FILE` writes."""
     return {
         **as_dict(run),
         "command": list(run.command),

@@ -156,7 +156,7 @@ def _try_loads(job: MeasuredJob, site: Site, others: Sequence[Other]) -> None:
 def _half_options(gpus: Sequence[Gpu]) -> tuple[str, ...]:
     """Return the options that give a launch half of each GPU, whatever it needs."""
     memory = min(gpu.memory_bytes for gpu in gpus) // 2
-    return ("--share", "--sm", "50", "--memory-bandwidth", "50", "--memory", str(memory))
+    return ("--share", "-o", "utilization=50,50", "--memory", str(memory))
 
 
 def _gpus_beside(site: Site, other: Other) -> tuple[Gpu, ...]:

@@ -44,12 +44,7 @@ def measure_sweep(
     check_sharable(one, site.gpus, "--sweep")
     memory = min(gpu.memory_bytes for gpu in site.gpus)
     alone = (
-        "--share",
-        "--sm",
-        "100",
-        "--memory-bandwidth",
-        "100",
-        "--memory",
+        "--memory",  # all of it, so that no other job comes beside it
         str(memory),
         "--only",
         names(site.gpus),
@@ -57,7 +52,7 @@ def measure_sweep(
     points: list[CurvePoint] = []
     for share in shares:
         tell(f"{share} % of the SMs of {gpus_named(site.gpus)}")
-        done = launch(job, (*alone, "--sm-percentage", str(share)))
+        done = launch(job, (*alone, f"--share={share}%"))
         if not done.went_well:
             break
         if done.run and SHARED not in done.run.problems:

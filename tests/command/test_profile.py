@@ -294,8 +294,8 @@ def test_sampling_ends_with_the_launcher(
 ) -> None:
     """Sampling ends with a killed launcher: the driver is asked no more, and the job goes on."""
     job = launcher.start(
-        "--record-to",
-        str(tmp_path / "run.json"),
+        "-o",
+        f"record_to={tmp_path / 'run.json'}",
         "--only",
         "0",
         "--",
@@ -331,7 +331,7 @@ def test_a_driver_that_hangs_holds_nobody_up(
     busy_h100.slow("nvmlDeviceGetPowerUsage", 30, 0, since=1.0)
     path = tmp_path / "run.json"
     done = launcher.run(
-        "--record-to", str(path), "--only", "0", *timed(2, "sys.exit(4)"), timeout=20
+        "-o", f"record_to={path}", "--only", "0", *timed(2, "sys.exit(4)"), timeout=20
     )
     document = json.loads(path.read_text())
     assert (done.returncode, document["exit_status"], document["complete"]) == (4, 4, False)
@@ -344,7 +344,7 @@ def test_sampling_costs_less_than_a_hundredth_of_a_cpu(
     """However dear a reading is, all of them together cost less than 1 % of one CPU."""
     busy_h100.cost("nvmlDeviceGetPowerUsage", 20_000, 0)
     path = tmp_path / "run.json"
-    assert launcher.run("--record-to", str(path), "--only", "0", *timed(6)).returncode == 0
+    assert launcher.run("-o", f"record_to={path}", "--only", "0", *timed(6)).returncode == 0
     document = json.loads(path.read_text())
     assert document["gpus"][0]["figures"]["samples"] in (2, 3, 4)
     assert document["sampling_cpu_percentage"] < 1.5
@@ -563,8 +563,8 @@ def test_the_setting_is_for_jobs_with_a_profile(launcher: Launcher) -> None:
             ("--record", "-p", "vgg16", "--topology", "dgx1-v100"),
             "dgx1-v100 is only described: there is nothing to measure",
         ),
-        (("--record-to", "-"), "--record-to -: stdout belongs to the job"),
-        (("--record-to", "x", "--dry-run"), "--record-to and --dry-run: nothing runs"),
+        (("-o", "record_to=-"), "-o record_to=-: stdout belongs to the job"),
+        (("-o", "record_to=x", "--dry-run"), "-o record_to and --dry-run: nothing runs"),
         (("--record", "--name", "a@b=1"), "profile 'a@b=1' is a variant"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
@@ -707,7 +707,7 @@ def test_what_nccl_does_is_held_against_the_promise(
 def test_no_nccl_log_is_left_behind(launcher: Launcher, tmp_path: Path) -> None:
     """The folder of the log is removed even if job and launcher end by a signal."""
     script = "dirname $NCCL_DEBUG_FILE; touch $NCCL_DEBUG_FILE; kill -INT $$"
-    to = ("--record-to", str(tmp_path / "run.json"))
+    to = ("-o", f"record_to={tmp_path / 'run.json'}")
     done = launcher.run("--only", "0,3", "-n", "2", *to, "--", "sh", "-c", script)
     assert done.returncode == -signal.SIGINT
     assert (done.stderr, Path(done.stdout.strip()).exists()) == ("", False)
@@ -730,7 +730,7 @@ def test_no_launch_that_fails_leaves_a_folder(
     """A launch that gets no GPUs, or whose job is ended, leaves nothing in the folder for files."""
     launcher.environment |= {"TMPDIR": str(tmp_path / "temporary")}
     (tmp_path / "temporary").mkdir()
-    to = ("--record-to", str(tmp_path / "run.json"))
+    to = ("-o", f"record_to={tmp_path / 'run.json'}")
     holder = ("--only", "4-7", "-n", "4", "--", "sh", "-c", "echo; read x")
     with launcher.start(*holder, stdin=subprocess.PIPE) as busy:
         busy.stdout.readline()
@@ -745,7 +745,7 @@ def test_no_launch_that_fails_leaves_a_folder(
 def test_a_job_of_one_gpu_has_no_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
     """A measured job of one GPU, and one that is not measured, get no variable of NCCL."""
     script = ("--", "sh", "-c", "env | grep -c NCCL")
-    to = ("--record-to", str(tmp_path / "run.json"))
+    to = ("-o", f"record_to={tmp_path / 'run.json'}")
     assert launcher.run("-n", "1", *to, *script).stdout == "0\n"
     assert launcher.run("-n", "2", *script).stdout == "0\n"
 
@@ -753,7 +753,7 @@ def test_a_job_of_one_gpu_has_no_nccl_log(launcher: Launcher, tmp_path: Path) ->
 @pytest.mark.usefixtures("dgx1_v100")
 def test_the_users_own_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
     """A user's NCCL_DEBUG_FILE is read and kept; other settings without a file are left alone."""
-    to = ("--record-to", str(tmp_path / "run.json"))
+    to = ("-o", f"record_to={tmp_path / 'run.json'}")
     file = tmp_path / "logs[1]" / "%h.%p.log"
     file.parent.mkdir()
     earlier = NCCL_LINES.replace("comm 0x2", "comm 0x7").replace(
@@ -794,7 +794,7 @@ def test_logs_of_other_jobs_are_not_read(
     job = ("--", sys.executable, "-c", write, lines)
     launcher.environment |= {"NCCL_DEBUG_FILE": str(tmp_path / "%h.%p.log")}
     run = tmp_path / "run.json"
-    done = launcher.run("--only", "0,3", "-n", "2", "--record-to", str(run), *job)
+    done = launcher.run("--only", "0,3", "-n", "2", "-o", f"record_to={run}", *job)
     assert (done.returncode, done.stderr) == (0, "")
     assert foreign.exists()
     assert json.loads(run.read_text()).get("nccl_pattern") is None

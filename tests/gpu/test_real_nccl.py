@@ -45,7 +45,7 @@ def test_the_log_of_a_real_job(
     links = json.loads(launcher.run("topo", "--json").stdout)["links"]
     nvlinks = next(link["nvlink_count"] for link in links if [link["a"], link["b"]] == pair)
     launcher.environment |= variables
-    done = launcher.run("-n", "2", "--record-to", str(run), *JOB, timeout=300)
+    done = launcher.run("-n", "2", "-o", f"record_to={run}", *JOB, timeout=300)
     found = json.loads(run.read_text())
     print(f"\n{variables}: {found['nccl_pattern']}, {found['nccl_confidence']}: {done.stderr}")
     assert done.returncode == 0

@@ -145,7 +145,7 @@ def test_what_a_framework_sets_aside(sentence: str, levels: tuple[float, ...], w
 
 
 def test_a_run_survives_json() -> None:
-    """What --record-to writes is read as what it was."""
+    """What -o record_to writes is read as what it was."""
     one = run(gpus=2)
     figures = replace(one.gpus[0].figures, links={3: LinkBytes(5, 6)})
     links = (CountedLink(3, "gpu", 1), CountedLink(4, "switch", None))

@@ -18,7 +18,6 @@ from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.collocation import slowdowns_both_ways
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.profiles.document.inherit import read_reference
-from gpulaunch.profiles.document.override import overridden
 from gpulaunch.profiles.document.schema import profile_schema
 from gpulaunch.profiles.document.section import Part, Section
 from gpulaunch.profiles.profile import Profile, parse_profile
@@ -703,31 +702,6 @@ def test_predicted_slowdown_is_called_so() -> None:
     )
     share = Share(("GPU-1",), 50, False, one)
     assert parse_share(json.loads(json.dumps(share_document(share)))) == share
-
-
-# -------------------------------------------------------------------------------------------- --set
-
-
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [
-        ("vgg16", "vgg16"),
-        ("alexnet@batch=1", "alexnet@batch=1"),
-        ('"alexnet@batch=1"', "alexnet@batch=1"),
-        ("'a.b=\"c'", 'a.b="c'),
-        ("a@b=1,c=2", "a@b=1,c=2"),
-    ],
-)
-def test_set_reaches_names_with_an_equals_sign(key: str, name: str) -> None:
-    """A name in a table may have an = itself, in TOML's quotes or without."""
-    changed = overridden(Profile(), [("--set", f"collocation.slowdown_percentage.{key}=32")])
-    assert changed.collocation.slowdown_percentage == {name: 32}
-
-
-def test_set_goes_over_a_variant() -> None:
-    """A profile with a variant keeps its whole name; a text may have an = itself."""
-    changed = overridden(load_profile("alexnet@batch=1"), [("--set", "description=a=b")])
-    assert (changed.name, changed.description) == ("alexnet@batch=1", "a=b")
 
 
 # -------------------------------------------------------------------------------------- the library

@@ -12,13 +12,12 @@ from gpulaunch.decide.decision import Grant, Situation
 from gpulaunch.decide.request import Request
 from gpulaunch.decide.share_options import share_of
 from gpulaunch.files.size import format_size
+from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_sharing import read_sharing
-from gpulaunch.launch.settings import Settings
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.profiles.catalog import is_benchmark, load_profile
-from gpulaunch.profiles.document.override import overridden
 from gpulaunch.records import replace
 
 ROOT = Path(__file__).parents[2]
@@ -45,20 +44,10 @@ def test_both_halves(name: str) -> None:
     assert not is_benchmark(str(ROOT / "profiles" / "workloads" / f"{name}.toml"))
 
 
-def test_measured_in_place_of_an_estimate() -> None:
-    """A figure that is set or measured in place of an estimate is none; the others stay marked."""
-    changed = overridden(load_profile("vgg16"), [("--set", "power_w=250")]).resources
-    assert (changed.power_w, changed.estimated) == (
-        250,
-        ["sm_utilization_percentage", "memory_bandwidth_utilization_percentage"],
-    )
-    assert load_profile("ddp@size=1.5b").resources.estimated[-1] == "memory_mib"
-
-
 def asking(name: str) -> Request:
     """Return the request of one GPU with --share and this profile."""
     machine = Machine(V100, (), TableKey(V100.name, "", PATH))
-    sharing = read_sharing(Settings({}, {}), load_profile(name), machine, name)
+    sharing = read_sharing(Options({}, {}), load_profile(name), machine, name)
     return request(1, sharing=sharing, profile=name)
 
 
