@@ -1,5 +1,6 @@
 """Build hook: the wheel has completion scripts and man pages."""
 
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ class GeneratedFiles(BuildHookInterface):
             return
         # Not a fixed name: the parent of pip's output directory may be /tmp, which others share.
         self._place = tempfile.TemporaryDirectory()
-        sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+        sys.path.insert(0, str(ROOT))
         for name, content in _shell_files():
             build_data["shared_data"][self._written(name, content)] = name
 
@@ -41,11 +42,18 @@ class GeneratedFiles(BuildHookInterface):
 
 def _shell_files() -> Iterator[tuple[str, bytes]]:
     """Yield the completion scripts and man pages, with their content."""
-    from man_pages import man_pages
+    from argparse_manpage.manpage import Manpage
 
-    from gpulaunch.cli.completion_scripts import completion_script
+    from gpulaunch import __version__
+    from gpulaunch.cli.commands import COMMANDS
+    from gpulaunch.cli.completion import all_parsers, completion_script
 
     for shell, name in COMPLETIONS.items():
         yield name, completion_script(shell).encode()
-    for name, text in man_pages().items():
-        yield f"share/man/man1/{name}", text.encode()
+    for words, parser in all_parsers().items():
+        page = Manpage(parser, {"manual_title": "User Commands", "version": __version__})
+        page.prog = "-".join(("gpulaunch", *words.split()))
+        page.description = COMMANDS[words].summary if words in COMMANDS else parser.description
+        page.source, page.date = f"gpulaunch {__version__}", ""
+        text = re.sub(r"^\.(?=\.)", r"\\&.", str(page), flags=re.MULTILINE)  # text, no macro
+        yield f"share/man/man1/{page.prog}.1", text.encode()

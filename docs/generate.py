@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpulaunch.cli import help as cli_help
-from gpulaunch.cli.grammar import all_parsers
-from gpulaunch.cli.options import launch_options
+from gpulaunch.cli.completion import all_parsers
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.files.fields import Above, ListOf, OneOrEach, RowOf, TableOf
-from gpulaunch.launch.settings import SETTINGS
+from gpulaunch.launch.options import SETTINGS
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.keys import Part, Section
 from gpulaunch.profiles.layers import variants_of
@@ -208,18 +206,15 @@ def _settings(text: str) -> str:
 
 
 def _settings_table(text: str) -> str:
-    """Return a row for each setting; what has no source in the code stays as people wrote it."""
+    """Return a row for each setting; its default stays as people wrote it."""
     written = {cells[0]: cells for cells in _rows(text)}
     lines = ["| setting | option | what it does | default |", "|---|---|---|---|"]
-    for name in SETTINGS:
-        options = [option for option in launch_options() if option.name == name]
-        flags = ", ".join(f"`{flag}`" for option in options for flag in option.flags)
-        _, _, meaning, default = written.get(f"`{name}`", ("", "", "", ""))
-        if options:
-            text = options[0].help.format(**cli_help.policy_words()) % ()
-            meaning = _marked(text).replace("|", r"\|")
-        if not meaning or not default:
-            raise ValueError(f"reference/settings.md does not say what {name} is, or its default")
+    for name, row in SETTINGS.items():
+        flags = ", ".join(f"`{flag}`" for flag in filter(None, (*row.flags, row.no)))
+        *_, default = written.get(f"`{name}`", ("",))
+        if not default:
+            raise ValueError(f"reference/settings.md does not say the default of {name}")
+        meaning = _marked(row.text).replace("|", r"\|")
         lines.append(f"| `{name}` | {flags} | {meaning} | {default} |")
     return "\n".join(lines) + "\n"
 

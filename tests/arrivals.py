@@ -16,21 +16,9 @@ from fake_nvml import NVML_SOURCE, FakeNvml, compiled
 
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.interference import BOUNDS, Bounds, judge
+from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.partition import allot_newcomer
 
-PRODUCT = Objective("product", throughput_tolerance_percentage=100.0)
-"""An objective for which more than two may share; without figures of power it is throughput."""
-
-ANY = Bounds(sm_percentage=1e4, memory_bandwidth_percentage=1e4)
-"""Bounds that let any of the model's jobs together."""
-
-_SETTINGS = {
-    "GPULAUNCH_OBJECTIVE": "product",
-    "GPULAUNCH_THROUGHPUT_TOLERANCE_PERCENTAGE": "100",
-    "GPULAUNCH_SM_BOUND_PERCENTAGE": "10000",
-    "GPULAUNCH_MEMORY_BANDWIDTH_BOUND_PERCENTAGE": "10000",
-}
 _BUSY = 75  # exit status of a launch that would have to wait
 _GPU = "GPU-of-the-model"
 _MEMORY_MIB = 16384
@@ -49,23 +37,20 @@ class Arrivals:
     def __init__(self, model: Machine, launcher: Launcher, mps: FakeMps, folder: Path) -> None:
         self._model, self._launcher, self._mps, self._folder = model, launcher, mps, folder
 
-    def caps(self, jobs: Sequence[Benchmark], *, together: bool = False) -> list[int]:
+    def caps(self, jobs: Sequence[Benchmark]) -> list[int]:
         """Launch jobs in this order; return the caps that their clients found, in percent.
 
         The first that may not join ends the list.
 
         Args:
             jobs: the jobs, each staying until all have come.
-            together: whether bounds and objective let any of them together.
         """
         running: list[subprocess.Popen[str]] = []
         found: list[int] = []
-        settings = _SETTINGS if together else {}
         try:
             for job in jobs:
                 words = ("-q", "--share", "-p", str(self._profile(job)), "--", "mps_client")
-                environment = {**self._launcher.environment, **settings}
-                process = self._launcher.start(*words, stdin=subprocess.PIPE, env=environment)
+                process = self._launcher.start(*words, stdin=subprocess.PIPE)
                 running.append(process)
                 line = process.stdout.readline()
                 if not line:
@@ -117,21 +102,21 @@ def arrivals(model: Machine, folder: Path) -> Iterator[Arrivals]:
         yield Arrivals(model, launcher, mps, folder)
 
 
-def foretold(model: Machine, jobs: Sequence[Benchmark], *, together: bool = False) -> list[int]:
+def foretold(model: Machine, jobs: Sequence[Benchmark]) -> list[int]:
     """Return the caps that the deciding functions give to jobs that come in this order.
 
     The first that may not join ends the list.
     """
     gpu = Capacity(_MEMORY_MIB << 20, 48, sm_count=model.sm_count)
-    objective, bounds = (PRODUCT, ANY) if together else (Objective(), BOUNDS)
+    objective = Objective()
     residents = []
     for job in jobs:
         newcomer = model.demand(job)
         clients = [Client(demand, objective) for demand, _ in residents]
         held = [*(cap for _, cap in residents), None]
-        verdict = judge([*clients, Client(newcomer, objective)], gpu, bounds, held)
+        verdict = judge([*clients, Client(newcomer, objective)], gpu, held=held)
         if not verdict.compatible:
             break
-        cap = allot_newcomer(residents, newcomer, [], gpu, objective).sm_percentage
+        cap = allot_newcomer(residents, newcomer, gpu, objective).sm_percentage
         residents.append((newcomer, cap))
     return [cap for _, cap in residents]

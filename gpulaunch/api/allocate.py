@@ -16,10 +16,9 @@ from gpulaunch.files.fields import unknown
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import would_wait
 from gpulaunch.launch.callbacks import Callbacks
-from gpulaunch.launch.given import Given
 from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.launch.options import SETTINGS, Given, Options
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.settings import SETTINGS, Settings
 from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.process.apart import Attempt
@@ -198,12 +197,19 @@ def attempt_to_allocate(
     graph = None
     if pattern is not None and not isinstance(pattern, str | os.PathLike):
         graph = cast("Graph", wanted.pop("pattern"))
-    known = {"sensitive", *SETTINGS} - _NOT_OF_PROGRAMS
+    known = {
+        "sensitive",
+        "guest",
+        "utilization",
+        "sm_percentage",
+        "uuid",
+        *SETTINGS,
+    } - _NOT_OF_PROGRAMS
     for key in wanted:
         if key not in known:
             raise TypeError(f"allocate(): {unknown(key, sorted(known))}")
     given = {
-        "bandwidth_sensitive" if key == "sensitive" else key: Given(key, _to_text(key, value))
+        "bandwidth_sensitive" if key == "sensitive" else key: (key, _to_text(key, value))
         for key, value in wanted.items()
         if value is not None and value not in ([], (), set())
     }
@@ -216,7 +222,7 @@ def attempt_to_allocate(
 
 
 def _allocate(
-    given: Mapping[str, Given],
+    given: Given,
     name: str | None,
     graph: "Graph | None",
     given_up: int,
@@ -231,9 +237,9 @@ def _allocate(
         given_up: descriptor that is readable once nobody wants the lease any more.
         container: see attempt_to_allocate.
     """
-    settings = Settings(given, environment_around())
+    options = Options(given, environment_around())
     launch = read_launch(
-        settings,
+        options,
         container.command.argv if container else sys.orig_argv,
         name=name,
         warn=_log.warning,
@@ -241,7 +247,7 @@ def _allocate(
         pattern=None if graph is None else graph_pattern(graph, "graph"),
     )
     if container:
-        launch = replace(launch, container=container.launch(launch.machine, settings))
+        launch = replace(launch, container=container.launch(launch.machine, options))
     # Nothing ends a program that runs too long, so its lease promises nothing.
     endless = replace(launch.request, ends_within_s=None)
     launch = replace(launch, time_limit_s=None, request=endless, idle_after_s=None)
@@ -278,5 +284,5 @@ def _to_text(key: str, value: object) -> str:
         return str(value).lower()
     if isinstance(value, Iterable) and not isinstance(value, str):
         return ",".join(map(str, value))
-    is_time = isinstance(value, Real) and SETTINGS.get(key) is parse_duration
+    is_time = isinstance(value, Real) and key in SETTINGS and SETTINGS[key].parse is parse_duration
     return (f"{value:f}" if isinstance(value, float) else str(value)) + ("s" if is_time else "")

@@ -8,7 +8,7 @@ from gpulaunch.containers.docker import sdk
 from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.docker.sdk import DeviceRequest, DockerClient
 from gpulaunch.launch.choose_way import choose_way
-from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.options import Options
 from gpulaunch.machine.find import Machine
 
 
@@ -19,5 +19,5 @@ def device_requests(
     engine, info = Docker(), sdk.info_of(client)
     command = read_command(["docker", "run", "image"], engine.grammar)
     offer = engine.offer_of(info, machine.topology)
-    way = choose_way(engine, offer, info, machine, Settings({}, os.environ), command)
+    way = choose_way(engine, offer, info, machine, Options({}, os.environ), command)
     return sdk.device_requests(uuids, way, machine.topology.driver)

@@ -13,7 +13,7 @@ from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.choose_way import choose_way
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.options import Options
 from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
@@ -39,7 +39,7 @@ class ContainerFor(Record):
     command: ContainerCommand
     label: Label | None
 
-    def launch(self, machine: Machine, settings: Settings) -> ContainerLaunch:
+    def launch(self, machine: Machine, settings: Options) -> ContainerLaunch:
         """Return how the container gets GPUs of a machine.
 
         Raises:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import Document, parse_document, read_text
 from gpulaunch.files.fields import FieldTable, ListOf, Path, checked, unknown
-from gpulaunch.launch.settings import SETTINGS
+from gpulaunch.launch.options import OPTIONS
 from gpulaunch.profiles.catalog import portable, profile_within
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record
@@ -23,7 +23,6 @@ SETTINGS_OF_A_JOB = (
     "gpu_model",
     "only",
     "exclude",
-    "require",
     "nvlink",
     "min_bandwidth",
     "numa",
@@ -34,10 +33,7 @@ SETTINGS_OF_A_JOB = (
     "min_utility",
     "utility_weights",
     "share",
-    "sm",
-    "memory_bandwidth",
-    "sm_percentage",
-    "share_with",
+    "utilization",
     "objective",
     "time_limit",
 )
@@ -317,7 +313,7 @@ def _read_entry(job: object, where: Where) -> Entry:
             raise where.error(key, unknown(key, (*_JOB, *SETTINGS_OF_A_JOB)))
         settings[key] = _as_text(value)
         try:
-            SETTINGS[key](settings[key])
+            OPTIONS[key].parse(settings[key])
         except UsageError as problem:
             raise where.error(key, f"{key}: {problem.message}", problem.hint) from None
     return Entry(own, settings, where)

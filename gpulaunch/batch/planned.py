@@ -47,7 +47,7 @@ def plan_tasks(checked: Sequence[CheckedTask]) -> tuple[list[Task], str]:
     assert sharing is not None  # noqa: S101  else it would not be planned
     capacity = least_of([sharing.capacities[gpu.uuid] for gpu in gpus])
     objective = sharing.client.objective
-    site = PlanSite(capacity, len(gpus), objective, idle_power(capacity), sharing.bounds)
+    site = PlanSite(capacity, len(gpus), objective, idle_power(capacity))
     plan = make_plan(jobs, site)
     tasks = {str(one.task.id): one.task for one in planned}
     ordered = _in_order(plan, tasks, [gpu.uuid for gpu in gpus])

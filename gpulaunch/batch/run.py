@@ -79,13 +79,13 @@ class Ways(Record):
     """The form of the launches of a batch.
 
     Attributes:
-        words: returns settings, with the name of the job, as options and variables.
+        words: returns settings as options of a launch.
         common: settings of all launches.
         logs: directory for the output of jobs; None for the batch's own output.
         grace_s: seconds between TERM and KILL.
     """
 
-    words: Callable[[Mapping[str, str]], tuple[list[str], dict[str, str]]]
+    words: Callable[[Mapping[str, str]], list[str]]
     common: Mapping[str, str]
     logs: str | None
     grace_s: float
@@ -245,10 +245,10 @@ class _Batch:
         self._add_result(_Begun(task), FAILED)
 
     def _launch(self, task: Task) -> None:
-        words, variables = self._ways.words({**self._ways.common, **task.settings, "wait": "true"})
+        words = self._ways.words({**self._ways.common, **task.settings, "wait": "true"})
         if task.label:
             words.append(f"--name={task.label}")
-        variables = {**variables, BATCH_VARIABLE: self._mark(task)}
+        variables = {BATCH_VARIABLE: self._mark(task)}
         begun = _Begun(task)
         try:
             with self._open_output(task) as output:

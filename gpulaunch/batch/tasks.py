@@ -11,11 +11,10 @@ from gpulaunch.batch.job_file import Entry, JobFile
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Refuse, Situation
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.options import OPTIONS, Options
 from gpulaunch.launch.predecessors import split_after
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.settings import SETTINGS, Settings
 from gpulaunch.records import Record, replace
 from gpulaunch.typing import Any
 
@@ -161,7 +160,7 @@ def _find_problem(word: str) -> str | None:
 
 def _normalise(key: str, text: str) -> str:
     """Return a switch as "true" or "false", however it is written, and any other text unchanged."""
-    value: Any = SETTINGS[key](text)
+    value: Any = OPTIONS[key].parse(text)
     return ("true" if value else "false") if isinstance(value, bool) else text
 
 
@@ -178,10 +177,10 @@ class _Check:
         same = task.label, task.command[0], tuple(sorted(task.settings.items()))
         if same in self._known:
             return self._known[same]
-        given = {key: Given(key, text) for key, text in {**self._common, **task.settings}.items()}
+        given = {key: (key, text) for key, text in {**self._common, **task.settings}.items()}
         try:
             launch = read_launch(
-                Settings(given, os.environ), task.command, name=task.label, warn=self._warn
+                Options(given, os.environ), task.command, name=task.label, warn=self._warn
             )
         except UsageError as problem:
             raise entry.where.error(

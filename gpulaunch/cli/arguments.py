@@ -1,23 +1,44 @@
-"""argparse for our commands: no abbreviations, and errors are UsageError."""
+"""argparse for every command line: no abbreviations, and errors are UsageError.
+
+The parser of a launch is made of the table in launch/options.py; it stops at the first word.
+"""
 
 import argparse
-from argparse import SUPPRESS, Action, ArgumentTypeError, BooleanOptionalAction, Namespace
+from argparse import (
+    SUPPRESS,
+    Action,
+    ArgumentParser,
+    ArgumentTypeError,
+    BooleanOptionalAction,
+    Namespace,
+)
+from collections.abc import Iterable, Sequence
 
 from gpulaunch.cli.commands import COMMANDS
-from gpulaunch.errors import UsageError, printable
-from gpulaunch.typing import NoReturn
+from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.launch.options import OPTIONS, RUNNING, SETTINGS, TYPED, Given, Option
+from gpulaunch.typing import Any, NoReturn
 
 __all__ = [
     "SUPPRESS",
     "Action",
+    "ArgumentParser",
     "ArgumentTypeError",
     "BooleanOptionalAction",
+    "LaunchParser",
     "Namespace",
     "Parser",
     "add_job",
     "add_json",
+    "add_rows",
     "add_topology",
+    "with_parts",
+    "written",
 ]
+
+_AND = "\0"  # between the values of an option that was given several times: no argument has one
+_PART = "--share:part"  # --share with a value, for argparse: nobody can mean it
+_BY_O = {**SETTINGS, **TYPED}
 
 
 class _LineFormatter(argparse.HelpFormatter):
@@ -42,14 +63,13 @@ class Parser(argparse.ArgumentParser):
     """An argparse parser that never abbreviates options and raises UsageError on a mistake.
 
     Attributes:
-        others: arguments that the command takes, too, and that its help leaves to another one's.
         ways: what to do instead of an option that other commands or tools have, by the option.
     """
 
     def __init__(
         self,
         prog: str,
-        description: str,
+        description: str = "",
         usage: str | None = None,
         *,
         add_help: bool = True,
@@ -67,21 +87,8 @@ class Parser(argparse.ArgumentParser):
             epilog=epilog,
             formatter_class=_LineFormatter,
         )
-        self.others: list[Action] = []
+        self.color = False  # of Python 3.14: the text is the same for all versions
         self.ways: dict[str, str] = {}
-
-    def actions(self) -> list[Action]:
-        """Return all arguments that the command takes, but hidden ones."""
-        found = [*self._actions, *self.others]
-        return [action for action in found if action.help != SUPPRESS]
-
-    def groups(self) -> list[tuple[str, list[Action]]]:
-        """Return the titles of the groups in the help, and what is in each."""
-        return [(group.title or "", group._group_actions) for group in self._action_groups]  # noqa: SLF001
-
-    def help_of(self, action: Action) -> str:
-        """Return the text of an argument in the help."""
-        return (action.help or "") % {"default": action.default, "prog": self.prog}
 
     def error(self, message: str) -> NoReturn:
         """Raise the mistake that argparse has found.
@@ -89,19 +96,205 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: always.
         """
-        message, hint = message.replace("argument ", "", 1), f"see '{self.prog} --help'"
+        message = message.replace("argument ", "", 1)
         kind, _, words = message.partition(": ")
         if kind == "unrecognized arguments" and words.startswith("--"):
-            from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
-
-            flag = words.split()[0].partition("=")[0]
-            message = f"unknown option {printable(flag)}"
-            message += did_you_mean(flag, self._option_string_actions)
-            hint = self.ways.get(flag, hint)
-        elif words.startswith("ignored explicit argument "):
+            raise self.unknown_option(words.split()[0])
+        if words.startswith("ignored explicit argument "):
             option, value = kind.partition("/")[0], printable(words.partition("argument ")[2])
             message = f"{option} takes no value, but {value} is given"
-        raise UsageError(message, hint)
+        raise UsageError(message, self._hint())
+
+    def unknown_option(self, word: str) -> UsageError:
+        """Return the mistake of an unknown option, with the nearest one or what to do instead."""
+        from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
+
+        flag = word.partition("=")[0]
+        meant = did_you_mean(flag, self._option_string_actions) if flag.startswith("--") else ""
+        hint = self.ways.get(flag, self._hint())
+        return UsageError(f"unknown option {printable(flag)}{meant}", hint)
+
+    def _hint(self) -> str:
+        return f"see '{self.prog} --help'"
+
+
+class LaunchParser(Parser):
+    """The parser of a launch's options and of those of commands that take them, up to a word.
+
+    Args:
+        rows: the options.
+        prog: words of the command.
+        more: further arguments of Parser.
+    """
+
+    def __init__(self, rows: Iterable[Option[Any]], prog: str = "gpulaunch", **more: Any) -> None:  # noqa: ANN401
+        super().__init__(prog, add_help=False, **more)
+        rows = list(rows)
+        groups = add_rows(self, rows)
+        taken = {flag for row in rows for flag in row.flags}
+        groups.get(RUNNING, self).add_argument(
+            *[flag for flag in ("-o", "--option") if flag not in taken],
+            metavar="NAME=VALUE",
+            action=_Setting,
+            default=SUPPRESS,
+            help="any setting, such as queue=fifo (see 'gpulaunch help settings')",
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the mistake that argparse has found.
+
+        Raises:
+            UsageError: always.
+        """
+        names, _, words = message.removeprefix("argument ").partition(": ")
+        flag = next((one for one in names.split("/") if one in self._typed), names.split("/")[0])
+        if words == "expected one argument":
+            action = self._option_string_actions[flag]
+            raise UsageError(f"{flag} needs a value: {action.metavar}")
+        value = words.partition("argument ")[2]
+        if words.startswith("ignored explicit argument ") and not flag.startswith("--"):
+            raise self.unknown_option(f"-{value[1]}")
+        if value:
+            raise UsageError(f"{flag} takes no value, but {value} is given")
+        super().error(message)
+
+    def unknown_option(self, word: str) -> UsageError:
+        """Return the mistake of an unknown option; one that is a setting has another way."""
+        name = word.partition("=")[0].removeprefix("--").replace("-", "_")
+        off = name.startswith("no_")
+        row = _BY_O.get(name.removeprefix("no_"))
+        if row and word.startswith("--") and (off or not row.flags):
+            value = "false" if off else row.value or "true"
+            return UsageError(
+                f"unknown option {printable(word.partition('=')[0])}",
+                f"write -o {row.name}={value}",
+            )
+        return super().unknown_option(word if word.startswith("--") else word[:2])
+
+    def _hint(self) -> str:
+        return "see 'gpulaunch help launch'" if self.prog == "gpulaunch" else super()._hint()
+
+    def read(self, arguments: Sequence[str]) -> tuple[Given, int | None]:
+        """Read options up to the first word that is neither an option nor its value.
+
+        Returns:
+            What is given, and the index of that word; None if there is none.
+
+        Raises:
+            UsageError: an option is unknown, lacks its value, or has one that it does not take.
+        """
+        if not self._get_positional_actions():
+            # In a group, since argparse asks a formatter, and so imports shutil, for others.
+            self.add_argument_group().add_argument("words", nargs=argparse.REMAINDER, help=SUPPRESS)
+        self._typed = [word.partition("=")[0] for word in arguments]
+        self._typed += [word[:2] for word in arguments]
+        line, unknown = self.parse_known_args(with_parts(arguments))
+        if unknown:
+            raise self.unknown_option(unknown[0])
+        given = vars(line)
+        words = given.pop("words")
+        return given, len(arguments) - len(words) if words else None
+
+
+def add_rows(
+    parser: argparse.ArgumentParser, rows: Iterable[Option[Any]], title: str | None = None
+) -> dict[str, Any]:
+    """Add options of the table; each is read as (flag, text) by its name.
+
+    Args:
+        parser: what gets them.
+        rows: the options.
+        title: one group for all; None for their own groups.
+
+    Returns:
+        The groups by their titles.
+    """
+    groups: dict[str, Any] = {}
+    for row in rows:
+        if not row.flags:
+            continue
+        group = row.group if title is None else title
+        if group not in groups:
+            groups[group] = parser.add_argument_group(group) if group else parser
+        takes: dict[str, Any] = {"metavar": row.value} if row.value else {"nargs": 0}
+        action = groups[group].add_argument(
+            *row.flags,
+            *filter(None, [row.no]),
+            dest=row.name,
+            action=_Written,
+            default=SUPPRESS,
+            help=row.text.replace("%", "%%"),
+            **takes,
+        )
+        action.no, action.repeats = row.no, row.name == "after"
+        if row.name == "share":
+            groups[group].add_argument(
+                _PART, dest="share", action=_Written, default=SUPPRESS, help=SUPPRESS
+            )
+    return groups
+
+
+class _Written(Action):
+    """Keep an option as (flag, text); its value is parsed where it is used."""
+
+    no = ""
+    repeats = False
+
+    def __call__(self, _: object, given: Namespace, value: object, flag: str | None = None) -> None:
+        flag = (flag or "").replace(_PART, "--share")
+        text = value if isinstance(value, str) else "true"
+        if flag == self.no:
+            text = "false"
+        if self.repeats and self.dest in given:
+            text = f"{getattr(given, self.dest)[1]}{_AND}{text}"
+        setattr(given, self.dest, (flag, text))
+
+
+class _Setting(Action):
+    """Keep the setting that `-o NAME=VALUE` gives."""
+
+    def __call__(self, _: object, given: Namespace, value: object, flag: str | None = None) -> None:
+        name, equals, text = str(value).partition("=")
+        if not equals:
+            raise UsageError(f"{flag} {printable(name)}: it is not NAME=VALUE")
+        if name not in _BY_O:
+            from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
+
+            raise UsageError(
+                f"{flag}: unknown setting {quoted(name)}{did_you_mean(name, _BY_O)}",
+                "'gpulaunch help settings' lists them",
+            )
+        setattr(given, name, (flag, text))
+
+
+def with_parts(arguments: Sequence[str]) -> list[str]:
+    """Return as many words, in which a part of a GPU behind --share is the value of an option."""
+    words = list(arguments)
+    for n, word in enumerate(arguments):
+        if word.startswith("--share="):
+            words[n] = word.replace("--share", _PART, 1)
+        elif word == "--share" and any(map(_is_part, arguments[n + 1 : n + 2])):
+            words[n] = _PART
+    return words
+
+
+def _is_part(word: str) -> bool:
+    """Return whether a word is a part of a GPU, such as 1/2, 0.5 or 50%: no command is."""
+    return word[:1] in tuple("0123456789.") and set(word) <= set("0123456789./% ")
+
+
+def written(given: Given) -> list[str]:
+    """Return options as words of a command line."""
+    words = []
+    for name, (flag, text) in given.items():
+        if flag in ("-o", "--option") or not flag.startswith("-"):
+            words += ["-o", f"{name}={text}"]
+        elif OPTIONS[name].value:
+            for one in text.split(_AND):
+                words += [f"{flag}={one}"] if one.startswith("-") else [flag, one]
+        else:
+            words.append(flag if text in ("true", "false") else f"{flag}={text}")
+    return words
 
 
 def add_topology(parser: Parser) -> None:

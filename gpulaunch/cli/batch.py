@@ -11,18 +11,21 @@ from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB, STDIN, JobFile, load_job
 from gpulaunch.batch.results_file import Result
 from gpulaunch.batch.run import BatchOutcome, Counts, Ways
 from gpulaunch.batch.tasks import Task, read_tasks
-from gpulaunch.cli.arguments import Namespace, Parser, add_topology
-from gpulaunch.cli.help import policy_words
-from gpulaunch.cli.options import launch_options
+from gpulaunch.cli.arguments import (
+    Namespace,
+    Parser,
+    add_rows,
+    add_topology,
+    with_parts,
+    written,
+)
 from gpulaunch.cli.output import say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.files.data_files import make_own
 from gpulaunch.files.duration import format_duration
 from gpulaunch.files.write import make_directory
 from gpulaunch.history.line import state_home
-from gpulaunch.launch.given import Given
-from gpulaunch.launch.read_launch import read_grace
-from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.options import OPTIONS, Options
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.process.job import end_by
 from gpulaunch.process.system import now
@@ -35,25 +38,13 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 5
 _SOME_FAILED = 1
-_OF_ALL_JOBS = [
-    option
-    for option in launch_options()
-    if option.name in (*SETTINGS_OF_A_JOB, "notify", "wait_timeout")
-]
+_OF_ALL_JOBS = [OPTIONS[name] for name in (*SETTINGS_OF_A_JOB, "notify", "wait_timeout")]
 """Options of a launch that a batch may have, for those of its jobs that do not say otherwise."""
-
-_LONE = {
-    flag: f"{flag}={option.sets}"
-    for option in _OF_ALL_JOBS
-    if option.attaches
-    for flag in option.flags
-}
-"""Flags whose value is only ever attached, with the value that they have without."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the jobs of a file until all have ended."""
-    options = make_parser().parse_args([_LONE.get(word, word) for word in arguments])
+    options = make_parser().parse_args(with_parts(arguments))
     # Jobs run on even if no process reads the messages about them.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if options.resume and options.file == STDIN and not options.results:
@@ -66,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
                 "path"
             )
     if options.policy is not None:
-        Settings({"policy": Given("--policy", options.policy)}, {}).get("policy")
+        Options({"policy": ("--policy", options.policy)}, {}).find(OPTIONS["policy"])
     common = {key: getattr(options, key) for key in ("topology", "policy") if getattr(options, key)}
     path = options.results or _results_of(options.file)
     with profiles_at_hand(file.tables):
@@ -83,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
         display = _Display(quiet=options.quiet, shared=options.logs is None)
         if predicted:
             display.say("info", predicted)
-        ways = Ways(_words, common, options.logs, read_grace(Settings({}, os.environ)))
+        ways = Ways(_words, common, options.logs, Options({}, os.environ).grace_s)
         try:
             outcome = batch.run(tasks, results, ways, display)
         finally:
@@ -102,19 +93,7 @@ def make_parser() -> Parser:
         metavar="FILE|-",
         help="the jobs: lines with a command for sh each, TOML, or JSON lines; - reads stdin",
     )
-    words = policy_words()
-    for option in _OF_ALL_JOBS:
-        text = option.help.format(**words)
-        if option.metavar is None and not option.attaches:
-            parser.add_argument(
-                *option.flags,
-                dest=option.name,
-                action="store_const",
-                const=option.sets,
-                help=text,
-            )
-        else:
-            parser.add_argument(*option.flags, dest=option.name, metavar=option.metavar, help=text)
+    add_rows(parser, _OF_ALL_JOBS)
     add_topology(parser)
     parser.add_argument("--policy", metavar="NAME", help="how to choose GPUs, for all jobs")
     parser.add_argument(
@@ -144,16 +123,15 @@ def make_parser() -> Parser:
 
 def _with_options(file: JobFile, options: Namespace) -> JobFile:
     """Return the jobs with the options of the command line that they do not set themselves."""
-    given: dict[str, str] = {}
-    for option in _OF_ALL_JOBS:
-        text = getattr(options, option.name)
-        if text is not None and option.name not in given:
-            Settings({option.name: Given(option.flags[-1], text)}, {}).get(option.name)
-            given[option.name] = text
+    said = {row.name: vars(options).get(row.name) for row in _OF_ALL_JOBS}
+    given = {name: pair for name, pair in said.items() if pair}
+    checked, texts = Options(given, {}), {name: text for name, (_, text) in given.items()}
+    for name in given:
+        checked.find(OPTIONS[name])
     return replace(
         file,
         entries=tuple(
-            replace(entry, settings={**given, **entry.settings}) for entry in file.entries
+            replace(entry, settings={**texts, **entry.settings}) for entry in file.entries
         ),
     )
 
@@ -168,23 +146,9 @@ def _results_of(file: str) -> str:
     return f"{directory}/{now().replace(':', '')}-{os.urandom(2).hex()}.results.jsonl"
 
 
-def _words(settings: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return settings as launch options, and those without an option as environment variables."""
-    words: list[str] = []
-    variables: dict[str, str] = {}
-    for name, text in settings.items():
-        options = [option for option in launch_options() if option.name == name]
-        valued = next((option for option in options if option.metavar is not None), None)
-        switch = next(
-            (option for option in options if option.metavar is None and option.sets == text), None
-        )
-        if valued:
-            words.append(f"{valued.flags[-1]}={text}")
-        elif switch:
-            words.append(switch.flags[-1])
-        else:
-            variables[f"GPULAUNCH_{name.upper()}"] = text
-    return words, variables
+def _words(settings: Mapping[str, str]) -> list[str]:
+    """Return settings as options of a launch."""
+    return written({name: ("-o", text) for name, text in settings.items()})
 
 
 class _Display:

@@ -60,8 +60,8 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
             row["core"] = None
     directory = _make_directory(options.output)
     map_path = os.path.join(directory, "map.json")
-    bind = [] if options.bind_cpu else ["--no-bind-cpu"]
-    own = ["-n", "1", "--exclusive", "--rank-map", map_path]  # whatever the settings say
+    bind = [] if options.bind_cpu else ["-o", "bind_cpu=false"]
+    own = ["-n", "1", "--exclusive", "-o", f"rank_map={map_path}"]  # whatever the settings say
     launch = [*own_command(), *topology, *bind, *own, "--", *command]
     names = allocation.hosts or [node.name for node in cluster.nodes]
     start = allocation.on_ranks(launch, [names[place.node] for place in mapping], directory)

@@ -1,12 +1,16 @@
-"""`gpulaunch completion SHELL`: print the script by which a shell completes words."""
+"""`gpulaunch completion SHELL`: the script by which a shell completes words, made by shtab."""
 
+import importlib
 import os
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
-from gpulaunch.cli.arguments import SUPPRESS, Parser
+from gpulaunch.cli.arguments import SUPPRESS, Action, ArgumentParser, Parser
+from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.errors import GpulaunchError, UsageError
-from gpulaunch.typing import TYPE_CHECKING
+from gpulaunch.launch.options import OPTIONS
+from gpulaunch.typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from gpulaunch.leases.lease import Lease
@@ -14,6 +18,95 @@ if TYPE_CHECKING:
 
 _SHELLS = ("bash", "zsh", "fish")
 _MOST_JOBS = 100
+_ENGINES = ("docker", "podman", "nvidia-docker")
+
+_COMPLETED_BY = {
+    "--cluster": "clusters",
+    "--pair": "profiles",
+    "--policy": "policies",
+    "--user": "users",
+    "COMMAND": "topics",
+    "DIR": "directories",
+    "FILE": "files",
+    "ID|NAME": "leases",
+    "NAME|ID": "jobs",
+    "PATH": "files",
+    "PROFILE": "profiles files",
+}
+"""What completes other arguments than a launch's, by their flag or the name of their value."""
+
+_OF_SHELL = {
+    "bash": {"files": 'compgen -f -- "$1"', "directories": 'compgen -d -- "$1"'}
+    | {"commands": 'compgen -c -- "$1"', "users": 'compgen -u -- "$1"'},
+    "zsh": {"files": "_files", "directories": "_files -/"}
+    | {"commands": "_command_names -e", "users": "_users"},
+    "fish": {"files": "__fish_complete_path (commandline -ct)", "users": "__fish_complete_users"}
+    | {"commands": "__fish_complete_command"}
+    | {"directories": "__fish_complete_directories (commandline -ct)"},
+}
+"""What a shell completes by itself."""
+
+_NAMES_OF_SHELL = {
+    "bash": 'compgen -W "$(gpulaunch completion --names {} 2>/dev/null)" -- "$1"',
+    "zsh": 'compadd -- ${{(f)"$(gpulaunch completion --names {} 2>/dev/null)"}}',
+    "fish": "gpulaunch completion --names {} 2>/dev/null",
+}
+
+# After -- and after docker a line is another program's.
+_OTHERS_LINE = {
+    "bash": """
+_gpulaunch() {
+  local n
+  for ((n = 1; n < COMP_CWORD; n++)); do
+    case ${COMP_WORDS[n]} in
+      --) ((n += 1)) ;;
+      @engines@) ;;
+      *) continue ;;
+    esac
+    if declare -F _command_offset >/dev/null; then _command_offset "$n"
+    elif ((n == COMP_CWORD)); then COMPREPLY=($(compgen -c -- "${COMP_WORDS[n]}"))
+    fi
+    return
+  done
+  _shtab_gpulaunch "$@"
+}
+complete -o bashdefault -o default -F _gpulaunch gpulaunch
+""",
+    "zsh": """
+_gpulaunch() {
+  local n
+  for ((n = 2; n < CURRENT; n++)); do
+    case $words[n] in
+      --) ((n += 1)) ;;
+      @engines@) ;;
+      *) continue ;;
+    esac
+    shift $((n - 1)) words; ((CURRENT -= n - 1)); _normal; return
+  done
+  _shtab_gpulaunch "$@"
+}
+compdef _gpulaunch gpulaunch
+""",
+    "fish": """
+function _gpulaunch_begin
+  set -l tokens (commandline -opc)
+  for n in (seq 2 (count $tokens))
+    switch $tokens[$n]
+      case --
+        math $n + 1; return
+      case @engines@
+        echo $n; return
+    end
+  end
+end
+function _gpulaunch_others
+  set -l tokens (commandline -opc)
+  set -e tokens[1..(math (_gpulaunch_begin) - 1)]
+  complete -C (string join ' ' -- (string escape -- $tokens) (commandline -ct))
+end
+complete -c gpulaunch -n 'string length -q -- (_gpulaunch_begin)' -a '(_gpulaunch_others)'
+""",
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -21,14 +114,13 @@ def main(arguments: Sequence[str]) -> int:
     options = make_parser().parse_args(arguments)
     if options.names:
         with suppress(GpulaunchError, OSError):  # no names are better than a message on the line
-            for line in dict.fromkeys(_NAMES[options.names]()):
-                print(line)
+            for name in dict.fromkeys(_NAMES[options.names]()):
+                if name == shlex.quote(name):  # the shell would split or read another one
+                    print(name)
         return 0
     if options.shell is None:
         raise UsageError("no shell given", f"known are {', '.join(_SHELLS)}")
-    from gpulaunch.cli.completion_scripts import completion_script  # late: names do without
-
-    print(completion_script(options.shell), end="")
+    print(completion_script(options.shell))
     return 0
 
 
@@ -46,6 +138,98 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--names", choices=_NAMES, help=SUPPRESS)  # for the scripts
     return parser
+
+
+def all_parsers() -> dict[str, Parser]:
+    """Return the parser of each command by its words, such as "cluster map"; "" is a launch."""
+    from gpulaunch.cli.help import make_launch_parser  # late: names do without
+
+    parsers: dict[str, Parser] = {"": make_launch_parser()}
+    for command in COMMANDS.values():
+        module = importlib.import_module(command.module or f"gpulaunch.cli.{command.word}")
+        parsers[command.word] = module.make_parser()
+        if hasattr(module, "word_parsers"):
+            below = module.word_parsers()
+            parsers |= {f"{command.word} {word}": parser for word, parser in below.items()}
+            continue
+        for word in getattr(module, "WORDS", ()):
+            below = importlib.import_module(f"{module.__name__}_{word}")
+            parsers[f"{command.word} {word}"] = below.make_parser()
+    return parsers
+
+
+def whole_parser() -> ArgumentParser:
+    """Return one parser of the whole command line: a launch's options, and all commands."""
+    from gpulaunch.cli.help import WORDS_WITHOUT_ROWS  # late: names do without
+
+    parsers = all_parsers()
+    summaries = {word: row.summary for word, row in COMMANDS.items()} | WORDS_WITHOUT_ROWS
+    summaries |= {name: summaries[word] for name, word in OTHER_NAMES.items()}
+    root = ArgumentParser("gpulaunch", parents=[parsers[""]], add_help=False)
+    words = root.add_subparsers(metavar="COMMAND", parser_class=ArgumentParser)
+    for word, summary in summaries.items():
+        nested = [name for name in parsers if name.startswith(f"{word} ")]
+        own = parsers.get("" if word == "run" else OTHER_NAMES.get(word, word))
+        parents = [own] if own and not nested else []
+        below = words.add_parser(word, parents=parents, add_help=False, help=summary)
+        if nested:
+            more = below.add_subparsers(metavar="WORD", parser_class=ArgumentParser)
+        for name in nested:
+            about = parsers[name].description
+            last = name.rpartition(" ")[2]
+            more.add_parser(last, parents=[parsers[name]], add_help=False, help=about)
+    return root
+
+
+def completion_script(shell: str) -> str:
+    """Return the script for "bash", "zsh" or "fish"."""
+    import shtab
+
+    root = whole_parser()
+    functions: dict[str, str] = {}
+    for parser in (root, *_below(root)):
+        for action in parser._actions:  # noqa: SLF001  argparse has no other door to them
+            by = _completed_by(action)
+            if by:
+                action.complete = {shell: _function(shell, by, functions)}  # type: ignore[attr-defined]
+    preamble = {shell: "\n".join(functions.values())}
+    script = shtab.complete(root, shell, preamble=cast("Any", preamble))
+    engines = (" " if shell == "fish" else " | ").join(_ENGINES)
+    return f"{script}\n{_OTHERS_LINE[shell].replace('@engines@', engines)}"
+
+
+def _below(parser: ArgumentParser) -> Iterator[ArgumentParser]:
+    for action in parser._get_positional_actions():  # noqa: SLF001
+        for one in action.choices.values() if isinstance(action.choices, dict) else ():
+            if isinstance(one, ArgumentParser):
+                yield one
+                yield from _below(one)
+
+
+def _completed_by(action: Action) -> str:
+    """Return what completes an argument's value: kinds of names, or what the shell has."""
+    if action.nargs == 0 or action.choices:
+        return ""
+    if action.dest in OPTIONS and action.option_strings[-1:] == list(
+        OPTIONS[action.dest].flags[-1:]
+    ):
+        return OPTIONS[action.dest].names
+    metavar = action.metavar if isinstance(action.metavar, str) else ""
+    keys = (*action.option_strings, metavar, *metavar.split("|"))
+    return next((_COMPLETED_BY[key] for key in keys if key in _COMPLETED_BY), "")
+
+
+def _function(shell: str, kinds: str, functions: dict[str, str]) -> str:
+    """Return the name of a shell function that completes kinds of names; add it to `functions`."""
+    name = "_gpulaunch_" + kinds.replace(" ", "_")
+    lines = [
+        _OF_SHELL[shell].get(kind) or _NAMES_OF_SHELL[shell].format(kind) for kind in kinds.split()
+    ]
+    if shell == "fish":
+        functions[name] = "\n".join([f"function {name}", *lines, "end"])
+        return f"({name})"
+    functions[name] = "\n".join([f"{name}() {{", *lines, "}"])
+    return name
 
 
 def _profiles() -> Iterable[str]:
@@ -66,12 +250,31 @@ def _clusters() -> Iterable[str]:
     return cluster_names()
 
 
+def _policies() -> Iterable[str]:
+    from gpulaunch.cluster.policies import MAPPING_POLICIES
+    from gpulaunch.decide.placement.policies import POLICIES
+
+    return [name.replace("_", "-") for name in (*POLICIES, *MAPPING_POLICIES)]
+
+
+def _patterns() -> Iterable[str]:
+    from gpulaunch.profiles.pattern import PATTERNS
+
+    return [name.replace("_", "-") for name in PATTERNS]
+
+
+def _topics() -> Iterable[str]:
+    from gpulaunch.cli.help import WORDS_WITHOUT_ROWS
+
+    return ["launch", "settings", *COMMANDS, *WORDS_WITHOUT_ROWS]
+
+
 def _jobs() -> Iterator[str]:
-    """Yield the names of this user's newest launches, and the ids of their leases."""
+    """Yield the names and ids of this user's newest launches."""
     from gpulaunch.history.read import RECENT_S, read_history
 
     for launch in read_history(within_s=RECENT_S)[: -_MOST_JOBS - 1 : -1]:
-        yield from _named((launch.name, launch.id or launch.key), launch.command)
+        yield from filter(None, (launch.name, launch.id or launch.key))
 
 
 def _leases() -> Iterator[str]:
@@ -82,15 +285,7 @@ def _leases() -> Iterator[str]:
     records: list[Lease | Ticket] = [*snapshot.leases, *snapshot.tickets]
     for record in records:
         if os.geteuid() in (0, record.user_id):
-            yield from _named((record.name, record.id), record.command)
-
-
-def _named(names: Iterable[str | None], command: Sequence[str]) -> Iterator[str]:
-    """Yield lines of a name and, after a tab, what it stands for."""
-    shown = " ".join(command)[:60]
-    for name in names:
-        if name and name.isprintable():
-            yield f"{name}\t{shown if shown.isprintable() else ''}"
+            yield from filter(None, (record.name, record.id))
 
 
 _NAMES: dict[str, Callable[[], Iterable[str]]] = {
@@ -98,5 +293,8 @@ _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "jobs": _jobs,
     "leases": _leases,
     "machines": _machines,
+    "patterns": _patterns,
+    "policies": _policies,
     "profiles": _profiles,
+    "topics": _topics,
 }

@@ -1,10 +1,11 @@
 """`gpulaunch [OPTIONS] docker ...`: a container with GPUs of its own, or a command passed on."""
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Sequence
 
 from gpulaunch.containers.command import ContainerCommand, read_command
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.launch.given import Given
+from gpulaunch.launch.options import Given, Options
 from gpulaunch.process.execute import become
 from gpulaunch.typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from gpulaunch.containers.engine import ContainerEngine
 
 
-def main(given: Mapping[str, Given], engine: "ContainerEngine", argv: Sequence[str]) -> int:
+def main(given: Given, engine: "ContainerEngine", argv: Sequence[str]) -> int:
     """Run a command of a container engine; those that make or start containers get GPUs.
 
     Args:
@@ -22,13 +23,11 @@ def main(given: Mapping[str, Given], engine: "ContainerEngine", argv: Sequence[s
     """
     command = read_command(argv, engine.grammar)
     if command.launches or command.starts or command.composes:
-        return _launch(given, engine, command)
+        return _launch(Options(given, os.environ), engine, command)
     return _pass_on(given, command, command.argv)
 
 
-def _launch(
-    given: Mapping[str, Given], engine: "ContainerEngine", command: ContainerCommand
-) -> int:
+def _launch(options: Options, engine: "ContainerEngine", command: ContainerCommand) -> int:
     # late: a command that is passed on needs nothing of a launch
     from gpulaunch.cli.launch import carry_out, tell_of
     from gpulaunch.launch.launch import Launch
@@ -38,15 +37,14 @@ def _launch(
     else:
         from gpulaunch.launch.read_container import read_container_launch as read
 
-    name = given["name"].text if "name" in given else None
-    launch = read(given, engine, command, name=name, warn=tell_of(given))
+    launch = read(options, engine, command, name=options.name, warn=tell_of(options))
     if isinstance(launch, Launch):
-        return carry_out(given, launch)
-    return _pass_on(given, command, launch.argv, launch.hidden)
+        return carry_out(options, launch)
+    return _pass_on(options.given, command, launch.argv, launch.hidden)
 
 
 def _pass_on(
-    given: Mapping[str, Given],
+    given: Given,
     command: ContainerCommand,
     argv: Sequence[str],
     hidden: Sequence[str] = (),

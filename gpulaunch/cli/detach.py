@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import FileIO
 from shutil import which
@@ -32,11 +32,10 @@ from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import preview
 from gpulaunch.launch.children import own_command
 from gpulaunch.launch.detached import READY, Detached
-from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.launch.options import Options
 from gpulaunch.launch.past_end import is_running
-from gpulaunch.launch.settings import Settings
 from gpulaunch.machine.gpu_names import gpus_called
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.system import user_name
@@ -51,13 +50,13 @@ _PATIENCE_S = 30.0
 """How long a launch that was started may take to answer; another may have the host-wide lock."""
 
 
-def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], None]) -> int:
+def detach(options: Options, launch: Launch, tell: Callable[[str], None]) -> int:
     """Start this command line again in a session of its own; say whether it runs or waits.
 
     If it ends at once, as one that may not wait, so does this, with the same words and status.
 
     Args:
-        given: options by name.
+        options: its options.
         launch: the launch, read from them.
         tell: called with each warning.
 
@@ -65,12 +64,12 @@ def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], Non
         UsageError: it could never run, or a live launch has its name.
         FailedError: it cannot be started, or its history or its output cannot be written.
     """
-    _refuse_what_cannot_be(given, launch, tell)
+    _refuse_what_cannot_be(options, launch, tell)
     with _logs_locked() as directory:
         name = _choose_name(launch, tell)
         key = os.urandom(6).hex()
         log = f"{directory}/{file_name(name)}-{key}.log"
-        terminal = f"{directory}/{key}.terminal" if _wants_terminal(given) else None
+        terminal = f"{directory}/{key}.terminal" if _wants_terminal(options) else None
         told = Detached(key, log, terminal, -1, os.environ.get("SHELL"))
         process, answers = _start(told, name)
     unwritten = None
@@ -84,7 +83,7 @@ def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], Non
         return _report_end(told, process, name)
     if unwritten:  # not an error: who tries again would run it twice
         tell(f"{unwritten}; {name} {standing}")
-    if "quiet" not in given:
+    if not options.quiet:
         shown = shlex.quote(name)
         say("info", f"{name} {standing}; gpulaunch logs -f {shown}")
         if terminal:
@@ -92,15 +91,13 @@ def detach(given: Mapping[str, Given], launch: Launch, tell: Callable[[str], Non
     return 0
 
 
-def _refuse_what_cannot_be(
-    given: Mapping[str, Given], launch: Launch, tell: Callable[[str], None]
-) -> None:
+def _refuse_what_cannot_be(options: Options, launch: Launch, tell: Callable[[str], None]) -> None:
     """Refuse a launch that could not be detached, or could never run."""
-    option = given["detach"].option
+    option = options.flag("detach")
     if sys.stdout is None:
         raise FailedError("stdout is closed, so nobody could know the name of the job")
-    if "json_status_fd" in given:
-        raise UsageError(f"{option} and --json-status-fd: nobody would read that")
+    if options.json_status_fd is not None:
+        raise UsageError(f"{option} and -o json_status_fd: nobody would read that")
     if not launch.in_history:
         raise UsageError(
             f"{option}: the setting 'history = false' keeps jobs from being found again",
@@ -118,23 +115,21 @@ def _refuse_what_cannot_be(
         raise problem
 
 
-def _wants_terminal(given: Mapping[str, Given]) -> bool:
+def _wants_terminal(options: Options) -> bool:
     """Return whether the job is to have a terminal.
 
     Raises:
-        FailedError: the command line says so, and there is no program for it.
+        FailedError: it is, and there is no program for it.
     """
-    settings = Settings(given, os.environ)
-    setting = settings.get("terminal")
-    if not setting.value:
+    if not options.terminal:
         return False
     missing = [program for program in _TERMINAL_PROGRAMS if which(program) is None]
-    if missing and settings.distance("terminal") == 0:
+    if missing:
         raise FailedError(
-            f"{setting.origin.split()[0]}: {' and '.join(missing)} "
+            f"--terminal: {' and '.join(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} not installed"
         )
-    return not missing
+    return True
 
 
 @contextmanager

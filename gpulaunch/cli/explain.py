@@ -1,15 +1,15 @@
 """What --dry-run and --explain print: the decision about a launch, and its reasons."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from gpulaunch.cli.output import print_json
 from gpulaunch.decide.decision import Decision, Grant, Situation
 from gpulaunch.decide.explain import Explanation, explain
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
-from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.options import Options
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.share import Share
 from gpulaunch.machine.gpu import Gpu
@@ -21,7 +21,7 @@ _EXPLAINED = 5  # candidates
 
 
 def print_decision(
-    launch: Launch, decision: Decision, situation: Situation, given: Mapping[str, Given]
+    launch: Launch, decision: Decision, situation: Situation, options: Options
 ) -> str:
     """Print what would be decided on stdout; return the decision: grant, wait or refuse.
 
@@ -29,21 +29,21 @@ def print_decision(
         launch: the launch.
         decision: what would be decided.
         situation: what it was decided in.
-        given: options by name, which say what to print, and whether as JSON.
+        options: its options, which say what to print, and whether as JSON.
     """
     gpus = granted_gpus(launch, decision) if isinstance(decision, Grant) else []
     share = _preview_share(launch, decision, situation)
     seen = visible_gpus(launch, decision) if isinstance(decision, Grant) else []
     environment, argv = _preview_job(launch, gpus, seen, share)
     document = decision_document(launch.request, decision, gpus, environment, argv, share)
-    if "json" in given:
-        if "explain" in given:
+    if options.json:
+        if options.explain:
             document |= explanation_document(_make_explanation(launch, decision, situation))
         print_json(document)
     else:
-        print("\n".join(decision_lines(document, explained="explain" in given)))
-        if "explain" in given:
-            _print_explanation(launch, decision, situation, given, sys.stdout)
+        print("\n".join(decision_lines(document, explained=options.explain)))
+        if options.explain:
+            _print_explanation(launch, decision, situation, options, sys.stdout)
     return str(document["decision"])
 
 
@@ -85,24 +85,24 @@ def _make_explanation(launch: Launch, decision: Decision, situation: Situation) 
 
 
 def explain_on_stderr(
-    launch: Launch, decision: Decision, situation: Situation, given: Mapping[str, Given]
+    launch: Launch, decision: Decision, situation: Situation, options: Options
 ) -> None:
     """Say why a launch got its GPUs, or none, to its user."""
     # rich exits on a broken pipe, and a lost stderr must not stop a job.
     with suppress(OSError, SystemExit):
-        _print_explanation(launch, decision, situation, given, sys.stderr)
+        _print_explanation(launch, decision, situation, options, sys.stderr)
 
 
 def _print_explanation(
     launch: Launch,
     decision: Decision,
     situation: Situation,
-    given: Mapping[str, Given],
+    options: Options,
     stream: TextIO,
 ) -> None:
     from gpulaunch.show.decision_table import explanation_table  # late: the tables need rich
     from gpulaunch.show.terminal import draw
 
     explanation = _make_explanation(launch, decision, situation)
-    every_score = "verbose" in given
+    every_score = options.verbose
     draw(explanation_table(launch.request, decision, explanation, every_score=every_score), stream)

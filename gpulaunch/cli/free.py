@@ -14,8 +14,7 @@ from gpulaunch.launch.before_queue import before_queue, end_before_queue
 from gpulaunch.launch.find_records import find_id, has_own, own_ids
 from gpulaunch.launch.free import free
 from gpulaunch.launch.open_table import open_table
-from gpulaunch.launch.read_launch import read_grace
-from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.options import Options
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     machine = shown_machine(options.topology, warn) if asked else None
     table = open_table(described=True, warn=warn)
     status = 0
-    ending = _Ending(table, machine, read_grace(Settings({}, os.environ)))
+    ending = _Ending(table, machine, Options({}, os.environ).grace_s)
     if options.mine:
         ending.end_all_ahead()
     for text in own_ids(table, machine) if options.mine else options.id:

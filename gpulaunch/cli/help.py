@@ -1,13 +1,18 @@
-"""`gpulaunch help [COMMAND]`, and the short help of `gpulaunch --help`."""
+"""`gpulaunch help [COMMAND]`, the short help, and what a word may have meant that is no command."""
 
 import importlib
-from collections.abc import Iterable, Sequence
+import os
+import shutil
+from collections.abc import Sequence
+from shlex import join
+from textwrap import wrap
 
-from gpulaunch.cli.arguments import Parser
+from gpulaunch.cli.arguments import LaunchParser, Parser, add_rows
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
-from gpulaunch.cli.options import Option, launch_options
 from gpulaunch.cli.output import prepare_stdout
-from gpulaunch.errors import UsageError, quoted
+from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.files.nearest import did_you_mean, nearest
+from gpulaunch.launch.options import OPTIONS, SETTINGS, TYPED
 
 _COMMANDS = {
     "jobs": "run docker batch free logs attach wait reserve",
@@ -15,37 +20,9 @@ _COMMANDS = {
     "knowing a job before it runs": "profile plan simulate",
     "the machine, and past one machine": "setup drain undrain cluster mcp completion help",
 }
-"""Titles of groups with their commands; those that are in no group come last."""
+"""Titles of groups with their commands."""
 
-_OPTIONS = {
-    "the job": "profile set pattern bandwidth_sensitive name",
-    "how many GPUs, and which": (
-        "gpus policy bandwidth_model memory gpu_model only exclude require nvlink min_bandwidth "
-        "numa apart_from host_bandwidth single_node one_per_node min_utility utility_weights"
-    ),
-    "waiting, and the end": (
-        "wait wait_timeout queue after when detach terminal time_limit leftovers notify"
-    ),
-    "sharing a GPU": ("share guest sm memory_bandwidth sm_percentage share_with objective"),
-    "how it runs": "bind_cpu visible rank_map ignore_engine uuid topology",
-    "looking first, and afterwards": (
-        "dry_run explain json record record_to json_status_fd quiet verbose help version"
-    ),
-}
-"""Titles of groups with the names of their options; those that are in no group come last."""
-
-_USED_MOST = (
-    "gpus",
-    "profile",
-    "wait",
-    "time_limit",
-    "memory",
-    "only",
-    "name",
-    "share",
-    "topology",
-    "dry_run",
-)
+_USED_MOST = "gpus profile wait time_limit memory only name share topology dry_run"
 
 WORDS_WITHOUT_ROWS = {
     "run": "run a command; the word may be left out",
@@ -72,6 +49,13 @@ _USAGE = (
 )
 _ABOUT = "Pick the GPUs whose links suit the job, hold them, run it on them, free them."
 
+_SETTINGS_HEAD = """\
+What may be set, from the first of these that says it:
+  -o NAME=VALUE on the command line; most have an option of their own, too
+  GPULAUNCH_NAME in the environment
+  name = "value" in ~/.config/gpulaunch/config.toml, then /etc/gpulaunch/config.toml"""
+_SETTINGS_COLUMN = 22
+
 
 def main(arguments: Sequence[str]) -> int:
     """Print the help of a command, of launches, of the settings, or the short one."""
@@ -87,8 +71,6 @@ def main(arguments: Sequence[str]) -> int:
     elif words[0] in COMMANDS:
         return _print_command_help(words)
     else:
-        from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
-
         topics = ("launch", "settings", "podman", *WORDS_WITHOUT_ROWS, *COMMANDS)
         meant = did_you_mean(words[0], topics)
         raise UsageError(f"unknown command {quoted(words[0])}{meant}", "see 'gpulaunch --help'")
@@ -110,6 +92,22 @@ def make_parser() -> Parser:
     return parser
 
 
+def make_launch_parser() -> LaunchParser:
+    """Return the parser of a launch, with its help."""
+    usage = "\n".join(_USAGE.splitlines()[:2])
+    return LaunchParser(OPTIONS.values(), description=_ABOUT, usage=usage, epilog=_EPILOG)
+
+
+def print_help() -> None:
+    """Print the usage, all commands, the options that are used most, and examples."""
+    parser = Parser("gpulaunch", _ABOUT, _USAGE, add_help=False, epilog=f"{_EXAMPLES}\n{_MORE}")
+    rows = [OPTIONS[name] for name in _USED_MOST.split()]
+    add_rows(parser, rows, "options that are used most")
+    text = parser.format_help()
+    begin = text.index("\noptions that are used most")
+    print(f"{text[:begin]}\n{_command_groups()}\n{text[begin:]}", end="")
+
+
 def _print_command_help(words: Sequence[str]) -> int:
     """Let a command print its own help."""
     command = COMMANDS[words[0]]
@@ -118,91 +116,39 @@ def _print_command_help(words: Sequence[str]) -> int:
     return int(own_main(arguments, None) if command.runs_a_command else own_main(arguments))
 
 
-def print_help() -> None:
-    """Print the usage, the options that are used most, all commands, and examples."""
-    parser = Parser("gpulaunch", _ABOUT, _USAGE, add_help=False, epilog=f"{_EXAMPLES}\n{_MORE}")
-    words = policy_words()
-    group = parser.add_argument_group("options that are used most")
-    for option in _by_name(_USED_MOST):
-        add_option(group, option, words)
-    text = parser.format_help()
-    begin = text.index("\noptions that are used most")
-    print(f"{text[:begin]}\n{_command_groups()}\n{text[begin:]}", end="")
-
-
-def make_launch_parser() -> Parser:
-    """Return the parser that prints every option of a launch, in groups."""
-    usage = "\n".join(_USAGE.splitlines()[:2])
-    parser = Parser("gpulaunch", _ABOUT, usage, add_help=False, epilog=_EPILOG)
-    words = policy_words()
-    for title, names in _groups(_OPTIONS, [option.name for option in launch_options()]).items():
-        group = parser.add_argument_group(title)
-        for option in (option for option in launch_options() if option.name in names):
-            add_option(group, option, words)
-    return parser
-
-
 def _print_settings() -> None:
-    """Print the name of each setting, and the variable that sets it."""
-    from gpulaunch.launch.settings import SETTINGS  # late: for this word only
-
+    """Print the name of each setting, its values and what it does."""
     prepare_stdout()
-    width = max(map(len, SETTINGS))
-    print(
-        "setting in config.toml, and the variable (docs/reference/settings.md says what they do):"
-    )
-    for name in SETTINGS:
-        print(f"  {name:<{width}}  GPULAUNCH_{name.upper()}")
+    print(_SETTINGS_HEAD)
+    group = ""
+    for name, row in (*SETTINGS.items(), *TYPED.items()):
+        title = row.group if row.is_setting else "only with -o"
+        if title != group:
+            group = title
+            print(f"\n{group}:")
+        value = f"{row.value}: " if row.value else "true|false: "
+        _print_entry(name, f"{value}{row.text}", _SETTINGS_COLUMN)
 
 
-def _by_name(names: Iterable[str]) -> list[Option]:
-    """Return the first option of each name."""
-    return [next(option for option in launch_options() if option.name == name) for name in names]
-
-
-def _groups(table: dict[str, str], known: Iterable[str]) -> dict[str, list[str]]:
-    """Return the names in each group that there are, and in the last one those of no group."""
-    known = list(dict.fromkeys(known))
-    groups = {
-        title: [name for name in names.split() if name in known] for title, names in table.items()
-    }
-    grouped = {name for names in groups.values() for name in names}
-    groups["others"] = [name for name in known if name not in grouped]
-    return {title: names for title, names in groups.items() if names}
-
-
-def add_option(group: object, option: Option, words: dict[str, str]) -> None:
-    """Add an option to a group of argparse's, for its help only."""
-    text = option.help.format(**words)
-    if option.metavar is None:
-        group.add_argument(*option.flags, action="store_true", help=text)  # type: ignore[attr-defined]
-    else:
-        group.add_argument(*option.flags, metavar=option.metavar, help=text)  # type: ignore[attr-defined]
-
-
-def policy_words() -> dict[str, str]:
-    """Return the texts for {policies} and {waiting_policies} in the help of options."""
-    from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
-
-    others = [name for name in POLICIES if name != DEFAULT_POLICY]
-    waiting = [name for name, policy in POLICIES.items() if policy.waits_for_utility]
-    words = {
-        "policies": ", ".join([f"{DEFAULT_POLICY} (default)", *others]),
-        "waiting_policies": " or ".join(waiting),
-    }
-    return {key: text.replace("_", "-") for key, text in words.items()}
+def _print_entry(name: str, text: str, column: int) -> None:
+    first, *others = wrap(text, max(20, shutil.get_terminal_size().columns - column - 2))
+    print(f"  {name:<{column - 3}} {first}")
+    for other in others:
+        print(f"{'':<{column}}{other}")
 
 
 def _command_groups() -> str:
     """Return one line for each command, in groups: its word, its arguments and its summary."""
-    from textwrap import wrap
-
     summaries = {
         row.word: (f"{row.word} {row.arguments}".rstrip(), row.summary) for row in COMMANDS.values()
     }
     summaries |= {word: (word, summary) for word, summary in WORDS_WITHOUT_ROWS.items()}
+    groups = {title: words.split() for title, words in _COMMANDS.items()}
+    grouped = {word for words in groups.values() for word in words}
+    if others := [word for word in summaries if word not in grouped]:
+        groups["others"] = others
     lines = []
-    for title, words in _groups(_COMMANDS, summaries).items():
+    for title, words in groups.items():
         lines.append(f"{title}:")
         for word in words:
             shown, summary = summaries[word]
@@ -211,3 +157,56 @@ def _command_groups() -> str:
             lines += [f"  {'':<12} {other}" for other in others]
         lines.append("")
     return "\n".join(lines[:-1])
+
+
+_MEANT = {
+    "status": "jobs list ls nvidia-smi queue smi squeue who",
+    "free": "del delete end kill release remove rm scancel stop unlock",
+    "reserve": "alloc allocate book hold interactive salloc",
+    "run": "exec execute launch sbatch srun start submit",
+    "doctor": "check debug diagnose test",
+    "help": "commands info man usage",
+    "help settings": "conf config configuration settings",
+    "profile list": "models workloads",
+    "setup": "init install",
+    "simulate": "sim",
+    "topo": "machine nvlink topology",
+    "--version": "version",
+}
+"""Words of other programs, by what they are called here."""
+
+_SYNONYMS = {word: name for name, words in _MEANT.items() for word in words.split()}
+_ALIKE = 0.7  # less would take train.py for drain
+
+
+def unknown_command(before: Sequence[str], at: int, rest: Sequence[str]) -> UsageError:
+    """Return the error about a first word that is no command.
+
+    Args:
+        before: arguments before the --, as they were written.
+        at: index of the word among them.
+        rest: the -- and what comes after it, if there is any.
+    """
+    word = before[at]
+    if word == "profiles":  # as earlier versions called it
+        after = before[at + 1 :]
+        rest = after if {"list", "show"} & {*after} else ["list", *after]
+        line = printable(join(["gpulaunch", "profile", *rest]))
+        return UsageError("unknown command 'profiles'", f"it is now: {line}")
+    near = [_SYNONYMS[word]] if word in _SYNONYMS else nearest(word, COMMANDS, _ALIKE)
+    meant = f": did you mean {' or '.join(near)}?" if near else ""
+    command = [*before[at:], *rest]
+    if " " in word and len(command) == 1:
+        command = ["sh", "-c", word]
+    elif word.endswith(".py") and os.path.isfile(word) and not os.access(word, os.X_OK):
+        command = ["python3", *command]
+    elif near and len(command) == 1 and not _is_program(word):
+        return UsageError(f"unknown command {quoted(word)}{meant}")
+    line = printable(join(["gpulaunch", *before[:at], "--", *command]))
+    return UsageError(
+        f"unknown command {quoted(word)}{meant}", f"to run a program, write -- before it: {line}"
+    )
+
+
+def _is_program(word: str) -> bool:
+    return shutil.which(word) is not None or os.path.exists(word)

@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     launches = _past_launches(options.topology, options.since, everyone=everyone)
     launches = _of_user(options.user, launches)
     elsewhere: Counter[str] = Counter()
-    if not launches and shown_settings(options.topology).get("topology").value is None:
+    if not launches and shown_settings(options.topology).topology is None:
         others = _of_user(options.user, _latest(options.since, everyone=everyone))
         elsewhere.update(one.topology for one in others)
     shown = len(launches) if options.all or options.totals else _SHOWN
@@ -105,7 +105,7 @@ def _past_launches(
             "each user's history is his own here, so those of others cannot be read",
             "sudo gpulaunch setup --history makes a place for all, from then on",
         )
-    wanted = shown_settings(topology).get("topology").value
+    wanted = shown_settings(topology).topology
     found = _latest(since_s, everyone=everyone)
     if wanted is None:
         return [launch for launch in found if not launch.described]

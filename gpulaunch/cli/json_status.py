@@ -1,4 +1,4 @@
-"""`--json-status-fd`: the events of a launch as lines of JSON, for the program that started it."""
+"""`-o json_status_fd=FD`: the events of a launch in JSON, for the program that started it."""
 
 import fcntl
 import json
@@ -14,7 +14,7 @@ from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import iso
 from gpulaunch.typing import Any
 
-_OPTION = "--json-status-fd"
+_OPTION = "-o json_status_fd"
 _MOST_DIGITS = 6  # no process has a million descriptors
 
 

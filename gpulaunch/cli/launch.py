@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from gpulaunch.cli.output import say
 from gpulaunch.cli.output import warn as warn_on_stderr
@@ -12,14 +12,13 @@ from gpulaunch.history.line import taken
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import preview, would_wait
 from gpulaunch.launch.callbacks import Callbacks
-from gpulaunch.launch.given import Given
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.launch_in_history import LaunchInHistory
 from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.launch.options import Given, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import Ended, run
-from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu_names import gpus_called
 from gpulaunch.process.descriptor import out_of_the_way
@@ -37,7 +36,7 @@ if TYPE_CHECKING:  # few launches need these
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
 
 
-def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
+def main(given: Given, command: Sequence[str]) -> int:
     """Run a command on GPUs, or print the decision.
 
     Args:
@@ -48,62 +47,62 @@ def main(given: Mapping[str, Given], command: Sequence[str]) -> int:
 
     if command:
         refuse_sudo(command)
-        if warning := explain_hand_over(command, os.environ):
-            tell_of(given)(warning)
+        warning = explain_hand_over(command, os.environ)
     else:  # --explain alone: nothing can run, so the decision is meant
-        given = {"dry_run": Given("--dry-run", "true"), **given}
-    name = given["name"].text if "name" in given else None
-    return carry_out(
-        given, read_launch(Settings(given, os.environ), command, name=name, warn=tell_of(given))
-    )
+        given, warning = {"dry_run": ("--dry-run", "true"), **given}, None
+    options = Options(given, os.environ)
+    if warning:
+        tell_of(options)(warning)
+    launch = read_launch(options, command, name=options.name, warn=tell_of(options))
+    return carry_out(options, launch)
 
 
-def tell_of(given: Mapping[str, Given]) -> Callable[[str], None]:
+def tell_of(options: Options) -> Callable[[str], None]:
     """Return the function that prints warnings."""
-    return _ignore if "quiet" in given else warn_on_stderr
+    return _ignore if options.quiet else warn_on_stderr
 
 
-def carry_out(given: Mapping[str, Given], launch: Launch) -> int:
+def carry_out(options: Options, launch: Launch) -> int:
     """Carry out a launch that has been read: run the command, or print the decision.
 
     Args:
-        given: options by name.
+        options: its options.
         launch: the launch.
     """
-    if "json" in given and "dry_run" not in given:
+    if options.json and not options.dry_run:
         raise UsageError(
             "--json needs --dry-run, since stdout belongs to the job",
             "see 'gpulaunch status --json'",
         )
-    tell = tell_of(given)
-    if "record_to" in given and "dry_run" in given:
-        raise UsageError("--record-to and --dry-run: nothing runs, so nothing is measured")
+    tell = tell_of(options)
+    if options.record_to and options.dry_run:
+        raise UsageError("-o record_to and --dry-run: nothing runs, so nothing is measured")
     before: Sequence[Predecessor] = ()
-    if "after" in given:
+    if options.after is not None:
         from gpulaunch.launch.predecessors import find_predecessors  # late: few come after others
 
-        before = find_predecessors((*given["after"].before, given["after"].text))
-        if "wait" not in given:  # nobody may be there any more when its turn comes
+        before = find_predecessors(options.after.split("\0"))
+        if "wait" not in options.given:  # nobody may be there any more when its turn comes
             launch = replace(launch, patience=replace(launch.patience, wait=True))
-    if "dry_run" in given:
+    if options.dry_run:
         decision, situation = preview(launch, tell)
         from gpulaunch.cli.explain import print_decision  # late: a job that runs does without
 
-        return _EXIT_STATUS[print_decision(launch, decision, situation, given)]
+        return _EXIT_STATUS[print_decision(launch, decision, situation, options)]
 
     if launch.in_history and (problem := taken()):
         tell(problem)
-    if "detach" not in given:
-        return _run(given, launch, before, None)
+    if not options.detach:
+        return _run(options, launch, before, None)
     from gpulaunch.cli.detach import detach  # late: few launches are detached
     from gpulaunch.launch.detached import what_was_told
 
     told = what_was_told()
-    return _run(given, launch, before, told) if told else detach(given, launch, tell)
+    return _run(options, launch, before, told) if told else detach(options, launch, tell)
 
 
 def _run(
-    given: Mapping[str, Given],
+    options: Options,
     launch: Launch,
     before: "Sequence[Predecessor]",
     told: "Detached | None",
@@ -111,12 +110,12 @@ def _run(
     """Run a launch, and return or raise its outcome.
 
     Args:
-        given: options by name.
+        options: its options.
         launch: the launch.
         before: the launches that it comes after.
         told: what it was told if it has been detached, or None.
     """
-    listener = Reporter(given, launch, before)
+    listener = Reporter(options, launch, before)
     try:
         if told:
             listener.detached(told)
@@ -124,15 +123,15 @@ def _run(
             from gpulaunch.launch.outside_use import see_again
             from gpulaunch.launch.predecessors import wait_for_predecessors
 
-            wait_for_predecessors(before, tell_of(given), listener.comes_after)
+            wait_for_predecessors(before, tell_of(options), listener.comes_after)
             launch = see_again(launch)  # that may have taken days
         callbacks = Callbacks(
-            tell_of(given), listener.waiting, listener.first, listener.minute, idle=listener.idle
+            tell_of(options), listener.waiting, listener.first, listener.minute, idle=listener.idle
         )
         outcome = run(launch, callbacks, listener.granted, listener.over)
         if not isinstance(outcome, Ended):
-            _explain_refusal(launch, given)
-            raise refusal(launch, outcome, given)
+            _explain_refusal(launch, options)
+            raise refusal(launch, outcome, options)
     except GpulaunchError as problem:
         listener.ended(problem.exit_status)
         raise
@@ -145,32 +144,33 @@ class Reporter:
     """The reporter of a launch's course on stderr, and to the program that started it.
 
     Args:
-        given: options by name.
+        options: its options.
         launch: the launch.
         before: the launches that it comes after.
     """
 
     def __init__(
-        self, given: Mapping[str, Given], launch: Launch, before: "Sequence[Predecessor]" = ()
+        self, options: Options, launch: Launch, before: "Sequence[Predecessor]" = ()
     ) -> None:
-        self._given, self._launch = given, launch
-        self._talks = not given.keys() & {"quiet", "json_status_fd"}
+        self._options, self._launch = options, launch
+        self._talks = not options.quiet and options.json_status_fd is None
         self._joined_s: float | None = None
         self._status: JsonStatus | None = None
-        if "json_status_fd" in given:
+        if options.json_status_fd is not None:
             from gpulaunch.cli import json_status  # late: few launches need it
 
-            self._status = json_status.JsonStatus(given["json_status_fd"].text)
+            self._status = json_status.JsonStatus(options.json_status_fd)
         self._history: LaunchInHistory | None = None
         if launch.in_history:
             self._history = LaunchInHistory(launch, [one.text for one in before])
         self._recorder: Recorder | None = None
-        if launch.recorded_in or "record_to" in given:
+        if launch.recorded_in or options.record_to:
             from gpulaunch.measure.recording import recorder_of  # late: few launches are recorded
 
-            path = given["record_to"].text if "record_to" in given else None
-            is_asked = bool(given.keys() & {"record", "record_to"})
-            self._recorder = recorder_of(launch, path, tell_of(given), is_asked=is_asked)
+            is_asked = bool(options.given.keys() & {"record", "record_to"})
+            self._recorder = recorder_of(
+                launch, options.record_to, tell_of(options), is_asked=is_asked
+            )
         self._before_job: EndBySignal | None = None
         self._pipe: int | None = None  # to the process that detached this launch
         self._notifier: Notifier | None = None
@@ -225,7 +225,7 @@ class Reporter:
             for line in who_has_what(self._launch.machine.topology, seen, self._launch.within):
                 say("info", line)
         self._answer(number=number, start=start)
-        _explain_refusal(self._launch, self._given)
+        _explain_refusal(self._launch, self._options)
 
     def first(self, reason: str, waited_s: float) -> None:
         """Report that the launch has become the first in the queue."""
@@ -242,13 +242,13 @@ class Reporter:
         self._answer(gpus=acquired.grant.problem.format_ranks(acquired.grant.gpus))
         if self._before_job:
             self._before_job.stop()
-        if "explain" in self._given:
+        if self._options.explain:
             from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 
-            explain_on_stderr(self._launch, acquired.grant, acquired.situation, self._given)
+            explain_on_stderr(self._launch, acquired.grant, acquired.situation, self._options)
         if self._talks:
             _say_less_than_all(self._launch, acquired)
-        if "verbose" in self._given:
+        if self._options.verbose:
             _say_granted(self._launch, acquired)
         elif self._joined_s is not None and self._talks:
             waited = _duration(time.monotonic() - self._joined_s)
@@ -322,17 +322,18 @@ def _gpus_of(launch: Launch, acquired: Acquired[Keeper]) -> str:
     return f"{gpus_called(gpus.split(','))} of {launch.machine.topology.name}"
 
 
-def refusal(launch: Launch, outcome: Wait | Refuse, given: Mapping[str, Given]) -> GpulaunchError:
+def refusal(launch: Launch, outcome: Wait | Refuse, options: Options) -> GpulaunchError:
     """Return the error of a launch that was not granted its GPUs, with a hint what to do."""
     if isinstance(outcome, Refuse):
         return UsageError(outcome.reason)
-    where = f" --topology {given['topology'].text}" if "topology" in given else ""
+    typed = "topology" in options.given
+    where = f" --topology {options.topology}" if typed else ""
     hint = f"add --wait to queue, or see 'gpulaunch status{where}'"
     if launch.container and launch.container.all_text and launch.request.gpus is None:
         hint = (
             "add --wait to queue, or -n 1 for one GPU; the setting all_gpus says what 'all' means"
         )
-    if "quiet" in given:
+    if options.quiet:
         return WouldWaitError(outcome.reason, hint)
     return would_wait(launch, open_table_of(launch, _ignore), outcome.reason, hint)
 
@@ -341,8 +342,8 @@ def _ignore(text: str) -> None:
     """Drop a warning."""
 
 
-def _explain_refusal(launch: Launch, given: Mapping[str, Given]) -> None:
-    if "explain" in given:
+def _explain_refusal(launch: Launch, options: Options) -> None:
+    if options.explain:
         from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 
-        explain_on_stderr(launch, *preview(launch, _ignore), given)
+        explain_on_stderr(launch, *preview(launch, _ignore), options)

@@ -4,15 +4,15 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import ModuleType
 
 import gpulaunch
+from gpulaunch.cli.arguments import LaunchParser
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
-from gpulaunch.cli.options import read_line
 from gpulaunch.cli.output import flush_stdout, name_stdout, prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, call_failed
-from gpulaunch.launch.given import Given
+from gpulaunch.launch.options import OPTIONS, Given
 from gpulaunch.typing import NoReturn
 
 
@@ -78,11 +78,11 @@ def run(argv: Sequence[str]) -> int:
     """
     divider = argv.index("--") if "--" in argv else len(argv)
     before, command = [*argv[:divider]], argv[divider + 1 :]
-    line = read_line(before)
-    if line.word_at is not None and before[line.word_at] == "run":
-        before = [*before[: line.word_at], *before[line.word_at + 1 :]]
-        line = read_line(before)
-    given, at = line.given, line.word_at
+    parser = LaunchParser(OPTIONS.values())
+    given, at = parser.read(before)
+    if at is not None and before[at] == "run":
+        before = [*before[:at], *before[at + 1 :]]
+        given, at = parser.read(before)
     if at is not None and _runs_containers(os.path.basename(before[at])):
         if given.keys() & {"help", "version"}:
             raise UsageError(f"--help and --version stand alone, but {before[at]} is given")
@@ -105,7 +105,7 @@ def run(argv: Sequence[str]) -> int:
     return int(importlib.import_module("gpulaunch.cli.launch").main(given, command))
 
 
-def _tell(given: Mapping[str, Given], command: Sequence[str]) -> int:
+def _tell(given: Given, command: Sequence[str]) -> int:
     """Print the version, when a launch would start, or else the short help."""
     if "when" in given and not given.keys() & {"help", "version"}:
         return int(importlib.import_module("gpulaunch.cli.when").main(given, command))
@@ -142,7 +142,7 @@ def _refuse(argv: Sequence[str], at: int, divider: int) -> NoReturn:
     Raises:
         UsageError: always; for `gpulaunch sudo docker run` -- alone does not do.
     """
-    from gpulaunch.cli.mistakes import unknown_command  # late: for mistakes only
+    from gpulaunch.cli.help import unknown_command  # late: for mistakes only
     from gpulaunch.launch.handed_over import refuse_sudo
 
     refuse_sudo(argv[at:divider])
@@ -155,7 +155,7 @@ def _runs_containers(program: str) -> bool:
     return runs_containers(program)
 
 
-def _run_engine(given: Mapping[str, Given], command: Sequence[str]) -> int:
+def _run_engine(given: Given, command: Sequence[str]) -> int:
     """Run the command line of a container engine."""
     if "dry_run" in given:
         prepare_stdout()

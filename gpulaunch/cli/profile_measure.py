@@ -3,16 +3,15 @@
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from gpulaunch.cli.arguments import Namespace, Parser
+from gpulaunch.cli.arguments import LaunchParser, Namespace, Parser
 from gpulaunch.cli.launch import tell_of
-from gpulaunch.cli.options import read_line
 from gpulaunch.cli.output import prepare_stdout, say
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.options import OPTIONS, Given, Options
 from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -66,20 +65,7 @@ def read_target(options: Namespace) -> tuple[str, str]:
 
 
 def make_measure_parser() -> Parser:
-    """Return the parser of this command's own options; a launch's are in its `others`."""
-    from gpulaunch.cli.help import make_launch_parser
-
-    parser = _own_parser()
-    ours = {flag for action in parser.actions() for flag in action.option_strings}
-    parser.others = [
-        action
-        for action in make_launch_parser().actions()
-        if action.dest not in _NOT_HERE and not ours & {*action.option_strings}
-    ]
-    return parser
-
-
-def _own_parser() -> Parser:
+    """Return the parser of this command's own options."""
     parser = Parser(
         "gpulaunch profile measure",
         "Run a job, and write what it uses; options of a launch apply, see 'gpulaunch --help'.",
@@ -130,7 +116,7 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         prepare_stdout()
         make_measure_parser().print_help()
         return 0
-    options, words = _own_parser().parse_known_args(arguments)
+    options, words = make_measure_parser().parse_known_args(arguments)
     given = _read_launch_options(words)
     if not command:
         raise UsageError(
@@ -140,8 +126,6 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     mode = _read_mode(options, given)
 
     # Late, with NVML's package: the parsers do without, as when a wheel is built.
-    from gpulaunch.launch.read_launch import read_grace
-    from gpulaunch.launch.settings import Settings
     from gpulaunch.measure.launches import MeasuredJob
     from gpulaunch.measure.update_profile import check_own, keep
     from gpulaunch.process.job import exit_like, exit_status
@@ -149,11 +133,11 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     part = _read_slice(options)
     check_own(path)
     if options.name is not None:
-        given["name"] = Given("--name", options.name)
+        given["name"] = ("--name", options.name)
         words += ["--name", options.name]
-    grace_s = read_grace(Settings(given, os.environ))
-    job = MeasuredJob(tuple(words), tuple(command), part, grace_s)
-    warn = tell_of(given)
+    of_launch = Options(given, os.environ)
+    job = MeasuredJob(tuple(words), tuple(command), part, of_launch.grace_s)
+    warn = tell_of(of_launch)
     tell = warn if "quiet" in given else partial(say, "info")
     outcome = _measure(mode, options, given, job)
     for line in outcome.lines:
@@ -167,7 +151,7 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     return exit_like(outcome.status)
 
 
-def _read_mode(options: Namespace, given: Mapping[str, Given]) -> str | None:
+def _read_mode(options: Namespace, given: Given) -> str | None:
     """Return which comparison is asked for; None for a job's use of its GPUs."""
     modes = [mode for mode in _MODES if getattr(options, mode) not in (None, False)]
     if len(modes) > 1:
@@ -176,7 +160,7 @@ def _read_mode(options: Namespace, given: Mapping[str, Given]) -> str | None:
             "each of them changes its own part of the same -o FILE",
         )
     mode = modes[0] if modes else None
-    shared = [given[key].option for key in ("share", "guest") if _is_on(given, key)]
+    shared = [given[key][0] for key in ("share", "guest") if _is_on(given, key)]
     if shared and mode != "pair":
         raise UsageError(
             f"{shared[0]}: a GPU's counters are those of all jobs on it", "--pair OTHER takes it"
@@ -186,12 +170,10 @@ def _read_mode(options: Namespace, given: Mapping[str, Given]) -> str | None:
     return mode
 
 
-def _measure(
-    mode: str | None, options: Namespace, given: Mapping[str, Given], job: "MeasuredJob"
-) -> "Outcome":
+def _measure(mode: str | None, options: Namespace, given: Given, job: "MeasuredJob") -> "Outcome":
     from gpulaunch.measure import comparisons
 
-    warn = tell_of(given)
+    warn = tell_of(Options(given, os.environ))
     tell = warn if "quiet" in given else partial(say, "info")
     if mode is None:
         return comparisons.measure_use(job, _read_runs(options, 1), tell)
@@ -211,45 +193,42 @@ def _measure(
     return comparisons.measure_pair(job, one, others, runs, warn, tell, shares=shares_gpus)
 
 
-def _read_launch_options(words: Sequence[str]) -> dict[str, Given]:
+def _read_launch_options(words: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Read the options of a launch among the arguments, which are those that are not ours."""
-    line = read_line(words)
-    if line.word_at is not None:
+    given, at = LaunchParser(OPTIONS.values(), "gpulaunch profile measure").read(words)
+    if at is not None:
+        raise UsageError(f"unknown word {quoted(words[at])}", "write -- before the job's command")
+    for name in _NOT_HERE & given.keys():
         raise UsageError(
-            f"unknown word {quoted(words[line.word_at])}", "write -- before the job's command"
+            f"unknown option {given[name][0]}", "see 'gpulaunch profile measure --help'"
         )
-    for name in _NOT_HERE & line.given.keys():
-        raise UsageError(
-            f"unknown option {line.given[name].option}", "see 'gpulaunch profile measure --help'"
-        )
-    if "json" in line.given:
+    if "json" in given:
         raise UsageError(
             "--json: stdout belongs to the job", "see 'gpulaunch profile show FILE --json'"
         )
-    return line.given
+    return dict(given)
 
 
-def _is_on(given: Mapping[str, Given], name: str) -> bool:
+def _is_on(given: Given, name: str) -> bool:
     """Return whether a switch of a launch is set on this command line."""
-    return name in given and given[name].text != "false"
+    return name in given and given[name][1] != "false"
 
 
-def _read_exclusive_launch(given: Mapping[str, Given], job: "MeasuredJob") -> Launch:
+def _read_exclusive_launch(given: Given, job: "MeasuredJob") -> Launch:
     """Read the job's launch on GPUs of its own, to know which it would get."""
     from gpulaunch.containers.engines import engine_of_program, runs_containers
     from gpulaunch.launch.read_launch import read_launch
-    from gpulaunch.launch.settings import Settings
 
-    given = {**given, "share": Given("--exclusive", "false")}
-    name, warn = given["name"].text if "name" in given else None, tell_of(given)
+    options = Options({**given, "share": ("--exclusive", "false")}, os.environ)
+    name, warn = options.name, tell_of(options)
     if not runs_containers(os.path.basename(job.command[0])):
-        return read_launch(Settings(given, os.environ), job.command, name=name, warn=warn)
+        return read_launch(options, job.command, name=name, warn=warn)
     from gpulaunch.containers.command import read_command
     from gpulaunch.launch.read_container import read_container_launch
 
     engine = engine_of_program(job.command[0])
     command = read_command(job.command, engine.grammar)
-    found = read_container_launch(given, engine, command, name=name, warn=warn)
+    found = read_container_launch(options, engine, command, name=name, warn=warn)
     if not isinstance(found, Launch):
         raise UsageError(
             f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to "

@@ -6,22 +6,21 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
+from gpulaunch.cli.arguments import LaunchParser
 from gpulaunch.cli.launch import Reporter, refusal, tell_of
-from gpulaunch.cli.options import ROWS, Option, read_line
 from gpulaunch.cli.output import flush_stdout, print_json, say
 from gpulaunch.errors import FailedError, UsageError, quoted
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
 from gpulaunch.launch.callbacks import Callbacks
-from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.launch.options import OPTIONS, Given, OnOff, Option, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.reservation import session_leader, sleep_until_its_end
-from gpulaunch.launch.settings import Settings
 from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.table import release
@@ -32,25 +31,20 @@ from gpulaunch.process.job import exit_like
 from gpulaunch.process.libc import end_with_parent, outlive_parent
 from gpulaunch.process.system import is_cancelled_by_kill, iso
 from gpulaunch.records import replace
-from gpulaunch.typing import TYPE_CHECKING, Any, NoReturn
-
-if TYPE_CHECKING:
-    from gpulaunch.cli.arguments import Parser
+from gpulaunch.typing import Any, NoReturn
 
 _NAMES = (
-    *("gpus", "profile", "policy", "pattern", "bandwidth_sensitive", "bandwidth_model"),
-    *("memory", "gpu_model", "only", "exclude", "require", "nvlink", "min_bandwidth", "numa"),
-    *("apart_from", "host_bandwidth", "single_node", "one_per_node", "min_utility"),
-    *("utility_weights", "wait", "wait_timeout", "queue", "ignore_engine", "uuid", "topology"),
-    *("name", "notify", "quiet", "help"),
+    *("gpus", "profile", "policy", "pattern", "bandwidth_sensitive", "memory", "gpu_model"),
+    *("only", "exclude", "nvlink", "wait", "wait_timeout", "uuid", "topology", "name", "notify"),
+    *("quiet", "help"),
 )
 """Options of a launch that a reservation has, too."""
 
-_ROWS = (
-    (("--for",), "for", "TIME", "how long, such as 90s, 10m, 1h30m; needed"),
-    (("--keep",), "keep", None, "hold them after logout, too, as where CI=true"),
-    *(row for row in ROWS if row[1] in _NAMES),
-    (("--json",), "json", None, "print a JSON document"),
+_ROWS: tuple[Option[Any], ...] = (
+    Option(str, "--for TIME", "how long, such as 90s, 10m, 1h30m; needed", name="for"),
+    OnOff("--keep", "hold them after logout, too, as where CI=true", name="keep"),
+    *(OPTIONS[name] for name in _NAMES),
+    OnOff("--json", "print a JSON document", name="json"),
 )
 
 _DAY_S = 86400.0
@@ -68,17 +62,14 @@ run 'gpulaunch free "$GPULAUNCH_LEASE"'."""
 
 def main(arguments: Sequence[str]) -> int:
     """Start the keeper of a reservation, and print what a shell needs to use it."""
-    try:
-        line = read_line(arguments, _ROWS)
-    except UsageError as problem:
-        raise UsageError(problem.message, "see 'gpulaunch reserve --help'") from None
-    given = line.given
+    parser = make_parser()
+    given, word_at = parser.read(arguments)
     if "help" in given:
-        make_parser().print_help()
+        parser.print_help()
         return 0
-    if line.word_at is not None:
+    if word_at is not None:
         raise UsageError(
-            f"'gpulaunch reserve' runs no command, but {quoted(arguments[line.word_at])} is given"
+            f"'gpulaunch reserve' runs no command, but {quoted(arguments[word_at])} is given"
         )
     if "for" not in given:
         raise UsageError("--for is missing", "gpulaunch reserve -n 2 --for 2h")
@@ -104,20 +95,13 @@ def main(arguments: Sequence[str]) -> int:
     return _pass_on(given, ours, pid)
 
 
-def make_parser() -> "Parser":
-    """Return the parser that prints the help; read_line reads the command line."""
-    from gpulaunch.cli.arguments import Parser
-    from gpulaunch.cli.help import add_option, policy_words
-
+def make_parser() -> LaunchParser:
+    """Return the parser of the command line."""
     usage = "gpulaunch reserve --for TIME [OPTIONS]"
-    parser = Parser("gpulaunch reserve", _ABOUT, usage, add_help=False)
-    words = policy_words()
-    for row in _ROWS:
-        add_option(parser, Option(*row), words)
-    return parser
+    return LaunchParser(_ROWS, "gpulaunch reserve", description=_ABOUT, usage=usage)
 
 
-def _pass_on(given: Mapping[str, Given], keeper: socket.socket, pid: int) -> int:
+def _pass_on(given: Given, keeper: socket.socket, pid: int) -> int:
     """Print what the keeper says, and let it go on once that is printed.
 
     Returns:
@@ -145,15 +129,18 @@ def _pass_on(given: Mapping[str, Given], keeper: socket.socket, pid: int) -> int
     return 0
 
 
-def _reserve(given: Mapping[str, Given], leader: Process | None, parent: socket.socket) -> NoReturn:
+def _reserve(given: Given, leader: Process | None, parent: socket.socket) -> NoReturn:
     """Take the GPUs and hold them, as the keeper."""
-    launch = _read(given)
-    table = open_table_of(launch, tell_of(given))
-    reporter = Reporter(given, launch)
-    callbacks = Callbacks(tell_of(given), reporter.waiting, reporter.first, reporter.minute)
+    limit = given["for"]
+    forced = {"time_limit": limit, "share": ("reserve", "false")}
+    options = Options({**given, **forced}, os.environ)
+    launch = _read(options, limit[1])
+    table = open_table_of(launch, tell_of(options))
+    reporter = Reporter(options, launch)
+    callbacks = Callbacks(tell_of(options), reporter.waiting, reporter.first, reporter.minute)
     held: Any = acquire(launch, table, callbacks, lambda *_: ThisProcess())
     if not isinstance(held, Acquired):
-        raise refusal(launch, held, given)
+        raise refusal(launch, held, options)
     stand_apart(held.record.fd, parent.fileno())
     outlive_parent()
     reporter.granted(held)
@@ -168,18 +155,13 @@ def _reserve(given: Mapping[str, Given], leader: Process | None, parent: socket.
     os._exit(0)
 
 
-def _read(given: Mapping[str, Given]) -> Launch:
+def _read(options: Options, limit: str) -> Launch:
     """Read a reservation as a launch whose time limit is that of the reservation.
 
     Raises:
         UsageError: something asked for does not exist or is impossible.
     """
-    limit = given["for"]
-    given = {**given, "time_limit": limit, "share": Given("reserve", "false")}
-    name = given["name"].text if "name" in given else None
-    launch = read_launch(
-        Settings(given, os.environ), ["reserve", limit.text], name=name, warn=tell_of(given)
-    )
+    launch = read_launch(options, ["reserve", limit], name=options.name, warn=tell_of(options))
     if launch.within and launch.within.share:
         raise UsageError(f"lease {launch.within.id} is shared: nothing in it can be reserved")
     # Nobody watches the use of the GPUs, and nothing is measured: the keeper sleeps.

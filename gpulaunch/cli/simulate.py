@@ -11,7 +11,7 @@ from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.duration import format_duration
 from gpulaunch.files.write import make_directory, write_bytes
-from gpulaunch.launch.settings import QUEUES, SETTINGS, one_of
+from gpulaunch.launch.options import OPTIONS, QUEUES, one_of
 from gpulaunch.machine.find import Machine
 from gpulaunch.records import replace
 from gpulaunch.simulate.event_loop import ImpossibleJobError, Moment, Rules, simulate
@@ -81,7 +81,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--policy",
         metavar="P,...",
-        type=_option_parser(SETTINGS["policy"], each=True),
+        type=_option_parser(OPTIONS["policy"].parse, each=True),
         default=[DEFAULT_POLICY],
         help=f"one run for each (default: {DEFAULT_POLICY})",
     )

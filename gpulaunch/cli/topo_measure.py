@@ -50,7 +50,7 @@ def measure_and_print(path: str | None, *, as_json: bool) -> int:
         from gpulaunch.show.terminal import draw
 
         draw(measurement_table(comparisons), sys.stdout)
-        print(f"written to {file}; --bandwidth-model measured goes by it")
+        print(f"written to {file}; -o bandwidth_model=measured goes by it")
     return 0
 
 

@@ -165,7 +165,7 @@ def _check_variables(command: ContainerCommand) -> None:
     for assignment in command.values("-e", "--env"):
         name = assignment.partition("=")[0]
         if name in _SET_BY_US:
-            hint = "--sm-percentage and --memory say what it is to have"
+            hint = "--share=PART and --memory say what it is to have"
             raise UsageError(
                 f"-e {name}: gpulaunch sets that for a container that shares GPUs", hint
             )

@@ -46,7 +46,7 @@ class Alternative(Record):
     """A request that would be granted now.
 
     Attributes:
-        instead: what to change, such as "drop --min-bandwidth".
+        instead: what to change, such as "drop --nvlink".
         gpus: what it would get, by index in rank order.
         effective_bandwidth: effective bandwidth of those, GB/s; None if there is none.
     """
@@ -164,7 +164,7 @@ def _find_better_if_idle(
     best = idle.placement.scores.effective_bandwidth if isinstance(idle, Grant) else None
     if not isinstance(idle, Grant) or best is None or best <= found:
         return None
-    return _alternative_of(f"--min-bandwidth {best:.4g} --wait", idle)
+    return _alternative_of(f"-o min_bandwidth={best:.4g} --wait", idle)
 
 
 def list_excluded(
@@ -321,7 +321,7 @@ def _relaxed_requests(request: Request) -> Iterator[tuple[str, Request]]:
             yield f"drop {option}", replace(request, wishes=without)
     if POLICIES[request.policy].waits_for_utility and request.utility.least:
         yield (
-            "drop --min-utility",
+            "drop -o min_utility",
             replace(request, utility=replace(request.utility, least=UtilityTerms().least)),
         )
     for constraint in request.constraints:
@@ -330,13 +330,12 @@ def _relaxed_requests(request: Request) -> Iterator[tuple[str, Request]]:
 
 
 _OPTIONS = {
-    "required": "--require",
     "nvlink": "--nvlink",
-    "least_gb_per_s": "--min-bandwidth",
-    "one_numa_node": "--numa strict",
-    "single_node": "--single-node",
-    "one_per_node": "--one-per-node",
-    "apart_from": "--apart-from",
-    "host_gb_per_s": "--host-bandwidth",
+    "least_gb_per_s": "-o min_bandwidth",
+    "one_numa_node": "-o numa=strict",
+    "single_node": "-o single_node=true",
+    "one_per_node": "-o one_per_node=true",
+    "apart_from": "-o apart_from",
+    "host_gb_per_s": "-o host_bandwidth",
 }
 """Options by the field of Wishes that they set."""

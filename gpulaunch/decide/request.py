@@ -18,9 +18,7 @@ from gpulaunch.typing import TYPE_CHECKING
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.engine_job import EngineJob
     from gpulaunch.leases.share import Client
-    from gpulaunch.profiles.demand import Demand
     from gpulaunch.sharing.capacity import Capacity
-    from gpulaunch.sharing.interference import Bounds
 
 _WIDEST_RANGE = 1024
 _MAX_DIGITS = 20  # of an index or a range
@@ -99,9 +97,7 @@ class Sharing(Record):
 
     Attributes:
         client: what it uses of a GPU, and its objective.
-        bounds: how much may come together on a GPU.
         sm_percentage: share of SMs that the user asks for, 1-100; None for what is best.
-        announced: demands of jobs that are still to come, for which room is left.
         user_id: the user whose job it is.
         capacities: what each GPU that can be shared offers, by UUID.
         unfit: why each of the other GPUs cannot be shared, by UUID.
@@ -110,9 +106,7 @@ class Sharing(Record):
     """
 
     client: "Client"
-    bounds: "Bounds"
     sm_percentage: int | None
-    announced: "tuple[Demand, ...]"
     user_id: int
     capacities: "Mapping[str, Capacity]"
     unfit: Mapping[str, str]
@@ -254,21 +248,20 @@ def check_wishes(wishes: Wishes, topology: Topology, count: int | None) -> None:
     """
     if wishes.single_node and wishes.one_per_node and count != 1:
         raise UsageError(
-            "--single-node and --one-per-node: GPUs in one machine are not each in a machine of "
-            "its own"
+            "single_node and one_per_node: GPUs in one machine are not each in a machine of its own"
         )
     if wishes.one_numa_node and all(gpu.numa_node is None for gpu in topology.gpus):
         raise UsageError(
-            f"--numa strict: which NUMA nodes the GPUs of {topology.name} are next to is not known"
+            f"numa=strict: which NUMA nodes the GPUs of {topology.name} are next to is not known"
         )
     several = len({gpu.node for gpu in topology.gpus}) > 1
     if wishes.apart_from and not several and all(gpu.numa_node is None for gpu in topology.gpus):
         raise UsageError(
-            f"--apart-from: which NUMA nodes the GPUs of {topology.name} are next to is not known"
+            f"apart_from: which NUMA nodes the GPUs of {topology.name} are next to is not known"
         )
     if wishes.host_gb_per_s and not any(gpu.host_gb_per_s for gpu in topology.gpus):
         raise UsageError(
-            f"--host-bandwidth: what the host memory of {topology.name} carries is not known",
+            f"host_bandwidth: what the host memory of {topology.name} carries is not known",
             "a machine file says it in [[numa]]: memory_gb_per_s",
         )
     if wishes.required and count is not None and len(wishes.required.uuids) > count:

@@ -8,14 +8,13 @@ from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.request import Request, Sharing, Unfit
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.share import Client, Share
+from gpulaunch.leases.share import Share
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology
-from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity, least_of
-from gpulaunch.sharing.interference import Verdict, find_filled, judge
+from gpulaunch.sharing.interference import BOUNDS, Verdict, find_filled, judge
 from gpulaunch.sharing.partition import Allotment, allot_newcomer
 from gpulaunch.sharing.prediction import Prediction, predict
 from gpulaunch.sharing.preference import rank_group
@@ -236,7 +235,7 @@ def assess_group(request: Request, group: Sequence[str], residents: Sequence[Lea
     capacity = _capacity_of(sharing, group)
     clients = [*(share.client for share in shares), sharing.client]
     held = [*(share.sm_percentage for share in shares), sharing.sm_percentage]
-    verdict = judge(clients, capacity, sharing.bounds, held)
+    verdict = judge(clients, capacity, held=held)
     refusal = _refusal(request, group, shares, verdict)
     allotment = prediction = None
     if refusal is None:
@@ -244,8 +243,6 @@ def assess_group(request: Request, group: Sequence[str], residents: Sequence[Lea
         demands = [client.demand for client in clients]
         percentages = [*(share.sm_percentage for share in shares), allotment.sm_percentage]
         prediction = predict(demands, capacity, percentages)
-        notes = _notes_on_announced(sharing, shares, clients, capacity)
-        verdict = replace(verdict, notes=(*verdict.notes, *notes))
     return ShareOption(
         tuple(sorted(group)), tuple(residents), verdict, refusal, allotment, prediction
     )
@@ -263,19 +260,7 @@ def _refusal(
     if verdict.reasons or shares or sharing.sm_percentage is not None:
         return "; ".join(verdict.reasons) or None
     # Under MPS it would be bound in memory, and leave others nothing that the rule lets them use.
-    return find_filled(sharing.client, sharing.bounds)
-
-
-def _notes_on_announced(
-    sharing: Sharing, shares: Sequence[Share], clients: Sequence[Client], capacity: Capacity
-) -> list[str]:
-    """Return what the interference rule has against the announced jobs that are still to come."""
-    to_come = _still_to_come(sharing, shares)
-    if not to_come:
-        return []
-    announced = [Client(demand, sharing.client.objective) for demand in to_come]
-    verdict = judge([*clients, *announced], capacity, sharing.bounds)
-    return [f"with those still to come: {reason}" for reason in verdict.reasons]
+    return find_filled(sharing.client)
 
 
 def share_of(request: Request, option: ShareOption) -> Share:
@@ -290,7 +275,7 @@ def share_of(request: Request, option: ShareOption) -> Share:
     client = sharing.client
     if sharing.holds_the_rest:
         most = _capacity_of(sharing, option.group).memory_bytes
-        free = int(most * sharing.bounds.memory_percentage / 100)
+        free = int(most * BOUNDS.memory_percentage / 100)
         free -= sum(share.client.demand.memory_bytes for share in _shares_of(option.residents))
         memory_bytes = max(client.demand.memory_bytes, free)
         client = replace(client, demand=replace(client.demand, memory_bytes=memory_bytes))
@@ -310,26 +295,14 @@ def _depends_on_links(request: Request, group: Sequence[str]) -> bool:
 
 def _allot(sharing: Sharing, shares: Sequence[Share], capacity: Capacity) -> Allotment:
     residents = [(share.client.demand, share.sm_percentage) for share in shares]
-    announced = _still_to_come(sharing, shares)
     client = sharing.client
-    allotment = allot_newcomer(residents, client.demand, announced, capacity, client.objective)
+    allotment = allot_newcomer(residents, client.demand, capacity, client.objective)
     asked = sharing.sm_percentage
     if asked is None:
         return allotment
     return replace(
         allotment, sm_percentage=asked, overlaps=asked > allotment.left, reason="as asked for"
     )
-
-
-def _still_to_come(sharing: Sharing, shares: Sequence[Share]) -> list[Demand]:
-    """Return the announced demands, less those of jobs that have come."""
-    left = list(sharing.announced)
-    for share in shares:
-        name = share.client.demand.name
-        come = next((demand for demand in left if demand.name == name), None)
-        if come:
-            left.remove(come)
-    return left
 
 
 def _rank(request: Request, option: ShareOption) -> tuple[object, ...]:

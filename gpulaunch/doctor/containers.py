@@ -8,8 +8,8 @@ from gpulaunch.containers.ways import NO_WAY, Offer, describe_way
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.launch.abandoned import reason_to_end
 from gpulaunch.launch.choose_way import choose_way
+from gpulaunch.launch.options import Options
 from gpulaunch.launch.outside_use import read_containers
-from gpulaunch.launch.settings import Settings
 from gpulaunch.launch.surroundings import shown_table
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.find import Machine
@@ -33,7 +33,7 @@ def is_present(engine: ContainerEngine) -> bool:
 
 
 def check_engine(
-    engine: ContainerEngine, settings: Settings, machine: list[Machine]
+    engine: ContainerEngine, settings: Options, machine: list[Machine]
 ) -> list[Finding]:
     """Check that an engine answers, and how GPUs get into its containers."""
     program = engine.grammar.program
@@ -64,7 +64,7 @@ def check_engine(
 
 
 def check_containers(
-    engine: ContainerEngine, settings: Settings, machine: list[Machine]
+    engine: ContainerEngine, settings: Options, machine: list[Machine]
 ) -> list[Finding]:
     """Find containers without a lease, which the engine itself started again, as at boot."""
     program = engine.grammar.program
@@ -88,7 +88,7 @@ def check_containers(
     return findings
 
 
-def check_overlaps(settings: Settings, machine: Machine) -> list[Finding]:
+def check_overlaps(settings: Options, machine: Machine) -> list[Finding]:
     """Find running containers whose GPUs a lease holds that is not theirs."""
     containers = read_containers(machine)
     if not containers:
@@ -112,7 +112,7 @@ def check_overlaps(settings: Settings, machine: Machine) -> list[Finding]:
     return findings
 
 
-def check_abandoned(settings: Settings, machine: Machine) -> list[Finding]:
+def check_abandoned(settings: Options, machine: Machine) -> list[Finding]:
     """Find leases of containers that no process watches any more."""
     table = shown_table(settings, described=machine.key is not None, warn=ignore_warning)
     seen = table.peek(problems=[]).of(machine)
@@ -133,12 +133,12 @@ def check_abandoned(settings: Settings, machine: Machine) -> list[Finding]:
 
 
 def _check_restarts(
-    engine: ContainerEngine, offer: Offer, info: Info, machine: Machine, settings: Settings
+    engine: ContainerEngine, offer: Offer, info: Info, machine: Machine, settings: Options
 ) -> Finding:
     """Check how GPUs get into containers that come back with an engine that fails with CDI."""
     topology = machine.topology
     first = offer.ways([gpu.uuid for gpu in topology.gpus], restarts=True)[0]
-    if first != "cdi" and not settings.get("container_gpus").value:
+    if first != "cdi" and not settings.container_gpus:
         text = f"by {describe_way(first, topology.driver)}: "
         text += f"{engine.title} {info.version} would not start them again with CDI devices"
         return Finding(_WITH_RESTART, "ok", text)
@@ -151,23 +151,22 @@ def _check_restarts(
     )
 
 
-def _check_way(offer: Offer, machine: Machine, settings: Settings, way: str) -> Finding:
+def _check_way(offer: Offer, machine: Machine, settings: Options, way: str) -> Finding:
     """Check that the chosen way into containers is one that the engine offers."""
     topology = machine.topology
     offered = offer.ways([gpu.uuid for gpu in topology.gpus])
     if way == NO_WAY:
         text = f"{topology.name} is only described: its GPUs get into no container"
         return Finding("GPUs in containers", "ok", text)
-    forced = settings.get("container_gpus")
     shown = describe_way(way, topology.driver)
     others = ", ".join(describe_way(one, topology.driver) for one in offered if one != way)
     if way not in offered:
         text = (
-            f"{forced.origin}: this engine does not seem to offer {shown}, but "
+            f"{settings.origin('container_gpus')}: this engine does not seem to offer {shown}, but "
             f"{others or 'no way at all'}"
         )
         return Finding("GPUs in containers", "problem", text, "force none, or one that is offered")
     text = f"by {shown}"
-    text += f", as {forced.origin} says" if forced.value else ""
+    text += f", as {settings.origin('container_gpus')} says" if settings.container_gpus else ""
     text += f"; also offered: {others}" if others else ""
     return Finding("GPUs in containers", "ok", text)

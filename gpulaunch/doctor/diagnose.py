@@ -18,8 +18,8 @@ from gpulaunch.doctor.containers import (
 from gpulaunch.errors import FailedError, GpulaunchError, printable
 from gpulaunch.files.nearest import nearest
 from gpulaunch.history.line import taken
+from gpulaunch.launch.options import SETTINGS, Options
 from gpulaunch.launch.read_sharing import what_can_be_shared
-from gpulaunch.launch.settings import SETTINGS, Settings
 from gpulaunch.launch.strays import find_strays
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
 from gpulaunch.machine.driver import Finding
@@ -114,7 +114,7 @@ def diagnose_health(topology: str | None) -> list[Finding]:
     return _run_check("health", check)
 
 
-def _check_health(settings: Settings, machine: Machine) -> list[Finding]:
+def _check_health(settings: Options, machine: Machine) -> list[Finding]:
     """Find the GPUs that are barred, drained, in wrong use, or have something to be known."""
     names = {gpu.uuid: gpu.name for gpu in machine.topology.gpus}
     hint = "'nvidia-smi -q' and 'dmesg' tell more; most often a reset or a boot helps"
@@ -233,7 +233,7 @@ def _check_sharing(machine: Machine) -> list[Finding]:
 
 
 def _check_state_directory(
-    settings: Settings, described: bool, warn: Callable[[str], None]
+    settings: Options, described: bool, warn: Callable[[str], None]
 ) -> list[Finding]:
     """Check that the state directory can be read and written."""
     table = shown_table(settings, described=described, warn=warn)
@@ -253,7 +253,7 @@ def _check_state_directory(
 
 
 def _check_engine_and_containers(
-    engine: ContainerEngine, settings: Settings, machine: list[Machine]
+    engine: ContainerEngine, settings: Options, machine: list[Machine]
 ) -> list[Finding]:
     """Check an engine and, if it works, its containers."""
     found = _run_check(engine.title, lambda _: check_engine(engine, settings, machine))

@@ -32,7 +32,7 @@ class StatusLine(Record):
 
     Attributes:
         key: key of the launch.
-        document: the line of --json-status-fd.
+        document: the line of json_status_fd.
     """
 
     key: int
@@ -163,7 +163,7 @@ class Launches:
         try:
             # The command comes from the user's own job file.
             process = subprocess.Popen(  # noqa: S603
-                [*self._command, f"--json-status-fd={write_end},{otherwise}", *arguments],
+                [*self._command, "-o", f"json_status_fd={write_end},{otherwise}", *arguments],
                 env=self._environment
                 | {os.fsencode(k): os.fsencode(v) for k, v in variables.items()},
                 stdin=subprocess.DEVNULL,

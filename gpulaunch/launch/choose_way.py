@@ -4,7 +4,7 @@ from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.containers.engine import ContainerEngine, Info
 from gpulaunch.containers.ways import NO_WAY, Offer, describe_way
 from gpulaunch.errors import FailedError, UsageError
-from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.options import Options
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine
 
@@ -14,7 +14,7 @@ def choose_way(
     offer: Offer,
     info: Info,
     machine: Machine,
-    settings: Settings,
+    options: Options,
     command: ContainerCommand,
 ) -> str:
     """Choose how the GPUs get into the container.
@@ -24,7 +24,7 @@ def choose_way(
         offer: the ways that it offers.
         info: what the engine reports of itself.
         machine: the machine of the GPUs.
-        settings: settings, which may force a way.
+        options: options, which may force a way.
         command: the client's command line, which may name another runtime.
 
     Returns:
@@ -34,17 +34,18 @@ def choose_way(
         FailedError: there is no way.
         UsageError: the command excludes the forced way, or the engine does not have it.
     """
-    forced = settings.get("container_gpus")
+    forced = options.container_gpus
     allowed = engine.allowed_ways(command)
-    if forced.value:
-        if forced.value in allowed:
-            return str(forced.value)
+    if forced:
+        if forced in allowed:
+            return forced
+        origin = options.origin("container_gpus")
         runtimes = command.values("--runtime")
         if runtimes:
             says = f"{command.program}'s --runtime {runtimes[-1]}"
-            raise UsageError(f"{forced.origin} and {says} disagree")
-        wanted = describe_way(forced.value, machine.topology.driver)
-        raise UsageError(f"{forced.origin}: {command.program} has no {wanted}")
+            raise UsageError(f"{origin} and {says} disagree")
+        wanted = describe_way(forced, machine.topology.driver)
+        raise UsageError(f"{origin}: {command.program} has no {wanted}")
     topology = machine.topology
     uuids = [gpu.uuid for gpu in topology.gpus]
     ways = offer.ways(uuids, restarts=command.restart_policy is not None)

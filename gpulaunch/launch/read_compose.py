@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import combinations
 
@@ -27,9 +27,9 @@ from gpulaunch.containers.life import Container
 from gpulaunch.decide.request import admit_only
 from gpulaunch.errors import UsageError, call_failed, printable
 from gpulaunch.launch.choose_way import choose_way
-from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_container import (
     asked_by_flags,
     asked_by_image,
@@ -38,7 +38,6 @@ from gpulaunch.launch.read_container import (
     warn_of_options,
 )
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.settings import Settings
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.execute import clean_environment
@@ -65,7 +64,7 @@ class _Wanted(Record):
 
 
 def read_compose_launch(
-    given: Mapping[str, Given],
+    options: Options,
     engine: ContainerEngine,
     command: ContainerCommand,
     *,
@@ -75,7 +74,7 @@ def read_compose_launch(
     """Read and check everything that a docker compose command needs; take nothing yet.
 
     Args:
-        given: gpulaunch's own options.
+        options: gpulaunch's own options.
         engine: engine of the command.
         command: the client's command line, read.
         name: name that the user gave the job, or None.
@@ -97,18 +96,18 @@ def read_compose_launch(
     found = _find_wanted(engine, client, project, command)
     if not found:
         return PlainCommand(command.argv)
-    given = _without_sharing(given, command)
+    options = _without_sharing(options, command)
     info = client.info()
-    wanted = _find_kept(given, found, project, command, client, info, warn)
+    wanted = _find_kept(options, found, project, command, client, info, warn)
     if command.subcommand[-1] in ("start", "restart"):
         return _read_start(command, wanted)
     _pass_on(told.stderr)  # docker finds nothing to say of the generated project
     launch = read_launch(
-        _merge_requests(given, wanted), command.without_secrets(), name=name, warn=warn
+        _merge_requests(options, wanted), command.without_secrets(), name=name, warn=warn
     )
     if launch.within and launch.within.share:
         raise UsageError(f"{command.title} does not share, but lease {launch.within.id} is shared")
-    services, project = _services(given, engine, client, info, launch, wanted, project, warn)
+    services, project = _services(options, engine, client, info, launch, wanted, project, warn)
     directory = _directory(command)
     if not services:
         path = written(project, os.memfd_create("compose", 0))
@@ -123,7 +122,7 @@ def read_compose_launch(
 
 
 def _services(
-    given: Mapping[str, Given],
+    options: Options,
     engine: ContainerEngine,
     client: EngineClient,
     info: Info,
@@ -133,19 +132,19 @@ def _services(
     warn: Callable[[str], None],
 ) -> tuple[list[ServiceLaunch], Project]:
     """Return the services that need leases, and the project with the GPUs of the others."""
-    settings, topology = Settings(given, os.environ), launch.machine.topology
+    topology = launch.machine.topology
     offer = engine.offer_of(info, topology)
     services: list[ServiceLaunch] = []
     for at, one in enumerate(wanted):
-        warn_of_options({} if at else given, one.command, one.asked, warn)
-        way = choose_way(engine, offer, info, launch.machine, settings, one.command)
+        warn_of_options(Options({}, {}) if at else options, one.command, one.asked, warn)
+        way = choose_way(engine, offer, info, launch.machine, options, one.command)
         container = ContainerLaunch(
             engine, client, one.command, one.asked, way, info.id, None, topology.driver
         )
         text = f"service {one.name}'s {one.asked.text}"
         devices = one.asked.devices
         required = admit_only(topology, devices, text) if devices else None
-        service = ServiceLaunch(one.name, container, _count(given, one.asked), required)
+        service = ServiceLaunch(one.name, container, _count(options, one.asked), required)
         if one.kept:
             gpus = _gpus_of(one.kept, service, topology)
             project = with_lease(project, service, gpus, one.kept.lease_id or "")
@@ -238,12 +237,13 @@ def _find_wanted(
 ) -> list[_Wanted]:
     """Return the services that ask for GPUs of this machine's driver."""
     found = []
+    nothing = Options({}, {})
     for name in concerned_services(project, command, _enabled(project, command)):
         run = run_command(project, name)
         try:
-            asked = asked_by_flags({}, engine, run)
+            asked = asked_by_flags(nothing, engine, run)
             if asked is None and run.values("--runtime"):
-                asked = asked_by_image({}, engine, run, client.image(run.operands[0]))
+                asked = asked_by_image(nothing, engine, run, client.image(run.operands[0]))
         except UsageError as problem:
             raise UsageError(f"service {name}: {problem.message}", problem.hint) from None
         count = containers_of_service(project, command, name)
@@ -259,7 +259,7 @@ def _find_wanted(
 
 
 def _find_kept(
-    given: Mapping[str, Given],
+    options: Options,
     wanted: Sequence[_Wanted],
     project: Project,
     command: ContainerCommand,
@@ -274,7 +274,7 @@ def _find_kept(
     for one in wanted:
         container = launched.get(f"{project['name']}/{one.name}")
         one_off = command.subcommand[-1] == "run" and command.operands[0] == one.name
-        fits = container and _count(given, one.asked) in (None, len(container.uuids))
+        fits = container and _count(options, one.asked) in (None, len(container.uuids))
         keeps = container and fits and not one_off and has_lease(container, client, info, table)
         found.append(replace(one, kept=container) if keeps else one)
     return found
@@ -290,48 +290,49 @@ def _read_start(command: ContainerCommand, wanted: Sequence[_Wanted]) -> PlainCo
     return PlainCommand(command.argv)
 
 
-def _without_sharing(given: Mapping[str, Given], command: ContainerCommand) -> Mapping[str, Given]:
+def _without_sharing(options: Options, command: ContainerCommand) -> Options:
     for name in _NOT_OF_COMPOSE:
-        if name in given and given[name].text != "false":
+        if name in options.given and options.given[name][1] != "false":
+            flag = options.flag(name)
             raise UsageError(
-                f"{given[name].option}: not for {command.title}",
-                f"'gpulaunch {given[name].option} docker run' does it for one container",
+                f"{flag}: not for {command.title}",
+                f"'gpulaunch {flag} docker run' does it for one container",
             )
-    return {**given, "share": Given(command.title, "false")}
+    return options.but(share=(command.title, "false"))
 
 
-def _count(given: Mapping[str, Given], asked: Asked) -> int | None:
+def _count(options: Options, asked: Asked) -> int | None:
     """Return how many GPUs a service is to get; None for all."""
     if asked.devices:
         return len(asked.devices)
     if asked.number != "all":
         return int(asked.number or 1)
-    settings = Settings(given, os.environ)
-    meant = settings.get("gpus").value or settings.get("all_gpus").value
+    meant = options.gpus or options.all_gpus
     if isinstance(meant, range):
-        raise UsageError(f"{option_text(given)}: a service gets one number of GPUs")
+        raise UsageError(f"{option_text(options)}: a service gets one number of GPUs")
     return None if meant in (None, "all") else int(meant)
 
 
-def _merge_requests(given: Mapping[str, Given], wanted: Sequence[_Wanted]) -> Settings:
-    """Return the settings of a launch with the GPUs of all services that need a lease."""
-    if "gpus" in given and not any(one.asked.number == "all" for one in wanted):
-        raise UsageError(f"{option_text(given)}: no service asks for all GPUs, so it says nothing")
+def _merge_requests(options: Options, wanted: Sequence[_Wanted]) -> Options:
+    """Return the options of a launch with the GPUs of all services that need a lease."""
+    if "gpus" in options.given and not any(one.asked.number == "all" for one in wanted):
+        raise UsageError(
+            f"{option_text(options)}: no service asks for all GPUs, so it says nothing"
+        )
     new = [one for one in wanted if one.kept is None]
-    counts = [_count(given, one.asked) for one in new]
+    counts = [_count(options, one.asked) for one in new]
     if None in counts and len(counts) > 1:
-        greedy = next(one for one in new if _count(given, one.asked) is None)
+        greedy = next(one for one in new if _count(options, one.asked) is None)
         raise UsageError(
             f"service {greedy.name} asks for all GPUs, and others for more",
             "-n N or the setting all_gpus says how many 'all' means",
         )
     total = "all" if None in counts else str(sum(count or 0 for count in counts) or 1)
-    merged = {**given, "gpus": Given("the services' GPUs:", total)}
+    merged = options.but(gpus=("the services' GPUs:", total))
     devices = [device for one in new for device in one.asked.devices]
     if devices:
-        before = [given["require"].text] if "require" in given else []
-        merged["require"] = Given("the services' GPUs:", ",".join([*before, *devices]))
-    return Settings(merged, os.environ)
+        merged = merged.but(require=("the services' GPUs:", ",".join(devices)))
+    return merged
 
 
 def _refuse_common(services: Sequence[ServiceLaunch]) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 
 from gpulaunch.containers.command import ContainerCommand
@@ -19,11 +19,10 @@ from gpulaunch.containers.ways import NO_WAY, VISIBLE, cdi_prefixes
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.choose_way import choose_way
-from gpulaunch.launch.given import Given
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.settings import Setting, Settings
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.drivers import DRIVERS
@@ -40,7 +39,7 @@ _ENV_FILE_CHARACTERS = 1 << 20
 
 
 def read_container_launch(
-    given: Mapping[str, Given],
+    options: Options,
     engine: ContainerEngine,
     command: ContainerCommand,
     *,
@@ -50,7 +49,7 @@ def read_container_launch(
     """Read and check everything that a launch through a container engine needs; take nothing yet.
 
     Args:
-        given: gpulaunch's own options.
+        options: gpulaunch's own options.
         engine: engine of the command.
         command: the client's command line, read.
         name: name that the user gave the job, or None.
@@ -64,28 +63,29 @@ def read_container_launch(
             this machine.
         FailedError: the engine or the machine does not answer.
     """
-    given = _without_share_setting(given, engine, command)
+    options = _without_share_setting(options, engine, command)
     if command.starts:
-        return _read_start(given, engine, command, name=name, warn=warn)
+        return _read_start(options, engine, command, name=name, warn=warn)
     if not command.launches:
         return PlainCommand(command.argv)
-    asked = asked_by_flags(given, engine, command)
-    plain = _without_lease(given, engine, command, asked)
+    asked = asked_by_flags(options, engine, command)
+    plain = _without_lease(options, engine, command, asked)
     if plain:
         return plain
     client = engine.client_of(command, os.environ)
     told = client.info_later()
     image = client.image(command.operands[0])
-    asked = asked or asked_by_image(given, engine, command, image)
-    plain = _without_lease(given, engine, command, asked)
+    asked = asked or asked_by_image(options, engine, command, image)
+    plain = _without_lease(options, engine, command, asked)
     if plain:
         return plain
-    settings = Settings(_merge_asked_gpus(given, command, asked), os.environ)
+    wanted = _merge_asked_gpus(options, command, asked)
     if asked and asked.number == "all":
-        meant = settings.get("all_gpus")
-        settings.set_default("gpus", meant if meant.value else Setting("all", asked.text))
+        meant = options.all_gpus
+        origin = options.origin("all_gpus") if meant else asked.text
+        wanted.set_default("gpus", meant or "all", origin)
     launch = read_launch(
-        settings,
+        wanted,
         command.without_secrets(),
         name=name,
         warn=warn,
@@ -94,10 +94,10 @@ def read_container_launch(
     info = told()
     if _shares(launch):
         _check_sharing(engine, command, client.title, info, image, warn)
-    warn_of_options(given, command, asked, warn)
+    warn_of_options(options, command, asked, warn)
     _warn_of_hidden(launch, command, warn)
     offer = engine.offer_of(info, launch.machine.topology)
-    way = choose_way(engine, offer, info, launch.machine, settings, command)
+    way = choose_way(engine, offer, info, launch.machine, options, command)
     real = launch.machine.key is None
     if real and way == "cdi" and command.restart_policy and not offer.cdi_returns:
         warn(
@@ -106,8 +106,8 @@ def read_container_launch(
             "'gpulaunch doctor'"
         )
     if command.makes_only:
-        if "time_limit" in given:
-            option = given["time_limit"].option
+        if "time_limit" in options.given:
+            option = options.flag("time_limit")
             raise UsageError(
                 f"{option}: {command.program} create starts nothing that could run too long"
             )
@@ -120,35 +120,35 @@ def read_container_launch(
     )
 
 
-def _names_gpus(given: Mapping[str, Given]) -> bool:
+def _names_gpus(options: Options) -> bool:
     """Return whether our own options say how many GPUs, or which."""
-    return not given.keys().isdisjoint(("gpus", "only"))
+    return not options.given.keys().isdisjoint(("gpus", "only"))
 
 
 def asked_by_flags(
-    given: Mapping[str, Given], engine: ContainerEngine, command: ContainerCommand
+    options: Options, engine: ContainerEngine, command: ContainerCommand
 ) -> Asked | None:
     """Return the GPUs that the client's flags ask for, of the makers whose GPUs are leased.
 
     GPUs of another maker come besides, if our own options ask for some.
     """
     asked = engine.asked_gpus(command, os.environ)
-    return None if asked and asked.of_other_maker and _names_gpus(given) else asked
+    return None if asked and asked.of_other_maker and _names_gpus(options) else asked
 
 
 def asked_by_image(
-    given: Mapping[str, Given],
+    options: Options,
     engine: ContainerEngine,
     command: ContainerCommand,
     image: Image | None,
 ) -> Asked | None:
     """Return the GPUs that an image asks for, unless our own options name others."""
     asked = engine.asked_by_image(command, image)
-    return None if asked and asked.number is None and _names_gpus(given) else asked
+    return None if asked and asked.number is None and _names_gpus(options) else asked
 
 
 def _without_lease(
-    given: Mapping[str, Given],
+    options: Options,
     engine: ContainerEngine,
     command: ContainerCommand,
     asked: Asked | None,
@@ -162,15 +162,15 @@ def _without_lease(
         return None
     if asked.of_other_maker:
         return PlainCommand(command.argv)
-    if _names_gpus(given):
-        raise UsageError(f"{option_text(given)} asks for GPUs, but {asked.text} for none")
+    if _names_gpus(options):
+        raise UsageError(f"{option_text(options)} asks for GPUs, but {asked.text} for none")
     if asked.flag == VISIBLE:
         return PlainCommand(command.argv, HOST_VARIABLES)
     return PlainCommand(with_gpus(engine, command, (), NO_WAY, asked=asked), HOST_VARIABLES)
 
 
 def _read_start(
-    given: Mapping[str, Given],
+    options: Options,
     engine: ContainerEngine,
     command: ContainerCommand,
     *,
@@ -195,9 +195,7 @@ def _read_start(
     if container.shares:
         shown = f"container {printable(container.name)} was made to share its GPUs"
         raise UsageError(f"{shown}, and only {command.program} run does that: run a new one")
-    launch = read_launch(
-        Settings(_merge_made_gpus(given, container), os.environ), command.argv, name=name, warn=warn
-    )
+    launch = read_launch(_merge_made_gpus(options, container), command.argv, name=name, warn=warn)
     if _shares(launch):
         _check_sharing(engine, command, client.title, info, None, warn)
     return replace(
@@ -227,57 +225,51 @@ def _is_for(lease: Lease, container: Container, info: Info) -> bool:
     return mine and same and lease.engine == info.id and set(container.uuids) <= set(lease.uuids)
 
 
-def _merge_asked_gpus(
-    given: Mapping[str, Given], command: ContainerCommand, asked: Asked | None
-) -> dict[str, Given]:
+def _merge_asked_gpus(options: Options, command: ContainerCommand, asked: Asked | None) -> Options:
     """Return the client's flags as options of ours: a count is -n, devices are all of --only.
 
     `all` is none: to the client it means whatever there is, and how many that are is said by our
     own options and settings, and only otherwise by it.
     """
     if asked is None or asked.number == "all":
-        return dict(given)
+        return options
     says = f"{command.program}'s {asked.text}"
     if asked.number:
-        if "gpus" in given and given["gpus"].text != asked.number:
-            raise UsageError(f"{given['gpus'].option} {given['gpus'].text} and {says} disagree")
-        return {**given, "gpus": Given(asked.flag, asked.number)}
-    if "only" in given:
-        raise UsageError(f"{given['only'].option} and {says} both name GPUs: say it once")
+        _check_count(options, asked.number, says)
+        return options.but(gpus=(asked.flag, asked.number))
+    if "only" in options.given:
+        raise UsageError(f"{options.flag('only')} and {says} both name GPUs: say it once")
     count = str(len(asked.devices))
-    if "gpus" in given and given["gpus"].text != count:
-        raise UsageError(f"{given['gpus'].option} {given['gpus'].text} and {says} disagree")
-    return {
-        **given,
-        "only": Given(asked.flag, ",".join(asked.devices)),
-        "gpus": Given(asked.flag, count),
-    }
+    _check_count(options, count, says)
+    return options.but(only=(asked.flag, ",".join(asked.devices)), gpus=(asked.flag, count))
 
 
-def _merge_made_gpus(given: Mapping[str, Given], container: Container) -> dict[str, Given]:
+def _check_count(options: Options, count: str, says: str) -> None:
+    if "gpus" in options.given and options.given["gpus"][1] != count:
+        raise UsageError(f"{options.origin('gpus')} and {says} disagree")
+
+
+def _merge_made_gpus(options: Options, container: Container) -> Options:
     """Return the options with the GPUs that a container was made with."""
-    if given.keys() & {"gpus", "only"}:
+    if _names_gpus(options):
         count = gpus_text(len(container.uuids))
         raise UsageError(
-            f"{option_text(given)}: container {printable(container.name)} was made with {count} "
+            f"{option_text(options)}: container {printable(container.name)} was made with {count} "
             "and gets those"
         )
     origin = f"container {printable(container.name)}: GPU"
-    return {
-        **given,
-        "only": Given(origin, ",".join(container.uuids)),
-        "gpus": Given(origin, str(len(container.uuids))),
-    }
+    count = str(len(container.uuids))
+    return options.but(only=(origin, ",".join(container.uuids)), gpus=(origin, count))
 
 
 def _without_share_setting(
-    given: Mapping[str, Given], engine: ContainerEngine, command: ContainerCommand
-) -> Mapping[str, Given]:
+    options: Options, engine: ContainerEngine, command: ContainerCommand
+) -> Options:
     """Ignore `share = true` from the settings for containers that cannot share."""
     can_share = command.subcommand[-1:] == ("run",) and not engine.cannot_share
-    if "share" in given or can_share:
-        return given
-    return {**given, "share": Given(command.title, "false")}
+    if "share" in options.given or can_share:
+        return options
+    return options.but(share=(command.title, "false"))
 
 
 def _shares(launch: Launch) -> bool:
@@ -317,11 +309,9 @@ def _check_sharing(
         )
 
 
-def option_text(given: Mapping[str, Given]) -> str:
+def option_text(options: Options) -> str:
     """Return our own options about the number of GPUs, or which, as they were given."""
-    return " and ".join(
-        f"{given[name].option} {given[name].text}" for name in ("gpus", "only") if name in given
-    )
+    return " and ".join(options.origin(name) for name in ("gpus", "only") if name in options.given)
 
 
 def _profile_label(name: str, image: Image | None) -> "Label | None":
@@ -350,14 +340,14 @@ def _warn_of_hidden(launch: Launch, command: ContainerCommand, warn: Callable[[s
 
 
 def warn_of_options(
-    given: Mapping[str, Given],
+    options: Options,
     command: ContainerCommand,
     asked: Asked | None,
     warn: Callable[[str], None],
 ) -> None:
     """Warn of options about GPUs that have no effect, or that add GPUs without a lease."""
-    for name in given.keys() & {"bind_cpu", "uuid"}:
-        warn(f"{given[name].option} has no effect in containers")
+    for name in options.given.keys() & {"bind_cpu", "uuid"}:
+        warn(f"{options.flag(name)} has no effect in containers")
     if command.says("--privileged"):
         warn("--privileged shows the container every GPU of this host, whoever holds it")
     for value in command.values("--device"):

@@ -9,7 +9,7 @@ from gpulaunch.cluster.rank_map import MappedRank, parse_rank_map
 from gpulaunch.decide.request import Constraint, Request, admit_only, admit_visible
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.document import read_text
-from gpulaunch.launch.settings import Setting, Settings
+from gpulaunch.launch.options import Options
 from gpulaunch.leases.engine_job import EngineJob
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.leases.lease import Lease
@@ -61,40 +61,40 @@ def _check_only_one(job: EngineJob, constraints: Sequence[Constraint], topology:
         )
 
 
-def read_engine(settings: Settings, topology: Topology, within: Lease | None) -> EngineTerms | None:
+def read_engine(options: Options, topology: Topology, within: Lease | None) -> EngineTerms | None:
     """Return what the engines around this process say of a launch; None outside of any.
 
     All that was granted becomes the default number of GPUs. Inside a lease of the same job the
     launch is an ordinary one, of the GPUs of that lease.
 
     Args:
-        settings: settings of the launch, which get that default.
+        options: options of the launch, which get that default.
         topology: its machine.
         within: the lease that it runs inside of, or None.
 
     Raises:
         UsageError: nothing was granted here, or a map of ranks does not fit.
     """
-    mapped = settings.get("rank_map")
-    if settings.get("ignore_engine").value:
-        if mapped.value:
-            raise UsageError(f"{mapped.origin} goes by the rank, which --ignore-engine leaves out")
+    mapped, origin = options.rank_map, options.origin("rank_map")
+    if options.ignore_engine:
+        if mapped:
+            raise UsageError(f"{origin} goes by the rank, which -o ignore_engine=true leaves out")
         return None
     place = read_place(os.environ)
     if place is None:
-        if mapped.value:
-            raise UsageError(f"{mapped.origin}: no cluster engine tells this process its rank")
+        if mapped:
+            raise UsageError(f"{origin}: no cluster engine tells this process its rank")
         return None
     job = _job_of(place)
     if within is not None and within.is_of(job):
         return EngineTerms(job)
     constraints = [] if place.grant is None else _read_grant(place, topology)
-    if mapped.value and settings.get("share").value:
-        raise UsageError(f"{mapped.origin} gives each rank a GPU of its own, without --share")
-    if settings.get("share").value:  # then several ranks may have one GPU
+    if mapped and options.share:
+        raise UsageError(f"{origin} gives each rank a GPU of its own, without --share")
+    if options.share:  # then several ranks may have one GPU
         job = replace(job, ranks=1)
-    elif place.grant is not None and settings.get("gpus").value is None:
-        _grant_is_default(settings, place)
+    elif place.grant is not None and options.gpus is None:
+        _grant_is_default(options, place)
     terms = EngineTerms(
         job,
         tuple(constraints),
@@ -102,13 +102,13 @@ def read_engine(settings: Settings, topology: Topology, within: Lease | None) ->
         hides=bool(constraints),
         ranks=job.ranks if job.is_divided else 1,
     )
-    return _with_rank_map(terms, place, mapped, settings, topology) if mapped.value else terms
+    return _with_rank_map(terms, place, mapped, options, topology) if mapped else terms
 
 
-def _grant_is_default(settings: Settings, place: EnginePlace) -> None:
+def _grant_is_default(options: Options, place: EnginePlace) -> None:
     """Let a launch have all that was granted, unless it is one of a batch."""
     if BATCH_VARIABLE not in os.environ:
-        settings.set_default("gpus", Setting("all", f"what {place.title} granted"))
+        options.set_default("gpus", "all", f"what {place.title} granted")
 
 
 def _job_of(place: EnginePlace) -> EngineJob:
@@ -155,7 +155,7 @@ def _read_grant(place: EnginePlace, topology: Topology) -> list[Constraint]:
     if place.elsewhere:
         raise UsageError(
             f"{title} has its GPUs on {printable(place.elsewhere)}, and this is no task of it",
-            "write 'srun gpulaunch ...', or go past it with --ignore-engine",
+            "write 'srun gpulaunch ...', or go past it with -o ignore_engine=true",
         )
     if grant is None or grant.names is None:
         return []
@@ -163,7 +163,7 @@ def _read_grant(place: EnginePlace, topology: Topology) -> list[Constraint]:
     if not grant.names:
         raise UsageError(
             f"{title} was granted no GPU{where}",
-            f"ask for GPUs: {place.ask}; --ignore-engine goes past that",
+            f"ask for GPUs: {place.ask}; -o ignore_engine=true goes past that",
         )
     names = ",".join(grant.names)
     found = admit_visible(topology, names)
@@ -178,8 +178,8 @@ def _read_grant(place: EnginePlace, topology: Topology) -> list[Constraint]:
 def _with_rank_map(
     terms: EngineTerms,
     place: EnginePlace,
-    mapped: Setting,
-    settings: Settings,
+    path: str,
+    options: Options,
     topology: Topology,
 ) -> EngineTerms:
     """Return the terms with the rank's GPU and core by a map.
@@ -187,14 +187,12 @@ def _with_rank_map(
     Raises:
         UsageError: the map does not fit the place of this process.
     """
-    path = mapped.value
     rows = parse_rank_map(read_text(path, _MOST_MAP_BYTES), path)
     rank = place.rank
     if rank is None:
-        raise UsageError(f"{mapped.origin}: {place.title} tells this process no rank")
-    count = settings.get("gpus")
-    if count.value not in (None, 1, "all"):
-        raise UsageError(f"{count.origin}: the map in {path} gives each rank one GPU")
+        raise UsageError(f"{options.origin('rank_map')}: {place.title} tells this process no rank")
+    if options.gpus not in (None, 1, "all"):
+        raise UsageError(f"{options.origin('gpus')}: the map in {path} gives each rank one GPU")
     row = next((row for row in rows if row.rank == rank.number), None)
     if row is None:
         raise UsageError(
@@ -208,7 +206,7 @@ def _with_rank_map(
             f"{row.node}, and number {rank.local} of {rank.local_size} in {place.title}"
         )
     gpus = [_gpu_of(one, terms, topology, path) for one in beside]
-    settings.set_default("gpus", Setting(1, path))
+    options.set_default("gpus", 1, path)
     if len(beside) == 1:
         own = Constraint(f"rank {row.rank} of {path}", frozenset(gpus))
         return replace(terms, constraints=(*terms.constraints, own), core=row.core)

@@ -1,4 +1,4 @@
-"""The launch that settings, profile and machine make up, read and checked."""
+"""The launch that options, profile and machine make up, read and checked."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from gpulaunch.decide import request as requests
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.launch import Launch, Patience
+from gpulaunch.launch.options import Options, Source
 from gpulaunch.launch.request_from_settings import request_of
-from gpulaunch.launch.settings import Settings
 from gpulaunch.launch.surroundings import Surroundings, is_private, read_surroundings
 from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.machine.catalog import load_measurements
@@ -26,14 +26,13 @@ if TYPE_CHECKING:  # many launches have no profile
 
 MAX_NAME_CHARACTERS = 1000
 
-_ONLY_WHEN_SHARED = ("guest", "sm", "memory_bandwidth", "sm_percentage", "share_with", "objective")
+_ONLY_WHEN_SHARED = ("guest", "utilization", "sm_percentage", "objective")
 
-GRACE_S = 10.0
 LEFTOVER_TIMEOUT_S = 600.0
 
 
 def read_launch(
-    settings: Settings,
+    options: Options,
     command: Sequence[str],
     *,
     name: str | None,
@@ -44,12 +43,12 @@ def read_launch(
     """Read and check everything that a launch needs; take nothing yet.
 
     Args:
-        settings: settings of the launch.
+        options: options of the launch.
         command: argv of the job.
         name: name that the user gave the job, or None.
         warn: called with each warning.
         label: the image's label with its profile, if the command is docker's.
-        pattern: pattern that replaces that of the settings, if a program passes a graph.
+        pattern: pattern that replaces that of the options, if a program passes a graph.
 
     Raises:
         UsageError: something asked for does not exist or is impossible.
@@ -64,35 +63,34 @@ def read_launch(
             f"the name has {len(name)} characters: at most {MAX_NAME_CHARACTERS} are shown to "
             "others"
         )
-    profile = _read_profile(settings, label)
-    around = _with_measurements(settings, read_surroundings(settings, warn))
-    around = _with_engine(settings, around)
+    profile = _read_profile(options, label)
+    around = _with_measurements(options, read_surroundings(options, warn))
+    around = _with_engine(options, around)
     return Launch(
         command=tuple(command),
         request=read_request(
-            settings, profile, around, command, name=name, warn=warn, pattern=pattern
+            options, profile, around, command, name=name, warn=warn, pattern=pattern
         ),
         machine=around.machine,
         within=around.within,
         name=name,
-        publish=settings.get("publish").value or "command",
-        patience=_read_patience(settings),
-        private=is_private(settings),
-        by_uuid=bool(settings.get("uuid").value) or not counts_as_cuda(around.machine.topology),
-        bind_cpu=settings.get("bind_cpu").value is not False,
-        time_limit_s=settings.get("time_limit").value,
-        grace_s=read_grace(settings),
-        leftover_timeout_s=_value_or(settings.get("leftover_timeout").value, LEFTOVER_TIMEOUT_S),
-        leftovers=settings.get("leftovers").value or ("end" if is_cancelled_by_kill() else "keep"),
-        mps=_read_mps_place(settings, around.machine),
-        recorded_in=_find_recorded_profile(settings, around.machine, name),
-        visible=settings.get("visible").value
-        or (around.engine.visible if around.engine else "all"),
+        publish=options.publish or "command",
+        patience=_read_patience(options),
+        private=is_private(options),
+        by_uuid=options.uuid or not counts_as_cuda(around.machine.topology),
+        bind_cpu=options.bind_cpu,
+        time_limit_s=options.time_limit,
+        grace_s=options.grace_s,
+        leftover_timeout_s=_value_or(options.leftover_timeout, LEFTOVER_TIMEOUT_S),
+        leftovers=options.leftovers or ("end" if is_cancelled_by_kill() else "keep"),
+        mps=_read_mps_place(options, around.machine),
+        recorded_in=_find_recorded_profile(options, around.machine, name),
+        visible=options.visible or (around.engine.visible if around.engine else "all"),
         core=around.engine.core if around.engine else None,
-        in_history=settings.get("history").value is not False,
-        idle_after_s=_value_or(settings.get("idle_after").value, IDLE_AFTER_S),
-        idle_limit_s=settings.get("idle_limit").value,
-        notify=settings.get("notify").value,
+        in_history=options.history,
+        idle_after_s=_value_or(options.idle_after, IDLE_AFTER_S),
+        idle_limit_s=options.idle_limit,
+        notify=options.notify,
     )
 
 
@@ -108,19 +106,19 @@ _SIGNS = (
 """Variables one of which a launch has that concerns a cluster engine, as cluster.engines says."""
 
 
-def _with_engine(settings: Settings, around: Surroundings) -> Surroundings:
+def _with_engine(options: Options, around: Surroundings) -> Surroundings:
     """Return the surroundings with what the cluster engine around this process says of a launch."""
-    if not any(sign in os.environ for sign in _SIGNS) and settings.distance("rank_map"):
+    if not any(sign in os.environ for sign in _SIGNS) and "rank_map" not in options.given:
         return around
     from gpulaunch.launch.read_engine import read_engine  # late: few launches are inside one
 
-    engine = read_engine(settings, around.machine.topology, around.within)
+    engine = read_engine(options, around.machine.topology, around.within)
     visible = None if engine and engine.hides else around.visible
     return replace(around, engine=engine, visible=visible)
 
 
 def read_request(
-    settings: Settings,
+    options: Options,
     profile: Profile,
     around: Surroundings,
     command: Sequence[str],
@@ -132,35 +130,33 @@ def read_request(
     """Return the request of a launch; see read_launch.
 
     Args:
-        settings: settings of the launch.
-        profile: profile of its job, as the settings name it.
+        options: options of the launch.
+        profile: profile of its job, as the options name it.
         around: machine of the launch.
         command: argv of the job.
         name: name that the user gave the job, or None.
         warn: called with each warning.
-        pattern: pattern that replaces that of the settings, if a program passes a graph.
+        pattern: pattern that replaces that of the options, if a program passes a graph.
     """
     ranks = around.engine.ranks if around.engine else 1
     request = request_of(
-        settings, profile, around.machine.topology, around.visible, name, pattern, ranks
+        options, profile, around.machine.topology, around.visible, name, pattern, ranks
     )
     if around.engine:
         request = around.engine.applied_to(request, around.machine.topology)
-    limit_s: float | None = settings.get("time_limit").value
-    if limit_s is not None:
+    if options.time_limit is not None:
         # What the job leaves is ended after it, and each may have to be killed.
-        within_s = limit_s + 2 * (read_grace(settings) + KILL_S)
+        within_s = options.time_limit + 2 * (options.grace_s + KILL_S)
         request = replace(request, ends_within_s=within_s)
-    if settings.get("queue").value == "fifo":
+    if options.queue == "fifo":
         request = replace(request, in_order=True)
-    if _has_to_share(settings, profile, around, warn):
-        request = _with_sharing(request, settings, profile, around, command, warn)
+    options = options.with_profile(share=profile.sharing.share)
+    if _has_to_share(options, around, warn):
+        request = _with_sharing(request, options, profile, around, command, warn)
     return request
 
 
-def _has_to_share(
-    settings: Settings, profile: Profile, around: Surroundings, warn: Callable[[str], None]
-) -> bool:
+def _has_to_share(options: Options, around: Surroundings, warn: Callable[[str], None]) -> bool:
     """Return whether to share GPUs; inside a shared lease the launch has its share already.
 
     Raises:
@@ -168,30 +164,30 @@ def _has_to_share(
     """
     if around.within and around.within.share:
         for name in ("share", *_ONLY_WHEN_SHARED):
-            if settings.distance(name) == 0:
+            if name in options.given:
                 warn(
-                    f"{settings.get(name).origin} has no effect inside lease {around.within.id}, "
+                    f"{options.origin(name)} has no effect inside lease {around.within.id}, "
                     "which is shared"
                 )
         return False
     if around.engine and around.engine.job.shared:
-        if settings.distance("share") == 0 and settings.get("share").value:
+        if "share" in options.given and options.share:
             warn(f"not shared by gpulaunch: {around.engine.job.title} shares the GPU already")
         return False
-    if settings.get("share", profile.sharing.share).value:
+    if options.share:
         return True
-    if settings.get("guest").value and settings.distance("share") > 1:
+    if options.guest and options.source("share") > Source.ENVIRONMENT:
         return True
-    hint = None if settings.distance("share") == 0 else "add --share"
+    hint = None if "share" in options.given else "add --share"
     for name in _ONLY_WHEN_SHARED:
-        if settings.distance(name) == 0:
-            raise UsageError(f"{settings.get(name).origin}: only jobs that share have that", hint)
+        if name in options.given:
+            raise UsageError(f"{options.origin(name)}: only jobs that share have that", hint)
     return False
 
 
 def _with_sharing(
     request: requests.Request,
-    settings: Settings,
+    options: Options,
     profile: Profile,
     around: Surroundings,
     command: Sequence[str],
@@ -201,7 +197,7 @@ def _with_sharing(
     from gpulaunch.launch.read_sharing import read_sharing  # late: few launches need it
 
     program = os.path.basename(command[0]) if command else "job"
-    if profile.resources.memory_is_reservation and settings.get("memory").value is None:
+    if profile.resources.memory_is_reservation and options.memory is None:
         warn(
             f"the memory of profile {profile.name} is what it sets aside, not what it needs: "
             "--memory may say less"
@@ -211,16 +207,16 @@ def _with_sharing(
             f"profile {profile.name} is incomplete, measured on a part of the job, which may use "
             "more of a GPU"
         )
-    found = read_sharing(settings, profile, around.machine, request.name or program)
+    found = read_sharing(options, profile, around.machine, request.name or program)
     if isinstance(found, requests.Unfit):
         # No warning if a file of settings asks all jobs to share, also those without figures.
-        if settings.distance("share") < 2 or profile.sharing.share:
+        if options.source("share") <= Source.PROFILE:
             warn(f"not shared: {found.reason}")
         return replace(request, exclusive_reason=found.reason)
     return replace(request, sharing=found)
 
 
-def _find_recorded_profile(settings: Settings, machine: Machine, name: str | None) -> str | None:
+def _find_recorded_profile(options: Options, machine: Machine, name: str | None) -> str | None:
     """Return the file of the profile that learns from the job; None if none does.
 
     A setting for all jobs concerns only those with a profile of the user's own by name.
@@ -228,14 +224,14 @@ def _find_recorded_profile(settings: Settings, machine: Machine, name: str | Non
     Raises:
         UsageError: --record is given without a name for the profile.
     """
-    record = settings.get("record")
-    if not record.value or (machine.key and settings.distance("record")):
+    typed = "record" in options.given
+    if not options.record or (machine.key and not typed):
         return None
     # late: few launches are recorded
     from gpulaunch.profiles.profile_file import is_own_name, own_profile_file
 
-    profile: str | None = settings.get("profile").value
-    if settings.distance("record"):
+    profile = options.profile
+    if not typed:
         return own_profile_file(profile) if profile and is_own_name(profile) else None
     if profile and "@" not in profile and (os.sep in profile or profile.endswith(".toml")):
         return os.path.abspath(profile)
@@ -246,40 +242,37 @@ def _find_recorded_profile(settings: Settings, machine: Machine, name: str | Non
     )
 
 
-def _read_mps_place(settings: Settings, machine: Machine) -> MpsPlace | None:
+def _read_mps_place(options: Options, machine: Machine) -> MpsPlace | None:
     """Return the place of MPS daemons; None on a described machine, with the settings checked."""
     place = MpsPlace(
-        base_directory(settings.get("mps_directory").value),
-        _value_or(settings.get("mps_timeout").value, PATIENCE_S),
+        base_directory(options.mps_directory), _value_or(options.mps_timeout, PATIENCE_S)
     )
     return None if machine.key else place
 
 
-def _read_profile(settings: Settings, label: "Label | None") -> Profile:
-    """Return the profile that is named, or an empty one."""
-    named = settings.get("profile", label).value
-    if not named:
+def _read_profile(options: Options, label: "Label | None") -> Profile:
+    """Return the profile that is named, or an empty one; a container's label is as a profile."""
+    if label is not None and options.source("profile") > Source.ENVIRONMENT:
+        from gpulaunch.profiles.catalog import labelled_profile  # late: few images have a profile
+
+        return labelled_profile(label)
+    if not options.profile:
         return Profile()
-    from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile  # late: as above
+    from gpulaunch.profiles.catalog import load_profile  # late: many launches have none
 
-    return labelled_profile(named) if isinstance(named, Label) else load_profile(named)
-
-
-def read_grace(settings: Settings) -> float:
-    """Return the seconds between TERM and KILL."""
-    return _value_or(settings.get("grace").value, GRACE_S)
+    return load_profile(options.profile)
 
 
-def _read_patience(settings: Settings) -> Patience:
+def _read_patience(options: Options) -> Patience:
     """Return whether and for how long to wait.
 
     --wait-timeout implies --wait, unless --no-wait has at least its precedence; in a file of
     settings it is only the limit of launches that wait.
     """
     return Patience(
-        wait=settings.distance("wait_timeout") < settings.distance("wait")
-        or bool(settings.get("wait").value),
-        timeout_s=settings.get("wait_timeout").value,
+        wait=options.wait
+        or options.source("wait_timeout") < min(options.source("wait"), Source.PROFILE),
+        timeout_s=options.wait_timeout,
     )
 
 
@@ -287,18 +280,20 @@ def _value_or(value: float | None, built_in: float) -> float:
     return built_in if value is None else value
 
 
-def _with_measurements(settings: Settings, around: Surroundings) -> Surroundings:
+def _with_measurements(options: Options, around: Surroundings) -> Surroundings:
     """Return the surroundings with measured bandwidths if the bandwidth model needs them.
 
     Raises:
         UsageError: the model needs them and nothing was measured.
     """
-    model, topology = settings.get("bandwidth_model"), around.machine.topology
-    if model.value != "measured":
+    topology = around.machine.topology
+    if options.bandwidth_model != "measured":
         return around
     if around.machine.key is None:
         topology = replace(topology, measured=load_measurements(topology))
     if not topology.measured:
         hint = None if around.machine.key else "'gpulaunch topo --measure' does it, on idle GPUs"
-        raise UsageError(f"{model.origin}: nothing was measured of {topology.name}", hint)
+        raise UsageError(
+            f"{options.origin('bandwidth_model')}: nothing was measured of {topology.name}", hint
+        )
     return replace(around, machine=replace(around.machine, topology=topology))

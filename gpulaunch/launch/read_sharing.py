@@ -4,19 +4,18 @@ import os
 from collections.abc import Sequence
 
 from gpulaunch.decide.request import Sharing, Unfit
-from gpulaunch.errors import FailedError, UsageError, printable, quoted
+from gpulaunch.errors import FailedError, printable, quoted
 from gpulaunch.files.size import format_size
-from gpulaunch.launch.settings import Settings
+from gpulaunch.launch.options import Options, Source
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine, load_driver
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_model import GpuModel, find_gpu_model
-from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.profile import Profile
-from gpulaunch.records import Record, field_names, replace
+from gpulaunch.records import Record, replace
 from gpulaunch.sharing import mps_daemon as mps
 from gpulaunch.sharing.capacity import (
     MEMORY_HEADROOM_PERCENTAGE,
@@ -24,16 +23,11 @@ from gpulaunch.sharing.capacity import (
     capacity_by,
     with_headroom,
 )
-from gpulaunch.sharing.interference import Bounds
+from gpulaunch.typing import Any, cast
 
 LEAST_DRIVER = 550
 """First major version of the driver that reports whether an MPS server works; 535 does not."""
 
-_OPTIONS = {
-    "average SM utilization": "--sm",
-    "average memory-bandwidth utilization": "--memory-bandwidth",
-    "maximum memory": "--memory",
-}
 _DRIVER_OF_CUDA_13_1 = 590
 _VOLTA = (7, 0)
 _MIB = 1 << 20
@@ -41,12 +35,12 @@ _CLIENTS, _CLIENTS_FROM_CUDA_13_1 = 48, 60
 
 
 def read_sharing(
-    settings: Settings, profile: Profile, machine: Machine, name: str
+    options: Options, profile: Profile, machine: Machine, name: str
 ) -> Sharing | Unfit:
     """Return the terms on which a job shares GPUs, or why it needs GPUs of its own.
 
     Args:
-        settings: settings of the launch.
+        options: options of the launch.
         profile: profile of the job.
         machine: the machine of the GPUs.
         name: name of the job if its profile has none.
@@ -54,79 +48,60 @@ def read_sharing(
     Raises:
         UsageError: a named profile does not exist, or lacks figures.
     """
-    part = _read_part(settings)
-    objective, bounds = _read_objective(settings, profile, part), _read_bounds(settings)
-    percentage = settings.get("sm_percentage", part or profile.sharing.sm_percentage).value
-    with_whom = settings.get("share_with")
-    announced = tuple(_load_demand(name, with_whom.origin) for name in with_whom.value or ())
-    demand = _read_demand(settings, profile, name, part)
+    # A part that the user asks for by --share=1/2, in percent.
+    share = options.share
+    part = None if isinstance(share, bool) else share
+    asked_memory = options.memory
+    demand = _read_demand(options, profile, name, part)
     if isinstance(demand, Unfit):
         return demand
     offer = what_can_be_shared(machine)
     if isinstance(offer, Unfit):
         return offer
     sizes = [capacity.memory_bytes for capacity in offer.capacities.values()]
-    headroom = settings.get("share_memory_headroom").value
-    headroom = MEMORY_HEADROOM_PERCENTAGE if headroom is None else headroom
-    limit = _read_memory_limit(settings, profile, part, sizes, headroom)
+    limit = _read_memory_limit(options, profile, part, sizes)
     if isinstance(limit, Unfit):
         return limit
     demand = replace(demand, memory_bytes=limit)
-    announced = tuple(
-        replace(other, memory_bytes=with_headroom(other.memory_bytes, headroom, sizes))
-        for other in announced
-    )
     return Sharing(
         client=Client(
             demand,
-            objective,
+            _read_objective(options, profile, part),
             profile.gpu_slowdowns,
             profile.predicted_beside,
             profile.measured_on_one_gpu,
         ),
-        bounds=bounds,
-        sm_percentage=percentage,
-        announced=announced,
+        sm_percentage=options.sm_percentage or part or profile.sharing.sm_percentage,
         user_id=os.geteuid(),
         capacities=offer.capacities,
         unfit=offer.unfit,
-        guest=bool(settings.get("guest").value),
-        holds_the_rest=bool(profile.resources.incomplete)
-        and part is None
-        and settings.get("memory").value is None,
+        guest=options.guest,
+        holds_the_rest=bool(profile.resources.incomplete) and part is None and asked_memory is None,
     )
 
 
-def _read_part(settings: Settings) -> int | None:
-    """Return the part of a GPU that the user asks for by --share=1/2, in percent."""
-    part = settings.get("share").value
-    return None if isinstance(part, bool) else part
-
-
 def _read_memory_limit(
-    settings: Settings,
+    options: Options,
     profile: Profile,
     part: int | None,
     sizes: Sequence[int],
-    headroom_percentage: float,
 ) -> int | Unfit:
     """Return what a job may allocate on each GPU: what is asked for, its part, or its peak's.
 
     Args:
-        settings: settings of the launch.
+        options: options of the launch.
         profile: profile of the job.
         part: the part of a GPU that is asked for, in percent, or None.
         sizes: memory of each GPU that can be shared, in bytes.
-        headroom_percentage: what it gets beyond its peak.
     """
-    asked = settings.get("memory", profile.memory_bytes)
-    peak_bytes = profile.memory_bytes or 0
-    if asked.value is not None and asked.origin != "profile":
+    options = options.with_profile(memory=profile.memory_bytes)
+    asked, peak_bytes = options.memory, profile.memory_bytes or 0
+    if asked is not None and options.source("memory") != Source.PROFILE:
         # 16G are all that the smallest GPU has that is sold so, be that less than 16 GiB.
-        sold_so = [size for size in sizes if size >= asked.value.of_gpu_bytes]
-        return min([int(asked.value), *sold_so])
+        sold_so = [size for size in sizes if size >= asked.of_gpu_bytes]
+        return min([int(asked), *sold_so])
     if part is None or not sizes:
-        return with_headroom(peak_bytes, headroom_percentage, sizes)
+        return with_headroom(peak_bytes, MEMORY_HEADROOM_PERCENTAGE, sizes)
     limit = min(sizes) * part // 100 // _MIB * _MIB
     if limit < peak_bytes:
         return Unfit(
@@ -167,20 +142,20 @@ def what_can_be_shared(machine: Machine) -> ShareableGpus | Unfit:
     return offer
 
 
-def _read_demand(
-    settings: Settings, profile: Profile, name: str, part: int | None
-) -> Demand | Unfit:
-    """Return the job's use of a GPU, or what is missing; settings come before the profile.
+def _read_demand(options: Options, profile: Profile, name: str, part: int | None) -> Demand | Unfit:
+    """Return the job's use of a GPU, or what is missing; options come before the profile.
 
     A job that asks for a part of a GPU is taken to use that part, where nobody says what it uses.
     """
     own = profile.resources
-    memory_bytes = settings.get("memory", profile.memory_bytes).value
+    memory_bytes = options.with_profile(memory=profile.memory_bytes).memory
+    sm, bandwidth = options.utilization or (
+        own.sm_utilization_percentage,
+        own.memory_bandwidth_utilization_percentage,
+    )
     said = {
-        "sm_utilization_percentage": settings.get("sm", own.sm_utilization_percentage).value,
-        "memory_bandwidth_utilization_percentage": settings.get(
-            "memory_bandwidth", own.memory_bandwidth_utilization_percentage
-        ).value,
+        "sm_utilization_percentage": sm,
+        "memory_bandwidth_utilization_percentage": bandwidth,
         "memory_mib": memory_bytes and -(-memory_bytes // _MIB),
     }
     resources = {
@@ -192,7 +167,7 @@ def _read_demand(
     demand = known.demand
     if demand:
         return demand
-    missing = ", ".join(_OPTIONS[what] for what in known.missing_demand)
+    missing = ", ".join(known.missing_demand)
     whose = f"profile {quoted(profile.name)} does not say" if profile.name else "nobody says"
     return Unfit(
         f"{whose} what it uses of a GPU ({missing}): --share=1/2 asks for a part, 'gpulaunch "
@@ -200,44 +175,11 @@ def _read_demand(
     )
 
 
-def _load_demand(name: str, origin: str) -> Demand:
-    """Return the demand of a job that --share-with names.
-
-    Raises:
-        UsageError: its profile does not exist, or lacks figures.
-    """
-    try:
-        profile = load_profile(name)
-    except UsageError as problem:
-        raise UsageError(f"{printable(origin)}: {problem.message}", problem.hint) from None
-    if profile.demand is None:
-        raise UsageError(
-            f"{printable(origin)}: profile {quoted(name)} lacks {', '.join(profile.missing_demand)}"
-        )
-    return profile.demand
-
-
-def _read_objective(settings: Settings, profile: Profile, part: int | None) -> Objective:
+def _read_objective(options: Options, profile: Profile, part: int | None) -> Objective:
     """Return the purpose of sharing; parts of a GPU fill it, however many they are."""
-    weights = settings.get("product_weights").value
-    many = "energy" if part and profile.demand is None else None
-    said = {
-        "name": settings.get("objective").value or many,
-        "throughput_weight": weights[0] if weights else None,
-        "energy_weight": weights[1] if weights else None,
-        "throughput_tolerance_percentage": settings.get("throughput_tolerance_percentage").value,
-    }
-    return replace(
-        Objective(), **{name: value for name, value in said.items() if value is not None}
-    )
-
-
-def _read_bounds(settings: Settings) -> Bounds:
-    values = {
-        name: settings.get(name.replace("percentage", "bound_percentage")).value
-        for name in field_names(Bounds)
-    }
-    return replace(Bounds(), **{name: value for name, value in values.items() if value is not None})
+    if options.objective:
+        return Objective(cast("Any", options.objective))  # one of OBJECTIVES
+    return Objective("energy" if part and profile.demand is None else "throughput")
 
 
 def _driver_of_mps(name: str) -> int | Unfit:

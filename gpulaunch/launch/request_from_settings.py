@@ -1,11 +1,11 @@
-"""The request of a launch, from its settings, its profile and the machine."""
+"""The request of a launch, from its options, its profile and the machine."""
 
 from gpulaunch.decide import request as requests
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.errors import UsageError
 from gpulaunch.files.size import format_size
-from gpulaunch.launch.settings import Setting, Settings
+from gpulaunch.launch.options import Options
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.profiles.profile import Profile
@@ -13,7 +13,7 @@ from gpulaunch.typing import Any
 
 
 def request_of(
-    settings: Settings,
+    options: Options,
     profile: Profile,
     topology: Topology,
     visible: str | None,
@@ -24,30 +24,30 @@ def request_of(
     """Return the complete request for GPUs of the job's own.
 
     Args:
-        settings: settings of the launch.
+        options: options of the launch.
         profile: profile of its job.
         topology: topology of the machine.
         visible: value of CUDA_VISIBLE_DEVICES, or of the driver's variable like it, that restricts
             the choice, or None.
         name: name that the user gave the job, or None.
-        graph: pattern that replaces that of settings and profile, or None.
+        graph: pattern that replaces that of options and profile, or None.
         ranks: number of launches like this one, one for each rank, that divide the GPUs. The
-            request is for all, and the settings say what each gets.
+            request is for all, and the options say what each gets.
 
     Raises:
         UsageError: the request can never be granted.
     """
-    asked = settings.get("gpus", profile.gpus if ranks == 1 else None)
-    gpus = asked.value
+    if _guesses_none(profile):
+        profile = profile.but(communication={"pattern": None, "bandwidth_sensitive": None})
+    options = _with_profile(options, profile, topology, ranks)
+    gpus = options.gpus
     if isinstance(gpus, int):
         gpus *= ranks
     least = None
     if isinstance(gpus, range):
         least, gpus = gpus[0], gpus[-1]
-    if _guesses_none(profile):
-        profile = profile.but(communication={"pattern": None, "bandwidth_sensitive": None})
-    pattern = graph or _choose_pattern(settings, profile, 0 if least else gpus)
-    sensitive = settings.get("bandwidth_sensitive", profile.communication.bandwidth_sensitive).value
+    pattern = graph or _choose_pattern(options, profile, 0 if least else gpus)
+    sensitive = options.bandwidth_sensitive
     if pattern == PATTERNS["none"]:
         sensitive = False  # known, not assumed: there is no traffic
     assumed = [
@@ -61,11 +61,11 @@ def request_of(
         why = f"pattern {pattern.name} has {pattern.ranks} ranks"
         if ranks > 1:
             why = f"{ranks} ranks divide the GPUs among themselves"
-        raise UsageError(f"{asked.origin}: {why}", "say one number of GPUs")
+        raise UsageError(f"{options.origin('gpus')}: {why}", "say one number of GPUs")
     if pattern.ranks and count is not None:
         pattern.edges(count)  # raises if the pattern is of another number of GPUs
-    policy = settings.get("policy").value or DEFAULT_POLICY
-    wishes = _read_wishes(settings, profile, topology, count)
+    policy = options.policy or DEFAULT_POLICY
+    wishes = _read_wishes(options, topology, count)
     if least and wishes.required:
         least = max(least, len(wishes.required.uuids))
     return requests.Request(
@@ -73,14 +73,31 @@ def request_of(
         pattern=pattern,
         bandwidth_sensitive=count != 1 if sensitive is None else sensitive,
         policy=policy,
-        bandwidth_model=settings.get("bandwidth_model").value or POLICIES[policy].bandwidth_model,
-        constraints=tuple(_read_constraints(settings, profile, topology, visible)),
+        bandwidth_model=options.bandwidth_model or POLICIES[policy].bandwidth_model,
+        constraints=tuple(_read_constraints(options, profile, topology, visible)),
         wishes=wishes,
-        utility=_read_utility(settings, profile, policy),
+        utility=_read_utility(options, profile, policy),
         profile=profile.name or None,
         name=name,
         assumed=tuple(assumed),
         least_gpus=least,
+    )
+
+
+def _with_profile(options: Options, profile: Profile, topology: Topology, ranks: int) -> Options:
+    """Return the options with what the profile says of a request."""
+    needed, host = profile.placement, profile.placement.host_gb_per_s
+    if not any(gpu.host_gb_per_s for gpu in topology.gpus):
+        # A profile is for many machines, most of which do not state their memory bandwidth.
+        host = None
+    return options.with_profile(
+        gpus=profile.gpus if ranks == 1 else None,
+        bandwidth_sensitive=profile.communication.bandwidth_sensitive,
+        min_bandwidth=needed.min_bandwidth_gb_per_s,
+        host_bandwidth=host,
+        single_node=needed.single_node or None,
+        one_per_node=needed.one_per_node or None,
+        min_utility=needed.min_utility,
     )
 
 
@@ -93,67 +110,59 @@ def _guesses_none(profile: Profile) -> bool:
     return said.pattern == "none" and said.confidence == "guess"
 
 
-def _choose_pattern(settings: Settings, profile: Profile, gpus: int | str | None) -> Pattern | None:
-    """Return the pattern of the settings or profile, or the measured graph of as many GPUs."""
+def _choose_pattern(options: Options, profile: Profile, gpus: int | str | None) -> Pattern | None:
+    """Return the pattern of the options or profile, or the measured graph of as many GPUs."""
     measured = profile.graph
     if measured and gpus not in (None, measured.ranks):
         measured = None
-    setting = settings.get("pattern", profile.communication.pattern or measured)
-    return PATTERNS[setting.value] if isinstance(setting.value, str) else setting.value
+    name = profile.communication.pattern
+    return options.with_profile(pattern=PATTERNS[name] if name else measured).pattern
 
 
-def _read_wishes(
-    settings: Settings, profile: Profile, topology: Topology, count: int | None
-) -> requests.Wishes:
+def _read_wishes(options: Options, topology: Topology, count: int | None) -> requests.Wishes:
     several = len({gpu.node for gpu in topology.gpus}) > 1
-    required, needed = settings.get("require"), profile.placement
-    least = settings.get("min_bandwidth", needed.min_bandwidth_gb_per_s)
-    host = settings.get("host_bandwidth", needed.host_gb_per_s)
-    if host.origin == "profile" and not any(gpu.host_gb_per_s for gpu in topology.gpus):
-        # A profile is for many machines, most of which do not state their memory bandwidth.
-        host = Setting(None, "")
     admitted = None
-    if required.value:
-        admitted = requests.admit_only(topology, required.value, required.origin)
+    if options.require:
+        admitted = requests.admit_only(topology, options.require, options.origin("require"))
     wishes = requests.Wishes(
         required=admitted,
-        nvlink=count != 1 and bool(settings.get("nvlink").value),
-        least_gb_per_s=(count != 1 and least.value) or 0.0,
-        one_numa_node=settings.get("numa").value == "strict",
-        single_node=several and bool(settings.get("single_node", needed.single_node or None).value),
-        one_per_node=bool(settings.get("one_per_node", needed.one_per_node or None).value),
-        apart_from=tuple(settings.get("apart_from").value or ()),
-        host_gb_per_s=host.value or 0.0,
+        nvlink=count != 1 and options.nvlink,
+        least_gb_per_s=(count != 1 and options.min_bandwidth) or 0.0,
+        one_numa_node=options.numa == "strict",
+        single_node=several and options.single_node,
+        one_per_node=options.one_per_node,
+        apart_from=tuple(options.apart_from or ()),
+        host_gb_per_s=options.host_bandwidth or 0.0,
     )
     requests.check_wishes(wishes, topology, count)
     return wishes
 
 
-def _read_utility(settings: Settings, profile: Profile, policy: str) -> requests.UtilityTerms:
-    least = settings.get("min_utility", profile.placement.min_utility).value
-    weights = settings.get("utility_weights").value
+def _read_utility(options: Options, profile: Profile, policy: str) -> requests.UtilityTerms:
+    weights = options.utility_weights  # read, and so checked, whatever the policy
     if not POLICIES[policy].goes_by_utility:
         return requests.UtilityTerms()
     from gpulaunch.profiles.catalog import slowdowns_both_ways  # late: few go by utility
 
     return requests.UtilityTerms(
-        least=least or 0.0,
+        least=options.min_utility or 0.0,
         weights=weights or Weights(),
         slowdowns=slowdowns_both_ways(profile) if profile.name else {},
     )
 
 
 def _read_constraints(
-    settings: Settings, profile: Profile, topology: Topology, visible: str | None
+    options: Options, profile: Profile, topology: Topology, visible: str | None
 ) -> list[requests.Constraint]:
     found = []
     needed = None if profile.resources.memory_is_reservation else profile.memory_bytes
-    memory = settings.get("memory", needed)
-    if memory.value:
-        text = memory.origin
+    options = options.with_profile(memory=needed)
+    memory = options.memory
+    if memory:
+        text = options.origin("memory")
         if text == "profile":
-            text = f"profile {profile.name}'s {format_size(memory.value)} of memory"
-        least_bytes = getattr(memory.value, "of_gpu_bytes", memory.value)  # a profile's is an int
+            text = f"profile {profile.name}'s {format_size(memory)} of memory"
+        least_bytes = getattr(memory, "of_gpu_bytes", memory)  # a profile's is an int
         found.append(requests.admit_memory(topology, least_bytes, text))
     builders: dict[str, Any] = {
         "gpu_model": requests.admit_model,
@@ -161,9 +170,9 @@ def _read_constraints(
         "exclude": requests.admit_all_but,
     }
     for name, build in builders.items():
-        setting = settings.get(name)
-        if setting.value:
-            found.append(build(topology, setting.value, setting.origin))
+        value = getattr(options, name)
+        if value:
+            found.append(build(topology, value, options.origin(name)))
     if visible is not None:
         found.append(requests.admit_visible(topology, visible))
     return found

@@ -7,10 +7,9 @@ import os
 from collections.abc import Callable
 
 from gpulaunch.errors import printable
-from gpulaunch.launch.given import Given
 from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.options import Options, Source
 from gpulaunch.launch.outside_use import read_containers, with_containers
-from gpulaunch.launch.settings import Setting, Settings
 from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
@@ -83,71 +82,69 @@ class Shown(Record):
 
 def read_shown(topology: str | None, warn: Callable[[str], None]) -> Shown:
     """Return the machine that a command is to show, and its table; see shown_machine."""
-    settings = shown_settings(topology)
-    around = read_surroundings(settings, warn, may_hide=True)
-    table = shown_table(settings, described=around.machine.key is not None, warn=warn)
+    options = shown_settings(topology)
+    around = read_surroundings(options, warn, may_hide=True)
+    table = shown_table(options, described=around.machine.key is not None, warn=warn)
     return Shown(around.machine, table, around.within, around.visible, around.containers)
 
 
-def shown_settings(topology: str | None) -> Settings:
+def shown_settings(topology: str | None) -> Options:
     """Return the settings of a command that has --topology and no other option of a launch."""
-    return Settings(
-        {} if topology is None else {"topology": Given("--topology", topology)}, os.environ
-    )
+    given = {} if topology is None else {"topology": ("--topology", topology)}
+    return Options(given, os.environ)
 
 
-def shown_table(settings: Settings, *, described: bool, warn: Callable[[str], None]) -> Table:
+def shown_table(options: Options, *, described: bool, warn: Callable[[str], None]) -> Table:
     """Open the allocation table of launches with these settings."""
-    return open_table(described=described, warn=warn, private=is_private(settings))
+    return open_table(described=described, warn=warn, private=is_private(options))
 
 
-def is_private(settings: Settings) -> bool:
+def is_private(options: Options) -> bool:
     """Return whether a container may use a table of its own, where the host's is not mounted."""
-    return bool(settings.get("table").value == "private")
+    return options.table == "private"
 
 
 def read_surroundings(
-    settings: Settings, warn: Callable[[str], None], *, may_hide: bool = False, use: bool = True
+    options: Options, warn: Callable[[str], None], *, may_hide: bool = False, use: bool = True
 ) -> Surroundings:
     """Find the machine that the settings name, and the lease that this process runs inside of.
 
     Args:
-        settings: settings of the command.
+        options: options of the command.
         warn: called with each warning.
         may_hide: let a setting put a described machine in place of real GPUs.
         use: find the processes at work on its GPUs, and the containers that were given them.
     """
-    within, warning = _enclosing_lease(settings, warn)
-    topology = settings.get("topology")
-    if topology.value is None and within and within.table:
-        topology = Setting(within.table.file, "")
-    ignored = settings.get("ignore_programs").value or ()
-    machine = find_machine(
-        topology.value, warn, "" if may_hide else topology.origin, ignored, use=use
-    )
+    within, warning = _enclosing_lease(options, warn)
+    topology, origin = options.topology, options.origin("topology")
+    if topology is None and within and within.table:
+        topology = within.table.file
+    if may_hide or options.source("topology") == Source.COMMAND:
+        origin = ""  # who types it means it
+    machine = find_machine(topology, warn, origin, options.ignore_programs or (), use=use)
     containers = read_containers(machine, warn) if use else ()
     machine = with_containers(machine, containers)
     same = within is not None and same_table(machine.key, within.table)
-    set_by_lease = _set_by_lease(settings, machine, within if same else None)
+    set_by_lease = _set_by_lease(options, machine, within if same else None)
     if warning:
         warn(f"{warning}, so it is ignored: unset {' '.join(set_by_lease)}")
     variable = DRIVERS[machine.topology.driver].visible_variable
     # Inside a lease on another machine the variable is about the GPUs of that one.
     is_wish = variable not in set_by_lease and (same or within is None)
-    visible = settings.environment.get(variable) if is_wish else None
+    visible = options.environment.get(variable) if is_wish else None
     return Surroundings(machine, within if same else None, visible, containers)
 
 
-def _enclosing_lease(settings: Settings, warn: Callable[[str], None]) -> tuple[Lease | None, str]:
+def _enclosing_lease(options: Options, warn: Callable[[str], None]) -> tuple[Lease | None, str]:
     """Return this user's live lease, on any machine, that the launch runs inside of, or None.
 
     A lease that this very process holds is not around it, but the one that it was taken from. If
     the environment names one that does not count, a warning is returned with None.
     """
-    lease_id = settings.environment.get(LEASE_VARIABLE)
+    lease_id = options.environment.get(LEASE_VARIABLE)
     if not lease_id:
         return None, ""
-    table = open_table(described=True, warn=warn, private=is_private(settings))
+    table = open_table(described=True, warn=warn, private=is_private(options))
     # Who decides reads the table again, and fails for what cannot be read.
     leases = {lease.id: lease for lease in table.peek(problems=[]).leases}
     lease = leases.get(lease_id)
@@ -160,13 +157,13 @@ def _enclosing_lease(settings: Settings, warn: Callable[[str], None]) -> tuple[L
     return lease, ""
 
 
-def _set_by_lease(settings: Settings, machine: Machine, within: Lease | None) -> list[str]:
+def _set_by_lease(options: Options, machine: Machine, within: Lease | None) -> list[str]:
     """Return the variables in the environment that are as a lease, live or dead, has set them.
 
     The visible GPUs are if their UUIDs, which it set with them, are in the same order: a user who
     chooses the very GPUs of a dead lease cannot be told from it.
     """
-    variables, driver = settings.environment, DRIVERS[machine.topology.driver]
+    variables, driver = options.environment, DRIVERS[machine.topology.driver]
     names = [LEASE_VARIABLE, COUNT_VARIABLE]
     visible = variables.get(driver.visible_variable)
     if visible and LEASE_VARIABLE in variables:

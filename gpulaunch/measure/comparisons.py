@@ -19,9 +19,7 @@ from gpulaunch.errors import FailedError, UsageError, WouldWaitError, quoted
 from gpulaunch.launch.assess import granted_gpus, preview
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.read_sharing import what_can_be_shared
-from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.gpu_model import find_gpu_model
 from gpulaunch.machine.gpu_names import gpu_names, gpus_named, gpus_text
 from gpulaunch.measure import synthetic_load
 from gpulaunch.measure.launches import (
@@ -29,7 +27,6 @@ from gpulaunch.measure.launches import (
     Launched,
     MeasuredJob,
     launch,
-    progress_of,
     repeated,
 )
 from gpulaunch.measure.recording import refuse_described
@@ -39,8 +36,7 @@ from gpulaunch.measure.update_profile import Outcome, percentile_95, resources_o
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint
 from gpulaunch.records import Record, replace
-from gpulaunch.sharing.curve import fewest_sms, percentage_for, saturates
-from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN
+from gpulaunch.sharing.curve import saturates
 from gpulaunch.typing import Any
 
 SOURCE = "gpulaunch profile measure"
@@ -187,17 +183,10 @@ def measure_sensitivity(
     source = f"{SOURCE} --sensitivity on {site.situation.topology.name}, GPUs {gpus}"
     is_sensitive = slowdown >= SENSITIVE_PERCENTAGE
     sensitivity: dict[str, Any] = {
-        "best_gb_per_s": rounded(fast),
-        "worst_gb_per_s": rounded(slow),
-        "best_s": rounded(best_s),
-        "worst_s": rounded(worst_s),
         "slowdown_percentage": rounded(slowdown),
         "measured_on": site.gpus[0].model,
         "source": source,
     }
-    counts = [progress_of(each.marks) for runs in done.values() for each in runs if each.marks]
-    if counts:
-        sensitivity["iterations"] = max(1, int(min(counts)))
     sections = {
         "sensitivity": sensitivity,
         "communication": {"bandwidth_sensitive": is_sensitive, "source": source},
@@ -239,11 +228,12 @@ def measure_curve(
     """
     site = find_site(one, warn)
     _check_sharable(one, site.gpus, "--sweep")
-    alone = (*_share_options(site.gpus, 1), "--only", gpu_names(site.gpus))
+    # All memory, so that no other job comes beside it.
+    alone = ("--memory", str(_least_memory(site.gpus)), "--only", gpu_names(site.gpus))
     points: list[CurvePoint] = []
     for share in shares:
         tell(f"{share} % of the SMs of {gpus_named(site.gpus)}")
-        done = launch(job, (*alone, "--sm-percentage", str(share)))
+        done = launch(job, (*alone, f"--share={share}%"))
         if not done.went_well:
             break
         if done.run and SHARED not in done.run.problems:
@@ -254,19 +244,14 @@ def measure_curve(
     if len(points) < 2:
         return Outcome({}, done.status)
     model, source = site.gpus[0].model, f"{SOURCE} --sweep, alone under MPS"
-    known = find_gpu_model(load_gpu_models(), model)
-    sm_count = known.sm_count if known else SMS_IF_UNKNOWN
     unit = "iterations/s" if job.part else "runs/s"
     curve = {
         "sm_percentage": [point.sm_percentage for point in points],
         "throughput": [point.throughput for point in points],
         "unit": unit,
-        "knee_percentage": percentage_for(fewest_sms(points, sm_count), sm_count),
         "measured_on": model,
         "source": source,
     }
-    if len(points) < len(shares):
-        curve["incomplete"] = True
     sections: dict[str, Any] = {"sm_curve": curve}
     shown = ", ".join(f"{point.sm_percentage:g} %: {point.throughput:.4g}" for point in points)
     line = f"{unit} by share of the SMs: {shown}"
@@ -278,11 +263,14 @@ def measure_curve(
     return Outcome(sections, done.status, (line,))
 
 
-def _share_options(gpus: Sequence[Gpu], among: int) -> tuple[str, ...]:
-    """Return the options that give a launch an equal part of each GPU, whatever it needs."""
-    memory = min(gpu.memory_bytes for gpu in gpus) // among
-    part = str(100 // among)
-    return ("--share", "--sm", part, "--memory-bandwidth", part, "--memory", str(memory))
+def _half(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """Return the options that give a job half of each GPU, whatever it needs."""
+    memory = _least_memory(gpus) // 2
+    return ("--share", "-o", "utilization=50,50", "--memory", str(memory))
+
+
+def _least_memory(gpus: Sequence[Gpu]) -> int:
+    return min(gpu.memory_bytes for gpu in gpus)
 
 
 class Other(Record):
@@ -373,7 +361,7 @@ def measure_pair(
     slowdowns: dict[str, float] = {}
     lines = []
     status, complete = alone[-1].status, True
-    part = _share_options(site.gpus, 2) if shares else ("--exclusive",)
+    part = _half(site.gpus) if shares else ("--exclusive",)
     for other in others:
         gpus = site.gpus if shares else _gpus_beside(site, other)
         options = (*part, "--only", gpu_names(gpus), "-n", str(len(gpus)), "--name", other.name)

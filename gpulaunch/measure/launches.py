@@ -161,7 +161,8 @@ def launch(
     spared = family()  # processes that this process started before
     with TemporaryDirectory(prefix="gpulaunch-profile-") as directory:
         path = os.path.join(directory, "run.json")
-        arguments = (*job.options, *options, "--no-record", "--record-to", path, "--", *job.command)
+        recorded = ("-o", "record=false", "-o", f"record_to={path}")
+        arguments = (*job.options, *options, *recorded, "--", *job.command)
         listeners = (
             [_OutputCopier(fd, part.progress) for fd in (1, 2) if _is_open(fd)] if part else []
         )
@@ -422,7 +423,7 @@ class Background:
         try:
             # The command is the user's own program.
             self._process = subprocess.Popen(  # noqa: S603
-                [*own_command(), f"--json-status-fd={write_end}", *self._arguments],
+                [*own_command(), "-o", f"json_status_fd={write_end}", *self._arguments],
                 env=clean_environment()
                 | {os.fsencode(k): os.fsencode(v) for k, v in self._environment.items()},
                 stdin=subprocess.DEVNULL,

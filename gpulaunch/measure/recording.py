@@ -1,4 +1,4 @@
-"""`--record` and `--record-to`: what the job of a launch uses of its GPUs from start to end."""
+"""`--record` and `-o record_to=FILE`: what a job uses of its GPUs from start to end."""
 
 import json
 import os
@@ -69,7 +69,7 @@ class Recorder:
     def __init__(self, launch: Launch, path: str | None, warn: Callable[[str], None]) -> None:
         _refuse_unmeasurable(launch)
         if path == "-":
-            raise UsageError("--record-to -: stdout belongs to the job")
+            raise UsageError("-o record_to=-: stdout belongs to the job")
         if path is not None:
             check_writable(path)
         if launch.recorded_in:

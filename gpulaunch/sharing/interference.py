@@ -271,26 +271,25 @@ def _find_exceeded(sums: Sums, bounds: Bounds) -> list[list[str]]:
     ]
 
 
-def find_filled(client: Client, bounds: Bounds) -> str | None:
+def find_filled(client: Client, bounds: Bounds = BOUNDS) -> str | None:
     """Return which bound a job reaches by itself, so that none may come beside it; None if none.
 
     Curves and measured slowdowns may outweigh what a job uses.
     """
     demand = client.demand
     if not demand.curve and not client.on_one_gpu:
-        for what, used, most, option in (
-            ("SM", demand.sm_utilization_percentage, bounds.sm_percentage, "--sm"),
+        for what, used, most in (
+            ("SM", demand.sm_utilization_percentage, bounds.sm_percentage),
             (
                 "memory-bandwidth",
                 demand.memory_bandwidth_utilization_percentage,
                 bounds.memory_bandwidth_percentage,
-                "--memory-bandwidth",
             ),
         ):
             if used >= most:
                 return (
                     f"average {what} utilization {used:.10g} % of at most {most:.10g} % by itself, "
-                    f"so nothing fits beside it: {option} may say less"
+                    "so nothing fits beside it: -o utilization may say less"
                 )
     return None
 

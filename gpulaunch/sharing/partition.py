@@ -65,10 +65,10 @@ class Allotment(Record):
 
     Attributes:
         sm_percentage: its percentage, 1-100.
-        optimum: what would be best for residents, newcomer and announced jobs, in this order, could
+        optimum: what would be best for residents and newcomer, in this order, could
             all be chosen.
         left: 100 less the residents' percentages; under 0 if their caps overlap already.
-        overlaps: its cap reaches into what residents have, or what is kept for announced jobs.
+        overlaps: its cap reaches into what residents have.
         reason: why, in a sentence.
     """
 
@@ -322,7 +322,6 @@ def _search(
 def allot_newcomer(
     residents: Sequence[tuple[Demand, int]],
     newcomer: Demand,
-    announced: Sequence[Demand],
     capacity: Capacity,
     objective: Objective = THROUGHPUT,
 ) -> Allotment:
@@ -335,22 +334,19 @@ def allot_newcomer(
         residents: for each job that is there its demand and its percentage, 1-100. Their order
             makes no difference.
         newcomer: demand of the job that comes.
-        announced: demands of jobs of the group that are still to come, without the newcomer.
         capacity: what the GPU offers.
         objective: what is to be best.
 
     Source: cd-search-ics18 4: a new arrival restarts the search. Departure: here it cannot, since
         MPS fixes a client's percentage when it starts.
     """
-    demands = [*(demand for demand, _ in residents), newcomer, *announced]
-    held = [*(percentage for _, percentage in residents), *[None] * (1 + len(announced))]
+    demands = [*(demand for demand, _ in residents), newcomer]
+    held = [*(percentage for _, percentage in residents), None]
     optimum = partition(demands, capacity, objective)
     found = partition(demands, capacity, objective, held) if residents else optimum
-    own, *later = found.sm_percentages[len(residents) :]
+    own = found.sm_percentages[-1]
     left = 100 - sum(percentage for _, percentage in residents)
     reason = found.reason
     if residents and found.mode != "no caps":
         reason = f"the jobs that are there have {100 - left} %: {reason}"
-    elif announced:
-        reason = f"its part of {len(announced) + 1} announced jobs: {reason}"
-    return Allotment(own, optimum, left, overlaps=own > left - sum(later), reason=reason)
+    return Allotment(own, optimum, left, overlaps=own > left, reason=reason)

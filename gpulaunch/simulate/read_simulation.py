@@ -7,9 +7,8 @@ from gpulaunch.batch.job_file import Entry, JobFile, Where, load_jobs
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.launch.given import Given
+from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_launch import read_request
-from gpulaunch.launch.settings import Settings
 from gpulaunch.launch.surroundings import Surroundings
 from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.catalog import load_profile
@@ -125,20 +124,20 @@ class TraceReader:
 
     def _read(self, entry: Entry, common: Mapping[str, str]) -> tuple[Request, Profile]:
         name = common.get("profile")
-        given = {key: Given(key, value) for key, value in common.items()}
+        given = {key: (key, value) for key, value in common.items()}
         if name is None:
             profile = Profile()
         elif name in self._profiles:
             profile = self._profiles[name]
         else:
             profile = load_profile(name)
-        settings = Settings({**given, "policy": Given("policy", _READ_WITH)}, os.environ)
+        options = Options({**given, "policy": ("policy", _READ_WITH)}, os.environ)
         command: Sequence[str] = entry.own.get("command") or (entry.name,)
         request = read_request(
-            settings, profile, self._around, command, name=entry.own.get("name"), warn=self._warn
+            options, profile, self._around, command, name=entry.own.get("name"), warn=self._warn
         )
         if request.least_gpus:
-            raise UsageError(f"{settings.get('gpus').origin}: a simulated job has one number")
+            raise UsageError(f"{options.origin('gpus')}: a simulated job has one number")
         return _with_slowdowns(request, profile, self._profiles), profile
 
 

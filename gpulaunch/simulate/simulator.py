@@ -15,7 +15,7 @@ from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.files.data_files import shipped_directory
 from gpulaunch.files.document import read_document
 from gpulaunch.files.write import document_text
-from gpulaunch.launch.settings import QUEUES, one_of
+from gpulaunch.launch.options import QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import Machine

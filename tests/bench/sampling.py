@@ -96,7 +96,7 @@ def main() -> None:
         environment.pop(
             "PYTHONDONTWRITEBYTECODE", None
         )  # else every launch compiles the package anew
-        record = ("--record-to", str(home / "run.json"))
+        record = ("-o", f"record_to={home / 'run.json'}")
         done: dict[str, list[float]] = {"without": [], "with": []}
         begins: dict[str, list[float]] = {"without": [], "with": []}
         cpu, samples = [], []

@@ -11,7 +11,7 @@ Run: python tests/bench/stp.py [EVERY]
 Every so many of the mixes of each kind are launched, 1 by default. All take a quarter of an hour.
 
 The rule refuses most pairs of the model, whose jobs never pause and often use all bandwidth; three
-and more it refuses always. What partitions are worth shows where bounds let all of them together.
+and more it refuses always.
 """
 
 import statistics
@@ -29,8 +29,6 @@ from corun import BENCHMARKS, Benchmark, Machine, sms_of
 Jobs = tuple[Benchmark, ...]
 
 MODEL = Machine()
-EVERY_TRIPLE, EVERY_FOUR = 12, 40
-"""Of triples and fours there are 364 and 1,001."""
 
 
 def mixes() -> dict[str, list[Jobs]]:
@@ -38,13 +36,10 @@ def mixes() -> dict[str, list[Jobs]]:
     jobs = sorted(BENCHMARKS.values(), key=lambda job: job.memory_intensive)
     pairs = list(combinations(jobs, 2))
     kinds = ("compute pairs", "mixed pairs", "memory pairs")
-    found = {
+    return {
         kind: [pair for pair in pairs if sum(job.memory_intensive for job in pair) == i]
         for i, kind in enumerate(kinds)
     }
-    found["triples"] = list(combinations(jobs, 3))[::EVERY_TRIPLE]
-    found["fours"] = list(combinations(jobs, 4))[::EVERY_FOUR]
-    return found
 
 
 def stp(jobs: Jobs, caps: Sequence[int]) -> float:
@@ -60,12 +55,12 @@ def spread(values: Iterable[float]) -> str:
     return f"{statistics.mean(values):.1f} ({min(values):.1f}..{max(values):.1f})"
 
 
-def row(site: Arrivals, name: str, chosen: Sequence[Jobs], *, together: bool) -> None:
+def row(site: Arrivals, name: str, chosen: Sequence[Jobs]) -> None:
     """Launch mixes and print a line of their figures."""
     over_even, over_none, differ = [], [], 0
     for jobs in chosen:
-        caps = site.caps(jobs, together=together)
-        wanted = foretold(MODEL, jobs, together=together)
+        caps = site.caps(jobs)
+        wanted = foretold(MODEL, jobs)
         if caps != wanted:
             differ += 1
             names = " ".join(job.name for job in jobs)
@@ -85,15 +80,11 @@ def main(every: int = 1) -> None:
     """Print the tables."""
     heads = f"{'n':>4}{'shared':>8}{'STP over even %':>24}{'over no sharing %':>24}{'differ':>8}"
     with tempfile.TemporaryDirectory(prefix="stp") as folder, arrivals(MODEL, Path(folder)) as site:
-        for together in (True, False):
-            how = "whatever the rule says" if together else "those that the rule lets together"
-            print(f"\n{how + ', mean (worst..best)':38}{heads}")
-            for kind, found in mixes().items():
-                if kind.endswith("pairs") or together:
-                    chosen = found[::every]
-                    row(site, f"{kind}, compute-intensive first", chosen, together=together)
-                    turned = [jobs[::-1] for jobs in chosen]
-                    row(site, f"{kind}, memory-intensive first", turned, together=together)
+        print(f"{'pairs that the rule lets together':38}{heads}")
+        for kind, found in mixes().items():
+            chosen = found[::every]
+            row(site, f"{kind}, compute-intensive first", chosen)
+            row(site, f"{kind}, memory-intensive first", [jobs[::-1] for jobs in chosen])
 
 
 if __name__ == "__main__":

@@ -500,11 +500,9 @@ def test_each_argument_weighs_as_its_option_does(
     launcher: Launcher, arguments: dict[str, object]
 ) -> None:
     """Pattern, sensitivity and bandwidth model give the same GPUs and reason as the options."""
-    options = {name: f"--{name.replace('_', '-')}" for name in arguments}
-    line = [word for name, option in options.items() for word in (option, str(arguments[name]))]
-    if "sensitive" in arguments:
-        at = line.index("--sensitive")
-        line[at : at + 2] = ["--sensitive" if arguments["sensitive"] else "--insensitive"]
+    names = {"sensitive": "bandwidth_sensitive"}
+    said = [f"{names.get(name, name)}={str(value).lower()}" for name, value in arguments.items()]
+    line = [word for text in said for word in ("-o", text)]
     document = json.loads(launcher.run(*DGX, *line, "--dry-run", "--json", "--", "x").stdout)
     with gpulaunch.allocate(topology=DGX1, **arguments) as lease:
         assert list(lease.gpus) == [gpu["index"] for gpu in document["gpus"]]

@@ -16,8 +16,9 @@ import tomlkit
 from conftest import DGX, Launcher, ending_in_time, held, until, wait_for_end
 
 from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB
+from gpulaunch.cli.arguments import LaunchParser
 from gpulaunch.cli.batch import _words
-from gpulaunch.cli.options import read_line
+from gpulaunch.launch.options import OPTIONS
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.records import replace
 from gpulaunch.simulate.event_loop import Rules, Stay, simulate
@@ -161,8 +162,7 @@ def light(number: int, sm: float, **more: Any) -> dict[str, Any]:
     return {
         "name": f"job {number}",
         "share": True,
-        "sm": sm,
-        "memory_bandwidth": 5,
+        "utilization": [sm, 5],
         "memory": "1GiB",
         "duration_s": 60,
         **more,
@@ -494,25 +494,15 @@ def test_profiles_of_the_file(site: Site) -> None:
     assert os.listdir(site.launcher.state) == []
 
 
-VALUES = {"bandwidth_sensitive": "false", "share": "true", "nvlink": "true", "single_node": "true"}
-
-
 @pytest.mark.parametrize("key", SETTINGS_OF_A_JOB)
 def test_settings_reach_the_command_line(key: str) -> None:
     """What a job says is said to its launch by an option, which reads the same."""
-    text = VALUES.get(key, "true" if key == "one_per_node" else "-x=1")
-    words, variables = _words({key: text})
-    line = read_line([*words, "run"])
-    assert ({name: given.text for name, given in line.given.items()}, variables, line.word_at) == (
-        {key: text},
-        {},
-        1,
-    )
+    given, word_at = LaunchParser(OPTIONS.values()).read([*_words({key: "-x=1"}), "run"])
+    assert (given, word_at) == ({key: ("-o", "-x=1")}, 2)
 
 
-def test_a_setting_that_no_option_says(site: Site) -> None:
-    """A setting without an option, such as nvlink = false, is still passed on to the launch."""
-    assert _words({"nvlink": "false"}) == ([], {"GPULAUNCH_NVLINK": "false"})
+def test_a_setting_that_no_flag_says(site: Site) -> None:
+    """A setting without a flag, such as nvlink = false, is passed on to the launch."""
     site.write([{"only": ["0", "7"], "gpus": 2, "nvlink": False, "command": ["true"]}])
     assert site.run(env=site.launcher.environment | {"GPULAUNCH_NVLINK": "true"}).returncode == 0
     site.write([{"only": ["0", "7"], "gpus": 2, "command": ["true"]}])

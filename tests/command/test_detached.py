@@ -181,7 +181,7 @@ def test_a_killed_launchers_pid_may_be_a_threads(site: Site) -> None:
         (("--", "./train.py"), 126, complaint("./train.py: permission denied")),
         (("--", "in-path"), 126, complaint("in-path: permission denied")),
         (("--after", "no", "--", "true"), 2, None),
-        (("--json-status-fd", "1", "--", "true"), 2, None),
+        (("-o", "json_status_fd=1", "--", "true"), 2, None),
         (("--memory", "5", "--", "true"), 2, None),
     ],
 )
@@ -622,7 +622,7 @@ def test_attach_to_what_was_in_the_foreground(site: Site) -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("", "the name of the job is empty"),
+        ("", "--name has an empty value"),
         ("  ", "the name of the job is empty"),
         ("-x", "the name '-x' begins with -"),
     ],
@@ -784,5 +784,3 @@ def test_without_dtach_a_terminal_that_is_asked_for_is_refused(site: Site) -> No
     done = site.launcher.run(*QUIET, "--terminal", "--", "true", env=environment)
     error = complaint("--terminal: dtach and script are not installed")
     assert (done.returncode, done.stderr) == (125, error)
-    site.detach("--name", "a", "--", "true", env=environment | {"GPULAUNCH_TERMINAL": "true"})
-    assert site.wait("a") == 0

@@ -135,7 +135,7 @@ def test_doctor(made_up: Launcher) -> None:
 
 def test_sharing_needs_mps(made_up: Launcher) -> None:
     """GPUs that have no CUDA MPS are not shared, and a job that asks for that is told why."""
-    demand = ("--sm", "20", "--memory-bandwidth", "10", "--memory", "1GiB")
+    demand = ("-o", "utilization=20,10", "--memory", "1GiB")
     done = made_up.run("--share", *demand, "--dry-run", "--", "true")
     warning = "gpulaunch: warning: not shared: GPUs of the driver made_up have no CUDA MPS\n"
     assert (done.returncode, done.stderr) == (0, warning)

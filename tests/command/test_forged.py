@@ -161,7 +161,7 @@ def test_a_slow_decision_is_served_in_a_busy_crowd(launcher: Launcher, tmp_path:
 
 def test_what_a_share_may_say(launcher: Launcher) -> None:
     """A live record with numbers that are none is a problem; one with a wrong share is shown."""
-    light = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
+    light = ("--share", "-o", "utilization=10,5", "--memory", "1GiB")
     with held(launcher, *DGX, *light):
         good = document(launcher, "gpulaunch.lease.")
     good["id"] = "b" * 12

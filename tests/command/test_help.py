@@ -1,5 +1,6 @@
 """Help and version of the installed command."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -7,8 +8,7 @@ import sys
 from conftest import Launcher
 
 from gpulaunch.cli.commands import COMMANDS
-from gpulaunch.cli.options import launch_options
-from gpulaunch.launch.settings import SETTINGS
+from gpulaunch.launch.options import OPTIONS, SETTINGS, TYPED
 
 
 def test_every_command_has_its_module_and_help(launcher: Launcher) -> None:
@@ -41,14 +41,18 @@ def test_help_of_a_command(launcher: Launcher) -> None:
 
 
 def test_help_of_launches_has_all_options(launcher: Launcher) -> None:
-    """`help launch` has every option once, with its text, and `help settings` every setting."""
+    """`help launch` has every option once, and `help settings` every setting, with its text."""
     lines = launcher.run("help", "launch").stdout.splitlines()
     starts = [line.split()[0].rstrip(",") for line in lines if line.startswith("  -")]
-    assert sorted(starts) == sorted(option.flags[0] for option in launch_options())
-    settings = launcher.run("help", "settings").stdout.splitlines()[1:]
-    assert [line.split() for line in settings] == [
-        [name, f"GPULAUNCH_{name.upper()}"] for name in SETTINGS
+    assert sorted(starts) == sorted(
+        ["-o", *(row.flags[0] for row in OPTIONS.values() if row.flags)]
+    )
+    launcher.environment["COLUMNS"] = "1000"
+    settings = launcher.run("help", "settings").stdout
+    assert re.findall(r"^  (\w+) +\S+: (.+)$", settings, re.MULTILINE) == [
+        (name, row.text) for name, row in (SETTINGS | TYPED).items()
     ]
+    assert len(SETTINGS) <= 45
 
 
 def test_examples_of_help_can_be_typed(launcher: Launcher) -> None:

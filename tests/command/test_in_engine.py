@@ -103,7 +103,7 @@ def test_ranks_of_mpich(launcher: Launcher, tmp_path: Path) -> None:
         "done\nwait\n"
     )
     job = ("sh", "-c", "echo $MPI_LOCALRANKID $CUDA_VISIBLE_DEVICES; sleep 0.1")
-    launch = (launcher.script, *DGX, "-n", "1", "--visible", "own", "--", *job)
+    launch = (launcher.script, *DGX, "-n", "1", "-o", "visible=own", "--", *job)
     for wrapped in (launch, ("sh", "-c", '"$@"; true', "sh", *launch)):
         command = ("sh", str(starter), *wrapped)
         done = subprocess.run(
@@ -195,10 +195,10 @@ def test_profile_of_a_job(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_ignore_engine(launcher: Launcher) -> None:
-    """--ignore-engine makes a launch in an engine an ordinary one, which names no job."""
+    """ignore_engine makes a launch in an engine an ordinary one, which names no job."""
     with inside(launcher, slurm()):
-        assert launcher.run(*DGX, "--ignore-engine", *SHOW).stdout == "0\n"
-    with inside(launcher, slurm(GPULAUNCH_IGNORE_ENGINE="1")), held(launcher, *DGX):
+        assert launcher.run(*DGX, "-o", "ignore_engine=true", *SHOW).stdout == "0\n"
+    with inside(launcher, slurm()), held(launcher, *DGX, "-o", "ignore_engine=true"):
         assert [lease["engine_job"] for lease in leases(launcher)] == [None]
 
 
@@ -213,7 +213,7 @@ def test_gpu_that_is_not_there(launcher: Launcher) -> None:
 def test_shards_and_share(launcher: Launcher) -> None:
     """A share that the engine gave is not taken once more: --share says so, and does nothing."""
     with inside(launcher, slurm(gpus="0", SLURM_SHARDS_ON_NODE="2")):
-        run = launcher.run(*DGX, "--share", "--sm", "30", "--memory-bandwidth", "20", *SHOW)
+        run = launcher.run(*DGX, "--share", "-o", "utilization=30,20", *SHOW)
     want = "gpulaunch: warning: not shared by gpulaunch: slurm 7.0 shares the GPU already\n"
     assert (run.returncode, run.stdout, run.stderr) == (0, "0\n", want)
 
@@ -233,7 +233,7 @@ def test_two_settings_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
     path = tmp_path / "map"
     rows = [{"rank": rank, "node": "n1", "gpu": rank} for rank in range(2)]
     path.write_text(json.dumps({"ranks": rows}))
-    mapped = (*DGX, "--rank-map", str(path))
+    mapped = (*DGX, "-o", f"rank_map={path}")
 
     def refused(environment: dict[str, str], *options: str) -> str:
         with inside(launcher, environment):
@@ -241,7 +241,7 @@ def test_two_settings_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
         assert run.returncode == 2
         return run.stderr
 
-    option = f"--rank-map {path}"
+    option = f"-o rank_map={path}"
     assert refused({}) == complaint(f"{option}: no cluster engine tells this process its rank")
     batch = {name: text for name, text in slurm(gpus="0").items() if "STEP" not in name}
     assert refused(batch) == complaint(f"{option}: slurm 7 tells this process no rank")
@@ -253,8 +253,8 @@ def test_two_settings_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
     assert refused(slurm(0, 3, "0,1,2")) == complaint(
         f"{path}: rank 0 is number 0 of 2 on n1, and number 0 of 3 in slurm 7.0"
     )
-    assert refused(two, "--ignore-engine") == complaint(
-        f"{option} goes by the rank, which --ignore-engine leaves out"
+    assert refused(two, "-o", "ignore_engine=true") == complaint(
+        f"{option} goes by the rank, which -o ignore_engine=true leaves out"
     )
     assert refused(two, "--share") == complaint(
         f"{option} gives each rank a GPU of its own, without --share"
@@ -264,14 +264,14 @@ def test_two_settings_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_core_of_a_rank_map(launcher: Launcher, tmp_path: Path) -> None:
-    """A rank runs on the core of its row alone; with --no-bind-cpu on any."""
+    """A rank runs on the core of its row alone; with -o bind_cpu=false on any."""
     cores = sorted(os.sched_getaffinity(0))
     path = tmp_path / "map"
     path.write_text(json.dumps({"ranks": [{"rank": 0, "node": "n1", "gpu": 0, "core": cores[-1]}]}))
     see = ("--", "/usr/bin/python3", "-c", "import os; print(sorted(os.sched_getaffinity(0)))")
     with inside(launcher, slurm(gpus="0")):
-        bound = launcher.run(*DGX, "--rank-map", str(path), *see)
-        free = launcher.run(*DGX, "--rank-map", str(path), "--no-bind-cpu", *see)
+        bound = launcher.run(*DGX, "-o", f"rank_map={path}", *see)
+        free = launcher.run(*DGX, "-o", f"rank_map={path}", "-o", "bind_cpu=false", *see)
     assert (bound.stdout, free.stdout) == (f"{[cores[-1]]}\n", f"{cores}\n")
 
 

@@ -29,7 +29,7 @@ COMMANDS = {
 }
 """Heading of the page -> command line, run while one launch has GPUs and another one waits."""
 
-OTHERS = {"gpulaunch --json-status-fd", "gpulaunch profile scan PATH --json"}
+OTHERS = {"gpulaunch -o json_status_fd=FD", "gpulaunch profile scan PATH --json"}
 """Headings of documents that another page describes."""
 
 

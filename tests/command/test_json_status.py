@@ -1,4 +1,4 @@
-"""--json-status-fd: what a launching program is told, and that no child inherits the descriptor."""
+"""-o json_status_fd: what a launching program is told; no child inherits the descriptor."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def told(
 ) -> tuple[subprocess.CompletedProcess[str], list[dict]]:
     """Run a launch; how it ended, and the lines that it told."""
     with pipe() as (said, fd):
-        done = launcher.run(f"--json-status-fd={fd}", *arguments, pass_fds=(fd,), **more)
+        done = launcher.run(f"-ojson_status_fd={fd}", *arguments, pass_fds=(fd,), **more)
         os.set_blocking(said.fileno(), False)
         return done, [json.loads(line) for line in said]
 
@@ -86,7 +86,7 @@ def test_a_command_that_is_not_there(launcher: Launcher) -> None:
 def test_waiting(launcher: Launcher) -> None:
     """The reason for a wait goes to the descriptor, not stderr; the start's line comes later."""
     with held(launcher, *DGX, "-n", "6") as job, pipe() as (said, fd):
-        options = (*DGX, "-n", "3", "--wait", f"--json-status-fd={fd}")
+        options = (*DGX, "-n", "3", "--wait", f"-ojson_status_fd={fd}")
         waiter = launcher.start(*options, "--", "true", pass_fds=(fd,))
         reason = "3 GPUs requested: 2 of 8 are free, 6 are leased"
         assert json.loads(said.readline()) == {"event": "waiting", "reason": reason}
@@ -108,7 +108,7 @@ def test_the_job_does_not_have_it(launcher: Launcher) -> None:
     """The job has the descriptors that it would have had, and not this one."""
     with pipe() as (_, fd), pipe() as (_, other):
         show = ("--", "ls", "-l", "/proc/self/fd")
-        done = launcher.run(*DGX, f"--json-status-fd={fd}", *show, pass_fds=(fd, other))
+        done = launcher.run(*DGX, f"-ojson_status_fd={fd}", *show, pass_fds=(fd, other))
         inodes = [os.fstat(one).st_ino for one in (fd, other)]
     assert [f"pipe:[{inode}]" in done.stdout for inode in inodes] == [False, True]
 
@@ -122,7 +122,7 @@ def test_nobody_else_has_it(launcher: Launcher, guarded: str) -> None:
         job = ("--", "sh", "-c", "trap '' TERM; echo up; read line")
         launch = launcher.start(
             *DGX,
-            f"--json-status-fd={fd}",
+            f"-ojson_status_fd={fd}",
             *job,
             pass_fds=(fd,),
             env=environment,
@@ -142,7 +142,7 @@ def test_a_reader_that_is_gone(launcher: Launcher) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = launcher.run(
-        *DGX, f"--json-status-fd={write_end}", "--", "sh", "-c", "exit 5", pass_fds=(write_end,)
+        *DGX, f"-ojson_status_fd={write_end}", "--", "sh", "-c", "exit 5", pass_fds=(write_end,)
     )
     os.close(write_end)
     assert (done.returncode, done.stderr) == (5, "")
@@ -154,7 +154,7 @@ def test_the_next_descriptor(launcher: Launcher, tmp_path) -> None:
         fds = (fd, file.fileno())
         launch = launcher.start(
             *DGX,
-            f"--json-status-fd={fds[0]},{fds[1]}",
+            f"-ojson_status_fd={fds[0]},{fds[1]}",
             "--",
             "cat",
             pass_fds=fds,
@@ -181,17 +181,17 @@ def test_the_next_descriptor(launcher: Launcher, tmp_path) -> None:
 )
 def test_no_descriptor(launcher: Launcher, text: str, want: str) -> None:
     """What is no descriptor, or the job's own, is refused before anything is taken."""
-    done = launcher.run(*DGX, f"--json-status-fd={text}", "--", "echo", "ran")
+    done = launcher.run(*DGX, f"-ojson_status_fd={text}", "--", "echo", "ran")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.splitlines()[0] == f"gpulaunch: error: --json-status-fd: {want}"
+    assert done.stderr.splitlines()[0] == f"gpulaunch: error: -o json_status_fd: {want}"
 
 
 def test_a_descriptor_to_read_from(launcher: Launcher) -> None:
     """A descriptor that is open to read only is refused."""
     with open(os.devnull) as file:
         fd = file.fileno()
-        done = launcher.run(*DGX, f"--json-status-fd={fd}", "--", "true", pass_fds=(fd,))
+        done = launcher.run(*DGX, f"-ojson_status_fd={fd}", "--", "true", pass_fds=(fd,))
     assert (done.returncode, done.stderr) == (
         2,
-        f"gpulaunch: error: --json-status-fd: descriptor {fd} is not open to write\n",
+        f"gpulaunch: error: -o json_status_fd: descriptor {fd} is not open to write\n",
     )

@@ -323,7 +323,7 @@ def test_memory_as_on_the_box(launcher: Launcher, machine: str, size: str) -> No
     """--memory 80G fits a GPU that is sold with 80 GB, by itself and where its job shares."""
     options = ("--topology", machine, "--memory", size)
     assert launcher.run(*options, *SHOW).stdout == "0\n"
-    shared = launcher.run(*options, "--share", "--sm=1", "--memory-bandwidth=1", "-v", *SHOW)
+    shared = launcher.run(*options, "--share", "-outilization=1,1", "-v", *SHOW)
     assert (shared.returncode, "to be shared: " in shared.stderr) == (0, True)
 
 
@@ -495,14 +495,14 @@ def test_explain_says_what_is_left_out_and_what_waiting_would_bring(launcher: La
         ]
         assert [candidate["gpus"] for candidate in document["candidates"]] == [[0, 3]]
         assert document["if_idle"] == {
-            "instead": "--min-bandwidth 208.8 --wait",
+            "instead": "-o min_bandwidth=208.8 --wait",
             "gpus": [0, 1],
             "effective_bandwidth_gb_per_s": 208.8,
         }
         done = launcher.run(*bridged, "-n", "2", "--explain", *SHOW)
         assert done.stdout == "0,3\n"
         assert (
-            "the idle machine would give 0,1 with 208.8 GB/s: --min-bandwidth 208.8 --wait waits "
+            "the idle machine would give 0,1 with 208.8 GB/s: -o min_bandwidth=208.8 --wait waits "
             "for as much" in done.stderr
         )
 
@@ -510,7 +510,7 @@ def test_explain_says_what_is_left_out_and_what_waiting_would_bring(launcher: La
 def test_preserve_paper_goes_by_the_papers_model_unless_another_is_named(
     launcher: Launcher,
 ) -> None:
-    """preserve-paper goes by Eq. 2, others by the slowest cut; --bandwidth-model overrules both."""
+    """preserve-paper goes by Eq. 2, others by the slowest cut; bandwidth_model overrules both."""
 
     def shown(*options: str) -> tuple[str, float]:
         asked = (*DGX, "-n", "3", "--pattern", "ring", *options)
@@ -520,8 +520,8 @@ def test_preserve_paper_goes_by_the_papers_model_unless_another_is_named(
     eq2 = ("mapa", 57.857167)  # of two double links and a single one
     assert shown("--policy", "preserve") == ("cut", 60.0)
     assert shown("--policy", "preserve-paper") == eq2
-    assert shown("--policy", "preserve-paper", "--bandwidth-model", "cut") == ("cut", 60.0)
-    assert shown("--policy", "preserve", "--bandwidth-model", "mapa") == eq2
+    assert shown("--policy", "preserve-paper", "-o", "bandwidth_model=cut") == ("cut", 60.0)
+    assert shown("--policy", "preserve", "-o", "bandwidth_model=mapa") == eq2
 
 
 def test_one_gpu_needs_no_nvlink_to_itself(launcher: Launcher) -> None:
@@ -578,9 +578,9 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], int, str]] = [
     ),
     (
         "unknown model",
-        (*DGX, "--bandwidth-model", "x", "--", "x"),
+        (*DGX, "-o", "bandwidth_model=x", "--", "x"),
         2,
-        "--bandwidth-model: unknown bandwidth model 'x'",
+        "-o bandwidth_model: unknown bandwidth model 'x'",
     ),
     ("unknown topology", ("--topology", "dgx9", "--", "x"), 2, "unknown topology 'dgx9'"),
     (
@@ -759,7 +759,7 @@ def test_verbose_says_why_these_gpus(launcher: Launcher) -> None:
 
 
 def test_the_launch_path_stays_light(launcher: Launcher) -> None:
-    """A launch on a described machine imports no networkx, rich, docker, psutil, NVML, argparse."""
+    """A launch on a described machine imports no networkx, rich, docker, psutil or NVML."""
     done = launcher.run(
         *VGG, "--", "true", env={**launcher.environment, "PYTHONPROFILEIMPORTTIME": "1"}
     )
@@ -774,7 +774,6 @@ def test_the_launch_path_stays_light(launcher: Launcher) -> None:
         "psutil",
         "pynvml",
         "filelock",
-        "argparse",
         "dataclasses",
         "importlib.metadata",
     }

@@ -131,7 +131,7 @@ def test_machine_file(launcher: Launcher, bench: Bench) -> None:  # noqa: ARG001
         "machines",
         f"{os.uname().nodename}.toml",
     )
-    assert f"written to {path}; --bandwidth-model measured goes by it" in done.stdout
+    assert f"written to {path}; -o bandwidth_model=measured goes by it" in done.stdout
     document = tomllib.loads(path.read_text())
     assert document["measurement"]["tool"] == "nccl-tests"
     assert document["measured"][1]["bus_gb_per_s"] == [4.2, 18.9, 21.0, 19.95]
@@ -145,12 +145,12 @@ def test_machine_file(launcher: Launcher, bench: Bench) -> None:  # noqa: ARG001
     [("0,1", 39.0), ("1,3", 21.0), ("1,2", 6.5), ("0,1,3", 7.0), ("0,1,2,3", 20.0)],
 )
 def test_measured_model(launcher: Launcher, bench: Bench, only: str, want: float) -> None:  # noqa: ARG001
-    """--bandwidth-model measured gives a set the figure of its kind."""
+    """-o bandwidth_model=measured gives a set the figure of its kind."""
     launcher.run("topo", "--measure")
     count = str(len(only.split(",")))
     done = launcher.run(
-        "--bandwidth-model",
-        "measured",
+        "-o",
+        "bandwidth_model=measured",
         "--only",
         only,
         "-n",
@@ -179,7 +179,7 @@ def test_measured_model_of_a_kind_that_was_not(launcher: Launcher, bench: Bench)
     )
     path.write_text(path.read_text().replace('"NV1 25", "NV1 25"]', '"NV1 25", "other"]'))
     done = launcher.run(
-        "--bandwidth-model", "measured", "-n", "4", "--dry-run", "--json", "--", "true"
+        "-o", "bandwidth_model=measured", "-n", "4", "--dry-run", "--json", "--", "true"
     )
     assert (
         json.loads(done.stdout)["scores"]["effective_bandwidth_gb_per_s"] == 30.0
@@ -188,10 +188,10 @@ def test_measured_model_of_a_kind_that_was_not(launcher: Launcher, bench: Bench)
 
 def test_nothing_measured(launcher: Launcher, bench: Bench) -> None:  # noqa: ARG001
     """Without measurements the model is refused, with the command that makes them."""
-    done = launcher.run("--bandwidth-model", "measured", "--", "true")
+    done = launcher.run("-o", "bandwidth_model=measured", "--", "true")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "gpulaunch: error: --bandwidth-model measured: nothing was measured of "
+        "gpulaunch: error: -o bandwidth_model=measured: nothing was measured of "
         f"{os.uname().nodename}\n"
         "gpulaunch: hint: 'gpulaunch topo --measure' does it, on idle GPUs\n"
     )
@@ -267,7 +267,7 @@ def test_other_gpus_by_now(launcher: Launcher, bench: Bench, nvml: "FakeNvml") -
     launcher.run("topo", "--measure")
     for gpu in range(4):
         nvml.change(gpu, name="A100", uuid=f"GPU-new-{gpu}")
-    done = launcher.run("--bandwidth-model", "measured", "--", "true")
+    done = launcher.run("-o", "bandwidth_model=measured", "--", "true")
     assert (done.returncode, "nothing was measured of" in done.stderr) == (2, True)
 
 

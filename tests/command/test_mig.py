@@ -65,13 +65,6 @@ def granted(launcher: Launcher, *options: str) -> str:
         (("--only", "0", "--memory", "20GiB"), "MIG-0"),
         (("--only", "0:0"), "MIG-0"),
         (("--only", "0", "--exclude", "0:2"), "MIG-4"),
-        (
-            (
-                "--require",
-                "0:1",
-            ),
-            "MIG-1",
-        ),
     ],
 )
 def test_smallest_instance(

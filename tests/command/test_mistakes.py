@@ -142,9 +142,9 @@ MISTAKES = [  # line, what version 0.1.0 of November 2026 said, message, hint
         ),
     ),
     (
-        f"gpulaunch {D} --queue fifi -- x",
+        f"gpulaunch {D} -o queue=fifi -- x",
         "unknown queue 'fifi'",
-        "--queue: unknown queue 'fifi': did you mean fifo?",
+        "-o queue: unknown queue 'fifi': did you mean fifo?",
         "known are backfill, fifo",
     ),
     (

@@ -657,11 +657,11 @@ def test_runs_on_the_cpus_next_to_its_gpus(launcher, one_near_cpu):
 @pytest.mark.usefixtures("one_near_cpu")
 @pytest.mark.parametrize(
     "options",
-    [("--no-bind-cpu", "--only", "0,1"), ("--only", "3,4"), ("--only", "4,5")],
+    [("-o", "bind_cpu=false", "--only", "0,1"), ("--only", "3,4"), ("--only", "4,5")],
     ids=["not-wanted", "two-nodes", "no-cpu-there"],
 )
 def test_leaves_the_cpus_alone(launcher, options):
-    """CPUs stay with --no-bind-cpu, for GPUs of two nodes, and where no near one is allowed."""
+    """CPUs stay with -o bind_cpu=false, for GPUs of two nodes, and where no near one is allowed."""
     want = " ".join(map(str, sorted(os.sched_getaffinity(0))))
     run = launcher.run(*options, "-n", "2", "--", *SHOW_CPUS)
     assert outcome(run) == (0, f"{want}\n", "")

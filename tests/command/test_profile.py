@@ -286,8 +286,8 @@ def test_sampling_ends_with_the_launcher(
 ) -> None:
     """Sampling ends with a killed launcher: the driver is asked no more, and the job goes on."""
     job = launcher.start(
-        "--record-to",
-        str(tmp_path / "run.json"),
+        "-o",
+        f"record_to={tmp_path / 'run.json'}",
         "--only",
         "0",
         "--",
@@ -321,7 +321,7 @@ def test_a_driver_that_hangs_holds_nobody_up(
     """A driver that hangs does not delay the job's end until it answers, and it is told."""
     path = tmp_path / "run.json"
     job = ("--", "sh", "-c", "echo up; read x; exit 4")
-    command = ("--record-to", str(path), "--only", "0", *job)
+    command = ("-o", f"record_to={path}", "--only", "0", *job)
     with launcher.start(*command, stdin=subprocess.PIPE) as process:
         process.stdout.readline()
         busy_h100.slow("nvmlDeviceGetPowerUsage", 1000, 0)
@@ -337,7 +337,7 @@ def test_sampling_costs_less_than_a_hundredth_of_a_cpu(
     """However dear a reading is, all of them together cost less than 1 % of one CPU."""
     busy_h100.cost("nvmlDeviceGetPowerUsage", 20_000, 0)
     path = tmp_path / "run.json"
-    assert launcher.run("--record-to", str(path), "--only", "0", *timed(6)).returncode == 0
+    assert launcher.run("-o", f"record_to={path}", "--only", "0", *timed(6)).returncode == 0
     document = json.loads(path.read_text())
     assert document["gpus"][0]["figures"]["samples"] in (2, 3, 4)
     assert document["sampling_cpu_percentage"] < 1.5
@@ -554,8 +554,8 @@ def test_the_setting_is_for_jobs_with_a_profile(launcher: Launcher) -> None:
             ("--record", "-p", "vgg16", "--topology", "dgx1-v100"),
             "dgx1-v100 is only described: there is nothing to measure",
         ),
-        (("--record-to", "-"), "--record-to -: stdout belongs to the job"),
-        (("--record-to", "x", "--dry-run"), "--record-to and --dry-run: nothing runs"),
+        (("-o", "record_to=-"), "-o record_to=-: stdout belongs to the job"),
+        (("-o", "record_to=x", "--dry-run"), "-o record_to and --dry-run: nothing runs"),
         (("--record", "--name", "a@b=1"), "profile 'a@b=1' is a variant"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,

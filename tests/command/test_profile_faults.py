@@ -91,7 +91,7 @@ def test_counters_that_fail_for_a_while_lose_nothing(
 def test_a_driver_that_goes_away_is_told(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
     """A driver that goes silent leaves a measurement marked incomplete, not a short whole one."""
     path = tmp_path / "run.json"
-    job = ("--record-to", str(path), "--only", "0", "--", "sh", "-c", "echo up; read x")
+    job = ("-o", f"record_to={path}", "--only", "0", "--", "sh", "-c", "echo up; read x")
     with launcher.start(*job, stdin=subprocess.PIPE) as process:
         process.stdout.readline()
         box.answer("*", 1, 0)
@@ -108,7 +108,9 @@ def test_a_driver_that_hangs_does_not_keep_the_job(
     box.slow("nvmlDeviceGetPowerUsage", 30, 0)
     began, path = time.monotonic(), tmp_path / "run.json"
     assert (
-        launcher.run("--record-to", str(path), "--only", "0", "--", "sh", "-c", "exit 6").returncode
+        launcher.run(
+            "-o", f"record_to={path}", "--only", "0", "--", "sh", "-c", "exit 6"
+        ).returncode
         == 6
     )
     assert time.monotonic() - began < 10
@@ -284,7 +286,7 @@ def test_arguments_that_are_no_text(launcher: Launcher, box: FakeNvml, tmp_path:
 def test_a_full_disk(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
     """On a full disk the job's status stays, and the user is told of the profile."""
     del box
-    done = launcher.run("--record-to", "/dev/full", "--only", "0", "--", "sh", "-c", "exit 3")
+    done = launcher.run("-o", "record_to=/dev/full", "--only", "0", "--", "sh", "-c", "exit 3")
     assert (done.returncode, "what was measured is lost" in done.stderr) == (3, True)
     assert tmp_path.exists()
 

@@ -25,9 +25,7 @@ def test_as_many_as_are_free(launcher: Launcher, busy: int, want: int) -> None:
         assert counted(launcher, "-n", "2-4") == (want, str(want))
 
 
-@pytest.mark.parametrize(
-    ("options", "want"), [(("2-2",), 2), (("1-1",), 1), (("2-4", "--require", "0,1,2,3"), 4)]
-)
+@pytest.mark.parametrize(("options", "want"), [(("2-2",), 2), (("1-1",), 1)])
 def test_a_range_of_one_number(launcher: Launcher, options: tuple[str, ...], want: int) -> None:
     """A job learns its number however narrow the range is, so that scripts can rely on it."""
     assert counted(launcher, "-n", *options) == (want, str(want))
@@ -80,10 +78,9 @@ def test_a_range_over_the_machine_is_cut(launcher: Launcher) -> None:
 
 
 def test_a_range_and_what_else_narrows_the_choice(launcher: Launcher) -> None:
-    """A range never goes under the required GPUs; one GPU has no links to be asked for."""
+    """One GPU has no links to be asked for."""
     assert counted(launcher, "-n", "1-3", "--nvlink", "--only", "0") == (1, "1")
     with held(launcher, *DGX, "--only", "2-7", "-n", "6"):
-        assert counted(launcher, "-n", "1-4", "--require", "0,1") == (2, "2")
         assert counted(launcher, "-n", "1-2", "--policy", "topo-aware") == (2, "2")
 
 

@@ -11,14 +11,18 @@ GPU_MIB = 16160  # profiles/machines/dgx1-v100.toml
 
 
 def profile(
-    launcher: Launcher, mib: int = 2048, sm: int = 40, incomplete: str = "false"
+    launcher: Launcher, mib: int = 2048, sm: int = 40, *, incomplete: bool = False
 ) -> tuple[str, str]:
     """Write a profile, and return the option that names it."""
-    path = Path(launcher.environment["HOME"]) / f"of-{mib}-{incomplete}.toml"
+    folder = Path(launcher.environment["HOME"]) / ("incomplete" if incomplete else "complete")
+    folder.mkdir(exist_ok=True)
+    path = folder / f"of-{mib}.toml"
     path.write_text(
-        f'name = "of-{mib}"\n[resources]\nincomplete = {incomplete}\nmemory_mib = {mib}\n'
+        f'name = "of-{mib}"\n[resources]\nmemory_mib = {mib}\n'
         f"sm_utilization_percentage = {sm}\n"
         'memory_bandwidth_utilization_percentage = 10\nsource = "made up"\n'
+        + "incomplete = true\n"
+        * incomplete
     )
     return "-p", str(path)
 
@@ -115,7 +119,7 @@ def test_a_part_with_a_profile(launcher: Launcher) -> None:
 
 def test_an_incomplete_profile(launcher: Launcher) -> None:
     """Measured on a part of the job, a profile warns, and sets no limit below what is free."""
-    short = (*DGX, "--share", "--only", "0", *profile(launcher, incomplete="true"))
+    short = (*DGX, "--share", "--only", "0", *profile(launcher, incomplete=True))
     assert TOLD in launcher.run(*short, "--dry-run", "--", "true").stderr
     assert limits(dry(launcher, *short)) == (100, f"{GPU_MIB}M")
     whole = (*DGX, "--share", "--only", "0", *profile(launcher))
@@ -130,7 +134,7 @@ def test_an_incomplete_profile(launcher: Launcher) -> None:
 @pytest.mark.parametrize(("option", "mib"), [("--share=1/2", 8080), ("--memory=3GiB", 3072)])
 def test_a_bound_beside_an_incomplete_profile(launcher: Launcher, option: str, mib: int) -> None:
     """What bounds the memory of a job says more than an incomplete profile, which is warned of."""
-    options = (*DGX, "--share", option, *profile(launcher, incomplete="true"))
+    options = (*DGX, "--share", option, *profile(launcher, incomplete=True))
     assert TOLD in launcher.run(*options, "--dry-run", "--", "true").stderr
     assert limits(dry(launcher, *options))[1] == f"{mib}M"
 
@@ -143,10 +147,10 @@ def test_a_part_that_is_too_small(launcher: Launcher) -> None:
 
 
 def test_what_is_said_comes_before_the_part(launcher: Launcher) -> None:
-    """--sm-percentage, --memory and --sm count where a part is given, too."""
-    options = ("--share=1/2", "--sm-percentage", "80", "--memory", "1GiB", "--sm", "30")
+    """--memory and the utilization count where a part is given, too."""
+    options = ("--share=1/2", "--memory", "1GiB", "-o", "utilization=30,10")
     found = dry(launcher, *DGX, *options)
-    assert limits(found) == (80, "1024M")
+    assert limits(found) == (50, "1024M")
     assert found["sharing"]["sm_utilization_percentage"] == 30
 
 
@@ -195,21 +199,14 @@ def test_a_guest_with_gpus_of_its_own(launcher: Launcher) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mib", "headroom", "want"),
+    ("mib", "want"),
     [
-        (2048, None, 2253),  # 2252.8
-        (2048, "0", 2048),
-        (2048, "25%", 2560),
-        (15000, None, GPU_MIB),
-        (2048, "100", 4096),
+        (2048, 2253),  # 2252.8
+        (15000, GPU_MIB),
     ],
 )
-def test_a_memory_limit_has_headroom(
-    launcher: Launcher, mib: int, headroom: str | None, want: int
-) -> None:
-    """A job may hold 10 % more than its measured peak, or as the setting says, up to the GPU's."""
-    if headroom:
-        launcher.environment["GPULAUNCH_SHARE_MEMORY_HEADROOM"] = headroom
+def test_a_memory_limit_has_headroom(launcher: Launcher, mib: int, want: int) -> None:
+    """A job may hold 10 % more than its measured peak, up to the GPU's memory."""
     found = dry(launcher, *DGX, "--share", *profile(launcher, mib))
     assert limits(found)[1] == f"{want}M"
 
@@ -222,10 +219,8 @@ def test_what_may_come_together_counts_limits(launcher: Launcher) -> None:
         assert lease["share_memory_bytes"] == 8250 << 20
         refused = dry(launcher, *options)
         assert (refused["status"], "maximum memory 16500 MiB" in refused["reason"]) == (75, True)
-        launcher.environment["GPULAUNCH_SHARE_MEMORY_HEADROOM"] = "4"
-        assert dry(launcher, *options)["status"] == 0
         light = (*DGX, "--only", "0", "--share", *profile(launcher, 2048))
-        assert dry(launcher, *light)["sharing"]["memory_bytes"] == (8250 + 2130) << 20
+        assert dry(launcher, *light)["sharing"]["memory_bytes"] == (8250 + 2253) << 20
 
 
 def test_a_limit_that_is_said_is_the_limit(launcher: Launcher) -> None:

@@ -13,10 +13,10 @@ from conftest import Held, Launcher, held
 BOX = ("--topology", "a100-pcie-4gpu")
 DGX = ("--topology", "dgx1-v100")
 ENV = ("--", "sh", "-c", "env | grep -E '^CUDA' | sort")
-LIGHT = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
-FIGURES = "--sm, --memory-bandwidth, --memory"
+LIGHT = ("--share", "-o", "utilization=10,5", "--memory", "1GiB")
+FIGURES = "average SM utilization, average memory-bandwidth utilization, maximum memory"
 WAYS = "--share=1/2 asks for a part, 'gpulaunch profile' measures it"
-HEAVY = ("--share", "--sm", "95", "--memory-bandwidth", "5", "--memory", "1GiB")
+HEAVY = ("--share", "-o", "utilization=95,5", "--memory", "1GiB")
 
 
 def dry(launcher: Launcher, *options: str) -> dict:
@@ -36,7 +36,7 @@ def status(launcher: Launcher, *options: str) -> dict:
 
 def test_what_a_job_that_shares_finds(launcher: Launcher) -> None:
     """A job that shares finds its GPU by UUID, its share of SMs and its memory in whole MiB."""
-    done = launcher.run(*DGX, *LIGHT, "--sm-percentage", "40", *ENV)
+    done = launcher.run(*DGX, *LIGHT, "--share=40%", *ENV)
     assert (done.returncode, done.stdout.splitlines()) == (
         0,
         [
@@ -53,10 +53,8 @@ def test_a_job_of_several_gpus_finds_a_bound_for_each(launcher: Launcher) -> Non
     options = (
         *DGX,
         "--share",
-        "--sm",
-        "10",
-        "--memory-bandwidth",
-        "5",
+        "-o",
+        "utilization=10,5",
         "--memory",
         "1048577",
         "-n",
@@ -74,7 +72,7 @@ def test_a_job_of_several_gpus_finds_a_bound_for_each(launcher: Launcher) -> Non
 )
 def test_memory_as_a_limit(launcher: Launcher, size: str, limit_mib: int) -> None:
     """As a limit 8G is 8 GiB, so that nobody gets less than was typed, or all of a smaller GPU."""
-    found = dry(launcher, *DGX, "--share", "--sm=10", "--memory-bandwidth=5", "--memory", size)
+    found = dry(launcher, *DGX, "--share", "-outilization=10,5", "--memory", size)
     assert found["env"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"GPU-dgx1-v100-0={limit_mib}M"
 
 
@@ -109,7 +107,7 @@ def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
 
 def test_the_promise_is_in_the_document(launcher: Launcher) -> None:
     """Status --json has what pace each job was promised at its start, beside those then there."""
-    options = (*DGX, "--share", "--sm", "40", "--memory-bandwidth", "20", "--memory", "1GiB")
+    options = (*DGX, "--share", "-o", "utilization=40,20", "--memory", "1GiB")
     with held(launcher, *options, "--only", "0"):
         promised = dry(launcher, *options, "--only", "0")["sharing"]["predicted_stp"]
         with held(launcher, *options, "--only", "0"):
@@ -130,7 +128,7 @@ def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
     )
     with held(launcher, *DGX, "--share", "-p", str(curve), "--name", "saturated"):
         document = dry(launcher, *DGX, *LIGHT)
-        like = dry(launcher, *DGX, "--share", "-p", str(curve), "--sm-percentage", "60")["sharing"]
+        like = dry(launcher, *DGX, "--share", "-p", str(curve), "--share=60%")["sharing"]
     sharing = document["sharing"]
     assert (document["shared"], document["reason"].startswith("shared with saturated (")) == (
         True,
@@ -208,21 +206,21 @@ def test_explained_beside_a_job_without_a_name(launcher: Launcher) -> None:
             ("--share", "-p", "vgg16"),
             (
                 "average SM utilization 100 % of at most 100 % by itself, so nothing fits beside "
-                "it: --sm may say less"
+                "it: -o utilization may say less"
             ),
         ),
         (
             "nor where memory is always accessed",
-            ("--share", "-p", "vgg16", "--sm", "50", "--memory-bandwidth", "100"),
+            ("--share", "-p", "vgg16", "-o", "utilization=50,100"),
             (
                 "average memory-bandwidth utilization 100 % of at most 100 % by itself, so nothing "
-                "fits beside it: --memory-bandwidth may say less"
+                "fits beside it: -o utilization may say less"
             ),
         ),
         (
             "one figure is missing",
-            ("--share", "--sm", "10", "--memory", "1GiB"),
-            f"nobody says what it uses of a GPU (--memory-bandwidth): {WAYS}",
+            ("--share", "-o", "utilization=10,5"),
+            f"nobody says what it uses of a GPU (maximum memory): {WAYS}",
         ),
         (
             "more than the GPU has",
@@ -264,27 +262,19 @@ def test_gpus_before_volta(launcher: Launcher) -> None:
 @pytest.mark.parametrize(
     ("options", "want"),
     [
-        (("--sm", "10"), "--sm 10: only jobs that share have that"),
-        (("--sm-percentage", "10"), "--sm-percentage 10: only jobs that share have that"),
+        (("-o", "utilization=9,9"), "-o utilization=9,9: only jobs that share have that"),
         (
-            ("--exclusive", "--objective", "energy"),
-            "--objective energy: only jobs that share have that",
+            ("--exclusive", "-o", "objective=energy"),
+            "-o objective=energy: only jobs that share have that",
         ),
-        (("--share", "--sm", "101"), "--sm: 101 is not within 0 to 100 %"),
-        (("--share", "--sm", "ten"), "--sm: 'ten' is no number of %"),
-        ((*LIGHT, "--sm-percentage", "0"), "--sm-percentage: 0 is not within 1 to 100 %"),
-        ((*LIGHT, "--sm-percentage", "12.5"), "--sm-percentage: '12.5' is no whole number of %"),
+        (("--share", "-outilization=101,5"), "-o utilization: 101 is not within 0 to 100 %"),
+        (("--share", "-outilization=9,ten"), "-o utilization: 'ten' is no number of %"),
+        (
+            ("--share", "-outilization=9"),
+            "-o utilization: '9' is not two numbers of % such as 40,25",
+        ),
         (("--share", "--memory", "8"), "--memory: '8' is 8 bytes: write a unit, such as 8GiB"),
-        ((*LIGHT, "--objective", "speed"), "--objective: unknown objective 'speed'"),
-        (("--share", "--sm-percentage", "0"), "--sm-percentage: 0 is not within 1 to 100 %"),
-        ((*LIGHT, "--share-with", "no-such"), "--share-with no-such: unknown profile 'no-such'"),
-        (
-            (*LIGHT, "--share-with", "kripke-4x,alexnet"),
-            (
-                "--share-with kripke-4x,alexnet: profile 'alexnet' lacks average SM utilization, "
-                "average memory-bandwidth utilization, maximum memory"
-            ),
-        ),
+        ((*LIGHT, "-o", "objective=speed"), "-o objective: unknown objective 'speed'"),
     ],
 )
 def test_mistakes(launcher: Launcher, options: tuple[str, ...], want: str) -> None:
@@ -297,14 +287,9 @@ def test_mistakes(launcher: Launcher, options: tuple[str, ...], want: str) -> No
 def test_settings_of_sharing(launcher: Launcher, tmp_path: Path) -> None:
     """Mistakes in settings of sharing are told, also on a described machine that needs few."""
     for variable, value, want in (
-        ("MPS_TIMEOUT", "-5s", "'-5s' is no length of time such as 90s, 10m or 1h30m"),
         ("MPS_DIRECTORY", "x", "'x' is no absolute path"),
-        (
-            "PRODUCT_WEIGHTS",
-            "0,0",
-            "'0,0' is not two weights such as 2,1, 0 to 10 each and not both 0",
-        ),
-        ("SHARE_WITH", "x", "unknown profile 'x'"),
+        ("MPS_TIMEOUT", "-5s", "'-5s' is no length of time such as 90s, 10m or 1h30m"),
+        ("OBJECTIVE", "x", "unknown objective 'x'"),
     ):
         launcher.environment[f"GPULAUNCH_{variable}"] = value
         done = launcher.run(*DGX, *LIGHT, "--", "true")
@@ -322,13 +307,6 @@ def test_settings_of_sharing(launcher: Launcher, tmp_path: Path) -> None:
         "residents": [],
         "own_because": f"nobody says what it uses of a GPU ({FIGURES}): {WAYS}",
     }
-
-
-def test_announced_jobs_that_do_not_fit(launcher: Launcher) -> None:
-    """It is noted if the announced jobs could not all find room."""
-    document = dry(launcher, *DGX, *HEAVY, "--share-with", "lammps-4x")
-    want = "with those still to come: average SM utilization 191.28 % of at most 100 %"
-    assert document["sharing"]["notes"] == [want]
 
 
 def test_many_at_once(launcher: Launcher) -> None:
@@ -357,7 +335,7 @@ def test_where_sharing_is_set(launcher: Launcher, tmp_path: Path) -> None:
     asked = (*DGX, "-p", str(profile))
     assert dry(launcher, *asked)["sm_percentage"] == 30
     assert dry(launcher, *asked, "--exclusive")["shared"] is False
-    assert dry(launcher, *asked, "--sm-percentage", "20")["sm_percentage"] == 20
+    assert dry(launcher, *asked, "--share=20%")["sm_percentage"] == 20
     launcher.environment["GPULAUNCH_SHARE"] = "0"
     assert dry(launcher, *asked)["shared"] is False
     assert dry(launcher, *asked, "--share")["shared"] is True
@@ -366,33 +344,8 @@ def test_where_sharing_is_set(launcher: Launcher, tmp_path: Path) -> None:
     assert dry(launcher, *asked)["shared"] is False
     config = tmp_path / "config" / "gpulaunch" / "config.toml"
     config.parent.mkdir(parents=True)
-    config.write_text("share = true\nsm_bound_percentage = 0.5\n")
-    document = dry(launcher, *asked)
-    assert document["sharing"]["own_because"] == "average SM utilization 1 % of at most 0.5 %"
-
-
-def test_announced_jobs_find_room(launcher: Launcher, tmp_path: Path) -> None:
-    """A job that announces others leaves them their part, in whatever order they come."""
-    profiles = tmp_path / "config" / "gpulaunch" / "profiles"
-    profiles.mkdir(parents=True)
-    for name, throughputs in (("memory", "[5, 9, 10, 10]"), ("compute", "[10, 20, 30, 100]")):
-        (profiles / f"{name}.toml").write_text(
-            f'name = "{name}"\n[resources]\nmemory_mib = 2048\nsm_utilization_percentage = 40\n'
-            'memory_bandwidth_utilization_percentage = 40\nsource = "made up"\n'
-            f"[sm_curve]\nsm_percentage = [10, 20, 30, 100]\nthroughput = {throughputs}\nsource = "
-            '"made up"\n'
-        )
-    found = []
-    for first, second in (("memory", "compute"), ("compute", "memory")):
-        with held(launcher, *DGX, "--share", "-p", first, "--share-with", second):
-            here = status(launcher, *DGX)["leases"][0]["sm_percentage"]
-            there = dry(launcher, *DGX, "--share", "-p", second, "--share-with", first)[
-                "sm_percentage"
-            ]
-        found.append({first: here, second: there})
-    assert found[0] == found[1]
-    assert 20 <= found[0]["memory"] <= 30
-    assert found[0]["compute"] == 100  # it pauses, and so loses least without a cap
+    config.write_text("share = true\n")
+    assert dry(launcher, *asked)["shared"] is True
 
 
 def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
@@ -401,7 +354,7 @@ def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
         f"gpulaunch {' '.join(DGX)} -- sh -c 'env | grep ^CUDA_MPS | sort; gpulaunch status "
         f"{' '.join(DGX)} --json'"
     )
-    done = launcher.run(*DGX, *LIGHT, "--sm-percentage", "40", "--", "sh", "-c", script)
+    done = launcher.run(*DGX, *LIGHT, "--share=40%", "--", "sh", "-c", script)
     assert (done.returncode, done.stderr) == (0, "")
     percentage, limit, rest = done.stdout.split("\n", 2)
     assert percentage == "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40"
@@ -415,13 +368,13 @@ def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
 
 def test_inside_a_shared_lease_nothing_else_is_shared(launcher: Launcher) -> None:
     """A dry run inside a shared lease shows its share, and that options of sharing do nothing."""
-    inside = f"gpulaunch {' '.join(DGX)} --sm-percentage 7 --dry-run --json -- x"
-    done = launcher.run(*DGX, *LIGHT, "--sm-percentage", "40", "--", "sh", "-c", inside)
+    inside = f"gpulaunch {' '.join(DGX)} --share=7% --dry-run --json -- x"
+    done = launcher.run(*DGX, *LIGHT, "--share=40%", "--", "sh", "-c", inside)
     document = json.loads(done.stdout)
     assert (document["shared"], document["sm_percentage"]) == (True, 40)
     assert document["env"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "40"
     assert re.fullmatch(
-        r"gpulaunch: warning: --sm-percentage 7 has no effect inside lease [0-9a-f]{12}, "
+        r"gpulaunch: warning: --share 7% has no effect inside lease [0-9a-f]{12}, "
         r"which is shared\n",
         done.stderr,
     )
@@ -455,7 +408,7 @@ def test_a_lease_that_has_ended_leaves_no_share(launcher: Launcher) -> None:
 
 def test_a_waiting_sharer_is_woken_by_those_it_may_join(launcher: Launcher) -> None:
     """A waiter barred from free GPUs still joins a shared one as soon as there is room."""
-    half = ("--share", "--sm", "45", "--memory-bandwidth", "5", "--memory", "1GiB")
+    half = ("--share", "-o", "utilization=45,5", "--memory", "1GiB")
     with (
         held(launcher, *BOX, "--only", "0,1,3", "-n", "3"),
         held(launcher, *BOX, *half, "--only", "2"),
@@ -508,10 +461,10 @@ def test_from_python(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> Non
     import gpulaunch
 
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
-    figures = {"sm": 10, "memory_bandwidth": 5.5, "memory": "1GiB"}
+    figures = {"utilization": [10, 5.5], "memory": "1GiB"}
     with (
         gpulaunch.allocate(topology="dgx1-v100", share=True, **figures) as one,
-        gpulaunch.allocate(topology="dgx1-v100", share=True, sm_percentage=25, **figures) as two,
+        gpulaunch.allocate(topology="dgx1-v100", share="25%", **figures) as two,
     ):
         assert (one.gpus, two.gpus) == ((0,), (0,))
         assert two.env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"

@@ -150,7 +150,7 @@ def test_measurements_are_kept(launcher: Launcher, tmp_path: Path) -> None:
         first.read_text() + '\n[[measured]]\nring = ["NV2 50"]\nall_reduce_gb_per_s = 41.5\n'
     )
     topo(launcher, "--topology", str(first), "-o", str(second))
-    run = ("--bandwidth-model", "measured", "-n", "2", "--dry-run", "--json", "--", "true")
+    run = ("-o", "bandwidth_model=measured", "-n", "2", "--dry-run", "--json", "--", "true")
     scores = json.loads(launcher.run("--topology", str(second), *run).stdout)["scores"]
     assert scores["effective_bandwidth_gb_per_s"] == 41.5
 

@@ -52,7 +52,7 @@ def test_sockets_of_a_text(
     with launcher.start(*on_box, *hold, stdin=subprocess.PIPE) as job:
         job.stdout.readline()
         assert chosen(launcher, *on_box, "-n", str(count)) == want
-        assert chosen(launcher, *on_box, "-n", str(count), "--numa", "strict") == want
+        assert chosen(launcher, *on_box, "-n", str(count), "-o", "numa=strict") == want
         job.communicate("")
 
 
@@ -61,7 +61,7 @@ def test_bandwidth_of_hopper(launcher: Launcher, tmp_path: Path) -> None:
     box = tmp_path / "h100.txt"
     box.write_text(uniform("NV18", ["0-47"] * 4 + ["48-95"] * 4))
     want = json.loads(launcher.run("--topology", "dgx-h100", "-n", "8", *DRY).stdout)["scores"]
-    done = launcher.run("--topology", str(box), "-n", "8", "--min-bandwidth", "400", *DRY)
+    done = launcher.run("--topology", str(box), "-n", "8", "-o", "min_bandwidth=400", *DRY)
     scores = json.loads(done.stdout)["scores"]
     key = "effective_bandwidth_gb_per_s"
     assert (done.returncode, scores[key]) == (0, want[key])

@@ -15,7 +15,7 @@ Different by design, and therefore not compared:
 - A job that closes its stderr: gpulaunch keeps it open for its own words, so a reader sees the end
   when the job ends.
 - The job is not the leader of its process group, so `setsid` as the job need not fork.
-- bash's variable $_, and the CPUs to run on, which gpulaunch chooses (--no-bind-cpu leaves them
+- bash's variable $_, and the CPUs to run on, which gpulaunch chooses (-o bind_cpu=false leaves them
   alone).
 """
 

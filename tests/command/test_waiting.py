@@ -745,7 +745,7 @@ def test_a_request_that_delays_nobody_passes(launcher: Launcher, wait) -> None:
         big = wait(*ALL, "--wait")
         assert len(launcher.run(*DGX, "-n", "4", *MINUTE, *SHOW).stdout.split(",")) == 4
         reason = "1 GPU requested: 4 of 8 are free, but an earlier request for 8 GPUs waits"
-        for options in ((), ("--time-limit", "2h"), (*MINUTE, "--queue", "fifo")):
+        for options in ((), ("--time-limit", "2h"), (*MINUTE, "-o", "queue=fifo")):
             done = launcher.run(*DGX, "-n", "1", *options, *SHOW)
             assert done.returncode == 75
             assert done.stderr.splitlines()[0] == f"gpulaunch: error: {reason}"
@@ -791,9 +791,9 @@ def test_who_leaves_the_queue_leaves_its_gpus_to_all(launcher: Launcher, wait) -
 
 
 def test_who_keeps_the_order_is_not_passed(launcher: Launcher, wait) -> None:
-    """With --queue fifo, or such a setting, nobody passes a waiter."""
+    """With -o queue=fifo, or such a setting, nobody passes a waiter."""
     with held(launcher, *DGX, "-n", "4", *HOUR):
-        for options, variables in (("--queue", "fifo"), {}), ((), {"GPULAUNCH_QUEUE": "fifo"}):
+        for options, variables in ((("-o", "queue=fifo"), {}), ((), {"GPULAUNCH_QUEUE": "fifo"})):
             waiter = wait(*ALL, "--wait", *options, variables=variables)
             assert launcher.run(*DGX, "-n", "1", *MINUTE, *SHOW).returncode == 75
             waiter.clear_away()
@@ -801,8 +801,8 @@ def test_who_keeps_the_order_is_not_passed(launcher: Launcher, wait) -> None:
 
 def test_a_wrong_setting(launcher: Launcher) -> None:
     """A setting of the queue that is none is one line and 2."""
-    done = launcher.run(*DGX, "--queue", "random", *SHOW)
-    want = "gpulaunch: error: --queue: unknown queue 'random'"
+    done = launcher.run(*DGX, "-o", "queue=random", *SHOW)
+    want = "gpulaunch: error: -o queue: unknown queue 'random'"
     assert (done.returncode, done.stdout, done.stderr.splitlines()[0]) == (2, "", want)
 
 

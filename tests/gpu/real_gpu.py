@@ -154,7 +154,6 @@ class Bench:
         self.launcher.environment |= {
             "GPULAUNCH_MPS_DIRECTORY": str(self.mps),
             "GPULAUNCH_GRACE": "2s",
-            "GPULAUNCH_SHARE_MEMORY_HEADROOM": "0",
             "PYTHONUSERBASE": site.getuserbase(),  # the launcher has another home
             **{name: os.environ[name] for name in _PASSED_ON if name in os.environ},
         }
@@ -226,7 +225,7 @@ class Bench:
         return self._home / f"{kind}.toml"
 
     def _sharing(self, kind: str, percentage: int | None = None) -> list[str]:
-        cap = [] if percentage is None else ["--sm-percentage", str(percentage)]
+        cap = [] if percentage is None else [f"--share={percentage}%"]
         return ["--share", "--profile", str(self.profile(kind)), "--only", self.gpu.uuid, *cap]
 
     def share(

@@ -52,7 +52,7 @@ def test_doctor_knows_the_driver(launcher: Launcher) -> None:
 
 
 def test_measure(launcher: Launcher, tmp_path: Path) -> None:
-    """`topo --measure` measures real links, and --bandwidth-model measured goes by them."""
+    """`topo --measure` measures real links, and -o bandwidth_model=measured goes by them."""
     if len(queried("index")) < 2:
         pytest.skip("needs two GPUs")
     done = launcher.run(

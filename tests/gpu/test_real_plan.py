@@ -38,8 +38,7 @@ def write_jobs(path: Path, works: dict[str, Fixed]) -> None:
             "name": f"{kind}-{number}",
             "command": work.command(),
             "share": True,
-            "sm": round(work.busy_percentage, 1),
-            "memory_bandwidth": round(work.busy_percentage, 1),
+            "utilization": 2 * [round(work.busy_percentage, 1)],
             "memory": f"{MEMORY_MIB}MiB",
             "duration_s": round(work.alone_s, 3),
         }

@@ -174,7 +174,9 @@ def test_overhead(found: Profiler, kind: str) -> None:
     rates: dict[bool, list[float]] = {True: [], False: []}
     for _ in range(ROUNDS):
         for recorded, mine in rates.items():
-            options = ["--record", "--name", f"overhead-{kind}"] if recorded else ["--no-record"]
+            options = (
+                ["--record", "--name", f"overhead-{kind}"] if recorded else ["-o", "record=false"]
+            )
             command = ["--only", found.gpu.uuid, *options, "--", *found.job(kind, OVERHEAD_S)]
             done = found.launcher.run(*command, timeout=PATIENCE_S)
             assert done.returncode == 0, done.stderr

@@ -23,12 +23,3 @@ def test_caps_by_the_rule(site: Arrivals, names: str) -> None:
     caps = site.caps(jobs)
     assert caps == foretold(MODEL, jobs)
     assert len(caps) == (2 if "LAVAMD" in names else 1)
-
-
-@pytest.mark.parametrize("names", ["DXTC_LBM", "LBM_DXTC_CP", "CP_DXTC_GAUSSIAN_LAVAMD"])
-def test_caps_of_any(site: Arrivals, names: str) -> None:
-    """Bounds that let all together change nothing of that, for two, three or four."""
-    jobs = [BENCHMARKS[name] for name in names.split("_")]
-    caps = site.caps(jobs, together=True)
-    assert caps == foretold(MODEL, jobs, together=True)
-    assert len(caps) == len(jobs)

@@ -1711,7 +1711,7 @@ def test_a_container_is_measured(real_host: Host, dgx1_v100, tmp_path: Path) -> 
 def test_a_container_that_goes_on_alone_is_not(real_host: Host, tmp_path: Path) -> None:
     """A container that docker leaves running cannot be measured, and is not started."""
     path = tmp_path / "run.json"
-    done = real_host.run("--record-to", str(path), "docker", "run", "-d", *LONG)
+    done = real_host.run("-o", f"record_to={path}", "docker", "run", "-d", *LONG)
     assert (done.returncode, "does not stay until its container ends" in done.stderr) == (2, True)
     assert not path.exists()
 

@@ -32,7 +32,7 @@ from gpulaunch.profiles.demand import Demand
 
 pytest_plugins = ("fake_nvml", "fake_mps")
 
-LIGHT = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
+LIGHT = ("--share", "-o", "utilization=10,5", "--memory", "1GiB")
 DOCKER = (*LIGHT, "docker", "run")
 NONE = "none"
 
@@ -129,7 +129,7 @@ def ended_safely(mps: FakeMps) -> bool:
 
 def test_what_the_container_finds(host: Host) -> None:
     """A container finds its GPU by UUID and its shares of SMs and memory; its label says so."""
-    done = host.run("--sm-percentage", "40", *DOCKER, "--name", "job", IMAGE, "env")
+    done = host.run("--share=40%", *DOCKER, "--name", "job", IMAGE, "env")
     assert (done.returncode, done.stderr) == (0, "")
     found = {
         name: value for name, value in variables(done.stdout).items() if name.startswith("CUDA_")
@@ -275,7 +275,7 @@ def test_inside_a_lease_that_shares(host: Host) -> None:
         f"gpulaunch docker run --rm {IMAGE} env; gpulaunch docker run --rm -u 1234 {IMAGE} true; "
         "echo $?"
     )
-    done = host.run(*LIGHT, "--sm-percentage", "30", "--", "sh", "-c", script)
+    done = host.run(*LIGHT, "--share=30%", "--", "sh", "-c", script)
     assert variables(done.stdout)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
     assert done.stdout.splitlines()[-1] == "2"
     assert complaint(done).startswith("-u 1234 runs as uid 1234")

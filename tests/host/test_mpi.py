@@ -111,7 +111,7 @@ def test_two_gpus_for_each_rank(site: Site) -> None:
     """With -n 2 each rank has two GPUs, and too few for all ranks are refused with the numbers."""
     gpus = site.order("na", "-n", "4")
     want = [",".join(map(str, gpus[:2])), ",".join(map(str, gpus[2:]))]
-    got = [line.split()[2] for line in site.shown("-n", "2", "--visible", "own")]
+    got = [line.split()[2] for line in site.shown("-n", "2", "-o", "visible=own")]
     assert got == want * 2
     done = site.run("gpulaunch", *DGX, "-n", "3", "--", "true", ranks=6)
     text = "the 3 ranks of mpi JOB on this node ask for 3 GPUs each, 9 in all: there are 8"
@@ -121,7 +121,7 @@ def test_two_gpus_for_each_rank(site: Site) -> None:
 def test_inside_one_lease(site: Site) -> None:
     """Around mpirun on this host, launches for its ranks divide the GPUs of that lease."""
     gpus = site.order("na", "-n", "4")
-    inner = ("gpulaunch", *DGX, "-n", "1", "--visible", "own", "--", "sh", "-c", SHOW)
+    inner = ("gpulaunch", *DGX, "-n", "1", "-o", "visible=own", "--", "sh", "-c", SHOW)
     command = site.mpi.command("-np", "4", *inner, hosts=False)
     environment = {**site.mpi.environment, **site.launcher.environment}
     environment["GPULAUNCH_STATE_DIR"] = str(site.tables / "na")
@@ -155,10 +155,10 @@ def test_rank_map(site: Site, tmp_path: Path) -> None:
     rows = [("na", 5), ("na", 2), ("nb", 7), ("nb", 0)]
     ranks = [{"rank": rank, "node": node, "gpu": gpu} for rank, (node, gpu) in enumerate(rows)]
     path.write_text(json.dumps({"ranks": ranks}))
-    got = site.shown("--rank-map", str(path))
+    got = site.shown("-o", f"rank_map={path}")
     assert got == ["0 na 5,2", "1 na 2,5", "2 nb 7,0", "3 nb 0,7"]
     path.write_text(json.dumps({"ranks": [{**row, "node": "nc"} for row in ranks]}))
-    done = site.run("gpulaunch", *DGX, "--rank-map", str(path), "--", "true")
+    done = site.run("gpulaunch", *DGX, "-o", f"rank_map={path}", "--", "true")
     # mpirun ends all ranks with the first that fails, so any may be the one that is heard.
     found = re.search(r"map: rank \d belongs on nc, and runs on n[ab]$", said(done), re.MULTILINE)
     assert (bool(found), done.returncode) == (True, 2)

@@ -25,12 +25,10 @@ pytest_plugins = ("fake_mps", "fake_nvml")
 
 LIGHT = (
     "--share",
-    "--objective",
-    "energy",
-    "--sm",
-    "10",
-    "--memory-bandwidth",
-    "5",
+    "-o",
+    "objective=energy",
+    "-o",
+    "utilization=10,5",
     "--memory",
     "1GiB",
 )
@@ -38,7 +36,7 @@ V100 = [
     {"uuid": f"GPU-v100-{i}", "name": "Tesla V100", "memory_mib": 16160, "cc": "7.0"}
     for i in range(2)
 ]
-HEAVY = ("--share", "--sm", "95", "--memory-bandwidth", "5", "--memory", "1GiB")
+HEAVY = ("--share", "-o", "utilization=95,5", "--memory", "1GiB")
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +120,7 @@ def gpu_of(job: Client) -> str:
 
 def test_the_life_of_a_group_of_one(launcher: Launcher, fake_mps: FakeMps) -> None:
     """The daemon is there, its server ACTIVE, before the job, its client; all end with the job."""
-    with client(launcher, *LIGHT, "--sm-percentage", "40") as job:
+    with client(launcher, *LIGHT, "--share=40%") as job:
         assert job.how == "attached"
         (daemon,), (there,) = fake_mps.events("started"), fake_mps.attached()
         groups = launcher.environment["GPULAUNCH_MPS_DIRECTORY"]
@@ -453,7 +451,7 @@ def test_ended_while_its_server_starts(launcher: Launcher, fake_mps: FakeMps, nu
 
 PROGRAM = """
 import sys, gpulaunch
-lease = gpulaunch.allocate(share=True, sm=10, memory_bandwidth=5, memory="1GiB")
+lease = gpulaunch.allocate(share=True, utilization=[10, 5], memory="1GiB")
 lease.apply()
 print("ready", flush=True)
 sys.stdin.readline()

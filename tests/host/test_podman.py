@@ -36,7 +36,7 @@ UUIDS = tuple(f"GPU-dgx1-v100-{index}" for index in range(8))
 SHOW = ("sh", "-c", "env | grep FAKE_GPU | sort; ls /dev | grep nvidia")
 LONG = (IMAGE, "sleep", "1000")
 READY = (IMAGE, "sh", "-c", "echo ready; exec sleep 1000")
-SHARED = ("--share", "--sm", "30", "--memory-bandwidth", "20", "--memory", "2G")
+SHARED = ("--share", "-o", "utilization=30,20", "--memory", "2G")
 PATIENCE_S = 15
 
 

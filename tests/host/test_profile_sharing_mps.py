@@ -113,7 +113,7 @@ from gpulaunch.process.libc import adopt_orphans
 sys.orig_argv, sys.argv = ["python", "-m", "gpulaunch"], ["gpulaunch"]
 adopt_orphans()
 client = ("mps_client", "--deaf", "--stays")
-options = ("--share", "--sm", "10", "--memory-bandwidth", "5", "--memory", "1GiB")
+options = ("--share", "-o", "utilization=10,5", "--memory", "1GiB")
 with Background("a", options, client, {"GPULAUNCH_GRACE": "60s"}, b"attached", 0.3):
     pass
 """
@@ -189,7 +189,7 @@ def test_a_third_job_that_came_and_went_is_noticed(launcher: Launcher, tmp_path:
     folder.mkdir(parents=True)
     for name in ("job", "other"):
         (folder / f"{name}.toml").write_text(PROFILE.format(name=name))
-    share = ("--share", "--only", "0", "--no-wait", "--sm", "5")
+    share = ("--share", "--only", "0", "--no-wait", "-o", "utilization=5,5")
     gates = [tmp_path / "other-gate", tmp_path / "job-gate"]
     jobs = []
     for gate, options in zip(gates, (("-p", "other"), ("--record", "-p", "job")), strict=True):

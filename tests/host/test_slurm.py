@@ -103,9 +103,10 @@ def test_job_without_gpus(site: Site) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert said(done) == complaint(
         "slurm JOB was granted no GPU on n1",
-        "ask for GPUs: srun --gres=gpu:N, or --gpus-per-task=N; --ignore-engine goes past that",
+        "ask for GPUs: srun --gres=gpu:N, or --gpus-per-task=N; -o ignore_engine=true goes past "
+        "that",
     )
-    assert site.shown(*NODE, "-n1", launch=("--ignore-engine", "-n", "2")) == ["0 0,3"]
+    assert site.shown(*NODE, "-n1", launch=("-o", "ignore_engine=true", "-n", "2")) == ["0 0,3"]
 
 
 def test_all_that_was_granted(site: Site) -> None:
@@ -159,9 +160,9 @@ def test_what_ranks_see(site: Site) -> None:
     gpus = order(site, "--only", "0-3", "-n", "4")
     options = (*NODE, "-n2", "--gres=gpu:4")
     want = [f"0 {','.join(gpus[:2])}", f"1 {','.join(gpus[2:])}"]
-    assert site.shown(*options, launch=("--visible", "own")) == want
+    assert site.shown(*options, launch=("-o", "visible=own")) == want
     want = [f"{rank} {','.join(gpus)}" for rank in (0, 1)]
-    assert site.shown(*options, launch=("--visible", "ranks")) == want
+    assert site.shown(*options, launch=("-o", "visible=ranks")) == want
 
 
 def test_grant_that_cannot_be_divided(site: Site) -> None:
@@ -219,7 +220,7 @@ def test_two_jobs_on_one_node(site: Site) -> None:
 def test_status_shows_ranks_as_one(site: Site) -> None:
     """The leases of all ranks of a step are one row of status, with the GPUs of all."""
     options = (*NODE, "-n4", "--gres=gpu:4")
-    with site.holding(*options, tasks=4, launch=("--name", "x", "--visible", "ranks")) as lines:
+    with site.holding(*options, tasks=4, launch=("--name", "x", "-o", "visible=ranks")) as lines:
         shown = site.launcher.run("status", *DGX).stdout
         (row,) = (line.split() for line in shown.splitlines() if "slurm" in line)
         assert row[:2] == ["x", "running"]
@@ -313,7 +314,7 @@ def test_shell_of_salloc(site: Site) -> None:
     done = site.slurm.run("salloc", *options, *launch, environment=site.environment)
     assert said(done) == complaint(
         "slurm JOB has its GPUs on n[1-2], and this is no task of it",
-        "write 'srun gpulaunch ...', or go past it with --ignore-engine",
+        "write 'srun gpulaunch ...', or go past it with -o ignore_engine=true",
     )
 
 
@@ -347,7 +348,7 @@ def write_map(path: Path, *rows: tuple[str, int, int]) -> tuple[str, ...]:
         for rank, (node, core, gpu) in enumerate(rows)
     ]
     path.write_text(json.dumps({"cluster": "tests", "policy": "none", "ranks": ranks}))
-    return ("--rank-map", str(path))
+    return ("-o", f"rank_map={path}")
 
 
 def test_rank_map(site: Site, tmp_path: Path) -> None:
@@ -356,7 +357,7 @@ def test_rank_map(site: Site, tmp_path: Path) -> None:
     mapped = write_map(tmp_path / "map", *rows)
     options = ("-N2", "-n4", "--ntasks-per-node=2", "--gpus-per-node=4", "--cpu-bind=none")
     job = f"{SHOW} $(grep Cpus_allowed_list /proc/self/status | cut -f2)"
-    got = site.shown(*options, launch=(*mapped, "--visible", "own"), job=job)
+    got = site.shown(*options, launch=(*mapped, "-o", "visible=own"), job=job)
     assert got == ["0 3 0", "1 1 1", "2 0 1", "3 2 0"]
     got = site.shown(*options, launch=mapped)
     assert got == ["0 3,1", "1 1,3", "2 0,2", "3 2,0"]

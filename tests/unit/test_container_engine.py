@@ -17,6 +17,7 @@ from gpulaunch.containers.life import Standing
 from gpulaunch.containers.standings import Followed, client_of_lease, standings_of
 from gpulaunch.doctor.diagnose import diagnose
 from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_container import read_container_launch
 from gpulaunch.machine.driver import Finding
 from gpulaunch.process.identity import Process
@@ -42,7 +43,7 @@ def planned(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 
 
 LABEL = "io.gpulaunch.gpus=GPU-dgx1-v100-0,GPU-dgx1-v100-3"
-SHARED = ["--share", "--sm", "30", "--memory-bandwidth", "20", "--memory", "2G"]
+SHARED = ["--share", "-o", "utilization=30,20", "--memory", "2G"]
 
 
 @pytest.mark.usefixtures("boxes")
@@ -96,7 +97,7 @@ def test_a_way_that_it_does_not_have_cannot_be_forced(monkeypatch: pytest.Monkey
 def test_what_needs_no_gpus_is_its_own() -> None:
     """A command of it that starts nothing is run as it is."""
     command = read_command(["boxer", "ps"], BOXER)
-    got = read_container_launch({}, BoxEngine(), command, name=None, warn=pytest.fail)
+    got = read_container_launch(Options({}, {}), BoxEngine(), command, name=None, warn=pytest.fail)
     assert got == PlainCommand(("boxer", "ps"))
 
 

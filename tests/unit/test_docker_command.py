@@ -1383,7 +1383,7 @@ def test_what_gpulaunch_sets(line: str, want: str) -> None:
     """Setting by hand what sharing sets is refused, with the options that say what is wanted."""
     got = refusal(line)
     text = f"-e {want}: gpulaunch sets that for a container that shares GPUs"
-    assert got == (f"{text} (--sm-percentage and --memory say what it is to have)" if want else "")
+    assert got == (f"{text} (--share=PART and --memory say what it is to have)" if want else "")
 
 
 @pytest.mark.parametrize(

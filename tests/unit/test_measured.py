@@ -142,7 +142,7 @@ def test_what_a_framework_sets_aside(sentence: str, levels: tuple[float, ...], w
 
 
 def test_a_run_survives_json() -> None:
-    """What --record-to writes is read as what it was."""
+    """What -o record_to writes is read as what it was."""
     one = run(gpus=2)
     links = (CountedLink(3, "gpu", 1, 5, 6), CountedLink(4, "switch", None))
     one = replace(

@@ -108,7 +108,7 @@ def beside(request: Request, machine: Topology, *leases: Lease) -> tuple[object,
 def test_one_numa_node(
     sentence: str, gpus: int, machine: Topology, busy: Sequence[int], want: tuple[object, ...]
 ) -> None:
-    """With --numa strict all GPUs are next to the same CPUs; else the job waits or is refused."""
+    """With -o numa=strict all GPUs are next to the same CPUs; else the job waits or is refused."""
     assert answer(asking(gpus, one_numa_node=True), machine, busy) == want, sentence
 
 
@@ -209,7 +209,7 @@ def test_least_bandwidth(
     busy: Sequence[int],
     want: tuple[object, ...],
 ) -> None:
-    """With --min-bandwidth a job waits rather than take poor links; if all are, it is refused."""
+    """With a least bandwidth a job waits rather than take poor links; if all are, it is refused."""
     assert answer(asking(gpus, least_gb_per_s=least), machine, busy) == want, sentence
 
 

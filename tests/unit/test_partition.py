@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
-from itertools import combinations, permutations
+from itertools import combinations
 
 import pytest
 from corun import BENCHMARKS, Benchmark, Machine, allocations, sms_of
@@ -512,8 +512,8 @@ def test_both_orders_of_arrival(first: int) -> None:
     for pair in MIXED_PAIRS:
         order = pair if first == 0 else pair[::-1]
         one, other = map(PAPER.demand, order)
-        resident = allot_newcomer([], one, [], capacity(24)).sm_percentage
-        newcomer = allot_newcomer([(one, resident)], other, [], capacity(24)).sm_percentage
+        resident = allot_newcomer([], one, capacity(24)).sm_percentage
+        newcomer = allot_newcomer([(one, resident)], other, capacity(24)).sm_percentage
         sms = sms_of((resident, newcomer), 24)
         gains.append(PAPER.stp(order, sms) / PAPER.stp(order, (12, 12)) - 1)
     assert min(gains) > 0.09
@@ -532,57 +532,28 @@ def test_whole_sms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sentence", "residents", "newcomer", "announced", "want"),
+    ("sentence", "residents", "newcomer", "want"),
     [
-        ("alone: its knee", [], FLAT, [], (19, False)),
-        ("alone, unknown: all", [], UNKNOWN, [], (100, False)),
-        ("first of a group: its part", [], FLAT, [LINEAR], (20, False)),
-        ("first of a group: the others' is kept", [], LINEAR, [FLAT], (80, False)),
-        ("it needs less than is left", [(LINEAR, 60)], FLAT, [], (20, False)),
-        ("all is taken, and 25 of 125 are enough", [(LINEAR, 100)], FLAT, [], (25, True)),
-        ("compute-intensive: all that is left", [(FLAT, 19)], LINEAR, [], (81, False)),
-        ("also if its part would be less", [(LINEAR, 30)], LINEAR, [], (70, False)),
-        ("nobody knows what they are", [(UNKNOWN, 100)], UNKNOWN, [], (100, True)),
-        ("what another will get is kept", [(FLAT, 19)], LINEAR, [LINEAR], (41, False)),
+        ("alone: its knee", [], FLAT, (19, False)),
+        ("alone, unknown: all", [], UNKNOWN, (100, False)),
+        ("it needs less than is left", [(LINEAR, 60)], FLAT, (20, False)),
+        ("all is taken, and 25 of 125 are enough", [(LINEAR, 100)], FLAT, (25, True)),
+        ("compute-intensive: all that is left", [(FLAT, 19)], LINEAR, (81, False)),
+        ("also if its part would be less", [(LINEAR, 30)], LINEAR, (70, False)),
+        ("nobody knows what they are", [(UNKNOWN, 100)], UNKNOWN, (100, True)),
     ],
 )
 def test_newcomer(
     sentence: str,
     residents: list[tuple[Demand, int]],
     newcomer: Demand,
-    announced: list[Demand],
     want: tuple[int, bool],
 ) -> None:
     """A newcomer gets its part of the best partition in which residents keep what they have."""
-    part = allot_newcomer(residents, newcomer, announced, UNCOUNTED)
+    part = allot_newcomer(residents, newcomer, UNCOUNTED)
     assert (part.sm_percentage, part.overlaps) == want, sentence
     assert part.left == 100 - sum(percentage for _, percentage in residents)
-    assert part.optimum == partition(
-        [*(demand for demand, _ in residents), newcomer, *announced], UNCOUNTED
-    )
-
-
-def test_group_that_comes_one_by_one() -> None:
-    """A group that is announced gets its best partition, in whatever order its jobs come."""
-    group = [FLAT, LINEAR, FLATTER, replace(LINEAR, name="other")]
-    best = dict(
-        zip((one.name for one in group), partition(group, UNCOUNTED).sm_percentages, strict=True)
-    )
-    for order in permutations(group):
-        residents: list[tuple[Demand, int]] = []
-        for i, newcomer in enumerate(order):
-            part = allot_newcomer(residents, newcomer, order[i + 1 :], UNCOUNTED)
-            residents.append((newcomer, part.sm_percentage))
-        # the last of the compute-intensive ones also has the percent that does not divide
-        assert {
-            one.name: max(0, got - best[one.name])
-            for one, got in residents
-            if got != best[one.name]
-        } in (
-            {},
-            {"linear": 1},
-            {"other": 1},
-        )
+    assert part.optimum == partition([*(demand for demand, _ in residents), newcomer], UNCOUNTED)
 
 
 def seen(part: Allotment) -> tuple[object, ...]:
@@ -592,11 +563,11 @@ def seen(part: Allotment) -> tuple[object, ...]:
 
 def test_reasons() -> None:
     """A newcomer is told what the others have, what it gets, and what that should bring."""
-    assert allot_newcomer([(FLAT, 19)], LINEAR, [], UNCOUNTED).reason == (
+    assert allot_newcomer([(FLAT, 19)], LINEAR, UNCOUNTED).reason == (
         "the jobs that are there have 19 %: memory-intensive jobs get the SMs that they need, the "
         "others the rest; predicted throughput 1.76 of one after the other, 1.45 with even shares"
     )
-    assert allot_newcomer([], FLAT, [], UNCOUNTED).reason == (
+    assert allot_newcomer([], FLAT, UNCOUNTED).reason == (
         "alone: 19 % of the SMs keep it within 5 % of its best throughput"
     )
 
@@ -662,17 +633,16 @@ def test_unit_of_throughput(group: list[Demand], gpu: Capacity) -> None:
 RESIDENTS = st.lists(st.tuples(demands(), st.integers(1, 100)), max_size=4)
 
 
-@given(RESIDENTS, demands(), st.lists(demands(), max_size=2), CAPACITIES, st.randoms())
+@given(RESIDENTS, demands(), CAPACITIES, st.randoms())
 def test_newcomers(
     residents: list[tuple[Demand, int]],
     newcomer: Demand,
-    announced: list[Demand],
     gpu: Capacity,
     rng: object,
 ) -> None:
     """A newcomer gets 1 to 100 %, whatever there is and in whatever order it came."""
-    part = allot_newcomer(residents, newcomer, announced, gpu)
+    part = allot_newcomer(residents, newcomer, gpu)
     shuffled = list(residents)
     rng.shuffle(shuffled)
-    assert seen(allot_newcomer(shuffled, newcomer, announced, gpu)) == seen(part)
+    assert seen(allot_newcomer(shuffled, newcomer, gpu)) == seen(part)
     assert 1 <= part.sm_percentage <= 100

@@ -16,7 +16,7 @@ from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.duration import format_duration, parse_duration
-from gpulaunch.launch.settings import SETTINGS
+from gpulaunch.launch.options import SETTINGS
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import (
     ENDLESS,
@@ -830,7 +830,7 @@ def test_number_without_unit(text: str) -> None:
 
 def test_every_time_needs_a_unit() -> None:
     """Each setting that is a length of time refuses a number without a unit, and reads Slurm's."""
-    times = {name for name, parse in SETTINGS.items() if parse is SETTINGS["wait_timeout"]}
+    times = {name for name, row in SETTINGS.items() if row.parse is parse_duration}
     assert times == {
         "wait_timeout",
         "time_limit",
@@ -842,8 +842,8 @@ def test_every_time_needs_a_unit() -> None:
     }
     for name in times:
         with pytest.raises(UsageError, match=r"^'2' has no unit: write 2s, 2m or 2h$"):
-            SETTINGS[name]("2")
-        assert SETTINGS[name]("1-00:00:00") == 86400
+            SETTINGS[name].parse("2")
+        assert SETTINGS[name].parse("1-00:00:00") == 86400
 
 
 WRONG_TIMES = [

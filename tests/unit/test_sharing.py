@@ -14,8 +14,8 @@ from gpulaunch.decide.decision import Decision, Grant, Situation, Wait
 from gpulaunch.decide.explain import explain
 from gpulaunch.decide.request import Constraint, Request, Sharing, Unfit, Wishes
 from gpulaunch.decide.share_options import share_of
+from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_sharing import capacity_of, read_sharing
-from gpulaunch.launch.settings import Settings
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.share import Client, Objective, Share
 from gpulaunch.machine.catalog import load_described_machine, load_gpu_models
@@ -29,7 +29,6 @@ from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity, least_of
-from gpulaunch.sharing.interference import Bounds
 
 GIB = 1 << 30
 NO_MEMORY = Unfit("how much memory it has is unknown")
@@ -63,9 +62,7 @@ def asking(
     }
     values = {
         "sm_percentage": None,
-        "announced": (),
         "user_id": ALICE,
-        "bounds": Bounds(),
         **sharing,
     }
     return request(
@@ -210,8 +207,6 @@ def test_nobody_to_join_and_nothing_free() -> None:
         "of at most 100 %"
     )
     assert decided(asking(HEAVY), *leases) == (Wait, want)
-    bounds = Bounds(sm_percentage=145)
-    assert decided(asking(HEAVY, bounds=bounds), *leases) == ((0,), ("a",))
 
 
 def test_gpus_that_cannot_be_shared() -> None:
@@ -393,13 +388,6 @@ def test_how_much_a_job_gets() -> None:
     rest, best, left = percentage(asking(compute), shared("a", memory, 0, percentage=small))
     assert (rest, best[0] < 50, best[1], left) == (100, True, 100, 100 - small)
     assert percentage(asking(compute))[0] == 100
-    assert percentage(asking(compute, announced=(memory,)))[0] == rest
-    assert (
-        percentage(asking(compute, announced=(memory,)), shared("a", memory, 0, percentage=small))[
-            0
-        ]
-        == rest
-    )
     assert percentage(asking(compute, sm_percentage=7))[0] == 7
 
 
@@ -563,22 +551,16 @@ def test_figures_of_a_known_model() -> None:
 
 
 def test_settings_reach_the_rule() -> None:
-    """Objective, weights, tolerance, bounds and slowdowns are those of settings and profile."""
-    words = {
-        "OBJECTIVE": "product",
-        "PRODUCT_WEIGHTS": "3,2",
-        "THROUGHPUT_TOLERANCE_PERCENTAGE": "7",
-        "SM_BOUND_PERCENTAGE": "81%",
-        "MEMORY_BANDWIDTH_BOUND_PERCENTAGE": "82",
-        "MEMORY_BOUND_PERCENTAGE": "83",
-        "SLOWDOWN_BOUND_PERCENTAGE": "84",
-    }
-    settings = Settings({}, {f"GPULAUNCH_{name}": word for name, word in words.items()})
+    """Objective, utilization and slowdowns are those of settings and profile."""
+    used = ("-o", "81%,20")
+    options = Options({"utilization": used}, {"GPULAUNCH_OBJECTIVE": "product"})
     profile = load_profile("kripke-4x").but(collocation={"slowdown_percentage": {"other": 25}})
     topology, path = load_described_machine("dgx1-v100")
     machine = Machine(topology, (), TableKey(topology.name, "", path))
-    found = read_sharing(settings, profile, machine, "job")
+    found = read_sharing(options, profile, machine, "job")
     assert isinstance(found, Sharing)
-    assert found.client.objective == Objective("product", 3.0, 2.0, 7.0)
-    assert found.bounds == Bounds(81.0, 82.0, 83.0, 84.0)
+    assert found.client.objective == Objective("product")
+    demand = found.client.demand
+    used = (demand.sm_utilization_percentage, demand.memory_bandwidth_utilization_percentage)
+    assert used == (81.0, 20.0)
     assert (found.client.slowdowns, found.user_id) == ({"other": 0.25}, os.geteuid())

@@ -12,8 +12,8 @@ from gpulaunch.decide.decision import Grant, Situation
 from gpulaunch.decide.request import Request
 from gpulaunch.decide.share_options import share_of
 from gpulaunch.files.size import format_size
+from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_sharing import read_sharing
-from gpulaunch.launch.settings import Settings
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.table_key import TableKey
@@ -47,7 +47,7 @@ def test_both_halves(name: str) -> None:
 def asking(name: str) -> Request:
     """Return the request of one GPU with --share and this profile."""
     machine = Machine(V100, (), TableKey(V100.name, "", PATH))
-    sharing = read_sharing(Settings({}, {}), load_profile(name), machine, name)
+    sharing = read_sharing(Options({}, {}), load_profile(name), machine, name)
     return request(1, sharing=sharing, profile=name)
 
 

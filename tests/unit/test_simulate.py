@@ -19,7 +19,6 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import capacity_by
-from gpulaunch.sharing.interference import Bounds
 from gpulaunch.simulate.event_loop import Moment, Rules, simulate
 from gpulaunch.simulate.generate import poisson_batches, uniform_mix
 from gpulaunch.simulate.machines import Remembered
@@ -400,7 +399,7 @@ def test_measured_split_slowdown() -> None:
 def sharing_job(number: int, sm: float) -> SimulatedJob:
     capacity = capacity_by(None, 16 << 30, 48)
     client = Client(Demand(f"p{number}", sm, 10.0, 1 << 30), Objective(), {})
-    sharing = Sharing(client, Bounds(), None, (), 0, {gpu.uuid: capacity for gpu in DGX.gpus}, {})
+    sharing = Sharing(client, None, 0, {gpu.uuid: capacity for gpu in DGX.gpus}, {})
     request = Request(
         1, PATTERNS["none"], bandwidth_sensitive=False, policy="preserve", bandwidth_model="cut"
     )

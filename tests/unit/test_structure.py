@@ -69,6 +69,7 @@ DOORS = {
     },
     "pytest": {"pytest_plugin/forked.py", "pytest_plugin/plugin.py"},
     "rich": {"show/terminal.py"},
+    "shtab": {"cli/completion.py"},
     "tomlkit": {"files/write.py"},
     "tomli": {"files/toml_parser.py"},
     "tomllib": {"files/toml_parser.py"},

@@ -314,7 +314,7 @@ POLICIES: dict[str, Policy] = {
     "topo_aware_p": Policy(
         topo_aware_p,
         colour="#a44fba",
-        help="as `topo-aware`, but it waits while the job's utility is under `--min-utility`",
+        help="as `topo-aware`, but it waits while the job's utility is under `min_utility`",
         source="topo-aware-sc17 Algorithm 1",
         goes_by_utility=True,
         waits_for_utility=True,
