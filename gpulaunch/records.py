@@ -20,6 +20,7 @@ from gpulaunch.typing import TYPE_CHECKING, dataclass_transform
 if TYPE_CHECKING:
     from collections.abc import Callable
     from dataclasses import Field, replace
+    from inspect import Signature
 
     from gpulaunch.typing import Any, ClassVar, Self
 else:
@@ -54,35 +55,40 @@ class RecordType(type):
         if fields is None:  # from Python 3.14 on a class body leaves a function instead
             annotate = namespace.get("__annotate_func__")
             fields = annotate(1) if annotate else ()
-        namespace["__slots__"] = namespace["_fields"] = tuple(fields)
+        namespace["__slots__"] = namespace["__match_args__"] = namespace["_fields"] = tuple(fields)
         namespace["_defaults"] = {
             field: namespace.pop(field) for field in fields if field in namespace
         }
         namespace["_made"] = count(1)
         return type.__new__(cls, name, bases, namespace)
 
+    @property
+    def __signature__(cls) -> "Signature":
+        """What inspect.signature, help() and editors show: the fields, with their defaults."""
+        from inspect import Parameter, Signature  # late: a launch has no use for it
+
+        kind = Parameter.POSITIONAL_OR_KEYWORD
+        parameters = [
+            Parameter(name, kind, default=cls._defaults.get(name, Parameter.empty), annotation=type_)
+            for name, type_ in cls.__annotations__.items()
+        ]
+        return Signature(parameters, return_annotation=cls)
+
     def _constructor(cls) -> "Callable[..., Record]":
         """Compile the constructor that one would write by hand.
 
-        It fills the slots while the value is of a class that has the same ones and can be assigned,
-        which takes much less time than object.__setattr__ for each.
+        It fills the slots by their descriptors, past __setattr__, which refuses.
         """
         fields, defaults = cls._fields, cls._defaults
-        open_class = type.__new__(
-            RecordType,
-            cls.__name__,
-            (Record,),
-            {"__slots__": fields, "__setattr__": object.__setattr__},
-        )
-        names: dict[str, Any] = {"_new": object.__new__, "_open": open_class, "_defaults": defaults}
+        names: dict[str, Any] = {"_new": object.__new__, "_defaults": defaults}
+        names |= {f"_set_{name}": cls.__dict__[name].__set__ for name in fields}
         parameters = [
             f"{name}=_defaults[{name!r}]" if name in defaults else name for name in fields
         ]
         lines = [
             f"def {cls.__name__}({', '.join(['_class', '/', *parameters])}):",
-            " _made = _new(_open)",
-            *[f" _made.{name} = {name}" for name in fields],
-            " _made.__class__ = _class",
+            " _made = _new(_class)",
+            *[f" _set_{name}(_made, {name})" for name in fields],
             " return _made",
         ]
         exec("\n".join(lines), names)  # noqa: S102 - all of it is from the class body

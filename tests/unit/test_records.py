@@ -1,8 +1,9 @@
 """Records: immutable values with named fields."""
 
 import copy
+import inspect
 import pickle
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, get_type_hints
 
 import pytest
 
@@ -129,6 +130,17 @@ def test_replace() -> None:
     assert point == Point(1, 2)
     with pytest.raises(TypeError, match="'z'"):
         replace(point, z=1)
+
+
+def test_signature_hints_and_match() -> None:
+    """inspect, typing and match see the fields of a record, with their types and defaults."""
+    assert str(inspect.signature(Point)).startswith("(x: int, y: int = 0)")
+    assert get_type_hints(Point) == {"x": int, "y": int}
+    match Point(1, 2):
+        case Point(x, y):
+            assert (x, y) == (1, 2)
+        case _:
+            pytest.fail("no match")
 
 
 def test_fields_in_order() -> None:
