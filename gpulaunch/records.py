@@ -14,20 +14,24 @@ To a type checker a record is a frozen dataclass.
 # pure: decides on plain values
 
 from itertools import count
-
-from gpulaunch.typing import TYPE_CHECKING, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from dataclasses import Field, replace
     from inspect import Signature
 
-    from gpulaunch.typing import Any, ClassVar, Self
+    from typing_extensions import Self, dataclass_transform  # type checkers bring it
+
 else:
 
     def replace(record: "Record", /, **changes: object) -> "Record":
         """Return a copy of the record with other values in the fields that are named."""
         return record.__class__(**{**as_dict(record), **changes})
+
+    def dataclass_transform(**_traits: bool) -> "Callable[[type], type]":
+        """Return what typing has from Python 3.11 on."""
+        return lambda decorated: decorated
 
 
 __all__ = ["Record", "as_dict", "as_list", "field_names", "replace"]
@@ -69,7 +73,9 @@ class RecordType(type):
 
         kind = Parameter.POSITIONAL_OR_KEYWORD
         parameters = [
-            Parameter(name, kind, default=cls._defaults.get(name, Parameter.empty), annotation=type_)
+            Parameter(
+                name, kind, default=cls._defaults.get(name, Parameter.empty), annotation=type_
+            )
             for name, type_ in cls.__annotations__.items()
         ]
         return Signature(parameters, return_annotation=cls)

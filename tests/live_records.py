@@ -64,7 +64,7 @@ class LiveRecords:
         for name in self._names:
             (self._directory / name).unlink(missing_ok=True)
 
-    def __enter__(self) -> "LiveRecords":  # noqa: PYI034 - Python 3.10 has no Self
+    def __enter__(self) -> "LiveRecords":
         """Hold them for the length of a block."""
         return self
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import suppress
 from numbers import Real
 from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
 
 from gpulaunch.api.held_lease import HeldLease, environment_around
 from gpulaunch.decide.decision import Wait
@@ -21,14 +22,13 @@ from gpulaunch.launch.options import SETTINGS, Given, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.table import Snapshot
+from gpulaunch.machine.graph import Graph
 from gpulaunch.process.apart import Attempt
 from gpulaunch.profiles.pattern import graph_pattern
 from gpulaunch.records import replace
-from gpulaunch.typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from gpulaunch.api.lease_of_container import ContainerFor
-    from gpulaunch.machine.graph import Graph
 
 _log = logging.getLogger("gpulaunch")
 
@@ -38,7 +38,7 @@ def allocate(
     *,
     profile: str | None = None,
     policy: str | None = None,
-    pattern: "str | os.PathLike[str] | Graph | None" = None,
+    pattern: str | os.PathLike[str] | Graph | None = None,
     sensitive: bool | None = None,
     memory: int | str | None = None,
     only: int | str | Iterable[int | str] | None = None,
@@ -224,7 +224,7 @@ def attempt_to_allocate(
 def _allocate(
     given: Given,
     name: str | None,
-    graph: "Graph | None",
+    graph: Graph | None,
     given_up: int,
     container: "ContainerFor | None",
 ) -> HeldLease:

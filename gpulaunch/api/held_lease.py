@@ -3,24 +3,20 @@
 import os
 from collections.abc import MutableMapping
 from types import TracebackType
+from typing import Any
 
 from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
+from gpulaunch.launch.group_companion import GroupCompanion
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table, release
 from gpulaunch.process.apart import run_apart
 from gpulaunch.sharing.mps_directories import inherited_variables
-from gpulaunch.typing import TYPE_CHECKING, Self
-
-if TYPE_CHECKING:
-    from gpulaunch.containers.docker.sdk import DeviceRequest, DockerClient
-    from gpulaunch.launch.group_companion import GroupCompanion
-    from gpulaunch.launch.this_process import ThisProcess
-
 
 _applied: "dict[int, HeldLease]" = {}
 """The lease that a process has applied, by its pid: a forked child is inside its parent's."""
@@ -48,7 +44,7 @@ class HeldLease:
         sm_percentage: its share of their SMs, 1-100, if it shares them; None if they are its own.
     """
 
-    def __init__(self, launch: Launch, table: Table, held: Acquired["ThisProcess"]) -> None:
+    def __init__(self, launch: Launch, table: Table, held: Acquired[ThisProcess]) -> None:
         gpus = granted_gpus(launch, held.grant)
         self.id = held.lease.id
         self.gpus = tuple(gpu.index for gpu in gpus)
@@ -147,7 +143,7 @@ class HeldLease:
         """Return the labels that tell gpulaunch which GPUs a container has."""
         return {LEASE_LABEL: self.id, GPUS_LABEL: ",".join(self.uuids)}
 
-    def device_requests(self, client: "DockerClient") -> "list[DeviceRequest]":
+    def device_requests(self, client: object) -> list[Any]:
         """Return what gives a container of the Docker SDK for Python these GPUs and no others.
 
         Args:
@@ -163,7 +159,7 @@ class HeldLease:
 
         return device_requests(client, self._machine, self.uuids)
 
-    def _leave_group(self, lease: Lease, companion: "GroupCompanion") -> None:
+    def _leave_group(self, lease: Lease, companion: GroupCompanion) -> None:
         from gpulaunch.sharing.share_group import group_of  # late: few programs share
 
         group = group_of(self._table, lease)
@@ -183,7 +179,7 @@ class HeldLease:
             raise FailedError(f"lease {self.id} has been released")
         return self._held.record.fd
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "HeldLease":
         """Return the lease itself."""
         return self
 
@@ -208,11 +204,9 @@ def _set_variable(environment: MutableMapping[str, str], name: str, value: str |
         environment[name] = value
 
 
-def _start_companion(held: Acquired["ThisProcess"]) -> "GroupCompanion | None":
+def _start_companion(held: Acquired[ThisProcess]) -> GroupCompanion | None:
     """Start a companion that leaves the share group if this process is killed; None if none."""
     share = held.lease.share
     if share is None or share.pipe_directory is None:
         return None
-    from gpulaunch.launch.group_companion import GroupCompanion  # late: few programs share
-
     return GroupCompanion(held.lease, held.record.fd)

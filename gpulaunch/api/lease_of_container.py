@@ -1,6 +1,7 @@
 """A lease that a program takes for a container."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from gpulaunch.api.held_lease import HeldLease
 from gpulaunch.containers.command import ContainerCommand, read_command
@@ -19,7 +20,6 @@ from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.catalog import Label
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 _DOCKER = Docker()
 

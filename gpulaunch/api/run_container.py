@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from gpulaunch.api.allocate import attempt_to_allocate
 from gpulaunch.api.lease_of_container import ContainerFor, LeaseOfContainer
@@ -13,7 +14,6 @@ from gpulaunch.containers.engine import EngineClient, Info
 from gpulaunch.containers.labels import PROFILE_LABEL
 from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.profiles.catalog import Label
-from gpulaunch.typing import Any, cast
 
 _DOCKER = Docker()
 

@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import Document, parse_document, read_text
@@ -12,7 +13,6 @@ from gpulaunch.launch.options import OPTIONS
 from gpulaunch.profiles.catalog import portable, profile_within
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 SETTINGS_OF_A_JOB = (
     "profile",

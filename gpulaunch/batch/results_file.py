@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from gpulaunch.errors import FailedError, FieldError, UsageError, WouldWaitError
 from gpulaunch.files.fields import FieldTable, checked
@@ -18,7 +19,6 @@ from gpulaunch.history.line import is_own_file
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import iso
 from gpulaunch.records import Record, as_dict, field_names, replace
-from gpulaunch.typing import Any
 
 _SECONDS = (-1e12, 1e12)
 _FIELDS: FieldTable = {

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from signal import SIGCONT, SIGINT, SIGKILL, SIGTERM
+from typing import Any, Protocol
 
 from gpulaunch.batch.results_file import Header, Result, ResultsFile
 from gpulaunch.batch.resume import look_back
@@ -27,7 +28,6 @@ from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import is_cancelled_by_kill
 from gpulaunch.records import Record
-from gpulaunch.typing import Any, Protocol
 
 
 class Counts(Record):

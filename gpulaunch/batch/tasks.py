@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from shutil import which
+from typing import Any
 
 from gpulaunch.batch.job_file import Entry, JobFile
 from gpulaunch.decide.decide import decide
@@ -16,7 +17,6 @@ from gpulaunch.launch.options import OPTIONS, Options
 from gpulaunch.launch.predecessors import split_after
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.records import Record, replace
-from gpulaunch.typing import Any
 
 _DIGEST_CHARACTERS = 12
 

@@ -13,11 +13,11 @@ from argparse import (
     Namespace,
 )
 from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from gpulaunch.cli.commands import COMMANDS
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.options import OPTIONS, RUNNING, SETTINGS, TYPED, Given, Option
-from gpulaunch.typing import Any, NoReturn
 
 __all__ = [
     "SUPPRESS",

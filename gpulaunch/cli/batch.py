@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from gpulaunch.batch import run as batch
 from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB, STDIN, JobFile, load_jobs
@@ -31,7 +32,6 @@ from gpulaunch.process.job import end_by
 from gpulaunch.process.system import now
 from gpulaunch.profiles.catalog import profiles_at_hand
 from gpulaunch.records import replace
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.show.terminal import ProgressLine

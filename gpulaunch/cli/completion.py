@@ -5,12 +5,12 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 
 from gpulaunch.cli.arguments import SUPPRESS, Action, ArgumentParser, Parser
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.errors import GpulaunchError, UsageError
 from gpulaunch.launch.options import OPTIONS
-from gpulaunch.typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from gpulaunch.leases.lease import Lease

@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.command import ContainerCommand, read_command
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.process.execute import become
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.containers.engine import ContainerEngine

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TextIO
 
 from gpulaunch.cli.output import print_json
 from gpulaunch.decide.decision import Decision, Grant, Situation
@@ -15,7 +16,6 @@ from gpulaunch.leases.share import Share
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.system import user_name
 from gpulaunch.show.decision import decision_document, decision_lines, explanation_document
-from gpulaunch.typing import TextIO
 
 _EXPLAINED = 5  # candidates
 

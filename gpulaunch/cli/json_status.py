@@ -5,6 +5,7 @@ import json
 import os
 import time
 from contextlib import suppress
+from typing import Any
 
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.acquire import Acquired
@@ -12,7 +13,6 @@ from gpulaunch.launch.keepers import Keeper
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import iso
-from gpulaunch.typing import Any
 
 _OPTION = "-o json_status_fd"
 _MOST_DIGITS = 6  # no process has a million descriptors

@@ -9,8 +9,7 @@ import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
-
-from gpulaunch.typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 _SEQUENCES = {
     b"\x1b[A": "up",
@@ -44,7 +43,7 @@ class Keyboard:
         self._wakeup = (-1, -1)
         self._stop = False
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Keyboard":
         """Take the terminal."""
         self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wakeup[1], warn_on_full_buffer=False)

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gpulaunch.cli.output import say
 from gpulaunch.cli.output import warn as warn_on_stderr
@@ -24,7 +25,6 @@ from gpulaunch.machine.gpu_names import gpus_called
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.job import exit_like, exit_status
 from gpulaunch.records import replace
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.cli.json_status import JsonStatus

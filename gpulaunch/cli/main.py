@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import NoReturn
 
 import gpulaunch
 from gpulaunch.cli.arguments import LaunchParser
@@ -13,7 +14,6 @@ from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.cli.output import flush_stdout, name_stdout, prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, call_failed
 from gpulaunch.launch.options import OPTIONS, Given
-from gpulaunch.typing import NoReturn
 
 
 def main() -> None:

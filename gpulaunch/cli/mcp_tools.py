@@ -10,9 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
-
-# pydantic evaluates annotations at run time, for which gpulaunch.typing is no good.
-from typing import Annotated, Any  # noqa: TID251
+from typing import Annotated, Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import Any
 
 from gpulaunch.errors import GpulaunchError, call_failed, printable
-from gpulaunch.typing import Any
 
 
 def say(kind: str, text: str) -> None:

@@ -3,12 +3,12 @@
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gpulaunch.cli.arguments import Namespace, Parser, add_json
 from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
 from gpulaunch.cli.profile_measure import add_target, make_measure_parser, measure, read_target
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.typing import Any
 
 WORDS = {
     "list": "the profiles that can be named",

@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.cli.arguments import LaunchParser, Namespace, Parser
 from gpulaunch.cli.launch import tell_of
@@ -12,7 +13,6 @@ from gpulaunch.cli.output import prepare_stdout, say
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import OPTIONS, Given, Options
-from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpulaunch.measure.launches import MeasuredJob

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any, NoReturn
 
 from gpulaunch.cli.arguments import LaunchParser
 from gpulaunch.cli.launch import Reporter, refusal, tell_of
@@ -31,7 +32,6 @@ from gpulaunch.process.job import exit_like
 from gpulaunch.process.libc import end_with_parent, outlive_parent
 from gpulaunch.process.system import is_cancelled_by_kill, iso
 from gpulaunch.records import replace
-from gpulaunch.typing import Any, NoReturn
 
 _NAMES = (
     *("gpus", "profile", "policy", "pattern", "bandwidth_sensitive", "memory", "gpu_model"),

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
@@ -20,7 +21,6 @@ from gpulaunch.simulate.measures import Replay, measure
 from gpulaunch.simulate.read_simulation import read_trace
 from gpulaunch.simulate.simulator import SIMULATED_MODELS, generated_trace, simulated_machine
 from gpulaunch.simulate.time_model import MODELS
-from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpulaunch.show.terminal import ProgressLine

@@ -5,6 +5,7 @@ import pwd
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import flush_stdout, print_json, warn
@@ -13,7 +14,6 @@ from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.process.system import user_name
 from gpulaunch.show import Document
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.show.terminal import Group

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.life import Standing
 from gpulaunch.launch.outside_use import read_containers, with_containers
@@ -13,7 +14,6 @@ from gpulaunch.machine.find import ask_apart, look_again, read_health, read_load
 from gpulaunch.process.system import is_stopped, user_name
 from gpulaunch.show import Document
 from gpulaunch.show.status import status_document
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.errors import FailedError

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import Namespace, Parser, add_topology
 from gpulaunch.cli.output import warn
@@ -16,7 +17,6 @@ from gpulaunch.leases.changes import Changes
 from gpulaunch.process.system import user_name
 from gpulaunch.records import replace
 from gpulaunch.show import Document
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.cli.keyboard import Keyboard

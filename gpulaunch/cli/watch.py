@@ -4,10 +4,10 @@ import os
 import select
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
 
 from gpulaunch.leases.changes import Changes
 from gpulaunch.leases.table import Table
-from gpulaunch.typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from gpulaunch.cli.keyboard import Keyboard

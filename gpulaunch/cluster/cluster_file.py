@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gpulaunch.cluster.cluster import Cluster, Node, Tree
 from gpulaunch.cluster.hostlist import expand_hostlist
@@ -25,7 +26,6 @@ from gpulaunch.files.fields import Above, FieldTable, ListOf, Path, checked
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.cpuset import parse_cpuset
 from gpulaunch.machine.topology import Topology, machines
-from gpulaunch.typing import Any
 
 SYSTEM_CLUSTERS = "/etc/gpulaunch/clusters"
 

@@ -2,12 +2,12 @@
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 from gpulaunch.cluster.bisection import Rows
 from gpulaunch.cluster.cluster import Cluster, Tree, inner_trees, whole_trees
 from gpulaunch.cluster.traffic import RankTraffic, rows_of
 from gpulaunch.records import Record
-from gpulaunch.typing import Literal
 
 
 class Place(Record):

@@ -3,10 +3,10 @@
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 from gpulaunch.cluster.cluster import Cluster
 from gpulaunch.cluster.mapping import RankMapping
-from gpulaunch.typing import Any
 
 
 def rank_map(cluster: Cluster, policy: str, mapping: RankMapping) -> dict[str, Any]:

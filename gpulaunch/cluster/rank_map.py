@@ -3,11 +3,11 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 _MOST = (0, 1 << 31)
 _ROW: FieldTable = {"rank": _MOST, "node": str, "core": _MOST, "gpu": _MOST}

@@ -2,6 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
@@ -10,7 +11,6 @@ from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient

@@ -6,6 +6,7 @@ in engines.py.
 # pure: decides on plain values
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from gpulaunch.containers.command import ContainerCommand, Flag, Grammar
 from gpulaunch.containers.life import Container
@@ -14,7 +15,6 @@ from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
-from gpulaunch.typing import Protocol
 
 ANSWER_S = 10.0
 """Seconds that an engine has for an answer."""

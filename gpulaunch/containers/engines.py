@@ -1,11 +1,11 @@
 """The container engines that launches go through, by the names of their programs."""
 
 import os
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers import docker
 from gpulaunch.containers.podman.store import has_containers
 from gpulaunch.errors import UsageError
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches need these
     from collections.abc import Callable

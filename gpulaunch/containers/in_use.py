@@ -6,6 +6,7 @@ docs/decisions/containers-in-use.md says which of them count as a use of these G
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from gpulaunch.containers.engine import QUESTION_S, EngineClient, LateError, NoAnswerError
 from gpulaunch.decide.request import select_gpus
@@ -16,7 +17,6 @@ from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, as_list, replace
-from gpulaunch.typing import Any
 
 LATE_S = 60.0
 """Seconds for which an engine is not asked again that has not answered in time."""

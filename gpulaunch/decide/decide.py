@@ -2,6 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.choose import choose, pose_problem, why_hopeless
 from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
@@ -13,7 +14,6 @@ from gpulaunch.leases.queue import ENDLESS, Claim, barring, competing, last_befo
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.records import Record, replace
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.decide.share_options import ShareOption, ShareSituation

@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import assess_share_groups, decide, out_of_service, used_outside
 from gpulaunch.decide.decision import Decision, Grant, Situation
@@ -21,7 +22,6 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.records import Record, replace
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.decide.share_options import ShareOption

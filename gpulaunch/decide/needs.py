@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.request import Request
@@ -10,7 +11,6 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches are a cluster engine's
     from gpulaunch.leases.engine_job import EngineJob

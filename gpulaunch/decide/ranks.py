@@ -6,13 +6,13 @@ the request of one job with all of the GPUs, and the others find its decision in
 # pure: decides on plain values
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from gpulaunch.decide.request import Request, Unfit
 from gpulaunch.leases.engine_job import EngineJob
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_text
-from gpulaunch.typing import TypeVar
 
 T = TypeVar("T")
 

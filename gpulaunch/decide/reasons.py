@@ -2,6 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.problem import PlacementProblem
@@ -10,7 +11,6 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # described machines load no driver
     from gpulaunch.machine.driver import OutsideUse

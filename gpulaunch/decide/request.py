@@ -2,6 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.placement.utility import Weights
@@ -13,7 +14,6 @@ from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology, counts_as_cuda
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record, replace
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.engine_job import EngineJob

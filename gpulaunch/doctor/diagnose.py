@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gpulaunch.cluster.engines import read_place
 from gpulaunch.containers.engine import ContainerEngine
@@ -29,7 +30,6 @@ from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.process.system import owner_of, pids_of_program, user_name
 from gpulaunch.records import replace
 from gpulaunch.sharing import mps_daemon as mps
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu import Gpu

@@ -3,11 +3,11 @@
 import os
 import stat
 from collections.abc import Callable
+from typing import Any, BinaryIO, TypeVar
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import has_value
 from gpulaunch.records import Record
-from gpulaunch.typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
 

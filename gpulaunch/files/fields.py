@@ -2,10 +2,10 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 Rule = type | tuple[float, float] | tuple[str, ...]
 """A rule: a type, a range (ends included; whole numbers if both ends are), or allowed words."""

@@ -9,8 +9,7 @@ import os
 import stat
 import time
 from contextlib import suppress
-
-from gpulaunch.typing import Any
+from typing import Any
 
 _MAX_BYTES = 4 << 20
 

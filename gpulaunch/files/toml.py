@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterable, Sequence
 from datetime import date
+from typing import Any
 
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.fields import has_value
 from gpulaunch.files.toml_parser import tomllib
-from gpulaunch.typing import Any
 
 _MOST_BITS = 63
 _BYTE_ORDER_MARK = "\ufeff"

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from gpulaunch.errors import FailedError
-from gpulaunch.typing import Any
 
 
 def check_writable(path: str) -> None:

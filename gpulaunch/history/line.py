@@ -11,10 +11,10 @@ import os
 import stat
 import time
 from contextlib import suppress
+from typing import Any
 
 from gpulaunch.files.data_files import make_own, own_directory
 from gpulaunch.process.system import user_name
-from gpulaunch.typing import Any
 
 COMMON = "/var/lib/gpulaunch/history"
 """Directory of all users' files, which `gpulaunch setup --history` makes."""

@@ -7,6 +7,7 @@ lock, and changes since then are checked under it.
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from gpulaunch.decide.decision import Grant, Refuse, Situation, Wait
 from gpulaunch.errors import FailedError, NotShareableError
@@ -29,7 +30,6 @@ from gpulaunch.leases.table import LockedTable, Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record, replace
-from gpulaunch.typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:  # few launches share, or wait
     from gpulaunch.launch.place_in_queue import PlaceInQueue

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Situation, Wait
@@ -17,7 +18,6 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import is_stopped, seconds_since_boot
 from gpulaunch.records import Record, replace
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # described machines load no driver
     from gpulaunch.machine.driver import OutsideUse

@@ -13,12 +13,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
+from typing import Any
 
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.libc import end_with_parent
 from gpulaunch.records import Record
-from gpulaunch.typing import Any, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Signals that end a program unless it was started with them ignored."""
@@ -110,7 +110,7 @@ class Launches:
         self._selector = selectors.DefaultSelector()
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Launches":
         """Begin to turn signals into events."""
         read_end, self._write_end = (out_of_the_way(fd) for fd in os.pipe())
         for fd in (read_end, self._write_end):

@@ -9,13 +9,13 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 from gpulaunch.errors import call_failed
 from gpulaunch.history.line import history_directory
 from gpulaunch.launch.children import SIGNALS
 from gpulaunch.launch.launch_in_history import LaunchInHistory
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 VARIABLE = "GPULAUNCH_DETACHED"
 """Variable by which a launch learns that it is detached; the job never sees it."""

@@ -9,7 +9,6 @@ from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.launch.past_end import open_job, open_launcher, read_again
 from gpulaunch.process import libc
 from gpulaunch.process.terminal import wait_until_closed
-from gpulaunch.typing import Self
 
 _PIECE_BYTES = 1 << 16
 _WITHOUT_EVENTS_S = 1.0
@@ -85,7 +84,7 @@ class _Events:
             self._fd = libc.inotify()
             libc.watch_file(self._fd, f"/proc/self/fd/{fd}", libc.IN_MODIFY)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "_Events":
         return self
 
     def __exit__(self, *_: object) -> None:

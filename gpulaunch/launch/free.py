@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.engines import clients_at_hand
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
@@ -23,7 +24,6 @@ from gpulaunch.machine.table_key import same_table
 from gpulaunch.process.ending import KILL_S, end_all, reached_by, wait_for_all, wait_for_one
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import is_same, state_of, user_name, user_of, who_may
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few leases need, the others do not load
     from gpulaunch.containers.engine import EngineClient

@@ -1,11 +1,12 @@
 """The Launch record: one command, what it asks of the machine, and how it waits."""
 
+from typing import TYPE_CHECKING
+
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.find import Machine
 from gpulaunch.records import Record
 from gpulaunch.sharing.mps_directories import MpsPlace
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches need it
     from gpulaunch.containers.container_launch import ContainerLaunch

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from gpulaunch.history.line import HistoryLine
 from gpulaunch.launch.acquire import Acquired
@@ -14,7 +15,6 @@ from gpulaunch.leases.record_fields import shortened
 from gpulaunch.leases.state_directory import own_table
 from gpulaunch.process.system import boot_id, this_process
 from gpulaunch.records import as_list
-from gpulaunch.typing import Any
 
 
 class LaunchInHistory:

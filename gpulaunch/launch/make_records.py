@@ -1,6 +1,7 @@
 """The records of a launch: its lease, and its ticket while it waits."""
 
 import os
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decision import Grant
 from gpulaunch.decide.needs import admitted_gpus
@@ -19,7 +20,6 @@ from gpulaunch.process.system import (
     this_process,
 )
 from gpulaunch.records import replace
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches are a container engine's
     from gpulaunch.containers.container_launch import ContainerLaunch

@@ -1,10 +1,10 @@
 """The host-wide allocation table, connected to the engines that know containers' leases."""
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.launch.launch import Launch

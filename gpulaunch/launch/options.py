@@ -9,13 +9,13 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.data_files import config_directory
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.files.size import parse_size
-from gpulaunch.typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
 if TYPE_CHECKING:
     from gpulaunch.decide.placement.utility import Weights
@@ -256,7 +256,7 @@ class Option(Generic[T]):
         self.name = name
 
     @overload
-    def __get__(self, options: None, owner: type) -> Self: ...
+    def __get__(self, options: None, owner: type) -> "Option[T]": ...
 
     @overload
     def __get__(self, options: "Options", owner: type) -> T | None: ...
@@ -278,7 +278,7 @@ class OnOff(Option[bool]):
     if TYPE_CHECKING:
 
         @overload
-        def __get__(self, options: None, owner: type) -> Self: ...
+        def __get__(self, options: None, owner: type) -> "OnOff": ...
 
         @overload
         def __get__(self, options: "Options", owner: type) -> bool: ...

@@ -1,11 +1,11 @@
 """The use of a machine's GPUs outside gpulaunch: what its driver sees, and running containers."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.engines import clients_at_hand
 from gpulaunch.machine.find import Machine, look_again
 from gpulaunch.records import replace
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # many machines have no engine
     from gpulaunch.containers.in_use import RunningContainer

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.command import ContainerCommand
 from gpulaunch.containers.container_launch import (
@@ -28,7 +29,6 @@ from gpulaunch.leases.table import Table
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.records import replace
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.profiles.catalog import Label

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide import request as requests
 from gpulaunch.errors import UsageError, quoted
@@ -19,7 +20,6 @@ from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.mps_directories import PATIENCE_S, MpsPlace, base_directory
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # many launches have no profile
     from gpulaunch.profiles.catalog import Label

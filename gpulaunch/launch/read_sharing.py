@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from typing import Any, cast
 
 from gpulaunch.decide.request import Sharing, Unfit
 from gpulaunch.errors import FailedError, printable, quoted
@@ -23,7 +24,6 @@ from gpulaunch.sharing.capacity import (
     capacity_by,
     with_headroom,
 )
-from gpulaunch.typing import Any, cast
 
 LEAST_DRIVER = 550
 """First major version of the driver that reports whether an MPS server works; 535 does not."""

@@ -1,5 +1,7 @@
 """The request of a launch, from its options, its profile and the machine."""
 
+from typing import Any
+
 from gpulaunch.decide import request as requests
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.placement.utility import Weights
@@ -9,7 +11,6 @@ from gpulaunch.launch.options import Options
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.profiles.profile import Profile
-from gpulaunch.typing import Any
 
 
 def request_of(

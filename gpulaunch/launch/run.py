@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.engines import clients_at_hand
 from gpulaunch.decide.decision import Refuse, Wait
@@ -19,7 +20,6 @@ from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import watch_faults
 from gpulaunch.process.system import seconds_since_boot
 from gpulaunch.records import Record
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.launch.idle_watch import IdleWatch

@@ -5,6 +5,7 @@ What only shows something needs no more of a launch than this.
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import printable
 from gpulaunch.launch.open_table import open_table
@@ -18,7 +19,6 @@ from gpulaunch.machine.find import Machine, find_machine
 from gpulaunch.machine.table_key import same_table
 from gpulaunch.process.system import this_process, user_name
 from gpulaunch.records import Record
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # many machines have no engine
     from collections.abc import Sequence

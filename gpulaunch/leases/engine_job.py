@@ -1,9 +1,10 @@
 """The job of a cluster engine that a launch is part of, and its part of a lease's document."""
 # pure: decides on plain values
 
+from typing import TYPE_CHECKING, Any
+
 from gpulaunch.files.fields import FieldTable, ListOf, checked
 from gpulaunch.records import Record
-from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,10 +3,10 @@
 
 from collections.abc import Sequence
 from posixpath import basename
+from typing import TYPE_CHECKING
 
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.share import Share

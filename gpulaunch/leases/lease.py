@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, ListOf
@@ -22,7 +23,6 @@ from gpulaunch.leases.record_fields import (
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record, as_dict, as_list
-from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.engine_job import EngineJob

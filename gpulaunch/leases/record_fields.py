@@ -4,12 +4,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, RowOf, checked
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
-from gpulaunch.typing import Any
 
 VERSION = 1
 """Version of this reader. A record's `version` is the oldest reader that understands it: it grows

@@ -3,12 +3,12 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any, Literal
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, ListOf, checked
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.records import Record, as_dict, as_list
-from gpulaunch.typing import Any, Literal
 
 OBJECTIVES = ("throughput", "energy", "product")
 """Objectives for which jobs may share a GPU (mps-sharing-2024 IV.B and IV.C)."""

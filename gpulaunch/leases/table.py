@@ -7,6 +7,7 @@ own lock is held (record_file.py). docs/decisions/allocation-table.md gives the 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, WouldWaitError
 from gpulaunch.leases.host_lock import HostLock, open_directory
@@ -33,7 +34,6 @@ from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.machine.table_key import same_table
 from gpulaunch.process.system import user_name, who_may
 from gpulaunch.records import Record, replace
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.leases.drain import Drain

@@ -2,6 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Collection
+from typing import Any
 
 from gpulaunch.files.fields import FieldTable, ListOf
 from gpulaunch.leases.record_fields import (
@@ -18,7 +19,6 @@ from gpulaunch.leases.record_fields import (
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record, as_dict, as_list, replace
-from gpulaunch.typing import Any
 
 MAX_NUMBER = 1 << 30
 """Bound of ticket numbers that no queue reaches: larger ones are forged, and are not counted."""

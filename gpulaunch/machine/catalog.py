@@ -3,6 +3,7 @@
 import os
 import re
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from gpulaunch.errors import UsageError, printable
@@ -10,7 +11,6 @@ from gpulaunch.files.data_files import config_directory, file_names, find_file, 
 from gpulaunch.files.document import Document, parse_document, parsed, read_document, read_text
 from gpulaunch.machine.read_description import described_topology, measurements
 from gpulaunch.machine.topology import Measured, Topology
-from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu_model import GpuModel

@@ -6,11 +6,11 @@ loads it when this machine's own GPUs are needed; a described machine loads none
 # pure: decides on plain values
 
 from collections.abc import Collection, Iterable
+from typing import Literal, Protocol
 
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
-from gpulaunch.typing import Literal, Protocol
 
 
 class Build(Record):

@@ -1,6 +1,7 @@
 """The machine that a command is about: this one, read by its driver, or a described one."""
 
 from collections.abc import Callable, Collection, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.machine.catalog import load_described_machine
@@ -9,7 +10,6 @@ from gpulaunch.machine.slow_calls import watched
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
-from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpulaunch.machine.driver import Build, Driver, FaultWatch, Health, Load, OutsideUse

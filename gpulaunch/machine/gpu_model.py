@@ -2,10 +2,10 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from gpulaunch.files.fields import FieldTable, ListOf, checked
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 _FIGURES: FieldTable = {
     "compute_capability": str,

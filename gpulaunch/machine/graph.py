@@ -3,13 +3,13 @@
 
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
+from typing import Any
 
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Link
 from gpulaunch.records import as_dict
-from gpulaunch.typing import Any
 
 Graph = Any
 """A networkx graph: the package has no types, and few launches import it."""

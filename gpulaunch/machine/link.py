@@ -3,6 +3,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
+from typing import Literal
 
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link_bandwidth import (
@@ -14,7 +15,6 @@ from gpulaunch.machine.link_bandwidth import (
     pcie_bandwidth,
 )
 from gpulaunch.records import Record, replace
-from gpulaunch.typing import Literal
 
 LinkKind = Literal["nvlink", "nvswitch", "pcie", "network"]
 

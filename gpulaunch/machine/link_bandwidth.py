@@ -12,8 +12,9 @@ Sources:
 """
 # pure: decides on plain values
 
+from typing import Literal
+
 from gpulaunch.records import Record
-from gpulaunch.typing import Literal
 
 PathType = Literal["NVL", "PIX", "PXB", "PHB", "NODE", "SYS", "NET"]
 

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
+from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, ListOf, OneOrEach, Path, RowOf, checked, each
@@ -13,7 +14,6 @@ from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
 from gpulaunch.machine.topology import Measured, Topology
 from gpulaunch.records import Record, as_dict, replace
-from gpulaunch.typing import Any
 
 MAX_GPUS = 1024
 """Largest number of GPUs in all machines of a description together."""

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.machine.gpu import Gpu
@@ -15,7 +16,6 @@ from gpulaunch.machine.nvidia.nvlink import version_by_capability
 from gpulaunch.machine.smi_text import MAX_NVLINKS, Pair, SmiMatrix
 from gpulaunch.machine.topology import Topology
 from gpulaunch.machine.write_description import machine_document
-from gpulaunch.typing import Any
 
 ASSUMED_NVLINK_VERSION = 3
 """NVLink version that is assumed where the text does not tell it.

@@ -2,6 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
@@ -9,7 +10,6 @@ from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Link
 from gpulaunch.records import Record, as_dict, as_list, field_names, replace
-from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpulaunch.machine.graph import Graph

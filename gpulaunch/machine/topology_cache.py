@@ -8,6 +8,7 @@ NVLink that has gone down since is noticed then.
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
 
 from gpulaunch.files import own_cache, slow_lock
 from gpulaunch.machine.gpu import Gpu, Mig
@@ -15,7 +16,6 @@ from gpulaunch.machine.link import Link
 from gpulaunch.machine.topology import Topology, to_rows, topology_of_rows
 from gpulaunch.process.system import boot_id
 from gpulaunch.records import field_names
-from gpulaunch.typing import Any
 
 MAX_AGE_S = 900.0
 LOCK_TIMEOUT_S = 10.0

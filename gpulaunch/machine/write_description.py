@@ -4,6 +4,7 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
+from typing import Any
 
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.cards import Card, card_links, cards
@@ -14,7 +15,6 @@ from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import PCIE_PATHS, pcie_bandwidth
 from gpulaunch.machine.topology import Topology, machines
 from gpulaunch.records import as_dict
-from gpulaunch.typing import Any
 
 
 def machine_document(topology: Topology) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
+from typing import Any
 
 from gpulaunch.decide.decide import used_outside
 from gpulaunch.decide.decision import Grant, Situation, Wait
@@ -37,7 +38,6 @@ from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.curve import saturates
-from gpulaunch.typing import Any
 
 SOURCE = "gpulaunch profile measure"
 

@@ -35,7 +35,6 @@ from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
 from gpulaunch.process.system import is_cancelled_by_kill
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.mps_daemon import take_off
-from gpulaunch.typing import Self
 
 LOOK_S = 0.2
 """Period of the check for a job's first line of progress."""
@@ -410,7 +409,7 @@ class Background:
         self._environment = {**environment, "CI": "true"}
         self._grace_s = grace_s
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Background":
         """Launch the job, and wait until it has its GPUs and is at work.
 
         Raises:

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from tempfile import TemporaryFile
+from typing import IO, Any
 
 from gpulaunch.api.allocate import allocate
 from gpulaunch.decide.needs import leased_until_s
@@ -22,7 +23,6 @@ from gpulaunch.machine.write_description import machine_document
 from gpulaunch.measure.link_fit import Figure, kinds, samples
 from gpulaunch.process.system import now
 from gpulaunch.records import Record
-from gpulaunch.typing import IO, Any
 
 NAME = "gpulaunch topo --measure"
 TOOL = "nccl-tests"

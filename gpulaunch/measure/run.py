@@ -7,9 +7,9 @@ the launch that records it to the process that asked for it, or into the file of
 
 from collections.abc import Callable, Mapping
 from math import fsum
+from typing import Any
 
 from gpulaunch.records import Record, as_dict, field_names, replace
-from gpulaunch.typing import Any
 
 STEADY_BYTES = 0.005
 """Largest relative difference from the maximum of memory that counts as at its maximum: a

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import pynvml
 
@@ -21,7 +22,6 @@ from gpulaunch.machine.nvidia.nvml import LOST, LostGpuError, NvmlDevice
 from gpulaunch.machine.nvidia.nvml_links import read_nvlinks
 from gpulaunch.measure.run import CountedLink, GpuRun, LinkBytes, Reading, Usage
 from gpulaunch.records import replace
-from gpulaunch.typing import Any
 
 PERIOD_S = 0.1
 """Time between two readings, unless they cost more than COST allows: the least time between two

@@ -4,11 +4,11 @@
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 from math import fsum
+from typing import Any
 
 from gpulaunch.measure.run import CountedLink, GpuRun, Run, rounded
 from gpulaunch.profiles.pattern import Edge, is_whole
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 NOISE_SHARE = 0.01
 """Least traffic of a pair that has an edge, as part of the busiest pair's. Our choice.

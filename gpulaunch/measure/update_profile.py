@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import fsum, sqrt
 from statistics import quantiles, stdev
+from typing import Any
 
 from gpulaunch.errors import printable
 from gpulaunch.files.data_files import make_own
@@ -25,7 +26,6 @@ from gpulaunch.profiles.profile_file import (
     write_sections,
 )
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 RECORDED = "gpulaunch --record"
 RESERVATION = (

@@ -13,9 +13,9 @@ import _thread
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Generic, TypeVar
 
 from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
-from gpulaunch.typing import Generic, TypeVar
 
 T = TypeVar("T")
 

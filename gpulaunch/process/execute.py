@@ -5,9 +5,9 @@ import errno
 import os
 import signal
 from collections.abc import Sequence
+from typing import NoReturn
 
 from gpulaunch.errors import CANNOT_EXECUTE, NOT_FOUND, printable
-from gpulaunch.typing import NoReturn
 
 PYTHON_IGNORES = (signal.SIGPIPE, signal.SIGXFSZ)
 """Signals that Python ignores from its start on; the job finds them at their default."""

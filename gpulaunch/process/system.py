@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
+from typing import Literal
 
 from gpulaunch.errors import printable
 from gpulaunch.process.identity import Process
-from gpulaunch.typing import Literal
 
 _LONGEST_COMMAND = 50
 """Characters of a command in a message."""

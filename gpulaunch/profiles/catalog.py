@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.data_files import (
@@ -16,7 +17,6 @@ from gpulaunch.files.document import Document, parse_document, read_document, re
 from gpulaunch.profiles.layers import read_layers, read_reference
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 PROFILES_VARIABLE = "GPULAUNCH_PROFILE_DIR"
 """The environment variable that names the first directory to search for profiles.

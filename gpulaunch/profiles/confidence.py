@@ -2,8 +2,7 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable
-
-from gpulaunch.typing import Literal
+from typing import Literal
 
 Confidence = Literal["certain", "likely", "guess"]
 

@@ -14,12 +14,13 @@ nothing to make. The top level of a file is the Profile (profile.py).
 
 from __future__ import annotations  # which costs every launch 0.5 ms less than evaluating them
 
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import Above, AnyRule, ListOf, RowOf, TableOf, checked
 from gpulaunch.files.fields import Path as Where
 from gpulaunch.profiles.confidence import CONFIDENCES
 from gpulaunch.profiles.pattern import MAX_RANKS, PATTERNS
-from gpulaunch.typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,12 +111,12 @@ class Key(Generic[T]):
         self.name = name
 
     @overload
-    def __get__(self, record: None, _owner: type) -> Self: ...
+    def __get__(self, record: None, _owner: type) -> Key[T]: ...
 
     @overload
     def __get__(self, record: Section, _owner: type) -> T: ...
 
-    def __get__(self, record: Section | None, _owner: type) -> Self | T:
+    def __get__(self, record: Section | None, _owner: type) -> Key[T] | T:
         """Return the key itself on the class, and its value on a section."""
         if record is None:
             return self

@@ -1,13 +1,13 @@
 """A profile read whole: its file over the base that it names, with the variant asked for on top."""
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import Document, parse_document, read_text
 from gpulaunch.profiles.keys import Part, Section
 from gpulaunch.profiles.profile import Profile, check_profile, check_whole, is_size
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 Find = Callable[[str, str], str]
 """Find a profile's path: takes the name or path asked for, and the path of the asking file."""

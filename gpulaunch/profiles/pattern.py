@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import combinations
 from math import fsum
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.fields import FieldTable, checked
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.records import Record
-from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpulaunch.machine.graph import Graph

@@ -3,13 +3,13 @@
 
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any, ClassVar
 
 from gpulaunch.errors import FieldError
 from gpulaunch.profiles import keys as sections
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.profiles.keys import Key, Section, check_section, items, part, table, text, whole
 from gpulaunch.profiles.pattern import Pattern, given_pattern
-from gpulaunch.typing import Any, ClassVar, Self
 
 VERSION = 1
 """Version of the format; the version of a file that names none."""
@@ -86,7 +86,7 @@ class Profile(Section):
         "profiles of the same job at several problem sizes ([more](#problem-sizes))",
     )
 
-    def but(self, **changes: object) -> Self:
+    def but(self, **changes: object) -> "Profile":
         """Return a copy with other values; a section's values are merged over the present ones.
 
         Example:

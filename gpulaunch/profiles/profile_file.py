@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.data_files import config_directory, make_own
@@ -16,7 +17,6 @@ from gpulaunch.profiles.profile import (
     is_askable,
     parse_profile,
 )
-from gpulaunch.typing import Any
 
 LOCK_S = 3.0
 _LOCK = "profiles.lock"

@@ -4,11 +4,11 @@
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from math import ceil, log
+from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.profiles.keys import Number, Resources
 from gpulaunch.profiles.profile import Profile, Variant
-from gpulaunch.typing import Any
 
 MOST_TIMES = 100
 """Largest ratio of a size to the nearest measured one. Our choice."""

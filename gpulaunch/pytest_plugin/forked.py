@@ -7,13 +7,13 @@ import sys
 import tempfile
 import warnings
 from contextlib import suppress
+from typing import IO, TYPE_CHECKING, NoReturn
 
 import pytest
 from _pytest.runner import runtestprotocol
 
 from gpulaunch.process.libc import end_with_parent
 from gpulaunch.pytest_plugin.leases import take_lease  # noqa: F401  else each child imports it
-from gpulaunch.typing import IO, TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -5,13 +5,13 @@ Only what a file says at the call counts: values of variables and macros are not
 
 import re
 from functools import cache
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError
 from gpulaunch.files.extras import install_hint
 from gpulaunch.records import replace
 from gpulaunch.scan.interfaces import Findings, Use, c_interface, listed
 from gpulaunch.scan.peers import amount_of_count, pattern_of_peers
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

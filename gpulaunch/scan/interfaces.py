@@ -4,11 +4,11 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import Any, Literal
 
 from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.records import Record, replace
 from gpulaunch.scan.peers import Amount
-from gpulaunch.typing import Any, Literal
 
 Traffic = Literal["gradients", "data", "setup", "small"]
 TRAFFICS: tuple[Traffic, ...] = ("gradients", "data", "setup", "small")

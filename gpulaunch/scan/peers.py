@@ -7,9 +7,9 @@ Expressions are text in the notation of C or of Python; variables are not follow
 import re
 from collections.abc import Sequence
 from math import prod
+from typing import Literal
 
 from gpulaunch.profiles.pattern_union import union
-from gpulaunch.typing import Literal
 
 Amount = Literal["large", "small", "unknown"]
 

@@ -3,10 +3,10 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from gpulaunch.machine.gpu_model import GpuModel
 from gpulaunch.records import Record, field_names
-from gpulaunch.typing import Any
 
 MEMORY_HEADROOM_PERCENTAGE = 10.0
 """What a job may hold beyond its measured peak. Ours: samples miss short peaks, batches differ."""

@@ -7,10 +7,10 @@ that run together.
 
 from collections.abc import Callable, Sequence
 from math import ceil
+from typing import Literal
 
 from gpulaunch.records import Record
 from gpulaunch.sharing.curve import keeps
-from gpulaunch.typing import Literal
 
 STEPS = 12
 """Parts of the GPU of which a lone memory-intensive job gives up one at a time at first.

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator, Sequence
 from math import fsum
+from typing import Literal
 
 from gpulaunch.errors import printable
 from gpulaunch.leases.share import Client
@@ -13,7 +14,6 @@ from gpulaunch.sharing.curve import saturates
 from gpulaunch.sharing.partition import Held, partition
 from gpulaunch.sharing.prediction import drawn_power, idle_power, rates
 from gpulaunch.sharing.slowdown import mean_slowdown
-from gpulaunch.typing import Literal
 
 MOST_FOR_THROUGHPUT = 2
 """Number of clients beyond which throughput suffers (IV.B criterion 4)."""

@@ -7,6 +7,7 @@ residents have is given, and only what newcomers get is chosen.
 
 from collections.abc import Iterator, Sequence
 from math import ceil
+from typing import Literal
 
 from gpulaunch.leases.share import Objective
 from gpulaunch.profiles.demand import Demand
@@ -17,7 +18,6 @@ from gpulaunch.sharing.curve import KEPT, percentage_for, round_down
 from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN, find_knee, is_memory_intensive
 from gpulaunch.sharing.kernels import Kernels, kernels_of
 from gpulaunch.sharing.prediction import gain_at, idle_power, pace_at, rates, speeds_of, worth_of
-from gpulaunch.typing import Literal
 
 LEAST_LEFT = 10
 """Percent below which SMs are not worth keeping for anybody.

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import read_document
@@ -18,7 +19,6 @@ from gpulaunch.sharing.capacity import MEMORY_HEADROOM_PERCENTAGE, capacity_by, 
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.prediction import idle_power
 from gpulaunch.sharing.workload import PlannedJob, PlanSite
-from gpulaunch.typing import Any
 
 _QUEUE: FieldTable = {
     "gpu": str,

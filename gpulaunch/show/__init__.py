@@ -1,6 +1,6 @@
 """Terminal tables, pictures and JSON documents of values."""
 
-from gpulaunch.typing import Any
+from typing import Any
 
 Document = dict[str, Any]
 """A value that is printed as JSON."""

@@ -5,6 +5,7 @@ Keys of documents are added, never renamed.
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decision import Decision, Grant, Wait
 from gpulaunch.decide.placement.scores import Scores
@@ -13,7 +14,6 @@ from gpulaunch.errors import printable
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.show import Document
 from gpulaunch.show.share_documents import share_option_document, sharing_document, sharing_lines
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.decide.explain import Alternative, Explanation

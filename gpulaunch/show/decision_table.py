@@ -3,6 +3,8 @@
 Colour adds to the words and never replaces them.
 """
 
+from typing import TYPE_CHECKING
+
 from gpulaunch.decide.decision import Decision, Grant
 from gpulaunch.decide.explain import Explanation
 from gpulaunch.decide.request import Request
@@ -11,7 +13,6 @@ from gpulaunch.files.size import format_size
 from gpulaunch.leases.who_has_what import name_job
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.show.terminal import Grid, Group, Text, cut, figure, make_table
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

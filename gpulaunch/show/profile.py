@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
+from typing import Any
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
@@ -23,7 +24,6 @@ from gpulaunch.records import Record, as_dict
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Fitted, Group, Text, bar, figure, make_table
 from gpulaunch.show.topology.text import wrapped
-from gpulaunch.typing import Any
 
 _MOST_PAIRS = 6  # of edges that a line names
 _MOST_LABEL = 30  # columns

@@ -1,6 +1,7 @@
 """Replays as the document of `gpulaunch simulate --json`, and as rows of tables for people."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
@@ -8,7 +9,6 @@ from gpulaunch.records import as_dict, field_names
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Grid, Group, Text, figure, make_table
 from gpulaunch.simulate.measures import Quartiles, Replay, ReplayedJob, quartiles
-from gpulaunch.typing import Any
 
 Rows = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Headings of columns, of which the first has text, and a row of cells for each policy."""

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from html import escape
 from io import BytesIO
 from shutil import rmtree
+from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import FailedError, printable
 from gpulaunch.files.extras import install_hint
 from gpulaunch.show.replay import KEY, SENSITIVE, Rows, replays_document, replays_rows
 from gpulaunch.simulate.measures import Replay, ReplayedJob
-from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes  # noqa: TC004 - a type for others, too

@@ -1,10 +1,11 @@
 """The parts of JSON documents that are about sharing, and plain lines from them."""
 
+from typing import TYPE_CHECKING
+
 from gpulaunch.decide.decision import Grant
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.show import Document
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.decide.share_options import ShareOption

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta, timezone
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.life import Standing
 from gpulaunch.errors import FailedError, printable
@@ -14,7 +15,6 @@ from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import iso
 from gpulaunch.show import Document
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.containers.in_use import RunningContainer

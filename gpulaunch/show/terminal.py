@@ -1,6 +1,7 @@
 """The door to rich: tables and text for a terminal. Only this file imports it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TextIO
 
 from rich.box import SIMPLE_HEAD, Box
 from rich.cells import cell_len
@@ -13,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from gpulaunch.errors import printable
-from gpulaunch.typing import Self, TextIO
 
 __all__ = [
     "Fitted",
@@ -261,7 +261,7 @@ class LiveScreen:
         """Columns and lines of the terminal now."""
         return self.console.size.width, self.console.size.height
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "LiveScreen":
         """Take the terminal."""
         self._live = Live(console=self.console, screen=True, auto_refresh=False)
         self._live.start()

@@ -7,6 +7,7 @@ Jobs arrive, start when decide() grants them GPUs, run for as long as the time m
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from math import ceil
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.leases.lease import Lease
@@ -15,7 +16,6 @@ from gpulaunch.records import Record, replace
 from gpulaunch.simulate.machines import Ahead, Found, Remembered, SimulatedMachines
 from gpulaunch.simulate.simulated_job import SimulatedJob, ticket_of
 from gpulaunch.simulate.time_model import TimeModel
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.decide.request import Request

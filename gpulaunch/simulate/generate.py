@@ -3,8 +3,7 @@
 
 from collections.abc import Callable, Iterator
 from random import Random
-
-from gpulaunch.typing import Any
+from typing import Any
 
 Row = dict[str, Any]
 """One job, with the keys of a file of jobs."""

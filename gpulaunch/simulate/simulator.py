@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from gpulaunch.batch.job_file import read_jobs
 from gpulaunch.decide.decide import decide
@@ -27,7 +28,6 @@ from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import Replay, measure
 from gpulaunch.simulate.read_simulation import Trace, TraceReader, read_trace, trace_of
 from gpulaunch.simulate.time_model import MODELS
-from gpulaunch.typing import Any
 
 SIMULATED_MODELS = ("cut", "mapa")
 """Bandwidth models of the simulator; measurements of a machine are not in its description."""

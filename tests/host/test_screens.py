@@ -77,7 +77,7 @@ class Screen:
         size = ("-x", str(columns), "-y", str(LINES[columns]))
         self._run("new-session", "-d", *size, f"{command}; echo; echo ended; sleep 60")
 
-    def __enter__(self) -> "Screen":  # noqa: PYI034  typing.Self came in 3.11
+    def __enter__(self) -> "Screen":
         """Return itself."""
         return self
 

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar, get_type_hints
 
 import pytest
 
+import gpulaunch
 from gpulaunch.records import OFTEN, Record, as_dict, as_list, field_names, replace
 
 T = TypeVar("T")
@@ -176,3 +177,13 @@ def test_annotations_of_python_3_14() -> None:
     """From Python 3.14 on a class body has a function that gives its annotations."""
     late = type(Record)("Late", (Record,), {"__annotate_func__": lambda _: {"x": int}, "x": 1})
     assert as_dict(late()) == {"x": 1}
+
+
+def test_public_names() -> None:
+    """Inspect and typing understand every public function, class and method."""
+    found = [getattr(gpulaunch, name) for name in gpulaunch.__all__]
+    found += [member for one in found if isinstance(one, type) for member in vars(one).values()]
+    for one in found:
+        if inspect.isfunction(one) or isinstance(one, type):
+            inspect.signature(one)
+            get_type_hints(one)

@@ -6,13 +6,13 @@ program of another user may listen at the engine's socket.
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from gpulaunch.containers.asked import without_kinds
 from gpulaunch.containers.engine import Image, Info
 from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
 from gpulaunch.containers.life import Container
 from gpulaunch.containers.ways import VISIBLE
-from gpulaunch.typing import Any
 
 _COMPOSE = "com.docker.compose"
 _STATES = frozenset({"created", "running", "paused", "restarting", "removing", "exited", "dead"})

@@ -14,6 +14,7 @@ import time
 from _socket import AF_UNIX, MSG_NOSIGNAL, SOCK_STREAM, socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
+from typing import Any, TypeVar
 
 from gpulaunch.containers.docker import TITLE
 from gpulaunch.containers.docker.answers import (
@@ -38,7 +39,6 @@ from gpulaunch.errors import FailedError, printable
 from gpulaunch.process.ending import reached_by
 from gpulaunch.process.system import leads_namespace
 from gpulaunch.records import replace
-from gpulaunch.typing import Any, TypeVar
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ same there and here.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from gpulaunch.containers.command import ContainerCommand, read_command
 from gpulaunch.containers.container_launch import ContainerLaunch, with_gpus
@@ -17,7 +18,6 @@ from gpulaunch.errors import FailedError, quoted
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 Project = Mapping[str, Any]
 """The document of docker compose config, where paths, variables and profiles are resolved."""

@@ -1,9 +1,9 @@
 """Docker behind the protocol of container engines, for the programs docker and nvidia-docker."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.docker import ADDRESS_VARIABLE, TITLE, flags, gpu_flags
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few of docker's commands need the engine
     from gpulaunch.containers.command import ContainerCommand

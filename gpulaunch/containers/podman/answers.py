@@ -5,6 +5,7 @@ Each function raises ValueError, KeyError, TypeError or AttributeError for any o
 # pure: decides on plain values
 
 from collections.abc import Mapping
+from typing import Any
 
 from gpulaunch.containers.command import read_command
 from gpulaunch.containers.docker.answers import checked_text, parse_labels
@@ -16,7 +17,6 @@ from gpulaunch.containers.podman.flags import PODMAN
 from gpulaunch.containers.podman.gpu_flags import asked_gpus
 from gpulaunch.errors import UsageError
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 _STATES = {
     "configured": "created",

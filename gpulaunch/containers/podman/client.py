@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpulaunch.containers.docker.answers import checked_text, parse_image
 from gpulaunch.containers.engine import ANSWER_S, ForbiddenError, LateError, NoAnswerError
@@ -27,7 +28,6 @@ from gpulaunch.errors import FailedError, printable
 from gpulaunch.files.iso_time import parse_time
 from gpulaunch.process.system import stat_fields, user_name
 from gpulaunch.records import replace
-from gpulaunch.typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from subprocess import Popen

@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.podman import ID_PREFIX, TITLE, flags, gpu_flags
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few of podman's commands need the engine
     from gpulaunch.containers.command import ContainerCommand

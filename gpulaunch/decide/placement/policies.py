@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from operator import itemgetter
+from typing import Literal
 
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.placement.scores import ScoreName
@@ -22,7 +23,6 @@ from gpulaunch.decide.placement.utility import (
     worst_slowdown,
 )
 from gpulaunch.records import Record, replace
-from gpulaunch.typing import Literal
 
 MachineFigure = ScoreName | Literal["utility", "fewest_free_gpus"]
 """A figure by which a policy compares machines of a cluster."""

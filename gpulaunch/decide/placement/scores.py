@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache, partial
 from itertools import combinations
 from math import inf
+from typing import Literal
 
 from gpulaunch.decide.placement.effective import (
     BANDWIDTH_MODELS,
@@ -23,7 +24,6 @@ from gpulaunch.decide.placement.search import Criterion
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import Edge, Pattern
 from gpulaunch.records import Record
-from gpulaunch.typing import Literal
 
 ScoreName = Literal[
     "nvlink",

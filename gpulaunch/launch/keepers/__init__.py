@@ -5,6 +5,7 @@ one protocol.
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.lease import Lease
@@ -12,7 +13,6 @@ from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.identity import Process
-from gpulaunch.typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # few launches share
     from gpulaunch.leases.share import Share

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.duration import format_duration
@@ -26,7 +27,6 @@ from gpulaunch.process.ending import (
 from gpulaunch.process.job import Job, Started, cpus_near
 from gpulaunch.process.system import command_text, identify, is_cancelled_by_kill, state_of
 from gpulaunch.sharing.mps_directories import inherited_variables
-from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpulaunch.launch.left_overs import LeaseCompanion

@@ -1,6 +1,7 @@
 """The NVIDIA driver; gpulaunch.machine.driver.Driver documents its functions."""
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from gpulaunch.errors import FailedError, NoDriverError
 from gpulaunch.machine.driver import Build, FaultWatch, Finding, Health, Load, OutsideUse
@@ -8,7 +9,6 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia.nvlink import LIBRARY
 from gpulaunch.machine.slow_calls import left_out
 from gpulaunch.process.libc import loading_problem
-from gpulaunch.typing import Any
 
 
 def is_present() -> bool:

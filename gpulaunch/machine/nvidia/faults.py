@@ -3,6 +3,7 @@
 import _thread
 import signal
 from collections.abc import Iterable
+from typing import Any
 
 import pynvml
 
@@ -10,7 +11,6 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.health import read_counters
 from gpulaunch.process.system import name_this_thread
-from gpulaunch.typing import Any
 
 _LATE_S = 0.05
 

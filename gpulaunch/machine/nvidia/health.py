@@ -5,6 +5,7 @@ driver is old.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pynvml
 
@@ -13,7 +14,6 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvml_links import asks_by_field, find_nvlinks_down
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 _RECOVERY = {
     1: "it has to be reset",

@@ -5,6 +5,7 @@ function of NVML for one GPU and returns None where there is no answer.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pynvml
 
@@ -12,7 +13,6 @@ from gpulaunch.machine.driver import Load
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 Ask = Callable[..., Any]
 

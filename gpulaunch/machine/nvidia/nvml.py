@@ -6,6 +6,7 @@ out.
 """
 
 from collections.abc import Callable, Collection
+from typing import Any
 
 import pynvml
 
@@ -16,7 +17,6 @@ from gpulaunch.machine.slow_calls import NO_GPU, call, left_out
 from gpulaunch.process.libc import loading_problem
 from gpulaunch.process.system import system_memory
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
 HINT = "without GPUs, try a described machine: --topology dgx1-v100"
 _UPDATED = "the driver was updated since its kernel modules were loaded: reboot, or reload them"

@@ -6,6 +6,7 @@ Probing eight GPUs takes noticeable time, so find_machine caches the result (top
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
 
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.cpuset import format_cpuset
@@ -17,7 +18,6 @@ from gpulaunch.machine.nvidia.nvml import NvmlDevice, Unanswered
 from gpulaunch.machine.nvidia.nvml_links import read_nvlinks
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
-from gpulaunch.typing import TypeVar
 
 T = TypeVar("T")
 

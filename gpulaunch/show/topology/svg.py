@@ -5,6 +5,7 @@ and PCIe the outer sides, so neither crosses a GPU.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 from xml.etree import ElementTree as ET
 
 from gpulaunch.errors import printable
@@ -24,7 +25,6 @@ from gpulaunch.show.topology.text import (
     title,
     wrapped,
 )
-from gpulaunch.typing import Literal
 
 StateKind = Literal["free", "leased", "shared", "outside", "drained", "barred"]
 _Links = Mapping[tuple[int, int], Link]

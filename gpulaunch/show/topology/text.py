@@ -5,6 +5,7 @@ adds to the words and never replaces them.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Literal
 
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
@@ -16,7 +17,6 @@ from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PathType
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
-from gpulaunch.typing import Literal
 
 _MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in every cell
 _MOST_IN_MATRIX = 16  # cards that have a matrix at all: 100 columns
