@@ -34,7 +34,7 @@ else:
         return lambda decorated: decorated
 
 
-__all__ = ["Record", "as_dict", "as_list", "field_names", "replace"]
+__all__ = ["Record", "as_dict", "as_list", "default_values", "field_names", "replace"]
 
 OFTEN = 32
 """After so many values of a class a compiled constructor pays."""
@@ -159,6 +159,11 @@ class Record(metaclass=RecordType):
 def field_names(record: "type[Record]") -> tuple[str, ...]:
     """Return the names of the fields, in the order of the class body."""
     return record._fields
+
+
+def default_values(record: "type[Record]") -> "dict[str, Any]":
+    """Return the defaults of the fields that have one."""
+    return record._defaults  # noqa: SLF001
 
 
 def as_dict(record: Record) -> "dict[str, Any]":

@@ -3,7 +3,7 @@
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, ListOf
-from gpulaunch.leases.record_fields import PROCESS, process_of, read_fields
+from gpulaunch.leases.record_fields import NO_PROCESS, PROCESS, check_version, decode, process
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record
 
@@ -41,26 +41,26 @@ class PastLaunch(Record):
     """
 
     key: str
-    id: str
     user_id: int
-    name: str | None
-    command: tuple[str, ...]
-    directory: str
-    topology: str
-    described: bool
-    gpus: tuple[str, ...]
-    count: int
-    profile: str | None
-    pattern: str | None
-    bandwidth_sensitive: bool | None
-    sm_percentage: int | None
     submitted_s: float
-    started_s: float | None
-    ended_s: float | None
-    exit_status: int | None
-    time_limit_s: float | None
-    launcher: Process
-    boot_id: str
+    id: str = ""
+    name: str | None = None
+    command: tuple[str, ...] = ()
+    directory: str = ""
+    topology: str = ""
+    described: bool = False
+    gpus: tuple[str, ...] = ()
+    count: int = 0
+    profile: str | None = None
+    pattern: str | None = None
+    bandwidth_sensitive: bool | None = None
+    sm_percentage: int | None = None
+    started_s: float | None = None
+    ended_s: float | None = None
+    exit_status: int | None = None
+    time_limit_s: float | None = None
+    launcher: Process = NO_PROCESS
+    boot_id: str = ""
     log: str | None = None
     terminal: str | None = None
     after: tuple[str, ...] = ()
@@ -80,10 +80,10 @@ class PastLaunch(Record):
         return len(self.gpus) * part * (self.duration_s or 0.0) / 3600
 
 
-_VERSION = 1
 _TIME = (0.0, 2.5e11)  # year 9892: later ones have no date
-_NEEDED: FieldTable = {"version": (1, _VERSION), "key": str, "submitted_s": _TIME}
-_OTHERS: FieldTable = {
+_RULES: FieldTable = {
+    "key": str,
+    "submitted_s": _TIME,
     "id": str,
     "name": str,
     "command": ListOf(str),
@@ -119,33 +119,15 @@ def parse_past_launch(document: object, user_id: int) -> PastLaunch:
     Raises:
         FieldError: it is no such document, or needs a later version.
     """
-    fields = read_fields(document, _NEEDED, {}, _OTHERS)
-    if not fields["key"].isalnum():
-        raise FieldError(("key",), f"key: {fields['key']!r} is no key of a launch")
-    return PastLaunch(
-        key=fields["key"],
-        id=fields.get("id", ""),
+    check_version(document)
+    launch = decode(
+        PastLaunch,
+        document,
+        _RULES,
+        needed=("key", "submitted_s"),
+        readers={"launcher": process},
         user_id=user_id,
-        name=fields.get("name"),
-        command=tuple(fields.get("command", ())),
-        directory=fields.get("directory", ""),
-        topology=fields.get("topology", ""),
-        described=fields.get("described", False),
-        gpus=tuple(fields.get("gpus", ())),
-        count=fields.get("count", 0),
-        profile=fields.get("profile"),
-        pattern=fields.get("pattern"),
-        bandwidth_sensitive=fields.get("bandwidth_sensitive"),
-        sm_percentage=fields.get("sm_percentage"),
-        submitted_s=fields["submitted_s"],
-        started_s=fields.get("started_s"),
-        ended_s=fields.get("ended_s"),
-        exit_status=fields.get("exit_status"),
-        time_limit_s=fields.get("time_limit_s"),
-        launcher=process_of(fields, "launcher"),
-        boot_id=fields.get("boot_id", ""),
-        log=fields.get("log"),
-        terminal=fields.get("terminal"),
-        after=tuple(fields.get("after", ())),
-        table=fields.get("table"),
     )
+    if not launch.key.isalnum():
+        raise FieldError(("key",), f"key: {launch.key!r} is no key of a launch")
+    return launch

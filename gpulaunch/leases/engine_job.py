@@ -1,13 +1,9 @@
 """The job of a cluster engine that a launch is part of, and its part of a lease's document."""
 # pure: decides on plain values
 
-from typing import TYPE_CHECKING, Any
-
-from gpulaunch.files.fields import FieldTable, ListOf, checked
+from gpulaunch.files.fields import FieldTable, ListOf
+from gpulaunch.leases.record_fields import decode
 from gpulaunch.records import Record
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _MOST_RANKS = 1 << 31
 
@@ -70,27 +66,12 @@ _FIELDS: FieldTable = {
 }
 
 
-def engine_job_document(job: EngineJob) -> dict[str, Any]:
-    """Return the document of a lease's engine job."""
-    document: dict[str, Any] = {"engine": job.engine, "id": job.id}
-    if job.rank is not None:
-        document["rank"] = job.rank
-    if job.ranks > 1:
-        document |= {"local_rank": job.local_rank, "ranks": job.ranks}
-    if job.group:
-        document["group"] = list(job.group)
-    for key in ("shared", "bound", "node"):
-        if getattr(job, key):
-            document[key] = getattr(job, key)
-    return document
-
-
-def parse_engine_job(document: "Mapping[str, Any]", user_id: int) -> EngineJob:
-    """Return the engine job of a document of engine_job_document; unknown keys are ignored.
+def parse_engine_job(document: object, user_id: int) -> EngineJob:
+    """Return the engine job in a lease's document; unknown keys are ignored.
 
     Raises:
         FieldError: it is no such document.
     """
-    known = {key: document[key] for key in _FIELDS if document.get(key) is not None}
-    fields = dict(checked(known, _FIELDS, required=("engine", "id")))
-    return EngineJob(user_id=user_id, **fields | {"group": tuple(fields.get("group", ()))})
+    return decode(
+        EngineJob, document, _FIELDS, needed=("engine", "id"), certain=_FIELDS, user_id=user_id
+    )

@@ -1,32 +1,33 @@
 """The Lease record: the right of a job to use GPUs, and its document."""
 # pure: decides on plain values
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
-from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, ListOf
+from gpulaunch.leases.engine_job import EngineJob, parse_engine_job
 from gpulaunch.leases.record_fields import (
     MAX_UNLOCKED_BYTES,
+    NO_PROCESS,
     PROCESS,
     TABLE_KEY,
+    UNKNOWN_TIME,
     VERSION,
     WRITTEN_BYTES,
+    Readers,
     check_id,
+    check_version,
     cut_command,
-    process_of,
-    read_fields,
-    table_key_of,
-    time_of,
+    decode,
+    encode,
+    known_time,
+    process,
+    table_key,
 )
+from gpulaunch.leases.share import Share, parse_share, share_document
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
-from gpulaunch.records import Record, as_dict, as_list
-
-if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.leases.engine_job import EngineJob
-    from gpulaunch.leases.share import Share
+from gpulaunch.records import Record, as_dict, replace
 
 IDLE_AFTER_S = 1800.0
 """Seconds after which a lease whose GPUs do nothing is said to be idle, unless set."""
@@ -69,27 +70,27 @@ class Lease(Record):
 
     id: str
     user_id: int
-    table: TableKey | None
     uuids: tuple[str, ...]
-    launcher: Process
-    job: Process
-    command: tuple[str, ...]
-    profile: str | None
-    assumed: tuple[str, ...]
-    name: str | None
-    started_at: str
     ancestors: tuple[str, ...]
-    boot_id: str
+    table: TableKey | None = None
+    launcher: Process = NO_PROCESS
+    job: Process = NO_PROCESS
+    command: tuple[str, ...] = ()
+    profile: str | None = None
+    assumed: tuple[str, ...] = ()
+    name: str | None = None
+    started_at: str = UNKNOWN_TIME
+    boot_id: str = ""
     engine: str | None = None
     container: str | None = None
     host_gb_per_s: float = 0.0
     apart_from: tuple[str, ...] = ()
-    share: "Share | None" = None
+    share: Share | None = None
     clock_s: float = 0.0
     time_limit_s: float | None = None
     ends_within_s: float | None = None
     ends_with_launcher: bool = False
-    engine_job: "EngineJob | None" = None
+    engine_job: EngineJob | None = None
     watches_use: bool = False
     busy_s: float = 0.0
 
@@ -113,7 +114,7 @@ class Lease(Record):
         """The ids of users that can launch inside it: its owner, and root in containers."""
         return self.user_id, 0
 
-    def is_of(self, job: "EngineJob | None") -> bool:
+    def is_of(self, job: EngineJob | None) -> bool:
         """Return whether it belongs to this job or step of a cluster engine, on this node."""
         own = self.engine_job
         return (
@@ -123,7 +124,7 @@ class Lease(Record):
             and not own.is_elsewhere(job)
         )
 
-    def held_from(self, job: "EngineJob | None") -> Sequence[str]:
+    def held_from(self, job: EngineJob | None) -> Sequence[str]:
         """Return the UUIDs of the GPUs that it keeps from a launch.
 
         The first rank of a step takes the GPUs of all ranks on its node out of the reach of others.
@@ -144,38 +145,24 @@ class Lease(Record):
 
     def to_document(self) -> dict[str, Any]:
         """Return the document of the record's file."""
-        document = as_dict(self)
-        del document["user_id"], document["busy_s"]
-        document["table"] = as_list(self.table) if self.table else None
-        document["launcher"] = as_list(self.launcher)
-        document["job"] = as_list(self.job)
+        rows = ("table", "launcher", "job")
+        document = encode(self, without=("user_id", "busy_s", "share"), as_rows=rows)
         if self.share:
-            from gpulaunch.leases.share import share_document  # late: few launches share
-
             document["share"] = share_document(self.share)
-        else:
-            del document["share"]
-        if self.engine_job:
-            from gpulaunch.leases.engine_job import engine_job_document  # late, likewise
-
-            document["engine_job"] = engine_job_document(self.engine_job)
-        else:
-            del document["engine_job"]
-        for key in ("time_limit_s", "ends_within_s", "ends_with_launcher", "watches_use"):
-            if document[key] is None or document[key] is False:  # as read without the key
-                del document[key]
         document["version"] = VERSION
         return cut_command(document, MAX_UNLOCKED_BYTES if self.engine else WRITTEN_BYTES)
 
 
-_NEEDED: FieldTable = {
-    "version": (1, VERSION),
+_NEEDED = ("id", "uuids", "ancestors")
+_CERTAIN = ("table", "engine", "container")
+_LONG = (0.0, float(1 << 53))
+_RULES: FieldTable = {
     "id": str,
     "uuids": ListOf(str),
     "ancestors": ListOf(str),
-}
-_NEEDED_IF_GIVEN: FieldTable = {"table": TABLE_KEY, "engine": str, "container": str}
-_OTHERS: FieldTable = {
+    "table": TABLE_KEY,
+    "engine": str,
+    "container": str,
     "launcher": PROCESS,
     "job": PROCESS,
     "command": ListOf(str),
@@ -187,9 +174,9 @@ _OTHERS: FieldTable = {
     "host_gb_per_s": (0.0, 1e6),
     "apart_from": ListOf(str),
     "share": dict,
-    "clock_s": (0.0, float(1 << 53)),
-    "time_limit_s": (0.0, float(1 << 53)),
-    "ends_within_s": (0.0, float(1 << 53)),
+    "clock_s": _LONG,
+    "time_limit_s": _LONG,
+    "ends_within_s": _LONG,
     "ends_with_launcher": bool,
     "engine_job": dict,
     "watches_use": bool,
@@ -207,55 +194,27 @@ def parse_lease(document: object, user_id: int, busy_s: float = 0.0) -> Lease:
     Raises:
         FieldError: it is no such document, or needs a later version.
     """
-    lease = read_fields(document, _NEEDED, _NEEDED_IF_GIVEN, _OTHERS)
-    for lease_id in (lease["id"], *lease["ancestors"]):
-        check_id(lease_id)
-    return Lease(
-        id=lease["id"],
+    check_version(document)
+    readers: Readers = {
+        "table": table_key,
+        "launcher": process,
+        "job": process,
+        "started_at": known_time,
+        "share": parse_share,
+        "engine_job": lambda job: parse_engine_job(job, user_id),
+    }
+    lease = decode(
+        Lease,
+        document,
+        _RULES,
+        needed=_NEEDED,
+        certain=_CERTAIN,
+        readers=readers,
         user_id=user_id,
-        table=table_key_of(lease),
-        uuids=tuple(lease["uuids"]),
-        launcher=process_of(lease, "launcher"),
-        job=process_of(lease, "job"),
-        command=tuple(lease.get("command", ())),
-        profile=lease.get("profile"),
-        assumed=tuple(lease.get("assumed", ())),
-        name=lease.get("name"),
-        started_at=time_of(lease, "started_at"),
-        ancestors=tuple(lease["ancestors"]),
-        boot_id=lease.get("boot_id", ""),
-        engine=lease.get("engine"),
-        container=lease.get("container"),
-        host_gb_per_s=lease.get("host_gb_per_s", 0.0),
-        apart_from=tuple(lease.get("apart_from", ())),
-        share=_parse_share(lease["share"], lease["uuids"]) if "share" in lease else None,
-        clock_s=lease.get("clock_s", 0.0),
-        time_limit_s=lease.get("time_limit_s"),
-        ends_within_s=lease.get("ends_within_s"),
-        ends_with_launcher=lease.get("ends_with_launcher", False),
-        engine_job=_parse_engine_job(lease["engine_job"], user_id)
-        if "engine_job" in lease
-        else None,
-        watches_use=lease.get("watches_use", False),
         busy_s=busy_s,
     )
-
-
-def _parse_engine_job(document: Mapping[str, Any], user_id: int) -> "EngineJob | None":
-    """Return the engine's job of a lease; None if it is not understood."""
-    from gpulaunch.leases.engine_job import parse_engine_job  # late: few leases have one
-
-    with suppress(FieldError):
-        return parse_engine_job(document, user_id)
-    return None
-
-
-def _parse_share(document: object, uuids: Sequence[str]) -> "Share | None":
-    """Return the share of a lease; None, as if it had its GPUs alone, if it is not understood."""
-    from gpulaunch.leases.share import parse_share  # late: few leases have one
-
-    with suppress(FieldError):
-        share = parse_share(document)
-        if set(uuids) <= set(share.group):
-            return share
-    return None
+    for lease_id in (lease.id, *lease.ancestors):
+        check_id(lease_id)
+    if lease.share and not set(lease.uuids) <= set(lease.share.group):
+        return replace(lease, share=None)
+    return lease

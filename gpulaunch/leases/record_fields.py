@@ -1,15 +1,24 @@
-"""Fields that leases and tickets have in common, with their checks."""
+"""Documents of leases, tickets and past jobs, both ways, and the fields that they have in common.
+
+A record class says what there is; rules say what a document, which another version may have
+written, can say of each field. A key that is unknown here, or a value in a form that is unknown
+here, counts as missing, unless the field is needed.
+"""
 # pure: decides on plain values
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 from gpulaunch.errors import FieldError
-from gpulaunch.files.fields import FieldTable, RowOf, checked
+from gpulaunch.files.fields import FieldTable, ListOf, RowOf, checked
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
+from gpulaunch.records import Record, as_dict, as_list, default_values
+
+R = TypeVar("R", bound=Record)
+Readers = Mapping[str, Callable[[Any], Any]]
+_NO_READERS: Readers = {}
 
 VERSION = 1
 """Version of this reader. A record's `version` is the oldest reader that understands it: it grows
@@ -49,50 +58,33 @@ class NewerRecordError(FieldError):
 _DIGITS_AS_ZERO = str.maketrans("123456789", "000000000")
 
 
-def read_fields(
-    document: object, needed: FieldTable, if_given: FieldTable, others: FieldTable
-) -> dict[str, Any]:
-    """Return the fields of a record that this version knows.
-
-    Records are written by other versions, too: keys that are unknown here are ignored, and so are
-    values of `others` in a form that is unknown here. None is no value.
-
-    Args:
-        document: content of the record.
-        needed: fields without which nobody can tell which GPUs are free.
-        if_given: fields that can be missing, but have to be understood where they are given.
-        others: all other fields.
+def check_version(document: object) -> None:
+    """Check that a record does not need a later reader.
 
     Raises:
-        FieldError: a field that has to be understood is missing or wrong.
-        NewerRecordError: the record needs a later version.
+        NewerRecordError: it does.
     """
     if not isinstance(document, Mapping):
         raise FieldError((), f"{document!r} is not a table")
     version = document.get("version")
     if type(version) is int and version > VERSION:
         raise NewerRecordError(version)
-    understood = {**needed, **if_given}
-    fields = {key: document[key] for key in understood if document.get(key) is not None}
-    checked(fields, understood, required=tuple(needed))
-    known = {key: document[key] for key in others if document.get(key) is not None}
-    try:
-        return fields | dict(checked(known, others))
-    except FieldError:  # then one by one
-        for key, value in known.items():
-            with suppress(FieldError):
-                fields |= checked({key: value}, {key: others[key]})
-        return fields
+    given = {} if version is None else {"version": version}
+    checked(given, {"version": (1, VERSION)}, required=("version",))
 
 
-def process_of(fields: Mapping[str, Any], key: str) -> Process:
-    """Return the process in a field; one that has ended if the field does not tell it."""
-    return Process(*fields.get(key, (0, 0)))
+def process(row: Sequence[int]) -> Process:
+    """Return the process in a field."""
+    return Process(*row)
 
 
-def table_key_of(fields: Mapping[str, Any]) -> TableKey | None:
-    """Return the key of the record's machine; None for this machine's own GPUs."""
-    return TableKey(*fields["table"]) if "table" in fields else None
+NO_PROCESS = Process(0, 0)
+"""A process that has ended, for a record that does not tell it."""
+
+
+def table_key(row: Sequence[str]) -> TableKey:
+    """Return the key of a record's machine."""
+    return TableKey(*row)
 
 
 def check_id(text: str) -> None:
@@ -105,12 +97,10 @@ def check_id(text: str) -> None:
         raise FieldError(("id",), f"id: {text!r} is no lease's id")
 
 
-def time_of(fields: Mapping[str, Any], key: str) -> str:
-    """Return the time in a field: ISO 8601, UTC, whole seconds; UNKNOWN_TIME if it is no time."""
-    found = fields.get(key, "")
-    if found.translate(_DIGITS_AS_ZERO) != "0000-00-00T00:00:00Z":
-        return UNKNOWN_TIME
-    return str(found)
+def known_time(found: str) -> str:
+    """Return a time if it is ISO 8601, UTC, whole seconds; else UNKNOWN_TIME."""
+    is_time = found.translate(_DIGITS_AS_ZERO) == "0000-00-00T00:00:00Z"
+    return found if is_time else UNKNOWN_TIME
 
 
 def shortened(command: Sequence[str], room: int = MAX_COMMAND_CHARACTERS) -> list[str]:
@@ -126,9 +116,71 @@ def shortened(command: Sequence[str], room: int = MAX_COMMAND_CHARACTERS) -> lis
 
 def cut_command(document: dict[str, Any], most_bytes: int = WRITTEN_BYTES) -> dict[str, Any]:
     """Return a record's document with its command cut so that it is written in so many bytes."""
-    command, room = document["command"], most_bytes
+    command, room = document.get("command", ()), most_bytes
     document["command"] = shortened(command, room)
     while len(json.dumps(document)) > most_bytes and room > 1:
         room //= 2
         document["command"] = shortened(command, room)
     return document
+
+
+def encode(
+    record: Record, *, without: Collection[str] = (), as_rows: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the fields that differ from their defaults; records in them as tables or rows."""
+    defaults = default_values(record.__class__)
+    document: dict[str, Any] = {}
+    for name, value in as_dict(record).items():
+        if name in without or (name in defaults and value == defaults[name]):
+            continue
+        if isinstance(value, Record):
+            document[name] = as_list(value) if name in as_rows else encode(value)
+        elif isinstance(value, tuple):
+            document[name] = [as_list(one) if isinstance(one, Record) else one for one in value]
+        else:
+            document[name] = value
+    return document
+
+
+def decode(
+    cls: type[R],
+    document: object,
+    rules: FieldTable,
+    *,
+    needed: Collection[str] = (),
+    certain: Collection[str] = (),
+    readers: Readers = _NO_READERS,
+    where: tuple[str, ...] = (),
+    **own: object,
+) -> R:
+    """Return the record that a document of this version or another describes.
+
+    Args:
+        cls: class of the record.
+        document: content of the file.
+        rules: rule of each field that a document may have.
+        needed: fields that must be there.
+        certain: fields that must be understood if they are there.
+        readers: functions that make a field's value from what the document has.
+        where: path of the document in its file, for messages.
+        own: fields that are not in the document.
+
+    Raises:
+        FieldError: a needed field is missing or wrong.
+    """
+    if not isinstance(document, Mapping):
+        raise FieldError(where, f"{document!r} is not a table")
+    fields = dict(own)
+    for name, rule in rules.items():
+        value = document.get(name)
+        if value is None and name not in needed:
+            continue
+        try:
+            given = {} if value is None else {name: value}
+            found = checked(given, {name: rule}, required=(name,), where=where)[name]
+            read = readers.get(name, tuple if isinstance(rule, ListOf) else None)
+            fields[name] = read(found) if read else found
+        except FieldError:
+            if name in needed or name in certain:
+                raise
+    return cls(**fields)

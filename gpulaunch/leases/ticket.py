@@ -6,19 +6,24 @@ from typing import Any
 
 from gpulaunch.files.fields import FieldTable, ListOf
 from gpulaunch.leases.record_fields import (
+    NO_PROCESS,
     PROCESS,
     TABLE_KEY,
+    UNKNOWN_TIME,
     VERSION,
+    Readers,
     check_id,
+    check_version,
     cut_command,
-    process_of,
-    read_fields,
-    table_key_of,
-    time_of,
+    decode,
+    encode,
+    known_time,
+    process,
+    table_key,
 )
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.process.identity import Process
-from gpulaunch.records import Record, as_dict, as_list, replace
+from gpulaunch.records import Record, replace
 
 MAX_NUMBER = 1 << 30
 """Bound of ticket numbers that no queue reaches: larger ones are forged, and are not counted."""
@@ -58,17 +63,17 @@ class Ticket(Record):
     id: str
     number: int
     user_id: int
-    table: TableKey | None
-    within: str | None
     uuids: tuple[str, ...]
     gpus: int
-    passable_until_s: float
-    launcher: Process
-    command: tuple[str, ...]
-    profile: str | None
-    name: str | None
-    since: str
-    boot_id: str
+    table: TableKey | None = None
+    within: str | None = None
+    passable_until_s: float = 0.0
+    launcher: Process = NO_PROCESS
+    command: tuple[str, ...] = ()
+    profile: str | None = None
+    name: str | None = None
+    since: str = UNKNOWN_TIME
+    boot_id: str = ""
     choosy: bool = False
     ends_within_s: float | None = None
     in_order: bool = False
@@ -91,26 +96,21 @@ class Ticket(Record):
 
     def to_document(self) -> dict[str, Any]:
         """Return the document of the record's file."""
-        document = as_dict(self)
-        del document["user_id"], document["linked_ns"]
-        document["table"] = as_list(self.table) if self.table else None
-        document["launcher"] = as_list(self.launcher)
-        for key in ("ends_within_s", "in_order", "may_join", "step"):
-            if not document[key]:  # the first reader knows no such keys
-                del document[key]
+        document = encode(self, without=("user_id", "linked_ns"), as_rows=("table", "launcher"))
         return cut_command(document | {"version": VERSION})
 
 
-_NEEDED: FieldTable = {
-    "version": (1, VERSION),
+_NEEDED = ("id", "number", "uuids", "gpus")
+_CERTAIN = ("table", "within")
+_LONG = (0.0, float(1 << 53))
+_RULES: FieldTable = {
     "id": str,
     "number": (1, MAX_NUMBER),
     "uuids": ListOf(str),
     "gpus": (1, 1 << 31),
-}
-_NEEDED_IF_GIVEN: FieldTable = {"table": TABLE_KEY, "within": str}
-_OTHERS: FieldTable = {
-    "passable_until_s": (0.0, float(1 << 53)),
+    "table": TABLE_KEY,
+    "within": str,
+    "passable_until_s": _LONG,
     "launcher": PROCESS,
     "command": ListOf(str),
     "since": str,
@@ -118,7 +118,7 @@ _OTHERS: FieldTable = {
     "profile": str,
     "name": str,
     "choosy": bool,
-    "ends_within_s": (0.0, float(1 << 53)),
+    "ends_within_s": _LONG,
     "in_order": bool,
     "may_join": bool,
     "step": str,
@@ -136,27 +136,17 @@ def parse_ticket(document: object, user_id: int, linked_ns: int = 0) -> Ticket:
     Raises:
         FieldError: it is no such document, or needs a later version.
     """
-    ticket = read_fields(document, _NEEDED, _NEEDED_IF_GIVEN, _OTHERS)
-    check_id(ticket["id"])
-    return Ticket(
-        id=ticket["id"],
-        number=ticket["number"],
+    check_version(document)
+    readers: Readers = {"table": table_key, "launcher": process, "since": known_time}
+    ticket = decode(
+        Ticket,
+        document,
+        _RULES,
+        needed=_NEEDED,
+        certain=_CERTAIN,
+        readers=readers,
         user_id=user_id,
-        table=table_key_of(ticket),
-        within=ticket.get("within"),
-        uuids=tuple(ticket["uuids"]),
-        gpus=ticket["gpus"],
-        passable_until_s=ticket.get("passable_until_s", 0.0),
-        launcher=process_of(ticket, "launcher"),
-        command=tuple(ticket.get("command", ())),
-        profile=ticket.get("profile"),
-        name=ticket.get("name"),
-        since=time_of(ticket, "since"),
-        boot_id=ticket.get("boot_id", ""),
-        choosy=ticket.get("choosy", False),
-        ends_within_s=ticket.get("ends_within_s"),
-        in_order=ticket.get("in_order", False),
-        may_join=ticket.get("may_join", False),
-        step=ticket.get("step", ""),
         linked_ns=linked_ns,
     )
+    check_id(ticket.id)
+    return ticket

@@ -8,16 +8,13 @@ from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.leases.ticket import Ticket
-from gpulaunch.process.identity import Process
 from gpulaunch.records import Record, replace
 
 Signature = tuple[tuple[str, ...], tuple[object, ...]]
 """The part of a lease that decisions about other jobs depend on: its UUIDs, and the rest."""
 
-_NOBODY = Process(0, 0)
-_EPOCH = "1970-01-01T00:00:00Z"
-_LEASE = Lease("", 0, None, (), _NOBODY, _NOBODY, (), None, (), None, _EPOCH, (), "")
-_TICKET = Ticket("", 0, 0, None, None, (), 0, 0.0, _NOBODY, (), None, None, _EPOCH, "")
+_LEASE = Lease(id="", user_id=0, uuids=(), ancestors=())
+_TICKET = Ticket(id="", user_id=0, number=0, uuids=(), gpus=0)
 
 
 class SimulatedJob(Record):
