@@ -1,7 +1,4 @@
-"""Ending processes that must not outlive a lease: who they are, and TERM, grace, KILL.
-
-Only this file imports psutil.
-"""
+"""Ending processes that must not outlive a lease: who they are, and TERM, grace, KILL."""
 
 import os
 import signal

@@ -90,11 +90,11 @@ def pids_of_program(name: str) -> list[int]:
 
 def arguments_of(pid: int) -> list[str]:
     """Command line of a process; empty if it has ended or is not visible here."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
-    except OSError:
-        return []
+    import psutil  # late: few launches describe the processes of others
+
+    with suppress(psutil.Error):
+        return list(psutil.Process(pid).cmdline())
+    return []
 
 
 def command_text(pid: int) -> str:
@@ -235,10 +235,11 @@ def _status_of(path: str) -> dict[str, str]:
 
 
 def system_memory() -> tuple[int, int]:
-    """Return the bytes of memory that the system has, and how many are available; 0 if hidden."""
-    fields = _status_of("/proc/meminfo")
-    total, available = (fields.get(name, "0 kB") for name in ("MemTotal", "MemAvailable"))
-    return int(total.split()[0]) << 10, int(available.split()[0]) << 10
+    """Return the bytes of memory that the system has, and how many are available."""
+    import psutil  # late, likewise
+
+    memory = psutil.virtual_memory()
+    return memory.total, memory.available
 
 
 def parents() -> dict[int, int]:

@@ -56,7 +56,7 @@ DOORS = {
     "mcp": {"cli/mcp_tools.py"},
     "networkx": {"machine/graph.py"},
     "numpy": {"measure/link_fit.py"},
-    "psutil": {"process/ending.py"},
+    "psutil": {"process/ending.py", "process/system.py"},
     "pydantic": {"cli/mcp_tools.py"},
     "pynvml": {
         "machine/nvidia/faults.py",
