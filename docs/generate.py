@@ -4,7 +4,6 @@ A file here is generated whole, or between two marks in what people wrote. To ge
 add a function for it to GENERATED; tests/unit/test_generated_docs.py then holds the file to it.
 """
 
-import argparse
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -17,8 +16,6 @@ from gpulaunch.cli.options import launch_options
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.files.fields import Above, ListOf, OneOrEach, RowOf, TableOf
 from gpulaunch.launch.settings import SETTINGS
-from gpulaunch.profiles.catalog import load_profile
-from gpulaunch.profiles.document.inherit import variants_of
 from gpulaunch.profiles.document.schema import profile_schema
 from gpulaunch.profiles.document.section import Part, Section
 from gpulaunch.profiles.profile import Profile
@@ -35,7 +32,7 @@ def _profile_schema(_: str) -> str:
 
 
 def _profiles(text: str) -> str:
-    return _with_part(_with_part(text, "keys", _key_table()), "library", _library())
+    return _with_part(text, "keys", _key_table())
 
 
 def _key_table() -> str:
@@ -85,22 +82,6 @@ def _words_or_range(rule: tuple[Any, Any]) -> str:
     return f"{'whole, ' * is_whole}{low:g} to {most}"
 
 
-def _library() -> str:
-    """Return a table of the shipped profiles, with what may be asked of each after an @."""
-    lines = ["| profile | after an `@` | what it is | pattern |", "|---|---|---|---|"]
-    shipped = DOCS.parent / "profiles"
-    for path in (
-        path
-        for kind in ("workloads", "benchmarks")
-        for path in sorted((shipped / kind).glob("*.toml"))
-    ):
-        profile = load_profile(str(path))
-        asked = ", ".join(f"`{variant}`" for variant in variants_of(profile))
-        pattern = profile.communication.pattern or ""
-        lines.append(f"| `{profile.name}` | {asked} | {profile.description} | {pattern} |")
-    return "\n".join(lines) + "\n"
-
-
 def policy_table() -> str:
     """Return the policies, what each compares and its source."""
     default_first = sorted(POLICIES, key=lambda name: name != DEFAULT_POLICY)
@@ -120,82 +101,23 @@ def _placement(text: str) -> str:
 _COMMANDS_HEAD = """\
 # Commands
 
-What `gpulaunch help COMMAND` prints. Most options of a launch are also [settings](settings.md);
-commands that print data take `--json` ([keys](json.md)). Options of a launch stand before the word
-`docker` or `podman`; what follows is that program's ([containers](../guides/containers.md)).
+`gpulaunch help COMMAND` explains a command with its options, `gpulaunch help launch` all options
+of a launch, and `gpulaunch help settings` all [settings](settings.md). Commands that print data
+take `--json` ([keys](json.md)).
+
+| command | what it does |
+|---|---|
 """
 
 
 def _commands(_: str) -> str:
-    """Return the page of all commands, from their parsers."""
-    launch, *others = all_parsers().values()
-    known = {_option_row(action) for action in launch._actions}  # noqa: SLF001
-    parts = [_COMMANDS_HEAD, _command(launch, set()), *(_command(one, known) for one in others)]
-    return "\n".join(parts)
-
-
-def _command(parser: argparse.ArgumentParser, known: set[str]) -> str:
-    """Return a command's section: what it does, its usage, and tables of its options.
-
-    Args:
-        parser: the command's.
-        known: rows of options that are only named, because another section explains them.
-    """
-    lines = [f"## {parser.prog}", "", _about(parser.description or ""), ""]
-    lines += ["```", *_usage(parser).splitlines(), "```", ""]
-    named = []
-    for group in parser._action_groups:  # noqa: SLF001 - argparse has no other door to them
-        rows = [_option_row(action) for action in group._group_actions]  # noqa: SLF001
-        named += [row.split("`")[1].split()[0] for row in rows if row in known - {""}]
-        rows = [row for row in rows if row and row not in known]
-        if rows:
-            title = str(group.title)[:1].upper() + str(group.title)[1:]
-            head = "argument" if title == "Positional arguments" else "option"
-            own = title not in ("Options", "Positional arguments")
-            lines += [f"### {title}", ""] if own else []
-            lines += [f"| {head} | what it is |", "|---|---|", *rows, ""]
-    if named:
-        names = ", ".join(f"`{name.rstrip(',')}`" for name in named)
-        lines += [f"As for [a launch](#gpulaunch): {names}.", ""]
-    if parser.epilog and "example: " in parser.epilog:
-        lines += [f"Example: `{parser.epilog.removeprefix('example: ')}`", ""]
-    return "\n".join(lines)
-
-
-def _about(text: str) -> str:
-    """Return a description, with the lines that are indented in it as code."""
-    return _marked(re.sub(r"\n  (\S.*)\n", r"\n\n    \1\n\n", text))
-
-
-def _usage(parser: argparse.ArgumentParser) -> str:
-    """Return the usage; argparse's own differs between versions of Python."""
-    if parser.usage:
-        return re.sub(r"\n\s+", "\n", parser.usage)
-    ways = {None: "{}", "?": "[{}]", "*": "[{}...]", "+": "{}..."}
-    places = [
-        ways[action.nargs].format(_value(action)) if isinstance(action.nargs, str | None) else ""
-        for action in parser._get_positional_actions()  # noqa: SLF001
-    ]
-    return " ".join([parser.prog, "[OPTIONS]", *places])
-
-
-def _option_row(action: argparse.Action) -> str:
-    """Return a row of a table for an option or an argument; "" for --help."""
-    if isinstance(action, argparse._HelpAction) or action.help == argparse.SUPPRESS:  # noqa: SLF001
-        return ""
-    names = ", ".join(action.option_strings)
-    value = "" if action.option_strings and action.nargs == 0 else _value(action)
-    if action.option_strings and action.nargs == "?":
-        value = f"[{value}]"
-    shown = f"{names} {value}".strip().replace("|", r"\|")
-    text = _marked((action.help or "") % vars(action)).replace("|", r"\|")
-    return f"| `{shown}` | {text} |"
-
-
-def _value(action: argparse.Action) -> str:
-    if action.metavar is None and action.choices:
-        return "|".join(map(str, action.choices))
-    return str(action.metavar or action.dest.upper())
+    """Return the page of all commands: the first sentence of what each parser says of its own."""
+    lines = []
+    for words, parser in all_parsers().items():
+        shown = f"gpulaunch {words}" if words else "gpulaunch [OPTIONS] -- COMMAND"
+        sentence = re.split(r"[.:;] | \(|[.:]$|[.:]\n", parser.description or "", maxsplit=1)[0]
+        lines.append(f"| `{shown}` | {_marked(sentence)} |\n")
+    return _COMMANDS_HEAD + "".join(lines)
 
 
 def _marked(text: str) -> str:
