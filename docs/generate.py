@@ -8,13 +8,11 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from gpulaunch.cli import help as cli_help
 from gpulaunch.cli.grammar import all_parsers
 from gpulaunch.cli.options import launch_options
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
-from gpulaunch.files.fields import Above, ListOf, OneOrEach, RowOf, TableOf
 from gpulaunch.launch.settings import SETTINGS
 from gpulaunch.profiles.document.schema import profile_schema
 from gpulaunch.profiles.document.section import Part, Section
@@ -22,9 +20,8 @@ from gpulaunch.profiles.profile import Profile
 
 DOCS = Path(__file__).parent
 
-_WORDS: Mapping[type, str] = {str: "text", bool: "true or false", dict: "table", list: "list"}
-_MOST_WORDS = 3  # that fit into a cell of the table
-_LONG = 10**6  # a power of two above this is written as a power
+_IN_SEVERAL = ("source", "measured_on", "incomplete")
+"""Keys that mean the same in each section; the page says so once."""
 
 
 def _profile_schema(_: str) -> str:
@@ -36,50 +33,17 @@ def _profiles(text: str) -> str:
 
 
 def _key_table() -> str:
-    """Return every key of a profile, its range and its meaning."""
-    return "\n".join(["| key | value | meaning |", "|---|---|---|", *_key_rows(Profile), ""])
+    """Return the keys of a profile with their meanings; the schema has their ranges."""
+    return "\n".join(["| key | meaning |", "|---|---|", *_key_rows(Profile), ""])
 
 
 def _key_rows(section: type[Section]) -> Iterator[str]:
     for name, key in section.keys.items():
         if isinstance(key, Part):
-            yield f"| **`[{name}]`** | | {key.meaning}{_needed(key.section)} |"
+            yield f"| **`[{name}]`** | {key.meaning} |"
             yield from _key_rows(key.section)
-        else:
-            yield f"| `{name}` | {_range(key.rule)} | {key.meaning} |"
-
-
-def _needed(section: type[Section]) -> str:
-    return (
-        f"; {', '.join(f'`{name}`' for name in section.required)} required"
-        if section.required
-        else ""
-    )
-
-
-def _range(rule: Any) -> str:  # noqa: ANN401  see AnyRule
-    """Describe in a few words what a rule of gpulaunch.files.fields admits."""
-    match rule:
-        case type():
-            return _WORDS[rule]
-        case OneOrEach():
-            return _range(rule.rule)
-        case Above():
-            return f"above {rule.least:g}, to {rule.most:g}"
-        case ListOf() | TableOf():
-            return f"{'list' if isinstance(rule, ListOf) else 'table'}: {_range(rule.rule)}"
-        case RowOf():
-            return "; ".join(map(_range, rule.rules))
-    return _words_or_range(rule)
-
-
-def _words_or_range(rule: tuple[Any, Any]) -> str:
-    if isinstance(rule[0], str):
-        return "a word" if len(rule) > _MOST_WORDS else " or ".join(f"`{word}`" for word in rule)
-    low, high = rule
-    is_whole = isinstance(low, int) and isinstance(high, int)
-    most = f"2^{high.bit_length() - 1}" if isinstance(high, int) and high > _LONG else f"{high:g}"
-    return f"{'whole, ' * is_whole}{low:g} to {most}"
+        elif name not in _IN_SEVERAL:
+            yield f"| `{name}` | {key.meaning} |"
 
 
 def policy_table() -> str:
