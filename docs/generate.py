@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from gpulaunch.cli import help as cli_help
 from gpulaunch.cli.grammar import all_parsers
 from gpulaunch.cli.options import launch_options
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
@@ -88,7 +87,7 @@ def _marked(text: str) -> str:
     """Return plain text as Markdown: what is typed as code, other documents as links."""
     text = re.sub(r"'(gpulaunch [^']+)'", r"`\1`", text)
     text = re.sub(r"docs/((\w+)/(\w+)\.md)", r"[\3](../\1)", text)
-    parts = re.split(r"(`[^`]*`|\n    .*\n)", text)
+    parts = re.split(r"(`[^`]*`)", text)
     parts[::2] = [
         re.sub(r"(?<![\w'-])(--?[a-z][a-z-]*)(?!\w|=)", r"`\1`", part) for part in parts[::2]
     ]
@@ -102,25 +101,22 @@ def _settings(text: str) -> str:
 def _settings_table(text: str) -> str:
     """Return a row for each setting; what has no source in the code stays as people wrote it."""
     written = {cells[0]: cells for cells in _rows(text)}
-    lines = ["| setting | option | what it does | default |", "|---|---|---|---|"]
+    lines = ["| setting | option, or what it does | default |", "|---|---|---|"]
     for name in SETTINGS:
         options = [option for option in launch_options() if option.name == name]
         flags = ", ".join(f"`{flag}`" for option in options for flag in option.flags)
-        _, _, meaning, default = written.get(f"`{name}`", ("", "", "", ""))
-        if options:
-            text = options[0].help.format(**cli_help.policy_words()) % ()
-            meaning = _marked(text).replace("|", r"\|")
-        if not meaning or not default:
+        _, meaning, default = written.get(f"`{name}`", ("", "", ""))
+        if not (flags or meaning) or not default:
             raise ValueError(f"reference/settings.md does not say what {name} is, or its default")
-        lines.append(f"| `{name}` | {flags} | {meaning} | {default} |")
+        lines.append(f"| `{name}` | {flags or meaning} | {default} |")
     return "\n".join(lines) + "\n"
 
 
 def _rows(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of the rows of tables with four columns."""
+    """Yield the cells of the rows of tables with three columns."""
     for line in text.splitlines():
         cells = tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
-        if len(cells) == 4:
+        if len(cells) == 3:
             yield cells
 
 

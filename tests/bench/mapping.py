@@ -3,9 +3,9 @@
 64 ranks, the 17 pairs of patterns of magc-2016 VI, in order and with ranks numbered anew, on its
 two clusters; then 512 and 4096 ranks. Times are CPU times, those of Scotch's processes too;
 imports, and the loading of Scotch, are left out.
-Prints the tables of docs/explanation/mapping.md, and more; with --svg FILE it draws its picture.
+Prints the table of docs/explanation/mapping.md, and more.
 
-Run: python tests/bench/mapping.py [--quick] [--svg FILE]
+Run: python tests/bench/mapping.py [--quick]
 """
 
 import platform
@@ -156,38 +156,8 @@ def show_large(ranks: int) -> None:
     table(["CPU-GPU", "ranks", *head], rows)
 
 
-def draw(path: str) -> None:
-    """Draw the congestion of each pair on both clusters, ranks in order."""
-    from gpulaunch.show.canvas import load_matplotlib, new_figure, svg_of
-
-    load_matplotlib()
-    shown = {"strategy_1": "#d9a25f", "magc": "#7b9fd4", "multisect": "#2f7d6b"}
-    figure = new_figure(620)
-    for number, name in enumerate(CLUSTERS):
-        axes = figure.add_subplot(2, 1, number + 1)
-        cluster = load_cluster(name)
-        for i, (policy, colour) in enumerate(shown.items()):
-            cases = [problem(cluster, pair) for pair in PAIRS]
-            heights = [
-                run(policy, case).congestion / run("default", case).congestion for case in cases
-            ]
-            places = [place + 0.27 * (i - 1) for place in range(len(PAIRS))]
-            axes.bar(places, heights, 0.25, color=colour, label=policy.replace("_", "-"))
-        axes.set_ylim(0, 1.25)
-        axes.axhline(1.0, linewidth=1, color="#1f2933")
-        axes.set_xticks(range(len(PAIRS)), [pair.replace(" weighted", "\n3:1") for pair in PAIRS])
-        axes.tick_params(axis="x", labelsize=8)
-        axes.set_title(f"{name}: congestion of the worst link, ranks in order = 1")
-        axes.grid(axis="y")
-        axes.legend(ncols=len(shown), loc="upper right")
-    Path(path).write_text(svg_of(figure, "congestion by pattern"))
-
-
 def main() -> None:
     """Print all tables."""
-    if "--svg" in sys.argv:
-        draw(sys.argv[sys.argv.index("--svg") + 1])
-        return
     print(f"Python {platform.python_version()} on {platform.machine()}")
     for name in policies():
         run(name, problem(load_cluster("magc-b"), "2D-2D"))  # loads what is imported late

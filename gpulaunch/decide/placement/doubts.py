@@ -1,6 +1,6 @@
 """What the bandwidth model `cut` is known to be unsure of, in words with the published figures.
 
-docs/explanation/bandwidth.md has every figure with its source.
+tests/unit/test_bandwidth.py has every figure with its source.
 """
 # pure: decides on plain values
 
