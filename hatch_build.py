@@ -1,9 +1,4 @@
-"""Build hook: the wheel has what a launch reads faster than shipped TOML files, and shell files.
-
-The former is each of them in JSON, and the tables of machines of up to 8 GPUs. Tables of 16 would
-take 10 s a machine to make, and the shipped ones that are not all linked alike are made up. The
-latter are completion scripts and man pages.
-"""
+"""Build hook: the wheel has completion scripts and man pages."""
 
 import sys
 import tempfile
@@ -24,7 +19,7 @@ COMPLETIONS = {
 
 
 class GeneratedFiles(BuildHookInterface):
-    """Puts generated files into the wheel: compiled profiles, completion scripts, man pages."""
+    """Puts generated files into the wheel: completion scripts and man pages."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Write the files and include them in a wheel that is no editable one."""
@@ -33,9 +28,6 @@ class GeneratedFiles(BuildHookInterface):
         # Not a fixed name: the parent of pip's output directory may be /tmp, which others share.
         self._place = tempfile.TemporaryDirectory()
         sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
-        for name, content in _compiled_profiles():
-            path = self._written(f"profiles/{name}", content)
-            build_data["force_include"][path] = f"gpulaunch/_profiles/{name}"
         for name, content in _shell_files():
             build_data["shared_data"][self._written(name, content)] = name
 
@@ -45,20 +37,6 @@ class GeneratedFiles(BuildHookInterface):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         return str(path)
-
-
-def _compiled_profiles() -> Iterator[tuple[str, bytes]]:
-    """Yield NAME.json, and perhaps NAME.tables, of each NAME.toml, with its content."""
-    from gpulaunch.files.document import compiled_text
-    from gpulaunch.files.toml import parse_toml
-
-    for path in sorted((ROOT / "profiles").rglob("*.toml")):
-        text = path.read_text()
-        contents = {".json": compiled_text(text, parse_toml(str(path), text)).encode()}
-        if path.is_relative_to(ROOT / "profiles" / "machines"):
-            contents |= _tables(path)
-        for suffix, content in contents.items():
-            yield str(path.relative_to(ROOT / "profiles").with_suffix(suffix)), content
 
 
 def _shell_files() -> Iterator[tuple[str, bytes]]:
@@ -71,16 +49,3 @@ def _shell_files() -> Iterator[tuple[str, bytes]]:
         yield name, completion_script(shell).encode()
     for name, text in man_pages().items():
         yield f"share/man/man1/{name}", text.encode()
-
-
-def _tables(path: Path) -> dict[str, bytes]:
-    """Return the content of the file with a machine's tables by its suffix, if it has some."""
-    from gpulaunch.decide.placement.fabric import MAPPED_GPUS, Fabric
-    from gpulaunch.decide.placement.tables import tabulate, to_bytes
-    from gpulaunch.machine.catalog import load_described_machine
-
-    fabric = Fabric(load_described_machine(str(path))[0])
-    if not fabric.has_tables or len(fabric.gpus) > MAPPED_GPUS:
-        return {}
-    tabulate(fabric)
-    return {".tables": to_bytes(fabric)}

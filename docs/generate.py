@@ -4,7 +4,6 @@ A file here is generated whole, or between two marks in what people wrote. To ge
 add a function for it to GENERATED; tests/unit/test_generated_docs.py then holds the file to it.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,8 +12,7 @@ from gpulaunch.cli.grammar import all_parsers
 from gpulaunch.cli.options import launch_options
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.launch.settings import SETTINGS
-from gpulaunch.profiles.document.schema import profile_schema
-from gpulaunch.profiles.document.section import Part, Section
+from gpulaunch.profiles.keys import Part, Section
 from gpulaunch.profiles.profile import Profile
 
 DOCS = Path(__file__).parent
@@ -23,16 +21,12 @@ _IN_SEVERAL = ("source", "measured_on", "incomplete")
 """Keys that mean the same in each section; the page says so once."""
 
 
-def _profile_schema(_: str) -> str:
-    return json.dumps(profile_schema(), indent=2) + "\n"
-
-
 def _profiles(text: str) -> str:
     return _with_part(text, "keys", _key_table())
 
 
 def _key_table() -> str:
-    """Return the keys of a profile with their meanings; the schema has their ranges."""
+    """Return the keys of a profile with their meanings."""
     return "\n".join(["| key | meaning |", "|---|---|", *_key_rows(Profile), ""])
 
 
@@ -123,7 +117,6 @@ def _rows(text: str) -> Iterator[tuple[str, ...]]:
 GENERATED: Mapping[str, Callable[[str], str]] = {
     "reference/commands.md": _commands,
     "reference/settings.md": _settings,
-    "reference/profile.schema.json": _profile_schema,
     "reference/profiles.md": _profiles,
     "explanation/placement.md": _placement,
 }

@@ -31,7 +31,7 @@ _JOB_STATUSES = {
 }
 _SPECIAL_STATUSES: Mapping[str, Mapping[str, str]] = {
     "": _JOB_STATUSES,
-    "profile": _JOB_STATUSES,
+    "profile measure": _JOB_STATUSES,
     "cluster run": {"that of srun or mpirun": "Once it has started.", **_STATUSES},
     "doctor": {**_STATUSES, "1": "There is a problem."},
     "reserve": {

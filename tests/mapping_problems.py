@@ -8,14 +8,11 @@ from random import Random
 from hypothesis import strategies as st
 from values import box
 
-from gpulaunch.cluster.catalog import load_cluster
-from gpulaunch.cluster.cluster import Cluster, Node
-from gpulaunch.cluster.judge import judge
-from gpulaunch.cluster.mapping import MappingProblem, RankMapping
+from gpulaunch.cluster.cluster import Cluster, Node, Tree
+from gpulaunch.cluster.cluster_file import load_cluster
+from gpulaunch.cluster.mapping import MappingProblem, RankMapping, judge
 from gpulaunch.cluster.policies import MAPPING_POLICIES
-from gpulaunch.cluster.rank_traffic import RankTraffic, summed
-from gpulaunch.cluster.traffic_shapes import shape_traffic
-from gpulaunch.cluster.tree import Tree
+from gpulaunch.cluster.traffic import RankTraffic, shape_traffic, summed
 
 CLUSTERS = ("magc-a", "magc-b")
 """Trees inside nodes, and all bandwidths, are assumed: the paper has none."""

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from math import log, sqrt
 from random import Random
 
-from gpulaunch.decide.placement.expected import JOB_SIZES
 from gpulaunch.records import Record, replace
 from gpulaunch.simulate.generate import Row
 
@@ -51,20 +50,20 @@ MIXES: dict[str, Mix] = {
     "chains": Mix(_uniform(1, 2, 3, 4, 5), pattern="chain", source="sizes: mapa-sc21 4"),
     "all to all": Mix(_uniform(1, 2, 3, 4, 5), pattern="all_to_all", source="sizes: mapa-sc21 4"),
     "Philly": Mix(
-        dict(JOB_SIZES["philly"].shares),
+        {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05},
         mean_s=18006.055,
         median_s=874.0,
         source=f"sizes: Gavel (OSDI'20), its generator; {_TRACES}",
     ),
     "Helios": Mix(
-        dict(JOB_SIZES["helios"].shares),
+        {1: 0.578, 2: 0.244, 4: 0.103, 8: 0.043, 16: 0.018},
         mean_s=6651.681,
         median_s=206.0,
         source="sizes: mean 3.716 and median 1 (SC'21, HeliosArtifact), falling geometrically over "
         f"powers of two assumed; {_TRACES}",
     ),
     "PAI": Mix(
-        dict(JOB_SIZES["pai"].shares),
+        {1: 0.982, 2: 0.004, 4: 0.004, 8: 0.010},
         mean_s=4787.109,
         median_s=480.667,
         source=f"sizes: jobs with whole GPUs of ATC'23 (FGD) Table 1; {_TRACES}",

@@ -1,10 +1,10 @@
 """Files of jobs: TOML, JSON lines, plain lines, or the columns of mapa-sc21's simulator."""
 
 import json
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from gpulaunch.batch.command_lines import are_commands, command_lines, title_of
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import Document, parse_document, read_text
 from gpulaunch.files.fields import FieldTable, ListOf, Path, checked, unknown
@@ -56,9 +56,18 @@ _JOB: FieldTable = {
 _MOST_BYTES = 64 << 20
 STDIN = "-"
 _COLUMNS = ("gpus", "pattern", "arrival", "time", "sensitive", "name")
-
-
 _COLUMN_OF = {"arrival_s": "arrival", "duration_s": "time"}
+_LONGEST_TITLE = 40
+
+_NAMES = r"""([\w.-]|"[^"]*"|'[^']*')+"""
+_OTHERS = (
+    rf"\[\s*{_NAMES}\s*\]\s*(#.*)?|\[\[\s*{_NAMES}\s*\]\]\s*(#.*)?",  # a table of TOML
+    rf"(job|profile)\s*=\s*[\[{{].*|profile\.{_NAMES}\s*=.*",
+    r'\{\s*["}].*',  # JSON
+    rf"{_COLUMNS[0]},.*|\d+(,[^,]*){{5}}",
+)
+_NO_COMMAND = re.compile("|".join(_OTHERS))
+"""First lines of files of jobs that have no plain lines of commands."""
 
 
 class Entry(Record):
@@ -205,10 +214,26 @@ def _read_profile(document: Document, name: str, table: object) -> Profile:
     )
 
 
+def are_commands(path: str, text: str) -> bool:
+    """Return whether a file of jobs has plain lines of commands, by its name and first line."""
+    first = next((line for _, line in _command_lines(text)), "")
+    return not (path.endswith((".toml", ".json", ".jsonl", ".csv")) or _NO_COMMAND.fullmatch(first))
+
+
+def _command_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines with a command, and their numbers: not blank ones, nor those from # on."""
+    for number, line in enumerate(text.split("\n"), 1):
+        stripped = line.strip()
+        if stripped and not stripped.startswith("#"):
+            yield number, stripped
+
+
 def _read_commands(path: str, text: str) -> list[Entry]:
+    """Read a command for sh in each line, as xargs and simple_gpu_scheduler have them."""
     entries: list[Entry] = []
-    for number, line in command_lines(text):
-        own = {"command": ["sh", "-c", line], "title": title_of(line)}
+    for number, line in _command_lines(text):
+        title = line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1]}…"
+        own = {"command": ["sh", "-c", line], "title": title}
         entries.append(Entry(own, {}, Where(path, number, None, len(entries))))
     return entries
 

@@ -8,26 +8,14 @@ from gpulaunch.errors import UsageError, counted
 from gpulaunch.files.duration import format_duration
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.profiles.catalog import load_profile
-from gpulaunch.records import Record, replace
+from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import least_of
 from gpulaunch.sharing.plan import Plan, make_plan
 from gpulaunch.sharing.prediction import idle_power
 from gpulaunch.sharing.workload import PlannedJob, PlanSite
 
 
-class PlannedTasks(Record):
-    """A batch in the order of a plan.
-
-    Attributes:
-        tasks: all its jobs, in the order of their start.
-        message: what the plan predicts, in a line.
-    """
-
-    tasks: tuple[Task, ...]
-    message: str
-
-
-def plan_tasks(checked: Sequence[CheckedTask]) -> PlannedTasks:
+def plan_tasks(checked: Sequence[CheckedTask]) -> tuple[list[Task], str]:
     """Return the jobs of a batch with the GPU, the cap and the predecessors that a plan gives them.
 
     Planned are jobs that share, want one GPU, leave their share of it open, are there from the
@@ -37,32 +25,37 @@ def plan_tasks(checked: Sequence[CheckedTask]) -> PlannedTasks:
     Args:
         checked: the jobs, with their launches.
 
+    Returns:
+        All jobs in the order of their start, and what the plan predicts, in a line.
+
     Raises:
         UsageError: none can be planned, or there is no GPU that all may have.
     """
-    durations = {one.task.id: _planned_duration(one) for one in checked}
-    planned = [one for one in checked if durations[one.task.id]]
+    jobs, planned = [], []
+    for one in checked:
+        sharing, duration_s = one.launch.request.sharing, _planned_duration(one)
+        if sharing and duration_s:
+            planned.append(one)
+            jobs.append(PlannedJob(str(one.task.id), sharing.client, duration_s))
     if not planned:
         raise UsageError(
             "no job can be planned: none shares one GPU from the beginning and has a duration_s",
             "write share = true and duration_s, or a profile that has its duration",
         )
-    sharing = planned[0].launch.request.sharing
-    assert sharing is not None  # noqa: S101  else it would have no duration
     gpus = _common_gpus(planned)
+    sharing = planned[0].launch.request.sharing
+    assert sharing is not None  # noqa: S101  else it would not be planned
     capacity = least_of([sharing.capacities[gpu.uuid] for gpu in gpus])
-    jobs = [_planned_job(one, durations[one.task.id] or 0.0) for one in planned]
-    site = PlanSite(
-        capacity, len(gpus), sharing.client.objective, idle_power(capacity), sharing.bounds
-    )
+    objective = sharing.client.objective
+    site = PlanSite(capacity, len(gpus), objective, idle_power(capacity), sharing.bounds)
     plan = make_plan(jobs, site)
     tasks = {str(one.task.id): one.task for one in planned}
     ordered = _in_order(plan, tasks, [gpu.uuid for gpu in gpus])
     last = tuple(task.id for task in ordered)
-    others = [
-        replace(one.task, after=(*last, *one.task.after)) for one in checked if one not in planned
-    ]
-    return PlannedTasks((*ordered, *others), _message(plan, len(jobs), len(checked)))
+    for one in checked:
+        if one not in planned:
+            ordered.append(replace(one.task, after=(*last, *one.task.after)))
+    return ordered, _message(plan, len(jobs), len(checked))
 
 
 def _common_gpus(planned: Sequence[CheckedTask]) -> list[Gpu]:
@@ -90,12 +83,6 @@ def _planned_duration(one: CheckedTask) -> float | None:
     if duration_s is None and name:
         duration_s = load_profile(name).resources.duration_s
     return duration_s or None
-
-
-def _planned_job(one: CheckedTask, duration_s: float) -> PlannedJob:
-    sharing = one.launch.request.sharing
-    assert sharing is not None  # noqa: S101  else it would have no duration
-    return PlannedJob(str(one.task.id), sharing.client, duration_s)
 
 
 def _in_order(plan: Plan, tasks: Mapping[str, Task], uuids: Sequence[str]) -> list[Task]:

@@ -17,37 +17,24 @@ from gpulaunch.files.iso_time import parse_time
 from gpulaunch.history.line import is_own_file
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import iso
-from gpulaunch.records import Record, as_dict, field_names
+from gpulaunch.records import Record, as_dict, field_names, replace
 from gpulaunch.typing import Any
 
-_LONGEST_S = 1e12
-_TIME = (-_LONGEST_S, _LONGEST_S)
-_HEADER: FieldTable = {"batch": str, "file": str, "began_at": str}
-_RESULT: FieldTable = {
+_SECONDS = (-1e12, 1e12)
+_FIELDS: FieldTable = {
     "id": (0, 1 << 31),
     "name": str,
     "digest": str,
     "exit_status": (0, 255),
     "gpus": list,
-}
-_RESULT = {**_RESULT, "uuids": list, "interrupted": bool, "submitted_at": str, "submitted_s": _TIME}
-_IF_STARTED: FieldTable = {"lease": str, "started_at": str, "started_s": _TIME, "wait_s": _TIME}
-_IF_STARTED = {**_IF_STARTED, "ended_at": str, "ended_s": _TIME}
-_LAST_WORDS: FieldTable = {
-    "event": str,
-    "batch": str,
-    "lease": str,
-    "gpus": list,
     "uuids": list,
-    "job_pid": (0, 1 << 31),
+    "lease": str,
+    "interrupted": bool,
+    "submitted_s": _SECONDS,
+    "started_s": _SECONDS,
+    "ended_s": _SECONDS,
 }
-_LAST_WORDS = {
-    **_LAST_WORDS,
-    "started_at": str,
-    "shared": bool,
-    "exit_status": (0, 255),
-    "ended_at": str,
-}
+_ALWAYS = ("id", "name", "digest", "exit_status", "gpus", "uuids", "interrupted", "submitted_s")
 _DIGITS = 3  # of seconds
 
 
@@ -100,48 +87,44 @@ class Header(Record):
     began_s: float
 
 
-def seconds_of(text: str) -> float:
-    """Return a time in ISO 8601 as seconds since 1970.
-
-    Raises:
-        ValueError: the text is no time.
-    """
+def _seconds_of(text: str) -> float:
+    """Return a time in ISO 8601 as seconds since 1970."""
     return parse_time(text).timestamp()
 
 
-def result_document(result: Result, began_s: float) -> dict[str, Any]:
-    """Return the document of a result, as it is written and printed."""
-    document: dict[str, Any] = {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in as_dict(result).items()
-    }
+def _result_document(result: Result, began_s: float) -> dict[str, Any]:
+    """Return the document of a result, as it is written."""
+    document = as_dict(result) | {"gpus": list(result.gpus), "uuids": list(result.uuids)}
     for name in ("submitted", "started", "ended"):
         seconds = document.pop(f"{name}_s")
         document[f"{name}_at"] = None if seconds is None else iso(began_s + seconds)
         document[f"{name}_s"] = None if seconds is None else round(seconds, _DIGITS)
-    waited = (
-        None if result.started_s is None else round(result.started_s - result.submitted_s, _DIGITS)
-    )
-    return document | {"wait_s": waited}
+    waited_s = None
+    if result.started_s is not None:
+        waited_s = round(result.started_s - result.submitted_s, _DIGITS)
+    return document | {"wait_s": waited_s}
 
 
 def _read_result(document: Mapping[str, Any]) -> Result:
-    """Read a document from result_document.
+    """Read a document from _result_document.
 
     Raises:
         FieldError: the document has another form.
     """
-    known = {key: value for key, value in document.items() if value is not None}
-    checked(known, {**_RESULT, **_IF_STARTED}, required=tuple(_RESULT))
-    fields = {name: known.get(name) for name in field_names(Result)}
+    fields = {name: document.get(name) for name in field_names(Result)}
+    known = {name: value for name, value in fields.items() if value is not None}
+    checked(known, _FIELDS, required=_ALWAYS)
     return Result(**fields | {"gpus": tuple(known["gpus"]), "uuids": tuple(known["uuids"])})
 
 
-def _read_table(line: bytes) -> dict[str, Any]:
-    document = json.loads(line)
-    if not isinstance(document, dict):
-        raise FieldError((), f"{document!r} is not a table")
-    return document
+def _read_words(document: Mapping[str, Any], began_s: float) -> Result:
+    """Read the last words of a launch, which knows neither its job's name nor its arrival."""
+    _, job_id, digest = document["batch"].rsplit(".", 2)
+    times = {"submitted_s": 0.0}
+    for name in ("started", "ended"):
+        times[f"{name}_s"] = _seconds_of(document[f"{name}_at"]) - began_s
+    own = {"id": int(job_id), "name": "", "digest": digest, "interrupted": False}
+    return _read_result({**document, **own, **times})
 
 
 class ResultsFile:
@@ -154,8 +137,8 @@ class ResultsFile:
     Attributes:
         header: header of the batch; None as long as there is none.
         results: last result written of each job, by id.
-        last_words: by their mark, the last lines of launches whose batch was killed, until they
-            become results.
+        last_words: by their mark, what launches whose batch was killed have written at their end,
+            until that becomes a result.
 
     Raises:
         FailedError: the file cannot be written.
@@ -170,7 +153,7 @@ class ResultsFile:
         self._line = 0
         self.header: Header | None = None
         self.results: dict[int, Result] = {}
-        self.last_words: dict[str, Mapping[str, Any]] = {}
+        self.last_words: dict[str, Result] = {}
         try:
             self._fd = out_of_the_way(
                 os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o666)
@@ -210,7 +193,7 @@ class ResultsFile:
             FailedError: the result cannot be written; the file is unchanged.
         """
         try:
-            self._append(result_document(result, self.header.began_s if self.header else 0.0))
+            self._append(_result_document(result, self.header.began_s if self.header else 0.0))
         except OSError as problem:
             raise self._write_error(problem) from None
         self._keep(result)
@@ -228,22 +211,7 @@ class ResultsFile:
             submitted_s: its arrival, in seconds from the beginning of the batch.
         """
         said = self.last_words.get(mark)
-        if said is None or self.header is None:
-            return None
-        _, job_id, digest = mark.rsplit(".", 2)
-        return Result(
-            id=int(job_id),
-            name=name,
-            digest=digest,
-            exit_status=said["exit_status"],
-            gpus=tuple(said["gpus"]),
-            uuids=tuple(said["uuids"]),
-            lease=said["lease"],
-            interrupted=False,
-            submitted_s=submitted_s,
-            started_s=seconds_of(said["started_at"]) - self.header.began_s,
-            ended_s=seconds_of(said["ended_at"]) - self.header.began_s,
-        )
+        return said and replace(said, name=name, submitted_s=submitted_s)
 
     def _keep(self, result: Result) -> None:
         self.results[result.id] = result
@@ -285,19 +253,15 @@ class ResultsFile:
 
     def _take_line(self, line: bytes) -> None:
         try:
-            document = _read_table(line)
+            document: dict[str, Any] = dict(json.loads(line))
             if self.header is None:
-                checked(document, _HEADER, required=tuple(_HEADER))
-                self.header = Header(
-                    document["batch"], document["file"], seconds_of(document["began_at"])
-                )
+                began_s = _seconds_of(document["began_at"])
+                self.header = Header(document["batch"], document["file"], began_s)
             elif "event" not in document:
                 self._keep(_read_result(document))
             elif document["event"] == "ended":
-                checked(document, _LAST_WORDS, required=tuple(_LAST_WORDS))
-                seconds_of(document["started_at"]), seconds_of(document["ended_at"])
-                self.last_words[document["batch"]] = document
-        except (ValueError, OverflowError, RecursionError, FieldError):
+                self.last_words[document["batch"]] = _read_words(document, self.header.began_s)
+        except (TypeError, ValueError, LookupError, ArithmeticError, RecursionError, FieldError):
             if self.header:
                 self._warn(
                     f"{self.path}:{self._line}: passed over: this line is torn, or not a batch's"

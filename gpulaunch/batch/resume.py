@@ -1,11 +1,10 @@
 """The remains of an earlier run of a batch: results, last words of launches, running jobs.
 
 A batch may be killed while its launches live on. Each is marked by a variable in its environment,
-and writes into the results how its job has ended if the batch cannot. So no job is run twice, and
-none beside itself.
+and writes into the results how its job has ended if the batch cannot. So no job is run twice.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from gpulaunch.batch.results_file import Result, ResultsFile
 from gpulaunch.batch.tasks import Task
@@ -14,23 +13,13 @@ from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.process.ending import end_all, marked_by
-from gpulaunch.records import Record, replace
+from gpulaunch.records import replace
 
 
-class Left(Record):
-    """The state of the jobs of a batch.
-
-    Attributes:
-        done: results of ended jobs, by id.
-        running: leases of running jobs, by id.
-    """
-
-    done: dict[int, Result]
-    running: dict[int, Lease]
-
-
-def look_back(tasks: Iterable[Task], results: ResultsFile, table: Table, grace_s: float) -> Left:
-    """Return the state of the jobs after an earlier run, and tidy up.
+def look_back(
+    tasks: Iterable[Task], results: ResultsFile, table: Table, grace_s: float
+) -> dict[int, Result]:
+    """Return the results of ended jobs after an earlier run, by id, and tidy up.
 
     Last words become results, and a launch that waits for GPUs is ended.
 
@@ -41,46 +30,32 @@ def look_back(tasks: Iterable[Task], results: ResultsFile, table: Table, grace_s
         grace_s: seconds between TERM and KILL.
 
     Raises:
-        WouldWaitError: a running job has since changed in the file.
+        WouldWaitError: a job still runs.
         FailedError: the results cannot be written.
     """
     by_id = {task.id: task for task in tasks}
-    running: dict[int, Lease] = {}
     for number, (lease, digest, pids) in _find_living(results, table).items():
-        task = by_id.get(number)
-        if task is None or task.digest != digest:
-            message = (
-                f"job {number} of this batch still runs (pid {min(pids)}), as it stood in the file "
-                "before"
-            )
-            hint = (
-                f"wait for its end, or 'gpulaunch free {lease.id}' ends it"
-                if lease
-                else "wait for its end"
-            )
-            raise WouldWaitError(message, hint)
         if lease:
-            running[number] = lease
-            continue
+            raise WouldWaitError(
+                f"job {number} of this batch still runs (pid {min(pids)})",
+                f"wait for its end, or 'gpulaunch free {lease.id}' ends it",
+            )
         mark = results.mark(number, digest)
-        end_all(processes_of(mark, results), grace_s)
+        end_all(_processes_of(mark, results), grace_s)
         results.read()
-        words = results.last_words_of(mark, task.name, task.arrival_s)
+        task = by_id.get(number)
+        words = results.last_words_of(mark, task.name, task.arrival_s) if task else None
         if words:  # it got its GPUs at this very moment
             results.add(replace(words, interrupted=True))
+    done = {}
     for task in by_id.values():
         words = results.last_words_of(results.mark(task.id, task.digest), task.name, task.arrival_s)
         if words:
             results.add(words)
-    return Left(_find_done(by_id, results), running)
-
-
-def _find_done(by_id: Mapping[int, Task], results: ResultsFile) -> dict[int, Result]:
-    return {
-        number: result
-        for number, result in results.results.items()
-        if number in by_id and by_id[number].digest == result.digest and result.is_final
-    }
+        result = results.results.get(task.id)
+        if result and result.digest == task.digest and result.is_final:
+            done[task.id] = result
+    return done
 
 
 def _find_living(
@@ -102,7 +77,7 @@ def _find_living(
     return living
 
 
-def processes_of(mark: str, results: ResultsFile) -> Callable[[], set[int]]:
+def _processes_of(mark: str, results: ResultsFile) -> Callable[[], set[int]]:
     """Return a function that finds the pids of a job's launch and all its descendants.
 
     It finds none once the launch has written its last words.

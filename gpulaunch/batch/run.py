@@ -11,10 +11,11 @@ import time
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 from signal import SIGCONT, SIGINT, SIGKILL, SIGTERM
 
 from gpulaunch.batch.results_file import Header, Result, ResultsFile
-from gpulaunch.batch.resume import look_back, processes_of
+from gpulaunch.batch.resume import look_back
 from gpulaunch.batch.tasks import Task
 from gpulaunch.errors import FAILED, FailedError, GpulaunchError, UsageError
 from gpulaunch.files.duration import format_duration
@@ -23,11 +24,10 @@ from gpulaunch.launch.children import Event, Exited, Launches, Signalled, Status
 from gpulaunch.launch.free import free
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
-from gpulaunch.leases.lease import Lease
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import is_cancelled_by_kill
-from gpulaunch.records import Record, replace
-from gpulaunch.typing import Any
+from gpulaunch.records import Record
+from gpulaunch.typing import Any, Protocol
 
 
 class Counts(Record):
@@ -48,18 +48,17 @@ class Counts(Record):
     queued: tuple[str, str] | None
 
 
-class Listener(Record):
-    """Functions that a batch calls as it goes; none may raise.
+class Listener(Protocol):
+    """What a batch reports to as it goes; no method may raise."""
 
-    Attributes:
-        say: called with a kind of message ("info", "warning", "error"), and the message.
-        ended: called with the result of a job, and the progress of the batch.
-        changed: called with the progress of the batch.
-    """
+    def say(self, kind: str, text: str) -> None:
+        """Take a message of a kind: "info", "warning" or "error"."""
 
-    say: Callable[[str, str], None]
-    ended: Callable[[Result, Counts], None]
-    changed: Callable[[Counts], None]
+    def ended(self, result: Result, counts: Counts) -> None:
+        """Take the result of a job, and the progress of the batch."""
+
+    def changed(self, counts: Counts) -> None:
+        """Take the progress of the batch."""
 
 
 class BatchOutcome(Record):
@@ -83,14 +82,12 @@ class Ways(Record):
         words: returns settings, with the name of the job, as options and variables.
         common: settings of all launches.
         logs: directory for the output of jobs; None for the batch's own output.
-        apart: whether their stdout goes to stderr, since stdout is not theirs.
         grace_s: seconds between TERM and KILL.
     """
 
     words: Callable[[Mapping[str, str]], tuple[list[str], dict[str, str]]]
     common: Mapping[str, str]
     logs: str | None
-    apart: bool
     grace_s: float
 
 
@@ -142,8 +139,8 @@ def run(
         listener: functions to call.
 
     Raises:
-        WouldWaitError: a running job has since changed in the file.
-        FailedError: running jobs of a killed batch cannot be taken over.
+        WouldWaitError: a job of an earlier run of the batch still runs.
+        FailedError: the results cannot be written.
     """
     with Launches(guarded=is_cancelled_by_kill()) as launches:
         return _Batch(tasks, results, launches, ways, listener).run()
@@ -177,27 +174,9 @@ class _Batch:
         self._unwritten: list[Result] = []
         self._problem: FailedError | None = None
         self._signal: int | None = None
-        self._is_ending = False
         self._kill_at: float | None = None
-        self._has_killed = False
-        self._gives_up = False
-        left = look_back(tasks, results, self._table, ways.grace_s)
-        self._done |= left.done
-        for task in tasks:
-            if task.id in left.running:
-                self._take_over(task, left.running[task.id])
-            elif task.id not in left.done:
-                self._pending.append(task)
-
-    def _take_over(self, task: Task, lease: Lease) -> None:
-        """Wait for a job that an earlier run of the batch has started."""
-        begun = self._begun[task.id] = _Begun(task)
-        begun.lease, begun.uuids, begun.started_s = lease.id, lease.uuids, 0.0
-        self._listener.say(
-            "info", f"{_describe_task(task)} still runs, under lease {lease.id}: taken over"
-        )
-        if not self._launches.adopt(task.id, processes_of(self._mark(task), self._results)):
-            self._dispatch(Exited(task.id, None))  # it has ended since look_back
+        self._done |= look_back(tasks, results, self._table, ways.grace_s)
+        self._pending += [task for task in tasks if task.id not in self._done]
 
     def _mark(self, task: Task) -> str:
         return self._results.mark(task.id, task.digest)
@@ -208,7 +187,7 @@ class _Batch:
             while True:
                 self._begin_next()
                 self._listener.changed(self._counts())
-                if self._gives_up or not (self._begun or (self._pending and not self._stops)):
+                if not (self._begun or (self._pending and not self._stops)):
                     break
                 for event in self._launches.wait(self._longest_wait_s()):
                     self._dispatch(event)
@@ -236,7 +215,7 @@ class _Batch:
         )
 
     def _longest_wait_s(self) -> float | None:
-        times = [self._kill_at] if self._kill_at is not None else []
+        times = [] if self._kill_at in (None, inf) else [self._kill_at]
         coming = self._next_task()
         if coming and self._queued is None and not self._stops:
             times.append(coming.arrival_s)
@@ -290,7 +269,7 @@ class _Batch:
     def _open_output(self, task: Task) -> Iterator[tuple[int | None, int | None]]:
         """Open stdout and stderr of a job's launch."""
         if self._ways.logs is None:
-            yield (2 if self._ways.apart else None), None
+            yield None, None
             return
         path = os.path.join(self._ways.logs, f"{task.id}.log")
         # In a shared directory another user may have made a link, a pipe or a file of this name.
@@ -324,19 +303,9 @@ class _Batch:
     def _take_end(self, begun: _Begun, over: Exited) -> None:
         if begun is self._queued:
             self._queued = None
-        if over.exit_status is not None:
-            if begun.started_s is not None or not begun.told_to_end:
-                self._add_result(begun, over.exit_status)
-            else:
-                self._put_back(begun.task)
-            return
-        self._results.read()
-        words = self._results.last_words_of(
-            self._mark(begun.task), begun.task.name, begun.task.arrival_s
-        )
-        if words:
-            self._keep(replace(words, interrupted=begun.told_to_end))
-        else:  # its launcher was killed, so its exit status is unknown
+        if begun.started_s is not None or not begun.told_to_end:
+            self._add_result(begun, over.exit_status)
+        else:
             self._put_back(begun.task)
 
     def _put_back(self, task: Task) -> None:
@@ -383,33 +352,26 @@ class _Batch:
 
     def _interrupt(self, number: int) -> None:
         first, self._signal = self._signal is None, number
-        if self._has_killed:
-            self._gives_up = True
-        elif self._is_ending:
-            self._kill_at = self._clock()
-        elif first and number == SIGINT:
+        running = len(self._begun)
+        if first and number == SIGINT:
             self._end(self._queued)
-            running = len(self._begun) - bool(self._queued)
+            running -= bool(self._queued)
             if running:
-                rest = (
-                    "the job that runs goes on to its end"
-                    if running == 1
-                    else f"{running} jobs go on to their ends"
-                )
-                self._listener.say(
-                    "info",
-                    f"no more jobs are started, {rest}; Ctrl-C again ends {_it_or_them(running)}",
-                )
-        else:
-            self._is_ending = True
+                jobs = "the job that runs goes on to its end"
+                if running > 1:
+                    jobs = f"{running} jobs go on to their ends"
+                again = f"Ctrl-C again ends {'it' if running == 1 else 'them'}"
+                self._listener.say("info", f"no more jobs are started, {jobs}; {again}")
+        elif self._kill_at is None:
             self._kill_at = self._clock() + self._ways.grace_s
             for begun in self._begun.values():
                 self._end(begun)
-            if self._begun:
+            if running:
+                jobs = "1 job" if running == 1 else f"{running} jobs"
                 grace = format_duration(self._ways.grace_s)
-                self._listener.say(
-                    "info", f"ending {_count_jobs(len(self._begun))}: TERM now, KILL after {grace}"
-                )
+                self._listener.say("info", f"ending {jobs}: TERM now, KILL after {grace}")
+        else:
+            self._kill_at = self._clock()
 
     def _end(self, begun: _Begun | None) -> None:
         """Send TERM to a launch, which leaves the queue, or passes it on to its job."""
@@ -420,8 +382,7 @@ class _Batch:
 
     def _kill(self) -> None:
         """Send KILL to the jobs that TERM has not ended; their launchers end left-overs."""
-        self._kill_at = None
-        self._has_killed = True
+        self._kill_at = inf
         for begun in list(self._begun.values()):
             if begun.lease is None:
                 self._launches.signal(begun.task.id, SIGKILL)
@@ -436,11 +397,3 @@ class _Batch:
 
 def _describe_task(task: Task) -> str:
     return f"job {task.id} ({task.name})"
-
-
-def _it_or_them(count: int) -> str:
-    return "it" if count == 1 else "them"
-
-
-def _count_jobs(count: int) -> str:
-    return "1 job" if count == 1 else f"{count} jobs"

@@ -8,13 +8,13 @@ from contextlib import suppress
 
 from gpulaunch.batch import run as batch
 from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB, STDIN, JobFile, load_jobs
-from gpulaunch.batch.results_file import Result, ResultsFile, result_document
-from gpulaunch.batch.run import BatchOutcome, Counts, Listener, Ways
+from gpulaunch.batch.results_file import Result
+from gpulaunch.batch.run import BatchOutcome, Counts, Ways
 from gpulaunch.batch.tasks import Task, read_tasks
-from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
+from gpulaunch.cli.arguments import Namespace, Parser, add_topology
 from gpulaunch.cli.help import policy_words
 from gpulaunch.cli.options import launch_options
-from gpulaunch.cli.output import print_json, say, warn
+from gpulaunch.cli.output import say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.files.data_files import make_own
 from gpulaunch.files.duration import format_duration
@@ -25,7 +25,7 @@ from gpulaunch.launch.read_launch import read_grace
 from gpulaunch.launch.settings import Settings
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.process.job import end_by
-from gpulaunch.process.system import iso, now
+from gpulaunch.process.system import now
 from gpulaunch.profiles.catalog import profiles_at_hand
 from gpulaunch.records import replace
 from gpulaunch.typing import TYPE_CHECKING
@@ -72,28 +72,23 @@ def main(arguments: Sequence[str]) -> int:
     with profiles_at_hand(file.tables):
         shown_machine(options.topology, warn)  # a mistake in the machine is one in all jobs
         checked = read_tasks(file, common, warn, at_once=options.at_once)
-        tasks, plan = [one.task for one in checked], None
+        tasks, predicted = [one.task for one in checked], None
         if options.plan:
             from gpulaunch.batch.planned import plan_tasks  # late: few batches are planned
 
-            plan = plan_tasks(checked)
-            tasks = list(plan.tasks)
+            tasks, predicted = plan_tasks(checked)
         if options.logs:
             make_directory(options.logs)
         results = batch.begin(path, options.file, warn, resume=options.resume)
         display = _Display(quiet=options.quiet, shared=options.logs is None)
-        if plan:
-            display.say("info", plan.message)
-        ways = Ways(
-            _words, common, options.logs, options.json, read_grace(Settings({}, os.environ))
-        )
+        if predicted:
+            display.say("info", predicted)
+        ways = Ways(_words, common, options.logs, read_grace(Settings({}, os.environ)))
         try:
-            outcome = batch.run(
-                tasks, results, ways, Listener(display.say, display.ended, display.changed)
-            )
+            outcome = batch.run(tasks, results, ways, display)
         finally:
             display.clear()
-    return _finish(options, sorted(tasks, key=lambda task: task.id), results, outcome)
+    return _finish(tasks, results.path, outcome, quiet=options.quiet)
 
 
 def make_parser() -> Parser:
@@ -131,7 +126,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="go on with a batch: run only what has no result yet, take over what runs",
+        help="go on with a batch: run only what has no result yet",
     )
     parser.add_argument(
         "--results",
@@ -144,7 +139,6 @@ def make_parser() -> Parser:
         help="what jobs print goes to DIR/ID.log (default: where this prints)",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="nothing but errors on stderr")
-    add_json(parser)
     return parser
 
 
@@ -255,17 +249,12 @@ def _describe_end(result: Result) -> str:
     return f"ended with {result.exit_status} after {after}{where}"
 
 
-def _finish(
-    options: Namespace, tasks: Sequence[Task], results: ResultsFile, outcome: BatchOutcome
-) -> int:
-    """Report the outcome, on stderr in a line, and on stdout as a document."""
-    ended = [outcome.results[task.id] for task in tasks if task.id in outcome.results]
-    if not options.quiet:
-        say("info", _summarise(len(tasks), ended, results.path))
-    if options.json:
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        print_json(_batch_document(tasks, results, outcome))
-        sys.stdout.flush()
+def _finish(tasks: Sequence[Task], path: str, outcome: BatchOutcome, *, quiet: bool) -> int:
+    """Report the outcome in a line, and return the exit status of the batch."""
+    ids = sorted(task.id for task in tasks)
+    ended = [outcome.results[number] for number in ids if number in outcome.results]
+    if not quiet:
+        say("info", _summarise(len(tasks), ended, path))
     if outcome.problem:
         raise FailedError(
             outcome.problem.message, "once that is put right, --resume runs what has no result"
@@ -295,24 +284,3 @@ def _summarise(jobs: int, ended: Sequence[Result], path: str) -> str:
         parts.append(f"{left} {'has' if left == 1 else 'have'} not run")
     again = "; --resume runs the rest" if left or cut_short else ""
     return f"{', '.join(parts)}; results in {path}{again}"
-
-
-def _batch_document(
-    tasks: Sequence[Task], results: ResultsFile, outcome: BatchOutcome
-) -> dict[str, object]:
-    assert results.header is not None  # noqa: S101  a batch that has run has a header
-    header = results.header
-    jobs = []
-    for task in tasks:
-        result = outcome.results.get(task.id)
-        jobs.append(
-            result_document(result, header.began_s)
-            if result
-            else {"id": task.id, "name": task.name, "exit_status": None}
-        )
-    return {
-        "batch": header.batch,
-        "file": header.file,
-        "began_at": iso(header.began_s),
-        "jobs": jobs,
-    }

@@ -11,13 +11,12 @@ from gpulaunch.files.nearest import did_you_mean
 WORDS = {
     "map": "which rank on which node, core and GPU of a described cluster",
     "run": "run a command's ranks where such a map puts them, in an allocation",
-    "show": "the nodes, switches and GPUs of an allocation",
 }
 """Word -> its description."""
 
 
 _RUN = "run"
-_CALLED_BY_OTHERS = ("node",)  # by run and show, on each node of an allocation
+_CALLED_BY_OTHERS = ("node",)  # by run, on each node of an allocation
 
 
 def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:

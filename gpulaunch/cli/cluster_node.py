@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import warn
 from gpulaunch.cluster.engines import read_place
-from gpulaunch.cluster.node_report import report_lines
-from gpulaunch.cluster.this_node import report_this_node
+from gpulaunch.cluster.node import report_lines, report_this_node
 from gpulaunch.decide.request import admit_visible
 from gpulaunch.launch.surroundings import Surroundings, read_surroundings, shown_settings
 from gpulaunch.machine.topology import Topology, part_of_machine
@@ -26,7 +25,7 @@ def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch cluster node",
-        "Tell 'gpulaunch cluster run' and 'show' what was granted on this node: they call it.",
+        "Tell 'gpulaunch cluster run' what was granted on this node: it calls this.",
     )
     add_topology(parser)
     return parser

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from shutil import rmtree
 
-from gpulaunch.cli.arguments import BooleanOptionalAction, Parser
-from gpulaunch.cli.cluster_allocation import add_allocation, find
-from gpulaunch.cli.cluster_problem import (
+from gpulaunch.cli.arguments import BooleanOptionalAction, Parser, add_topology
+from gpulaunch.cli.cluster_map import (
     MAPPING_EPILOG,
     add_mapping,
     find_policy,
@@ -20,11 +19,12 @@ from gpulaunch.cli.cluster_problem import (
     resources,
 )
 from gpulaunch.cli.output import warn
-from gpulaunch.cluster.allocation import environment_of
-from gpulaunch.cluster.cluster import Cluster
+from gpulaunch.cluster.allocation import Allocation, Start, ask_nodes, find_allocation
+from gpulaunch.cluster.cluster import Cluster, Tree
+from gpulaunch.cluster.cluster_file import tree_of_file
+from gpulaunch.cluster.network import ASSUMED_NODE_GB_PER_S, ASSUMPTIONS, network_tree
 from gpulaunch.cluster.policies import MAPPING_POLICIES
-from gpulaunch.cluster.starter import Start
-from gpulaunch.errors import UsageError, call_failed, printable
+from gpulaunch.errors import FieldError, UsageError, call_failed, printable
 from gpulaunch.files.data_files import make_own, own_directory
 from gpulaunch.files.write import make_directory, write_text
 from gpulaunch.launch.children import own_command
@@ -45,8 +45,11 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     if not command:
         raise UsageError("no command given", "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]")
     policy = find_policy(options.policy)
-    found = find(options)
-    cluster = found.cluster if options.bind_cpu else _with_cores(found.cluster)
+    allocation = find_allocation(os.environ, options.launcher, options.hostfile)
+    topology = ["--topology", options.topology] if options.topology is not None else []
+    cluster = _ask(allocation, topology, options.network)
+    if not options.bind_cpu:
+        cluster = _with_cores(cluster)
     if options.ranks is None:
         _warn_of_few_cores(cluster)
     problem = pose(options, cluster)
@@ -57,21 +60,18 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
             row["core"] = None
     directory = _make_directory(options.output)
     map_path = os.path.join(directory, "map.json")
-    topology = ["--topology", options.topology] if options.topology is not None else []
     bind = [] if options.bind_cpu else ["--no-bind-cpu"]
     own = ["-n", "1", "--exclusive", "--rank-map", map_path]  # whatever the settings say
     launch = [*own_command(), *topology, *bind, *own, "--", *command]
-    hosts = [found.hosts[place.node] for place in mapping]
-    start = found.allocation.starter.on_ranks(launch, hosts, directory)
+    names = allocation.hosts or [node.name for node in cluster.nodes]
+    start = allocation.on_ranks(launch, [names[place.node] for place in mapping], directory)
     write_text(map_path, json.dumps(document, indent=2) + "\n")
     for path, text in start.files.items():
         write_text(path, text)
     if options.dry_run:
         print(_shown(start))
         return 0
-    variables = {
-        os.fsencode(name): os.fsencode(text) for name, text in environment_of(start).items()
-    }
+    variables = {os.fsencode(name): os.fsencode(text) for name, text in start.environment().items()}
     return execute(start.argv, variables)
 
 
@@ -93,7 +93,18 @@ def make_parser() -> Parser:
         epilog=MAPPING_EPILOG,
     )
     add_mapping(parser)
-    add_allocation(parser)
+    parser.add_argument("--hostfile", metavar="FILE", help="hosts for Open MPI's mpirun")
+    parser.add_argument(
+        "--launcher",
+        metavar="COMMAND",
+        help="srun or mpirun, with options for it, such as 'srun --mpi=pmix'",
+    )
+    parser.add_argument(
+        "--network",
+        metavar="FILE",
+        help="topology.conf of Slurm (default: what Slurm tells)",
+    )
+    add_topology(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -110,6 +121,35 @@ def make_parser() -> Parser:
         "--dry-run", action="store_true", help="write the map, and print what would be run"
     )
     return parser
+
+
+def _ask(allocation: Allocation, topology: Sequence[str], network: str | None) -> Cluster:
+    """Return the cluster that an allocation is: what its nodes tell, and what Slurm does.
+
+    Args:
+        allocation: the allocation.
+        topology: the option --topology with its value, or nothing.
+        network: file of the network, or None.
+
+    Raises:
+        FailedError: nodes do not answer.
+    """
+    reports = ask_nodes(allocation, [*own_command(), "cluster", "node", *topology])
+    nodes = tuple(report.node for report in reports)
+    gb_per_s = dict.fromkeys((node.name for node in nodes), ASSUMED_NODE_GB_PER_S)
+    tree = _network(allocation, network, gb_per_s)
+    source = f"nodes: asked of them; network: {network or 'as Slurm tells'}; {ASSUMPTIONS}"
+    return Cluster(allocation.name, source, nodes, tree)
+
+
+def _network(allocation: Allocation, path: str | None, gb_per_s: dict[str, float]) -> Tree:
+    if path is not None:
+        return tree_of_file(path, gb_per_s)
+    try:
+        return network_tree(allocation.switches(), gb_per_s)
+    except FieldError as problem:  # Slurm allows switches that nothing joins, and new keys
+        warn(f"what Slurm tells of the network is left out: {problem.message}")
+        return network_tree((), gb_per_s)
 
 
 def _with_cores(cluster: Cluster) -> Cluster:

@@ -35,13 +35,10 @@ _ROWS = (
     Command("history", "", "what ran, on which GPUs, how long, and how it ended"),
     Command("topo", "", "the link matrix", example="gpulaunch topo --topology dgx1-v100"),
     Command(
-        "profiles",
-        "",
-        "what is known about jobs before they run",
-        example="gpulaunch profiles show vgg16",
-    ),
-    Command(
-        "profile", "", "measure a job, or read its source, for its profile", runs_a_command=True
+        "profile",
+        "WORD",
+        "what is known about jobs: list, show, measure, scan",
+        runs_a_command=True,
     ),
     Command(
         "free",

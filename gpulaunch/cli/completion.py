@@ -61,7 +61,7 @@ def _machines() -> Iterable[str]:
 
 
 def _clusters() -> Iterable[str]:
-    from gpulaunch.cluster.catalog import cluster_names
+    from gpulaunch.cluster.cluster_file import cluster_names
 
     return cluster_names()
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 
 from gpulaunch.cli.arguments import Action
-from gpulaunch.cli.cluster import WORDS
+from gpulaunch.cli.cluster import WORDS as CLUSTER_WORDS
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.cli.grammar import all_parsers
 from gpulaunch.cli.help import WORDS_WITHOUT_ROWS
+from gpulaunch.cli.profile import WORDS as PROFILE_WORDS
 from gpulaunch.cluster.policies import MAPPING_POLICIES
-from gpulaunch.cluster.traffic_shapes import SHAPES
+from gpulaunch.cluster.traffic import SHAPES
 from gpulaunch.decide.placement.effective import BANDWIDTH_MODELS
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.leases.share import OBJECTIVES
@@ -30,7 +31,7 @@ _WORDS: dict[str, Iterable[str]] = {
     "--objective": OBJECTIVES,
     "--time-model": MODELS,
     "help COMMAND": ("launch", "settings", *COMMANDS, *WORDS_WITHOUT_ROWS),
-    "help WORD": WORDS,
+    "help WORD": (*CLUSTER_WORDS, *PROFILE_WORDS),
 }
 """Words by the option, or the metavar of a positional, perhaps after those of the command."""
 
@@ -122,7 +123,7 @@ def _argument(command: str, action: Action, text: str) -> Argument:
     value = (
         _value(command, flags[-1] if flags else metavar, metavar, action) if needs_value else None
     )
-    repeats = action.nargs in ("*", "+") or flags in (("--set",), ("--after",))
+    repeats = action.nargs in ("*", "+") or flags == ("--after",)
     return Argument(flags, metavar, text, value, repeats)
 
 

@@ -13,6 +13,10 @@ def all_parsers() -> dict[str, Parser]:
     for command in COMMANDS.values():
         module = importlib.import_module(command.module or f"gpulaunch.cli.{command.word}")
         parsers[command.word] = module.make_parser()
+        if hasattr(module, "word_parsers"):
+            for word, parser in module.word_parsers().items():
+                parsers[f"{command.word} {word}"] = parser
+            continue
         for word in getattr(module, "WORDS", ()):
             below = importlib.import_module(f"{module.__name__}_{word}")
             parsers[f"{command.word} {word}"] = below.make_parser()

@@ -12,7 +12,7 @@ from gpulaunch.errors import UsageError, quoted
 _COMMANDS = {
     "jobs": "run docker batch free logs attach wait reserve",
     "what is there": "status top topo history doctor",
-    "knowing a job before it runs": "profiles profile plan simulate",
+    "knowing a job before it runs": "profile plan simulate",
     "the machine, and past one machine": "setup drain undrain cluster mcp completion help",
 }
 """Titles of groups with their commands; those that are in no group come last."""
@@ -105,7 +105,7 @@ def make_parser() -> Parser:
         help="a command; launch: all options of a launch; settings: their names",
     )
     parser.add_argument(
-        "word", metavar="WORD", nargs="?", help="one of cluster's words, such as map"
+        "word", metavar="WORD", nargs="?", help="one of a command's words, such as cluster map"
     )
     return parser
 

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     """Print the history of one machine."""
     options = make_parser().parse_args(arguments)
     everyone = options.everyone or options.user is not None
-    launches = past_launches(options.topology, options.since, everyone=everyone)
+    launches = _past_launches(options.topology, options.since, everyone=everyone)
     launches = _of_user(options.user, launches)
     elsewhere: Counter[str] = Counter()
     if not launches and shown_settings(options.topology).get("topology").value is None:
@@ -65,7 +65,12 @@ def make_parser() -> Parser:
         help=f"the last N launches (default: {_SHOWN}; with --totals all)",
     )
     parser.add_argument("--all", action="store_true", help="all that are known")
-    add_since(parser)
+    parser.add_argument(
+        "--since",
+        metavar="TIME",
+        type=_parse_time,
+        help="only launches of this last time, such as 12h or 7d",
+    )
     parser.add_argument("--user", metavar="NAME", help=f"those of another user ({_COMMON_HINT})")
     parser.add_argument(
         "--everyone", action="store_true", help=f"those of all users ({_COMMON_HINT})"
@@ -81,17 +86,7 @@ def make_parser() -> Parser:
 _COMMON_HINT = "where 'gpulaunch setup --history' has been run"
 
 
-def add_since(parser: Parser) -> None:
-    """Add the option that limits the history to the last time."""
-    parser.add_argument(
-        "--since",
-        metavar="TIME",
-        type=_parse_time,
-        help="only launches of this last time, such as 12h or 7d",
-    )
-
-
-def past_launches(
+def _past_launches(
     topology: str | None, since_s: float | None, *, everyone: bool
 ) -> list[PastLaunch]:
     """Return the launches on one machine, in the order of their beginning.
@@ -111,16 +106,11 @@ def past_launches(
             "sudo gpulaunch setup --history makes a place for all, from then on",
         )
     wanted = shown_settings(topology).get("topology").value
-    if wanted is None:
-        return launches_here(since_s, everyone=everyone)
-    name = load_described_machine(wanted)[0].name
     found = _latest(since_s, everyone=everyone)
+    if wanted is None:
+        return [launch for launch in found if not launch.described]
+    name = load_described_machine(wanted)[0].name
     return [launch for launch in found if launch.described and launch.topology == name]
-
-
-def launches_here(since_s: float | None, *, everyone: bool) -> list[PastLaunch]:
-    """Return the launches on this machine's own GPUs; see past_launches."""
-    return [launch for launch in _latest(since_s, everyone=everyone) if not launch.described]
 
 
 def _latest(since_s: float | None, *, everyone: bool) -> list[PastLaunch]:

@@ -29,10 +29,10 @@ from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.cli.json_status import JsonStatus
-    from gpulaunch.cli.record import Recorder
     from gpulaunch.launch.detached import Detached, EndBySignal
     from gpulaunch.launch.notify import Notifier
     from gpulaunch.launch.predecessors import Predecessor
+    from gpulaunch.measure.recording import Recorder
 
 _EXIT_STATUS = {"grant": 0, "wait": WouldWaitError.exit_status, "refuse": UsageError.exit_status}
 
@@ -138,8 +138,6 @@ def _run(
         raise
     else:
         listener.ended(exit_status(outcome.status))
-    finally:
-        listener.close()
     return exit_like(outcome.status)
 
 
@@ -168,9 +166,11 @@ class Reporter:
             self._history = LaunchInHistory(launch, [one.text for one in before])
         self._recorder: Recorder | None = None
         if launch.recorded_in or "record_to" in given:
-            from gpulaunch.cli import record  # late: few launches are recorded
+            from gpulaunch.measure.recording import recorder_of  # late: few launches are recorded
 
-            self._recorder = record.recorder_of(given, launch, tell_of(given))
+            path = given["record_to"].text if "record_to" in given else None
+            is_asked = bool(given.keys() & {"record", "record_to"})
+            self._recorder = recorder_of(launch, path, tell_of(given), is_asked=is_asked)
         self._before_job: EndBySignal | None = None
         self._pipe: int | None = None  # to the process that detached this launch
         self._notifier: Notifier | None = None
@@ -237,8 +237,8 @@ class Reporter:
         if self._talks and not os.isatty(2):
             say("info", f"waiting for {_duration(waited_s)} as number {number()} in the queue")
 
-    def granted(self, acquired: Acquired[Keeper]) -> Mapping[str, str]:
-        """Report that the launch has its GPUs; return variables for the job."""
+    def granted(self, acquired: Acquired[Keeper]) -> None:
+        """Report that the launch has its GPUs."""
         self._answer(gpus=acquired.grant.problem.format_ranks(acquired.grant.gpus))
         if self._before_job:
             self._before_job.stop()
@@ -259,7 +259,8 @@ class Reporter:
             self._history.granted(acquired)
         if self._notifier:
             self._notifier.started(acquired)
-        return self._recorder.begin(acquired) if self._recorder else {}
+        if self._recorder:
+            self._recorder.begin(acquired)
 
     def idle(self, seconds: float) -> None:
         """Tell the owner that the GPUs have done nothing for a while."""
@@ -286,11 +287,6 @@ class Reporter:
         if self._notifier:
             queued = self._before_job is not None or self._joined_s is not None
             self._notifier.ended(exit_status, queued=queued)
-
-    def close(self) -> None:
-        """Remove what was made for the time of the launch, however it went."""
-        if self._recorder:
-            self._recorder.close()
 
 
 def _duration(seconds: float) -> str:

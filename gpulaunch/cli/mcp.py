@@ -4,7 +4,6 @@ import sys
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser
-from gpulaunch.cli.output import say
 from gpulaunch.errors import FailedError
 from gpulaunch.files.extras import install_hint
 
@@ -19,8 +18,6 @@ def main(arguments: Sequence[str]) -> int:
     except ImportError as problem:
         message = f"gpulaunch mcp needs the Python package mcp, 2.0 or newer: {problem}"
         raise FailedError(message, install_hint("mcp")) from None
-    if sys.stdin.isatty():
-        say("info", "this waits for messages of an MCP client on stdin; Ctrl-C ends it")
     make_server().run()
     return 0
 

@@ -42,7 +42,7 @@ class Option(Record):
     @property
     def repeats(self) -> bool:
         """Whether every value counts if it is given several times; otherwise only the last."""
-        return self.name in ("set", "after")
+        return self.name == "after"
 
 
 ROWS: tuple["Row", ...] = (
@@ -50,13 +50,7 @@ ROWS: tuple["Row", ...] = (
         ("-p", "--profile"),
         "profile",
         "NAME|FILE",
-        "what is known about the job (see 'gpulaunch profiles')",
-    ),
-    (
-        ("--set",),
-        "set",
-        "KEY=VALUE",
-        "instead of what the profile says, such as memory=12GiB",
+        "what is known about the job (see 'gpulaunch profile list')",
     ),
     (
         ("-n", "--gpus"),

@@ -1,105 +1,246 @@
-"""`gpulaunch profile`: measure a job, or read its source or logs, for its profile."""
+"""`gpulaunch profile list|show|measure|scan`: what is known about jobs before they run."""
 
-import os
-import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 
-from gpulaunch.cli.options import read_line
-from gpulaunch.cli.output import prepare_stdout, say
-from gpulaunch.cli.profile_options import (
-    MEASURING,
-    MODES,
-    PROFILE_ROWS,
-    READING,
-    launch_words,
-    make_parser,
-    sharing,
-)
+from gpulaunch.cli.arguments import Namespace, Parser, add_json
+from gpulaunch.cli.output import prepare_stdout, print_json, say, warn
+from gpulaunch.cli.profile_measure import add_target, make_measure_parser, measure, read_target
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.launch.given import Given
+from gpulaunch.typing import Any
 
-__all__ = ["main", "make_parser"]
+WORDS = {
+    "list": "the profiles that can be named",
+    "show": "all that one profile says",
+    "measure": "run a job, and write what it uses into its profile",
+    "scan": "read a job's source, or a log of it, and run nothing",
+}
+"""Word -> its description."""
 
-_PYTHON = re.compile(r"python(\d+(\.\d+)?)?|pypy\d*|torchrun|accelerate|deepspeed")
+_MOST_CSV_BYTES = 1 << 28
+
+_MOVED = {"--scan": "", "--scan-nccl-log": "--nccl-log ", "--import-ncu": "--ncu "}
+"""Options of `gpulaunch profile` before it had words -> what stands after `profile scan` now."""
 
 
 def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
-    """Measure a job, or read its source, a log or a profiler's file.
+    """Run one of the words.
 
     Args:
-        arguments: arguments before the --.
-        command: argv of the job; None if there is no --.
+        arguments: the word and the arguments after it, before the --.
+        command: argv after the --; None if there is no --.
     """
-    line = read_line(arguments, PROFILE_ROWS)
-    given, at = line.given, line.word_at
-    if "help" in given:
+    known = f"known are {', '.join(WORDS)}"
+    word = arguments[0] if arguments else ""
+    if word in ("-h", "--help"):
         prepare_stdout()
         make_parser().print_help()
         return 0
-    if at is not None:
-        raise UsageError(
-            f"unknown word {quoted(arguments[at])}", "write -- before the job's command"
-        )
-    # Late, with NVML's package: make_parser() does without, as when a wheel is built.
-    from gpulaunch.cli import profile_measuring, profile_reading
-
-    mode = _find_mode(given)
-    if mode in READING:
-        if command is not None:
-            raise UsageError(f"{given[mode].option} runs no command, but -- is given")
-        idle = [
-            value.option
-            for name, value in given.items()
-            if name not in (mode, "output", "name", "json", "quiet")
-        ]
-        if idle:
-            raise UsageError(f"{given[mode].option} runs nothing, so {idle[0]} has no effect")
-        wanted = profile_reading.target_of(given) if given.keys() & {"output", "name"} else None
-        return profile_reading.main(mode, given, wanted)
-    if not command:
-        raise UsageError(
-            "no command given", "gpulaunch profile [OPTIONS] -o FILE -- COMMAND [ARG...]"
-        )
-    script = _find_script(command)
-    if script and not given.keys() & {"output", "name", *MEASURING}:
-        return _propose(given, script, command)
-    return profile_measuring.measure_job(mode, given, command)
+    if word == "measure":
+        return measure(arguments[1:], command)
+    if word in WORDS and command is not None:
+        raise UsageError(f"profile {word} runs no command, but -- is given")
+    if word not in WORDS:
+        new_line = _new_line(arguments, command)
+        hint = f"it is now: gpulaunch profile {printable(new_line)}" if new_line else known
+        if not word or word.startswith("-"):
+            raise UsageError("no word given after profile", hint)
+        raise UsageError(f"unknown word {quoted(word)} after profile", hint)
+    prepare_stdout()
+    options = word_parsers()[word].parse_args(arguments[1:])
+    if word == "list":
+        return _list(as_json=options.json)
+    if word == "show":
+        return _show(options.profile, as_json=options.json)
+    return _scan(options)
 
 
-def _find_script(command: Sequence[str]) -> str | None:
-    """Return the Python file that a command runs; None if it is not known to run one."""
-    for at, word in enumerate(command):
-        if at and not any(_PYTHON.fullmatch(os.path.basename(one)) for one in command[:at]):
-            continue
-        if word.endswith(".py") and os.path.isfile(word):
-            return word
-    return None
+def _new_line(arguments: Sequence[str], command: Sequence[str] | None) -> str | None:
+    """Return what a line without a word, as it was written earlier, is now; None if unknown."""
+    for at, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag in _MOVED:
+            path = [value] if equals else arguments[at + 1 : at + 2]
+            rest = arguments[at + 1 + len(path) - bool(equals) :]
+            return f"scan {_MOVED[flag]}{shlex.join([*path, *arguments[:at], *rest])}"
+    if command is None or "measure" in arguments:
+        return None
+    return f"measure {shlex.join([*arguments, '--', *command])}"
 
 
-def _propose(given: Mapping[str, Given], script: str, command: Sequence[str]) -> int:
-    """Scan the script that a command would run, and say how to make a profile of it."""
-    from gpulaunch.cli import profile_reading
-
-    status = profile_reading.main("scan", {**given, "scan": Given("--scan", script)}, None)
-    if "quiet" not in given:
-        path = shlex.quote(f"{os.path.basename(script).removesuffix('.py')}.toml")
-        keep_it = f"gpulaunch profile --scan {shlex.quote(script)} -o {path}"
-        refused = {"json", "topology", *sharing(given)}
-        kept = {name: value for name, value in given.items() if name not in refused}
-        options = "".join(f"{shlex.quote(word)} " for word in launch_words(kept))
-        measure_it = f"gpulaunch profile {options}-o {path} -- {shlex.join(command)}"
-        say("info", printable(f"nothing was run; to keep this: {keep_it}"))
-        say("info", printable(f"to measure the job: {measure_it}"))
-    return status
+def make_parser() -> Parser:
+    """Return the parser that prints the help; each word has its own."""
+    words = "\n".join(f"  {word:8} {summary}" for word, summary in WORDS.items())
+    parser = Parser(
+        "gpulaunch profile",
+        "What is known about jobs before they run.",
+        "gpulaunch profile WORD [OPTIONS]",
+        epilog=f"words, each with a --help of its own:\n{words}",
+    )
+    parser.add_argument("word", metavar="WORD", choices=WORDS, help="one of the words below")
+    return parser
 
 
-def _find_mode(given: Mapping[str, Given]) -> str:
-    """Return the mode that is asked for; "use" if none is."""
-    modes = [name for name in MODES if name in given]
-    if len(modes) > 1:
-        shown = " and ".join(given[name].option for name in modes)
-        raise UsageError(
-            f"{shown}: one at a time", "each of them changes its own part of the same -o FILE"
-        )
-    return modes[0] if modes else "use"
+def word_parsers() -> dict[str, Parser]:
+    """Return the parser of each word."""
+    listing = Parser("gpulaunch profile list", "Print the profiles that can be named.")
+    add_json(listing)
+    showing = Parser("gpulaunch profile show", "Print all that a profile says.")
+    showing.add_argument(
+        "profile",
+        metavar="PROFILE",
+        help="name or file, and @ with what is asked of it: alexnet@batch=1",
+    )
+    add_json(showing)
+    scan = Parser(
+        "gpulaunch profile scan",
+        "Read a job's source, NCCL log or profiler's counters, and run nothing.",
+        "gpulaunch profile scan PATH | --nccl-log FILE | --ncu FILE [--json] [-o FILE]",
+    )
+    source = scan.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "path", metavar="PATH", nargs="?", help="source, a file or a folder: who talks to whom"
+    )
+    source.add_argument(
+        "--nccl-log",
+        metavar="FILE",
+        help="log of NCCL_DEBUG=INFO, best with NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH",
+    )
+    source.add_argument("--ncu", metavar="FILE", help="counters in Nsight Compute's CSV")
+    add_target(scan)
+    add_json(scan)
+    scan.add_argument("-q", "--quiet", action="store_true", help="say only what is wrong")
+    return {"list": listing, "show": showing, "measure": make_measure_parser(), "scan": scan}
+
+
+def _list(*, as_json: bool) -> int:
+    from gpulaunch.profiles.catalog import find_profile, is_benchmark, load_profile, profile_names
+    from gpulaunch.show.profile import profile_document, profiles_table
+    from gpulaunch.show.terminal import draw
+
+    profiles = []
+    for name in profile_names():
+        try:
+            profiles.append((find_profile(name), load_profile(name).but(name=name)))
+        except UsageError as problem:  # a broken file does not hide the others
+            warn(problem.message)
+    if as_json:
+        print_json([profile_document(profile, path) for path, profile in profiles])
+        return 0
+    benchmarks = [profile for path, profile in profiles if is_benchmark(path)]
+    others = [profile for path, profile in profiles if not is_benchmark(path)]
+    groups = ("what people run", others), ("benchmarks of papers", benchmarks)
+    draw(profiles_table(groups), sys.stdout)
+    return 0
+
+
+def _show(name: str, *, as_json: bool) -> int:
+    from gpulaunch.profiles.catalog import find_profile, load_profile
+    from gpulaunch.show.profile import profile_document, profile_text
+    from gpulaunch.show.terminal import draw
+
+    path, profile = find_profile(name), load_profile(name)
+    if as_json:
+        print_json(profile_document(profile, path))
+    else:
+        draw(profile_text(profile, path), sys.stdout)
+    return 0
+
+
+Findings = tuple[Mapping[str, Any], Sequence[str], dict[str, Any], Sequence[str]]
+"""What a file says: a document for --json, lines for people, sections of a profile, warnings."""
+
+
+def _scan(options: Namespace) -> int:
+    """Read a file, print the findings, and write those that belong into a profile."""
+    from gpulaunch.measure.update_profile import Outcome, check_own, keep
+
+    target = None
+    if options.output is not None or options.name is not None:
+        target = read_target(options)
+        check_own(target[0])
+    if options.path is not None:
+        document, lines, sections, warnings = _read_source(options.path)
+    elif options.nccl_log is not None:
+        document, lines, sections, warnings = _read_nccl_log(options.nccl_log)
+    else:
+        document, lines, sections, warnings = _read_ncu(options.ncu)
+    for line in warnings:
+        warn(line)
+    if options.json:
+        print_json(document)
+    else:
+        print("\n".join(lines))
+    if target is None:
+        return 0
+    path, name = target
+    for line in keep(path, name, Outcome(sections, 0, guessed=True), ()):
+        warn(line)
+    if not sections:
+        warn(f"nothing for a profile was found, and nothing is written to {path}")
+    elif not options.quiet:
+        say("info", f"written to {path}")
+    return 0
+
+
+def _read_source(path: str) -> Findings:
+    from gpulaunch.scan.sources import read_sources, scan_sources
+    from gpulaunch.show.scan import scan_document, scan_lines
+
+    files, unread = read_sources(path)
+    scan = scan_sources(files, unread, sys.stdlib_module_names)
+    document = scan_document(scan)
+    section = _communication_section(document, f"source scan of {path}")
+    return document, scan_lines(document), section, scan.warnings
+
+
+def _read_nccl_log(path: str) -> Findings:
+    from gpulaunch.files.log_file import log_lines
+    from gpulaunch.measure.logs.nccl_log import communication, read_nccl_log
+    from gpulaunch.profiles.pattern import is_whole
+    from gpulaunch.show.scan import nccl_document, nccl_lines
+
+    name = printable(path)
+    found = communication(read_nccl_log(log_lines(path)), name)
+    document = nccl_document(found, name)
+    more: dict[str, Any] = {}
+    if found.edges and is_whole(found.edges, found.ranks):
+        more["edges"] = [list(edge) for edge in found.edges]
+    sections = _communication_section(document, f"NCCL log {name}", more)
+    return document, nccl_lines(document), sections, ()
+
+
+def _read_ncu(path: str) -> Findings:
+    from gpulaunch.files.document import read_text
+    from gpulaunch.measure.logs.nsight import read_ncu
+    from gpulaunch.measure.run import rounded
+    from gpulaunch.records import as_dict
+
+    figures = as_dict(read_ncu(read_text(path, _MOST_CSV_BYTES), printable(path)))
+    kernels = figures["kernels"]
+    section = {
+        key: value if isinstance(value, int) else rounded(value)
+        for key, value in figures.items()
+        if key != "kernels"
+    }
+    lines = [f"{key.replace('_', ' ')}: {value:.4g}" for key, value in section.items()]
+    source = f"Nsight Compute, {kernels} kernels, {printable(path)}"
+    sections = {"counters": {**section, "source": source}}
+    return figures, [f"{kernels} kernels", *lines], sections, ()
+
+
+def _communication_section(
+    document: Mapping[str, Any], source: str, more: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    from gpulaunch.profiles.pattern import PATTERNS
+
+    section = {"confidence": document["confidence"], "source": source, **(more or {})}
+    # That nothing was found is no reason to place a job as if nothing communicated.
+    silent = document["pattern"] == "none" and document["confidence"] != "certain"
+    if document["pattern"] in PATTERNS and not silent:
+        section["pattern"] = document["pattern"]
+    if document["sensitive"] is not None and not silent:
+        section["bandwidth_sensitive"] = document["sensitive"]
+    # A section that says nothing but its source is not worth writing.
+    return {"communication": section} if len(section) > 2 else {}

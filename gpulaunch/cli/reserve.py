@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gpulaunch.cli.arguments import Parser
 
 _NAMES = (
-    *("gpus", "profile", "set", "policy", "pattern", "bandwidth_sensitive", "bandwidth_model"),
+    *("gpus", "profile", "policy", "pattern", "bandwidth_sensitive", "bandwidth_model"),
     *("memory", "gpu_model", "only", "exclude", "require", "nvlink", "min_bandwidth", "numa"),
     *("apart_from", "host_bandwidth", "single_node", "one_per_node", "min_utility"),
     *("utility_weights", "wait", "wait_timeout", "queue", "ignore_engine", "uuid", "topology"),

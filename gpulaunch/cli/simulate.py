@@ -1,31 +1,29 @@
 """`gpulaunch simulate`: replay a file of jobs by the launcher's own decisions."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
+from time import monotonic
 
-from gpulaunch.batch.job_file import read_jobs
 from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
-from gpulaunch.cli.history import add_since, launches_here, past_launches
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.cli.progress import telling
-from gpulaunch.cli.replay_report import prepare_report, write_report
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.history.line import has_common
+from gpulaunch.files.duration import format_duration
+from gpulaunch.files.write import make_directory, write_bytes
 from gpulaunch.launch.settings import QUEUES, SETTINGS, one_of
 from gpulaunch.machine.find import Machine
-from gpulaunch.records import Record, replace
-from gpulaunch.show.replay_document import replays_document
-from gpulaunch.simulate.event_loop import ImpossibleJobError, Rules, simulate
+from gpulaunch.records import replace
+from gpulaunch.simulate.event_loop import ImpossibleJobError, Moment, Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
-from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import Replay, measure
-from gpulaunch.simulate.past_trace import replayable, rows_of, rules_of_the_past, stays_of
-from gpulaunch.simulate.read_simulation import Trace, read_trace, trace_of
-from gpulaunch.simulate.simulated_job import SimulatedJob
+from gpulaunch.simulate.read_simulation import read_trace
 from gpulaunch.simulate.simulator import SIMULATED_MODELS, generated_trace, simulated_machine
-from gpulaunch.simulate.time_model import MODELS, TimeModel
-from gpulaunch.typing import Any
+from gpulaunch.simulate.time_model import MODELS
+from gpulaunch.typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpulaunch.show.terminal import ProgressLine
 
 _MOST_MACHINES = 100_000
 _MOST_JOBS = 200_000
@@ -38,29 +36,24 @@ def main(arguments: Sequence[str]) -> int:
     if options.generate:
         print(generated_trace(options.generate, options.seed or 0, options.count), end="")
         return 0
-    if options.jobs is None and not options.history:
-        raise UsageError(
-            "no jobs given", "--jobs FILE, --history for those that ran, or --generate to make some"
-        )
-    replays, page = _run_replays(
-        options, simulated_machine(options.topology, options.cluster, warn)
-    )
-    document = replays_document(replays)
-    if options.history:
-        from gpulaunch.show.gain import gain_document, gain_sentence  # late: for this only
+    if options.jobs is None:
+        raise UsageError("no jobs given", "--jobs FILE, or --generate to make some")
+    machine = simulated_machine(options.topology, warn)
+    if options.report is not None:
+        _prepare_report(options.report)
+    replays = _run_replays(options, machine)
+    if options.report is not None:
+        _write_report(options.report, replays)
+    from gpulaunch.show.replay import replays_document, replays_table
+    from gpulaunch.show.terminal import draw
 
-        document["gain"] = gain_document(document)
+    document = replays_document(replays)
     if options.json:
         print_json(document)
-    else:
-        from gpulaunch.show.replay_table import replays_table
-        from gpulaunch.show.terminal import draw
-
-        draw(replays_table(document), sys.stdout)
-        if options.history:
-            print(f"\n{gain_sentence(document['gain'])}")
-        if page:
-            print(f"\nthe report: {printable(page)}")
+        return 0
+    draw(replays_table(document), sys.stdout)
+    if options.report is not None:
+        print(f"\nthe report: {printable(os.path.join(options.report, 'index.html'))}")
     return 0
 
 
@@ -71,14 +64,6 @@ def _check_together(options: Namespace) -> None:
             raise UsageError(f"--{other} has no effect with --generate")
     if "fixed" in options.time_model and len(options.time_model) > 1:
         raise UsageError("--time-model: fixed is none of the others")
-    if options.history:
-        for other in ("jobs", "generate", "cluster", "at_once"):
-            if getattr(options, other):
-                raise UsageError(f"--{other.replace('_', '-')} has no effect with --history")
-        if options.machines > 1:
-            raise UsageError("--machines: the history is that of one machine")
-    elif options.since is not None:
-        raise UsageError("--since has no effect without --history")
 
 
 def make_parser() -> Parser:
@@ -89,20 +74,10 @@ def make_parser() -> Parser:
     )
     add_topology(parser)
     parser.add_argument(
-        "--cluster", metavar="NAME|FILE", help="a described cluster instead, all nodes of it"
-    )
-    parser.add_argument(
         "--jobs",
         metavar="FILE",
         help="the jobs: TOML, JSON lines or MAPA's columns (docs/guides/simulate.md)",
     )
-    parser.add_argument(
-        "--history",
-        action="store_true",
-        help="the launches in this machine's history instead, beside what was; of those on a "
-        "described machine with --topology, if there are any (docs/guides/history.md)",
-    )
-    add_since(parser)
     parser.add_argument(
         "--policy",
         metavar="P,...",
@@ -204,76 +179,67 @@ def _number_parser(most: int) -> Callable[[str], int]:
     return parse
 
 
-def _run_replays(options: Namespace, machine: Machine) -> tuple[list[Replay], str | None]:
-    """Return all runs, and the path of their report if one is wanted."""
-    past = _read_past(options, machine) if options.history else None
-    trace = past.trace if past else read_trace(options.jobs, machine, warn)
-    jobs = past.jobs if past else trace.jobs
+def _run_replays(options: Namespace, machine: Machine) -> list[Replay]:
+    """Return all runs; a line on a terminal shows their progress."""
+    trace = read_trace(options.jobs, machine, warn)
+    jobs = list(trace.jobs)
     if options.at_once:
         jobs = [replace(job, arrival_s=0.0) for job in jobs]
-    if options.report is not None:
-        prepare_report(options.report)
-    with telling(len(options.policy), len(jobs)) as progress:
-        replays = [past.replay] if past and past.replay else []
+    from gpulaunch.show.terminal import ProgressLine
+
+    line = None
+    if sys.stderr is not None and sys.stderr.isatty():
+        line = ProgressLine(sys.stderr)
+    replays = []
+    try:
         for policy in options.policy:
             rules = _make_rules(options, policy)
+            watch = _progress(line, policy.replace("_", "-"), len(jobs))
             try:
-                stays = simulate(
-                    machine.topology, jobs, rules, progress.watch(policy.replace("_", "-"))
-                )
+                stays = simulate(machine.topology, jobs, rules, watch)
             except ImpossibleJobError as problem:
                 raise trace.wheres[problem.job_id].error(None, problem.message) from None
             replays.append(measure(machine.topology, stays, rules, options.seed))
-        if options.report is None:
-            return replays, None
-        progress.note("drawing the report")
-        return replays, write_report(options.report, replays)
+    finally:
+        if line:
+            line.clear()
+    return replays
 
 
-class _Past(Record):
-    """The history of a machine.
+def _progress(line: "ProgressLine | None", policy: str, jobs: int) -> Callable[[Moment], None]:
+    """Return the function that draws how far a replay is, if it takes longer than a second."""
+    began_s = monotonic()
+    next_s = began_s + 1
 
-    Attributes:
-        trace: the jobs that ran, with the run times that they had.
-        jobs: the same with the run times to replay.
-        replay: how they ran; None if that was on another machine.
-    """
+    def tell(moment: Moment) -> None:
+        nonlocal next_s
+        now_s = monotonic()
+        if line is None or not line.possible or now_s < next_s:
+            return
+        next_s = now_s + 0.1
+        left = ""
+        if moment.ended:
+            left_s = (now_s - began_s) / moment.ended * (jobs - moment.ended)
+            left = f", about {format_duration(round(left_s))} left"
+        line.draw(moment.ended / jobs, f"{policy}: {moment.ended:,} of {jobs:,} jobs{left}")
 
-    trace: Trace
-    jobs: Sequence[SimulatedJob]
-    replay: Replay | None
+    return tell
 
 
-def _read_past(options: Namespace, machine: Machine) -> _Past:
-    """Return the jobs of the history, and measures of what was.
+def _prepare_report(directory: str) -> None:
+    """Make the directory of a report, and check before a long run that it can be drawn."""
+    from gpulaunch.show.report import load_matplotlib
 
-    Raises:
-        UsageError: there are none.
-    """
-    everyone = has_common()
-    found = past_launches(options.topology, options.since, everyone=everyone)
-    same = bool(found) or machine.key is None
-    if not found and machine.key is not None:
-        found = launches_here(options.since, everyone=everyone)
-    launches = replayable(found, machine.topology)
-    if not launches:
-        raise UsageError(
-            f"the history has no launch that can be replayed on {machine.topology.name}",
-            "see 'gpulaunch history'",
-        )
-    if len(launches) < len(found):
-        warn(
-            f"{len(found) - len(launches)} of {len(found)} launches are left out: those without "
-            "an end, that shared their GPUs, or that are too large"
-        )
-    trace = trace_of(read_jobs({"job": rows_of(launches)}), machine, warn)
-    rules = rules_of_the_past(_make_rules(options, options.policy[0]))
-    times = TimeModel(rules.time_models, Remembered(machine.topology).yardstick(rules.yardstick))
-    stays = stays_of(launches, trace.jobs, machine.topology, times) if same else None
-    if stays is None:
-        return _Past(trace, trace.jobs, None)
-    jobs = [stay.job for stay in sorted(stays, key=lambda stay: stay.job.id)]
-    return _Past(trace, jobs, measure(machine.topology, stays, rules, None))
+    load_matplotlib()
+    make_directory(directory)
+
+
+def _write_report(directory: str, replays: Sequence[Replay]) -> None:
+    """Write the pictures of a report, and the page last."""
+    from gpulaunch.show.report import report_files
+
+    for name, content in report_files(replays).items():
+        write_bytes(os.path.join(directory, name), content)
 
 
 def _make_rules(options: Namespace, policy: str) -> Rules:

@@ -4,14 +4,12 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from functools import partial
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
-from gpulaunch.cli.output import flush_stdout, print_json, say, warn
+from gpulaunch.cli.output import print_json, warn
 from gpulaunch.errors import UsageError
 from gpulaunch.files.write import document_text, write_text
-from gpulaunch.launch.placement_tables import make_tables
-from gpulaunch.launch.surroundings import shown_machine, shown_settings
+from gpulaunch.launch.surroundings import read_shown, shown_machine
 from gpulaunch.machine.catalog import load_text_machine
 from gpulaunch.machine.topology import Topology
 from gpulaunch.show.topology.document import topology_document
@@ -24,38 +22,20 @@ def main(arguments: Sequence[str]) -> int:
     if options.measure:
         from gpulaunch.cli.topo_measure import measure_and_print
 
-        return measure_and_print(
-            options.output, as_json=options.json, every_pair=options.every_pair
-        )
+        return measure_and_print(options.output, as_json=options.json)
     if options.svg is not None and options.text is None:
-        from gpulaunch.cli.topo_picture import write_picture
-
-        return write_picture(options.topology, options.svg)
-    if options.nccl_xml is not None and options.text is None:
-        topology = _visible_machine(options.topology)
-    else:
-        topology = _find_machine(options.topology, options.text, options.output, options.gpu_model)
+        return _write_picture(options.topology, options.svg)
+    topology = _find_machine(options.topology, options.text, options.output, options.gpu_model)
     if options.svg is not None:
         from gpulaunch.show.topology.svg import topology_svg
 
         write_text(options.svg, topology_svg(topology))
-    elif options.nccl_xml is not None:
-        from gpulaunch.show.topology.nccl import nccl_xml
-
-        write_text(options.nccl_xml, nccl_xml(topology))
     elif options.json:
         print_json(topology_document(topology))
-    elif options.dot:
-        from gpulaunch.show.topology.dot import topology_dot
-
-        print(topology_dot(topology), end="")
     elif options.output or options.text:
         _write_machine(topology, options.output)
     else:
         _print_topology(topology)
-        if topology.digest is None:  # this machine
-            flush_stdout()
-            make_tables(topology, partial(say, "info"))
     return 0
 
 
@@ -67,7 +47,7 @@ def make_parser() -> Parser:
         "--import",
         metavar="FILE",
         dest="text",
-        help="the machine of this nvidia-smi topo -m text or NCCL topology ('-': of stdin)",
+        help="the machine of this nvidia-smi topo -m text ('-': of stdin)",
     )
     parser.add_argument(
         "--gpu-model",
@@ -75,12 +55,8 @@ def make_parser() -> Parser:
         help="with --import: model of GPUs that the text does not name",
     )
     add_json(parser)
-    parser.add_argument("--dot", action="store_true", help="print a graph for Graphviz")
     parser.add_argument(
         "--svg", metavar="FILE", help="draw a picture, with what is leased in colour"
-    )
-    parser.add_argument(
-        "--nccl-xml", metavar="FILE", help="write NCCL's topology file, for NCCL_TOPO_FILE"
     )
     parser.add_argument(
         "-o",
@@ -90,9 +66,6 @@ def make_parser() -> Parser:
     )
     parser.add_argument(
         "--measure", action="store_true", help="measure what idle GPUs' links carry (takes minutes)"
-    )
-    parser.add_argument(
-        "--every-pair", action="store_true", help="with --measure: all pairs, not one of each kind"
     )
     return parser
 
@@ -105,14 +78,14 @@ def _check_options(given: dict[str, object]) -> None:
     """
     forms = [
         f"--{name.replace('_', '-')}"
-        for name in ("json", "dot", "svg", "nccl_xml", "measure")
+        for name in ("json", "svg", "measure")
         if given[name] not in (None, False)
     ]
     if "--measure" in forms and "--json" in forms:
         forms.remove("--json")
     if given["output"] is not None and forms != ["--measure"]:
         forms.append("-o")
-    for name in ("output", "svg", "text", "nccl_xml", "gpu_model"):
+    for name in ("output", "svg", "text", "gpu_model"):
         if given[name] == "":
             shown = "import" if name == "text" else name.replace("_", "-")
             raise UsageError(f"--{shown} has an empty value")
@@ -124,8 +97,27 @@ def _check_options(given: dict[str, object]) -> None:
         raise UsageError("--gpu-model goes with --import")
     if given["measure"] and (given["text"] is not None or given["topology"] is not None):
         raise UsageError("--measure is about this machine, but another one is named")
-    if given["every_pair"] and not given["measure"]:
-        raise UsageError("--every-pair goes with --measure")
+
+
+def _write_picture(name: str | None, path: str) -> int:
+    """Draw the machine, and the users of its GPUs."""
+    from gpulaunch.process.system import user_name
+    from gpulaunch.show.status import status_document
+    from gpulaunch.show.topology.svg import GpuState, topology_svg
+
+    shown = read_shown(name, warn)
+    machine, table = shown.machine, shown.table
+    seen = table.peek(problems=[]).of(machine)
+    document = status_document(
+        machine.topology, seen.leases, machine.outside, user_name, drained=seen.drained
+    )
+    users = {lease["id"]: lease["user"] for lease in document["leases"]}
+    states = {}
+    for gpu in document["gpus"]:
+        names = dict.fromkeys(users[lease] for lease in gpu["leases"])
+        states[gpu["index"]] = GpuState(gpu["state"], ", ".join(names))
+    write_text(path, topology_svg(machine.topology, states))
+    return 0
 
 
 def _find_machine(
@@ -136,24 +128,6 @@ def _find_machine(
     if text != "-":
         return load_text_machine(text, gpu_model=gpu_model)
     return load_text_machine("/dev/stdin", None if output == "-" else output, gpu_model)
-
-
-def _visible_machine(name: str | None) -> Topology:
-    """Return the machine with the GPUs that a job started here would see."""
-    from gpulaunch.decide.request import admit_visible
-    from gpulaunch.launch.surroundings import read_surroundings
-    from gpulaunch.machine.topology import part_of_machine
-
-    around = read_surroundings(shown_settings(name), warn, may_hide=True, use=False)
-    topology = around.machine.topology
-    seen = {gpu.uuid for gpu in topology.gpus}
-    if around.within:
-        seen &= set(around.within.uuids)
-    if around.visible is not None:
-        seen &= admit_visible(topology, around.visible).uuids
-    if not seen:
-        raise UsageError(f"no GPU of {topology.name} is visible here")
-    return part_of_machine(topology, seen)
 
 
 def _write_machine(topology: Topology, path: str | None) -> None:

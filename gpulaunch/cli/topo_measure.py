@@ -10,18 +10,16 @@ from gpulaunch.files.data_files import make_own
 from gpulaunch.files.document import read_document
 from gpulaunch.files.write import check_writable, document_text, write_text
 from gpulaunch.machine.catalog import own_machine_file
-from gpulaunch.measure.link_fit import compare, slow_links
+from gpulaunch.measure.link_fit import compare
 from gpulaunch.measure.links import measure, measured_document
-from gpulaunch.show.measurement import measurement_document
 
 
-def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> int:
+def measure_and_print(path: str | None, *, as_json: bool) -> int:
     """Measure this machine, write its machine file, and print every figure beside the models.
 
     Args:
         path: path of the file; None for this user's own file of this machine.
         as_json: whether to print a document instead of a table.
-        every_pair: whether to measure all pairs.
     """
     file = path or own_machine_file(os.uname().nodename)
     if path is None:
@@ -36,7 +34,7 @@ def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> i
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _raise_interrupted)
     try:
-        result = measure(warn, _tell, every_pair=every_pair)
+        result = measure(warn, _tell)
     # By now the benchmark is ended, the lease released, and nothing is written.
     except _Interrupted as interruption:
         signal.signal(interruption.number, signal.SIG_DFL)
@@ -44,16 +42,15 @@ def measure_and_print(path: str | None, *, as_json: bool, every_pair: bool) -> i
         raise
     write_text(file, document_text(measured_document(result)))
     comparisons = compare(result.topology, result.figures)
+    from gpulaunch.show.measurement import measurement_document, measurement_table
+
     if as_json:
         print_json(measurement_document(result.topology, result.tool, comparisons))
     else:
-        from gpulaunch.show.measurement_table import measurement_table
         from gpulaunch.show.terminal import draw
 
         draw(measurement_table(comparisons), sys.stdout)
         print(f"written to {file}; --bandwidth-model measured goes by it")
-    for line in slow_links(result.topology, result.figures):
-        warn(line)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The allocation that a cluster engine has made, and what its nodes have."""
+"""The nodes that a cluster engine has given to this user, and how it starts ranks on them."""
 
 import os
 import shlex
@@ -6,52 +6,164 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 
-from gpulaunch.cluster.network import Switch
-from gpulaunch.cluster.network_text import located
-from gpulaunch.cluster.node_report import NodeReport, read_reports, report_document, report_of
-from gpulaunch.cluster.open_mpi import Mpirun, hosts_of
-from gpulaunch.cluster.slurm import Srun
-from gpulaunch.cluster.slurm_topology import read_topology_conf
-from gpulaunch.cluster.starter import Start, Starter
-from gpulaunch.errors import FailedError, FieldError, UsageError, call_failed, printable, quoted
-from gpulaunch.files import own_cache
+from gpulaunch.cluster.hostlist import hosts_of
+from gpulaunch.cluster.network import Switch, read_topology_conf
+from gpulaunch.cluster.node import NodeReport, read_reports
+from gpulaunch.errors import FailedError, UsageError, call_failed, printable, quoted
 from gpulaunch.files.document import read_text
 from gpulaunch.files.write import write_text
 from gpulaunch.records import Record
 
 _SHOW_TOPOLOGY = ("scontrol", "show", "topology")
 _OPEN_MPI = ("mpirun", "mpiexec", "orterun", "prterun")
-_KEPT = "gpulaunch.nodes.json"
-_TELLING = (
-    "SLURM_CLUSTER_NAME",
-    "SLURM_JOB_NODELIST",
-    "SLURM_RESTART_COUNT",
-    "SLURM_JOB_START_TIME",
-    "SLURM_CONF",
+_OPPOSED = (
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_NTASKS_PER_GPU",
+    "SLURM_TASKS_PER_NODE",
+    "SLURM_DISTRIBUTION",
+    "SLURM_CPU_BIND",
+    "SLURM_GPU_BIND",
 )
-"""Variables that tell a job of Slurm from another one of the same id."""
+"""Wishes of a Slurm allocation for its steps, which the hosts of the ranks replace."""
 
 
-class NodeAllocation(Record):
-    """Nodes that an engine has given to this user.
+class Start(Record):
+    """A program to turn into.
 
     Attributes:
-        name: what it is called, such as "slurm 4711" or "hosts.txt".
-        starter: what starts ranks on its nodes.
-        nodes: number of its nodes; None if only the starter knows.
-        key: what tells it from others, under which what its nodes have is kept; empty if it may
-            change.
+        argv: its command line.
+        variables: environment variables to set.
+        without: environment variables to leave out.
+        files: texts to write before, by path.
+    """
+
+    argv: tuple[str, ...]
+    variables: Mapping[str, str] = {}
+    without: tuple[str, ...] = ()
+    files: Mapping[str, str] = {}
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of the program."""
+        inherited = {name: text for name, text in os.environ.items() if name not in self.without}
+        return inherited | dict(self.variables)
+
+
+class SlurmAllocation(Record):
+    """An allocation of salloc or sbatch, where srun starts ranks.
+
+    Attributes:
+        name: what it is called, such as "slurm 4711".
+        program: srun with the user's options for it.
+        nodes: number of its nodes.
+        hosts: (); srun knows nodes by the names that they tell.
     """
 
     name: str
-    starter: Starter
-    nodes: int | None
-    key: tuple[str, ...] = ()
+    program: tuple[str, ...]
+    nodes: int
+    hosts: tuple[str, ...] = ()
+
+    def on_each_node(self, argv: Sequence[str], directory: str) -> Start:  # noqa: ARG002  no files
+        """Return a step of one task for each node, which leaves all CPUs to each task."""
+        options = (
+            f"--nodes={self.nodes}",
+            f"--ntasks={self.nodes}",
+            "--ntasks-per-node=1",
+            "--cpu-bind=none",
+            "--overlap",
+        )
+        return Start((*self.program, *options, *argv), without=_OPPOSED)
+
+    def on_ranks(self, argv: Sequence[str], hosts: Sequence[str], directory: str) -> Start:
+        """Return a step whose tasks run where a file of hosts says, one line for each task.
+
+        Source: srun(1), --distribution=arbitrary and SLURM_HOSTFILE.
+        """
+        path = f"{directory}/hosts"
+        options = (
+            f"--nodes={len(set(hosts))}",
+            f"--ntasks={len(hosts)}",
+            "--distribution=arbitrary",
+            "--cpu-bind=none",
+            "--overcommit",  # ranks that are not bound may be more than the cores
+        )
+        return Start(
+            (*self.program, *options, *argv),
+            {"SLURM_HOSTFILE": path},
+            _OPPOSED,
+            {path: "".join(f"{host}\n" for host in hosts)},
+        )
+
+    def switches(self) -> tuple[Switch, ...]:
+        """Return the switches that Slurm's controller knows; () if there is none, or it knows none.
+
+        Raises:
+            FieldError: its text is not understood.
+        """
+        try:
+            done = subprocess.run(  # noqa: S603  no value of others is in it
+                _SHOW_TOPOLOGY, capture_output=True, text=True, check=False
+            )
+        except OSError:
+            return ()
+        if done.returncode or not done.stdout.strip():
+            return ()
+        return read_topology_conf(done.stdout)
+
+
+class MpiAllocation(Record):
+    """Hosts on which mpirun of Open MPI 4.1 or 5 starts ranks.
+
+    Attributes:
+        name: what it is called, such as "hosts.txt".
+        program: mpirun with the user's options for it.
+        hosts: names of the user's hosts; empty inside an allocation that mpirun knows.
+    """
+
+    name: str
+    program: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+    @property
+    def nodes(self) -> int | None:
+        """Number of nodes; None if only mpirun knows."""
+        return len(self.hosts) or None
+
+    def on_each_node(self, argv: Sequence[str], directory: str) -> Start:
+        """Return a job of one rank for each node, in the order of the hosts.
+
+        With a hostfile of the user's alone, mpirun would put the machine that it runs on first.
+        """
+        if self.hosts:
+            return self.on_ranks(argv, self.hosts, directory)
+        return Start((*self.program, "--map-by", "ppr:1:node", "--bind-to", "none", *argv))
+
+    def on_ranks(self, argv: Sequence[str], hosts: Sequence[str], directory: str) -> Start:
+        """Return a job whose ranks run where a file of hosts says, one line for each rank.
+
+        Each rank binds itself to its core. A rankfile would name cores by Open MPI's own count,
+        which is not the kernel's, and 4.1 binds to them whatever else is said.
+
+        Source: mpirun(1), --map-by seq; tried with 4.1.4 and 5.0.11.
+        """
+        path = f"{directory}/hosts"
+        options = ("--hostfile", path, "-np", str(len(hosts)), "--map-by", "seq")
+        return Start(
+            (*self.program, *options, "--bind-to", "none", *argv),
+            files={path: "".join(f"{host}\n" for host in hosts)},
+        )
+
+    def switches(self) -> tuple[Switch, ...]:
+        """Return (): mpirun knows no switches."""
+        return ()
+
+
+Allocation = SlurmAllocation | MpiAllocation
 
 
 def find_allocation(
     environment: Mapping[str, str], launcher: str | None, hostfile: str | None
-) -> NodeAllocation:
+) -> Allocation:
     """Return the allocation that this process is in, or that a hostfile names.
 
     Args:
@@ -62,8 +174,15 @@ def find_allocation(
     Raises:
         UsageError: there is none, or the arguments contradict each other.
     """
-    program = _words(launcher, hostfile)
-    base = os.path.basename(program[0])
+    for option, text in (("--launcher", launcher), ("--hostfile", hostfile)):
+        if text is not None and not text.strip():
+            raise UsageError(f"{option} has an empty value")
+    try:
+        default = "srun" if hostfile is None else "mpirun"
+        program = tuple(shlex.split(default if launcher is None else launcher))
+    except ValueError as problem:
+        raise UsageError(f"--launcher: {str(problem).lower()}") from None
+    base = os.path.basename(program[0]) if program else ""
     if base in _OPEN_MPI:
         return _of_open_mpi(environment, program, hostfile)
     if base != "srun":
@@ -76,39 +195,23 @@ def find_allocation(
     return _of_slurm(environment, program)
 
 
-def _words(launcher: str | None, hostfile: str | None) -> tuple[str, ...]:
-    """Return the words of --launcher, or the starter that is meant without it."""
-    for option, text in (("--launcher", launcher), ("--hostfile", hostfile)):
-        if text is not None and not text.strip():
-            raise UsageError(f"{option} has an empty value")
-    if launcher is None:
-        return ("srun",) if hostfile is None else ("mpirun",)
-    try:
-        words = shlex.split(launcher)
-    except ValueError as problem:
-        raise UsageError(f"--launcher: {str(problem).lower()}") from None
-    if not words:  # a comment alone
-        raise UsageError("--launcher has an empty value")
-    return tuple(words)
-
-
 def _of_open_mpi(
     environment: Mapping[str, str], program: tuple[str, ...], hostfile: str | None
-) -> NodeAllocation:
+) -> MpiAllocation:
     job = environment.get("SLURM_JOB_ID", "")
     if hostfile is None and not job:
         raise UsageError("no --hostfile is given", "one line for each host: NAME slots=8")
     if hostfile is None:
-        return NodeAllocation(f"slurm {job}", Mpirun(program, ()), None)
+        return MpiAllocation(f"slurm {job}", program, ())
     if not os.path.isfile(hostfile):
         raise UsageError(f"--hostfile {printable(hostfile)}: there is no such file")
     hosts = hosts_of(read_text(hostfile), os.uname().nodename)
     if not hosts:
         raise UsageError(f"--hostfile {printable(hostfile)} names no host")
-    return NodeAllocation(hostfile, Mpirun(program, hosts), len(hosts))
+    return MpiAllocation(hostfile, program, hosts)
 
 
-def _of_slurm(environment: Mapping[str, str], program: tuple[str, ...]) -> NodeAllocation:
+def _of_slurm(environment: Mapping[str, str], program: tuple[str, ...]) -> SlurmAllocation:
     job = environment.get("SLURM_JOB_ID", "")
     if not job:
         raise UsageError(
@@ -127,13 +230,11 @@ def _of_slurm(environment: Mapping[str, str], program: tuple[str, ...]) -> NodeA
             "make it with --gres=gpu:N or --gpus-per-node=N instead of --gpus-per-task",
         )
     nodes = int(environment.get("SLURM_JOB_NUM_NODES", "1"))
-    # Ids begin anew on another cluster, and nodes may leave a job.
-    key = ("slurm", job, *(environment.get(name, "") for name in _TELLING))
-    return NodeAllocation(f"slurm {job}", Srun(program, nodes), nodes, key)
+    return SlurmAllocation(f"slurm {job}", program, nodes)
 
 
-def ask_nodes(allocation: NodeAllocation, asking: Sequence[str]) -> list[NodeReport]:
-    """Return what each node of an allocation has, by a task on each, once.
+def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[NodeReport]:
+    """Return what each node of an allocation has, by a task on each.
 
     Args:
         allocation: the allocation.
@@ -143,39 +244,23 @@ def ask_nodes(allocation: NodeAllocation, asking: Sequence[str]) -> list[NodeRep
         FailedError: not every node has answered.
     """
     with tempfile.TemporaryDirectory() as directory:
-        start = allocation.starter.on_each_node(asking, directory)
-        key = [*allocation.key, os.environ.get("GPULAUNCH_TOPOLOGY", ""), *start.argv]
-        if not allocation.key:
-            return _answers(allocation, start)
+        start = allocation.on_each_node(asking, directory)
+        for path, text in start.files.items():
+            write_text(path, text)
         try:
-            kept = own_cache.load(_KEPT)
-            if kept["key"] == key:
-                return [report_of(document) for document in kept["reports"]]
-        except (OSError, KeyError, TypeError, ValueError):
-            pass
-        reports = _answers(allocation, start)
-    own_cache.store(_KEPT, {"key": key, "reports": [*map(report_document, reports)]})
-    return reports
-
-
-def _answers(allocation: NodeAllocation, start: Start) -> list[NodeReport]:
-    program = os.path.basename(start.argv[0])
-    for path, text in start.files.items():
-        write_text(path, text)
-    try:
-        done = subprocess.run(  # noqa: S603  the user's own starter
-            start.argv,
-            env=environment_of(start),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            check=False,
-        )
-    except OSError as problem:
-        raise call_failed(printable(start.argv[0]), problem) from None
+            done = subprocess.run(  # noqa: S603  the user's own starter
+                start.argv,
+                env=start.environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                check=False,
+            )
+        except OSError as problem:
+            raise call_failed(printable(start.argv[0]), problem) from None
     reports = read_reports(done.stdout.decode(errors="replace"))
-    expected = allocation.nodes or len(reports)
-    if done.returncode or len(reports) != expected or not reports:
+    if done.returncode or len(reports) != (allocation.nodes or len(reports)) or not reports:
         count = f"{len(reports)} of {allocation.nodes}" if allocation.nodes else len(reports)
+        program = os.path.basename(start.argv[0])
         raise FailedError(
             f"{allocation.name}: {count} nodes have told what they have; {program} ended with "
             f"status {done.returncode}",
@@ -185,40 +270,3 @@ def _answers(allocation: NodeAllocation, start: Start) -> list[NodeReport]:
     if len(set(names)) < len(names):
         raise FailedError(f"two nodes of {allocation.name} have one name: {', '.join(names)}")
     return reports
-
-
-def environment_of(start: Start) -> dict[str, str]:
-    """Return the environment of a starter."""
-    inherited = {name: text for name, text in os.environ.items() if name not in start.without}
-    return inherited | dict(start.variables)
-
-
-def host_names(allocation: NodeAllocation, reports: Sequence[NodeReport]) -> list[str]:
-    """Return the names of the nodes as the starter knows them, in the order of the reports."""
-    if isinstance(allocation.starter, Mpirun) and allocation.starter.hosts:
-        return list(allocation.starter.hosts)
-    return [report.node.name for report in reports]
-
-
-def switches_told_by(allocation: NodeAllocation) -> tuple[Switch, ...]:
-    """Return the switches that Slurm's controller knows; () if there is none, or it knows none.
-
-    Tasks are told theirs by the plugin of trees alone.
-
-    Raises:
-        UsageError: its text is not understood.
-    """
-    if not isinstance(allocation.starter, Srun):
-        return ()
-    try:
-        done = subprocess.run(  # noqa: S603  no value of others is in it
-            _SHOW_TOPOLOGY, capture_output=True, text=True, check=False
-        )
-    except OSError:
-        return ()
-    if done.returncode or not done.stdout.strip():
-        return ()
-    try:
-        return read_topology_conf(done.stdout)
-    except FieldError as problem:
-        raise located(shlex.join(_SHOW_TOPOLOGY), problem) from None

@@ -1,22 +1,33 @@
-"""Cluster files: the Cluster that the document of profiles/clusters/NAME.toml gives."""
-# pure: decides on plain values
+"""Clusters by name or path: files such as profiles/clusters/NAME.toml, and described machines."""
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Mapping, Sequence
 
-from gpulaunch.cluster.cluster import Cluster, Node
+from gpulaunch.cluster.cluster import Cluster, Node, Tree
 from gpulaunch.cluster.hostlist import expand_hostlist
 from gpulaunch.cluster.network import (
     ASSUMED_NODE_GB_PER_S,
     ASSUMPTIONS,
     Switch,
     network_tree,
+    read_topology_conf,
 )
-from gpulaunch.cluster.tree import Tree
-from gpulaunch.errors import FieldError, printable, quoted
+from gpulaunch.errors import FieldError, UsageError, printable, quoted
+from gpulaunch.files.data_files import (
+    config_directory,
+    file_names,
+    find_file,
+    is_path,
+    shipped_directory,
+)
+from gpulaunch.files.document import Document, parsed, read_document, read_text
 from gpulaunch.files.fields import Above, FieldTable, ListOf, Path, checked
+from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.cpuset import parse_cpuset
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.topology import Topology, machines
 from gpulaunch.typing import Any
+
+SYSTEM_CLUSTERS = "/etc/gpulaunch/clusters"
 
 MOST_GPUS = 1 << 16
 """Largest number of GPUs in a cluster."""
@@ -49,89 +60,113 @@ _SWITCH: FieldTable = {
 }
 
 
-def machine_names_of(document: Mapping[str, Any]) -> dict[str, Path]:
-    """Return the machines that a cluster file names, each with the path of its first mention.
+def _directories() -> list[str]:
+    own = os.path.join(config_directory(), "clusters")
+    return [own, SYSTEM_CLUSTERS, shipped_directory("clusters")]
+
+
+def cluster_names() -> list[str]:
+    """Return the sorted names of the clusters that can be found."""
+    return file_names(_directories())
+
+
+def load_cluster(name: str) -> Cluster:
+    """Read a cluster by name or path; docs/guides/cluster.md explains the keys of its file.
 
     Raises:
-        FieldError: a key is unknown or missing, or its value has the wrong type or range.
+        UsageError: there is no such cluster, or its description is wrong.
     """
-    checked(document, _CLUSTER, required=("name", "source", "nodes", "network"))
-    names: dict[str, Path] = {}
-    for i, entry in enumerate(document["nodes"]):
-        checked(entry, _NODES, required=("names", "machine"), where=("nodes", i))
-        names.setdefault(entry["machine"], ("nodes", i, "machine"))
-    return names
+    own = f"./{name}" if os.path.isfile(name) else "a file"
+    hint = f"known are {', '.join(cluster_names())}, or give {own}"
+    document = read_document(find_file(name, _directories(), "cluster", hint))
+    return parsed(document, lambda data: _described_cluster(data, document))
 
 
-def described_cluster(
-    document: Mapping[str, Any],
-    machines: Mapping[str, Topology],
-    read_network: Callable[[str, Mapping[str, float]], Tree],
-) -> Cluster:
-    """Build the cluster that a cluster file describes.
+def tree_of_file(path: str, nodes: Mapping[str, float]) -> Tree:
+    """Return the network of a topology.conf, or of what `scontrol show topology` has printed.
 
     Args:
-        document: parsed TOML; docs/guides/cluster.md explains the keys.
-        machines: the machines that it names.
-        read_network: reads the network from the file of that name, for nodes with these
-            bandwidths.
+        path: its path.
+        nodes: see network_tree.
+
+    Raises:
+        UsageError: the file is wrong, or the network no tree; with path and line.
+    """
+    text = read_text(path)
+    try:
+        return network_tree(read_topology_conf(text), nodes)
+    except FieldError as problem:
+        line = f":{problem.path[0]}" if problem.path else ""
+        raise UsageError(f"{path}{line}: {problem.message}") from None
+
+
+def _described_cluster(data: Mapping[str, Any], document: Document) -> Cluster:
+    """Build the cluster of a file's content.
 
     Raises:
         FieldError: a key is unknown or missing, its value has the wrong type or range, or the
             network is no tree.
     """
-    machine_names_of(document)
-    network = checked(document["network"], _NETWORK, required=("source",), where=("network",))
+    checked(data, _CLUSTER, required=("name", "source", "nodes", "network"))
+    for i, entry in enumerate(data["nodes"]):
+        checked(entry, _NODES, required=("names", "machine"), where=("nodes", i))
+    network = checked(data["network"], _NETWORK, required=("source",), where=("network",))
     if ("file" in network) == ("switches" in network):
         raise FieldError(("network",), "network: either switches or a file is needed")
+    beside = os.path.dirname(document.path)
     nodes: list[Node] = []
     gb_per_s: dict[str, float] = {}
-    for i, entry in enumerate(document["nodes"]):
-        topology = machines[entry["machine"]]
+    sources = [data["source"]]
+    for i, entry in enumerate(data["nodes"]):
         where: Path = ("nodes", i)
-        own = _read_nodes(entry, topology, where)
-        total = sum(len(node.topology.gpus) for node in (*nodes, *own))
-        if total > MOST_GPUS:
-            raise FieldError(where, f"names: {total} GPUs, more than {MOST_GPUS}")
-        for node in own:
+        for node in _read_nodes(entry, _load_machine(document, entry["machine"], where), where):
             if node.name in gb_per_s:
                 raise FieldError((*where, "names"), f"names: node {quoted(node.name)} stands twice")
             gb_per_s[node.name] = _bandwidth_of_node(entry, where, assumed="file" in network)
-        nodes += own
+            nodes.append(node)
+        total = sum(len(node.topology.gpus) for node in nodes)
+        if total > MOST_GPUS:
+            raise FieldError(where, f"names: {total} GPUs, more than {MOST_GPUS}")
+        sources += [entry["source"]] if "source" in entry else []
+    sources.append(network["source"])
     if "file" in network:
-        tree = read_network(network["file"], gb_per_s)
+        tree = tree_of_file(os.path.join(beside, network["file"]), gb_per_s)
+        sources.append(ASSUMPTIONS)
     else:
-        switches = _read_switches(network["switches"], gb_per_s)
-        tree = network_tree(switches, gb_per_s)
-        _refuse_silent(switches)
-    sources = [document["source"]]
-    sources += [entry["source"] for entry in document["nodes"] if "source" in entry]
-    sources += [network["source"], *([ASSUMPTIONS] if "file" in network else [])]
-    return Cluster(document["name"], "; ".join(sources), tuple(nodes), tree)
+        tree = _tree_of_switches(network["switches"], gb_per_s)
+    return Cluster(data["name"], "; ".join(sources), tuple(nodes), tree)
 
 
-def _read_nodes(entry: Mapping[str, Any], topology: Topology, where: Path) -> list[Node]:
-    if len({gpu.node for gpu in topology.gpus}) > 1:
+def _load_machine(document: Document, name: str, where: Path) -> Topology:
+    """Read a machine by name, or by a path from the directory of the cluster file."""
+    if is_path(name):
+        topology = load_described_machine(os.path.join(os.path.dirname(document.path), name))[0]
+    else:
+        try:
+            topology = load_described_machine(name)[0]
+        except UsageError as problem:
+            located = document.located((*where, "machine"), problem.message)
+            raise UsageError(located, problem.hint) from None
+    if len(machines(topology)) > 1:
         raise FieldError(
             (*where, "machine"), f"machine: {topology.name} is several machines, and one is needed"
         )
-    sockets = (
-        _read_cores(entry["cores"], (*where, "cores")) if "cores" in entry else sockets_of(topology)
-    )
+    return topology
+
+
+def _read_nodes(entry: Mapping[str, Any], topology: Topology, where: Path) -> list[Node]:
+    cores = entry.get("cores")
+    sockets = _read_cores(cores, (*where, "cores")) if cores else _sockets_of(topology)
     if not sockets:
         raise FieldError(
             where, f"cores: {topology.name} does not say its CPUs, and they are missing"
         )
-    options = {
-        key: entry[key] for key in ("socket_gb_per_s", "core_gb_per_s", "uplinks") if key in entry
-    }
-    return [
-        Node(name, topology, sockets, **options)
-        for name in _hosts(entry["names"], (*where, "names"))
-    ]
+    speeds = {key: entry[key] for key in ("socket_gb_per_s", "core_gb_per_s") if key in entry}
+    names = _hosts(entry["names"], (*where, "names"))
+    return [Node(name, topology, sockets, **speeds) for name in names]
 
 
-def sockets_of(topology: Topology) -> tuple[tuple[int, ...], ...]:
+def _sockets_of(topology: Topology) -> tuple[tuple[int, ...], ...]:
     """Return the CPUs of each NUMA node of a machine's GPUs, as far as they are known.
 
     Every CPU counts as a core, also the second thread of one.
@@ -165,7 +200,7 @@ def _bandwidth_of_node(entry: Mapping[str, Any], where: Path, *, assumed: bool) 
     return ASSUMED_NODE_GB_PER_S
 
 
-def _read_switches(entries: Sequence[object], nodes: Mapping[str, float]) -> tuple[Switch, ...]:
+def _tree_of_switches(entries: Sequence[object], nodes: Mapping[str, float]) -> Tree:
     switches = []
     for i, entry in enumerate(entries):
         where: Path = ("network", "switches", i)
@@ -179,17 +214,14 @@ def _read_switches(entries: Sequence[object], nodes: Mapping[str, float]) -> tup
             raise FieldError((*where, "nodes"), f"nodes: unknown node {quoted(unknown)}")
         up = table.get("gb_per_s_per_uplink", 0.0) * table.get("uplinks", 1)
         switches.append(Switch(table["name"], below[0], below[1], where, up))
-    return tuple(switches)
-
-
-def _refuse_silent(switches: Sequence[Switch]) -> None:
-    """Refuse a switch below another one whose links upward have no bandwidth."""
+    tree = network_tree(switches, nodes)
     children = {name for switch in switches for name in switch.switches}
     silent = next((one for one in switches if one.name in children and not one.gb_per_s), None)
     if silent:
         raise FieldError(
             silent.path, f"switch {quoted(silent.name)}: key 'gb_per_s_per_uplink' is missing"
         )
+    return tree
 
 
 def _hosts(text: str, path: Path) -> tuple[str, ...]:

@@ -58,9 +58,10 @@ class Engine(Record):
     Attributes:
         name: its name.
         sign: variable that all of its processes have.
-        grant: function that returns what it granted; None if it grants no GPUs, or if it does not
-            do so here.
-        rank: function that returns the rank; None for a process that is no rank.
+        grant: function that returns what it granted, None if it does not do so here; None if it
+            grants no GPUs.
+        rank: function that returns the rank, None for a process that is no rank; None if it starts
+            no ranks.
         node: variables with the name of the node, any of which may be missing.
         nodes: variable with the number of nodes of the job; empty if there is none.
         ask: how to ask it for GPUs; empty if it has none to give.
@@ -68,8 +69,8 @@ class Engine(Record):
 
     name: str
     sign: str
-    grant: Callable[[Environment], GpuGrant | None]
-    rank: Callable[[Environment], Rank | None]
+    grant: Callable[[Environment], GpuGrant | None] | None
+    rank: Callable[[Environment], Rank | None] | None
     node: tuple[str, ...] = ()
     nodes: str = ""
     ask: str = ""
@@ -111,7 +112,9 @@ def read_place(environment: Environment) -> EnginePlace | None:
     around = [engine for engine in ENGINES if engine.sign in environment]
     if not around:
         return None
-    ranked = next(((one, rank) for one in around if (rank := one.rank(environment))), None)
+    ranked = next(
+        ((one, rank) for one in around if one.rank and (rank := one.rank(environment))), None
+    )
     granting = next((one for one in around if one.ask), None)
     starter, rank = ranked or (None, None)
     engine = granting or starter
@@ -122,7 +125,7 @@ def read_place(environment: Environment) -> EnginePlace | None:
     return EnginePlace(
         engine=engine.name,
         id=_id_of(engine, starter, rank, environment),
-        grant=granting.grant(environment) if granting else None,
+        grant=granting.grant(environment) if granting and granting.grant else None,
         rank=rank,
         ranks_by=starter.name if starter else "",
         node=names[0] if names else None,
@@ -226,14 +229,6 @@ def _elsewhere(environment: Environment) -> str:
 # --------------------------------------------------------------------------------------- the others
 
 
-def _grants_nothing(_: Environment) -> None:
-    """Return None, for an engine that has no GPUs to give."""
-
-
-def _no_rank(_: Environment) -> None:
-    """Return None, for an engine that starts no ranks."""
-
-
 def _cuda_grant(environment: Environment) -> GpuGrant | None:
     """Return what CUDA_VISIBLE_DEVICES says; None where the engine was told not to set it."""
     return GpuGrant(_visible(environment)) if _VISIBLE in environment else None
@@ -275,17 +270,17 @@ def _torchrun_rank(environment: Environment) -> Rank | None:
 
 
 ENGINES = (
-    Engine("torchrun", "TORCHELASTIC_RUN_ID", _grants_nothing, _torchrun_rank),
+    Engine("torchrun", "TORCHELASTIC_RUN_ID", None, _torchrun_rank),
     Engine(
         "mpi",
         "OMPI_COMM_WORLD_RANK",
-        _grants_nothing,
+        None,
         _open_mpi_rank,
         node=("PMIX_HOSTNAME",),
         nodes="OMPI_MCA_orte_num_nodes",
     ),
-    Engine("mpi", "MPI_LOCALRANKID", _grants_nothing, _hydra_rank, node=("PMI_HOSTNAME",)),
-    Engine("ray", "RAY_JOB_ID", _cuda_grant, _no_rank, ask="@ray.remote(num_gpus=N)"),
+    Engine("mpi", "MPI_LOCALRANKID", None, _hydra_rank, node=("PMI_HOSTNAME",)),
+    Engine("ray", "RAY_JOB_ID", _cuda_grant, None, ask="@ray.remote(num_gpus=N)"),
     Engine(
         "flux",
         "FLUX_JOB_ID",

@@ -7,7 +7,7 @@ not among them, since each machine has its own torchrun, which starts the ranks 
 
 from collections.abc import Callable, Mapping, Sequence
 
-from gpulaunch.cluster.open_mpi import HERE, hosts_of
+from gpulaunch.cluster.hostlist import HERE, hosts_of
 from gpulaunch.errors import printable
 
 _HOST_OPTIONS = ("--host", "-host", "-H", "--hosts", "-hosts")

@@ -1,4 +1,4 @@
-"""Lists of host names as Slurm writes them, such as "n[1-4,7],m0[01-12]"."""
+"""Lists of host names: as Slurm writes them, such as "n[1-4,7],m0[01-12]", and hostfiles."""
 # pure: decides on plain values
 
 import re
@@ -75,3 +75,19 @@ def _expand_ranges(ranges: str, item: str) -> list[str]:
             raise ValueError(f"{item!r} gives more than {MOST_HOSTS} names")
         numbers += [str(number).zfill(len(found[1])) for number in range(low, high + 1)]
     return numbers
+
+
+HERE = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Names of this machine that every machine has."""
+
+
+def hosts_of(hostfile: str, own_name: str) -> tuple[str, ...]:
+    """Return the hosts that a hostfile of Open MPI names, each once, in their order.
+
+    Args:
+        hostfile: its text.
+        own_name: name of this machine, by which mpirun knows it where it is called localhost.
+    """
+    rows = [line.partition("#")[0].split() for line in hostfile.splitlines()]
+    names = [words[0] for words in rows if words]
+    return tuple(dict.fromkeys(own_name if name in HERE else name for name in names))

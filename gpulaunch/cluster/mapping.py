@@ -1,9 +1,13 @@
-"""The mapping of a job's ranks to nodes, cores and GPUs."""
+"""The mapping of a job's ranks to nodes, cores and GPUs, and the load of links under it."""
 # pure: decides on plain values
 
-from gpulaunch.cluster.cluster import Cluster
-from gpulaunch.cluster.rank_traffic import RankTraffic
+from collections.abc import Callable, Iterator, Sequence
+
+from gpulaunch.cluster.bisection import Rows
+from gpulaunch.cluster.cluster import Cluster, Tree, inner_trees, whole_trees
+from gpulaunch.cluster.traffic import RankTraffic, rows_of
 from gpulaunch.records import Record
+from gpulaunch.typing import Literal
 
 
 class Place(Record):
@@ -38,3 +42,176 @@ class MappingProblem(Record):
 
 RankMapping = tuple[Place, ...]
 """The place of each rank, by rank."""
+
+Inside = Callable[[Rows, Sequence[int], Tree], dict[int, int]]
+"""Rows of all ranks, those on a node, and a tree of it -> position of the leaf of each of them."""
+
+
+def map_inside(
+    problem: MappingProblem, nodes: Sequence[int], to_cores: Inside, to_gpus: Inside
+) -> RankMapping:
+    """Return the mapping of ranks that are on nodes already: phases 2 and 3 (magc-2016 V-A).
+
+    Args:
+        problem: what it is made for.
+        nodes: number of the node of each rank.
+        to_cores: given CPU traffic and the tree of cores.
+        to_gpus: given GPU traffic and the tree of GPUs.
+    """
+    members: dict[int, list[int]] = {}
+    for rank, number in enumerate(nodes):
+        members.setdefault(number, []).append(rank)
+    trees = inner_trees(problem.cluster)
+    cpu, gpu = rows_of(problem.cpu), rows_of(problem.gpu)
+    places: dict[int, Place] = {}
+    for number, ranks in members.items():
+        node = problem.cluster.nodes[number]
+        ids = [core for cores in node.sockets for core in cores]
+        cores = to_cores(cpu, ranks, trees[number].cpu)
+        gpus = to_gpus(gpu, ranks, trees[number].gpu)
+        for rank in ranks:
+            gpu_index = node.topology.gpus[gpus[rank]].index
+            places[rank] = Place(number, ids[cores[rank]], gpu_index)
+    return tuple(places[rank] for rank in range(len(nodes)))
+
+
+def nodes_in_use(problem: MappingProblem) -> list[int]:
+    """Return the slots of each node that the ranks use, 0 of the others.
+
+    They use as few nodes as can be, below the switch with the fewest slots that has so many. Large
+    nodes come first, then those of large switches.
+    """
+    network, ranks = problem.cluster.network, problem.cpu.ranks
+    slots = [node.slots for node in problem.cluster.nodes]
+    below: list[list[int]] = [[] for _ in network.parents]
+    for position, vertex in enumerate(network.leaves):
+        below[vertex].append(position)
+    for vertex in range(len(network.parents) - 1, 0, -1):
+        below[network.parents[vertex]] += below[vertex]
+    sizes = [sum(slots[position] for position in positions) for positions in below]
+    depths = network.depths()
+
+    def order(position: int) -> tuple[int, int, int]:
+        return -slots[position], -sizes[network.parents[network.leaves[position]]], position
+
+    choices = []
+    for vertex, positions in enumerate(below):
+        taken: set[int] = set()
+        left = ranks
+        for position in sorted(positions, key=order):
+            if left > 0:
+                taken.add(position)
+                left -= slots[position]
+        if left <= 0:
+            choices.append((len(taken), sizes[vertex], -depths[vertex], vertex, taken))
+    used = min(choices)[-1]
+    return [size if position in used else 0 for position, size in enumerate(slots)]
+
+
+def loads_of_links(tree: Tree, traffic: RankTraffic, slots: Sequence[int]) -> list[float]:
+    """Return the traffic over the link from each vertex of a tree to its parent.
+
+    Args:
+        tree: the tree.
+        traffic: what ranks exchange.
+        slots: position in `tree.leaves` of each rank; several ranks may be in one.
+    """
+    ascends = [0.0] * len(tree.parents)  # what leaves each vertex upward, or enters from above
+    depths = tree.depths()
+    for a, b, weight in traffic.edges:
+        one, other = tree.leaves[slots[a]], tree.leaves[slots[b]]
+        while one != other:
+            if depths[one] < depths[other]:
+                one, other = other, one
+            ascends[one] += weight
+            one = tree.parents[one]
+    return ascends
+
+
+TreeKind = Literal["network", "CPU", "GPU"]
+
+
+class LinkLoad(Record):
+    """A link and what goes over it.
+
+    Attributes:
+        tree: "network", or the tree inside a node.
+        depth: number of links from its lower end to the top of the network.
+        name: name of its lower end.
+        load: traffic in both directions, in the unit of the ranks' traffic.
+        gb_per_s: its bandwidth per direction.
+    """
+
+    tree: TreeKind
+    depth: int
+    name: str
+    load: float
+    gb_per_s: float
+
+    @property
+    def congestion(self) -> float:
+        """The load divided by the bandwidth (magc-2016 V-B)."""
+        return self.load / self.gb_per_s
+
+
+class Judgement(Record):
+    """How a mapping loads the links.
+
+    Attributes:
+        maximum: the largest congestion of a link.
+        worst: the first link that has it; None if there is no link.
+        between_nodes: traffic of pairs of ranks on different nodes, CPU and GPU together.
+        links: every link: network, CPU and GPU trees.
+    """
+
+    maximum: float
+    worst: LinkLoad | None
+    between_nodes: float
+    links: tuple[LinkLoad, ...]
+
+
+def judge(problem: MappingProblem, mapping: RankMapping) -> Judgement:
+    """Return the load of every link under a mapping.
+
+    The network carries CPU and GPU traffic, the trees inside nodes each their own, also of pairs on
+    different nodes, on its way to the network and from it.
+
+    Args:
+        problem: what the mapping was made for.
+        mapping: the place of every rank.
+    """
+    links = tuple(_links(problem, mapping))
+    worst = max(links, key=lambda link: link.congestion, default=None)
+    between = sum(
+        weight
+        for traffic in (problem.cpu, problem.gpu)
+        for a, b, weight in traffic.edges
+        if mapping[a].node != mapping[b].node
+    )
+    return Judgement(worst.congestion if worst else 0.0, worst, between, links)
+
+
+def _links(problem: MappingProblem, mapping: RankMapping) -> Iterator[LinkLoad]:
+    cluster = problem.cluster
+    trees = whole_trees(cluster)
+    cores, gpus = [], []
+    for number, node in enumerate(cluster.nodes):
+        cores += [(number, core) for socket in node.sockets for core in socket]
+        gpus += [(number, gpu.index) for gpu in node.topology.gpus]
+    core_slots = {place: slot for slot, place in enumerate(cores)}
+    gpu_slots = {place: slot for slot, place in enumerate(gpus)}
+    on_cores = [core_slots[place.node, place.core] for place in mapping]
+    on_gpus = [gpu_slots[place.node, place.gpu] for place in mapping]
+    cpu = loads_of_links(trees.cpu, problem.cpu, on_cores)
+    gpu = loads_of_links(trees.gpu, problem.gpu, on_gpus)
+    network = len(cluster.network.parents)
+    both = [one + other for one, other in zip(cpu[:network], gpu, strict=False)]
+    kinds: tuple[tuple[TreeKind, Tree, list[float], range], ...] = (
+        ("network", trees.cpu, both, range(1, network)),
+        ("CPU", trees.cpu, cpu, range(network, len(cpu))),
+        ("GPU", trees.gpu, gpu, range(network, len(gpu))),
+    )
+    for kind, tree, carried, vertices in kinds:
+        depths = tree.depths()
+        for x in vertices:
+            yield LinkLoad(kind, depths[x], tree.names[x], carried[x], tree.gb_per_s[x])

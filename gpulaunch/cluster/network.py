@@ -1,10 +1,11 @@
-"""The network of a cluster: switches as texts name them, made into a tree."""
+"""The network of a cluster: switches as texts name them, made into a tree; Slurm's own texts."""
 # pure: decides on plain values
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpulaunch.cluster.tree import Tree
-from gpulaunch.errors import FieldError, quoted
+from gpulaunch.cluster.cluster import Tree
+from gpulaunch.cluster.hostlist import expand_hostlist
+from gpulaunch.errors import FieldError, printable, quoted
 from gpulaunch.files.fields import Path
 from gpulaunch.records import Record
 
@@ -22,8 +23,6 @@ ASSUMPTIONS = (
     f"{ASSUMED_UPLINK_SHARE:g} of what is below a switch for its links upward"
 )
 """What a cluster's source says where switches have no bandwidths."""
-
-_TOP = "network"
 
 
 class Switch(Record):
@@ -57,14 +56,25 @@ def network_tree(switches: Sequence[Switch], nodes: Mapping[str, float]) -> Tree
         FieldError: the network is no tree, or a node is not in it; with the path of the switch.
     """
     if not switches:
-        switches = [Switch(_TOP, tuple(nodes), (), ())]
+        switches = [Switch("network", tuple(nodes), (), ())]
+    above = _parents(switches)
+    used: set[str] = set()
+    below_top: dict[str, str] = {}  # the first node below each topmost switch
+    for node in nodes:
+        path = list(_climb(("node", node), above))
+        if not path:
+            raise FieldError((), f"node {quoted(node)} is on no switch of the network")
+        used.update(path)
+        below_top.setdefault(path[-1], node)
     by_name = {switch.name: switch for switch in switches}
-    above = _parents(switches, by_name)
-    for name in nodes:
-        if ("node", name) not in above:
-            raise FieldError((), f"node {quoted(name)} is on no switch of the network")
-    top = _find_top(nodes, by_name, above)
-    used = {switch for node in nodes for switch in _climb(("node", node), above)}
+    top, *other_tops = below_top
+    if other_tops:
+        one, other = below_top[top], below_top[other_tops[0]]
+        raise FieldError(
+            by_name[above["node", other]].path,
+            f"the network is no tree: nodes {quoted(one)} and {quoted(other)} have no switch "
+            "above both",
+        )
     return _build(top, by_name, used, nodes)
 
 
@@ -72,44 +82,40 @@ _Vertex = tuple[str, str]
 """A vertex of the network: "switch" or "node", and its name."""
 
 
-def _parents(switches: Sequence[Switch], by_name: Mapping[str, Switch]) -> dict[_Vertex, str]:
+def _parents(switches: Sequence[Switch]) -> dict[_Vertex, str]:
     """Return the switch above each node and switch, after checking that there is only one."""
+    names = {switch.name for switch in switches}
     above: dict[_Vertex, str] = {}
     seen: set[str] = set()
     for switch in switches:
         if switch.name in seen:
             raise FieldError(switch.path, f"switch {quoted(switch.name)} stands twice")
         seen.add(switch.name)
-        below = [
-            *(("node", name) for name in switch.nodes),
-            *(("switch", name) for name in switch.switches),
-        ]
-        for kind, name in below:
-            if kind == "switch" and name not in by_name:
-                raise FieldError(
-                    switch.path,
-                    f"switch {quoted(switch.name)} has unknown switch {quoted(name)} below it",
-                )
-            other = above.setdefault((kind, name), switch.name)
+        unknown = [name for name in switch.switches if name not in names]
+        if unknown:
+            raise FieldError(
+                switch.path,
+                f"switch {quoted(switch.name)} has unknown switch {quoted(unknown[0])} below it",
+            )
+        below = [("node", name) for name in switch.nodes]
+        below += [("switch", name) for name in switch.switches]
+        for vertex in below:
+            other = above.setdefault(vertex, switch.name)
             if other != switch.name:
                 raise FieldError(
                     switch.path,
-                    f"the network is no tree: {kind} {quoted(name)} is below {quoted(other)} and "
-                    f"{quoted(switch.name)}",
+                    f"the network is no tree: {vertex[0]} {quoted(vertex[1])} is below "
+                    f"{quoted(other)} and {quoted(switch.name)}",
                 )
     for switch in switches:
-        _refuse_circle(switch, above)
+        passed = {switch.name}
+        for name in _climb(("switch", switch.name), above):
+            if name in passed:
+                raise FieldError(
+                    switch.path, f"the network is no tree: switch {quoted(name)} is above itself"
+                )
+            passed.add(name)
     return above
-
-
-def _refuse_circle(switch: Switch, above: Mapping[_Vertex, str]) -> None:
-    passed = {switch.name}
-    for name in _climb(("switch", switch.name), above):
-        if name in passed:
-            raise FieldError(
-                switch.path, f"the network is no tree: switch {quoted(name)} is above itself"
-            )
-        passed.add(name)
 
 
 def _climb(vertex: _Vertex, above: Mapping[_Vertex, str]) -> Iterator[str]:
@@ -117,25 +123,6 @@ def _climb(vertex: _Vertex, above: Mapping[_Vertex, str]) -> Iterator[str]:
     while vertex in above:
         vertex = ("switch", above[vertex])
         yield vertex[1]
-
-
-def _find_top(
-    nodes: Mapping[str, float], by_name: Mapping[str, Switch], above: Mapping[_Vertex, str]
-) -> str:
-    """Return the lowest switch that is above all nodes."""
-    first = next(iter(nodes))
-    common = list(_climb(("node", first), above))
-    for node in nodes:
-        passed = set(_climb(("node", node), above))
-        shared = [name for name in common if name in passed]
-        if not shared:
-            raise FieldError(
-                by_name[above["node", node]].path,
-                f"the network is no tree: nodes {quoted(first)} and {quoted(node)} have no switch "
-                "above both",
-            )
-        common = shared
-    return common[0]
 
 
 def _build(
@@ -168,3 +155,88 @@ def _build(
     return Tree(
         tuple(parents), tuple(gb_per_s), tuple(names), tuple(leaf_of[node] for node in nodes)
     )
+
+
+_KEYS = {
+    "switchname": ("nodes", "switches", "level", "linkspeed"),
+    "blockname": ("nodes", "blockindex", "blocksize"),
+    "aggregatedblock": ("nodes", "blockindex", "blocksize"),
+    "blocksizes": (),
+}
+"""First key of a line of Slurm's, in lower case -> the keys that may follow it."""
+
+
+def read_topology_conf(text: str) -> tuple[Switch, ...]:
+    """Return the switches in a topology.conf of topology/tree or topology/block, or in what
+    `scontrol show topology` prints for one.
+
+    Blocks are switches of their own below one for all. BlockSizes and the aggregated blocks that
+    scontrol adds say what jobs may have, and not how blocks are joined; they are skipped. LinkSpeed
+    is in a unit of each site's own, which Slurm does not use; it is skipped, too.
+
+    Raises:
+        FieldError: a line is wrong; its path is the line's number.
+
+    Source: topology.conf(5) of Slurm 25.05; scontrol lists all nodes below a switch, and not only
+        those on it, in lines that have Switches.
+    """
+    switches: list[Switch] = []
+    blocks: list[str] = []
+    for number, line in _lines(text):
+        first, values = _read_line(line, number)
+        if first == "switchname":
+            below = _read_hosts(values, "switches", number)
+            from_scontrol = bool(below) and "level" in values
+            nodes = () if from_scontrol else _read_hosts(values, "nodes", number)
+            switches.append(Switch(values[first], nodes, below, (number,)))
+        elif first == "blockname":
+            blocks.append(values[first])
+            nodes = _read_hosts(values, "nodes", number)
+            switches.append(Switch(values[first], nodes, (), (number,)))
+    if not switches:
+        raise FieldError((), "no SwitchName= and no BlockName= in it")
+    if blocks:
+        top = "blocks"
+        while top in blocks:
+            top += "_"
+        switches.append(Switch(top, (), tuple(blocks), switches[0].path))
+    return tuple(switches)
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that say something, without comments, continued ones put together."""
+    before, start = "", 0
+    for number, line in enumerate(text.split("\n"), 1):
+        stated = line.partition("#")[0].rstrip()
+        start = start if before else number
+        if stated.endswith("\\"):
+            before += f"{stated[:-1]} "
+        else:
+            if (before + stated).strip():
+                yield start, (before + stated).strip()
+            before = ""
+    if before.strip():
+        yield start, before.strip()
+
+
+def _read_line(line: str, number: int) -> tuple[str, dict[str, str]]:
+    """Return the first key of a line, and all its values by key, in lower case."""
+    values: dict[str, str] = {}
+    for word in line.split():
+        key, equals, value = word.partition("=")
+        known = _KEYS if not values else _KEYS[next(iter(values))]
+        if not equals or not value or key.lower() in values:
+            raise FieldError((number,), f"{quoted(word)} is no KEY=VALUE of a topology")
+        if key.lower() not in known:
+            raise FieldError((number,), f"unknown key {quoted(key)} in a topology")
+        values[key.lower()] = value
+    return next(iter(values)), values
+
+
+def _read_hosts(values: Mapping[str, str], key: str, number: int) -> tuple[str, ...]:
+    if key not in values:
+        return ()
+    try:
+        return expand_hostlist(values[key])
+    except ValueError as problem:
+        raise FieldError((number,), printable(str(problem))) from None

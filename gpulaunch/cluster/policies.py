@@ -1,21 +1,117 @@
-"""The mapping policies by name."""
+"""The mapping policies by name, with those of magc-2016: its heuristic and its rivals."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from gpulaunch.cluster.bisection import Rows
-from gpulaunch.cluster.judge import judge
-from gpulaunch.cluster.magc import map_greedily
-from gpulaunch.cluster.mapping import MappingProblem, Place, RankMapping
+from gpulaunch.cluster.cluster import Tree
+from gpulaunch.cluster.mapping import (
+    MappingProblem,
+    Place,
+    RankMapping,
+    judge,
+    map_inside,
+    nodes_in_use,
+)
 from gpulaunch.cluster.multisect import multisect, to_nodes
-from gpulaunch.cluster.phases import map_inside, nodes_in_use
-from gpulaunch.cluster.rank_traffic import RankTraffic, together
-from gpulaunch.cluster.scotch import is_installed
-from gpulaunch.cluster.scotch_mapping import magc_scotch, scotch
-from gpulaunch.cluster.tree import Tree
-from gpulaunch.errors import FailedError
+from gpulaunch.cluster.scotch import find_gmap, map_by_scotch
+from gpulaunch.cluster.traffic import RankTraffic, summed, together
+from gpulaunch.errors import FailedError, UsageError
 
 DEFAULT_MAPPING_POLICY = "auto"
+
+
+def map_greedily(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
+    """Return the position of the leaf of each rank, by Algorithm 1.
+
+    Next comes the rank whose mean traffic with neighbours that are mapped exceeds that with its
+    other neighbours most. It takes the free leaf with which the most congested link of the tree is
+    least congested.
+
+    Args:
+        rows: neighbours of each rank; only those among members count.
+        members: ranks, at most as many as leaves.
+        tree: their tree.
+
+    Source: magc-2016, Algorithm 1. Mends: a mean over no neighbours is 0, where the paper divides 0
+        by 0; a neighbour is whom a rank sends to or receives from. Open in the paper, and decided
+        here: of equal ranks the lowest comes first; of equal leaves the one that adds the least
+        congestion in sum, then the first. As printed, the first rank is the one with the least mean
+        traffic, since delta is negative for all.
+    """
+    among = set(members)
+    near = {q: [(r, weight) for r, weight in rows[q] if r in among] for q in members}
+    mapped: dict[int, int] = {}
+    load = _TreeLoad(tree)
+    while len(mapped) < len(members):
+        new = max(
+            (q for q in members if q not in mapped), key=lambda q: (_delta(near[q], mapped), -q)
+        )
+        partners = [(mapped[r], weight) for r, weight in near[new] if r in mapped]
+        leaf = min(load.free(), key=lambda leaf: (*load.cost(leaf, partners), leaf))
+        load.add(leaf, partners)
+        mapped[new] = leaf
+    return mapped
+
+
+def _delta(near: Sequence[tuple[int, float]], mapped: dict[int, int]) -> float:
+    inside = [weight for other, weight in near if other in mapped]
+    outside = [weight for other, weight in near if other not in mapped]
+    return _mean(inside) - _mean(outside)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+class _TreeLoad:
+    """The congestion of the links of a tree while ranks come to its leaves."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.speeds = tree.gb_per_s
+        self.paths = [_path(tree, vertex) for vertex in tree.leaves]
+        self.congestions = [0.0] * len(tree.parents)
+        self.most = 0.0
+        self.taken: set[int] = set()
+        # Leaves of one parent are alike while they are free: only the first has to be tried.
+        self.alike: dict[tuple[int, float], list[int]] = {}
+        for position, vertex in enumerate(tree.leaves):
+            self.alike.setdefault((tree.parents[vertex], tree.gb_per_s[vertex]), []).append(
+                position
+            )
+
+    def free(self) -> list[int]:
+        """Return the first free leaf of each kind."""
+        return [leaves[0] for leaves in self.alike.values() if leaves]
+
+    def cost(self, leaf: int, partners: Sequence[tuple[int, float]]) -> tuple[float, float]:
+        """Return the largest congestion if a rank came to a leaf, and what it would add in sum."""
+        added = self._added(leaf, partners)
+        most = max([self.congestions[x] + more for x, more in added.items()], default=0.0)
+        return max(self.most, most), sum(added.values())
+
+    def add(self, leaf: int, partners: Sequence[tuple[int, float]]) -> None:
+        """Put a rank on a leaf."""
+        for x, more in self._added(leaf, partners).items():
+            self.congestions[x] += more
+            self.most = max(self.most, self.congestions[x])
+        next(leaves for leaves in self.alike.values() if leaf in leaves).remove(leaf)
+
+    def _added(self, leaf: int, partners: Sequence[tuple[int, float]]) -> dict[int, float]:
+        added: dict[int, float] = {}
+        for other, weight in partners:
+            for x in self.paths[leaf] ^ self.paths[other]:
+                added[x] = added.get(x, 0.0) + weight / self.speeds[x]
+        return added
+
+
+def _path(tree: Tree, vertex: int) -> frozenset[int]:
+    """Return the vertices with links from a leaf up."""
+    found = []
+    while vertex:
+        found.append(vertex)
+        vertex = tree.parents[vertex]
+    return frozenset(found)
 
 
 def _map_in_order(problem: MappingProblem) -> RankMapping:
@@ -60,20 +156,41 @@ def _in_order(_rows: Rows, members: Sequence[int], _tree: Tree) -> dict[int, int
 def _map_by_best(problem: MappingProblem) -> RankMapping:
     """Map by multisect, or by Scotch where it is installed and congests the worst link less."""
     found = [multisect(problem)]
-    for policy in (magc_scotch, scotch) if is_installed() else ():
-        with suppress(FailedError):  # a crash of Scotch's leaves the others
-            found.append(policy(problem))
+    if find_gmap():
+        with suppress(FailedError, UsageError):  # of Scotch, which takes even trees alone
+            found.append(_map_by_scotch(problem))
     if len(found) == 1:
         return found[0]
     return min(found, key=lambda mapping: judge(problem, mapping).maximum)
+
+
+def _map_by_scotch(problem: MappingProblem) -> RankMapping:
+    """Map by Scotch in each of MAGC's phases (magc-2016 V-B)."""
+
+    def inside(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
+        index = {rank: i for i, rank in enumerate(members)}
+        edges = [
+            (index[rank], index[other], weight)
+            for rank in members
+            for other, weight in rows[rank]
+            if other in index and rank < other
+        ]
+        local = summed(len(members), edges)
+        return dict(zip(members, map_by_scotch(local, tree, 1), strict=True))
+
+    both = together((problem.cpu, problem.gpu))
+    sizes = nodes_in_use(problem)
+    if len(set(sizes)) > 1:
+        raise UsageError("Scotch: nodes take different numbers of ranks, or some take none")
+    nodes = map_by_scotch(both, problem.cluster.network, sizes[0])
+    return map_inside(problem, nodes, inside, inside)
 
 
 MAPPING_POLICIES: dict[str, Callable[[MappingProblem], RankMapping]] = {
     "auto": _map_by_best,
     "multisect": multisect,
     "magc": _map_by_magc,
-    "magc_scotch": magc_scotch,
-    "scotch": scotch,
+    "magc_scotch": _map_by_scotch,
     "strategy_1": _map_by_strategy_1,
     "strategy_2": _map_by_strategy_2,
     "default": _map_in_order,

@@ -1,223 +1,80 @@
-"""The door to Scotch, a library that maps graphs to trees (Pellegrini and Roman, HPCN 1996).
+"""The door to gmap, the program of Scotch (Pellegrini and Roman, HPCN 1996) that maps to a tree."""
 
-PyPI's pyscotch carries the library, which is taken without its Python part: that imports numpy and
-prints as it is imported. Else the system's is taken, such as Debian's libscotch-7.0.
-"""
-
-import ctypes
 import os
-from collections.abc import Sequence
-from functools import cache
-from importlib.util import find_spec
+import shutil
+import subprocess
+from collections import Counter
 
-from gpulaunch.cluster.tree import Tree
+from gpulaunch.cluster.cluster import Tree
+from gpulaunch.cluster.traffic import RankTraffic
 from gpulaunch.errors import FailedError, UsageError
-from gpulaunch.files.extras import install_hint
-from gpulaunch.profiles.pattern import Edge
-from gpulaunch.typing import Any
 
-_LARGEST = 1000
-"""Integer that the largest weight becomes: Scotch has no others."""
-
-_SYSTEM = (
-    ("libscotcherr-7.0.so", "libscotch-7.0.so"),  # Debian's names
-    ("libscotcherr.so", "libscotch.so"),
-)
+_UNEVEN = "Scotch maps to even trees only: here nodes or switches differ, or are out of order"
 
 
-def is_installed() -> bool:
-    """Return whether Scotch can be loaded."""
-    return _load() is not None
+def find_gmap() -> str | None:
+    """Return the path of gmap, which Debian calls scotch_gmap; None if it is not installed."""
+    return shutil.which("scotch_gmap") or shutil.which("gmap")
 
 
-def refuse_without_scotch() -> None:
-    """Raise UsageError if Scotch is not installed."""
-    if not is_installed():
-        raise UsageError(
-            "Scotch not found: neither pyscotch nor the system's libscotch can be loaded",
-            install_hint("scotch"),
-        )
-
-
-def map_by_scotch(ranks: int, edges: Sequence[Edge], tree: Tree, sizes: Sequence[int]) -> list[int]:
-    """Map ranks to the leaves of a tree with Scotch's default strategy.
-
-    It is alike each time if Scotch has one thread.
+def map_by_scotch(traffic: RankTraffic, tree: Tree, size: int) -> list[int]:
+    """Return the leaf of each rank by Scotch's default strategy.
 
     Args:
-        ranks: number of ranks, at most the sum of sizes.
-        edges: what they exchange.
-        tree: two leaves count as far from each other as 1 / bandwidth of all links between adds up.
-        sizes: how many ranks each leaf takes, 1 or more.
-
-    Returns:
-        Position of the leaf of each rank. Scotch balances, but not exactly: a leaf may have more
-        than it takes.
+        traffic: what the ranks exchange.
+        tree: all vertices of a level have as many children, over links of one bandwidth. Two leaves
+            count as far from each other as 1 / bandwidth of all links between adds up.
+        size: how many ranks each leaf takes.
 
     Raises:
-        FailedError: Scotch failed, or is not installed.
+        UsageError: gmap is not installed, or the tree is another one.
+        FailedError: gmap failed, or gave a leaf more ranks than it takes.
     """
-    library = _load()
-    if library is None:
-        raise FailedError("Scotch is not installed")
-    if len(tree.leaves) < 2 or ranks < 2:
-        return [0] * ranks
-    library.call("randomReset")
-    places = sum(sizes)  # with fewer vertices than that, Scotch can crash
-    graph, arrays = library.graph(places, edges)
-    (arch, terminals), strategy = library.arch(tree, sizes), library.room("strat")
-    found = library.numbers([0] * places)
-    library.call("graphMap", graph, arch, strategy, found)
-    for room, kind in ((strategy, "strat"), (arch, "arch"), (graph, "graph")):
-        library.call(f"{kind}Exit", room)
-    del arrays
-    positions = {terminal: position for position, terminal in enumerate(terminals)}
-    return [positions[terminal] for terminal in found][:ranks]
-
-
-class _Library:
-    """Scotch, loaded.
-
-    Args:
-        loaded: the library.
-        suffix: what follows the names of its functions.
-    """
-
-    def __init__(self, loaded: ctypes.CDLL, suffix: str) -> None:
-        self.loaded, self.suffix = loaded, suffix
-        self.number = ctypes.c_int64 if self.call("numSizeof") == 8 else ctypes.c_int32
-
-    def call(self, name: str, *arguments: object) -> int:
-        """Call a function by the name that comes after SCOTCH_."""
-        status: int = getattr(self.loaded, f"SCOTCH_{name}{self.suffix}")(*arguments)
-        if status and not name.endswith(("Sizeof", "Exit", "Reset")):
-            raise FailedError(f"Scotch: {name} returned {status}")
-        return status
-
-    def numbers(self, values: Sequence[int]) -> "ctypes.Array[Any]":
-        """Return an array of Scotch's integers; one more where it would have no length."""
-        return (self.number * max(1, len(values)))(*values)
-
-    def room(self, kind: str) -> "ctypes.Array[ctypes.c_char]":
-        """Return memory for one of Scotch's structures, initialised."""
-        room = ctypes.create_string_buffer(self.call(f"{kind}Sizeof"))
-        self.call(f"{kind}Init", room)
-        return room
-
-    def graph(
-        self, vertices: int, edges: Sequence[Edge], shares: Sequence[int] = ()
-    ) -> "tuple[ctypes.Array[ctypes.c_char], object]":
-        """Build a graph; return it with the arrays that have to live as long.
-
-        Args:
-            vertices: their number.
-            edges: two vertices and a weight.
-            shares: weights of the vertices, if they have any.
-        """
-        rows: list[list[tuple[int, float]]] = [[] for _ in range(vertices)]
-        for a, b, weight in edges:
-            rows[a].append((b, weight))
-            rows[b].append((a, weight))
-        starts = [0]
-        for row in rows:
-            starts.append(starts[-1] + len(row))
-        arrays = (
-            self.numbers(starts),
-            self.numbers([other for row in rows for other, _ in row]),
-            self.numbers(_integers([weight for row in rows for _, weight in row])),
-            self.numbers(shares) if shares else None,
+    gmap = find_gmap()
+    if gmap is None:
+        raise UsageError("Scotch's program gmap not found", "Debian has it in package scotch")
+    levels = _levels(tree)
+    if not levels or traffic.ranks < 2:
+        return [0] * traffic.ranks
+    rows = [*traffic.neighbours(), *[{}] * (size * len(tree.leaves) - traffic.ranks)]
+    largest = max([weight for _, _, weight in traffic.edges], default=1.0)
+    lines = ["0", f"{len(rows)} {2 * len(traffic.edges)}", "0 010"]  # 010: edges have weights
+    for row in rows:
+        ends = (f"{_integer(weight, largest)} {other}" for other, weight in row.items())
+        lines.append(" ".join([str(len(row)), *ends]))
+    ways = (f"{fan} {_integer(way, levels[0][1])}" for fan, way in levels)
+    lines.append(" ".join(["tleaf", str(len(levels)), *ways]))
+    one_thread = {**os.environ, "SCOTCH_PTHREAD_NUMBER": "1"}  # several map by chance
+    text = "\n".join(lines) + "\n"
+    for balance in ([], ["-b0"]):  # by default a leaf may get a rank too many
+        argv = [gmap, *balance, "-", "-", "-"]
+        done = subprocess.run(  # noqa: S603  nothing of the user's is in it but numbers
+            argv, input=text, env=one_thread, capture_output=True, text=True, check=False
         )
-        begins, ends, weights, loads = arrays
-        graph, number = self.room("graph"), self.number
-        self.call(
-            "graphBuild",
-            graph,
-            number(0),
-            number(vertices),
-            begins,
-            None,
-            loads,
-            None,
-            number(starts[-1]),
-            ends,
-            weights,
-        )
-        return graph, arrays
-
-    def arch(
-        self, tree: Tree, sizes: Sequence[int]
-    ) -> "tuple[ctypes.Array[ctypes.c_char], Sequence[int]]":
-        """Describe a tree: level by level if all is alike, which is exact, else as a graph.
-
-        Returns:
-            The description, and Scotch's number for each leaf.
-        """
-        arch = self.room("arch")
-        levels = _levels(tree) if len(set(sizes)) == 1 else None
-        if levels:
-            fans = self.numbers([fan for fan, _ in levels])
-            ways = self.numbers(_integers([way for _, way in levels]))
-            self.call("archTleaf", arch, self.number(len(levels)), fans, ways)
-            return arch, range(len(tree.leaves))
-        shares = dict(zip(tree.leaves, sizes, strict=True))
-        edges = [
-            (parent, vertex, 1.0 / tree.gb_per_s[vertex])
-            for vertex, parent in enumerate(tree.parents)
-            if vertex
-        ]
-        count = len(tree.parents)
-        graph, arrays = self.graph(count, edges, [shares.get(v, 0) for v in range(count)])
-        strategy = self.room("strat")  # none that was used to map: it would crash
-        leaves = self.numbers(tree.leaves)
-        self.call("archBuild0", arch, graph, self.number(len(tree.leaves)), leaves, strategy)
-        self.call("stratExit", strategy)
-        self.call("graphExit", graph)
-        del arrays
-        return arch, tree.leaves
+        pairs = map(str.split, done.stdout.splitlines()[1:])
+        found = {int(vertex): int(leaf) for vertex, leaf in pairs}
+        if len(found) == len(rows) and max(Counter(found.values()).values()) <= size:
+            return [found[rank] for rank in range(traffic.ranks)]
+    raise FailedError(f"Scotch: no mapping of {traffic.ranks} ranks, status {done.returncode}")
 
 
-@cache
-def _load() -> _Library | None:
-    found = find_spec("pyscotch")
-    folders = list(found.submodule_search_locations or ()) if found else []
-    carried = [os.path.join(folder, "_libs", "lib32") for folder in folders]
-    names = [
-        *((os.path.join(c, "libscotcherr.so"), os.path.join(c, "libscotch.so")) for c in carried),
-        *_SYSTEM,
-    ]
-    for errors, name in names:
-        try:
-            ctypes.CDLL(errors, mode=ctypes.RTLD_GLOBAL)
-            loaded = ctypes.CDLL(name)
-        except OSError:
-            continue
-        for suffix in ("", "_32"):
-            if hasattr(loaded, f"SCOTCH_graphMap{suffix}"):
-                return _Library(loaded, suffix)
-    return None
+def _integer(weight: float, largest: float) -> int:
+    """Return a weight as Scotch has them: an integer, 1,000 for the largest."""
+    return max(1, round(weight / largest * 1000))
 
 
-def _integers(weights: Sequence[float]) -> list[int]:
-    largest = max(weights, default=1.0)
-    return [max(1, round(weight / largest * _LARGEST)) for weight in weights]
-
-
-def _levels(tree: Tree) -> list[tuple[int, float]] | None:
-    """Return fan-out of each level, from the top, and the way up to it; None if they differ."""
+def _levels(tree: Tree) -> list[tuple[int, float]]:
+    """Return the fan-out of each level from the top, and the way up from its lowest vertices."""
     children = tree.children()
     level, links = [0], list[tuple[int, float]]()
-    while children[level[0]]:
-        below = [child for vertex in level for child in children[vertex]]
-        kinds = {len(children[vertex]) for vertex in level}
-        speeds = {tree.gb_per_s[child] for child in below}
-        if len(kinds) > 1 or len(speeds) > 1:
-            return None
-        links.append((kinds.pop(), 1.0 / speeds.pop()))
-        level = below
+    while any(children[vertex] for vertex in level):
+        speeds = {tuple(tree.gb_per_s[child] for child in children[vertex]) for vertex in level}
+        first = next(iter(speeds))
+        if len(speeds) > 1 or len(set(first)) > 1:
+            raise UsageError(_UNEVEN)
+        links.append((len(first), 1.0 / first[0]))
+        level = [child for vertex in level for child in children[vertex]]
     if tuple(level) != tree.leaves:
-        return None
-    return [  # a level of single children can crash Scotch
-        (fan, sum(way for _, way in links[number:]))
-        for number, (fan, _) in enumerate(links)
-        if fan > 1
-    ]
+        raise UsageError(_UNEVEN)
+    ways = [sum(way for _, way in links[number:]) for number in range(len(links))]
+    return [(fan, way) for (fan, _), way in zip(links, ways, strict=True) if fan > 1]

@@ -47,7 +47,6 @@ def pose_problem(
         needs=needs_of(request, topology, choosable, count, leases),
         utility=_utility_setting(request, topology, leases),
         scope=None if scope is None else [gpu.index for gpu in scope],
-        job_sizes=request.job_sizes,
         rank_order=[gpu.index for uuid in order for gpu in topology.gpus if gpu.uuid == uuid],
     )
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from gpulaunch.decide.choose import choose, pose_problem, why_hopeless
 from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.decide.needs import admitted_gpus, gpus_to_avoid, instances_by_size, leased_until_s
-from gpulaunch.decide.placement.fabric import fabric_of
 from gpulaunch.decide.reasons import best_text, queued_text, too_few_text, too_many_text
 from gpulaunch.decide.request import Request, Unfit, with_count
 from gpulaunch.leases.lease import Lease
@@ -252,10 +251,6 @@ def _grant_free(
 def _grant_some(
     request: Request, situation: Situation, state: _State, choosable: Sequence[Gpu], count: int
 ) -> Grant | Unfit:
-    if situation.near:
-        by_index = {gpu.index: gpu for gpu in choosable}
-        close = fabric_of(situation.topology).nearest(list(by_index), count, situation.near)
-        choosable = [by_index[index] for index in sorted(close)]
     problem = pose_problem(
         request,
         situation.topology,

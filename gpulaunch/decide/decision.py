@@ -27,8 +27,6 @@ class Situation(Record):
             machine.
         ahead: earlier requests in the queue, of whatever GPUs, in their order.
         clock_s: seconds since boot, for how long those may be passed.
-        near: indices of GPUs close to which to take others, without comparing all sets: somebody
-            else was faster to take some of them, and deciding at leisure may be too late again.
     """
 
     topology: Topology
@@ -37,7 +35,6 @@ class Situation(Record):
     within: Lease | None = None
     ahead: Sequence[Ticket] = ()
     clock_s: float = 0.0
-    near: Sequence[int] = ()
 
     @property
     def neighbours(self) -> list[Lease]:

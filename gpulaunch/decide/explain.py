@@ -12,7 +12,6 @@ from gpulaunch.decide.needs import (
     leased_until_s,
     leases_to_avoid,
 )
-from gpulaunch.decide.placement.doubts import find_doubts
 from gpulaunch.decide.placement.fabric import UNIT
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import POLICIES
@@ -68,8 +67,6 @@ class Explanation(Record):
         if_idle: what the idle machine would give, if that is faster than what is granted.
         sharing: each share group as an option for the job, with the names of its GPUs; last the
             group that it opens. Empty if it does not share.
-        doubts: why the effective bandwidth that is granted may be far off; empty if it is not known
-            to be.
         deciding: the policy's first score, and those that put the candidates in their order.
     """
 
@@ -79,7 +76,6 @@ class Explanation(Record):
     alternatives: list[Alternative]
     if_idle: Alternative | None = None
     sharing: "Sequence[tuple[ShareOption, str]]" = ()
-    doubts: Sequence[str] = ()
     deciding: tuple[ScoreName, ...] = ()
 
 
@@ -125,7 +121,6 @@ def explain(
         [],
         _find_better_if_idle(request, situation, decision),
         shared,
-        _doubts_of(request, decision),
         _deciding_scores(by, figures[:limit]),
     )
 
@@ -142,14 +137,6 @@ def _deciding_scores(
     """Return the scores that put each candidate before the next one, and the first score."""
     places = {0, *(_place_of_more(one, other) for one, other in pairwise(figures))}
     return tuple(name for place, name in enumerate(by) if place in places)
-
-
-def _doubts_of(request: Request, grant: Grant) -> list[str]:
-    """Return what the model of effective bandwidth is unsure of; `cut` alone knows."""
-    if request.bandwidth_model != "cut" or grant.placement.scores.effective_bandwidth is None:
-        return []
-    fabric = grant.problem.fabric
-    return find_doubts(fabric, [fabric.position[gpu] for gpu in grant.placement.gpus])
 
 
 def _list_share_groups(

@@ -16,7 +16,6 @@ from gpulaunch.records import Record, replace
 from gpulaunch.typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.decide.placement.expected import JobSizes
     from gpulaunch.leases.engine_job import EngineJob
     from gpulaunch.leases.share import Client
     from gpulaunch.profiles.demand import Demand
@@ -142,8 +141,6 @@ class Request(Record):
         ends_within_s: seconds within which the job has ended for certain once it has started: its
             time limit, and the time to end it; None without a limit.
         in_order: whether it passes nobody in the queue, and nobody may pass it.
-        job_sizes: sizes of the jobs that the machine gets, for policies that expect
-            them; None for the default ones.
         engine_job: the job of a cluster engine that it is part of, or None. If its ranks divide
             GPUs among themselves, this is the request of all of them.
     """
@@ -163,7 +160,6 @@ class Request(Record):
     exclusive_reason: str | None = None
     ends_within_s: float | None = None
     in_order: bool = False
-    job_sizes: "JobSizes | None" = None
     engine_job: "EngineJob | None" = None
     least_gpus: int | None = None
 

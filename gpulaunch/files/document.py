@@ -1,10 +1,8 @@
 """Documents that people have written: reading, and messages with the line at fault."""
 
-import json
 import os
 import stat
 from collections.abc import Callable
-from zlib import crc32
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import has_value
@@ -12,9 +10,6 @@ from gpulaunch.records import Record
 from gpulaunch.typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
-
-SHIPPED = os.path.join("gpulaunch", "_profiles", "")
-"""Part of the paths of data files inside a wheel."""
 
 MAX_FILE_BYTES = 1 << 20
 """Largest file unless its reader says otherwise: TOML of that size is parsed in about a second."""
@@ -64,49 +59,14 @@ def read_document(path: str) -> Document:
 
 
 def parse_document(path: str, text: str) -> Document:
-    """Parse the text of a TOML file, or take its compiled form from the wheel.
+    """Parse the text of a TOML file.
 
     Raises:
         UsageError: the text is no TOML.
     """
-    data = _read_compiled(path, text)
-    if data is not None:
-        return Document(path, text, data)
-    from gpulaunch.files.toml import parse_toml  # late: shipped files are compiled
+    from gpulaunch.files.toml import parse_toml  # late: many launches read no such file
 
     return Document(path, text, parse_toml(path, text))
-
-
-def compiled_path(path: str) -> str:
-    """Return the path of the compiled form of a shipped TOML file."""
-    return path.removesuffix(".toml") + ".json"
-
-
-def compiled_text(text: str, data: dict[str, Any]) -> str:
-    """Return the content of the compiled form of a TOML file.
-
-    Args:
-        text: text of the TOML file.
-        data: its parsed content.
-    """
-    return json.dumps({"crc32": crc32(text.encode()), "data": data}, separators=(",", ":"))
-
-
-def _read_compiled(path: str, text: str) -> dict[str, Any] | None:
-    """Return the content of a shipped file without parsing TOML; None without a compiled form.
-
-    Parsing TOML costs a launch as much as deciding (docs/decisions/start-up.md). A file that was
-    changed after the wheel was made no longer has the checksum, and is parsed.
-    """
-    if SHIPPED not in path:
-        return None
-    try:
-        with open(compiled_path(path), "rb") as file:
-            compiled = json.load(file)
-        is_of_this_text = compiled["crc32"] == crc32(text.encode())
-        return compiled["data"] if is_of_this_text else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def read_text(path: str, most_bytes: int = MAX_FILE_BYTES) -> str:

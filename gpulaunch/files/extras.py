@@ -4,12 +4,10 @@ import os
 import sys
 
 EXTRAS = {
-    "cluster": ("pyyaml>=6",),
     "mcp": ("mcp>=2.0",),
     "measure": ("numpy>=1.26",),
     "report": ("matplotlib>=3.10",),
     "scan": ("tree-sitter>=0.22", "tree-sitter-cuda>=0.21"),
-    "scotch": ("pyscotch>=7.0.5",),
 }
 """Requirements of each extra, as in pyproject.toml."""
 

@@ -12,25 +12,11 @@ from contextlib import suppress
 
 from gpulaunch.typing import Any
 
-_MAX_BYTES = 16 << 20
+_MAX_BYTES = 4 << 20
 
 
 def load(name: str, max_age_s: float | None = None) -> dict[str, Any]:
-    """Return the document of a cache; see load_bytes.
-
-    Raises:
-        OSError: there is none.
-        ValueError: it is too old, or another user may write to it.
-        TypeError: it is no document.
-    """
-    document = json.loads(load_bytes(name, max_age_s))
-    if not isinstance(document, dict):
-        raise TypeError(name)
-    return document
-
-
-def load_bytes(name: str, max_age_s: float | None = None) -> bytes:
-    """Return the content of a cache.
+    """Return the document of a cache.
 
     Args:
         name: name of its file.
@@ -39,6 +25,7 @@ def load_bytes(name: str, max_age_s: float | None = None) -> bytes:
     Raises:
         OSError: there is none.
         ValueError: it is too old, or another user may write to it.
+        TypeError: it is no document.
     """
     fd = os.open(path_of(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -51,18 +38,17 @@ def load_bytes(name: str, max_age_s: float | None = None) -> bytes:
         young = max_age_s is None or 0 <= time.time() - status.st_mtime < max_age_s
         if not (mine and young):
             raise ValueError(name)
-        return os.read(fd, _MAX_BYTES)
+        document = json.loads(os.read(fd, _MAX_BYTES))
     finally:
         os.close(fd)
+    if not isinstance(document, dict):
+        raise TypeError(name)
+    return document
 
 
 def store(name: str, document: dict[str, Any]) -> None:
-    """Write a document to a cache; see store_bytes."""
-    store_bytes(name, json.dumps(document, separators=(",", ":")).encode())
-
-
-def store_bytes(name: str, content: bytes) -> None:
     """Write a cache; if that fails, what it should hold is found out again the next time."""
+    content = json.dumps(document, separators=(",", ":")).encode()
     with suppress(OSError):
         path = path_of(name)
         draft = f"{path}.{os.getpid()}"

@@ -1,6 +1,7 @@
 """When tickets will start: the queue, replayed with one drawn run time after the other."""
 # pure: decides on plain values
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from math import ceil
@@ -13,36 +14,12 @@ from gpulaunch.records import Record
 DRAWS = 100
 """Number of replays."""
 
-INSIDE = 0.82
+INSIDE = 0.78
 """Share of the replays that a range holds, around the median.
 
 What is known of run times is less than it seems, and others come that may pass: of the starts, 80 %
 are in such a range (tests/bench/when.py).
 """
-
-
-class Running(Record):
-    """A job that has GPUs.
-
-    Attributes:
-        uuids: UUIDs of the GPUs.
-        remaining_s: seconds that it still runs, in each replay.
-    """
-
-    uuids: tuple[str, ...]
-    remaining_s: Sequence[float]
-
-
-class Waiting(Record):
-    """A job that waits.
-
-    Attributes:
-        ticket: its ticket.
-        duration_s: seconds that it will run, in each replay.
-    """
-
-    ticket: Ticket
-    duration_s: Sequence[float]
 
 
 class StartRange(Record):
@@ -70,9 +47,16 @@ class StartRange(Record):
 _AT_ONCE_S = 1.0
 
 
+Leased = Sequence[tuple[Sequence[str], Sequence[float]]]
+"""Jobs that have GPUs: the UUIDs of these, and seconds that each still runs, in each replay."""
+
+Queued = Sequence[tuple[Ticket, Sequence[float]]]
+"""Jobs that wait, in their order: the ticket, and seconds that each will run, in each replay."""
+
+
 def predict_starts(
-    running: Sequence[Running],
-    waiting: Sequence[Waiting],
+    running: Leased,
+    waiting: Queued,
     busy_until_s: Mapping[str, float],
     uuids: Sequence[str],
     clock_s: float,
@@ -84,7 +68,7 @@ def predict_starts(
 
     Args:
         running: the jobs that have GPUs.
-        waiting: the jobs that wait, in their order.
+        waiting: the jobs that wait.
         busy_until_s: see queue.barring().
         uuids: UUIDs of the GPUs of the machine.
         clock_s: seconds since boot.
@@ -94,37 +78,29 @@ def predict_starts(
         it waits though enough GPUs are free, for a reason that others cannot see.
     """
     starts: list[list[float]] = [[] for _ in waiting]
-    draws = min(len(one) for one in _draws_of(running, waiting)) if waiting else 0
+    draws = len(waiting[0][1]) if waiting else 0
     for draw in range(draws):
-        replay = _Replay(running, waiting, busy_until_s, uuids, clock_s, draw)
-        for at, start_s in replay.starts().items():
+        replay = _QueueReplay(running, waiting, busy_until_s, uuids, clock_s, draw)
+        for at, start_s in replay.run().items():
             starts[at].append(start_s - clock_s)
-    return [_range_of(sorted(found), draws) for found in starts]
-
-
-def _draws_of(running: Sequence[Running], waiting: Sequence[Waiting]) -> list[Sequence[float]]:
-    return [*(one.remaining_s for one in running), *(one.duration_s for one in waiting)]
-
-
-def _range_of(starts: Sequence[float], draws: int) -> StartRange | None:
-    """Return the range of the starts, which are sorted, without the earliest and latest ones."""
     left_out = round(draws * (1 - INSIDE) / 2)
-    if len(starts) < draws - left_out or starts[draws // 2] <= 0:
-        return None
-    return StartRange(starts[left_out], starts[draws // 2], starts[draws - 1 - left_out])
+    ranges: list[StartRange | None] = []
+    for found in map(sorted, starts):
+        if len(found) < draws - left_out or found[draws // 2] <= 0:
+            ranges.append(None)
+        else:
+            last = found[draws - 1 - left_out]
+            ranges.append(StartRange(found[left_out], found[draws // 2], last))
+    return ranges
 
 
-class _Replay:
-    """One replay of the queue.
-
-    Args:
-        draw: its number among the drawn run times; the others as for predict_starts().
-    """
+class _QueueReplay:
+    """One replay of the queue; the arguments are those of predict_starts, and a draw's number."""
 
     def __init__(
         self,
-        running: Sequence[Running],
-        waiting: Sequence[Waiting],
+        running: Leased,
+        waiting: Queued,
         busy_until_s: Mapping[str, float],
         uuids: Sequence[str],
         clock_s: float,
@@ -133,47 +109,45 @@ class _Replay:
         self._waiting, self._now, self._draw = waiting, clock_s, draw
         self._busy_until_s = dict(busy_until_s)
         self._free = {uuid for uuid in uuids if uuid not in busy_until_s}
-        self._all = set(uuids)
-        self._holders: dict[str, int] = {}
-        self._ends: list[tuple[float, int, tuple[str, ...]]] = []
-        for at, one in enumerate(running):
-            for uuid in one.uuids:
-                self._holders[uuid] = self._holders.get(uuid, 0) + 1
-            self._ends.append((clock_s + one.remaining_s[draw], at, one.uuids))
+        self._all = frozenset(uuids)
+        self._holders = Counter(uuid for held, _ in running for uuid in held)
+        self._ends: list[tuple[float, int, Sequence[str]]] = []
+        for at, (held, remaining_s) in enumerate(running):
+            self._ends.append((clock_s + remaining_s[draw], at, held))
         heapify(self._ends)
         self._pending = list(range(len(waiting)))
         self._starts: dict[int, float] = {}
 
-    def starts(self) -> dict[int, float]:
+    def run(self) -> dict[int, float]:
         """Return when each job starts, in seconds since boot, by its place; those that do."""
         self._start_some()
         while self._pending and self._ends:
             self._now = self._ends[0][0]
             before = len(self._free)
             while self._ends and self._ends[0][0] == self._now:
-                self._release(heappop(self._ends)[2])
+                for uuid in heappop(self._ends)[2]:
+                    self._holders[uuid] -= 1
+                    if not self._holders[uuid] and uuid in self._all:  # one out of service stays so
+                        self._free.add(uuid)
+                        del self._busy_until_s[uuid]
             if len(self._free) > before:  # hundreds of leases may have had the same GPU
                 self._start_some()
         return self._starts
 
-    def _release(self, uuids: Sequence[str]) -> None:
-        for uuid in uuids:
-            self._holders[uuid] -= 1
-            if not self._holders[uuid] and uuid in self._all:  # one out of service stays so
-                self._free.add(uuid)
-                del self._busy_until_s[uuid]
-
     def _start_some(self) -> None:
         """Start those that the queue's rule lets start."""
-        if not self._free:
-            return
         order = QueueOrder(self._busy_until_s, self._now)
         left: list[int] = []
         unwanted = set(self._all)  # by those that go before
         for at in self._pending:
-            ticket = self._waiting[at].ticket
-            if not (unwanted or ticket.in_order) and self._must_wait(ticket, order.latest_start_s):
-                left.append(at)
+            ticket = self._waiting[at][0]
+            limit_s = ticket.ends_within_s
+            if not (unwanted or ticket.in_order) and (
+                limit_s is None
+                or len(self._free) < ticket.gpus
+                or self._now + limit_s > order.latest_start_s
+            ):
+                left.append(at)  # those before it want all GPUs
                 continue
             free = order.free_for(ticket)
             if len(free) >= ticket.gpus:
@@ -185,20 +159,13 @@ class _Replay:
                 unwanted.difference_update(ticket.uuids)
         self._pending = left
 
-    def _must_wait(self, ticket: Ticket, latest_start_s: float) -> bool:
-        """Return whether a ticket cannot start now if those before it want all GPUs."""
-        limit_s = ticket.ends_within_s
-        if limit_s is None or len(self._free) < ticket.gpus:
-            return True
-        return self._now + limit_s > latest_start_s
-
     def _start(self, at: int, uuids: Sequence[str]) -> None:
-        one = self._waiting[at]
+        ticket, duration_s = self._waiting[at]
         self._starts[at] = self._now
-        ends_s = self._now + one.duration_s[self._draw]
-        limit_s = one.ticket.ends_within_s
+        limit_s = ticket.ends_within_s
         for uuid in uuids:
             self._free.remove(uuid)
             self._holders[uuid] = 1
             self._busy_until_s[uuid] = ENDLESS if limit_s is None else self._now + limit_s
+        ends_s = self._now + duration_s[self._draw]
         heappush(self._ends, (ends_s, len(self._holders) + at, tuple(uuids)))

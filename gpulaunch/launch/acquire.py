@@ -330,9 +330,8 @@ def _publish(
 def _decide_again(launch: Launch, assessment: Assessment, snapshot: Snapshot) -> Assessment | None:
     """Decide on a new snapshot under the host-wide lock, which has to be quick.
 
-    Where it takes longer, and others were faster several times, free GPUs close to those that are
-    gone will do: a lost race is no reason to send somebody away. None if the old decision is to be
-    tried; what was asked of the GPUs together, for one, cannot be judged as quickly.
+    Where it takes longer it is done only once others were faster several times: a lost race is no
+    reason to send somebody away. None if the old decision is to be tried.
     """
     grant = assessment.decision
     if assessment.quick:
@@ -343,7 +342,7 @@ def _decide_again(launch: Launch, assessment: Assessment, snapshot: Snapshot) ->
         return None
     if is_still_valid(launch, grant, assessment.snapshot, snapshot):
         return None
-    return assess(launch, snapshot, assessment.outside, near=grant.placement.gpus)
+    return assess(launch, snapshot, assessment.outside)
 
 
 def _renew_terms(launch: Launch, assessment: Assessment, prepared: "Share | None") -> _Terms | None:

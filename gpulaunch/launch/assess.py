@@ -106,7 +106,6 @@ def assess(
     launch: Launch,
     snapshot: Snapshot,
     outside: "Sequence[OutsideUse]",
-    near: Sequence[int] = (),
 ) -> Assessment:
     """Decide on a snapshot of the table and the use of GPUs outside gpulaunch.
 
@@ -114,7 +113,6 @@ def assess(
         launch: the launch to decide about.
         snapshot: records of the launch's machine.
         outside: use of GPUs that no lease explains.
-        near: indices of GPUs close to which to choose quickly; see Situation.
     """
     began = time.monotonic()
     within = launch.within if launch.within in snapshot.leases else None
@@ -130,7 +128,6 @@ def assess(
         within,
         snapshot.tickets,
         seconds_since_boot(),
-        near,
     )
     decision = decide(launch.request, situation)
     quick = time.monotonic() - began < QUICK_S

@@ -10,15 +10,13 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
 
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.libc import end_with_parent
-from gpulaunch.process.pidfd import open_pid
-from gpulaunch.process.system import stat_fields
 from gpulaunch.records import Record
 from gpulaunch.typing import Any, Self
 
@@ -46,12 +44,11 @@ class Exited(Record):
 
     Attributes:
         key: key of the launch.
-        exit_status: exit status as a shell shows it, 0-255; None if the launch was no child of
-            this process.
+        exit_status: exit status as a shell shows it, 0-255.
     """
 
     key: int
-    exit_status: int | None
+    exit_status: int
 
 
 class Signalled(Record):
@@ -86,7 +83,7 @@ class _Child:
         *lines, self._rest = self._rest.split(b"\n")
         return [json.loads(line) for line in lines]
 
-    def over(self) -> int | None:
+    def over(self) -> int:
         """Return the exit status of a launch that has ended."""
         status = self.process.wait()
         return 128 - status if status < 0 else status
@@ -94,45 +91,6 @@ class _Child:
     def close(self) -> None:
         os.close(self.pidfd)
         os.close(self.said)
-
-
-class _Adopted:
-    """A launch that an earlier process started; its processes are watched, one after the other.
-
-    Args:
-        find: function that returns the pids of its live processes; none once it is over.
-    """
-
-    def __init__(self, find: Callable[[], set[int]]) -> None:
-        self._find = find
-        self.pid = 0
-        self.pidfd = -1
-
-    def watch(self) -> bool:
-        """Watch the ancestor of its processes; return False if none is left."""
-        while pids := self._find():
-            self.pid = next((pid for pid in sorted(pids) if _parent_of(pid) not in pids), min(pids))
-            pidfd = open_pid(self.pid)
-            if pidfd is not None:
-                self.pidfd = pidfd
-                return True
-        return False
-
-    def heard(self) -> list[Mapping[str, Any]]:
-        """Return no status lines: they go to the process that started it."""
-        return []
-
-    def over(self) -> int | None:
-        """Return None: only the parent of a process gets its exit status."""
-        return None
-
-    def close(self) -> None:
-        os.close(self.pidfd)
-
-
-def _parent_of(pid: int) -> int:
-    fields = stat_fields(pid)
-    return int(fields[1]) if len(fields) > 1 else 0
 
 
 class Launches:
@@ -148,7 +106,7 @@ class Launches:
         self._guarded = guarded
         self._command = own_command()
         self._environment = clean_environment()
-        self._running: dict[int, _Child | _Adopted] = {}
+        self._running: dict[int, _Child] = {}
         self._selector = selectors.DefaultSelector()
         self._before: dict[int, Any] = {}
 
@@ -226,20 +184,6 @@ class Launches:
         self._selector.register(child.pidfd, selectors.EVENT_READ, key)
         self._selector.register(child.said, selectors.EVENT_READ, key)
 
-    def adopt(self, key: int, find: Callable[[], set[int]]) -> bool:
-        """Take over a launch that an earlier process started; return False if it is over.
-
-        Args:
-            key: identifies it among the launches.
-            find: function that returns the pids of its live processes; none once it is over.
-        """
-        adopted = _Adopted(find)
-        if not adopted.watch():
-            return False
-        self._running[key] = adopted
-        self._selector.register(adopted.pidfd, selectors.EVENT_READ, key)
-        return True
-
     def signal(self, key: int, number: int) -> None:
         """Send a signal to a launch, which passes it on to its job; do nothing if it has ended."""
         running = self._running.get(key)
@@ -274,16 +218,13 @@ class Launches:
         events: list[Event] = [StatusLine(key, document) for document in running.heard()]
         if over:
             self._selector.unregister(running.pidfd)
-            if isinstance(running, _Child) and running.said in self._selector.get_map():
+            if running.said in self._selector.get_map():
                 self._selector.unregister(running.said)
             status = running.over()
             running.close()
-            if isinstance(running, _Adopted) and running.watch():  # another process of it lives
-                self._selector.register(running.pidfd, selectors.EVENT_READ, key)
-            else:
-                del self._running[key]
-                events.append(Exited(key, status))
-        elif isinstance(running, _Child) and running.is_silent:
+            del self._running[key]
+            events.append(Exited(key, status))
+        elif running.is_silent:
             self._selector.unregister(running.said)
         return events
 

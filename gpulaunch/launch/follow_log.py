@@ -37,21 +37,6 @@ def begin_of_last(fd: int, lines: int) -> int:
     return 0
 
 
-def read_last(fd: int, lines: int, most_bytes: int) -> tuple[bytes, bool]:
-    """Return the last lines of a file, and whether the first of them is cut.
-
-    Args:
-        fd: descriptor of the file.
-        lines: how many at most, 1 or more; an unfinished one at the end counts.
-        most_bytes: how many bytes at the end of the file are read at most.
-    """
-    at = max(0, os.fstat(fd).st_size - most_bytes)
-    end = os.pread(fd, most_bytes, at)
-    lines += end.endswith(b"\n")
-    parts = end.rsplit(b"\n", lines)
-    return b"\n".join(parts[-lines:]), at > 0 and len(parts) <= lines
-
-
 def follow(
     launch: PastLaunch, fd: int, at: int, warn: Callable[[str], None]
 ) -> Iterator[bytes | PastLaunch]:

@@ -9,8 +9,8 @@ from gpulaunch.decide.needs import leased_until_s
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.files.data_files import is_path
 from gpulaunch.files.iso_time import parse_time
-from gpulaunch.forecast.durations import Experience, Identity, PastRun, draw_remaining
-from gpulaunch.forecast.starts import DRAWS, Running, StartRange, Waiting, predict_starts
+from gpulaunch.forecast.durations import Experience, Identity, draw_remaining
+from gpulaunch.forecast.starts import DRAWS, StartRange, predict_starts
 from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import drained_uses
 from gpulaunch.launch.launch import Launch
@@ -22,7 +22,7 @@ from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.system import seconds_since_boot
 from gpulaunch.profiles.catalog import load_profile
-from gpulaunch.profiles.document.inherit import read_reference
+from gpulaunch.profiles.layers import read_reference
 
 _MOST = 200  # tickets, the first ones, of which it is told: the time grows with their number
 
@@ -54,8 +54,8 @@ def predicted_starts(
     uuids = {gpu.uuid for gpu in machine.topology.gpus}
     there = [lease for lease in seen.leases if not uuids.isdisjoint(lease.held_from(None))]
     found = predict_starts(
-        [times.running(lease, clock_s) for lease in there],
-        [times.waiting(ticket) for ticket in tickets],
+        [times.remaining(lease, clock_s) for lease in there],
+        [(one, times.draw(one, one.gpus, 0.0, one.ends_within_s)) for one in tickets],
         busy_until_s | dict.fromkeys(unfit, ENDLESS),
         [gpu.uuid for gpu in machine.topology.gpus if gpu.uuid not in unfit],
         clock_s,
@@ -72,62 +72,42 @@ def predicted_start(launch: Launch, seen: Snapshot) -> StartRange | None:
 
 
 class _RunTimes:
-    """The run times of the jobs on one machine.
-
-    Args:
-        machine: the machine.
-    """
+    """The run times of the jobs on one machine."""
 
     def __init__(self, machine: Machine) -> None:
         name, described = machine.topology.name, machine.key is not None
-        self._experience = Experience(
-            PastRun(
-                Identity(
-                    past.user_id, past.command, past.name, past.profile or None, len(past.gpus)
-                ),
-                past.duration_s,
-                past.time_limit_s,
-            )
-            for past in read_history(everyone=True, within_s=RECENT_S)
-            if past.duration_s is not None and (past.topology, past.described) == (name, described)
-        )
+        runs = []
+        for past in read_history(everyone=True, within_s=RECENT_S):
+            if past.duration_s is not None and (past.topology, past.described) == (name, described):
+                what = past.user_id, past.command, past.name, past.profile or None, len(past.gpus)
+                runs.append((Identity(*what), past.duration_s))
+        self._experience = Experience(runs)
         self._profiles: dict[str, float | None] = {}
 
-    def running(self, lease: Lease, clock_s: float) -> Running:
-        """Return how long a job still runs."""
-        ran_s = clock_s - lease.clock_s if lease.clock_s else _seconds_since(lease.started_at)
+    def remaining(self, lease: Lease, clock_s: float) -> tuple[tuple[str, ...], Sequence[float]]:
+        """Return the GPUs of a job, and how long it still runs."""
+        ran_s = clock_s - lease.clock_s
+        if not lease.clock_s:
+            ran_s = 0.0
+            with suppress(ValueError):  # another user may have written nonsense there
+                ran_s = time.time() - parse_time(lease.started_at).timestamp()
         limit_s = lease.ends_within_s if lease.time_limit_s is None else lease.time_limit_s
-        uuids = tuple(lease.held_from(None))
-        return Running(uuids, self._draw(lease, len(lease.uuids), max(0.0, ran_s), limit_s))
+        drawn = self.draw(lease, len(lease.uuids), max(0.0, ran_s), limit_s)
+        return tuple(lease.held_from(None)), drawn
 
-    def waiting(self, ticket: Ticket) -> Waiting:
-        """Return how long a job will run."""
-        return Waiting(ticket, self._draw(ticket, ticket.gpus, 0.0, ticket.ends_within_s))
-
-    def _draw(
+    def draw(
         self, record: Lease | Ticket, gpus: int, ran_s: float, limit_s: float | None
     ) -> Sequence[float]:
+        """Draw how long a job still runs."""
         identity = Identity(record.user_id, record.command, record.name, record.profile, gpus)
+        name = record.profile
         # Another user's record may name any file of this host.
-        named = record.profile or ""
-        is_foreign = record.user_id != os.geteuid() and is_path(read_reference(named).name)
-        said_s = None if is_foreign else self._said_by_profile(record.profile)
+        is_file = name is not None and is_path(read_reference(name).name)
+        if name is not None and name not in self._profiles:
+            self._profiles[name] = None
+            if record.user_id == os.geteuid() or not is_file:
+                with suppress(GpulaunchError):
+                    self._profiles[name] = load_profile(name).resources.duration_s
+        said_s = self._profiles[name] if name is not None else None
         parts = self._experience.of(identity, limit_s, said_s)
         return draw_remaining(parts, ran_s, limit_s, DRAWS, record.id)
-
-    def _said_by_profile(self, name: str | None) -> float | None:
-        """Return the run time in a profile that this user can read, in seconds; else None."""
-        if name is None:
-            return None
-        if name not in self._profiles:
-            self._profiles[name] = None
-            with suppress(GpulaunchError):
-                self._profiles[name] = load_profile(name).resources.duration_s
-        return self._profiles[name]
-
-
-def _seconds_since(text: str) -> float:
-    """Return the seconds since a record's time; 0.0 if another user wrote nonsense there."""
-    with suppress(ValueError):
-        return time.time() - parse_time(text).timestamp()
-    return 0.0

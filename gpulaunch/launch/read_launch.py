@@ -4,7 +4,6 @@ import os
 from collections.abc import Callable, Sequence
 
 from gpulaunch.decide import request as requests
-from gpulaunch.decide.placement.fabric import fabric_of
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.launch import Launch, Patience
 from gpulaunch.launch.request_from_settings import request_of
@@ -68,10 +67,6 @@ def read_launch(
     profile = _read_profile(settings, label)
     around = _with_measurements(settings, read_surroundings(settings, warn))
     around = _with_engine(settings, around)
-    if fabric_of(around.machine.topology).has_tables:
-        from gpulaunch.launch.placement_tables import attach_tables  # late: many machines have none
-
-        attach_tables(around.machine)
     return Launch(
         command=tuple(command),
         request=read_request(
@@ -261,24 +256,13 @@ def _read_mps_place(settings: Settings, machine: Machine) -> MpsPlace | None:
 
 
 def _read_profile(settings: Settings, label: "Label | None") -> Profile:
-    """Return the profile that is named, or an empty one, with the values of --set."""
+    """Return the profile that is named, or an empty one."""
     named = settings.get("profile", label).value
-    profile = Profile()
-    if named:
-        from gpulaunch.profiles.catalog import (
-            Label,
-            labelled_profile,
-            load_profile,
-        )  # late: as above
+    if not named:
+        return Profile()
+    from gpulaunch.profiles.catalog import Label, labelled_profile, load_profile  # late: as above
 
-        is_label = isinstance(named, Label)
-        profile = labelled_profile(named) if is_label else load_profile(named)
-    instead = settings.given("set")
-    if not instead:
-        return profile
-    from gpulaunch.profiles.document.override import overridden  # late: few launches need it
-
-    return overridden(profile, instead)
+    return labelled_profile(named) if isinstance(named, Label) else load_profile(named)
 
 
 def read_grace(settings: Settings) -> float:

@@ -9,10 +9,7 @@ from gpulaunch.launch.settings import Setting, Settings
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.profiles.profile import Profile
-from gpulaunch.typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # few policies expect jobs
-    from gpulaunch.decide.placement.expected import JobSizes
+from gpulaunch.typing import Any
 
 
 def request_of(
@@ -83,21 +80,8 @@ def request_of(
         profile=profile.name or None,
         name=name,
         assumed=tuple(assumed),
-        job_sizes=_read_job_sizes(settings, topology) if POLICIES[policy].expects_jobs else None,
         least_gpus=least,
     )
-
-
-def _read_job_sizes(settings: Settings, topology: Topology) -> "JobSizes":
-    """Return the sizes of the jobs that a machine gets, for policies that expect them."""
-    from gpulaunch.decide.placement.expected import DEFAULT_SIZES, FROM_HISTORY  # late: few ask
-
-    sizes: JobSizes = settings.get("job_sizes").value or DEFAULT_SIZES
-    if sizes == FROM_HISTORY:
-        from gpulaunch.launch.job_sizes import job_sizes_of_history  # late: few machines have it
-
-        return job_sizes_of_history(topology)
-    return sizes
 
 
 def _guesses_none(profile: Profile) -> bool:
@@ -150,7 +134,7 @@ def _read_utility(settings: Settings, profile: Profile, policy: str) -> requests
     weights = settings.get("utility_weights").value
     if not POLICIES[policy].goes_by_utility:
         return requests.UtilityTerms()
-    from gpulaunch.profiles.collocation import slowdowns_both_ways  # late: few go by utility
+    from gpulaunch.profiles.catalog import slowdowns_both_ways  # late: few go by utility
 
     return requests.UtilityTerms(
         least=least or 0.0,
@@ -168,8 +152,7 @@ def _read_constraints(
     if memory.value:
         text = memory.origin
         if text == "profile":
-            whose = f"profile {profile.name}'s" if profile.name else "--set's"
-            text = f"{whose} {format_size(memory.value)} of memory"
+            text = f"profile {profile.name}'s {format_size(memory.value)} of memory"
         least_bytes = getattr(memory.value, "of_gpu_bytes", memory.value)  # a profile's is an int
         found.append(requests.admit_memory(topology, least_bytes, text))
     builders: dict[str, Any] = {

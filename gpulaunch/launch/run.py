@@ -1,6 +1,6 @@
 """The run of a launch: request -> decision -> lease -> job -> release."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gpulaunch.containers.engines import clients_at_hand
@@ -41,7 +41,7 @@ class Ended(Record):
 def run(
     launch: Launch,
     callbacks: Callbacks,
-    granted: Callable[[Acquired[Keeper]], Mapping[str, str]],
+    granted: Callable[[Acquired[Keeper]], None],
     ended: Callable[[int], None],
 ) -> Ended | Wait | Refuse:
     """Run the command on GPUs of its own until it ends.
@@ -49,8 +49,7 @@ def run(
     Args:
         launch: the launch to run.
         callbacks: functions to call while the launch waits for its GPUs.
-        granted: called with the lease before the job starts; returns further variables for the job;
-            must not raise.
+        granted: called with the lease before the job starts; must not raise.
         ended: called with the job's wait status as soon as it has ended; must not raise.
 
     Returns:
@@ -69,10 +68,10 @@ def run(
     if not isinstance(acquired, Acquired):
         return acquired
     with _release_at_the_end(acquired) as keeper:
-        variables = granted(acquired)
+        granted(acquired)
         if acquired.grant.exclusive_reason:
             callbacks.warn(f"not shared: {acquired.grant.exclusive_reason}")
-        keeper.start(acquired.lease, granted_gpus(launch, acquired.grant), variables)
+        keeper.start(acquired.lease, granted_gpus(launch, acquired.grant))
         watch = watch_faults(launch.machine, granted_gpus(launch, acquired.grant))
         idle_watch = _watch_idleness(launch, table, acquired, callbacks)
         status = keeper.wait(launch.time_limit_s)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpulaunch.decide.placement.expected import JobSizes
     from gpulaunch.decide.placement.utility import Weights
     from gpulaunch.profiles.pattern import Pattern
 
@@ -94,12 +93,6 @@ def _parse_policy(text: str) -> str:
     from gpulaunch.decide.placement.policies import POLICIES
 
     return one_of(POLICIES, "policy")(text)
-
-
-def _parse_job_sizes(text: str) -> "JobSizes":
-    from gpulaunch.decide.placement.expected import parse_job_sizes
-
-    return parse_job_sizes(text)
 
 
 def _parse_bandwidth_model(text: str) -> str:
@@ -197,7 +190,6 @@ SETTINGS: dict[str, Callable[[str], Any]] = {
     "gpus": _parse_gpus,
     "all_gpus": _parse_count,
     "policy": _parse_policy,
-    "job_sizes": _parse_job_sizes,
     "pattern": _parse_pattern,
     "bandwidth_sensitive": _parse_switch,
     "bandwidth_model": _parse_bandwidth_model,
@@ -288,11 +280,6 @@ class Settings:
         if name in self._given:
             return 0
         return 1 if self.environment.get(_variable_name(name)) else 2
-
-    def given(self, name: str) -> list[tuple[str, str]]:
-        """Return all values of an option that may be repeated, as (option as written, value)."""
-        one = self._given.get(name)
-        return [(one.option, text) for text in (*one.before, one.text)] if one else []
 
     def get(self, name: str, profile: object = None) -> Setting:
         """Return the first value in the chain.

@@ -1,16 +1,16 @@
 """Described machines and GPU models by name or path: shipped ones and the user's own."""
 
 import os
-from contextlib import suppress
+import re
 from functools import lru_cache
 from zlib import crc32
 
-from gpulaunch.errors import UsageError
+from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.data_files import config_directory, file_names, find_file, shipped_directory
 from gpulaunch.files.document import Document, parse_document, parsed, read_document, read_text
 from gpulaunch.machine.read_description import described_topology, measurements
 from gpulaunch.machine.topology import Measured, Topology
-from gpulaunch.typing import TYPE_CHECKING
+from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpulaunch.machine.gpu_model import GpuModel
@@ -36,16 +36,6 @@ def load_gpu_models() -> "tuple[GpuModel, ...]":
     names = dict.fromkeys([*file_names([own]), *file_names(directories)])
     paths = [find_file(name, directories, "GPU model", "") for name in names]
     return tuple(parsed(read_document(path), parse_gpu_model) for path in paths)
-
-
-def memory_of(model: str) -> int | None:
-    """Return the bytes of a GPU with this product name in any described machine, or None."""
-    for name in machine_names() if model else ():
-        with suppress(UsageError):  # 'gpulaunch topo' reports a wrong file
-            for gpu in load_described_machine(name)[0].gpus:
-                if gpu.model == model and gpu.memory_bytes:
-                    return gpu.memory_bytes
-    return None
 
 
 def own_machine_file(name: str) -> str:
@@ -91,9 +81,7 @@ def load_described_machine(name: str) -> tuple[Topology, str]:
     own = f"./{name}" if os.path.isfile(name) else "a file"
     hint = f"known are {', '.join(machine_names())}, or give {own}"
     path = (
-        name
-        if name.endswith((".txt", ".xml"))
-        else find_file(name, _machine_directories(), "topology", hint)
+        name if name.endswith(".txt") else find_file(name, _machine_directories(), "topology", hint)
     )
     try:
         status = os.stat(path)
@@ -112,7 +100,7 @@ def _described_machine(path: str, _version: tuple[int, int, int]) -> Topology:
 
 
 def read_description(path: str) -> Document:
-    """Read a machine's description: a TOML file, or a topology that another program has printed.
+    """Read a machine's description: a TOML file, or a saved `nvidia-smi topo -m`.
 
     Raises:
         UsageError: the file cannot be read or is neither.
@@ -125,30 +113,61 @@ def read_description(path: str) -> Document:
             return document
     except UsageError as caught:
         problem = caught
-    from gpulaunch.machine.printed_machine import is_printed, printed_document  # late: rarely used
-
-    if is_printed(text):
-        return Document(path, text, printed_document(path, text, load_gpu_models))
-    if problem:
+    if path.endswith(".toml") and problem:
         raise problem
-    return document
+    from gpulaunch.machine.smi_text import WANTED, looks_like_matrix  # late: rarely used
+
+    if looks_like_matrix(text):
+        return Document(path, text, _printed_document(path, text))
+    if not problem:
+        return document
+    where, colon, why = problem.message.rpartition(": ")
+    neither = "neither a matrix of 'nvidia-smi topo -m' as printed nor a machine file in TOML"
+    raise UsageError(f"{where}: {neither}{colon}{why}", WANTED)
 
 
 def load_text_machine(
     path: str, called: str | None = None, gpu_model: str | None = None
 ) -> Topology:
-    """Read a machine from a file with a topology that another program has printed.
+    """Read a machine from a file with the matrix that `nvidia-smi topo -m` prints.
 
     Args:
         path: path of the file.
         called: path whose stem names the machine, instead of the file's own.
-        gpu_model: name of a GPU model, for a text that does not tell it.
+        gpu_model: name of a GPU model, which the text does not tell.
 
     Raises:
         UsageError: the file cannot be read or contains none, or the GPU model is unknown.
     """
-    from gpulaunch.machine.printed_machine import printed_document
+    from gpulaunch.machine.smi_machine import choose_gpu_model
 
     text = read_text(path)
-    document = printed_document(path, text, load_gpu_models, called, gpu_model)
+    model = None if gpu_model is None else choose_gpu_model(gpu_model, load_gpu_models())
+    given = "" if gpu_model is None else f"; the GPU model is given as {printable(gpu_model)}"
+    document = _printed_document(path, text, called, model, given)
     return described_topology(document, f"{crc32(text.encode()):08x}")
+
+
+def _printed_document(
+    path: str,
+    text: str,
+    called: str | None = None,
+    model: "GpuModel | None" = None,
+    remark: str = "",
+) -> dict[str, Any]:
+    """Return the machine file's document of a matrix in a file, named after the file.
+
+    Raises:
+        UsageError: the text is not one complete matrix; names path and line.
+    """
+    from gpulaunch.machine.smi_machine import text_document
+    from gpulaunch.machine.smi_text import TextError, parse_topology_text
+
+    stem = os.path.splitext(os.path.basename(called or path))[0]
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", stem) or "machine"
+    try:
+        matrix = parse_topology_text(text)
+    except TextError as problem:
+        raise UsageError(f"{path}:{problem.line}: {problem.message}", problem.hint) from None
+    source = f"nvidia-smi topo -m in {printable(os.path.basename(path))}{remark}"
+    return text_document(matrix, name, source, model)

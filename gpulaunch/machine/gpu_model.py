@@ -3,8 +3,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from gpulaunch.errors import FieldError
-from gpulaunch.files.fields import FieldTable, Path, checked
+from gpulaunch.files.fields import FieldTable, ListOf, checked
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
@@ -19,7 +18,13 @@ _FIGURES: FieldTable = {
     "power_limit_w": (0.001, 1e6),
     "mps_clients": (1, 4096),
 }
-_MODEL: FieldTable = {"name": str, "models": list, **_FIGURES, "source": str, "estimated": list}
+_MODEL: FieldTable = {
+    "name": str,
+    "models": ListOf(str, least=1),
+    **_FIGURES,
+    "source": str,
+    "estimated": ListOf(tuple(_FIGURES)),
+}
 _REQUIRED = ("name", "models", *_FIGURES, "source")
 
 _OTHER_MODEL = frozenset({"ti", "super", "d", "laptop", "mobile", "max-q", "ada"})
@@ -82,27 +87,12 @@ def parse_gpu_model(document: Mapping[str, Any]) -> GpuModel:
     figures = {key: table[key] for key in _FIGURES if key != "l2_mib"}
     return GpuModel(
         name=table["name"],
-        models=_checked_texts(table["models"], ("models",)),
+        models=tuple(table["models"]),
         l2_bytes=round(table["l2_mib"] * (1 << 20)),
         source=table["source"],
-        estimated=_checked_estimates(table.get("estimated", [])),
+        estimated=tuple(table.get("estimated", [])),
         **figures,
     )
-
-
-def _checked_texts(values: list[Any], where: Path) -> tuple[str, ...]:
-    if not values or not all(isinstance(value, str) and value.strip() for value in values):
-        raise FieldError(where, f"{where[-1]}: {values!r} is no list of texts")
-    return tuple(values)
-
-
-def _checked_estimates(values: list[Any]) -> tuple[str, ...]:
-    for value in values:
-        if value not in tuple(_FIGURES):
-            raise FieldError(
-                ("estimated",), f"estimated: {value!r} is none of {', '.join(_FIGURES)}"
-            )
-    return tuple(values)
 
 
 def find_gpu_model(models: Iterable[GpuModel], product_name: str) -> GpuModel | None:

@@ -1,95 +1,71 @@
-"""The door to networkx: graphs with scalar attributes, which every file format can hold."""
+"""The door to networkx: machines as graphs, and graphs of ranks from GraphML."""
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real
 
-from gpulaunch.errors import FieldError, UsageError
-from gpulaunch.files.fields import FieldTable, checked
-from gpulaunch.typing import Any, Protocol
+from gpulaunch.errors import UsageError
+from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
+from gpulaunch.machine.gpu import Gpu, Mig
+from gpulaunch.machine.link import Link
+from gpulaunch.records import as_dict
+from gpulaunch.typing import Any
 
-Attributes = Mapping[str, Any]
+Graph = Any
+"""A networkx graph: the package has no types, and few launches import it."""
 
 _MOST_DIGITS = 9  # of an index
 _MOST_SHOWN = 40  # characters of a node's name
 _MOST_REASON = 100  # characters of networkx's message, which may quote the file
 
 
-class Graph(Protocol):
-    """The part of networkx.Graph that is used here, so that no other file imports that package."""
-
-    graph: dict[str, Any]
-    nodes: Any
-    edges: Any
-
-    def __len__(self) -> int:
-        """Return the number of nodes."""
-
-    def is_directed(self) -> bool:
-        """Return whether this is a DiGraph."""
-
-    def is_multigraph(self) -> bool:
-        """Return whether two nodes can have several edges."""
-
-
-def make_graph(
-    nodes: Iterable[tuple[int | str, Attributes]],
-    edges: Iterable[tuple[int | str, int | str, Attributes]],
-    attributes: Attributes | None = None,
-) -> Graph:
-    """Build an undirected graph; attributes that are None are left out."""
+def write_machine(facts: Mapping[str, Any], gpus: Iterable[Gpu], links: Iterable[Link]) -> Graph:
+    """Return the graph of a machine: its GPUs as nodes, its links as edges; see to_networkx."""
     import networkx as nx  # type: ignore[import-untyped]
 
-    made = nx.Graph(**_without_none(attributes or {}))
-    made.add_nodes_from((node, _without_none(values)) for node, values in nodes)
-    made.add_edges_from((a, b, _without_none(values)) for a, b, values in edges)
-    graph: Graph = made
+    graph = nx.Graph(**_without_none(facts))
+    for gpu in gpus:
+        values = as_dict(gpu) | {"cpuset": format_cpuset(gpu.cpuset) or None}
+        del values["index"], values["mig"]
+        if gpu.mig:
+            values |= {f"mig_{name}": value for name, value in as_dict(gpu.mig).items()}
+        graph.add_node(gpu.index, **_without_none(values))
+    for link in links:
+        values = as_dict(link) | {"path": link.path, "bandwidth_gb_per_s": link.bandwidth_gb_per_s}
+        del values["a"], values["b"]
+        graph.add_edge(link.a, link.b, **_without_none(values), weight=link.bandwidth_gb_per_s)
     return graph
 
 
-def _without_none(attributes: Attributes) -> Attributes:
-    return {name: value for name, value in attributes.items() if value is not None}
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def read_attributes(graph: Graph, fields: FieldTable) -> Attributes:
-    """Return the graph's own attributes that the table names; others are ignored.
-
-    Raises:
-        UsageError: names the attribute that is wrong; or the graph is directed, or has several
-            edges for a pair.
-    """
-    if graph.is_directed() or graph.is_multigraph():
-        raise UsageError("graph: it must be undirected, with at most one edge for two nodes")
-    return _checked(
-        {name: value for name, value in graph.graph.items() if name in fields}, fields, "graph"
-    )
-
-
-def read_nodes(graph: Graph, fields: FieldTable) -> dict[int, Attributes]:
-    """Return the attributes of all nodes by ascending index.
+def read_gpus_and_links(graph: Graph) -> tuple[tuple[Gpu, ...], tuple[Link, ...]]:
+    """Return the GPUs and links in a graph that write_machine made, perhaps by way of GraphML.
 
     Raises:
-        UsageError: names the node and its wrong attribute.
+        UsageError: a node or an edge lacks an attribute, or has one that is unknown.
     """
-    found = {_to_index(node): values for node, values in graph.nodes(data=True)}
-    if len(found) < len(graph):
-        raise UsageError("graph: two of its nodes are the same index")
-    return {index: _checked(found[index], fields, f"node {index}") for index in sorted(found)}
-
-
-def read_edges(graph: Graph, fields: FieldTable) -> dict[tuple[int, int], Attributes]:
-    """Return the attributes of all edges by pair, the lower index first.
-
-    Raises:
-        UsageError: names the edge and its wrong attribute.
-    """
-    found = {}
-    for one, other, values in graph.edges(data=True):
-        a, b = sorted((_to_index(one), _to_index(other)))
-        if a == b:
-            raise UsageError(f"edge {a}-{b}: it joins a GPU to itself")
-        found[a, b] = _checked(values, fields, f"edge {a}-{b}")
-    return found
+    gpus: list[Gpu] = []
+    links: list[Link] = []
+    try:
+        for node, values in graph.nodes(data=True):
+            facts = {name: value for name, value in values.items() if not name.startswith("mig_")}
+            facts["cpuset"] = parse_cpuset(values.get("cpuset", ""))
+            parts = {name[4:]: value for name, value in values.items() if name.startswith("mig_")}
+            gpus.append(Gpu(index=_to_index(node), mig=Mig(**parts) if parts else None, **facts))
+        for one, other, values in graph.edges(data=True):
+            facts = dict(values)
+            for computed in ("path", "bandwidth_gb_per_s", "weight"):
+                del facts[computed]
+            a, b = sorted((_to_index(one), _to_index(other)))
+            links.append(Link(a, b, **facts))
+    except (AttributeError, KeyError, TypeError, ValueError) as problem:
+        raise UsageError(f"graph: it is not one that to_networkx makes: {problem}") from None
+    gpus.sort(key=lambda gpu: gpu.index)
+    links.sort(key=lambda link: (link.a, link.b))
+    return tuple(gpus), tuple(links)
 
 
 def read_graphml(text: str, origin: str) -> Graph:
@@ -108,7 +84,7 @@ def read_graphml(text: str, origin: str) -> Graph:
     import networkx as nx
 
     try:
-        graph: Graph = nx.parse_graphml(text)
+        return nx.parse_graphml(text)
     except ParseError as problem:
         reason = str(problem).rpartition(": line")[0]
         raise UsageError(
@@ -124,7 +100,6 @@ def read_graphml(text: str, origin: str) -> Graph:
     ) as problem:
         reason = str(problem)[:_MOST_REASON]
         raise UsageError(f"{origin}: no GraphML that networkx can read: {reason}") from None
-    return graph
 
 
 def read_weights(graph: Graph) -> tuple[list[int], list[tuple[int, int, object]]]:
@@ -136,7 +111,7 @@ def read_weights(graph: Graph) -> tuple[list[int], list[tuple[int, int, object]]
     Raises:
         UsageError: a node is no rank, or two nodes are the same rank.
     """
-    ranks = {node: _to_index(node, "a rank") for node in graph.nodes}
+    ranks = {node: _to_index(node) for node in graph.nodes}
     if len(set(ranks.values())) < len(ranks):
         raise UsageError("two of its nodes are the same rank")
     defaults = graph.graph.get("edge_default")
@@ -147,21 +122,14 @@ def read_weights(graph: Graph) -> tuple[list[int], list[tuple[int, int, object]]
     ]
 
 
-def _to_index(node: object, meaning: str = "the index of a GPU") -> int:
-    """Return a node's name as an index; text formats have it as text."""
+def _to_index(node: object) -> int:
+    """Return a node's name as a rank or an index of a GPU; text formats have it as text."""
     if isinstance(node, str) and node.isascii() and node.isdecimal() and len(node) <= _MOST_DIGITS:
         return int(node)
     index = _to_plain(node)
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < 10**_MOST_DIGITS:
-        raise UsageError(f"node {_repr_short(node)}: it must be {meaning}: 0, 1, 2 ...")
+        raise UsageError(f"node {_repr_short(node)}: it must be a rank: 0, 1, 2 ...")
     return index
-
-
-def _to_plain(value: object) -> object:
-    """Convert a number, which may be numpy's, to one of Python's own."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        return value
-    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _repr_short(node: object) -> str:
@@ -172,10 +140,8 @@ def _repr_short(node: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
 
 
-def _checked(values: Attributes, fields: FieldTable, where: str) -> Attributes:
-    try:
-        return checked({name: _to_plain(value) for name, value in values.items()}, fields)
-    except FieldError as problem:
-        raise UsageError(f"{where}: {problem.message}") from None
-    except (OverflowError, ValueError):
-        raise UsageError(f"{where}: a number has more digits than can be read") from None
+def _to_plain(value: object) -> object:
+    """Convert a number, which may be numpy's, to one of Python's own."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)

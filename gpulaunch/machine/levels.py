@@ -1,17 +1,14 @@
 """The machine as a multi-level graph, from network to GPUs (topo-aware-sc17 4.1.2)."""
 # pure: decides on plain values
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import accumulate
 
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
 from gpulaunch.machine.topology import Topology, machines
 from gpulaunch.records import Record, replace
-from gpulaunch.typing import TYPE_CHECKING, Literal, TypeVar
-
-if TYPE_CHECKING:
-    from gpulaunch.machine.graph import Attributes, Graph
+from gpulaunch.typing import Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -216,48 +213,3 @@ class Distances:
                 break
             found = one + other
         return found
-
-
-def level_edges(tree: Level) -> Iterator[tuple[Level, Level, int]]:
-    """Yield every edge of the tree: level, child, weight."""
-    for child in tree.children:
-        yield tree, child, _WEIGHTS[tree.path]
-        yield from level_edges(child)
-
-
-def to_networkx(tree: Level) -> "Graph":
-    """Return the multi-level graph for networkx, with scalar attributes only.
-
-    Nodes are the GPUs' indices and, above them, texts such as "socket 0,1,2,3". Each has `kind`,
-    `numa_node` if known, and below a network `node`, the number of its machine. Edges have `kind`
-    ("level" or "nvlink") and `weight`: their length, as in Distances.
-    """
-    from gpulaunch.machine.graph import make_graph
-
-    several = tree.kind == "network"
-    edges: list[tuple[int | str, int | str, Attributes]] = [
-        (_node_name(level), _node_name(child), {"kind": "level", "weight": weight})
-        for level, child, weight in level_edges(tree)
-    ]
-    edges += [(a, b, {"kind": "nvlink", "weight": _NVLINK_WEIGHT}) for a, b in sorted(tree.nvlinks)]
-    nodes = (
-        (
-            _node_name(level),
-            {"kind": level.kind, "numa_node": level.numa_node}
-            | ({"node": level.node} if several else {}),
-        )
-        for level in _all_levels(tree)
-    )
-    return make_graph(nodes, edges)
-
-
-def _all_levels(tree: Level) -> Iterator[Level]:
-    yield tree
-    for child in tree.children:
-        yield from _all_levels(child)
-
-
-def _node_name(level: Level) -> int | str:
-    return (
-        level.gpus[0] if level.kind == "GPU" else f"{level.kind} {','.join(map(str, level.gpus))}"
-    )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, product
 
 from gpulaunch.errors import FieldError
-from gpulaunch.files.fields import FieldTable, OneOrEach, Path, checked, each
+from gpulaunch.files.fields import FieldTable, ListOf, OneOrEach, Path, RowOf, checked, each
 from gpulaunch.machine.cpuset import parse_cpuset
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index
@@ -42,7 +42,7 @@ _GPUS: FieldTable = {
 }
 _NVLINK: FieldTable = {
     "version": OneOrEach((0, 99)),
-    "links": list,
+    "links": ListOf(RowOf((0, MAX_GPUS), (0, MAX_GPUS), (1, 99))),
     "switch_links_per_gpu": OneOrEach((0, 999)),
     "cpu_links_per_gpu": OneOrEach((0, 999)),
     "gb_per_s_per_link": OneOrEach((0.0, 1e6)),
@@ -64,7 +64,7 @@ _NETWORK: FieldTable = {"nodes": (1, MAX_GPUS), "bandwidth_gb_per_s": (0.001, 1e
 _MEASUREMENT: FieldTable = {"tool": str, "date": str}
 _MEASURED: FieldTable = {
     "gpus": list,
-    "ring": list,
+    "ring": ListOf(str, least=1),
     "all_reduce_gb_per_s": (0.001, 1e6),
     "message_bytes": list,
     "bus_gb_per_s": list,
@@ -154,11 +154,6 @@ def measurements(machine: Mapping[str, Any]) -> tuple[Measured, ...]:
         part = checked(
             entry, _MEASURED, required=("ring", "all_reduce_gb_per_s"), where=("measured", i)
         )
-        if not part["ring"] or not all(isinstance(name, str) for name in part["ring"]):
-            raise FieldError(
-                ("measured", i, "ring"),
-                f"ring: {part['ring']!r} is no list of links such as 'NV2 50'",
-            )
         kinds.setdefault(tuple(part["ring"]), []).append(part["all_reduce_gb_per_s"])
     return tuple(
         Measured(ring, sorted(bandwidths)[len(bandwidths) // 2])
@@ -332,13 +327,9 @@ def _read_pcie_paths(groups: Mapping[str, Any], count: int) -> dict[tuple[int, i
 def _read_nvlinks(entries: list[Any], count: int) -> dict[tuple[int, int], int]:
     nvlinks: dict[tuple[int, int], int] = {}
     for entry in entries:
-        if not isinstance(entry, list) or len(entry) != 3:
-            raise FieldError(_NVLINKS, f"{entry!r} is not [GPU, GPU, number of NVLinks]")
         a, b = sorted(_read_indices(entry[:2], count, _NVLINKS))
         if a == b or (a, b) in nvlinks:
             raise FieldError(_NVLINKS, f"{entry!r} joins a GPU to itself or a pair twice")
-        if type(entry[2]) is not int or not 1 <= entry[2] <= 99:
-            raise FieldError(_NVLINKS, f"{entry!r}: the number of NVLinks must be 1 to 99")
         nvlinks[a, b] = entry[2]
     return nvlinks
 

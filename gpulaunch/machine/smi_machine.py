@@ -1,15 +1,17 @@
 """The machine that a matrix of `nvidia-smi topo -m` describes."""
 # pure: decides on plain values
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
+from gpulaunch.errors import UsageError, printable
 from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_model import GpuModel
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType
 from gpulaunch.machine.nvidia.nvlink import version_by_capability
-from gpulaunch.machine.smi_details import CardFacts
 from gpulaunch.machine.smi_text import MAX_NVLINKS, Pair, SmiMatrix
 from gpulaunch.machine.topology import Topology
 from gpulaunch.machine.write_description import machine_document
@@ -25,44 +27,67 @@ MAX_NVLINKS_3 = 12
 """Most NVLinks of a GPU before Hopper; A100 has them."""
 
 
+_ASSUMED_HOPPER = "9.0"
+
+
+def choose_gpu_model(text: str, models: Sequence[GpuModel]) -> GpuModel:
+    """Return the one GPU model that a text names, by its name or a part of it in whole words.
+
+    Raises:
+        UsageError: there is none, or there are several.
+    """
+    wanted = text.lower().split()
+
+    def is_named(name: str) -> bool:
+        words = re.split(r"[\s-]+", name.lower())
+        return name.lower().split() == wanted or (bool(wanted) and set(wanted) <= set(words))
+
+    exact = [m for m in models if text.lower() in {name.lower() for name in (m.name, *m.models)}]
+    found = exact or [m for m in models if any(map(is_named, (m.name, *m.models)))]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(model.name for model in found or models)
+    if not found:
+        raise UsageError(f"unknown GPU model {printable(text)!r}", f"known are {names}")
+    raise UsageError(
+        f"GPU model {printable(text)!r} can be {len(found)} models", f"name one: {names}"
+    )
+
+
 def text_document(
-    matrix: SmiMatrix, name: str, source: str, cards: Sequence[CardFacts] = ()
+    matrix: SmiMatrix, name: str, source: str, model: GpuModel | None = None
 ) -> dict[str, Any]:
     """Return the machine that the matrix describes, as described_topology reads it.
 
-    Its links are exactly the text's. What neither the text nor `cards` tells is left unknown; the
+    Its links are exactly the text's. What neither the text nor `model` tells is left unknown; the
     version of NVLinks follows from the compute capability, else from their number; and two GPUs
-    that NVLinks join meet over PCIe no further apart than a second matrix, any third GPU or their
-    NUMA node prove, else through SYS.
+    that NVLinks join meet over PCIe no further apart than any third GPU or their NUMA node prove,
+    else through SYS.
 
     Args:
         matrix: the matrix.
         name: name of the machine.
         source: origin of the text; the assumptions are added to it.
-        cards: what else is known of each GPU, by position; () for nothing.
+        model: model of the GPUs; None if unknown.
     """
     counts = {pair: int(cell[2:]) for pair, cell in matrix.cells.items() if cell.startswith("NV")}
     ports = _switch_ports(counts)
     most = _most_links(counts, ports)
     linked = {i for pair in counts for i in pair}
-    facts = list(cards) or [CardFacts()] * len(matrix.gpus)
-    known = [card.compute_capability for card in facts]
-    hopper = most > MAX_NVLINKS_3 and not any(known[i] for i in linked)
+    known = model.compute_capability if model else None
+    hopper = most > MAX_NVLINKS_3 and not known
     gpus = []
-    for i, card in enumerate(facts):
-        assumed = _ASSUMED_HOPPER if hopper and i in linked else None
-        capability = card.compute_capability or assumed
+    for i in range(len(matrix.gpus)):
+        capability = _ASSUMED_HOPPER if hopper and i in linked else known
         version = version_by_capability(capability) or ASSUMED_NVLINK_VERSION
         gpu = Gpu(
             index=i,
             uuid="",
-            model=card.model or "GPU",
-            memory_bytes=card.memory_bytes,
+            model=model.models[0] if model else "GPU",
+            memory_bytes=0,
             numa_node=matrix.numa_nodes[i],
             cpuset=matrix.cpusets[i],
             compute_capability=capability,
-            pcie_generation=card.pcie_generation,
-            pcie_width=card.pcie_width,
             nvlink_version=version if i in linked else 0,
             nvswitch_links=ports.get(i, 0),
         )
@@ -71,19 +96,14 @@ def text_document(
 
     def wire(a: int, b: int) -> Wire:
         direct = 0 if a in ports and b in ports else counts.get((a, b), 0)
-        return Wire(paths[a, b], direct, peer_to_peer=matrix.peer_to_peer)
+        return Wire(paths[a, b], direct)
 
-    sure = all(version_by_capability(known[i]) for i in linked)
-    assumptions = []
-    if linked and not sure:
+    assumptions = [source]
+    if linked and not version_by_capability(known):
         assumptions.append(_nvlink_assumption(most, hopper=hopper))
-    if not all(card.pcie_generation and card.pcie_width for card in facts):
-        assumptions.append("PCIe 3.0 with 16 lanes is assumed")
-    told = "; ".join([source, *assumptions, *_list_remarks(matrix)])
+    assumptions.append("PCIe 3.0 with 16 lanes is assumed")
+    told = "; ".join([*assumptions, *_list_remarks(matrix)])
     return machine_document(Topology(name, tuple(gpus), wired(gpus, wire), told))
-
-
-_ASSUMED_HOPPER = "9.0"
 
 
 def _most_links(counts: Mapping[Pair, int], ports: Mapping[int, int]) -> int:
@@ -118,9 +138,7 @@ def _switch_ports(counts: Mapping[Pair, int]) -> dict[int, int]:
 def _find_pcie_paths(matrix: SmiMatrix) -> dict[Pair, PathType]:
     """Return the PCIe path of every two GPUs: as in the text, else the nearest that is certain."""
     told = {
-        pair: PCIE_PATHS.index(cell)
-        for pair, cell in {**matrix.cells, **matrix.pcie_cells}.items()
-        if cell in PCIE_PATHS
+        pair: PCIE_PATHS.index(cell) for pair, cell in matrix.cells.items() if cell in PCIE_PATHS
     }
     told |= {(b, a): level for (a, b), level in told.items()}
     nodes = matrix.numa_nodes

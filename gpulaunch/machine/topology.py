@@ -3,11 +3,13 @@
 
 from collections.abc import Collection
 
+from gpulaunch.errors import UsageError
+from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
-from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Link
-from gpulaunch.records import Record, as_dict, replace
-from gpulaunch.typing import TYPE_CHECKING
+from gpulaunch.records import Record, as_dict, as_list, field_names, replace
+from gpulaunch.typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpulaunch.machine.graph import Graph
@@ -64,31 +66,27 @@ class Topology(Record):
             >>> Topology.from_networkx(machine.to_networkx()) == machine
             True
         """
-        from gpulaunch.machine.topology_graph import Network, write_network
+        from gpulaunch.machine.graph import write_machine  # late: it costs 0.2 s
 
-        return write_network(Network(self.name, self.gpus, self.links, self.source, self.digest))
+        facts = {"name": self.name, "source": self.source, "digest": self.digest}
+        return write_machine(facts, self.gpus, self.links)
 
     @classmethod
     def from_networkx(cls, graph: "Graph") -> "Topology":
-        """Build a topology from a networkx graph: the inverse of to_networkx.
-
-        A minimal graph is enough: nodes 0, 1, 2 ... without attributes, edges with `nvlink_count`
-        or with `path` alone ("NVL" alone is one NVLink), and with `weight` for their bandwidth. Two
-        nodes without an edge are a path "SYS" apart. NVLinks of unknown version count as version 3
-        (25 GB/s each per direction), and everything else follows as in a described machine. Two
-        nodes with different `node` are in different machines, and need an edge with `weight`.
-
-        Args:
-            graph: undirected, at most one edge for two nodes; a node is an index or its decimal
-                text.
+        """Build a topology from a graph of to_networkx, which may have been a GraphML file.
 
         Raises:
-            UsageError: names the node or edge, and its attribute that is wrong, unknown, or
-                contradicts another.
+            UsageError: the graph is not one that to_networkx makes.
         """
-        from gpulaunch.machine.topology_graph import read_network
+        from gpulaunch.machine.graph import read_gpus_and_links
 
-        return cls(**as_dict(read_network(graph)))
+        gpus, links = read_gpus_and_links(graph)
+        facts = graph.graph
+        try:
+            return cls(facts["name"], gpus, links, facts["source"], facts.get("digest"))
+        except KeyError as problem:
+            message = f"graph: it is not one that to_networkx makes: it lacks {problem}"
+            raise UsageError(message) from None
 
 
 def machines(topology: Topology) -> dict[int, Topology]:
@@ -125,3 +123,40 @@ def counts_as_cuda(topology: Topology) -> bool:
     without gaps.
     """
     return [gpu.index for gpu in topology.gpus] == list(range(len(topology.gpus)))
+
+
+def to_rows(topology: Topology) -> list[Any]:
+    """Return a topology as rows of JSON values, for another process of the same version.
+
+    They are without digest and measurements, which a machine itself has not.
+    """
+    gpus = [_gpu_to_row(gpu) for gpu in topology.gpus]
+    links = [as_list(link) for link in topology.links]
+    return [topology.name, gpus, links, topology.source, topology.driver]
+
+
+def topology_of_rows(rows: list[Any]) -> Topology:
+    """Return the topology of to_rows.
+
+    Raises:
+        TypeError, ValueError: they are no rows of this version.
+    """
+    name, gpus, links, source, driver = rows
+    return Topology(
+        name,
+        tuple(_gpu_from_row(row) for row in gpus),
+        tuple(Link(*row) for row in links),
+        source,
+        driver=driver,
+    )
+
+
+def _gpu_to_row(gpu: Gpu) -> list[Any]:
+    mig = as_list(gpu.mig) if gpu.mig else None
+    return list((as_dict(gpu) | {"cpuset": format_cpuset(gpu.cpuset), "mig": mig}).values())
+
+
+def _gpu_from_row(row: list[Any]) -> Gpu:
+    fields = dict(zip(field_names(Gpu), row, strict=True))
+    mig = Mig(*fields["mig"]) if fields["mig"] else None
+    return Gpu(**fields | {"cpuset": parse_cpuset(fields["cpuset"]), "mig": mig})

@@ -12,8 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from gpulaunch.files import own_cache, slow_lock
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.link import Link
-from gpulaunch.machine.topology import Topology
-from gpulaunch.machine.topology_rows import to_rows, topology_of_rows
+from gpulaunch.machine.topology import Topology, to_rows, topology_of_rows
 from gpulaunch.process.system import boot_id
 from gpulaunch.records import field_names
 from gpulaunch.typing import Any

@@ -1,4 +1,4 @@
-"""The sets of GPUs to measure, the slow links found, and bandwidth models fitted to the figures.
+"""The sets of GPUs to measure, and bandwidth models fitted to the figures.
 
 mapa-sc21 3.4 defines the effective bandwidth of a set as a measurement, the peak all-reduce
 bandwidth, and measures one set of each kind. The kind of a set is the links of its best ring.
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from math import comb, sqrt
-from statistics import fmean, median
+from statistics import fmean
 
 from gpulaunch.decide.placement.effective import (
     cut,
@@ -24,9 +24,6 @@ from gpulaunch.records import Record
 
 MOST_GPUS = 5
 """Largest size of which every kind of set is measured, as in mapa-sc21."""
-
-FAR_UNDER = 0.75
-"""A link slower than this share of the usual speed of its class is reported as slow."""
 
 _MOST_SETS = 20_000  # sizes with more sets are skipped
 
@@ -76,13 +73,12 @@ class Comparison(Record):
     refit: float | None
 
 
-def samples(topology: Topology, idle: Sequence[int], *, every_pair: bool = False) -> list[Sample]:
+def samples(topology: Topology, idle: Sequence[int]) -> list[Sample]:
     """Return one set of each kind, of 2 to MOST_GPUS idle GPUs, and the set of all idle GPUs.
 
     Args:
         topology: the machine.
         idle: indices of the GPUs to choose from; no MIG instances.
-        every_pair: whether to take all pairs instead of one of each kind.
     """
     fabric = Fabric(topology)
     sizes = [
@@ -90,48 +86,12 @@ def samples(topology: Topology, idle: Sequence[int], *, every_pair: bool = False
         for size in range(2, min(MOST_GPUS, len(idle)) + 1)
         if comb(len(idle), size) <= _MOST_SETS
     ]
-    found: dict[object, Sample] = {}
+    found: dict[tuple[int, tuple[str, ...]], Sample] = {}
     for size in [*sizes, *([len(idle)] if len(idle) > MOST_GPUS else [])]:
         for gpus in combinations(sorted(idle), size):
             sample = Sample(gpus, ring_links(fabric, _positions(fabric, gpus)))
-            found.setdefault((gpus if every_pair and size == 2 else size, sample.ring), sample)
+            found.setdefault((size, sample.ring), sample)
     return list(found.values())
-
-
-def others_of_class(topology: Topology, idle: Sequence[int], pair: Sample) -> list[Sample]:
-    """Return all other pairs of the pair's link class: what to measure when it is slow."""
-    return [
-        sample
-        for sample in samples(topology, idle, every_pair=True)
-        if len(sample.gpus) == 2 and sample.ring == pair.ring and sample != pair
-    ]
-
-
-def slow_links(topology: Topology, figures: Sequence[Figure]) -> list[str]:
-    """Return a line for each slow link class (against its planned speed) and each slow pair."""
-    fabric = Fabric(topology)
-    classes: dict[tuple[str, ...], list[Figure]] = {}
-    for figure in figures:
-        if len(figure.sample.gpus) == 2:
-            classes.setdefault(figure.sample.ring, []).append(figure)
-    lines = []
-    for (name,), members in classes.items():
-        planned = _cut_gb_per_s(fabric, members[0].sample.gpus)
-        usual = median(figure.all_reduce_gb_per_s for figure in members)
-        if usual < FAR_UNDER * planned:
-            lines.append(
-                f"links of class {name} carry {usual:.4g} GB/s, far under the {planned:.4g} "
-                "planned with"
-            )
-        for figure in members:
-            a, b = figure.sample.gpus
-            if figure.all_reduce_gb_per_s < FAR_UNDER * usual:
-                carried = f"{figure.all_reduce_gb_per_s:.4g} GB/s"
-                lines.append(
-                    f"the link of GPUs {a} and {b} carries {carried}, far under its class {name} "
-                    f"at {usual:.4g}"
-                )
-    return lines
 
 
 def _positions(fabric: Fabric, gpus: Sequence[int]) -> list[int]:

@@ -1,22 +1,37 @@
-"""Measurement of this machine's links: all-reduces on idle GPUs, under a lease."""
+"""Measurement of this machine's links: all-reduces on idle GPUs, under a lease.
 
+The benchmark is nccl-tests' all_reduce_perf, as in mapa-sc21 3.4.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from tempfile import TemporaryFile
 
 from gpulaunch.api.allocate import allocate
 from gpulaunch.decide.needs import leased_until_s
 from gpulaunch.decide.request import admit_visible
-from gpulaunch.errors import UsageError, WouldWaitError
+from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.machine.write_description import machine_document
-from gpulaunch.measure.all_reduce import Benchmark, find_benchmark, run
-from gpulaunch.measure.link_fit import Figure, Sample, kinds, others_of_class, samples, slow_links
+from gpulaunch.measure.link_fit import Figure, kinds, samples
 from gpulaunch.process.system import now
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
+from gpulaunch.typing import IO, Any
 
 NAME = "gpulaunch topo --measure"
+TOOL = "nccl-tests"
+
+LEAST_BYTES = 1 << 20
+MOST_BYTES = 1 << 30
+TIMEOUT_S = 300.0
+
+_PROGRAM = "all_reduce_perf"
 
 
 class Measurement(Record):
@@ -33,18 +48,12 @@ class Measurement(Record):
     figures: tuple[Figure, ...]
 
 
-def measure(
-    warn: Callable[[str], None], tell: Callable[[str], None], *, every_pair: bool = False
-) -> Measurement:
+def measure(warn: Callable[[str], None], tell: Callable[[str], None]) -> Measurement:
     """Measure the all-reduce bandwidth of one set of each kind of this machine's idle GPUs.
-
-    If a pair carries far less than planned, its whole link class is measured, to find out whether
-    only this link is slow.
 
     Args:
         warn: called with each warning.
         tell: called with each line of progress.
-        every_pair: whether to measure all pairs.
 
     Raises:
         UsageError: settings put a described machine in this one's place, or it has fewer than two
@@ -68,7 +77,7 @@ def measure(
             f"2 GPUs are needed to measure a link: there {'is' if len(scope) == 1 else 'are'} "
             f"{len(scope)}"
         )
-    benchmark = find_benchmark()
+    program = _find_benchmark()
     leases = shown.table.peek().of(shown.machine).leases
     taken = set(leased_until_s(machine, leases, shown.within))
     if shown.within is None:
@@ -82,48 +91,20 @@ def measure(
     with allocate(
         len(idle), only=[gpu.uuid for gpu in idle], uuid=True, wait=False, name=NAME
     ) as lease:
-        tell(f"measuring {gpus_text(len(idle))} with {benchmark.name}")
-        measuring = _Measuring(machine, benchmark, lease.fileno(), tell)
-        figures = measuring.all([gpu.index for gpu in idle], every_pair=every_pair)
-        return Measurement(machine, benchmark.name, tuple(figures))
-
-
-class _Measuring:
-    """A series of benchmark runs, whose processes inherit the lease."""
-
-    def __init__(
-        self, topology: Topology, benchmark: Benchmark, lease: int, tell: Callable[[str], None]
-    ) -> None:
-        self._topology = topology
-        self._benchmark = benchmark
-        self._lease = lease
-        self._tell = tell
-        self._uuids = {gpu.index: gpu.uuid for gpu in topology.gpus}
-
-    def all(self, idle: Sequence[int], *, every_pair: bool) -> list[Figure]:
-        """Measure all samples, and the class of each slow pair."""
-        todo = samples(self._topology, idle, every_pair=every_pair)
-        figures: list[Figure] = []
+        tell(f"measuring {gpus_text(len(idle))} with {TOOL}")
+        uuids = {gpu.index: gpu.uuid for gpu in machine.gpus}
+        todo = samples(machine, [gpu.index for gpu in idle])
+        figures = []
         for number, sample in enumerate(todo, 1):
-            figure = self._measure_sample(sample, f"{number} of {len(todo)}")
+            visible = ",".join(uuids[gpu] for gpu in sample.gpus)
+            # The benchmark's processes inherit the lease.
+            found = _run(program, len(sample.gpus), visible, lease.fileno())
+            figure = Figure(sample, tuple(found))
             figures.append(figure)
-            if len(sample.gpus) == 2 and not every_pair and slow_links(self._topology, [figure]):
-                others = others_of_class(self._topology, idle, sample)
-                figures += [
-                    self._measure_sample(other, f"{number} of {len(todo)}, its class")
-                    for other in others
-                ]
-        return figures
-
-    def _measure_sample(self, sample: Sample, place: str) -> Figure:
-        uuids = ",".join(self._uuids[gpu] for gpu in sample.gpus)
-        variables = {"CUDA_VISIBLE_DEVICES": uuids}
-        figure = Figure(
-            sample, tuple(run(self._benchmark, len(sample.gpus), variables, self._lease))
-        )
-        gpus = ",".join(map(str, sample.gpus))
-        self._tell(f"{place}: GPUs {gpus} ({kinds(sample)}): {figure.all_reduce_gb_per_s:.4g} GB/s")
-        return figure
+            gpus = ",".join(map(str, sample.gpus))
+            carried = f"{figure.all_reduce_gb_per_s:.4g} GB/s"
+            tell(f"{number} of {len(todo)}: GPUs {gpus} ({kinds(sample)}): {carried}")
+        return Measurement(machine, TOOL, tuple(figures))
 
 
 def measured_document(result: Measurement) -> dict[str, Any]:
@@ -143,3 +124,86 @@ def measured_document(result: Measurement) -> dict[str, Any]:
         }
         document["measured"].append(entry)
     return document
+
+
+def _find_benchmark() -> str:
+    """Return the path of the all-reduce benchmark that is installed here.
+
+    Raises:
+        FailedError: there is none.
+    """
+    program = shutil.which(_PROGRAM)
+    if program is None:
+        raise FailedError(
+            f"no all-reduce benchmark on PATH: {_PROGRAM}",
+            "build it from github.com/NVIDIA/nccl-tests",
+        )
+    return program
+
+
+def _run(program: str, count: int, visible: str, lease: int) -> list[tuple[int, float]]:
+    """Run the benchmark once and return the bandwidth that it printed.
+
+    Args:
+        program: path of all_reduce_perf.
+        count: number of GPUs that are made visible.
+        visible: their UUIDs.
+        lease: a descriptor that the benchmark's processes inherit, so that they still hold the
+            lease if this process dies.
+
+    Returns:
+        Message size in bytes and bus bandwidth in GB/s, ascending.
+
+    Raises:
+        FailedError: it fails, prints no figures, or does not end within TIMEOUT_S seconds.
+    """
+    sizes = ("-b", str(LEAST_BYTES), "-e", str(MOST_BYTES), "-f", "4")
+    command = [program, *sizes, "-g", str(count)]
+    # Files, not pipes: a process that the benchmark leaves behind may hold a pipe open for ever.
+    with TemporaryFile() as output, TemporaryFile() as complaint:
+        process = subprocess.Popen(  # noqa: S603  the benchmark is the user's own program
+            command,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": visible},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=complaint,
+            start_new_session=True,
+            pass_fds=(lease,),
+        )
+        try:
+            status = process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise FailedError(f"{TOOL}: not done after {TIMEOUT_S:.0f} s") from None
+        finally:  # after success, too: the benchmark may leave processes behind
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        printed, said = _read_text(output), _read_text(complaint)
+    if status:
+        last = (said.strip() or printed.strip() or "it says nothing").splitlines()[-1]
+        raise FailedError(f"{TOOL}: {' '.join(command)} ended with status {status}: {last}")
+    figures = _parse_figures(printed.splitlines())
+    if not any(bandwidth > 0 for _, bandwidth in figures):
+        raise FailedError(f"{TOOL}: {' '.join(command)} printed no figures")
+    return figures
+
+
+def _read_text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def _parse_figures(lines: Sequence[str]) -> list[tuple[int, float]]:
+    """Read the columns size and busbw, the first of each name, from a table of nccl-tests."""
+    columns: list[str] = []
+    figures = []
+    for line in lines:
+        words = line.lstrip("# ").split()
+        if words[:1] == ["size"] and "busbw" in words:
+            columns = words
+        elif columns and words and words[0].isdecimal() and len(words) >= len(columns) - 2:
+            try:
+                figures.append((int(words[0]), float(words[columns.index("busbw")])))
+            except ValueError:
+                continue
+    return sorted(figures)

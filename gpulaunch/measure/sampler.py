@@ -1,26 +1,32 @@
-"""Readings of a job's use of its GPUs while it runs, in a thread of the launcher.
+"""Readings of a job's use of its GPUs while it runs, in a thread of the launcher, from NVML.
 
 The launcher sleeps meanwhile. Unlike a process, a thread costs no start-up and cannot be left
-behind.
+behind. A counter that the card or driver does not have is asked for only once; one that fails now
+and then is missing in that reading.
 """
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+
+import pynvml
 
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
+from gpulaunch.machine.nvidia.load import read_busy, read_power_w
 from gpulaunch.machine.nvidia.nvlink import NvlinkEnd, PciAddress
-from gpulaunch.machine.nvidia.nvml import LostGpuError
+from gpulaunch.machine.nvidia.nvml import LOST, LostGpuError, NvmlDevice
 from gpulaunch.machine.nvidia.nvml_links import read_nvlinks
-from gpulaunch.measure.measured_run import CountedLink, GpuRun
-from gpulaunch.measure.nvml_counters import GPM_LEAST_S, Meter
-from gpulaunch.measure.usage import Usage
+from gpulaunch.measure.run import CountedLink, GpuRun, LinkBytes, Reading, Usage
+from gpulaunch.records import replace
+from gpulaunch.typing import Any
 
-PERIOD_S = GPM_LEAST_S
-"""Time between two readings, unless they cost more than COST allows."""
+PERIOD_S = 0.1
+"""Time between two readings, unless they cost more than COST allows: the least time between two
+GPM samples (nvml.h).
+"""
 
 COST = 0.01
 """Part of one CPU that readings may take: after a reading that took 5 ms of CPU there is a pause of
@@ -28,9 +34,7 @@ half a second.
 """
 
 SLOW_S = 1.0
-"""Time between two readings of what takes long: seventy-two NVLink counters, and PCIe where it has
-no counters.
-"""
+"""Time between two readings of what takes long: seventy-two NVLink counters."""
 
 START_S = 2.0
 """Time for the driver to answer before the job's start; the job starts without it then."""
@@ -38,42 +42,7 @@ START_S = 2.0
 STOP_S = 0.5
 """Time for the driver to answer after the job's end; it is not waited for any longer."""
 
-_SILENT = "the driver tells nothing of it any more"
-
-
-class _Watched:
-    """A GPU, its meter, and its use so far."""
-
-    def __init__(self, gpu: Gpu, meter: Meter, links: tuple[CountedLink, ...]) -> None:
-        self.gpu, self.meter, self.links = gpu, meter, links
-        self.problem: str | None = None
-        self.usage = Usage(meter.read(with_links=True, with_pcie=False))
-
-    def read(self, *, with_links: bool, with_pcie: bool) -> None:
-        """Add a reading, unless the GPU is lost."""
-        if self.problem and self.problem != _SILENT:
-            return
-        try:
-            reading = self.meter.read(with_links=with_links, with_pcie=with_pcie)
-        except LostGpuError as problem:
-            self.problem = str(problem)
-        else:
-            self.problem = _SILENT if reading.tells_nothing else None
-            self.usage.add(reading)
-
-    def run(self, late: str | None) -> GpuRun:
-        """Return the readings; `late` is the problem of a driver that answers too late."""
-        gpu = self.gpu
-        return GpuRun(
-            gpu=gpu.index,
-            uuid=gpu.uuid,
-            model=gpu.model,
-            memory_bytes=gpu.memory_bytes,
-            figures=self.usage.figures(),
-            has_gpm=self.meter.has_gpm,
-            links=self.links,
-            problem=self.problem or late,
-        )
+_NO_ANSWER = "the driver tells nothing of it any more"
 
 
 class Sampler:
@@ -89,7 +58,7 @@ class Sampler:
     def __init__(self, gpus: Sequence[Gpu]) -> None:
         self.problems: list[str] = []
         self._gpus = gpus
-        self._watched: list[_Watched] = []
+        self._meters: list[Meter] = []
         self._ready, self._over = threading.Event(), threading.Event()
         self._broken: str | None = None
         self._began_s = time.monotonic()
@@ -111,7 +80,7 @@ class Sampler:
         late = self._broken
         if self._thread.is_alive():
             late = f"the driver did not answer within {STOP_S:g} s after the job's end"
-        return tuple(one.run(late) for one in self._watched)
+        return tuple(meter.run(late) for meter in self._meters)
 
     @property
     def cost(self) -> float:
@@ -131,8 +100,8 @@ class Sampler:
             self.problems.append(self._broken)
         finally:
             self._ready.set()
-            for one in self._watched:
-                one.meter.close()
+            for meter in self._meters:
+                meter.close()
 
     def _open_meters(self) -> None:
         nvml.open_nvml()
@@ -141,9 +110,7 @@ class Sampler:
             try:
                 card = nvml.card_of(gpu.uuid, gpu.index)
                 ends = {} if gpu.mig else read_nvlinks(card, gpu.compute_capability)
-                links = _active_links(ends, at)
-                meter = Meter(card, tuple(link.number for link in links))
-                self._watched.append(_Watched(gpu, meter, links))
+                self._meters.append(Meter(gpu, card, _active_links(ends, at)))
             except LostGpuError as problem:
                 self.problems.append(str(problem))
 
@@ -154,15 +121,14 @@ class Sampler:
             slowly = time.monotonic() - slow_s >= SLOW_S
             slow_s = time.monotonic() if slowly else slow_s
             before_s = time.thread_time()
-            for one in self._watched:
+            for meter in self._meters:
                 if not self._over.is_set():
-                    one.read(with_links=slowly, with_pcie=slowly)
+                    meter.add(with_links=slowly)
             spent_s = time.thread_time() - before_s
             self._spent_s += spent_s
             pause_s = max(PERIOD_S, spent_s * (1 / COST - 1))
-        for one in self._watched:
-            # The job has ended and the launcher waits: leave out PCIe, which takes 40 ms.
-            one.read(with_links=True, with_pcie=False)
+        for meter in self._meters:
+            meter.add(with_links=True)
 
 
 def _indices_by_address() -> dict[PciAddress, int]:
@@ -184,3 +150,244 @@ def _active_links(
         for number, end in ends.items()
         if end.active
     )
+
+
+_NEVER = (
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_NO_PERMISSION,
+)
+_NVLINK_COUNTERS = (
+    ((202, 204), 1),  # NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, _RCV_BYTES: NVLink 5
+    (
+        (
+            pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
+            pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
+        ),
+        1024,
+    ),
+)
+"""Alternatives, of which a card has one: fields for sent and received, and bytes in a unit."""
+
+_SILENT = (
+    *LOST,
+    pynvml.NVML_ERROR_UNINITIALIZED,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+)
+"""Errors after which the GPU answers no more questions."""
+
+_SIGNED = (pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG,)
+_WIDE = (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG)
+
+_GPM_METRICS = {
+    "sm_percentage": pynvml.NVML_GPM_METRIC_SM_UTIL,
+    "occupancy_percentage": pynvml.NVML_GPM_METRIC_SM_OCCUPANCY,
+    "dram_percentage": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
+}
+
+
+class Meter:
+    """The door to NVML's counters of one GPU, or of one MIG instance, and its use so far.
+
+    Args:
+        gpu: the GPU.
+        card: the same as NVML knows it.
+        links: its NVLinks that are up.
+    """
+
+    def __init__(self, gpu: Gpu, card: NvmlDevice, links: tuple[CountedLink, ...]) -> None:
+        self._gpu, self._handle, self._links = gpu, card.handle, links
+        self._problem: str | None = None
+        self._absent: set[object] = set()
+        self._counted_links, self._link_fields, self._link_unit = self._find_link_counters()
+        self._gpm = self._open_gpm()
+        self._usage = Usage(self._read(with_links=True))
+
+    def add(self, *, with_links: bool) -> None:
+        """Add a reading, unless the GPU is lost.
+
+        Args:
+            with_links: whether to read the counters of its NVLinks, too, which are many.
+        """
+        if self._problem and self._problem != _NO_ANSWER:
+            return
+        try:
+            reading = self._read(with_links=with_links)
+        except LostGpuError as problem:
+            self._problem = str(problem)
+        else:
+            self._problem = _NO_ANSWER if reading.tells_nothing else None
+            self._usage.add(reading)
+
+    def run(self, late: str | None) -> GpuRun:
+        """Return the readings; `late` is the problem of a driver that answers too late."""
+        gpu, carried = self._gpu, self._usage.carried()
+        links = []
+        for link in self._links:
+            counted = carried.get(link.number)
+            sent, received = (counted.sent, counted.received) if counted else (None, None)
+            links.append(replace(link, sent=sent, received=received))
+        return GpuRun(
+            gpu=gpu.index,
+            uuid=gpu.uuid,
+            model=gpu.model,
+            memory_bytes=gpu.memory_bytes,
+            figures=self._usage.figures(),
+            has_gpm=self._gpm is not None,
+            links=tuple(links),
+            problem=self._problem or late,
+        )
+
+    def close(self) -> None:
+        """Free the GPM samples."""
+        if self._gpm:
+            with suppress(pynvml.NVMLError):
+                self._gpm.close()
+
+    def _read(self, *, with_links: bool) -> Reading:
+        """Read all counters.
+
+        Raises:
+            LostGpuError: the GPU does not answer any more.
+        """
+        busy = read_busy(self._ask)
+        millijoules = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
+        return Reading(
+            at_s=time.monotonic(),
+            time_active_percentage=float(busy.gpu_percentage) if busy else None,
+            memory_active_percentage=float(busy.memory_percentage) if busy else None,
+            memory_bytes=self._read_memory(),
+            power_w=read_power_w(self._ask),
+            energy_j=None if millijoules is None else millijoules / 1000,
+            links=self._read_links() if with_links and self._counted_links else None,
+            **(self._gpm.metrics() if self._gpm else {}),
+        )
+
+    def _ask(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+        """Call a function of NVML; None if the GPU does not know the answer.
+
+        Raises:
+            LostGpuError: the GPU does not answer any more.
+        """
+        if (function, arguments) in self._absent:
+            return None
+        try:
+            return function(self._handle, *arguments)
+        except pynvml.NVMLError as problem:
+            if problem.value in _SILENT:
+                raise LostGpuError(f"GPU {self._gpu.index}: {problem}") from None
+            if problem.value in _NEVER:
+                self._absent.add((function, arguments))
+        return None
+
+    def _read_memory(self) -> int | None:
+        newer = self._ask(pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlMemory_v2)
+        found = self._ask(pynvml.nvmlDeviceGetMemoryInfo) if newer is None else newer
+        return None if found is None else int(found.used)
+
+    def _find_link_counters(self) -> tuple[tuple[int, ...], tuple[int, int], int]:
+        """Return the links that have counters, the fields to read, and the bytes in a unit."""
+        links = [link.number for link in self._links]
+        for fields, unit in _NVLINK_COUNTERS:
+            counted = tuple(
+                n for n in links if None not in self._read_fields([(field, n) for field in fields])
+            )
+            if counted:
+                return counted, fields, unit
+        return (), (0, 0), 1
+
+    def _read_links(self) -> dict[int, LinkBytes]:
+        """Return the bytes carried by number of the link, without links that fail this time."""
+        values = iter(
+            self._read_fields(
+                [(field, link) for link in self._counted_links for field in self._link_fields]
+            )
+        )
+        return {
+            link: LinkBytes(sent * self._link_unit, received * self._link_unit)
+            for link, sent, received in zip(self._counted_links, values, values, strict=True)
+            if sent is not None and received is not None
+        }
+
+    def _read_fields(self, fields: list[tuple[int, int]]) -> list[int | None]:
+        """Return the values of (field, scope) in their order; None for each that is unknown."""
+        try:
+            return list(map(_field_value, pynvml.nvmlDeviceGetFieldValues(self._handle, fields)))
+        except pynvml.NVMLError as problem:
+            if problem.value in _SILENT:
+                raise LostGpuError(f"GPU {self._gpu.index}: {problem}") from None
+        return [None] * len(fields)
+
+    def _open_gpm(self) -> "_Gpm | None":
+        query = getattr(pynvml, "nvmlGpmQueryDeviceSupport", None)  # pynvml 11.525 has no GPM
+        instance = self._ask(pynvml.nvmlDeviceGetGpuInstanceId)
+        handle = self._handle
+        if instance is not None:
+            handle = self._ask(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle)
+        try:
+            if query is None or handle is None or not query(handle).isSupportedDevice:
+                return None
+            return _Gpm(handle, instance, self._gpu.index)
+        except pynvml.NVMLError:
+            return None
+
+
+class _Gpm:
+    """GPU Performance Monitoring of Hopper and later: exact averages between two samples."""
+
+    def __init__(self, handle: Any, instance: int | None, index: int) -> None:  # noqa: ANN401
+        self._handle, self._instance, self._index = handle, instance, index
+        self._before, self._after = pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()
+        self._take(self._before)
+        self._taken_s = time.monotonic()
+
+    def metrics(self) -> dict[str, float | None]:
+        """Return the averages since the last call; none if GPM fails or it was just now."""
+        if time.monotonic() - self._taken_s < PERIOD_S:
+            return {}
+        try:
+            self._take(self._after)
+            asked = pynvml.c_nvmlGpmMetricsGet_t()
+            asked.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+            asked.sample1, asked.sample2 = self._before, self._after
+            asked.numMetrics = len(_GPM_METRICS)
+            for place, metric in enumerate(_GPM_METRICS.values()):
+                asked.metrics[place].metricId = metric
+            pynvml.nvmlGpmMetricsGet(asked)
+        except pynvml.NVMLError as problem:
+            if problem.value in _SILENT:
+                raise LostGpuError(f"GPU {self._index}: {problem}") from None
+            return {}
+        self._before, self._after = self._after, self._before
+        self._taken_s = time.monotonic()
+        return {
+            name: _metric_percentage(asked.metrics[place])
+            for place, name in enumerate(_GPM_METRICS)
+        }
+
+    def close(self) -> None:
+        for sample in (self._before, self._after):
+            pynvml.nvmlGpmSampleFree(sample)
+
+    def _take(self, sample: Any) -> None:  # noqa: ANN401
+        if self._instance is None:
+            pynvml.nvmlGpmSampleGet(self._handle, sample)
+        else:
+            pynvml.nvmlGpmMigSampleGet(self._handle, self._instance, sample)
+
+
+def _metric_percentage(metric: Any) -> float | None:  # noqa: ANN401
+    """Return a metric as a percentage; None if unknown or garbage, which some drivers return."""
+    if metric.nvmlReturn != pynvml.NVML_SUCCESS or not 0 <= metric.value <= 100.5:
+        return None
+    return float(metric.value)
+
+
+def _field_value(field: Any) -> int | None:  # noqa: ANN401
+    if field.nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    if field.valueType in _WIDE:
+        return int(field.value.ullVal)
+    return int(field.value.sllVal if field.valueType in _SIGNED else field.value.uiVal)

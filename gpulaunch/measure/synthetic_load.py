@@ -4,14 +4,12 @@ A job is measured beside it (cd-search-ics18 and mps-sharing-2024 measure theirs
 benchmarks). It needs neither PyTorch nor a CUDA toolkit. Its loads are:
 
 - memory: copies buffers larger than any L2 cache within each GPU
-- link: copies between pinned host memory and each GPU, both ways at once, and between all GPUs
-- compute: multiplies and adds 32-bit numbers in registers, on all SMs
+- link: copies between pinned host memory and each GPU, both ways at once
 
-It prints lines of JSON: one when the first work is done, one about every second with the work since
-the one before, and the total when SECONDS are over, or at TERM or INT, which end it with status 0.
-If CUDA fails, it prints one line and ends with status 125.
+It prints one line of JSON when the first work is done, and works until TERM or INT, which end it
+with status 0. If CUDA fails, it prints one line and ends with status 125.
 
-Usage: synthetic_load.py memory|link|compute [SECONDS]
+Usage: synthetic_load.py memory|link
 """
 
 import ctypes
@@ -20,19 +18,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import permutations
-
-from gpulaunch.records import Record
+from collections.abc import Callable, Sequence
 
 MIB = 1 << 20
 MEMORY_BYTES = 256 * MIB
-"""Size of a buffer of the memory load: twice the largest L2 of 2025 (B200: 126 MiB).
+"""Size of a buffer of the memory load: twice the largest L2 of 2025 (B200: 126 MiB)."""
 
-It is halved where memory is short.
-"""
-
-LEAST_MEMORY_BYTES = 16 * MIB
 LINK_BYTES = 8 * MIB
 """Size of a copy of the link load: a third of a millisecond at PCIe 4.0 x16, many times the cost of
 starting a copy.
@@ -42,19 +33,10 @@ BATCH_S = 0.01
 """Duration of the work queued on the GPU at a time; a signal waits for about twice as long at most.
 """
 
-REPORT_S = 1.0
-MOST_STEPS, MOST_REPEATS = 1000, 64
-ROUNDS, THREADS, BLOCKS_PER_SM = 1024, 256, 8
-FLOPS_PER_ROUND = 64
-"""32 multiply-adds, of two operations each."""
-
-KERNEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "multiply_add.ptx")
-
+MOST_STEPS = 1000
 _FAILED, _USAGE = 125, 2
-_OUT_OF_MEMORY = 2  # cuda.h: CUDA_ERROR_OUT_OF_MEMORY
 _BLOCKING_SYNC = 4  # CU_CTX_SCHED_BLOCKING_SYNC: waiting takes no CPU from the job
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-_MULTIPROCESSOR_COUNT = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
 _PR_SET_PDEATHSIG = 1  # prctl.h
 
 _INT, _UINT, _SIZE, _PTR, _ADDRESS = (
@@ -69,37 +51,20 @@ _SIGNATURES: dict[str, tuple[type, ...]] = {
     "cuGetErrorName": (_INT, _PTR),
     "cuDeviceGetCount": (_PTR,),
     "cuDeviceGet": (_PTR, _INT),
-    "cuDeviceGetAttribute": (_PTR, _INT, _INT),
-    "cuDeviceCanAccessPeer": (_PTR, _INT, _INT),
     "cuCtxCreate_v2": (_PTR, _UINT, _INT),
     "cuCtxSetCurrent": (_PTR,),
-    "cuCtxEnablePeerAccess": (_PTR, _UINT),
     "cuMemAlloc_v2": (_PTR, _SIZE),
-    "cuMemFree_v2": (_ADDRESS,),
     "cuMemAllocHost_v2": (_PTR, _SIZE),
     "cuMemcpyDtoDAsync_v2": (_ADDRESS, _ADDRESS, _SIZE, _PTR),
     "cuMemcpyHtoDAsync_v2": (_ADDRESS, _PTR, _SIZE, _PTR),
     "cuMemcpyDtoHAsync_v2": (_PTR, _ADDRESS, _SIZE, _PTR),
-    "cuMemcpyPeerAsync": (_ADDRESS, _PTR, _ADDRESS, _PTR, _SIZE, _PTR),
     "cuStreamCreate": (_PTR, _UINT),
     "cuStreamSynchronize": (_PTR,),
-    "cuModuleLoadData": (_PTR, _PTR),
-    "cuModuleGetFunction": (_PTR, _PTR, ctypes.c_char_p),
-    "cuLaunchKernel": (_PTR, *[_UINT] * 7, _PTR, _PTR, _PTR),
 }
 
 
 class CudaError(Exception):
-    """A missing driver library, or a failed call of it.
-
-    Args:
-        message: text that names the call and the error.
-        code: the CUresult of the call, or None.
-    """
-
-    def __init__(self, message: str, code: int | None = None) -> None:
-        super().__init__(message)
-        self.code = code
+    """A missing driver library, or a failed call of it, which the message names."""
 
 
 class Cuda:
@@ -131,7 +96,7 @@ class Cuda:
             text = ctypes.c_char_p()
             self._library.cuGetErrorName(code, ctypes.byref(text))
             said = (text.value or b"an error without a name").decode(errors="replace")
-            raise CudaError(f"{name}: {said} ({code})", code)
+            raise CudaError(f"{name}: {said} ({code})")
 
     def number(self, name: str, *arguments: object) -> int:
         """Call a function and return the int that it writes through its first argument."""
@@ -146,52 +111,12 @@ class Cuda:
         return out.value or 0
 
 
-class CudaDevice(Record):
-    """A GPU that this process sees.
-
-    Attributes:
-        device: CUDA's number of the device in this process.
-        context: handle of our context on it.
-    """
-
-    device: int
-    context: int
+Work = tuple[Callable[[], None], Callable[[], None]]
+"""Queue a load's work once on all GPUs, without waiting; wait until they have done all of it."""
 
 
-class Copy(Record):
-    """A copy of the link load.
-
-    Attributes:
-        gpu: the GPU whose context starts it.
-        stream: a stream of its own, so that it waits for no other copy.
-        function: name of the driver's function.
-        ends: first arguments of the function: target and source.
-    """
-
-    gpu: CudaDevice
-    stream: int
-    function: str
-    ends: tuple[int, ...]
-
-
-class Work(Record):
-    """The repeated work of a load.
-
-    Attributes:
-        step: queues the work once on all GPUs, without waiting.
-        wait: waits until the GPUs have done all queued work.
-        amount: bytes moved, or operations done, by a step.
-        unit: unit of the amount in the output: gb or gflop, of 1e9 each.
-    """
-
-    step: Callable[[], None]
-    wait: Callable[[], None]
-    amount: int
-    unit: str
-
-
-def open_gpus(cuda: Cuda) -> list[CudaDevice]:
-    """Create a context on each GPU that this process sees.
+def open_gpus(cuda: Cuda) -> list[int]:
+    """Create a context on each GPU that this process sees, and return their handles.
 
     Raises:
         CudaError: there is no GPU, or a context cannot be created.
@@ -200,165 +125,66 @@ def open_gpus(cuda: Cuda) -> list[CudaDevice]:
     if not count:
         raise CudaError("no GPU is visible to this process")
     devices = [cuda.number("cuDeviceGet", index) for index in range(count)]
-    return [
-        CudaDevice(device, cuda.handle("cuCtxCreate_v2", _BLOCKING_SYNC, device))
-        for device in devices
-    ]
+    return [cuda.handle("cuCtxCreate_v2", _BLOCKING_SYNC, device) for device in devices]
 
 
-def memory(cuda: Cuda, gpus: Sequence[CudaDevice]) -> Work:
-    """Prepare copies within each GPU; the amount counts bytes read and bytes written."""
+def memory(cuda: Cuda, contexts: Sequence[int]) -> Work:
+    """Prepare copies within each GPU."""
     copies = []
-    for gpu in gpus:
-        cuda.call("cuCtxSetCurrent", gpu.context)
-        source, target, size = two_buffers(cuda)
-        copies.append((gpu, _new_stream(cuda), source, target, size))
+    for context in contexts:
+        cuda.call("cuCtxSetCurrent", context)
+        source, target = (cuda.handle("cuMemAlloc_v2", MEMORY_BYTES) for _ in range(2))
+        copies.append((context, _new_stream(cuda), source, target))
 
     def step() -> None:
-        for gpu, stream, source, target, size in copies:
-            cuda.call("cuCtxSetCurrent", gpu.context)
-            cuda.call("cuMemcpyDtoDAsync_v2", target, source, size, stream)
+        for context, stream, source, target in copies:
+            cuda.call("cuCtxSetCurrent", context)
+            cuda.call("cuMemcpyDtoDAsync_v2", target, source, MEMORY_BYTES, stream)
 
-    streams = [(gpu, stream) for gpu, stream, _, _, _ in copies]
-    return Work(step, _make_wait(cuda, streams), sum(2 * size for *_, size in copies), "gb")
-
-
-def two_buffers(cuda: Cuda) -> tuple[int, int, int]:
-    """Return two buffers on the current GPU and their size, which is smaller if memory is short.
-
-    Raises:
-        CudaError: there is no memory for two buffers of LEAST_MEMORY_BYTES.
-    """
-    size = MEMORY_BYTES
-    while True:
-        buffers: list[int] = []
-        try:
-            buffers += [cuda.handle("cuMemAlloc_v2", size)]
-            buffers += [cuda.handle("cuMemAlloc_v2", size)]
-        except CudaError as problem:
-            for buffer in buffers:
-                cuda.call("cuMemFree_v2", buffer)
-            if problem.code != _OUT_OF_MEMORY or size <= LEAST_MEMORY_BYTES:
-                raise
-            size //= 2
-        else:
-            return buffers[0], buffers[1], size
+    streams = [(context, stream) for context, stream, *_ in copies]
+    return step, _make_wait(cuda, streams)
 
 
-def link(cuda: Cuda, gpus: Sequence[CudaDevice]) -> Work:
-    """Prepare copies between host and each GPU, and between each pair of GPUs, in both directions.
-
-    The amount counts each byte once. Copies from several GPUs overwrite each other, since their
-    target is never read. A step has as many copies over each link as keep it busy while the slowest
-    link makes one: else NVLinks would wait for PCIe.
-    """
-    copies: list[Copy] = []
-    ends = {}
-    for gpu in gpus:
-        cuda.call("cuCtxSetCurrent", gpu.context)
-        down, up, source, target = (cuda.handle("cuMemAlloc_v2", LINK_BYTES) for _ in range(4))
+def link(cuda: Cuda, contexts: Sequence[int]) -> Work:
+    """Prepare copies between host and each GPU, in both directions at once."""
+    copies = []
+    for context in contexts:
+        cuda.call("cuCtxSetCurrent", context)
+        down, up = (cuda.handle("cuMemAlloc_v2", LINK_BYTES) for _ in range(2))
         there, back = (cuda.handle("cuMemAllocHost_v2", LINK_BYTES) for _ in range(2))
-        copies.append(Copy(gpu, _new_stream(cuda), "cuMemcpyHtoDAsync_v2", (down, there)))
-        copies.append(Copy(gpu, _new_stream(cuda), "cuMemcpyDtoHAsync_v2", (back, up)))
-        ends[gpu.device] = (source, target)
-    for gpu, peer in permutations(gpus, 2):
-        cuda.call("cuCtxSetCurrent", gpu.context)
-        # Without peer access the driver copies through host memory.
-        if cuda.number("cuDeviceCanAccessPeer", gpu.device, peer.device):
-            cuda.call("cuCtxEnablePeerAccess", peer.context, 0)
-        route = (ends[peer.device][1], peer.context, ends[gpu.device][0], gpu.context)
-        copies.append(Copy(gpu, _new_stream(cuda), "cuMemcpyPeerAsync", route))
-    alone_s = [_seconds_alone(cuda, copy) for copy in copies]
-    repeats = [min(MOST_REPEATS, round(max(alone_s) / own_s)) for own_s in alone_s]
+        copies.append((context, _new_stream(cuda), "cuMemcpyHtoDAsync_v2", down, there))
+        copies.append((context, _new_stream(cuda), "cuMemcpyDtoHAsync_v2", back, up))
 
     def step() -> None:
-        for copy, count in zip(copies, repeats, strict=True):
-            _start(cuda, copy, count)
+        for context, stream, function, target, source in copies:
+            cuda.call("cuCtxSetCurrent", context)
+            cuda.call(function, target, source, LINK_BYTES, stream)
 
-    streams = [(copy.gpu, copy.stream) for copy in copies]
-    return Work(step, _make_wait(cuda, streams), LINK_BYTES * sum(repeats), "gb")
-
-
-def _start(cuda: Cuda, copy: Copy, count: int) -> None:
-    cuda.call("cuCtxSetCurrent", copy.gpu.context)
-    for _ in range(count):
-        cuda.call(copy.function, *copy.ends, LINK_BYTES, copy.stream)
-
-
-def _seconds_alone(cuda: Cuda, copy: Copy) -> float:
-    """Return the seconds that a copy takes by itself; it is the second, since the first sets up."""
-    took_s = 0.0
-    for _ in range(2):
-        began = time.monotonic()
-        _start(cuda, copy, 1)
-        cuda.call("cuStreamSynchronize", copy.stream)
-        took_s = time.monotonic() - began
-    return took_s
-
-
-def compute(cuda: Cuda, gpus: Sequence[CudaDevice]) -> Work:
-    """Prepare multiply-adds on all SMs of each GPU that MPS leaves to this process."""
-    with open(KERNEL, "rb") as file:
-        text = file.read()
-    kernels = []
-    for gpu in gpus:
-        cuda.call("cuCtxSetCurrent", gpu.context)
-        module = cuda.handle("cuModuleLoadData", text)
-        function = cuda.handle("cuModuleGetFunction", module, b"multiply_add")
-        out, rounds = ctypes.c_uint64(cuda.handle("cuMemAlloc_v2", 4)), ctypes.c_uint(ROUNDS)
-        parameters = (ctypes.c_void_p * 2)(ctypes.addressof(out), ctypes.addressof(rounds))
-        blocks = BLOCKS_PER_SM * cuda.number(
-            "cuDeviceGetAttribute", _MULTIPROCESSOR_COUNT, gpu.device
-        )
-        kernels.append((gpu, _new_stream(cuda), function, blocks, parameters, (out, rounds)))
-
-    def step() -> None:
-        for gpu, stream, function, blocks, parameters, _ in kernels:
-            cuda.call("cuCtxSetCurrent", gpu.context)
-            cuda.call(
-                "cuLaunchKernel", function, blocks, 1, 1, THREADS, 1, 1, 0, stream, parameters, None
-            )
-
-    streams = [(gpu, stream) for gpu, stream, *_ in kernels]
-    threads = sum(blocks * THREADS for _, _, _, blocks, _, _ in kernels)
-    return Work(step, _make_wait(cuda, streams), FLOPS_PER_ROUND * ROUNDS * threads, "gflop")
+    streams = [(context, stream) for context, stream, *_ in copies]
+    return step, _make_wait(cuda, streams)
 
 
 def _new_stream(cuda: Cuda) -> int:
     return cuda.handle("cuStreamCreate", _NON_BLOCKING)
 
 
-def _make_wait(cuda: Cuda, streams: Sequence[tuple[CudaDevice, int]]) -> Callable[[], None]:
+def _make_wait(cuda: Cuda, streams: Sequence[tuple[int, int]]) -> Callable[[], None]:
     def wait() -> None:
-        for gpu, stream in streams:
-            cuda.call("cuCtxSetCurrent", gpu.context)
+        for context, stream in streams:
+            cuda.call("cuCtxSetCurrent", context)
             cuda.call("cuStreamSynchronize", stream)
 
     return wait
 
 
-LOADS: dict[str, Callable[[Cuda, Sequence[CudaDevice]], Work]] = {
+LOADS: dict[str, Callable[[Cuda, Sequence[int]], Work]] = {
     "memory": memory,
     "link": link,
-    "compute": compute,
 }
 
 
-def repeat(work: Work, is_over: Callable[[], bool]) -> Iterator[int]:
-    """Do the work in batches of about BATCH_S; yield the number of steps of each batch."""
-    steps = 1
-    while not is_over():
-        began = time.monotonic()
-        for _ in range(steps):
-            work.step()
-        work.wait()
-        yield steps
-        took_s = time.monotonic() - began
-        steps = max(1, min(2 * steps, int(steps * BATCH_S / took_s), MOST_STEPS))
-
-
-def run(kind: str, seconds: float) -> None:
-    """Run a load until the time is over or a signal comes.
+def run(kind: str) -> None:
+    """Run a load until a signal comes.
 
     Raises:
         CudaError: a call of the driver failed.
@@ -366,40 +192,28 @@ def run(kind: str, seconds: float) -> None:
     stopped = _note_signals()
     cuda = Cuda()
     gpus = open_gpus(cuda)
-    work = LOADS[kind](cuda, gpus)
-    began = marked = time.monotonic()
-    total = since = 0
-    for steps in repeat(work, lambda: bool(stopped) or time.monotonic() - began >= seconds):
-        now = time.monotonic()
-        if not total:
-            _print_json({"ready": kind, "pid": os.getpid(), "gpus": len(gpus)})
-        total, since = total + steps, since + steps
-        if now - marked >= REPORT_S:
-            so_far = {f"{work.unit}_so_far": total * work.amount / 1e9}
-            _print_json({**_rates(work, since, now - marked), **so_far})
-            marked, since = now, 0
-    _print_json({"total": kind, **_rates(work, total, time.monotonic() - began)})
-
-
-def _rates(work: Work, steps: int, seconds: float) -> dict[str, float]:
-    amount = steps * work.amount / 1e9
-    return {
-        "seconds": seconds,
-        work.unit: amount,
-        f"{work.unit}_per_s": amount / seconds if seconds else 0.0,
-    }
+    step, wait = LOADS[kind](cuda, gpus)
+    steps = 1
+    is_ready = False
+    while not stopped:
+        began = time.monotonic()
+        for _ in range(steps):
+            step()
+        wait()
+        if not is_ready:
+            document = {"ready": kind, "pid": os.getpid(), "gpus": len(gpus)}
+            print(json.dumps(document), flush=True)
+            is_ready = True
+        took_s = time.monotonic() - began
+        steps = max(1, min(2 * steps, int(steps * BATCH_S / took_s), MOST_STEPS))
 
 
 def _note_signals() -> list[int]:
-    """Have TERM and INT only noted in the returned list, so that the total is still printed."""
+    """Have TERM and INT only noted in the returned list, so that queued work still ends."""
     noted: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda got, _: noted.append(got))
     return noted
-
-
-def _print_json(document: dict[str, object] | dict[str, float]) -> None:
-    print(json.dumps(document), flush=True)
 
 
 def end_with_parent() -> None:
@@ -412,22 +226,17 @@ def end_with_parent() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the program and return its exit status."""
-    try:
-        kind, seconds = arguments[0], float(arguments[1]) if len(arguments) > 1 else float("inf")
-        known = kind in LOADS and seconds > 0 and len(arguments) < 3
-    except (IndexError, ValueError):
-        known = False
-    if not known:
+    if len(arguments) != 1 or arguments[0] not in LOADS:
         print(
-            f"gpulaunch: error: usage: {os.path.basename(__file__)} {'|'.join(LOADS)} [SECONDS]",
+            f"gpulaunch: error: usage: {os.path.basename(__file__)} {'|'.join(LOADS)}",
             file=sys.stderr,
         )
         return _USAGE
     end_with_parent()
     try:
-        run(kind, seconds)
+        run(arguments[0])
     except CudaError as problem:
-        print(f"gpulaunch: error: synthetic {kind} load: {problem}", file=sys.stderr)
+        print(f"gpulaunch: error: synthetic {arguments[0]} load: {problem}", file=sys.stderr)
         return _FAILED
     except BrokenPipeError:  # the reader has gone: keep the exit from failing on the flush
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,16 +1,19 @@
-"""Updates of a profile with measured sections; its other sections stay as they are."""
+"""What a profile knows of measurements: its [resources] and [runs], and their update by more runs.
+
+Sections that were not measured stay as they are in the file.
+"""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import fsum, sqrt
+from statistics import quantiles, stdev
 
 from gpulaunch.errors import printable
 from gpulaunch.files.data_files import make_own
-from gpulaunch.measure.measured_launch import Outcome, Sections
-from gpulaunch.measure.measured_pattern import communication_of
-from gpulaunch.measure.measured_run import Run
-from gpulaunch.measure.measured_runs import rounded, updated
-from gpulaunch.measure.recording import SHARED
+from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.measure.run import SHARED, Run, figures_of, is_reservation, rounded
+from gpulaunch.measure.traffic import communication_of
 from gpulaunch.profiles.profile import VERSION
 from gpulaunch.profiles.profile_file import (
     alone,
@@ -21,6 +24,7 @@ from gpulaunch.profiles.profile_file import (
     read_profile_file,
     write_sections,
 )
+from gpulaunch.records import Record
 from gpulaunch.typing import Any
 
 RECORDED = "gpulaunch --record"
@@ -38,6 +42,202 @@ _MERGED = ("communication", "collocation", "shared_gpu", "counters")
 
 _GRAPH_KEYS = ("pattern", "edges", "confidence")
 """Keys that belong to one measurement: they are replaced together."""
+
+WITHIN_POINTS = 10.0
+"""Largest difference in points between a run's average utilization and that of the runs before,
+if the run is to fit. Our choice.
+"""
+
+WITHIN_MEMORY = 0.10
+"""Largest relative difference in memory, if the run is to fit: jobs that share were promised no
+more. Our choice.
+"""
+
+WITHIN_SPREADS = 3.0
+"""Largest difference in standard deviations, where runs differ by more than WITHIN_POINTS."""
+
+ENOUGH_RUNS = 3
+"""Number of runs from which a standard deviation is used, and of misfits in a row after which the
+job is taken to have changed.
+"""
+
+_NO_MEANS = {
+    *("memory_mib", "memory_is_reservation", "utilization", "incomplete"),
+    *("measured_on", "source"),
+}
+_COMPARED = {
+    "sm_utilization_percentage": "average SM utilization",
+    "memory_bandwidth_utilization_percentage": "average memory-bandwidth utilization",
+}
+
+Document = dict[str, Any]
+"""A profile's document, or sections of it by name."""
+
+
+def percentile_95(values: Sequence[float]) -> float:
+    """Return the 95th percentile of the values, interpolated between the two nearest.
+
+    Source: topo-aware-sc17 4.2 and 5.1: profiles are the 95th percentile of five executions. It
+        does not say how it interpolates.
+
+    Example:
+        >>> percentile_95([1.0, 2.0, 3.0, 4.0, 5.0])
+        4.8
+    """
+    return (
+        round(quantiles(values, n=20, method="inclusive")[-1], 9) if len(values) > 1 else values[0]
+    )
+
+
+def resources_of(runs: Sequence[Run], source: str) -> Document:
+    """Return the document's [resources] and [runs].
+
+    Args:
+        runs: one or more runs of one job, in their order.
+        source: the source that the section names.
+    """
+    last = runs[-1]
+    found = [figures_of(run) for run in runs]
+    keys = [key for key in found[0] if all(key in figures for figures in found)]
+    combined = {key: _combine(key, [figures[key] for figures in found]) for key in keys}
+    resources: Document = dict(combined)
+    if "sm_utilization_percentage" in combined:
+        true = all(run.has_gpm for run in runs)
+        resources["utilization"] = "share" if true else "time-active"
+    if any(map(is_reservation, runs)):
+        resources["memory_is_reservation"] = True
+    if not all(run.is_complete for run in runs):
+        resources["incomplete"] = True
+    if last.gpus:
+        resources["measured_on"] = last.models
+    resources["source"] = source
+    return {"resources": resources, "runs": _runs_section(found, keys, max(1, len(last.gpus)))}
+
+
+def _combine(key: str, values: Sequence[float]) -> float:
+    """Return the average; of memory the maximum, so that a job that shares is not short of it."""
+    return _round_figure(key, max(values) if key == "memory_mib" else fsum(values) / len(values))
+
+
+def _round_figure(key: str, value: float) -> float:
+    """Round a figure for a profile, memory to whole MiB."""
+    return int(value) if key == "memory_mib" else rounded(value)
+
+
+def _runs_section(found: Sequence[Mapping[str, float]], keys: Sequence[str], gpus: int) -> Document:
+    runs: Document = {"count": len(found), "gpus": gpus}
+    if len(found) > 1:
+        values = {key: [figures[key] for figures in found] for key in keys}
+        runs["spread"] = {
+            key: rounded(stdev(each)) for key, each in values.items() if key != "memory_mib"
+        }
+        runs["percentile_95"] = {key: rounded(percentile_95(each)) for key, each in values.items()}
+    return runs
+
+
+class Updated(Record):
+    """A profile after one more run.
+
+    Attributes:
+        sections: the new [resources] and [runs].
+        misfits: a line for each figure of the run that does not fit those known before.
+        replaced: whether the run replaced all that was known, since the job has changed.
+    """
+
+    sections: Document
+    misfits: tuple[str, ...] = ()
+    replaced: bool = False
+
+
+def updated(known: Mapping[str, Any], run: Run, source: str) -> Updated:
+    """Return the sections of a profile after one more run.
+
+    A run that does not fit is only counted; the third in a row replaces what was known, for then
+    the job has changed. A complete run always replaces an incomplete one.
+
+    Args:
+        known: the profile's document.
+        run: a complete run.
+        source: the source that new figures name.
+    """
+    fresh = resources_of([run], source)
+    before, runs = known.get("resources", {}), known.get("runs", {})
+    if not before or before.get("incomplete"):
+        return Updated(fresh)
+    misfits = tuple(_misfits(before, runs, fresh))
+    if not misfits:
+        return Updated(_merge_run(before, runs, fresh, source))
+    in_a_row = runs.get("misfits", 0) + 1
+    if in_a_row >= ENOUGH_RUNS:
+        return Updated(fresh, misfits, replaced=True)
+    return Updated(
+        {"resources": dict(before), "runs": {"count": 1, **runs, "misfits": in_a_row}}, misfits
+    )
+
+
+def _misfits(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document) -> Iterator[str]:
+    now = fresh["resources"]
+    for key, what in _COMPARED.items():
+        if key in before and key in now and not _is_near(key, before, runs, now):
+            yield f"{what} {now[key]:.4g} % instead of {before[key]:.4g} %"
+    most, used = before.get("memory_mib"), now.get("memory_mib", 0)
+    if most and abs(used - most) > WITHIN_MEMORY * most:
+        yield f"maximum memory {used} MiB instead of {most} MiB"
+    for key, what in (("measured_on", "measured on"), ("utilization", "utilization is")):
+        if before.get(key) and now.get(key) and before[key] != now[key]:
+            yield f"{what} {now[key]} instead of {before[key]}"
+    gpus = fresh["runs"]["gpus"]
+    if runs.get("gpus", gpus) != gpus:
+        yield f"on {gpus_text(gpus)} instead of {runs['gpus']}"
+
+
+def _is_near(
+    key: str, before: Mapping[str, Any], runs: Mapping[str, Any], now: Mapping[str, Any]
+) -> bool:
+    spread = runs.get("spread", {}).get(key, 0.0) if runs.get("count", 1) >= ENOUGH_RUNS else 0.0
+    return bool(abs(now[key] - before[key]) <= max(WITHIN_POINTS, WITHIN_SPREADS * spread))
+
+
+def _merge_run(
+    before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document, source: str
+) -> Document:
+    """Merge a run into the mean and standard deviation, as if all runs had been kept (Welford).
+
+    Figures that this run lacks stay as they were. Memory is the maximum, without a deviation.
+    """
+    now, gpus, count = fresh["resources"], fresh["runs"]["gpus"], runs.get("count", 1)
+    resources, spread = {**before, **now}, dict(runs.get("spread", {}))
+    for key in before.keys() & now.keys() - _NO_MEANS:
+        mean = before[key] + (now[key] - before[key]) / (count + 1)
+        squares = spread.get(key, 0.0) ** 2 * (count - 1) + (now[key] - before[key]) * (
+            now[key] - mean
+        )
+        spread[key] = rounded(sqrt(max(0.0, squares) / count))
+        resources[key] = _round_figure(key, mean)
+    resources["memory_mib"] = max(before.get("memory_mib", 0), now.get("memory_mib", 0))
+    if not resources["memory_mib"]:
+        del resources["memory_mib"]
+    known_source = str(before.get("source", source))
+    resources["source"] = known_source if source in known_source else f"{known_source}; {source}"
+    kept = {key: value for key, value in runs.items() if key != "misfits"}
+    learned = {"count": count + 1, "gpus": runs.get("gpus", gpus), "spread": spread}
+    return {"resources": resources, "runs": {**kept, **learned}}
+
+
+class Outcome(Record):
+    """The result of a measurement.
+
+    Attributes:
+        sections: sections for the profile; empty if nothing was found.
+        status: wait status of the last launch.
+        lines: lines to print for the user.
+        guessed: whether it was read from files, so that it must not replace measured figures.
+    """
+
+    sections: Document
+    status: int
+    lines: tuple[str, ...] = ()
+    guessed: bool = False
 
 
 def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list[str]:
@@ -68,7 +268,7 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
             return [f"{path}: the run was not complete, so what is known of it from before stays"]
         differs = command and known.get("command", list(command)) != list(command)
         other = known.get("command") if differs else None
-        sections: Sections = {} if known else {"version": VERSION, "name": name}
+        sections: Document = {} if known else {"version": VERSION, "name": name}
         if command and all(map(is_text, command)):
             sections["command"] = list(command)
         fresh = _drop_measured(outcome.sections, known) if outcome.guessed else outcome.sections
@@ -88,7 +288,7 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
     return lines
 
 
-def _drop_measured(sections: Sections, known: Mapping[str, Any]) -> Sections:
+def _drop_measured(sections: Document, known: Mapping[str, Any]) -> Document:
     """Return sections that were read from files, without what counters and runs know better."""
     communication = dict(sections.get("communication", {}))
     if known.get("communication", {}).get("edges"):
@@ -163,9 +363,9 @@ def learn(path: str, run: Run) -> list[str]:
         known, begins = learned_from(path, name)
         change = updated(known, run, RECORDED)
         sections = {**begins, **change.sections}
-        found = communication_of(run, RECORDED)
-        if found.section and not {"communication", "base"} & {*known, *begins}:
-            sections["communication"] = found.section
+        communication, _ = communication_of(run, RECORDED)
+        if communication and not {"communication", "base"} & {*known, *begins}:
+            sections["communication"] = communication
         write_sections(path, sections)
     verdict = "is replaced by this run" if change.replaced else "does not fit this run"
     return [f"profile {name} {verdict}: {what}" for what in change.misfits]
@@ -177,9 +377,8 @@ def _learn_beside(path: str, name: str, run: Run, beside: str) -> list[str]:
         known, begins = learned_from(path, name)
         resources = known.get("resources", {})
         alone_s = None if resources.get("incomplete") else resources.get("duration_s")
-        models = ", ".join(sorted({gpu.model for gpu in run.gpus}))
         why = None if alone_s else "it has no duration_s"
-        if resources.get("measured_on", models) != models:
+        if resources.get("measured_on", run.models) != run.models:
             why = f"its duration_s is of {printable(resources['measured_on'])}"
         if why or not alone_s:
             return [f"profile {name} learns nothing beside {printable(beside)}: {why}"]

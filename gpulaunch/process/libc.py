@@ -116,3 +116,13 @@ def _checked(result: int) -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return result
+
+
+def loading_problem(library: str) -> str | None:
+    """Return why a shared library cannot be loaded: "" if there is none; None if it can be."""
+    try:
+        ctypes.CDLL(library)
+    except OSError as problem:
+        why = str(problem)  # of a library that is missing for this one it names that one alone
+        return "" if why.endswith("No such file or directory") and library in why else why
+    return None

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.data_files import (
@@ -12,9 +12,8 @@ from gpulaunch.files.data_files import (
     is_path,
     shipped_directory,
 )
-from gpulaunch.files.document import Document, parse_document, read_document
-from gpulaunch.profiles.chain import read_chain
-from gpulaunch.profiles.document.inherit import read_reference
+from gpulaunch.files.document import Document, parse_document, read_document, read_text
+from gpulaunch.profiles.layers import read_layers, read_reference
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
@@ -52,37 +51,27 @@ def find_profile(name: str) -> str:
     the user's own, then the shipped ones.
 
     Args:
-        name: name or path; variants after an @ are ignored.
+        name: name or path; a variant after an @ is ignored.
     """
     return _find_profile(read_reference(name).name, _profile_directories())
 
 
 def _find_profile(name: str, directories: list[str]) -> str:
-    return find_file(name, directories, "profile", "'gpulaunch profiles' lists them")
+    return find_file(name, directories, "profile", "'gpulaunch profile list' lists them")
 
 
-def name_in_reach(path: str) -> str | None:
-    """Return the name that finds a profile file, or None if it is in no profile directory."""
-    directory, file = os.path.split(os.path.realpath(path))
-    found = directory in map(os.path.realpath, _profile_directories())
-    return file.removesuffix(".toml") if found and file.endswith(".toml") else None
-
-
-def load_profile(name: str, document: Document | None = None) -> Profile:
-    """Read the profile with this name or path, merged with the profiles that it is based on.
+def load_profile(name: str) -> Profile:
+    """Read the profile with this name or path, merged with its base and the variant wanted.
 
     Args:
-        name: name or path, with the variants wanted: "alexnet@batch=1",
-            "./my.toml@batch=4,precision=fp16".
-        document: content of the file, if it has been read already.
+        name: name or path, with a variant if one is wanted: "alexnet@batch=1", "./my.toml@batch=4".
 
     Raises:
         UsageError: there is no such profile, or it is wrong.
     """
     reference = read_reference(name)
-    if document is None:
-        document = read_document(_find_profile(reference.name, _profile_directories()))
-    return read_chain(document, reference.variants, _find_base)
+    document = read_document(_find_profile(reference.name, _profile_directories()))
+    return read_layers(document, reference.variant, _find_base)
 
 
 def _find_base(name: str, asker: str) -> str:
@@ -102,12 +91,12 @@ def _find_base(name: str, asker: str) -> str:
 
 
 def profile_within(document: Document) -> Profile:
-    """Read a profile that is a table in another document, merged with the profiles it is based on.
+    """Read a profile that is a table in another document, merged with its base.
 
     Raises:
         UsageError: the profile is wrong.
     """
-    return read_chain(document, (), _find_base)
+    return read_layers(document, None, _find_base)
 
 
 def portable(table: Mapping[str, Any], file: str) -> Mapping[str, Any]:
@@ -150,7 +139,7 @@ def labelled_profile(label: Label) -> Profile:
     try:
         key, equals, _ = label.text.partition("=")
         if equals and "@" not in key:  # else it is the name of a variant: alexnet@batch=1
-            return read_chain(parse_document(origin, label.text), (), _find_named)
+            return read_layers(parse_document(origin, label.text), None, _find_named)
         if not is_path(label.text):  # an image must not choose files of this host
             return load_profile(label.text)
         message = f"{origin}: {quoted(label.text)} is no name of a profile"
@@ -204,3 +193,33 @@ def profiles_at_hand(tables: Mapping[str, Mapping[str, Any]]) -> Iterator[None]:
             del os.environ[PROFILES_VARIABLE]
             if before is not None:
                 os.environ[PROFILES_VARIABLE] = before
+
+
+def slowdowns_both_ways(profile: Profile) -> dict[str, tuple[float, float]]:
+    """Return, for each other profile, this job's slowdown beside it and its slowdown beside this.
+
+    A slowdown is a fraction of the time alone; 0 if the profile does not say.
+
+    Source: topo-aware-sc17 4.2 and 5.1.
+    """
+    own, theirs = profile.slowdowns, dict(_slowdowns_of_others(profile.name))
+    known = [name for name in own | theirs if own.get(name) or theirs.get(name)]
+    return {name: (own.get(name, 0.0), theirs.get(name, 0.0)) for name in known}
+
+
+def _slowdowns_of_others(beside: str) -> Iterator[tuple[str, float]]:
+    """Yield every profile and variant that can be found with its slowdown beside the named job."""
+    for name in profile_names():
+        with suppress(UsageError):  # another profile's mistake is not this job's problem
+            text = read_text(find_profile(name))
+            if "collocation" not in text and "base" not in text:
+                continue  # most profiles say nothing about it, and every launch comes here
+            profile = load_profile(name)
+            slowdown = profile.slowdowns.get(beside, 0.0)
+            yield name, slowdown
+            for variant, table in profile.variants.items():
+                percentages = table.get("collocation", {}).get("slowdown_percentage", {})
+                yield (
+                    f"{name}@{variant}",
+                    percentages[beside] / 100 if beside in percentages else slowdown,
+                )

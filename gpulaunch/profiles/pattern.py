@@ -28,7 +28,6 @@ More than any machine has GPUs, and small enough for an all-to-all to fit into m
 
 # Bounds that keep quotients and sums of weights from becoming 0 or infinite.
 _FIELDS: FieldTable = {"weight": (1e-9, 1e18)}
-_MOST_SHOWN = 8  # ranks of one part
 
 
 class Pattern(Record):
@@ -290,28 +289,16 @@ def _count_ranks(found: set[int]) -> int:
 
 
 def _refuse_parts(ranks: int, pairs: Pairs) -> None:
-    parts = _parts(ranks, pairs)
-    if len(parts) > 1:
-        one, other = (
-            ",".join(map(str, part[:_MOST_SHOWN])) + "…" * (len(part) > _MOST_SHOWN)
-            for part in parts[:2]
-        )
-        total = f" ({len(parts)} parts in all)" if len(parts) > 2 else ""
-        raise FieldError((), f"ranks {one} and {other} have no edge between them{total}")
-
-
-def _parts(ranks: int, pairs: Pairs) -> list[list[int]]:
-    """Return the connected parts, each sorted, in the order of their lowest ranks."""
+    """Check that every rank can be reached from rank 0."""
     neighbours: list[set[int]] = [set() for _ in range(ranks)]
     for a, b in pairs:
         neighbours[a].add(b)
         neighbours[b].add(a)
-    left, parts = set(range(ranks)), []
-    while left:
-        part, fresh = set[int](), {min(left)}
-        while fresh:
-            part |= fresh
-            fresh = set().union(*(neighbours[rank] for rank in fresh)) - part
-        left -= part
-        parts.append(sorted(part))
-    return parts
+    reached, fresh = {0}, [0]
+    while fresh:
+        found = neighbours[fresh.pop()] - reached
+        reached |= found
+        fresh += found
+    apart = sorted(set(range(ranks)) - reached)
+    if apart:
+        raise FieldError((), f"ranks 0 and {apart[0]} are not joined, not even over other ranks")

@@ -1,22 +1,13 @@
 """The facts about a job before it runs: the Profile of profiles/workloads/NAME.toml."""
 # pure: decides on plain values
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import pairwise
 
 from gpulaunch.errors import FieldError
+from gpulaunch.profiles import keys as sections
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
-from gpulaunch.profiles.document import sections
-from gpulaunch.profiles.document.section import (
-    Key,
-    Section,
-    items,
-    part,
-    section_mistakes,
-    table,
-    text,
-    whole,
-)
+from gpulaunch.profiles.keys import Key, Section, check_section, items, part, table, text, whole
 from gpulaunch.profiles.pattern import Pattern, given_pattern
 from gpulaunch.typing import Any, ClassVar, Self
 
@@ -50,8 +41,8 @@ class Profile(Section):
     name: Key[str] = Key(str, "how the command line calls it", default="")
     description: Key[str] = Key(str, "one line", default="")
     base = text(
-        "`NAME`, `NAME@VARIANT` or a path: the profile that this one differs from "
-        "([more](#base-and-variants))"
+        "`NAME`, `NAME@VARIANT` or a path: the profile that this one differs from, which has none "
+        "itself ([more](#base-and-variants))"
     )
     gpus = whole(1, 1 << 20, "how many, if the command line does not say")
     command = items(str, "argv of what was measured", least=1)
@@ -226,42 +217,29 @@ Variant.keys = {
 }
 
 
-def profile_mistakes(document: Mapping[str, Any]) -> Iterator[FieldError]:
-    """Yield the mistakes in a file that show without reading the profiles it is based on.
-
-    For the top level, each section and each variant only the first mistake is given.
-    """
-    yield from section_mistakes(document, Profile)
-    name = document.get("name")
-    if isinstance(name, str) and name.strip() and not is_askable(name):
-        yield FieldError(("name",), f"name: {_NOT_ASKABLE.format(name)}")
-    variants, scaling = document.get("variants"), document.get("scaling")
-    for name, variant in variants.items() if isinstance(variants, Mapping) else ():
-        if not is_askable(name) or "," in name:
-            yield FieldError(("variants", name), f"variants: {_NOT_ASKABLE.format(name)}")
-        if isinstance(variant, Mapping):
-            yield from section_mistakes(variant, Variant, ("variants", name))
-    sizes = scaling.get("profiles") if isinstance(scaling, Mapping) else None
-    for size in sizes if isinstance(sizes, Mapping) else ():
-        if not is_size(size):
-            yield FieldError(
-                ("scaling", "profiles", size), f"profiles: {size!r} is no number above 0"
-            )
-
-
 def is_askable(name: str) -> bool:
     """Return whether a profile or variant of this name can be asked for."""
     return bool(name.strip()) and not set(name) & set("@/") and name.isprintable()
 
 
 def check_profile(document: Mapping[str, Any]) -> None:
-    """Check everything in a file that does not depend on the profiles it is based on.
+    """Check everything in a file that does not depend on the profile it is based on.
 
     Raises:
         FieldError: a key is unknown or missing, or its value has the wrong type or range.
     """
-    for problem in profile_mistakes(document):
-        raise problem
+    check_section(document, Profile)
+    name = document["name"]
+    if not is_askable(name):
+        raise FieldError(("name",), f"name: {_NOT_ASKABLE.format(name)}")
+    for variant, own in document.get("variants", {}).items():
+        if not is_askable(variant) or "," in variant:
+            raise FieldError(("variants", variant), f"variants: {_NOT_ASKABLE.format(variant)}")
+        check_section(own, Variant, ("variants", variant))
+    for size in document.get("scaling", {}).get("profiles", {}):
+        if not is_size(size):
+            problem = f"profiles: {size!r} is not a number above 0"
+            raise FieldError(("scaling", "profiles", size), problem)
 
 
 def is_size(text: str) -> bool:
@@ -290,37 +268,24 @@ def check_whole(profile: Profile) -> None:
     Raises:
         FieldError: two keys contradict each other, or one is missing that another needs.
     """
-    _check_placement(profile)
-    _check_curve(profile)
-    _check_edges(profile)
-
-
-def _check_placement(profile: Profile) -> None:
     if profile.placement.single_node and profile.placement.one_per_node:
         problem = (
             "true, and so is single_node: GPUs in one machine are not each in a machine of its own"
         )
         raise FieldError(("placement", "one_per_node"), f"one_per_node: {problem}")
-
-
-def _check_curve(profile: Profile) -> None:
-    curve = profile.sm_curve
-    shares, throughputs = curve.sm_percentage, curve.throughput
+    shares, throughputs = profile.sm_curve.sm_percentage, profile.sm_curve.throughput
     if len(shares) != len(throughputs):
         problem = f"{len(throughputs)} values for {len(shares)} shares"
         raise FieldError(("sm_curve", "throughput"), f"throughput: {problem}")
     if any(one >= other for one, other in pairwise(shares)):
         raise FieldError(("sm_curve", "sm_percentage"), "sm_percentage: the shares do not ascend")
-
-
-def _check_edges(profile: Profile) -> None:
     pairs: set[tuple[int, ...]] = set()
     for at, edge in enumerate(profile.communication.edges):
         pair = tuple(sorted(edge[:2]))
         if pair in pairs:
             raise FieldError(
                 ("communication", "edges", at),
-                f"edges: {pair[0]}-{pair[1]} stands twice, in either order",
+                f"edges: {pair[0]}-{pair[1]} is there twice, in either order",
             )
         pairs.add(pair)
     try:

@@ -9,8 +9,13 @@ from gpulaunch.files.data_files import config_directory, make_own
 from gpulaunch.files.document import MAX_FILE_BYTES, parse_document, parsed, read_text
 from gpulaunch.files.slow_lock import held
 from gpulaunch.files.write import changed_text, check_writable, document_text, write_text
-from gpulaunch.profiles.catalog import profile_names
-from gpulaunch.profiles.profile import VERSION, check_profile, is_askable, parse_profile
+from gpulaunch.profiles.catalog import find_profile, profile_names
+from gpulaunch.profiles.profile import (
+    VERSION,
+    check_profile,
+    is_askable,
+    parse_profile,
+)
 from gpulaunch.typing import Any
 
 LOCK_S = 3.0
@@ -53,7 +58,7 @@ def own_profiles() -> str:
 
 
 def read_profile_file(path: str) -> dict[str, Any]:
-    """Read a profile file without merging its base; return {} if there is no such file.
+    """Read a profile file without its base; return {} if there is no such file.
 
     Raises:
         UsageError: the file is no profile.
@@ -77,8 +82,10 @@ def learned_from(path: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     known = read_profile_file(path)
     if known:
         return known, {}
-    base = {"base": name} if name in profile_names() else {}
-    return {}, {"version": VERSION, "name": name, **base}
+    begins = {"version": VERSION, "name": name}
+    if name in profile_names() and "base" not in read_profile_file(find_profile(name)):
+        begins["base"] = name
+    return {}, begins
 
 
 def write_sections(path: str, sections: Mapping[str, Any]) -> None:

@@ -1,35 +1,102 @@
-"""The names that make GPUs communicate, from the data file beside this one."""
+"""The names that make GPUs communicate, from the data file beside this one, and their uses."""
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from gpulaunch.files.toml_parser import tomllib
-from gpulaunch.profiles.confidence import CONFIDENCES
-from gpulaunch.records import Record
-from gpulaunch.scan.call import TRAFFICS, Interface
-from gpulaunch.typing import Any, TypeVar
+from gpulaunch.records import Record, replace
+from gpulaunch.scan.peers import Amount
+from gpulaunch.typing import Any, Literal
 
-T = TypeVar("T")
+Traffic = Literal["gradients", "data", "setup", "small"]
+TRAFFICS: tuple[Traffic, ...] = ("gradients", "data", "setup", "small")
 
-_PEER_KEYWORDS = ("dst", "src", "dest", "source", "perm", "peer", "group_dst", "group_src")
-_LIKE = re.compile(r"shmem|nccl|reduce|gather|scatter", re.IGNORECASE)
-_NONBLOCKING = re.compile(r"(MPI_)?I([a-z]\w+)")
+_NONBLOCKING = re.compile(r"(MPI_)?I([a-z]\w+?)(_init)?")
 
 
-class PythonPackage(Record):
-    """Functions and classes of one Python package.
+class Interface(Record):
+    """A function, class or method that makes GPUs communicate.
 
     Attributes:
-        shown: prefix under which calls are shown; "" for the name of the package.
-        within: modules or objects that contain the names, at any depth.
-        names: what is known of each name.
+        pattern: name of a built-in pattern; "" if it follows from the arguments that name peers.
+        traffic: "gradients": much, in each iteration; "data": what the caller passes; "setup":
+            once, before the work begins; "small": too little for links to matter.
+        peers: positions of the arguments that name peers.
+        elements: position of the number of elements; -1: there is none, or it is an array.
+        pair: whether the peers are the two ends of a copy.
+        fallback: whether it is left out of the pattern where the program has another wrapper.
     """
 
-    shown: str
-    within: tuple[str, ...]
-    names: Mapping[str, Interface]
+    pattern: str
+    traffic: Traffic = "data"
+    peers: tuple[int, ...] = ()
+    elements: int = -1
+    pair: bool = False
+    fallback: bool = False
+
+
+class Use(Record):
+    """A place in a file where an interface is used.
+
+    Attributes:
+        file: path of the file.
+        line: line number, 1 or more.
+        api: name of the interface, such as "ncclAllReduce" or "torch.distributed.all_reduce".
+        pattern: pattern by its peers or of the interface; "" if neither is known.
+        interface: what is known of it.
+        repeats: whether it runs over and over; None if unknown.
+        amount: how much it moves, as far as the arguments show.
+    """
+
+    file: str
+    line: int
+    api: str
+    pattern: str
+    interface: Interface
+    repeats: bool | None
+    amount: Amount
+
+
+class Findings:
+    """What the files of a program show; the readers add to it.
+
+    Attributes:
+        uses: uses of interfaces by file, line and name.
+        doubts: reasons why the pattern of calls that were found may be another.
+        unseen: reasons why there may be calls that were not found.
+        named: names of calls that stand in a macro or text, or are called on an unknown object.
+        unknown: imported modules and included headers of which nothing is known.
+        warnings: what could not be read, one line each, with path and line.
+    """
+
+    def __init__(self) -> None:
+        self.uses: dict[tuple[str, int, str], Use] = {}
+        self.doubts: dict[str, None] = {}
+        self.unseen: dict[str, None] = {}
+        self.named: dict[str, None] = {}
+        self.unknown: dict[str, None] = {}
+        self.warnings: list[str] = []
+
+    def add(self, use: Use, function: str, *, looped: bool) -> None:
+        """Add a use in a function, or in "?", of which it is not known how often it runs.
+
+        At most one use of a name in a line counts.
+        """
+        if looped or function in listed("each_iteration"):
+            use = replace(use, repeats=True)
+        elif function in ("", "main"):
+            use = replace(use, repeats=False)
+        if use.pattern != "none":
+            self.uses.setdefault((use.file, use.line, use.api), use)
+
+    def mind(self, name: str) -> None:
+        """Note a call because of which others may be wrong or not be found."""
+        if name.rpartition(".")[2] in listed("subgroups"):
+            self.doubts[f"{name}: a call may join only some ranks"] = None
+        if name in listed("starters"):
+            self.unseen[f"{name}: what it starts, loads or opens is not scanned"] = None
 
 
 @cache
@@ -40,61 +107,18 @@ def _data() -> Mapping[str, Any]:
 
 @cache
 def listed(key: str) -> frozenset[str]:
-    """Return a list of names of the data file, such as `subgroups` or `loose.names`."""
-    data: Any = _data()
-    for part in key.split("."):
-        data = data[part]
-    return frozenset(data.split())
+    """Return a list of names of the data file, such as `subgroups`."""
+    return frozenset(_data()[key].split())
 
 
 @cache
-def families() -> tuple[PythonPackage, ...]:
-    """Return the Python packages that are known."""
-    return tuple(_family(part) for part in _data()["python"])
-
-
-@cache
-def roots() -> frozenset[str]:
-    """Return the Python packages whose names are followed."""
-    followed = {prefix.partition(".")[0] for family in families() for prefix in family.within}
-    starters = {name.partition(".")[0] for name in listed("starters")}
-    return frozenset(followed | starters | {"functools", "sys", "typing"})
-
-
-@cache
-def quiet_modules() -> frozenset[str]:
-    """Return the Python packages that move nothing between GPUs, or only by known names."""
-    return listed("quiet_modules") | (roots() - listed("unknown_modules"))
-
-
-@cache
-def telling_names() -> frozenset[str]:
-    """Return the names that tell by themselves, from whatever module they are imported."""
-    return frozenset(name for family in families() if family.shown == "?" for name in family.names)
-
-
-@cache
-def python_words() -> frozenset[str]:
-    """Return the names without one of which a file of Python has no call."""
-    return frozenset(name for family in families() for name in family.names) | (
-        listed("loose.names") | {"jit"}
-    )
-
-
-def loose_objects(imported: Iterable[str]) -> Iterator[str]:
-    """Yield the objects that an unknown receiver of a particular method is taken for."""
-    yield from (_data()["loose"][name] for name in ("mpi4py", "cupy") if name in imported)
-
-
-@cache
-def _functions() -> Mapping[str, Interface]:
-    return _interfaces({key: text for key, text in _data()["c"].items() if key != "like"}, ())
-
-
-@cache
-def _like() -> Sequence[tuple[re.Pattern[str], Interface]]:
-    """Return regular expressions of further functions of C."""
-    return [(re.compile(text), _interface(key, ())) for key, text in _data()["c"]["like"].items()]
+def python_packages() -> Sequence[tuple[str, tuple[str, ...], Mapping[str, Interface]]]:
+    """Return the Python packages: prefix under which calls are shown, modules, and their names."""
+    found = []
+    for part in _data()["python"]:
+        lists = {key: text for key, text in part.items() if key not in ("shown", "within")}
+        found.append((part["shown"], tuple(part["within"]), _read_lists(lists)))
+    return found
 
 
 @cache
@@ -102,68 +126,51 @@ def python_interface(path: str) -> tuple[str, Interface] | None:
     """Return the name under which a function or class is shown, and what is known of it.
 
     Args:
-        path: full name; "()" in it means the result of a call.
+        path: full name; "?" stands for an unknown module.
 
     Example:
         >>> python_interface("torch.distributed.distributed_c10d.all_reduce")[0]
         'torch.distributed.all_reduce'
     """
-    if path.endswith(("()", "[]")):
-        return None
-    plain = path.replace("()", "").replace("[]", "")
-    module, _, name = plain.rpartition(".")
-    nonblocking = _NONBLOCKING.fullmatch(name) if module.startswith("mpi4py") else None
-    known = nonblocking[2].capitalize() if nonblocking and not name.startswith("Is_") else name
-    for family in families():
-        interface = family.names.get(name) or family.names.get(known)
-        if interface and any(f"{module}.".startswith(f"{one}.") for one in family.within):
-            parts = plain.split(".")
-            shown = {"horovod": ".".join(parts[:2])}.get(family.shown, family.shown)
-            shown = parts[0] if shown in ("trainer", "lightning", "") else shown
-            return f"{shown}.{name}", interface
+    module, _, name = path.rpartition(".")
+    for shown, within, names in python_packages():
+        found = names.get(name) or (names.get(_blocking(name)) if "mpi4py" in shown else None)
+        if found and any(f"{module}.".startswith(f"{one}.") for one in (*within, "?")):
+            return f"{'?' if module == '?' else shown}.{name}", found
     return None
 
 
+@cache
 def c_interface(name: str) -> Interface | None:
     """Return what is known of a function of C by its name; None if it moves nothing."""
-    known = _functions()
-    if name.startswith("MPI_"):
-        short = name.removesuffix("_init")
-        nonblocking = _NONBLOCKING.fullmatch(short)
-        full = f"MPI_{nonblocking[2].capitalize()}" if nonblocking else short
-        return known.get(name) or known.get(full)
-    found = known.get(name)
-    if found or not _LIKE.search(name):
-        return found
-    return next((one for pattern, one in _like() if pattern.fullmatch(name)), None)
+    known = _c_functions()
+    return known.get(name) or (known.get(_blocking(name)) if name.startswith("MPI_") else None)
 
 
-def _family(part: Mapping[str, Any]) -> PythonPackage:
-    lists = {key: text for key, text in part.items() if key not in ("shown", "within")}
-    return PythonPackage(part["shown"], tuple(part["within"]), _interfaces(lists, _PEER_KEYWORDS))
+@cache
+def _c_functions() -> Mapping[str, Interface]:
+    return _read_lists(_data()["c"])
 
 
-def _interfaces(lists: Mapping[str, str], keywords: tuple[str, ...]) -> dict[str, Interface]:
-    return {name: _interface(key, keywords) for key, text in lists.items() for name in text.split()}
+def _blocking(name: str) -> str:
+    """Return the blocking function of MPI that a non-blocking or persistent one is like."""
+    found = _NONBLOCKING.fullmatch(name)
+    return f"{found[1] or ''}{found[2].capitalize()}" if found else name.removesuffix("_init")
 
 
-def _interface(key: str, keywords: tuple[str, ...]) -> Interface:
+def _read_lists(lists: Mapping[str, str]) -> dict[str, Interface]:
+    return {name: _interface(key) for key, text in lists.items() for name in text.split()}
+
+
+def _interface(key: str) -> Interface:
     """Return what the words of a key say, such as "peer 3 count 1"."""
     pattern, *words = key.split()
     elements = int(words.pop(words.index("count") + 1)) if "count" in words else -1
-    by_peer = pattern in ("peer", "pair")
     return Interface(
-        pattern="" if by_peer else pattern,
-        traffic=_one_of(words, TRAFFICS) or "data",
-        sure=_one_of(words, CONFIDENCES) or "certain",
-        peers=tuple(int(word) for word in words if word.lstrip("-").isdigit()),
-        keywords=keywords if by_peer else (),
+        pattern="" if pattern in ("peer", "pair") else pattern,
+        traffic=next((one for one in TRAFFICS if one in words), "data"),
+        peers=tuple(int(word) for word in words if word.isdigit()),
         elements=elements,
         pair=pattern == "pair",
         fallback="fallback" in words,
-        kernel="kernel" in words,
     )
-
-
-def _one_of(words: Sequence[str], known: Sequence[T]) -> T | None:
-    return next((one for one in known if one in words), None)

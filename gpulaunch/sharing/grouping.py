@@ -5,12 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapreplace
 from itertools import combinations
 
-from gpulaunch.records import Record
 from gpulaunch.sharing.prediction import worth_of
 from gpulaunch.sharing.workload import Cost, PlanSite, Workflow, add_up, may_share, share
-
-EXACT_WORKFLOWS = 12
-"""Workflows up to which all divisions are compared on one GPU."""
 
 MOST_IMPROVED = 24
 """Workflows up to which a division is bettered by single moves."""
@@ -29,18 +25,21 @@ Division = tuple[Group, ...]
 def divide(flows: Sequence[Workflow], site: PlanSite) -> list[list[Workflow]]:
     """Return the groups into which workflows are divided, in the order in which they start.
 
-    On one GPU the best division of up to EXACT_WORKFLOWS is found by dynamic programming over
-    their subsets. Else groups join that save most, and of up to MOST_IMPROVED workflows single ones
-    move and change places as long as that is better. There are as many groups as GPUs at least:
-    nobody shares beside an empty GPU.
+    Groups join that save most. Of up to MOST_IMPROVED workflows single ones then move and change
+    places as long as that is better, from there and from all alone. There are as many groups as
+    GPUs at least: nobody shares beside an empty GPU.
 
     Args:
         flows: workflows that could all start now.
         site: the GPUs, all free.
     """
     queue = _Queue(flows, site)
-    exact = site.gpus == 1 and len(flows) <= EXACT_WORKFLOWS
-    best = _best_division(queue) if exact else _grown_division(queue)
+    least = min(len(flows), site.gpus)
+    best = _grown_division(queue, least)
+    if len(flows) <= MOST_IMPROVED:
+        alone = tuple(Group([place]) for place in queue.places)
+        found = [_moved(queue, division, least) for division in (best, alone)]
+        best = max(found, key=lambda division: queue.worth(queue.total(division)))
     return [[flows[place] for place in sorted(group)] for group in queue.in_order(best)]
 
 
@@ -102,80 +101,22 @@ class _Queue:
         return round(wanted, _DIGITS), round(gain.throughput, _DIGITS)
 
 
-class _Way(Record):
-    """A division of some of the workflows.
-
-    Attributes:
-        cost: its cost.
-        groups: its groups.
-    """
-
-    cost: Cost
-    groups: Division
-
-
-def _best_division(queue: _Queue) -> Division:
-    """Return the best division on one GPU, where times and energies of groups add up.
-
-    Of each subset the ways are kept that no other beats in both time and energy.
-    """
-    by_first = {place: list(_groups_from(queue, Group([place]))) for place in queue.places}
-    known: dict[Group, list[_Way]] = {Group(): [_Way(Cost(0.0, 0.0), ())]}
-
-    def ways(left: Group) -> list[_Way]:
-        if left not in known:
-            known[left] = _unbeaten(
-                _Way(_sum_of(cost, rest.cost), (group, *rest.groups))
-                for group in by_first[min(left)]
-                if group <= left and (cost := queue.cost(group))
-                for rest in ways(left - group)
-            )
-        return known[left]
-
-    return max(ways(Group(queue.places)), key=lambda way: queue.worth(way.cost)).groups
-
-
-def _groups_from(queue: _Queue, group: Group) -> Iterator[Group]:
-    """Yield a group and those that later workflows make of it.
-
-    One more never turns a refusal into a grant.
-    """
-    if queue.cost(group):
-        yield group
-        for place in range(max(group) + 1, len(queue.places)):
-            if all(queue.cost(Group((other, place))) for other in group):
-                yield from _groups_from(queue, group | {place})
-
-
 def _sum_of(one: Cost, other: Cost) -> Cost:
     if one.energy_j is None or other.energy_j is None:
         return Cost(one.time_s + other.time_s, None)
     return Cost(one.time_s + other.time_s, one.energy_j + other.energy_j)
 
 
-def _unbeaten(ways: Iterable[_Way]) -> list[_Way]:
-    """Return the ways that no other beats in time and energy; of equals the first."""
-    found: list[_Way] = []
-    least = float("inf")
-    for way in sorted(ways, key=lambda way: (way.cost.time_s, way.cost.energy_j or 0.0)):
-        energy_j = way.cost.energy_j or 0.0
-        if energy_j < least:
-            least = energy_j
-            found.append(way)
-    return found
-
-
-def _grown_division(queue: _Queue) -> Division:
-    """Return a good division: groups that joined, then single moves of their workflows."""
+def _grown_division(queue: _Queue, least: int) -> Division:
+    """Return a good division into so many groups at least: groups that joined."""
     by_duration = sorted(queue.places, key=lambda place: (queue.flows[place].alone_s, place))
     parts = [by_duration[i : i + _TOGETHER] for i in range(0, len(by_duration), _TOGETHER)]
-    least = min(len(queue.places), queue.site.gpus)
     division = tuple(group for part in parts for group in _joined(queue, part))
     while len(division) < least:  # nobody shares beside an empty GPU
         largest = max(division, key=len)
         place = max(largest)
         division = (*(one for one in division if one != largest), largest - {place}, Group([place]))
-    return _moved(queue, division, least) if len(queue.places) <= MOST_IMPROVED else division
+    return division
 
 
 def _joined(queue: _Queue, places: Sequence[int]) -> list[Group]:

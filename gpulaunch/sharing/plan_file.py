@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import read_document
@@ -75,25 +76,16 @@ class Queue(Record):
     idle_estimated: bool
 
 
-def load_queue(path: str, instead: Mapping[str, str]) -> Queue:
+def load_queue(path: str) -> Queue:
     """Read a queue file; the keys are explained in docs/guides/plan.md.
 
-    Args:
-        path: path of the file.
-        instead: values of the command line, by key, that take the place of the file's.
-
     Raises:
-        UsageError: it cannot be read, or is wrong.
+        UsageError: it cannot be read, or is wrong; with path and line.
     """
     document = read_document(path)
     try:
-        return _read_queue({**document.data, **instead})
+        return _read_queue(document.data)
     except FieldError as problem:
-        key = str(problem.path[0]) if problem.path else ""
-        if key in instead:  # the mistake is on the command line
-            raise UsageError(
-                f"--{key.replace('_', '-')}{problem.message.removeprefix(key)}"
-            ) from None
         raise document.error(problem) from None
 
 
@@ -234,28 +226,10 @@ def _check_names(jobs: Sequence[PlannedJob]) -> None:
         unknown = next((name for name in job.after if name not in places), None)
         if unknown is not None:
             raise FieldError(("job", place, "after"), f"after: there is no job {quoted(unknown)}")
-    circle = find_circle({job.name: job.after for job in jobs})
-    if circle:
+    try:
+        TopologicalSorter({job.name: job.after for job in jobs}).prepare()
+    except CycleError as problem:
+        circle = problem.args[1][::-1]  # of names that wait for each other, the first one twice
+        where = "job", places[circle[0]], "after"
         waits = " after ".join(map(printable, circle))
-        raise FieldError(
-            ("job", places[circle[0]], "after"), f"after: these wait for each other: {waits}"
-        )
-
-
-def find_circle(after: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return names that wait for each other, the first one again at the end; empty without any.
-
-    Args:
-        after: name -> the names that it waits for, all of them keys.
-
-    Example:
-        >>> find_circle({"a": ["b"], "b": ["a"], "c": ["a"]})
-        ['a', 'b', 'a']
-    """
-    open_ = {name: set(others) for name, others in after.items()}
-    while settled := {name for name, others in open_.items() if not others & open_.keys()}:
-        open_ = {name: others for name, others in open_.items() if name not in settled}
-    path = sorted(open_)[:1]
-    while path and path[-1] not in path[:-1]:
-        path.append(min(open_[path[-1]] & open_.keys()))
-    return path[path.index(path[-1]) :] if path else []
+        raise FieldError(where, f"after: these wait for each other: {waits}") from None

@@ -83,7 +83,6 @@ def explanation_document(explanation: "Explanation") -> Document:
         "alternatives": [
             _alternative_document(alternative) for alternative in explanation.alternatives
         ],
-        "doubts": list(explanation.doubts),
         "if_idle": _alternative_document(explanation.if_idle) if explanation.if_idle else None,
         "share_groups": [
             {"gpus": gpus, **share_option_document(option)} for option, gpus in explanation.sharing
@@ -151,7 +150,6 @@ def _scores_document(scores: Scores | None) -> dict[str, float | None]:
         "effective_bandwidth_gb_per_s": known(scores.effective_bandwidth) if scores else None,
         "preserved_bandwidth_gb_per_s": known(scores.preserved_bandwidth) if scores else None,
         "lasting_bandwidth_gb_per_s": known(scores.lasting_bandwidth) if scores else None,
-        "expected_bandwidth_gb_per_s": known(scores.expected_bandwidth) if scores else None,
         "fragmentation": known(scores.fragmentation) if scores else None,
         "communication_cost": scores.communication_cost if scores else None,
     }

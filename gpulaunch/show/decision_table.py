@@ -117,7 +117,6 @@ def _gpus_by_reason(explanation: Explanation) -> dict[str, str]:
 _LEGEND = {
     "effective_bandwidth": "estimated bandwidth of the job, GB/s: more is better",
     "preserved_bandwidth": "links between GPUs that stay free, GB/s in all: more is better",
-    "expected_bandwidth": "bandwidth that the next job can expect, GB/s: more is better",
     "lasting_bandwidth": "links left to others, now and later, GB/s in all: more is better",
     "aggregate_bandwidth": "links that the job uses, GB/s in all: more is better",
     "sockets": "CPU sockets that its GPUs are on: fewer is better",
@@ -132,8 +131,7 @@ def _grant_parts(
 ) -> list[Grid | Text]:
     shown: Sequence[str] = explanation.deciding or ("effective_bandwidth",)
     if every_score:
-        absent = "" if request.job_sizes else "expected_bandwidth"
-        shown = [name for name in _LEGEND if name != absent]
+        shown = list(_LEGEND)
     titles = [name.split("_")[0 if name.endswith("_bandwidth") else -1] for name in shown]
     table = make_table("", *titles, "GPUs", right=titles, leave=titles[:0:-1])
     problem = grant.problem
@@ -151,7 +149,6 @@ def _grant_parts(
         *(Text(line, "dim") for line in legend),
         Text(),
         Text(explanation.reason),
-        *(Text(f"unsure: {doubt}", "yellow") for doubt in explanation.doubts),
         *_idle_part(explanation),
         Text(_describe_rules(request, grant), "dim"),
     ]
@@ -171,8 +168,6 @@ def _describe_rules(request: Request, grant: Grant) -> str:
     ]
     if request.bandwidth_model != "cut":
         parts.append(f"bandwidth model {request.bandwidth_model}")
-    if request.job_sizes:
-        parts.append(f"job sizes {printable(request.job_sizes.name)}")
     if len(grant.placement.gpus) > 1:
         parts.append(f"in rank order {grant.problem.format_ranks(grant.placement.gpus)}")
     assumed = ", ".join(request.assumed).replace("_", " ")

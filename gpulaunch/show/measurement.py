@@ -1,10 +1,12 @@
-"""Measured links as a document."""
+"""Measured links, as a document and as a table beside what the models predict."""
 
 from collections.abc import Sequence
 
+from gpulaunch.files.extras import install_hint
 from gpulaunch.machine.topology import Topology
-from gpulaunch.measure.link_fit import Comparison, model_errors
+from gpulaunch.measure.link_fit import Comparison, kinds, model_errors
 from gpulaunch.show import Document
+from gpulaunch.show.terminal import Group, Text, figure, make_table
 
 
 def measurement_document(
@@ -30,3 +32,30 @@ def measurement_document(
         ],
         "root_mean_square_error_gb_per_s": model_errors(comparisons),
     }
+
+
+_MODELS = {"cut": "cut", "mapa": "Eq. 2 as published", "refit": "Eq. 2 refitted"}
+
+
+def measurement_table(comparisons: Sequence[Comparison]) -> Group:
+    """Return every measured set beside the models' figures, and the models' errors."""
+    columns = ("measured", "cut", "Eq. 2", "refit")
+    table = make_table("GPUs", *columns, "links of its best ring", right=columns)
+    for entry in comparisons:
+        figures = (entry.figure.all_reduce_gb_per_s, entry.cut, entry.mapa, entry.refit)
+        gpus = ",".join(map(str, entry.figure.sample.gpus))
+        table.add_row(gpus, *map(figure, figures), kinds(entry.figure.sample))
+    errors = model_errors(comparisons)
+    off = ", ".join(
+        f"{_MODELS[name]} {error:.3g}" for name, error in errors.items() if error is not None
+    )
+    lines = [Text(f"all-reduce bus bandwidth, GB/s; root mean square difference: {off}", "dim")]
+    if errors["refit"] is None:
+        without = "without numpy Eq. 2 is not fitted to this machine"
+        lines.append(Text(f"{without}: {install_hint('measure')}", "dim"))
+    else:
+        sets = "1 set" if len(comparisons) == 1 else f"{len(comparisons)} sets"
+        lines.append(
+            Text(f"refit: the 14 coefficients of Eq. 2 by least squares over these {sets}", "dim")
+        )
+    return Group(table, *lines)

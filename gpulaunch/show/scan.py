@@ -1,21 +1,25 @@
-"""The results of a scan: their JSON document, and lines for a terminal."""
+"""What a scan or a log of NCCL shows: JSON documents, and lines for a terminal."""
 
 from gpulaunch.errors import counted, printable
+from gpulaunch.measure.logs.nccl_log import LoggedTraffic
 from gpulaunch.records import as_dict
-from gpulaunch.scan.call import Scan
+from gpulaunch.scan.sources import Scan
 from gpulaunch.show import Document
 
 _SENSITIVE = {True: "yes", False: "no", None: "unknown"}
 
 
 def scan_document(scan: Scan) -> Document:
-    """Return the document that `gpulaunch profile --scan PATH --json` prints.
+    """Return the document that `gpulaunch profile scan PATH --json` prints.
 
     Args:
         scan: the result of scan_sources.
     """
     return {
-        "calls": [as_dict(call) | {"file": printable(call.file)} for call in scan.calls],
+        "calls": [
+            {"file": printable(use.file), "line": use.line, "api": use.api, "pattern": use.pattern}
+            for use in scan.calls
+        ],
         "pattern": scan.pattern,
         "sensitive": scan.sensitive,
         "confidence": scan.confidence,
@@ -30,30 +34,54 @@ def scan_lines(document: Document) -> list[str]:
 
     Args:
         document: the document from scan_document.
-
-    Example:
-        >>> call = {"file": "a.py", "line": 2, "api": "jax.lax.psum", "pattern": "ring"}
-        >>> found = {"calls": [call], "files": 1, "pattern": "ring", "sensitive": None}
-        >>> scan_lines(found | {"confidence": "certain", "reasons": []})[0]
-        'a.py:2  jax.lax.psum  ring'
     """
-    places = [
-        (f"{call['file']}:{call['line']}", call["api"], call["pattern"])
-        for call in document["calls"]
+    calls = document["calls"]
+    places = [f"{call['file']}:{call['line']}" for call in calls]
+    width = max(map(len, places), default=0)
+    wide = max((len(call["api"]) for call in calls), default=0)
+    rows = [
+        f"{place:{width}}  {call['api']:{wide}}  {call['pattern']}"
+        for place, call in zip(places, calls, strict=True)
     ]
-    widths = [max((len(place[column]) for place in places), default=0) for column in (0, 1)]
-    rows = [f"{place:{widths[0]}}  {api:{widths[1]}}  {pattern}" for place, api, pattern in places]
-    count = len(places)
-    calls = counted(count, "call") if count else "no calls"
+    count = counted(len(calls), "call") if calls else "no calls"
     files = counted(document["files"], "file") if document["files"] else "no files"
-    return [
-        *rows,
-        *([""] if rows else []),
-        *verdict_lines(document, f"{calls} in {files}"),
-    ]
+    return [*rows, *([""] if rows else []), *_verdict_lines(document, f"{count} in {files}")]
 
 
-def verdict_lines(document: Document, of_what: str) -> list[str]:
+def nccl_document(found: LoggedTraffic, file: str) -> Document:
+    """Return the document of `--scan-nccl-log --json`: the keys of a source scan, and more.
+
+    Args:
+        found: from communication.
+        file: path of the log.
+    """
+    calls = [{"file": file} | as_dict(one) for one in found.calls]
+    return as_dict(found) | {"calls": calls}
+
+
+def nccl_lines(document: Document) -> list[str]:
+    """Return lines on each function, the transports, who talks to whom, and the conclusion.
+
+    Args:
+        document: the document from nccl_document.
+    """
+    found = []
+    for call in document["calls"]:
+        size = f"{call['message_bytes'] / 1e6:.4g} MB on average"
+        place = f"{call['file']}:{call['line']}"
+        found.append(f"{place}  {call['api']}  {call['pattern']}  {call['calls']} calls  {size}")
+    if document["connections"]:
+        ways = document["connections"].items()
+        found.append(f"connections: {', '.join(f'{way} {count}' for way, count in ways)}")
+    if document["groups"]:
+        groups = (" ".join(map(str, group)) for group in document["groups"])
+        found.append(f"communicators of ranks {', '.join(groups)}")
+    found += [f"ranks {a} and {b}: {gb:.3g} GB" for a, b, gb in document["edges"]]
+    verdict = _verdict_lines(document, counted(document["ranks"], "rank"))
+    return [*found, *([""] if found else []), *verdict]
+
+
+def _verdict_lines(document: Document, of_what: str) -> list[str]:
     """Return the lines about the conclusion from everything that was found.
 
     Args:

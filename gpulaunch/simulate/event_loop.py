@@ -13,8 +13,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 from gpulaunch.simulate.machines import Ahead, Found, Remembered, SimulatedMachines
-from gpulaunch.simulate.simulated_job import SimulatedJob
-from gpulaunch.simulate.simulated_leases import ticket_of
+from gpulaunch.simulate.simulated_job import SimulatedJob, ticket_of
 from gpulaunch.simulate.time_model import TimeModel
 from gpulaunch.typing import TYPE_CHECKING
 

@@ -21,8 +21,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
-from gpulaunch.simulate.simulated_job import SimulatedJob
-from gpulaunch.simulate.simulated_leases import Signature, is_timed, lease_of, signature
+from gpulaunch.simulate.simulated_job import Signature, SimulatedJob, is_timed, lease_of, signature
 from gpulaunch.simulate.yardstick import Yardstick
 
 State = frozenset[object] | tuple[object, ...]
@@ -281,8 +280,7 @@ class SimulatedMachines:
         if names == ():
             return ()
         if names is None:
-            # The next job may go to any machine, so what it can expect of one does not matter.
-            names = tuple(name for name in grant.placement.by if name != "expected_bandwidth")
+            names = grant.placement.by
         joins = float(bool(grant.share_option and grant.share_option.residents))
         taken = {uuid for lease in leases for uuid in lease.uuids}
         places = [place for uuid, place in self._position.items() if uuid not in taken]

@@ -1,8 +1,23 @@
-"""A job of a trace: its request, arrival and run time."""
+"""A job of a trace, and the lease and ticket that it would have, as far as decisions see them."""
 # pure: decides on plain values
 
+from collections.abc import Callable, Iterable
+
+from gpulaunch.decide.decision import Grant
 from gpulaunch.decide.request import Request
-from gpulaunch.records import Record
+from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.queue import CHOOSY_S
+from gpulaunch.leases.ticket import Ticket
+from gpulaunch.process.identity import Process
+from gpulaunch.records import Record, replace
+
+Signature = tuple[tuple[str, ...], tuple[object, ...]]
+"""The part of a lease that decisions about other jobs depend on: its UUIDs, and the rest."""
+
+_NOBODY = Process(0, 0)
+_EPOCH = "1970-01-01T00:00:00Z"
+_LEASE = Lease("", 0, None, (), _NOBODY, _NOBODY, (), None, (), None, _EPOCH, (), "")
+_TICKET = Ticket("", 0, 0, None, None, (), 0, 0.0, _NOBODY, (), None, None, _EPOCH, "")
 
 
 class SimulatedJob(Record):
@@ -26,3 +41,80 @@ class SimulatedJob(Record):
     duration_s: float
     communication_share: float | None = None
     split_slowdown: float | None = None
+
+
+def lease_of(job: SimulatedJob, grant: Grant, uuids: tuple[str, ...]) -> Lease:
+    """Return the lease that the launcher would record for a job that starts.
+
+    Args:
+        job: the job.
+        grant: the decision to start it.
+        uuids: UUIDs of its GPUs, in rank order.
+    """
+    request, share = job.request, None
+    if grant.share_option and grant.share_option.allotment:
+        from gpulaunch.decide.share_options import share_of  # late: few jobs share
+
+        share = share_of(request, grant.share_option)
+    return replace(
+        _LEASE,
+        id=f"job{job.id}",
+        user_id=request.sharing.user_id if request.sharing else 0,
+        uuids=uuids,
+        profile=request.profile,
+        name=request.name,
+        host_gb_per_s=request.wishes.host_gb_per_s,
+        apart_from=request.wishes.apart_from,
+        share=share,
+        ends_within_s=request.ends_within_s,
+    )
+
+
+def ticket_of(job: SimulatedJob, uuids: tuple[str, ...]) -> Ticket:
+    """Return the ticket that the launcher would record for a job that joins the queue.
+
+    Args:
+        job: the job; its number in the queue is its place in the trace.
+        uuids: UUIDs of the GPUs that the request admits.
+    """
+    choosy = job.request.is_choosy
+    return replace(
+        _TICKET,
+        id=f"job{job.id}",
+        number=job.id + 1,
+        uuids=uuids,
+        gpus=job.request.gpus or len(uuids),
+        passable_until_s=job.arrival_s + CHOOSY_S if choosy else 0.0,
+        choosy=choosy,
+        ends_within_s=job.request.ends_within_s,
+        in_order=job.request.in_order,
+    )
+
+
+def is_timed(request: Request) -> bool:
+    """Return whether decisions about a request may depend on the time."""
+    return request.ends_within_s is not None and not request.in_order
+
+
+def signature(requests: Iterable[Request]) -> Callable[[Lease], Signature]:
+    """Return a function that reads the signature of a lease, given the requests of a trace."""
+    names, profiles, hosts, shares, timed = False, False, False, False, False
+    for request in requests:
+        timed |= is_timed(request)
+        apart = bool(request.wishes.apart_from)
+        names |= apart
+        profiles |= apart or bool(request.utility.slowdowns)
+        hosts |= bool(request.wishes.host_gb_per_s)
+        shares |= request.sharing is not None
+
+    def read(lease: Lease) -> Signature:
+        rest = (
+            (lease.name, lease.apart_from) if names else (),
+            lease.profile if profiles else None,
+            lease.host_gb_per_s if hosts else 0.0,
+            repr(lease.share) if shares else None,
+            lease.ends_s if timed else 0.0,
+        )
+        return lease.uuids if shares else tuple(sorted(lease.uuids)), rest
+
+    return read

@@ -15,12 +15,10 @@ from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.files.data_files import shipped_directory
 from gpulaunch.files.document import read_document
 from gpulaunch.files.write import document_text
-from gpulaunch.launch.placement_tables import attach_tables
 from gpulaunch.launch.settings import QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import Machine
-from gpulaunch.machine.table_key import TableKey
 from gpulaunch.profiles.pattern_file import load_pattern
 from gpulaunch.records import replace
 from gpulaunch.simulate.event_loop import Rules, simulate
@@ -74,30 +72,17 @@ def generated_trace(kind: str, seed: int, count: int) -> str:
     return document_text(generate_trace(kind, seed, count))
 
 
-def simulated_machine(
-    topology: str | None, cluster: str | None, warn: Callable[[str], None]
-) -> Machine:
-    """Return the machine of a simulation: a described one, this one, or a whole cluster.
+def simulated_machine(topology: str | None, warn: Callable[[str], None]) -> Machine:
+    """Return the machine of a simulation: a described one, or this one.
 
     Args:
         topology: name or file of a described machine, or None.
-        cluster: name or file of a described cluster, or None.
         warn: called with each warning.
 
     Raises:
-        UsageError: both are given, or a description is unknown or wrong.
+        UsageError: the description is unknown or wrong.
     """
-    if cluster is None:
-        machine = shown_machine(topology, warn)
-        attach_tables(machine)
-        return machine
-    if topology is not None:
-        raise UsageError("a topology and a cluster are given: one of them is simulated")
-    from gpulaunch.cluster.catalog import load_cluster  # late: most simulations are of machines
-    from gpulaunch.cluster.flat import flattened
-
-    whole = flattened(load_cluster(cluster))
-    return Machine(whole, (), TableKey(whole.name, whole.digest or "", cluster))
+    return shown_machine(topology, warn)
 
 
 class Simulator:
@@ -108,8 +93,6 @@ class Simulator:
 
     Args:
         topology: name or file of a described machine; None for this machine.
-        cluster: name or file of a described cluster instead, whose GPUs are counted on from node to
-            node; a job may get GPUs of several nodes.
 
     Attributes:
         topology: the machine: its `gpus` and `links`, and `to_networkx()`.
@@ -127,8 +110,8 @@ class Simulator:
         preserve: 2199 s
     """
 
-    def __init__(self, topology: str | None = None, *, cluster: str | None = None) -> None:
-        self._machine = simulated_machine(topology, cluster, _log.warning)
+    def __init__(self, topology: str | None = None) -> None:
+        self._machine = simulated_machine(topology, _log.warning)
         self._remembered = Remembered(self._machine.topology)
         self.topology = self._machine.topology
 

@@ -9,7 +9,6 @@ from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.placement.scores import Scores
-from gpulaunch.decide.placement.traffic import Traffic
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.records import Record
@@ -63,8 +62,8 @@ class Yardstick:
     def _has_nvlink_ring(self, gpus: frozenset[int]) -> bool:
         positions = sorted(self._fabric.position[gpu] for gpu in gpus)
         nvlink = [kind.count for kind in self._fabric.kinds]
-        traffic = Traffic(self._fabric, PATTERNS["ring"].edges(len(positions)), speeds=nvlink)
-        return Mapper(traffic).best(positions, slowest_first=True).slowest > 0
+        mapper = Mapper(self._fabric.kind, PATTERNS["ring"].edges(len(positions)), nvlink, nvlink)
+        return mapper.best(positions, slowest_first=True).slowest > 0
 
     def _problem_of(self, pattern: Pattern, count: int) -> PlacementProblem:
         indices = [gpu.index for gpu in self._topology.gpus]
@@ -81,7 +80,7 @@ class Yardstick:
     def _scores(self, pattern: Pattern, gpus: tuple[int, ...]) -> Scores:
         """Return all scores of GPUs in rank order, by index."""
         problem = self._problem(pattern, len(gpus))
-        mapping = problem.scorer.traffic.figures([problem.fabric.position[gpu] for gpu in gpus])
+        mapping = problem.scorer.mapper.figures([problem.fabric.position[gpu] for gpu in gpus])
         return problem.scorer.scores(problem.mask(gpus), mapping)
 
     def _best(self, pattern: Pattern, count: int) -> Best:

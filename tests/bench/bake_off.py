@@ -27,7 +27,6 @@ from statistics import fmean
 
 from bake_off_compare import Cell, Results, seemingly_better
 
-from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import FailedError
@@ -65,9 +64,6 @@ LOADS = (0.8, 0.5, 0.95)
 QUEUES = ("fifo", "backfill")
 JUDGES = ("cut", "mapa")
 TRACES, MOST_TRACES = (8, 24), 80
-TOLD = "_told"
-"""Suffix of a policy that is told the sizes of the mix; else it expects the default ones."""
-
 JOBS = 100
 """Jobs of a trace."""
 
@@ -105,27 +101,18 @@ def machine_of(name: str) -> tuple[Topology, Remembered]:
 
 
 @lru_cache
-def request_of(pattern: str, gpus: int, sizes: JobSizes, *, sensitive: bool) -> Request:
+def request_of(pattern: str, gpus: int, *, sensitive: bool) -> Request:
     """Return a request, the same object for the same arguments."""
-    return Request(gpus, PATTERNS[pattern], sensitive, "", "", job_sizes=sizes)
+    return Request(gpus, PATTERNS[pattern], sensitive, "", "")
 
 
-@lru_cache
-def sizes_of(name: str) -> JobSizes:
-    """Return the sizes of a mix's jobs."""
-    sizes = MIXES[name].sizes
-    total = sum(sizes.values())
-    return JobSizes(name, tuple((gpus, part / total) for gpus, part in sizes.items()))
-
-
-def trace(gpus: int, cell: Cell, seed: int, jobs: int, *, told: bool) -> list[SimulatedJob]:
-    """Return the trace of a cell that a seed makes; policies are told its sizes or not."""
+def trace(gpus: int, cell: Cell, seed: int, jobs: int) -> list[SimulatedJob]:
+    """Return the trace of a cell that a seed makes."""
     mix = MIXES[cell.mix]
-    sizes = sizes_of(cell.mix) if told else DEFAULT_SIZES
 
     def asked(row: Row) -> Request:
         sensitive = row["bandwidth_sensitive"] and row["gpus"] > 1
-        request = request_of(mix.pattern, row["gpus"], sizes, sensitive=sensitive)
+        request = request_of(mix.pattern, row["gpus"], sensitive=sensitive)
         if cell.queue == "fifo":
             return request
         return replace(request, ends_within_s=LIMIT * row["duration_s"])
@@ -166,18 +153,16 @@ def replayed(unit: Unit) -> tuple[Unit, dict[int, tuple[float | None, ...]], flo
     began = time.process_time()
     topology, remembered = machine_of(unit.cell.machine)
     yardstick = remembered.yardstick(unit.cell.judge)
-    policy = unit.policy.removesuffix(TOLD)
     rules = Rules(
-        policy,
-        POLICIES[policy].bandwidth_model,
+        unit.policy,
+        POLICIES[unit.policy].bandwidth_model,
         queue=unit.cell.queue,
         time_models=("bandwidth",),
         yardstick=unit.cell.judge,
     )
     found = {}
     for seed in unit.seeds:
-        told = unit.policy.endswith(TOLD)
-        jobs = trace(len(topology.gpus), unit.cell, seed, unit.jobs, told=told)
+        jobs = trace(len(topology.gpus), unit.cell, seed, unit.jobs)
         try:
             stays = simulate(topology, jobs, rules, remembered=remembered)
         except FailedError as problem:  # best-effort has a limit of GPUs
@@ -277,8 +262,7 @@ def cells_of(machines: list[str], mixes: list[str]) -> Iterator[Cell]:
 
 def policies_compared() -> list[str]:
     """Return all policies but those that differ from another only for jobs with a least utility."""
-    names = [name for name, policy in POLICIES.items() if not policy.waits_for_utility]
-    return [*names, f"lookahead{TOLD}"]
+    return [name for name, policy in POLICIES.items() if not policy.waits_for_utility]
 
 
 def main() -> None:

@@ -14,15 +14,9 @@ from random import Random
 from statistics import median
 
 import gpulaunch
-from gpulaunch.forecast.durations import Experience, Identity, PastRun, draw_remaining
-from gpulaunch.forecast.starts import (
-    DRAWS,
-    Running,
-    StartRange,
-    Waiting,
-    predict_starts,
-)
-from gpulaunch.simulate.simulated_leases import ticket_of
+from gpulaunch.forecast.durations import Experience, Identity, draw_remaining
+from gpulaunch.forecast.starts import DRAWS, StartRange, predict_starts
+from gpulaunch.simulate.simulated_job import ticket_of
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -123,12 +117,9 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
     late = [one for one in done if one.started_s > one.arrival_s]
     for one in draw.sample(late, min(ASKED, len(late))):
         now = one.arrival_s
-        past = [
-            PastRun(identity(name), seconds, limit_of(draw, seconds) if limits else None)
-            for name, seconds in history
-        ]
+        past = [(identity(name), seconds) for name, seconds in history]
         past += [
-            PastRun(identity(job.name), job.run_s, job.stay.job.request.ends_within_s)
+            (identity(job.name), job.run_s)
             for job in sorted(done, key=lambda job: job.ended_s)
             if job.ended_s <= now
         ]
@@ -155,11 +146,11 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
             return draw_remaining(parts, ran_s, limit, DRAWS, str(at))
 
         running = [
-            Running(gpus, drawn(job, now - job.started_s, at))
+            (gpus, drawn(job, now - job.started_s, at))
             for at, (gpus, job) in enumerate(zip(held, live, strict=True))
         ]
         waiting = [
-            Waiting(ticket, drawn(job, 0.0, 100 + at))
+            (ticket, drawn(job, 0.0, 100 + at))
             for at, (ticket, job) in enumerate(zip(tickets, queue, strict=True))
         ]
         place = [job.id for job in queue].index(one.id)
@@ -179,8 +170,8 @@ def limits_only(
     held: Sequence, ends: Sequence, tickets: Sequence, busy: dict, uuids: Sequence, now: float
 ) -> list[StartRange | None]:
     """Predict that all jobs run until their time limits."""
-    running = [Running(gpus, [end - now]) for gpus, end in zip(held, ends, strict=True)]
-    waiting = [Waiting(ticket, [ticket.ends_within_s]) for ticket in tickets]
+    running = [(gpus, [end - now]) for gpus, end in zip(held, ends, strict=True)]
+    waiting = [(ticket, [ticket.ends_within_s]) for ticket in tickets]
     return predict_starts(running, waiting, busy, uuids, now)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import DGX, Launcher, complaint, ending_in_time
 
-from gpulaunch.batch.command_lines import are_commands
+from gpulaunch.batch.job_file import are_commands
 
 
 @pytest.fixture(autouse=True)

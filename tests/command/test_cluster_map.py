@@ -7,12 +7,11 @@ import re
 import subprocess
 from collections import Counter
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
 from conftest import Launcher, complaint
 
-from gpulaunch.cluster.scotch import is_installed
+from gpulaunch.cluster.scotch import find_gmap
 
 SMALL = """\
 name = "small"
@@ -84,7 +83,6 @@ FORMATS = {
     "rank 4=n2 slot=0",
     "hostfile": "n1 slots=4|n2 slots=1",
     "slurm": "n1|n1|n1|n1|n2",
-    "map-cpu": "n1 0,1,10,11|n2 0",
 }
 
 
@@ -95,26 +93,6 @@ def test_formats_of_engines(form: str, launcher: Launcher, small: str) -> None:
     assert shown == FORMATS[form].replace("|", "\n") + "\n"
 
 
-def test_torchrun(launcher: Launcher, small: str) -> None:
-    """For torchrun, nodes come in the order of their ranks, each with its GPUs in that order."""
-    shown = mapped(launcher, "--cluster", small, *IN_ORDER, "--format", "torchrun")
-    assert shown == (
-        "node_rank=0 n1 CUDA_VISIBLE_DEVICES=0,1,2,3\nnode_rank=1 n2 CUDA_VISIBLE_DEVICES=0,1,2,3\n"
-    )
-
-
-def test_torchrun_cannot_have_every_map(launcher: Launcher, small: str) -> None:
-    """A map whose ranks are not consecutive on a node is refused for torchrun, and says why."""
-    done = launcher.run(
-        *("cluster", "map", "--cluster", small, *IN_ORDER, "--ranks", "6", "--format", "torchrun")
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == complaint(
-        "torchrun numbers ranks node by node, 4 on each: n2 has 4,5",
-        "start the ranks with srun or mpirun, or map with --policy default",
-    )
-
-
 PATTERNS = ("--cpu-pattern", "2d", "--gpu-pattern", "col")
 
 
@@ -123,7 +101,7 @@ def test_each_policy_maps_every_rank(launcher: Launcher) -> None:
     listed = mapped(launcher, "--help")
     policies = re.search(r"--policy P\s+(.*?) \(default", listed, re.DOTALL)[1]
     for policy in re.sub(r"\s+", "", policies).split(","):
-        if "scotch" in policy and not is_installed():
+        if "scotch" in policy and not find_gmap():
             continue
         found = json.loads(
             mapped(launcher, "--cluster", "magc-b", *PATTERNS, "--policy", policy, "--json")
@@ -178,73 +156,19 @@ def test_tables_fit(columns: int, launcher: Launcher) -> None:
 
 
 def test_files_for_every_engine(launcher: Launcher, small: str, tmp_path: Path) -> None:
-    """-o writes the map for each engine; what torchrun cannot have is left out, with a warning."""
+    """-o writes the map for each engine."""
     directory = tmp_path / "map"
-    command = ("cluster", "map", "--cluster", small, *IN_ORDER, "-o", str(directory))
-    done = launcher.run(*command)
-    assert (done.returncode, done.stderr) == (0, "")
-    names = ["hostfile", "map.json", "map_cpu", "rankfile", "rankfile5", "slurm_hosts", "torchrun"]
+    mapped(launcher, "--cluster", small, *IN_ORDER, "-o", str(directory))
+    names = ["hostfile", "map.json", "rankfile", "rankfile5", "slurm_hosts"]
     assert sorted(path.name for path in directory.iterdir()) == names
     assert (directory / "hostfile").read_text() == "n1 slots=4\nn2 slots=4\n"
     assert len(json.loads((directory / "map.json").read_text())["ranks"]) == 8
-    other = tmp_path / "other"
-    done = launcher.run(*command[:-1], str(other), "--ranks", "6")
-    assert done.returncode == 0
-    assert done.stderr == (
-        "gpulaunch: warning: no file torchrun: torchrun numbers ranks node by node, 4 on each: n2 "
-        "has 4,5\n"
-    )
-    assert not (other / "torchrun").exists()
-
-
-def test_picture(launcher: Launcher, tmp_path: Path) -> None:
-    """--svg draws every link that leads to a rank, with its load."""
-    path = tmp_path / "map.svg"
-    mapped(launcher, "--cluster", "magc-b", *PATTERNS, "--svg", str(path))
-    titles = [title.text for title in ET.parse(path).iter("{http://www.w3.org/2000/svg}title")]
-    kinds = Counter(re.search(r"\((network|GPU|CPU)\)", title)[1] for title in titles[1:])
-    assert titles[0] == "64 ranks on magc-b"
-    assert kinds["network"] == 8
-    assert sum(" GPU " in title for title in titles) == 64
-    assert sum(" core " in title for title in titles) == 64
-
-
-def test_a_part_of_a_cluster(launcher: Launcher) -> None:
-    """--nodes maps to these nodes alone, in their order."""
-    shown = mapped(
-        launcher, "--cluster", "magc-b", "--nodes", "b[7,2]", *IN_ORDER, "--format", "hostfile"
-    )
-    assert shown == "b7 slots=8\nb2 slots=8\n"
-
-
-def test_the_users_own_clusters(launcher: Launcher) -> None:
-    """A cluster file in the user's configuration is found by its name."""
-    own = Path(launcher.environment["XDG_CONFIG_HOME"]) / "gpulaunch" / "clusters"
-    own.mkdir(parents=True)
-    (own / "ours.toml").write_text(SMALL)
-    assert "8 ranks on 2 nodes of small" in mapped(launcher, "--cluster", "ours")
-
-
-def test_simulation_of_a_cluster(launcher: Launcher, small: str, tmp_path: Path) -> None:
-    """Simulate places jobs across the nodes of a cluster: one of 16 GPUs needs both."""
-    jobs = tmp_path / "jobs.toml"
-    jobs.write_text('[[job]]\nname = "all"\ngpus = 16\nduration_s = 10\n')
-    done = launcher.run("simulate", "--cluster", small, "--jobs", str(jobs), "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "small" in done.stdout
-    both = launcher.run(
-        "simulate", "--cluster", small, "--topology", "dgx1-v100", "--jobs", str(jobs)
-    )
-    assert (both.returncode, both.stderr) == (
-        2,
-        complaint("a topology and a cluster are given: one of them is simulated"),
-    )
 
 
 A = ("--cluster", "magc-a")
 REFUSED = [
-    ((), ("no word given after cluster", "known are map, run, show")),
-    (("mop",), ("unknown word 'mop' after cluster: did you mean map?", "known are map, run, show")),
+    ((), ("no word given after cluster", "known are map, run")),
+    (("mop",), ("unknown word 'mop' after cluster: did you mean map?", "known are map, run")),
     (
         ("map", *A, "--ranks", "65"),
         (
@@ -255,19 +179,6 @@ REFUSED = [
             None,
         ),
     ),
-    (("map", *A, "--ranks", "0"), ("--ranks: 0 requested, and 1 is the least", None)),
-    (
-        ("map", "--cluster", "nonesuch"),
-        ("unknown cluster 'nonesuch'", "known are magc-a, magc-b, superpod-h100, or give a file"),
-    ),
-    (
-        ("map", *A, "--nodes", "a[4-5]"),
-        ("cluster magc-a has no node 'a5': its 4 are a1 to a4", None),
-    ),
-    (
-        ("map", *A, "--nodes", "a[4-"),
-        ("--nodes: 'a[4-' is no list of hosts such as 'n[1-4,7],m0[01-12]'", None),
-    ),
     (
         ("map", *A, "--gpu-pattern", "strr"),
         (
@@ -277,10 +188,6 @@ REFUSED = [
                 "stencil-2d, stencil-3d, none, or give a file"
             ),
         ),
-    ),
-    (
-        ("map", *A, "--cpu-pattern", "tp=8,pp=3"),
-        ("--cpu-pattern: 'tp=8,pp=3': tp 8 x pp 3 is 24 ranks, and 64 are mapped", None),
     ),
     (
         ("map", *A, "--json", "--format", "slurm"),
@@ -313,27 +220,11 @@ def test_an_unknown_policy(launcher: Launcher) -> None:
     assert "multisect" in done.stderr
 
 
-def test_a_wrong_matrix(launcher: Launcher, tmp_path: Path) -> None:
-    """A matrix with NaN is refused with its line, and the directory is not made."""
-    path = tmp_path / "m.txt"
-    path.write_text("0 1 1 1\n1 0 nan 1\n1 1 0 1\n1 1 1 0\n")
-    out = tmp_path / "out"
-    done = launcher.run(
-        *("cluster", "map", *A, "--ranks", "4", "--gpu-pattern", str(path), "-o", str(out))
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (
-        2,
-        "",
-        complaint(f"--gpu-pattern: {path}:2: 'nan' is no traffic: a number from 0 to 1e18"),
-    )
-    assert not out.exists()
-
-
 def test_help(launcher: Launcher) -> None:
     """Cluster --help lists its words, and each has a help of its own, as wide as the terminal."""
     launcher.environment["COLUMNS"] = "80"
     assert "map" in launcher.run("cluster", "--help").stdout
     assert "--cpu-pattern" in launcher.run("cluster", "map", "--help").stdout
-    for word in ("map", "run", "show"):
+    for word in ("map", "run"):
         lines = launcher.run("cluster", word, "--help").stdout.splitlines()
         assert [line for line in lines if len(line) > 80] == []

@@ -56,6 +56,14 @@ def test_train(launcher: Launcher) -> None:
     )
 
 
+def test_draw_machine(launcher: Launcher, tmp_path: Path) -> None:
+    """The picture has the GPUs and NVLinks of the machine that to_networkx tells of."""
+    picture = tmp_path / "summit.svg"
+    printed = do(launcher, sys.executable, EXAMPLES / "draw_machine.py", "summit", picture)
+    assert printed == f"{picture}: 6 GPUs, 6 pairs with NVLinks\n"
+    assert picture.read_text().count("<!-- 2 x NVLink, 50 GB/s -->") == 6
+
+
 def test_sweep(launcher: Launcher, tmp_path: Path) -> None:
     """The sweep runs 20 jobs with a GPU each, names the best, and is not run again."""
     printed = [do(launcher, "sh", EXAMPLES / "sweep.sh", "a sweep") for _ in range(2)]

@@ -138,42 +138,6 @@ def test_those_of_others_need_a_common_place(launcher: Launcher) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (125, "", problem)
 
 
-def test_the_history_is_replayed(launcher: Launcher) -> None:
-    """`simulate --history` replays what ran beside what was, and says what would be gained."""
-    sensitive = {"pattern": "ring", "bandwidth_sensitive": True, "gpus": ["0", "6"]}
-    remember(
-        launcher,
-        {"hours_ago": 9, **sensitive},
-        {"hours_ago": 7, **sensitive},
-        {"hours_ago": 5, **sensitive, "ended_s": None},
-    )
-    arguments = ("simulate", *DGX, "--history", "--policy", "baseline,preserve")
-    done = launcher.run(*arguments, "--json")
-    assert "1 of 3 launches are left out" in done.stderr
-    document = json.loads(done.stdout)
-    assert [run["policy"] for run in document["runs"]] == ["as-it-ran", "baseline", "preserve"]
-    was, *_, best = document["runs"]
-    assert [(job["gpus"], job["submitted_s"], job["run_s"]) for job in was["jobs"]] == [
-        ([0, 6], 0.0, 1800.0),
-        ([0, 6], 7200.0, 1800.0),
-    ]
-    assert [job["gpus"] for job in best["jobs"]] == [[0, 3], [0, 3]]
-    assert all(job["run_s"] < 1800 for job in best["jobs"])
-    assert document["gain"]["before"]["effective_bandwidth_gb_per_s"] == 12.0
-    last = launcher.run(*arguments).stdout.splitlines()[-1]
-    assert last.startswith("preserve would have had 40.0 instead of 12.0 GB/s of mean effective")
-    elsewhere = launcher.run("simulate", "--history", "--topology", "dgx1-p100")
-    assert (elsewhere.returncode, elsewhere.stdout) == (2, "")
-    assert "the history has no launch that can be replayed on dgx1-p100" in elsewhere.stderr
-
-
-def test_a_history_that_ran_well_gains_nothing(launcher: Launcher) -> None:
-    """Where the policy would have chosen no better, the sentence says so."""
-    remember(launcher, {"hours_ago": 9, "pattern": "ring", "bandwidth_sensitive": True})
-    last = launcher.run("simulate", *DGX, "--history").stdout.splitlines()[-1]
-    assert last.startswith("nothing would have been gained: preserve has 40.0 instead of 40.0 GB/s")
-
-
 @pytest.mark.parametrize(
     ("words", "columns", "gone"),
     [

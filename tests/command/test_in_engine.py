@@ -183,11 +183,12 @@ def test_jobs_of_a_batch(launcher: Launcher, tmp_path: Path) -> None:
     assert (run.returncode, set(run.stdout.split()) <= {"4", "5"}) == (0, True)
 
 
-def test_profile_of_a_job(launcher: Launcher) -> None:
+def test_profile_of_a_job(launcher: Launcher, tmp_path: Path) -> None:
     """A profile's number of GPUs counts more than the grant; so does a setting."""
     with inside(launcher, slurm(gpus="0,1,2,3,4")):
         assert len(launcher.run(*DGX, "-p", "vgg16", *SHOW).stdout.split(",")) == 5
-        run = launcher.run(*DGX, "--set", "gpus=3", *SHOW)
+        (tmp_path / "three.toml").write_text('name = "three"\ngpus = 3\n')
+        run = launcher.run(*DGX, "-p", str(tmp_path / "three.toml"), *SHOW)
         assert len(run.stdout.split(",")) == 3
     with inside(launcher, slurm(gpus="0,1,2,3,4", GPULAUNCH_GPUS="2")):
         assert len(launcher.run(*DGX, *SHOW).stdout.split(",")) == 2

@@ -23,7 +23,6 @@ COMMANDS = {
     "gpulaunch history --totals --json": f"history {TOPOLOGY} --totals --json",
     "gpulaunch reserve --json": f"reserve {TOPOLOGY} -n 1 --for 1s --keep --json",
     "gpulaunch doctor --json": f"doctor {TOPOLOGY} --json",
-    "gpulaunch batch --json": f"batch {TOPOLOGY} {BRIEF} jobs -q --json",
     "gpulaunch simulate --json": f"simulate {TOPOLOGY} --jobs {JOBS} --json",
     "gpulaunch plan --json": f"plan {REPOSITORY}/examples/queue.toml --json",
     "gpulaunch cluster map --json": "cluster map --cluster magc-a --gpu-pattern ring --json",
@@ -66,7 +65,7 @@ def undocumented(printed: set[str], documented: set[str]) -> set[str]:
 
 def test_every_document_is_checked() -> None:
     """Each heading of the page is checked here."""
-    assert {*sections()} == {*COMMANDS, "gpulaunch profiles --json"}
+    assert {*sections()} == {*COMMANDS, "gpulaunch profile list --json"}
 
 
 @pytest.mark.parametrize("heading", COMMANDS)
@@ -87,8 +86,8 @@ def test_keys(launcher: Launcher, tmp_path: Path, heading: str) -> None:
 
 def test_keys_of_profiles(launcher: Launcher) -> None:
     """Each profile of the list has the keys that the page names, as has one that is shown."""
-    documented = sections()["gpulaunch profiles --json"]
-    done = launcher.run("profiles", "--json")
+    documented = sections()["gpulaunch profile list --json"]
+    done = launcher.run("profile", "list", "--json")
     assert documented - {*keys_of(json.loads(done.stdout))} == set()
-    done = launcher.run("profiles", "show", "vgg16", "--json")
+    done = launcher.run("profile", "show", "vgg16", "--json")
     assert documented - {*keys_of([json.loads(done.stdout)])} == set()

@@ -408,7 +408,6 @@ def test_a_dry_run_prints_the_decision_and_takes_nothing(launcher: Launcher) -> 
         "effective_bandwidth_gb_per_s": 60.0,
         "preserved_bandwidth_gb_per_s": 311.0,
         "lasting_bandwidth_gb_per_s": 622.0,  # on an idle machine nobody has to leave for it
-        "expected_bandwidth_gb_per_s": None,  # only policy lookahead expects jobs
         "fragmentation": 0.25,  # GPU 1 stays free of the four of its socket
         "communication_cost": 3,  # three pairs, each with an NVLink
     }
@@ -426,63 +425,6 @@ def test_a_dry_run_prints_the_decision_and_takes_nothing(launcher: Launcher) -> 
     assert launcher.records() == []
 
 
-@pytest.mark.parametrize(
-    ("sizes", "named", "want"),
-    [
-        # of GPUs 1-3 and 5-7 a pair has 40 GB/s, the ring 1,2,6,5 60, and all six 80
-        (None, "philly", 2 * (0.10 * 40 + 0.15 * 60)),
-        ("2:1,4:3", "2:1,4:3", 2 * (0.25 * 40 + 0.75 * 60)),
-        ("6:1", "6:1", 2 * 80),
-        ("8:1", "8:1", 0),
-    ],
-)
-def test_lookahead_expects_jobs_of_the_sizes_that_come(
-    launcher: Launcher, sizes: str | None, named: str, want: float
-) -> None:
-    """The expected bandwidth of the next job is a mean over job_sizes; --explain names them."""
-    launcher.environment |= {"GPULAUNCH_JOB_SIZES": sizes} if sizes else {}
-    asked = (*DGX, "-n", "2", "--only", "0,4", "--policy", "lookahead", "--dry-run")
-    got = json.loads(launcher.run(*asked, "--json", "--", "x").stdout)
-    assert got["scores"]["expected_bandwidth_gb_per_s"] == pytest.approx(want)
-    shown = launcher.run(*asked, "--explain", "--", "x").stdout
-    assert f", job sizes {named}, in rank order" in shown
-
-
-def test_lookahead_expects_jobs_of_the_sizes_that_came(launcher: Launcher) -> None:
-    """With job_sizes = "history" they are those of the machine's launches, once there are 50."""
-    launcher.environment |= {"GPULAUNCH_JOB_SIZES": "history"}
-    asked = (*DGX, "-n", "2", "--only", "0,4", "--policy", "lookahead", "--dry-run")
-    history = Path(launcher.environment["HOME"], ".local/state/gpulaunch/history")
-    for size, launches in ((2, 12), (4, 37)):
-        launcher.run(*DGX, "-n", str(size), "--", "true")
-        (file,) = history.iterdir()
-        line = file.read_text().splitlines()[-1]
-        again = [line.replace('"key": "', f'"key": "{number}') for number in range(launches - 1)]
-        file.write_text(file.read_text() + "\n".join([*again, ""]))
-    shown = launcher.run(*asked, "--explain", "--", "x").stdout
-    assert ", job sizes philly, in rank order" in shown
-    launcher.run(*DGX, "-n", "8", "--", "true")
-    got = json.loads(launcher.run(*asked, "--json", "--", "x").stdout)
-    want = 2 * (0.24 * 40 + 0.74 * 60 + 0.02 * 0)
-    assert got["scores"]["expected_bandwidth_gb_per_s"] == pytest.approx(want)
-    shown = launcher.run(*asked, "--explain", "--", "x").stdout
-    assert ", job sizes of the last 50 launches, in rank order" in shown
-
-
-@pytest.mark.parametrize("sizes", ["x", "2", "2:", "0:1", "2:1,2:3", "2:-1,4:2", "2:0", "2:nan"])
-def test_what_is_no_sizes(launcher: Launcher, sizes: str) -> None:
-    """The policy that goes by job_sizes refuses what is none; the default does not look at it."""
-    launcher.environment["GPULAUNCH_JOB_SIZES"] = sizes
-    assert launcher.run(*DGX, "--", "true").returncode == 0
-    ended = launcher.run(*DGX, "--policy", "lookahead", "--", "true")
-    assert ended.returncode == 2
-    assert ended.stderr == (
-        f"gpulaunch: error: GPULAUNCH_JOB_SIZES={sizes}: '{sizes}' is no list of numbers of GPUs "
-        "with shares such as 1:70,2:10,4:15,8:5\n"
-        "gpulaunch: hint: or one of philly, helios, pai, history\n"
-    )
-
-
 def test_a_single_gpu_has_no_edge(launcher: Launcher) -> None:
     """Scores that do not exist are null."""
     got = json.loads(launcher.run(*DGX, "--dry-run", "--json", "--", "x").stdout)
@@ -491,7 +433,6 @@ def test_a_single_gpu_has_no_edge(launcher: Launcher) -> None:
         "effective_bandwidth_gb_per_s": None,
         "preserved_bandwidth_gb_per_s": 558.0,
         "lasting_bandwidth_gb_per_s": 1116.0,
-        "expected_bandwidth_gb_per_s": None,
         "fragmentation": 0.75,
         "communication_cost": 0,
     }
@@ -564,29 +505,6 @@ def test_explain_says_what_is_left_out_and_what_waiting_would_bring(launcher: La
             "the idle machine would give 0,1 with 208.8 GB/s: --min-bandwidth 208.8 --wait waits "
             "for as much" in done.stderr
         )
-
-
-UNSURE = "without peer-to-peer everything goes through the host's memory"
-
-
-@pytest.mark.parametrize(
-    ("sentence", "options", "said"),
-    [
-        ("two cards without peer-to-peer", ("-n", "2"), True),
-        ("one card has no links", ("-n", "1"), False),
-        ("nothing is exchanged", ("-n", "2", "--pattern", "none"), False),
-        ("another model knows no doubts", ("-n", "2", "--bandwidth-model", "mapa"), False),
-    ],
-)
-def test_explain_says_what_the_bandwidth_model_is_unsure_of(
-    launcher: Launcher, sentence: str, options: tuple[str, ...], said: bool
-) -> None:
-    """With --explain a launch says so where the model is known to be far off, in JSON, too."""
-    asked = ("--topology", "rtx-5090-8", *options, "--explain", "--dry-run")
-    document = json.loads(launcher.run(*asked, "--json", "--", "x").stdout)
-    assert [doubt.startswith(UNSURE) for doubt in document["doubts"]] == [True] * said, sentence
-    shown = launcher.run(*asked, "--", "x").stdout
-    assert (f"unsure: {UNSURE}" in " ".join(shown.split())) == said, sentence
 
 
 def test_preserve_paper_goes_by_the_papers_model_unless_another_is_named(
@@ -861,7 +779,6 @@ def test_the_launch_path_stays_light(launcher: Launcher) -> None:
         "importlib.metadata",
     }
     assert imported & heavy == set()
-    assert "gpulaunch.decide.placement.expected" not in done.stderr  # only policy lookahead's
 
 
 def test_output_that_nobody_reads(launcher: Launcher) -> None:
@@ -883,8 +800,8 @@ def test_topology_document(launcher: Launcher) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("profiles",), "vgg16"),
-        (("profiles", "show", "cholla-mhd-4x"), "88.58"),
+        (("profile", "list"), "vgg16"),
+        (("profile", "show", "cholla-mhd-4x"), "88.58"),
         (("topo", "--topology", "pcie-4gpu-workstation"), "PHB 20"),
         (("--help",), "--profile NAME|FILE"),
         (("--version",), "gpulaunch "),
@@ -895,20 +812,6 @@ def test_commands_that_print(launcher: Launcher, arguments: tuple[str, ...], exp
     done = launcher.run(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert expected in done.stdout
-
-
-def test_profiles_check(launcher: Launcher, tmp_path: Path) -> None:
-    """`profiles check` accepts a good file and names the line of a bad one."""
-    good, bad = tmp_path / "good.toml", tmp_path / "bad.toml"
-    good.write_text('name = "good"\n')
-    bad.write_text('name = "bad"\n[resources]\nsm_utilization_percentage = 101\nsource = "me"\n')
-    assert (
-        launcher.run("profiles", "check", str(good)).stdout
-        == f"{good}: profile 'good' is well formed\n"
-    )
-    done = launcher.run("profiles", "check", str(bad))
-    problem = f"gpulaunch: error: {bad}:3: sm_utilization_percentage: 101 is not within 0 to 100\n"
-    assert (done.returncode, done.stderr) == (2, problem)
 
 
 @pytest.mark.usefixtures("no_driver")
@@ -988,7 +891,7 @@ def test_one_broken_profile_hides_no_other(launcher: Launcher) -> None:
     directory = Path(launcher.environment["XDG_CONFIG_HOME"]) / "gpulaunch" / "profiles"
     directory.mkdir(parents=True)
     (directory / "broken.toml").write_text("name = \n")
-    done = launcher.run("profiles")
+    done = launcher.run("profile", "list")
     assert (done.returncode, "vgg16" in done.stdout) == (0, True)
     assert done.stderr == f"gpulaunch: warning: {directory}/broken.toml:1: invalid value\n"
 

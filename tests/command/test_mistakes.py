@@ -12,8 +12,8 @@ D = " ".join(DGX)
 SEE = "see 'gpulaunch help launch'"
 DASHES = "to run a program, write -- before it: "
 POLICIES = (
-    "known are baseline, best-effort, best-fit, greedy, lookahead, preserve, preserve-paper, "
-    "topo-aware, topo-aware-p"
+    "known are baseline, best-effort, best-fit, greedy, preserve, preserve-paper, "
+    "topo-aware, topo-aware-drb, topo-aware-p"
 )
 
 MISTAKES = [  # line, what version 0.1.0 of November 2026 said, message, hint
@@ -124,7 +124,7 @@ MISTAKES = [  # line, what version 0.1.0 of November 2026 said, message, hint
         f"gpulaunch {D} --profile VGG16 -- x",
         "unknown profile 'VGG16'",
         "unknown profile 'VGG16': did you mean vgg16?",
-        "'gpulaunch profiles' lists them",
+        "'gpulaunch profile list' lists them",
     ),
     (
         f"gpulaunch {D} --policy preserv -- x",
@@ -148,13 +148,13 @@ MISTAKES = [  # line, what version 0.1.0 of November 2026 said, message, hint
         "known are backfill, fifo",
     ),
     (
-        "GPULAUNCH_TOPOLOGY=dgx1-v100 gpulaunch profile -o f -- x",
+        "GPULAUNCH_TOPOLOGY=dgx1-v100 gpulaunch profile measure -o f -- x",
         "leave out --topology, which nobody wrote",
         "dgx1-v100 is only described: there is nothing to measure",
         "unset GPULAUNCH_TOPOLOGY",
     ),
     (
-        f"gpulaunch profile {D} -o f -- x",
+        f"gpulaunch profile measure {D} -o f -- x",
         "the same",
         "dgx1-v100 is only described: there is nothing to measure",
         "leave out --topology",

@@ -14,10 +14,11 @@ def planned(launcher, *arguments: str) -> dict:
     return json.loads(done.stdout)
 
 
-def test_the_example_is_planned(launcher) -> None:
+def test_the_example_is_planned(launcher, queue_file) -> None:
     """The shipped example has a plan for each objective."""
     for objective in ("throughput", "energy", "product"):
-        document = planned(launcher, str(EXAMPLE), "--objective", objective)
+        text = EXAMPLE.read_text().replace('objective = "energy"', f'objective = "{objective}"')
+        document = planned(launcher, queue_file(text))
         assert (document["objective"], document["gpu_model"]) == (
             objective,
             "A100X converged accelerator, 80 GB",
@@ -100,6 +101,9 @@ def test_measured_idle_power_counts(launcher, queue_file) -> None:
     assert (document["idle_power_w"], document["idle_power_estimated"]) == (40, False)
 
 
+CIRCLE = f"[[job]]\nname = 'a'\n{FULL}after = ['b']\n[[job]]\nname = 'b'\n{FULL}after = ['a']\n"
+
+
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
@@ -158,6 +162,11 @@ def test_measured_idle_power_counts(launcher, queue_file) -> None:
             9,
             "these wait for each other: a after a",
         ),
+        (
+            f"{HEAD}{CIRCLE}",
+            9,
+            "these wait for each other: a after b after a",
+        ),
     ],
 )
 def test_mistakes_are_one_line_with_its_number(launcher, queue_file, text, line, words) -> None:
@@ -171,12 +180,3 @@ def test_mistakes_are_one_line_with_its_number(launcher, queue_file, text, line,
         f"gpulaunch: error: {path}:{line}: " if line else f"gpulaunch: error: {path}: "
     )
     assert words in first
-
-
-def test_mistakes_on_the_command_line_are_told_as_such(launcher) -> None:
-    """An option that is wrong is named, and not a line of the file."""
-    done = launcher.run("plan", str(EXAMPLE), "--gpu", "zx81")
-    assert (done.returncode, done.stderr.split(":")[2:4]) == (
-        2,
-        [" --gpu", " unknown GPU model 'zx81'"],
-    )

@@ -1,4 +1,4 @@
-"""`gpulaunch profile` and --record: what they measure of a job, through a scripted driver."""
+"""`gpulaunch profile measure` and --record, through a scripted driver."""
 
 import json
 import os
@@ -68,9 +68,6 @@ def busy_h100(hgx_h100: FakeNvml) -> FakeNvml:
     hgx_h100.script(0, "active", "0:100,0.3:20", period=0.4)
     hgx_h100.script(0, "power", "0:350,0.2:610", period=0.5)
     hgx_h100.script(0, "memactive", "0:50")
-    hgx_h100.script(0, "capped", "0:0,0.7:1", period=1)
-    hgx_h100.script(0, "pcie_tx", "0:2,0.2:14", period=0.4)
-    hgx_h100.script(0, "pcie_rx", "0:3")
     for link in range(18):
         hgx_h100.script(0, f"link:{link}:tx", "0:1.5,0.1:7.5", period=0.3)
         hgx_h100.script(0, f"link:{link}:rx", "0:2.5")
@@ -82,11 +79,13 @@ def test_a_true_profile_comes_out(launcher: Launcher, busy_h100: FakeNvml, tmp_p
     """A job whose use of the GPU is known comes out within 2 % of it."""
     began = busy_h100.begin_script()
     path = tmp_path / "job.toml"
-    done = launcher.run("profile", "--only", "0", "-o", str(path), *timed(4, began=began))
+    done = launcher.run(
+        "profile", "measure", "--only", "0", "-o", str(path), *timed(4, began=began)
+    )
     assert done.returncode == 0
     assert (
         done.stderr
-        == f"gpulaunch: info: written to {path}; to see it: gpulaunch profiles show {path}\n"
+        == f"gpulaunch: info: written to {path}; to see it: gpulaunch profile show {path}\n"
     )
     end = float(done.stdout)
     start = end - resources(path)["duration_s"]  # Python's own start takes its time
@@ -94,30 +93,18 @@ def test_a_true_profile_comes_out(launcher: Launcher, busy_h100: FakeNvml, tmp_p
     def mean(key: str) -> float:
         return busy_h100.mean(0, key, start, end)
 
-    memory = (5000 * 0.5 + 9000 * 3) / (end - start)
     got = resources(path)
     want = {
         "memory_mib": near(9000, 1),
-        "memory_mean_mib": near(memory, 0),
         "sm_utilization_percentage": near(mean("sm"), 0),
-        "sm_utilization_max_percentage": near(90, 0),
         "sm_occupancy_percentage": near(mean("occupancy"), 0),
         "memory_bandwidth_utilization_percentage": near(mean("dram"), 0),
         "utilization": "share",
         "time_active_percentage": near(mean("active"), 1.5),
-        "idle_percentage": 0,
         "power_w": near(mean("power"), 0),
-        "power_max_w": near(610, 0),
-        "power_cap_percentage": near(100 * mean("capped"), 0),
         "energy_j": near(busy_h100.integral(0, "power", start, end), 0),
-        "duration_s": pytest.approx(4.1, abs=0.3),
-        "pcie_tx_gb_per_s": near(mean("pcie_tx"), 0),
-        "pcie_rx_gb_per_s": near(3, 0),
-        "nvlink_tx_gb_per_s": near(mean("link:*:tx"), 0),
-        "nvlink_rx_gb_per_s": near(18 * 2.5, 0),
         "measured_on": "NVIDIA H100 80GB HBM3",
-        "driver": "550.54.15",
-        "source": "gpulaunch profile",
+        "source": "gpulaunch profile measure",
     }
     assert {key: got[key] for key in want} == want
 
@@ -134,7 +121,7 @@ def busy_v100(dgx1_v100: FakeNvml) -> FakeNvml:
 
 def profiled(launcher: Launcher, path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
-    return launcher.run("profile", "-o", str(path), *arguments)
+    return launcher.run("profile", "measure", "-o", str(path), *arguments)
 
 
 @pytest.mark.usefixtures("busy_v100")
@@ -157,7 +144,7 @@ def test_one_figure_that_fails_is_left_out(
     launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
 ) -> None:
     """A GPM metric, call or counter that always fails is missing, and all else is there."""
-    for failing in ("gpm:3", "nvmlDeviceGetTotalEnergyConsumption", "field:197"):
+    for failing in ("gpm:3", "nvmlDeviceGetTotalEnergyConsumption"):
         busy_h100.answer(failing, 3, 0)
     path = tmp_path / "job.toml"
     done = profiled(launcher, path, "--only", "0", "-q", *timed(1.5))
@@ -165,7 +152,6 @@ def test_one_figure_that_fails_is_left_out(
     got = resources(path)
     assert ("sm_occupancy_percentage" in got, "incomplete" in got) == (False, False)
     assert got["power_w"] == pytest.approx(500, rel=0.1)  # of single looks, not of the counter
-    assert 2 <= got["pcie_tx_gb_per_s"] <= 14  # of single looks, which see one or the other
 
 
 def test_failures_in_the_middle_cost_only_their_time(
@@ -190,13 +176,15 @@ def test_a_lost_gpu_leaves_what_was_measured(
     launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
 ) -> None:
     """A GPU that falls off the bus leaves what it told before, marked incomplete; status stays."""
-    busy_h100.begin_script()
-    busy_h100.answer("*", 15, 0, since=1.5)
     path = tmp_path / "job.toml"
-    done = profiled(launcher, path, "--only", "0", *timed(2, "sys.exit(3)"))
-    assert done.returncode == 3
+    job = ("--", "sh", "-c", "sleep 0.5; echo up; read x; exit 3")
+    command = ("profile", "measure", "-o", str(path), "--only", "0", *job)
+    with launcher.start(*command, stdin=subprocess.PIPE) as process:
+        process.stdout.readline()
+        busy_h100.answer("*", 15, 0)
+        process.communicate("\n", timeout=60)
     got = resources(path)
-    assert (got["incomplete"], got["samples"] > 3, got["power_max_w"]) == (True, True, near(610, 0))
+    assert (process.returncode, got["incomplete"], got["power_w"] > 300) == (3, True, True)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +225,7 @@ def test_output_and_input_pass_through(launcher: Launcher, tmp_path: Path) -> No
         script = "cat; printf '\\377\\0x'; echo oops >&2; exit 0"
         options = (
             "profile",
+            "measure",
             "-o",
             str(tmp_path / f"{runs}.toml"),
             "--runs",
@@ -259,7 +248,9 @@ def test_signals_reach_the_job(launcher: Launcher, tmp_path: Path) -> None:
     """TERM to the command reaches the job; the profile is written, and the GPU is free."""
     path = tmp_path / "job.toml"
     script = "trap 'echo got it; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
-    job = launcher.start("profile", "-o", str(path), "--only", "0", "--", "sh", "-c", script)
+    job = launcher.start(
+        "profile", "measure", "-o", str(path), "--only", "0", "--", "sh", "-c", script
+    )
     assert job.stdout.readline() == "ready\n"
     job.terminate()
     output, _ = job.communicate(timeout=30)
@@ -273,6 +264,7 @@ def test_interrupted_like_the_job(launcher: Launcher, tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     job = launcher.start(
         "profile",
+        "measure",
         "-o",
         str(path),
         "--only",
@@ -326,15 +318,16 @@ def _asks(path: Path, fake: FakeNvml) -> bool:
 def test_a_driver_that_hangs_holds_nobody_up(
     launcher: Launcher, busy_h100: FakeNvml, tmp_path: Path
 ) -> None:
-    """A driver that hangs delays the job's end by half a second at most, and it is told."""
-    busy_h100.begin_script()
-    busy_h100.slow("nvmlDeviceGetPowerUsage", 30, 0, since=1.0)
+    """A driver that hangs does not delay the job's end until it answers, and it is told."""
     path = tmp_path / "run.json"
-    done = launcher.run(
-        "--record-to", str(path), "--only", "0", *timed(2, "sys.exit(4)"), timeout=20
-    )
+    job = ("--", "sh", "-c", "echo up; read x; exit 4")
+    command = ("--record-to", str(path), "--only", "0", *job)
+    with launcher.start(*command, stdin=subprocess.PIPE) as process:
+        process.stdout.readline()
+        busy_h100.slow("nvmlDeviceGetPowerUsage", 1000, 0)
+        process.communicate("\n", timeout=100)
     document = json.loads(path.read_text())
-    assert (done.returncode, document["exit_status"], document["complete"]) == (4, 4, False)
+    assert (process.returncode, document["exit_status"], document["complete"]) == (4, 4, False)
     assert "did not answer" in document["gpus"][0]["problem"]
 
 
@@ -358,11 +351,9 @@ def test_runs_and_their_spread(launcher: Launcher, tmp_path: Path) -> None:
     done = profiled(launcher, path, "--only", "0", "--runs", "5", "--", "sh", "-c", script)
     assert done.stderr.splitlines()[:5] == [f"gpulaunch: info: run {n} of 5" for n in range(1, 6)]
     document = tomllib.loads(path.read_text())
-    duration = document["resources"]["duration_s"]
-    assert duration == pytest.approx(0.35, abs=0.1)  # a busy machine takes longer
-    assert document["runs"]["count"] == 5
-    assert document["runs"]["spread"]["duration_s"] == pytest.approx(0.158, abs=0.03)
-    assert document["runs"]["percentile_95"]["duration_s"] == pytest.approx(0.54, abs=0.12)
+    runs, mean = document["runs"], document["resources"]["duration_s"]
+    assert runs["count"] == 5
+    assert 0 < runs["spread"]["duration_s"] < mean < runs["percentile_95"]["duration_s"]
 
 
 @pytest.mark.usefixtures("busy_h100")
@@ -380,7 +371,7 @@ def test_other_sections_stay(launcher: Launcher, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("busy_h100")
 def test_a_profile_of_the_users_own(launcher: Launcher) -> None:
     """With --name and no -o the profile is one of the user's own, for -p from then on."""
-    done = launcher.run("profile", "--name", "mine", "--only", "0", "--", "sleep", "0.3")
+    done = launcher.run("profile", "measure", "--name", "mine", "--only", "0", "--", "sleep", "0.3")
     assert done.returncode == 0, done.stderr
     assert own(launcher, "mine")["command"] == ["sleep", "0.3"]
     assert launcher.run("-p", "mine", "--only", "0", "--", "true").returncode == 0
@@ -453,7 +444,7 @@ def test_wrong_input(
     launcher: Launcher, tmp_path: Path, arguments: tuple[str, ...], status: int, message: str
 ) -> None:
     """A mistake is one line, the right exit status, and nothing is run or written."""
-    done = launcher.run("profile", *arguments, cwd=tmp_path)
+    done = launcher.run("profile", "measure", *arguments, cwd=tmp_path)
     line = done.stderr.splitlines()[0]
     assert (done.returncode, message in line, line.startswith("gpulaunch: error: ")) == (
         status,
@@ -484,7 +475,7 @@ def test_launches_teach_a_profile(launcher: Launcher, busy_h100: FakeNvml) -> No
     document = own(launcher, "mine")
     assert document["resources"]["sm_utilization_percentage"] == near(46, 0)
     assert document["runs"]["spread"]["sm_utilization_percentage"] == near(5.29, 0.1)
-    assert launcher.run("profiles", "show", "mine").returncode == 0
+    assert launcher.run("profile", "show", "mine").returncode == 0
 
 
 def str_of(level: float) -> str:
@@ -520,7 +511,7 @@ def test_a_shipped_profile_learns_as_the_users_own(launcher: Launcher) -> None:
     """A shipped profile that learns becomes the user's own of that name, otherwise unchanged."""
     done = launcher.run("--record", "-p", "vgg16", "-n", "1", "--only", "0", "--", "sleep", "0.5")
     assert (done.returncode, done.stderr) == (0, "")
-    document = json.loads(launcher.run("profiles", "show", "vgg16", "--json").stdout)["document"]
+    document = json.loads(launcher.run("profile", "show", "vgg16", "--json").stdout)["document"]
     assert document["communication"]["pattern"] == "ring"
     assert document["resources"]["measured_on"] == "NVIDIA H100 80GB HBM3"
 
@@ -539,7 +530,7 @@ def test_a_job_that_fails_teaches_nothing(launcher: Launcher) -> None:
     """A job that fails leaves the profile as it was, and says nothing of it."""
     done = launcher.run("--record", "--name", "mine", "--only", "0", "--", "false")
     assert (done.returncode, done.stderr) == (1, "")
-    assert launcher.run("profiles", "show", "mine").returncode == 2
+    assert launcher.run("profile", "show", "mine").returncode == 2
 
 
 @pytest.mark.usefixtures("busy_h100")
@@ -620,7 +611,7 @@ def talk(fake: FakeNvml, a: int, b: int, gb_per_s: str) -> None:
 def test_a_ring_is_seen(
     launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path, lacking: tuple[str, ...]
 ) -> None:
-    """Four GPUs that exchange along a ring of NVLinks have that pattern, with GB for each pair."""
+    """Four GPUs that exchange along a ring of NVLinks have its edges, with GB for each pair."""
     for field in lacking:
         dgx1_v100.answer(field, 3)
     for gpu in range(8):
@@ -631,7 +622,7 @@ def test_a_ring_is_seen(
     path = tmp_path / "job.toml"
     script = "echo $CUDA_VISIBLE_DEVICES; sleep 1.4"
     options = ("-o", str(path), "--only", "0-3", "-n", "4")
-    with launcher.start("profile", *options, "--", "sh", "-c", script) as process:
+    with launcher.start("profile", "measure", *options, "--", "sh", "-c", script) as process:
         order = [int(gpu) for gpu in process.stdout.readline().split(",")]
         start = time.monotonic() - began + 0.4  # all of it while the job runs, however busy this is
         for a, b in ((0, 1), (1, 2), (2, 3), (0, 3)):
@@ -639,169 +630,14 @@ def test_a_ring_is_seen(
         process.communicate(timeout=60)
     assert process.returncode == 0
     communication = tomllib.loads(path.read_text())["communication"]
-    assert (communication["pattern"], communication["confidence"]) == ("ring", "certain")
+    assert "pattern" not in communication
     pairs = {tuple(sorted((order[a], order[b]))) for a, b, _ in communication["edges"]}
     assert pairs == {(0, 1), (1, 2), (2, 3), (0, 3)}
     assert [gb for _, _, gb in communication["edges"]] == [near(2 * 10 * 0.5, 0)] * 4
 
 
-NCCL_LINES = """\
-NCCL version 2.22.3+cuda12.6
-box:1:1 [0] NCCL INFO Channel 00/02 : 0 1
-box:1:1 [0] NCCL INFO comm 0x1 rank 0 nranks 2 cudaDev 0 busId ffff06000 commId 0x9 - Init COMPLETE
-box:2:2 [0] NCCL INFO comm 0x2 rank 1 nranks 2 cudaDev 1 busId ffff12000 commId 0x9 - Init COMPLETE
-box:1:1 [0] NCCL INFO Pattern 4, crossNic 0, nChannels 2, bw 4.5/4.5, type PHB/PIX, same 1
-box:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[3] via SHM/direct/direct
-box:1:1 [0] NCCL INFO Connected all rings
-"""
-NCCL_CALL = (
-    "box:1:1 [0] NCCL INFO AlltoAll: opCount 1 sendbuff 0x1 recvbuff 0x2 count 900000 datatype 7 "
-    "op 0 root 0 comm 0x1 [nranks=2] stream 0x3\n"
-)
-NCCL_JOB = """\
-import os, sys
-print(os.environ.get("NCCL_DEBUG"), os.environ.get("NCCL_DEBUG_SUBSYS"))
-path = os.environ.get("NCCL_DEBUG_FILE", "")
-if path:
-    host = os.uname().nodename.partition(".")[0]
-    with open(path.replace("%h", host).replace("%p", str(os.getpid())), "w") as file:
-        file.write(sys.argv[1])
-        print(os.path.dirname(path))
-"""
-SHORTFALL = (
-    "gpulaunch: warning: NCCL used SHM, not the 2 NVLinks (50 GB/s), between GPUs 0 and 3; "
-    "NCCL reckons with 9 GB/s over PHB, 40 GB/s were promised\n"
-)
-
-
-def nccl_job(*options: str, lines: str = NCCL_LINES) -> tuple[str, ...]:
-    """Return a launch on two GPUs whose NCCL takes host memory for their NVLinks."""
-    job = ("--", sys.executable, "-c", NCCL_JOB, lines)
-    return ("--only", "0,3", "-n", "2", *options, *job)
-
-
-@pytest.mark.parametrize("way", ["record", "profile"])
-def test_what_nccl_does_is_held_against_the_promise(
-    launcher: Launcher, dgx1_v100: FakeNvml, way: str
-) -> None:
-    """A measured job has its NCCL log read: less than promised is said, and its pattern kept."""
-    for gpu in (0, 3):
-        for link in range(6):
-            dgx1_v100.script(gpu, f"link:{link}:tx", "0:0")
-            dgx1_v100.script(gpu, f"link:{link}:rx", "0:0")
-    dgx1_v100.begin_script()
-    if way == "record":
-        done = launcher.run("--record", "--name", "mine", *nccl_job())
-    else:
-        done = launcher.run("profile", "--name", "mine", *nccl_job())
-    wanted, folder = done.stdout.splitlines()
-    assert (done.returncode, wanted) == (0, "INFO INIT,GRAPH")
-    assert SHORTFALL in done.stderr
-    assert not Path(folder).exists()
-    communication = own(launcher, "mine")["communication"]
-    assert (communication["pattern"], communication["confidence"]) == ("ring", "likely")
-    assert "NCCL's log" in communication["source"]
-
-
-@pytest.mark.usefixtures("dgx1_v100")
-def test_no_nccl_log_is_left_behind(launcher: Launcher, tmp_path: Path) -> None:
-    """The folder of the log is removed even if job and launcher end by a signal."""
-    script = "dirname $NCCL_DEBUG_FILE; touch $NCCL_DEBUG_FILE; kill -INT $$"
-    to = ("--record-to", str(tmp_path / "run.json"))
-    done = launcher.run("--only", "0,3", "-n", "2", *to, "--", "sh", "-c", script)
-    assert done.returncode == -signal.SIGINT
-    assert (done.stderr, Path(done.stdout.strip()).exists()) == ("", False)
-
-
-@pytest.mark.usefixtures("dgx1_v100")
-@pytest.mark.parametrize(
-    ("options", "status"),
-    [
-        (("-n", "9"), 2),
-        (("-n", "2"), 75),
-        (("-n", "2", "--wait", "--wait-timeout", "0.3s"), 124),
-        (("--only", "0-3", "-n", "2", "--time-limit", "0.3s"), 124),
-    ],
-    ids=["refused", "would wait", "waits in vain", "too long"],
-)
-def test_no_launch_that_fails_leaves_a_folder(
-    launcher: Launcher, tmp_path: Path, options: tuple[str, ...], status: int
-) -> None:
-    """A launch that gets no GPUs, or whose job is ended, leaves nothing in the folder for files."""
-    launcher.environment |= {"TMPDIR": str(tmp_path / "temporary")}
-    (tmp_path / "temporary").mkdir()
-    to = ("--record-to", str(tmp_path / "run.json"))
-    holder = ("--only", "4-7", "-n", "4", "--", "sh", "-c", "echo; read x")
-    with launcher.start(*holder, stdin=subprocess.PIPE) as busy:
-        busy.stdout.readline()
-        only = () if status == 2 or "--only" in options else ("--only", "4-7")
-        done = launcher.run(*options, *only, *to, "--", "sleep", "20")
-        busy.communicate("")
-    assert done.returncode == status, done.stderr
-    assert list((tmp_path / "temporary").iterdir()) == []
-
-
-@pytest.mark.usefixtures("dgx1_v100")
-def test_a_job_of_one_gpu_has_no_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
-    """A measured job of one GPU, and one that is not measured, get no variable of NCCL."""
-    script = ("--", "sh", "-c", "env | grep -c NCCL")
-    to = ("--record-to", str(tmp_path / "run.json"))
-    assert launcher.run("-n", "1", *to, *script).stdout == "0\n"
-    assert launcher.run("-n", "2", *script).stdout == "0\n"
-
-
-@pytest.mark.usefixtures("dgx1_v100")
-def test_the_users_own_nccl_log(launcher: Launcher, tmp_path: Path) -> None:
-    """A user's NCCL_DEBUG_FILE is read and kept; other settings without a file are left alone."""
-    to = ("--record-to", str(tmp_path / "run.json"))
-    file = tmp_path / "logs[1]" / "%h.%p.log"
-    file.parent.mkdir()
-    earlier = NCCL_LINES.replace("comm 0x2", "comm 0x7").replace(
-        "busId ffff12000", "busId ffff06000"
-    )
-    (file.parent / "box.0.log").write_text(earlier)
-    for name, value, seen in (
-        ("NCCL_DEBUG_SUBSYS", "NET", "None NET\n"),
-        ("NCCL_DEBUG", "WARN", "WARN None\n"),
-    ):
-        launcher.environment[name] = value
-        done = launcher.run(*nccl_job(*to))
-        assert (done.stdout, done.stderr) == (seen, "")
-        del launcher.environment[name]
-    launcher.environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": str(file)}
-    done = launcher.run(*nccl_job(*to))
-    assert (done.stdout, done.stderr) == (f"INFO None\n{file.parent}\n", SHORTFALL)
-    assert len(list(file.parent.iterdir())) == 2
-    assert json.loads((tmp_path / "run.json").read_text())["nccl_pattern"] == "ring"
-    launcher.run(*nccl_job(*to, lines=NCCL_LINES + NCCL_CALL))
-    assert json.loads((tmp_path / "run.json").read_text())["nccl_pattern"] == "all_to_all"
-
-
-@pytest.mark.usefixtures("dgx1_v100")
-@pytest.mark.parametrize(
-    ("host", "bus"),
-    [("elsewhere", "ffff12000"), ("%h", "ffff07000")],
-    ids=["another machine's", "another GPU's"],
-)
-def test_logs_of_other_jobs_are_not_read(
-    launcher: Launcher, tmp_path: Path, host: str, bus: str
-) -> None:
-    """Of the files of a user's NCCL_DEBUG_FILE only those of this machine and these GPUs count."""
-    here = os.uname().nodename.partition(".")[0]
-    foreign = tmp_path / f"{host.replace('%h', here)}.0.log"
-    lines = NCCL_LINES.replace("ffff12000", bus)
-    write = f"import sys; open({str(foreign)!r}, 'w').write(sys.argv[1])"
-    job = ("--", sys.executable, "-c", write, lines)
-    launcher.environment |= {"NCCL_DEBUG_FILE": str(tmp_path / "%h.%p.log")}
-    run = tmp_path / "run.json"
-    done = launcher.run("--only", "0,3", "-n", "2", "--record-to", str(run), *job)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert foreign.exists()
-    assert json.loads(run.read_text()).get("nccl_pattern") is None
-
-
 def test_nvswitch_hides_the_peers(launcher: Launcher, hgx_h100: FakeNvml, tmp_path: Path) -> None:
-    """Behind NVSwitch only totals are known: no edges, no pattern, and a line that says so."""
+    """Behind NVSwitch only totals are known: no edges, and lines that say so."""
     for gpu in range(4):
         for link in range(18):
             hgx_h100.script(gpu, f"link:{link}:tx", "0:5")
@@ -811,7 +647,7 @@ def test_nvswitch_hides_the_peers(launcher: Launcher, hgx_h100: FakeNvml, tmp_pa
     done = profiled(launcher, path, "--only", "0-3", "-n", "4", "--", "sleep", "0.6")
     assert "communication" not in tomllib.loads(path.read_text())
     assert "NVSwitch hides who talks to whom" in done.stderr
-    assert resources(path)["nvlink_tx_gb_per_s"] == near(90, 0)
+    assert "over all NVLinks each rank sent and received 1" in done.stderr  # 180 GB/s
 
 
 # ----------------------------------------------------------------------- placement, shares, company
@@ -902,7 +738,9 @@ def test_the_other_job_ends_with_the_measuring(launcher: Launcher, tmp_path: Pat
     os.mkfifo(fifo)
     other.write_text(f'name = "other"\ncommand = ["sh", "-c", "echo $$ > {fifo}; exec sleep 60"]\n')
     path = tmp_path / "job.toml"
-    job = launcher.start("profile", "-o", str(path), "--pair", str(other), "--", "sleep", "0.2")
+    job = launcher.start(
+        "profile", "measure", "-o", str(path), "--pair", str(other), "--", "sleep", "0.2"
+    )
     with ending_in_time(30):
         pid = int(fifo.read_text())
     job.kill()

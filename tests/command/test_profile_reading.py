@@ -1,15 +1,12 @@
-"""`gpulaunch profile --scan`, `--scan-nccl-log` and `--import-ncu`."""
+"""`gpulaunch profile scan` of source, of NCCL's log, and of Nsight Compute's counters."""
 
 import json
 from pathlib import Path
 
 import pytest
 from conftest import DGX, Launcher
-from fake_nvml import FakeNvml
 
 from gpulaunch.files.toml_parser import tomllib
-
-pytest_plugins = ("fake_nvml",)
 
 DDP = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(make())\n"
 SILENT = "# dist.all_reduce(x)\nprint('ncclAllReduce')\n"
@@ -62,7 +59,7 @@ def read(path: Path) -> dict:
 
 def test_scan_as_json(launcher: Launcher, files: Path) -> None:
     """The document has the calls with file and line, pattern, sensitivity and confidence."""
-    done = launcher.run("profile", "--scan", "train.py", "--json", cwd=files)
+    done = launcher.run("profile", "scan", "train.py", "--json", cwd=files)
     document = json.loads(done.stdout)
     assert (done.returncode, done.stderr) == (0, "")
     api = "torch.nn.parallel.DistributedDataParallel"
@@ -74,67 +71,16 @@ def test_scan_as_json(launcher: Launcher, files: Path) -> None:
     ]
 
 
-def test_a_launched_script_is_scanned(launcher: Launcher, files: Path) -> None:
-    """Without a place for the profile the launched script is scanned, and nothing runs."""
-    job = ("--", "torchrun", "--nproc-per-node=2", "train.py", "--lr", "1 2")
-    done = launcher.run("profile", *job, cwd=files)
-    assert done.returncode == 0
-    assert done.stdout == launcher.run("profile", "--scan", "train.py", cwd=files).stdout
-    assert done.stderr == (
-        "gpulaunch: info: nothing was run; to keep this: gpulaunch profile --scan train.py "
-        "-o train.toml\n"
-        "gpulaunch: info: to measure the job: gpulaunch profile -o train.toml -- torchrun "
-        "--nproc-per-node=2 train.py --lr '1 2'\n"
-    )
-    assert launcher.run("profile", "-q", *job, cwd=files).stderr == ""
-    runs = launcher.run("profile", "--runs", "2", *job, cwd=files)
-    assert (runs.returncode, "nobody says where" in runs.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("sharing", [(), ("--share",), ("--share=1/2",), ("--guest",)])
-def test_options_of_the_launch_are_proposed(
-    launcher: Launcher, files: Path, sharing: tuple[str, ...]
-) -> None:
-    """The command that would measure has the options of the launch but those that it refuses."""
-    options = ("-n", "2", "--json", "--only", "0, 1", "--topology", "dgx1-v100")
-    done = launcher.run("profile", *options, *sharing, "--", "python3.11", "train.py", cwd=files)
-    want = "profile -n 2 --only '0, 1' -o train.toml -- python3.11 train.py\n"
-    assert (done.returncode, want in done.stderr) == (0, True), done.stderr
-    if sharing:
-        refused = launcher.run("profile", *sharing, "-o", "a.toml", "--", "true", cwd=files)
-        why = f"{sharing[0].partition('=')[0]}: a GPU's counters are those of all jobs on it"
-        assert (refused.returncode, why in refused.stderr) == (2, True), refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "is_scanned"),
-    [
-        ("./app train.py", False),
-        ("mpirun -n 2 ./app train.py", False),
-        ("mpirun -n 2 python train.py", True),
-        ("accelerate launch train.py", True),
-        ("./train.py", True),
-    ],
-)
-def test_only_a_script_that_runs_is_scanned(
-    launcher: Launcher, files: Path, words: str, is_scanned: bool
-) -> None:
-    """A Python file that is only an argument is not taken for the job."""
-    done = launcher.run("profile", "--", *words.split(), cwd=files)
-    assert ("nothing was run" in done.stderr) is is_scanned, done.stderr
-    assert done.returncode == (0 if is_scanned else 2)
-
-
 def test_scan_of_what_is_silent(launcher: Launcher, files: Path) -> None:
     """Where nothing communicates the calls are empty, and the pattern is none."""
-    document = json.loads(launcher.run("profile", "--scan", "quiet.py", "--json", cwd=files).stdout)
+    document = json.loads(launcher.run("profile", "scan", "quiet.py", "--json", cwd=files).stdout)
     assert (document["calls"], document["pattern"], document["sensitive"]) == ([], "none", False)
 
 
 def test_none_is_left_unsaid(launcher: Launcher, tmp_path: Path) -> None:
     """Where nothing was found, but that is not certain, no profile is written."""
     (tmp_path / "job.py").write_text("import mystery\nmystery.train()\n")
-    done = launcher.run("profile", "--scan", "job.py", "-o", "job.toml", cwd=tmp_path)
+    done = launcher.run("profile", "scan", "job.py", "-o", "job.toml", cwd=tmp_path)
     assert (done.returncode, (tmp_path / "job.toml").exists()) == (0, False)
     assert done.stderr == (
         "gpulaunch: warning: nothing for a profile was found, and nothing is written to job.toml\n"
@@ -144,21 +90,19 @@ def test_none_is_left_unsaid(launcher: Launcher, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "section", "want"),
     [
-        (("--scan", "train.py"), "communication", {"pattern": "ring", "bandwidth_sensitive": True}),
+        (("train.py",), "communication", {"pattern": "ring", "bandwidth_sensitive": True}),
         (
-            ("--scan-nccl-log", "nccl.log"),
+            ("--nccl-log", "nccl.log"),
             "communication",
             {"pattern": "ring", "message_bytes": 10_240_000},
         ),
         (
-            ("--import-ncu", "ncu.csv"),
+            ("--ncu", "ncu.csv"),
             "counters",
             {
                 "llc_accesses_per_kilo_instruction": 400,
                 "llc_hit_rate_percentage": 62.5,
                 "bytes_per_access": 32,
-                "warp_occupancy_percentage": 48.2,
-                "theoretical_warp_occupancy_percentage": 75,
             },
         ),
     ],
@@ -167,10 +111,10 @@ def test_into_a_profile(
     launcher: Launcher, files: Path, options: tuple[str, ...], section: str, want: dict
 ) -> None:
     """What was read makes a new profile or changes its own section of one; both are valid."""
-    done = launcher.run("profile", *options, "-o", "new.toml", cwd=files)
+    done = launcher.run("profile", "scan", *options, "-o", "new.toml", cwd=files)
     assert (done.returncode, done.stderr) == (0, "gpulaunch: info: written to new.toml\n")
     (files / "old.toml").write_text('name = "old" # mine\n\n[sharing]\nshare = false\n')
-    assert launcher.run("profile", *options, "-o", "old.toml", "-q", cwd=files).stderr == ""
+    assert launcher.run("profile", "scan", *options, "-o", "old.toml", "-q", cwd=files).stderr == ""
     assert (
         (files / "old.toml")
         .read_text()
@@ -179,26 +123,16 @@ def test_into_a_profile(
     for name in ("new.toml", "old.toml"):
         found = read(files / name)[section]
         assert {key: found[key] for key in want} == want
-        assert launcher.run("profiles", "check", name, cwd=files).returncode == 0
+        assert launcher.run("profile", "show", name, cwd=files).returncode == 0
         dry = ("-p", f"./{name}", "-n", "2", "--topology", "dgx1-v100", "--dry-run", "--", "true")
         assert launcher.run(*dry, cwd=files).returncode == 0
 
 
 def test_a_log_without_calls(launcher: Launcher, tmp_path: Path) -> None:
-    """NCCL_DEBUG=INFO alone makes a profile; where it shows nothing, none is written."""
-    ring = RANK.format(pid=1, rank=0) + "Channel 00 :    0   1   2   3\n"
-    (tmp_path / "nccl.log").write_text(ring)
-    done = launcher.run("profile", "--scan-nccl-log", "nccl.log", "-o", "x.toml", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "gpulaunch: info: written to x.toml\n")
-    found = read(tmp_path / "x.toml")["communication"]
-    assert found == {
-        "pattern": "ring",
-        "confidence": "guess",
-        "source": "NCCL log nccl.log",
-    }
+    """A log without calls says who is in which communicator, and makes no profile."""
     lost = [{"pid": 10, "rank": 0, "ranks": ranks, "group": "a"} for ranks in (2, 4)]
     (tmp_path / "nccl.log").write_text("".join(INIT.format(**one) for one in lost))
-    done = launcher.run("profile", "--scan-nccl-log", "nccl.log", "-o", "y.toml", cwd=tmp_path)
+    done = launcher.run("profile", "scan", "--nccl-log", "nccl.log", "-o", "y.toml", cwd=tmp_path)
     assert (done.returncode, (tmp_path / "y.toml").exists()) == (0, False)
     assert "nothing for a profile was found, and nothing is written to y.toml" in done.stderr
 
@@ -212,11 +146,11 @@ def test_several_communicators(launcher: Launcher, tmp_path: Path) -> None:
     (tmp_path / "nccl.log").write_text("".join(lines))
     assert (
         launcher.run(
-            "profile", "--scan-nccl-log", "nccl.log", "-o", "x.toml", cwd=tmp_path
+            "profile", "scan", "--nccl-log", "nccl.log", "-o", "x.toml", cwd=tmp_path
         ).returncode
         == 0
     )
-    done = launcher.run("profiles", "check", "x.toml", cwd=tmp_path)
+    done = launcher.run("profile", "show", "x.toml", cwd=tmp_path)
     assert (done.returncode, "edges" in read(tmp_path / "x.toml")["communication"]) == (0, False), (
         done.stderr
     )
@@ -232,7 +166,7 @@ def test_a_guess_takes_no_measurement_away(launcher: Launcher, files: Path) -> N
         'bandwidth_sensitive = false\n[sensitivity]\nslowdown_percentage = 1\nsource = "runs"\n'
     )
     (files / "job.toml").write_text('name = "job"\n' + measured + sensitivity)
-    done = launcher.run("profile", "--scan", "train.py", "-o", "job.toml", cwd=files)
+    done = launcher.run("profile", "scan", "train.py", "-o", "job.toml", cwd=files)
     found = read(files / "job.toml")["communication"]
     assert [found[key] for key in ("pattern", "edges", "bandwidth_sensitive")] == [
         "chain",
@@ -245,14 +179,14 @@ def test_a_guess_takes_no_measurement_away(launcher: Launcher, files: Path) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--scan", "nope"), "nope: no such file or directory"),
-        (("--scan", "ncu.csv"), "ncu.csv: no source file"),
-        (("--scan-nccl-log", "train.py"), "train.py: no lines of NCCL"),
-        (("--import-ncu", "train.py"), "train.py: no table of Nsight Compute"),
-        (("--scan", ".", "--", "true"), "--scan runs no command, but -- is given"),
-        (("--scan", ".", "--runs", "2"), "--scan runs nothing, so --runs has no effect"),
-        (("--scan", ".", "--import-ncu", "x"), "--scan and --import-ncu: one at a time"),
-        (("--scan", ".", "-o", "nccl.log"), "nccl.log:1: "),
+        (("nope",), "nope: no such file or directory"),
+        (("ncu.csv",), "ncu.csv: no source file"),
+        (("--nccl-log", "train.py"), "train.py: no lines of NCCL"),
+        (("--ncu", "train.py"), "train.py: no table of Nsight Compute"),
+        ((".", "--", "true"), "profile scan runs no command, but -- is given"),
+        ((".", "--runs", "2"), "unknown option --runs"),
+        ((".", "--ncu", "x"), "--ncu: not allowed with argument PATH"),
+        ((".", "-o", "nccl.log"), "nccl.log:1: "),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -261,7 +195,7 @@ def test_what_cannot_be_read(
 ) -> None:
     """A mistake is told in one line that names the file, and nothing is printed or written."""
     before = sorted(files.iterdir())
-    done = launcher.run("profile", *options, cwd=files)
+    done = launcher.run("profile", "scan", *options, cwd=files)
     assert (done.returncode, done.stdout, sorted(files.iterdir())) == (2, "", before)
     assert done.stderr.startswith(f"gpulaunch: error: {message}"), done.stderr
 
@@ -284,16 +218,24 @@ def test_a_guess_of_none_is_unsaid(
     assert (found["pattern"], found["assumed"]) == (pattern, assumed)
 
 
-def test_pcie_alone_tells_no_peers(launcher: Launcher, nvml: FakeNvml, tmp_path: Path) -> None:
-    """On GPUs without NVLink only totals over PCIe are told: no peers, no pattern."""
-    shape = {"name": "Tesla T4", "memory_mib": 15360, "cc": "7.5", "gen": 3, "width": 16}
-    nvml.describe([{"uuid": f"GPU-t4-{i}", "pci": f"ffff:0{i}:00", **shape} for i in range(2)], [])
-    for gpu in range(2):
-        nvml.script(gpu, "pcie_tx", 2)
-        nvml.script(gpu, "pcie_rx", 3)
-    nvml.begin_script()
-    path = tmp_path / "job.toml"
-    done = launcher.run("profile", "-o", str(path), "-n", "2", "--", "sleep", "0.5")
-    assert "PCIe counters tell no peer" in done.stderr
-    assert "communication" not in read(path)
-    assert read(path)["resources"]["pcie_rx_gb_per_s"] == pytest.approx(3, rel=0.02)
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        (("profiles",), "profile list"),
+        (("profile", "list", "--json"), "profile list --json"),
+        (("profile", "show", "vgg16"), "profile show vgg16"),
+        (("profile", "-n", "2", "-o", "x y", "--", "job"), "profile measure -n 2 -o 'x y' -- job"),
+        (("profile", "--", "job"), "profile measure -- job"),
+        (("profile", "--scan", "a.py", "-o", "f"), "profile scan a.py -o f"),
+        (("profile", "--scan-nccl-log=log"), "profile scan --nccl-log log"),
+        (("profile", "-o", "f", "--import-ncu", "x"), "profile scan --ncu x -o f"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_earlier_words_name_the_new_line(
+    launcher: Launcher, line: tuple[str, ...], hint: str
+) -> None:
+    """The words of earlier versions are usage errors whose hint is the line that works now."""
+    done = launcher.run(*line)
+    want = f"gpulaunch: hint: it is now: gpulaunch {hint}"
+    assert (done.returncode, done.stderr.splitlines()[1:]) == (2, [want])

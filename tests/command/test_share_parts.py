@@ -10,17 +10,19 @@ from test_sharing_launch import DGX, dry, indices, status
 GPU_MIB = 16160  # profiles/machines/dgx1-v100.toml
 
 
-def profile(launcher: Launcher, mib: int = 2048, sm: int = 40) -> tuple[str, str]:
+def profile(
+    launcher: Launcher, mib: int = 2048, sm: int = 40, incomplete: str = "false"
+) -> tuple[str, str]:
     """Write a profile, and return the option that names it."""
-    path = Path(launcher.environment["HOME"]) / f"of-{mib}.toml"
+    path = Path(launcher.environment["HOME"]) / f"of-{mib}-{incomplete}.toml"
     path.write_text(
-        f'name = "of-{mib}"\n[resources]\nmemory_mib = {mib}\nsm_utilization_percentage = {sm}\n'
+        f'name = "of-{mib}"\n[resources]\nincomplete = {incomplete}\nmemory_mib = {mib}\n'
+        f"sm_utilization_percentage = {sm}\n"
         'memory_bandwidth_utilization_percentage = 10\nsource = "made up"\n'
     )
     return "-p", str(path)
 
 
-INCOMPLETE = ("--set", "resources.incomplete=true")
 TOLD = "profile of-2048 is incomplete, measured on a part of the job, which may use more of a GPU"
 
 
@@ -113,7 +115,7 @@ def test_a_part_with_a_profile(launcher: Launcher) -> None:
 
 def test_an_incomplete_profile(launcher: Launcher) -> None:
     """Measured on a part of the job, a profile warns, and sets no limit below what is free."""
-    short = (*DGX, "--share", "--only", "0", *profile(launcher), *INCOMPLETE)
+    short = (*DGX, "--share", "--only", "0", *profile(launcher, incomplete="true"))
     assert TOLD in launcher.run(*short, "--dry-run", "--", "true").stderr
     assert limits(dry(launcher, *short)) == (100, f"{GPU_MIB}M")
     whole = (*DGX, "--share", "--only", "0", *profile(launcher))
@@ -128,7 +130,7 @@ def test_an_incomplete_profile(launcher: Launcher) -> None:
 @pytest.mark.parametrize(("option", "mib"), [("--share=1/2", 8080), ("--memory=3GiB", 3072)])
 def test_a_bound_beside_an_incomplete_profile(launcher: Launcher, option: str, mib: int) -> None:
     """What bounds the memory of a job says more than an incomplete profile, which is warned of."""
-    options = (*DGX, "--share", option, *profile(launcher), *INCOMPLETE)
+    options = (*DGX, "--share", option, *profile(launcher, incomplete="true"))
     assert TOLD in launcher.run(*options, "--dry-run", "--", "true").stderr
     assert limits(dry(launcher, *options))[1] == f"{mib}M"
 

@@ -1,12 +1,11 @@
-"""`gpulaunch topo --import`, `--gpu-model` and `--nccl-xml`, and launches on such descriptions."""
+"""`gpulaunch topo --import` and `--gpu-model`, and launches on such descriptions."""
 
 import json
 import subprocess
 from pathlib import Path
-from xml.etree import ElementTree as ET
 
 import pytest
-from conftest import DGX, Launcher, complaint
+from conftest import Launcher, complaint
 
 from gpulaunch.files.toml_parser import tomllib
 
@@ -77,55 +76,11 @@ def test_gpu_model(launcher: Launcher) -> None:
     assert machine["nvlink"]["version"] == 5
 
 
-def test_nccl_xml(launcher: Launcher, tmp_path: Path) -> None:
-    """--nccl-xml writes NCCL's file of a machine, which --topology reads."""
-    file = tmp_path / "system.xml"
-    assert launcher.run("topo", *DGX, "--nccl-xml", str(file)).returncode == 0
-    shown = [
-        json.loads(launcher.run("topo", *machine, "--json").stdout)["links"]
-        for machine in (DGX, ("--topology", str(file)))
-    ]
-    kept = [[(link["a"], link["b"], link["nvlink_count"]) for link in links] for links in shown]
-    assert kept[0] == kept[1]
-
-
-@pytest.mark.parametrize("visible", ["1,3", "lease", "lease alone"])
-def test_nccl_xml_of_what_is_visible(launcher: Launcher, visible: str) -> None:
-    """Inside a lease, or with CUDA_VISIBLE_DEVICES, the file has those GPUs alone."""
-    topo = ("topo", "--nccl-xml", "-")
-    if visible.startswith("lease"):
-        hide = ("env", "-u", "CUDA_VISIBLE_DEVICES") if visible == "lease alone" else ()
-        lease = (*DGX, "--only", "1,3", "-n", "2", "--", *hide)
-        done = launcher.run(*lease, launcher.script, *topo)
-    else:
-        environment = {"CUDA_VISIBLE_DEVICES": visible}
-        done = launcher.run(*topo, *DGX, env=launcher.environment | environment)
-    system = ET.fromstring(done.stdout)
-    assert [gpu.get("dev") for gpu in system.iter("gpu")] == ["0", "1"]
-    assert {pci.get("busid") for pci in system.iter("pci") if pci.find("gpu") is not None} == {
-        "ffa0:01:00.0",
-        "ffa0:03:00.0",
-    }
-
-
-def test_nothing_visible(launcher: Launcher) -> None:
-    """Where no GPU is visible there is no file."""
-    environment = launcher.environment | {"CUDA_VISIBLE_DEVICES": "-1"}
-    done = launcher.run("topo", "--nccl-xml", "-", *DGX, env=environment)
-    assert (done.returncode, done.stderr) == (
-        2,
-        complaint("no GPU of dgx1-v100 is visible here"),
-    )
-
-
 @pytest.mark.parametrize(
     ("options", "line"),
     [
         (("--gpu-model", "B200"), "--gpu-model goes with --import"),
         (("--import", "-", "--gpu-model", ""), "--gpu-model has an empty value"),
-        (("--nccl-xml", ""), "--nccl-xml has an empty value"),
-        (("--nccl-xml", "a", "--json"), "--json and --nccl-xml are given: one of them is enough"),
-        (("--nccl-xml", "a", "-o", "b"), "--nccl-xml and -o are given: one of them is enough"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -4,13 +4,10 @@
  *
  *   FAKE_CUDA_GPUS=1              GPUs that there are
  *   FAKE_CUDA_MEMORY_MIB=8192     device memory of each
- *   FAKE_CUDA_SMS=10              multiprocessors of each
- *   FAKE_CUDA_PEERS=1             whether they reach each other's memory
  *   FAKE_CUDA_GB_PER_S=100        what a copy carries; copies of one stream follow each other, streams do not mind
- *   FAKE_CUDA_KERNEL_US=200       what a kernel takes
  *   FAKE_CUDA_FAIL=cuInit:100     this call answers with this code; cuInit:100:3 from the third time on
  *   FAKE_CUDA_LOG=FILE            "name code amount" a line for each call but cuGetErrorName: bytes of copies and
- *                                 allocations, blocks x threads of kernels, and for cuStreamSynchronize the
+ *                                 allocations, and for cuStreamSynchronize the
  *                                 microseconds of work that had been given to the stream since it was last waited for
  *
  * Prototypes and numbers are those of cuda.h, CUDA 13.0.
@@ -25,20 +22,15 @@
 typedef int Result;
 typedef unsigned long long Address;
 enum { OK, INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE = 100, INVALID_DEVICE, INVALID_CONTEXT = 201,
-       INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500, PEER_ACCESS_ALREADY_ENABLED = 704,
-       PEER_ACCESS_UNSUPPORTED = 217 };
-enum { MULTIPROCESSOR_COUNT = 16, MOST = 1024, MOST_GPUS = 16 };
+       INVALID_HANDLE = 400 };
+enum { MOST = 1024, MOST_GPUS = 16 };
 
-typedef struct Context { int gpu; int peers[MOST_GPUS]; } Context;
+typedef struct Context { int gpu; } Context;
 typedef struct Stream { Context *context; double busy_until, given_us; } Stream;
-typedef struct Module { Context *context; const char *text; } Module;
-typedef struct Function { Context *context; } Function;
 typedef struct { int gpu; Address at; size_t size; } Block; /* of a GPU, or of pinned host memory: gpu -1 */
 
 static Context *contexts[MOST], *current;
 static Stream *streams[MOST];
-static Module *modules[MOST];
-static Function *functions[MOST];
 static Block blocks[MOST];
 static size_t used[MOST_GPUS];
 static int initialised;
@@ -144,8 +136,7 @@ Result cuGetErrorName(Result error, const char **name) {
         {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"}, {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"},
         {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED"}, {NO_DEVICE, "CUDA_ERROR_NO_DEVICE"},
         {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE"}, {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
-        {INVALID_PTX, "CUDA_ERROR_INVALID_PTX"}, {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"},
-        {NOT_FOUND, "CUDA_ERROR_NOT_FOUND"}, {700, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
+        {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE"}, {700, "CUDA_ERROR_ILLEGAL_ADDRESS"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (names[i].error == error) {
             *name = names[i].name;
@@ -168,21 +159,6 @@ Result cuDeviceGet(int *device, int ordinal) {
     return done("cuDeviceGet", OK, ordinal);
 }
 
-Result cuDeviceGetAttribute(int *value, int attribute, int device) {
-    BEGIN("cuDeviceGetAttribute");
-    CHECK("cuDeviceGetAttribute", device >= 0 && device < gpus(), INVALID_DEVICE);
-    CHECK("cuDeviceGetAttribute", attribute == MULTIPROCESSOR_COUNT, INVALID_VALUE);
-    *value = (int)variable("FAKE_CUDA_SMS", 10);
-    return done("cuDeviceGetAttribute", OK, *value);
-}
-
-Result cuDeviceCanAccessPeer(int *can, int device, int peer) {
-    BEGIN("cuDeviceCanAccessPeer");
-    CHECK("cuDeviceCanAccessPeer", device >= 0 && peer >= 0 && device < gpus() && peer < gpus(), INVALID_DEVICE);
-    *can = device != peer && variable("FAKE_CUDA_PEERS", 1);
-    return done("cuDeviceCanAccessPeer", OK, *can);
-}
-
 Result cuCtxCreate_v2(Context **context, unsigned flags, int device) {
     BEGIN("cuCtxCreate_v2");
     CHECK("cuCtxCreate_v2", device >= 0 && device < gpus(), INVALID_DEVICE);
@@ -201,16 +177,6 @@ Result cuCtxSetCurrent(Context *context) {
     return OK; /* not written down: it comes before everything */
 }
 
-Result cuCtxEnablePeerAccess(Context *peer, unsigned flags) {
-    BEGIN("cuCtxEnablePeerAccess");
-    CHECK("cuCtxEnablePeerAccess", current && knows((void **)contexts, peer) && peer != current, INVALID_CONTEXT);
-    CHECK("cuCtxEnablePeerAccess", flags == 0, INVALID_VALUE);
-    CHECK("cuCtxEnablePeerAccess", variable("FAKE_CUDA_PEERS", 1), PEER_ACCESS_UNSUPPORTED);
-    CHECK("cuCtxEnablePeerAccess", !current->peers[peer->gpu], PEER_ACCESS_ALREADY_ENABLED);
-    current->peers[peer->gpu] = 1;
-    return done("cuCtxEnablePeerAccess", OK, 0);
-}
-
 Result cuMemAlloc_v2(Address *address, size_t size) {
     static Address next = 0x700000000000;
     BEGIN("cuMemAlloc_v2");
@@ -221,18 +187,6 @@ Result cuMemAlloc_v2(Address *address, size_t size) {
     *address = next;
     next += size + 512; /* a copy that is too long ends in no other allocation */
     return done("cuMemAlloc_v2", keep(current->gpu, *address, size) ? OK : OUT_OF_MEMORY, size);
-}
-
-Result cuMemFree_v2(Address address) {
-    BEGIN("cuMemFree_v2");
-    for (int i = 0; i < MOST; i++)
-        if (blocks[i].size && blocks[i].gpu >= 0 && blocks[i].at == address) {
-            size_t size = blocks[i].size;
-            used[blocks[i].gpu] -= size;
-            blocks[i].size = 0;
-            return done("cuMemFree_v2", OK, size);
-        }
-    return done("cuMemFree_v2", INVALID_VALUE, 0);
 }
 
 Result cuMemAllocHost_v2(void **memory, size_t size) {
@@ -256,12 +210,6 @@ Result cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t size, Stream *s
 Result cuMemcpyDtoHAsync_v2(void *to, Address from, size_t size, Stream *stream) {
     BEGIN("cuMemcpyDtoHAsync_v2");
     return copied("cuMemcpyDtoHAsync_v2", current && lies_in(-1, (Address)to, size) && lies_in(current->gpu, from, size), size, stream);
-}
-
-Result cuMemcpyPeerAsync(Address to, Context *to_context, Address from, Context *from_context, size_t size, Stream *stream) {
-    BEGIN("cuMemcpyPeerAsync");
-    CHECK("cuMemcpyPeerAsync", knows((void **)contexts, to_context) && knows((void **)contexts, from_context), INVALID_CONTEXT);
-    return copied("cuMemcpyPeerAsync", lies_in(to_context->gpu, to, size) && lies_in(from_context->gpu, from, size), size, stream);
 }
 
 Result cuStreamCreate(Stream **stream, unsigned flags) {
@@ -288,39 +236,3 @@ Result cuStreamSynchronize(Stream *stream) {
     return done("cuStreamSynchronize", OK, given_us);
 }
 
-Result cuModuleLoadData(Module **module, const void *image) {
-    BEGIN("cuModuleLoadData");
-    CHECK("cuModuleLoadData", current, INVALID_CONTEXT);
-    CHECK("cuModuleLoadData", image, INVALID_VALUE);
-    const char *text = image;
-    CHECK("cuModuleLoadData", strstr(text, ".version ") && strstr(text, ".target sm_") && strstr(text, ".address_size 64"), INVALID_PTX);
-    *module = calloc(1, sizeof **module);
-    **module = (Module){current, strdup(text)};
-    put((void **)modules, *module);
-    return done("cuModuleLoadData", OK, 0);
-}
-
-Result cuModuleGetFunction(Function **function, Module *module, const char *name) {
-    char entry[256];
-    BEGIN("cuModuleGetFunction");
-    CHECK("cuModuleGetFunction", knows((void **)modules, module), INVALID_HANDLE);
-    snprintf(entry, sizeof entry, ".entry %s(", name);
-    CHECK("cuModuleGetFunction", strstr(module->text, entry), NOT_FOUND);
-    *function = calloc(1, sizeof **function);
-    (*function)->context = module->context;
-    put((void **)functions, *function);
-    return done("cuModuleGetFunction", OK, 0);
-}
-
-Result cuLaunchKernel(Function *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned x, unsigned y,
-                      unsigned z, unsigned shared_bytes, Stream *stream, void **parameters, void **extra) {
-    BEGIN("cuLaunchKernel");
-    Result code = stream_of(stream);
-    unsigned long long size = (unsigned long long)grid_x * grid_y * grid_z, threads = (unsigned long long)x * y * z;
-    if (!code && (!knows((void **)functions, function) || function->context != current)) code = INVALID_HANDLE;
-    if (!code && (!size || !threads || threads > 1024 || shared_bytes || !parameters || extra)) code = INVALID_VALUE;
-    if (!code && !lies_in(current->gpu, *(Address *)parameters[0], 4)) code = 700;
-    if (!code && !*(unsigned *)parameters[1]) code = INVALID_VALUE; /* its loop would not end for 2^32 rounds */
-    if (!code) give(stream, variable("FAKE_CUDA_KERNEL_US", 200) / 1e6);
-    return done("cuLaunchKernel", code, size * threads);
-}

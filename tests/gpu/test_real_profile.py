@@ -1,9 +1,9 @@
-"""On NVIDIA GPUs only: what `gpulaunch profile` makes of jobs whose nature is known.
+"""On NVIDIA GPUs only: what `gpulaunch profile measure` makes of jobs whose nature is known.
 
-Run: python -m pytest tests/gpu/test_real_profile.py -s. One job multiplies, the other moves data:
-PyTorch loops where the Python that runs this has it with CUDA, else the built-in loads. The GPU is
-one that nobody uses, and no setting of it is changed. With GPULAUNCH_GPU_REPORT=FILE the figures
-go, as Markdown, into FILE.profile.md.
+Run: python -m pytest tests/gpu/test_real_profile.py -s. One job multiplies, the other moves data,
+in PyTorch loops, so the Python that runs this needs PyTorch with CUDA. The GPU is one that nobody
+uses, and no setting of it is changed. With GPULAUNCH_GPU_REPORT=FILE the figures go, as Markdown,
+into FILE.profile.md.
 """
 
 import json
@@ -22,13 +22,15 @@ import pytest
 from real_gpu import CONTROL, PATIENCE_S, Bench
 
 from gpulaunch.files.toml_parser import tomllib
-from gpulaunch.measure import synthetic_load
 
 REPORT = os.environ.get("GPULAUNCH_GPU_REPORT")
 """Read now: no test sees such a variable."""
 
 LOOP = str(Path(__file__).with_name("jobs") / "loop.py")
 KINDS = ("memory", "compute")
+PROGRESS = r"^done (\d+)"
+"""What matches the loop's iterations so far."""
+
 PERCENTAGES = tuple(range(10, 101, 10))
 RUN_S, SLICE_S, OVERHEAD_S = 12, 4, 5
 ROUNDS = 5
@@ -47,46 +49,28 @@ class Profiler(Bench):
         super().__init__(home)
         self.home = home
         self.lines: list[str] = []
-        self._torch = False
-
-    def choose_jobs(self) -> None:
-        """Choose PyTorch, if it is there with CUDA."""
-        self._torch = self.find_torch() is None
 
     @property
     def title(self) -> str:
         """Where and when all this was measured."""
-        jobs = self.torch if self._torch else "the built-in loads"
         today = datetime.now(timezone.utc).date()
-        return f"{self.gpu.name}, driver {self.gpu.driver}, {jobs}, {today}."
+        return f"{self.gpu.name}, driver {self.gpu.driver}, {self.torch}, {today}."
 
     def job(self, kind: str, seconds: float) -> list[str]:
         """Return the argv of a job."""
-        return [
-            sys.executable,
-            LOOP if self._torch else synthetic_load.__file__,
-            kind,
-            str(seconds),
-        ]
-
-    @property
-    def progress(self) -> str:
-        """What matches the job's iterations so far."""
-        return r"^done (\d+)" if self._torch else r'_so_far": ([0-9.]+)'
+        return [sys.executable, LOOP, kind, str(seconds)]
 
     def rate(self, printed: str) -> float:
         """Return the speed that a job prints at its end."""
-        found = re.findall(
-            r"^rate (\S+)" if self._torch else r'"total".*_per_s": ([0-9.]+)', printed, re.MULTILINE
-        )
-        return float(found[-1])
+        return float(re.findall(r"^rate (\S+)", printed, re.MULTILINE)[-1])
 
     def measured(self, kind: str, *options: str, seconds: float = RUN_S) -> dict[str, Any]:
-        """Return the profile that `gpulaunch profile` writes of a job."""
+        """Return the profile that `gpulaunch profile measure` writes of a job."""
         file = self.home / f"{kind}-measured.toml"
         file.unlink(missing_ok=True)
         command = [
             "profile",
+            "measure",
             "--only",
             self.gpu.uuid,
             *options,
@@ -110,10 +94,9 @@ def found() -> Iterator[Profiler]:
     )  # short: the address of a socket has 107 bytes at most
     profiler = Profiler(home)
     try:
-        reason = profiler.find_gpu()
+        reason = profiler.find_gpu() or profiler.find_torch()
         if reason:
             pytest.skip(reason)
-        profiler.choose_jobs()
         yield profiler
         text = "\n".join([profiler.title, "", *profiler.lines, ""])
         print(f"\n\n{text}")
@@ -126,12 +109,11 @@ def found() -> Iterator[Profiler]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_profile(found: Profiler, kind: str) -> None:
-    """A profile of a busy job shows that, with GPU, driver and date, and no impossible figure."""
+    """A profile of a busy job shows that, with its GPU, and no impossible figure."""
     profile = found.measured(kind)
     used = profile["resources"]
     found.lines += [f"`{kind}` alone, {RUN_S} s: {json.dumps(used)}", ""]
-    assert used["samples"] > RUN_S / 2
-    assert (used["measured_on"], used["driver"]) == (found.gpu.name, found.gpu.driver)
+    assert used["measured_on"] == found.gpu.name
     assert used["utilization"] in ("share", "time-active")
     assert 0 < used["memory_mib"] <= found.gpu.memory_mib
     assert not used.get("incomplete", False)
@@ -163,7 +145,7 @@ def test_class(found: Profiler, kind: str) -> None:
         "--sweep",
         ",".join(map(str, PERCENTAGES)),
         "--iterations-from",
-        found.progress,
+        PROGRESS,
         "--slice",
         f"{SLICE_S}s",
     )

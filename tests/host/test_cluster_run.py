@@ -1,6 +1,5 @@
 """Ranks on the nodes of a real Slurm where a map puts them."""
 
-import json
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -67,7 +66,7 @@ def test_more_ranks_than_cores(site: Site, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("job", "environment", "status"),
-    [("exit 3", {}, 3), ("kill -9 $$", {}, 137), ("sleep 60", {"GPULAUNCH_TIME_LIMIT": "1s"}, 124)],
+    [("kill -9 $$", {}, 137), ("sleep 60", {"GPULAUNCH_TIME_LIMIT": "1s"}, 124)],
 )
 def test_status(site: Site, job: str, environment: dict[str, str], status: int) -> None:
     """The exit status is srun's own, which is that of the ranks."""
@@ -89,67 +88,6 @@ def test_scancel(site: Site, tmp_path: Path) -> None:
     site.slurm.await_idle()
     assert job.returncode != 0
     until(lambda: site.launcher.records() == [])
-
-
-def test_nodes_are_asked_once(site: Site) -> None:
-    """What an allocation has is shown, and its nodes are asked by one step for all calls."""
-    call = f"gpulaunch cluster show {' '.join(DGX)}"
-    script = f"{call}; {call} --json; srun -n1 -N1 sh -c 'echo step $SLURM_STEP_ID'"
-    done = site.slurm.run(*BOTH, "sh", "-c", script, environment=site.environment)
-    lines = done.stdout.splitlines()
-    cores = len(json.loads("\n".join(lines[5:-1]))["nodes"][0]["sockets"][0])
-    assert lines[1:5] == [
-        "├── s1",
-        f"│   └── n1: 8 x Tesla V100-SXM2-16GB; {cores} cores in 1 socket",
-        "└── s2",
-        f"    └── n2: 8 x Tesla V100-SXM2-16GB; {cores} cores in 1 socket",
-    ]
-    assert lines[-1] == "step 1"
-
-
-def test_the_controller_knows_the_network(site: Site, tmp_path: Path) -> None:
-    """Where Slurm tells tasks no place in the network, its controller is asked for the switches."""
-    prolog = tmp_path / "prolog"
-    prolog.write_text("#!/bin/sh\necho unset SLURM_TOPOLOGY_ADDR\n")
-    prolog.chmod(0o755)
-    done = cluster(site, "show", *DGX, "--launcher", f"srun --task-prolog={prolog}")
-    names = [line.split()[-1] for line in done.stdout.splitlines() if ":" not in line]
-    assert (done.returncode, names) == (0, ["s1", "s2"])
-
-
-@pytest.mark.parametrize(
-    "before",
-    [
-        "GPULAUNCH_TOPOLOGY=dgx1-v100 gpulaunch cluster show --launcher 'srun --gres=gpu:2'",
-        "GPULAUNCH_TOPOLOGY=power8-minsky gpulaunch cluster show",
-    ],
-)
-def test_other_nodes_are_asked_again(site: Site, before: str) -> None:
-    """What nodes have is kept for the same question: not for other options of srun or machines."""
-    script = f"{before}; GPULAUNCH_TOPOLOGY=dgx1-v100 gpulaunch cluster show"
-    done = site.slurm.run(*BOTH, "sh", "-c", script, environment=site.environment)
-    first, second = (line for line in done.stdout.splitlines() if line.startswith("slurm"))
-    assert first.partition(",")[2] != second.partition(",")[2]
-    assert "16 GPUs" in second
-
-
-def test_a_job_of_another_cluster(site: Site) -> None:
-    """What the nodes of a job have is not taken for another cluster's job of the same id."""
-    call = f"gpulaunch cluster show {shlex.join(DGX)}"
-    script = (
-        f"{call}; SLURM_CLUSTER_NAME=other {call}; srun -n1 -N1 sh -c 'echo step $SLURM_STEP_ID'"
-    )
-    done = site.slurm.run(*BOTH, "sh", "-c", script, environment=site.environment)
-    assert done.stdout.splitlines()[-1] == "step 2"
-
-
-def test_settings_of_other_launches(site: Site, tmp_path: Path) -> None:
-    """Settings that say how many GPUs a launch has, or shares, do not change the map."""
-    site.environment |= {"GPULAUNCH_GPUS": "2", "GPULAUNCH_SHARE": "1"}
-    options = (*DGX, "--ranks", "4", "-o", str(tmp_path), "--", *rank_command(tmp_path))
-    done = cluster(site, "run", *options)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert ranks_of(done.stdout) == wanted(tmp_path)
 
 
 @pytest.mark.parametrize("wish", ["--ntasks-per-gpu=1", "--gpu-bind=single:1"])
@@ -211,21 +149,6 @@ def test_dry_run(site: Site, tmp_path: Path) -> None:
     assert (done.returncode, done.stderr, len(ranks_of(done.stdout))) == (0, "", 4)
 
 
-def test_switches_that_nothing_joins(site: Site, tmp_path: Path) -> None:
-    """Where Slurm's switches make no tree, one for all nodes is assumed, and that is said."""
-    prolog = tmp_path / "prolog"
-    names = ("SLURM_TOPOLOGY_ADDR=s-$node.$node", "SLURM_TOPOLOGY_ADDR_PATTERN=switch.node")
-    lines = [f"echo export {name}\n" for name in names]
-    prolog.write_text(f"#!/bin/sh\nnode=$SLURMD_NODENAME\n{''.join(lines)}")
-    prolog.chmod(0o755)
-    done = cluster(site, "show", *DGX, "--launcher", f"srun --task-prolog={prolog}")
-    assert done.stderr == (
-        "gpulaunch: warning: what Slurm tells of the network is left out: the network is no tree: "
-        "nodes 'n1' and 'n2' have no switch above both\n"
-    )
-    assert [line[:6] for line in done.stdout.splitlines()[1:]] == ["├── n1", "└── n2"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "line", "hint"),
     [
@@ -237,19 +160,8 @@ def test_switches_that_nothing_joins(site: Site, tmp_path: Path) -> None:
             ),
             None,
         ),
-        (("run", *DGX), "no command given", "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]"),
         (
-            ("run", *DGX, "--hostfile", "x", "--launcher", "srun", "--", "true"),
-            "--hostfile goes with mpirun: Slurm has its own list of nodes",
-            None,
-        ),
-        (
-            ("show", "--launcher", ""),
-            "--launcher has an empty value",
-            None,
-        ),
-        (
-            ("show", "--launcher", "ssh"),
+            ("run", "--launcher", "ssh", "--", "true"),
             "--launcher: 'ssh' is neither srun nor Open MPI's mpirun",
             "'gpulaunch cluster map' writes files for others",
         ),
@@ -263,6 +175,23 @@ def test_mistakes(site: Site, arguments: tuple[str, ...], line: str, hint: str |
     assert done.stderr.replace(f"slurm {job}", "slurm JOB") == complaint(line, hint)
     assert done.returncode == 2
     assert not (Path(site.environment["HOME"]) / ".cache").exists()
+
+
+def test_switches_that_nothing_joins(site: Site, tmp_path: Path) -> None:
+    """Where Slurm's switches make no tree, one for all nodes is assumed, and that is said."""
+    scontrol = tmp_path / "scontrol"
+    lines = "SwitchName=s1 Nodes=n1\\nSwitchName=s2 Nodes=n2\\n"
+    scontrol.write_text(f"#!/bin/sh\nprintf '{lines}'\n")
+    scontrol.chmod(0o755)
+    script = (
+        f"PATH={tmp_path}:$PATH gpulaunch cluster run {shlex.join(DGX)} --ranks 2 --dry-run -- true"
+    )
+    done = site.slurm.run(*BOTH, "sh", "-c", script, environment=site.environment)
+    assert done.stderr == (
+        "gpulaunch: warning: what Slurm tells of the network is left out: the network is no tree: "
+        "nodes 'n1' and 'n2' have no switch above both\n"
+    )
+    assert "srun" in done.stdout
 
 
 def test_outside_an_allocation(launcher: Launcher) -> None:

@@ -1698,10 +1698,10 @@ def test_within_the_time_limit(host: Host) -> None:
 
 
 def test_a_container_is_measured(real_host: Host, dgx1_v100, tmp_path: Path) -> None:
-    """`gpulaunch profile -- docker run` measures the container's GPU and returns its status."""
+    """A measured `docker run` has its container's GPU in the profile, and keeps its status."""
     dgx1_v100.script(0, "active", "0:70")
     path = tmp_path / "job.toml"
-    options = ("profile", "-n", "1", "-o", str(path), "--", "docker", "run", "--rm")
+    options = ("profile", "measure", "-n", "1", "-o", str(path), "--", "docker", "run", "--rm")
     done = real_host.run(*options, IMAGE, "sh", "-c", "sleep 0.7; exit 3")
     assert done.returncode == 3, done.stderr
     resources = tomllib.loads(path.read_text())["resources"]

@@ -99,7 +99,7 @@ def test_home_of_somebody_else(tmp_path: Path, kept: str) -> None:
         (*DGX, "-d", "--name", "one", "--", "true"),
         ("wait", "one"),
         ("batch", *DGX, "--results", f"{tmp_path}/results", str(tmp_path / "jobs")),
-        ("profile", "--scan", str(tmp_path / "job.py"), "--name", "mine"),
+        ("profile", "scan", str(tmp_path / "job.py"), "--name", "mine"),
         ("cluster", "run", *DGX, "--hostfile", str(tmp_path / "hosts"), "--dry-run", "--", "true"),
         ("history", "--json"),
     )
@@ -124,7 +124,7 @@ def test_directories_without_a_umask(launcher: Launcher, tmp_path: Path) -> None
         (*DGX, "--", "true"),
         (*DGX, "-d", "--name", "one", "--", "true"),
         ("wait", "one"),
-        ("profile", "--scan", str(tmp_path / "job.py"), "--name", "mine"),
+        ("profile", "scan", str(tmp_path / "job.py"), "--name", "mine"),
     ):
         assert launcher.run(*words, umask=0).returncode == 0
     made = [path for path in home.rglob("*") if path.is_dir()]

@@ -1,20 +1,6 @@
-from typing import TYPE_CHECKING
-
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    dist.all_reduce(a)
 if False:
     dist.all_reduce(b)
 while 0:
     dist.all_reduce(c)
-
-
-def f():
-    return 1
-    dist.all_reduce(d)
-
-
-def g():
-    raise RuntimeError
-    dist.all_reduce(e)

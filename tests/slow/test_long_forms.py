@@ -94,18 +94,6 @@ def test_least_cut_of_random_graphs(seed: int) -> None:
     test_topo_aware.test_least_cut_of_random_graphs(seed)
 
 
-@pytest.mark.parametrize("name", test_topo_aware.NAMES)
-def test_least_cut_of_machines(name: str) -> None:
-    """30 random sets of GPUs of each machine instead of 8."""
-    test_topo_aware.test_least_cut_of_machines(name, 30)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_larger_random_graphs(seed: int) -> None:
-    """12 graphs instead of 4."""
-    test_topo_aware.test_larger_random_graphs(seed)
-
-
 @pytest.mark.parametrize("name", test_topo_aware.SOCKETS)
 def test_what_fits_in_a_socket_is_not_split(name: str) -> None:
     """Every set of free GPUs instead of every fourth."""

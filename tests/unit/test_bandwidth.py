@@ -10,7 +10,6 @@ from typing import NamedTuple
 import pytest
 
 from gpulaunch.decide.placement import effective
-from gpulaunch.decide.placement.doubts import find_doubts
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu, Mig
@@ -137,12 +136,6 @@ class Point(NamedTuple):
         """Whether NVLink joins its GPUs."""
         fabric = Fabric(self.topology)
         return len(effective.nvlink_parts(fabric, range(len(fabric.gpus)))) == 1
-
-    @property
-    def doubts(self) -> list[str]:
-        """What a launch on these GPUs is told with --explain."""
-        fabric = Fabric(self.topology)
-        return find_doubts(fabric, range(len(fabric.gpus)))
 
     @property
     def gb_per_s(self) -> float:
@@ -425,13 +418,13 @@ MISSED_BY_A_LITTLE = {
 
 
 def table(points: Sequence[Point]) -> str:
-    """Return points as the page shows them: `?` where a launch says it is unsure."""
+    """Return points as the page shows them: `s` where messages are smaller than 1 GiB."""
     rows = [f"{'GB/s':36}{'model':>7}{'published':>11}{'ratio':>7}    source"]
     for point in points:
-        marks = ("?" if point.doubts else " ") + ("s" if point.small else " ")
+        mark = "s" if point.small else " "
         rows.append(
             f"{point.sentence:36}{point.gb_per_s:7.1f}{point.published_gb_per_s:11.1f}"
-            f"{point.ratio:7.2f} {marks} {point.source}"
+            f"{point.ratio:7.2f} {mark} {point.source}"
         )
     return "\n".join(rows)
 
@@ -470,59 +463,6 @@ def test_nine_of_ten_over_nvlink_are_near() -> None:
         f"those held out {sum(point in near for point in held_out)} of {len(held_out)}."
     )
     assert text in " ".join(DOCUMENT.read_text(encoding="utf-8").split())
-
-
-def test_over_pcie_the_model_is_near_or_says_that_it_is_unsure() -> None:
-    """A figure over PCIe is within 25 %, or the launch says with --explain that it may be off."""
-    over = [point for point in POINTS if not point.over_nvlink]
-    assert [
-        point.sentence for point in over if abs(point.ratio - 1) > 0.25 and not point.doubts
-    ] == []
-    assert len(over) >= 20
-
-
-@pytest.mark.parametrize(
-    ("machine_name", "gpus", "said"),
-    [
-        ("rtx-4090-8", range(8), ["without peer-to-peer"]),
-        ("rtx-5090-8", (0, 1), ["without peer-to-peer"]),
-        ("rtx-pro-6000-8", range(8), ["beyond one PCIe 5 switch"]),
-        ("rtx-a6000-2", range(2), ["no all-reduce is published"]),
-        ("l40s-8", range(8), []),
-        ("hgx-h200", range(8), []),
-        ("hgx-a100-4", range(4), []),
-        ("dgx1-v100", range(8), []),
-        ("nvl72", range(8), []),
-        ("nvl72", range(9), ["at most 8 GPUs"]),
-        ("a100-pcie-4gpu", (0, 1), []),
-        ("a100-pcie-4gpu", (0, 1, 2), []),
-        ("a100-pcie-4gpu", range(4), ["over several PCIe slots"]),
-        ("rtx-4090-8", (0,), []),
-        ("hgx-h200", (0,), []),
-    ],
-)
-def test_doubts_about_a_shipped_machine(
-    machine_name: str, gpus: Sequence[int], said: list[str]
-) -> None:
-    """What is known to be unsure is said of just the sets that it touches."""
-    fabric = Fabric(load_described_machine(machine_name)[0])
-    doubts = find_doubts(fabric, [fabric.position[gpu] for gpu in gpus])
-    assert len(doubts) == len(said)
-    assert all(words in doubt for words, doubt in zip(said, doubts, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("topology", "said"),
-    [
-        (bridged(2, TURING, 2), "one all-reduce is published"),
-        (bridged(2, HOPPER, 12), "116 and 211"),
-        (sockets(2, VOLTA_PCIE | {"pcie_generation": 0}, peer_to_peer=True), "is not known"),
-    ],
-)
-def test_doubts_about_other_gpus(topology: Topology, said: str) -> None:
-    """So is what of the generation of bridges, or of the PCIe, is not known."""
-    (doubt,) = find_doubts(Fabric(topology), range(2))
-    assert said in doubt
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,8 @@ from pathlib import Path
 import pytest
 from values import complaint
 
-from gpulaunch.cluster.catalog import cluster_names, load_cluster
-from gpulaunch.cluster.cluster import part_of
-from gpulaunch.cluster.flat import flattened
+from gpulaunch.cluster.cluster_file import cluster_names, load_cluster
 from gpulaunch.errors import UsageError
-from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.machine.topology import machines
-from gpulaunch.records import replace
-from gpulaunch.simulate.simulator import Simulator, generate_trace
 
 FILE = """\
 name = "two"
@@ -60,12 +54,8 @@ def written(directory: Path, text: str = FILE, name: str = "two.toml") -> str:
 def test_a_cluster_is_its_nodes_and_their_network(tmp_path: Path) -> None:
     """Nodes have the machine, cores and links that the file says; the network is its switches."""
     cluster = load_cluster(written(tmp_path))
-    got = [(node.name, node.topology.name, node.slots, node.uplinks) for node in cluster.nodes]
-    assert got == [
-        ("n1", "power8-minsky", 4, 2),
-        ("n2", "power8-minsky", 4, 2),
-        ("m1", "dgx1-v100", 8, 1),
-    ]
+    got = [(node.name, node.topology.name, node.slots) for node in cluster.nodes]
+    assert got == [("n1", "power8-minsky", 4), ("n2", "power8-minsky", 4), ("m1", "dgx1-v100", 8)]
     assert cluster.nodes[0].sockets == (tuple(range(8)), tuple(range(64, 72)))
     tree = cluster.network
     links = {
@@ -83,13 +73,6 @@ def test_a_cluster_is_its_nodes_and_their_network(tmp_path: Path) -> None:
     }
     assert [tree.names[leaf] for leaf in tree.leaves] == ["n1", "n2", "m1"]
     assert cluster.source == "made up; made up, too"
-
-
-def test_cores_are_those_of_the_machine_where_the_file_has_none(tmp_path: Path) -> None:
-    """Without cores, the CPUs of each NUMA node of the machine count."""
-    node = load_cluster(written(tmp_path)).nodes[2]
-    wanted = {gpu.numa_node: tuple(sorted(gpu.cpuset)) for gpu in node.topology.gpus}
-    assert node.sockets == (wanted[0], wanted[1])
 
 
 @pytest.mark.parametrize(
@@ -131,15 +114,6 @@ def test_own_clusters_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "gpulaunch" / "clusters").mkdir(parents=True)
     written(tmp_path / "gpulaunch" / "clusters", name="magc-a.toml")
     assert load_cluster("magc-a").name == "two"
-
-
-def test_a_described_machine_is_a_cluster() -> None:
-    """A machine is a cluster of one node, and one with a network as many as that joins."""
-    assert [node.name for node in load_cluster("dgx1-v100").nodes] == ["dgx1-v100"]
-    cluster = load_cluster("minsky-cluster")
-    assert [node.name for node in cluster.nodes] == [f"minsky-cluster-{i}" for i in range(5)]
-    assert [gpu.index for gpu in cluster.nodes[4].topology.gpus] == [0, 1, 2, 3]
-    assert set(cluster.network.gb_per_s[1:]) == {1.25}
 
 
 MISTAKES = {
@@ -195,94 +169,6 @@ def test_unknown_clusters_name_the_known() -> None:
         load_cluster("nonesuch")
     assert caught.value.message == "unknown cluster 'nonesuch'"
     assert caught.value.hint == "known are magc-a, magc-b, superpod-h100, or give a file"
-
-
-def test_a_part_keeps_its_links(tmp_path: Path) -> None:
-    """A part of a cluster has its nodes in the order asked for, below their lowest switch."""
-    cluster = load_cluster(written(tmp_path))
-    part = part_of(cluster, ("m1", "n2"))
-    assert [node.name for node in part.nodes] == ["m1", "n2"]
-    assert [part.network.names[leaf] for leaf in part.network.leaves] == ["m1", "n2"]
-    assert dict(zip(part.network.names, part.network.gb_per_s, strict=True)) == {
-        "top": 0.0,
-        "leaf1": 2.0,
-        "leaf2": 8.0,
-        "n2": 6.0,
-        "m1": 5.0,
-    }
-    assert part_of(cluster, ("n1", "n2")).network.names == ("leaf1", "n1", "n2")
-    with pytest.raises(
-        UsageError, match=r"^cluster two has no node 'x1' and 1 more: its 3 are n1 to m1$"
-    ):
-        part_of(cluster, ("x1", "n1", "x2"))
-
-
-MINSKYS = """\
-name = "minsky-cluster"
-source = "five of power8-minsky"
-
-[[nodes]]
-names = "n[0-4]"
-machine = "power8-minsky"
-gb_per_s_per_uplink = 1.25
-
-[network]
-source = "assumed"
-
-[[network.switches]]
-name = "switch"
-nodes = "n[0-4]"
-"""
-
-
-def test_the_minskys_are_the_same_either_way(tmp_path: Path) -> None:
-    """Five Minskys of a cluster file are, as one topology, the machine file with a network."""
-    got = flattened(load_cluster(written(tmp_path, MINSKYS)))
-    want, _ = load_described_machine("minsky-cluster")
-    assert got.gpus == want.gpus
-    assert got.links == want.links
-
-
-def test_jobs_are_placed_as_on_the_minskys(tmp_path: Path) -> None:
-    """A simulation of a cluster file starts each job when and where the machine file's does."""
-    path = written(tmp_path, MINSKYS)
-    jobs = generate_trace("uniform", seed=3, count=40)
-    want, got = (
-        simulator.replay(simulator.read_trace(jobs), "preserve").jobs
-        for simulator in (Simulator("minsky-cluster"), Simulator(cluster=path))
-    )
-    assert len(want) == 40
-    assert got == want
-
-
-def test_two_gpus_meet_over_the_slowest_link(tmp_path: Path) -> None:
-    """Between nodes a pair has one uplink of a node, or the slowest switch on its way."""
-    topology = flattened(load_cluster(written(tmp_path)))
-    links = {(link.a, link.b): link for link in topology.links}
-    assert [gpu.node for gpu in topology.gpus] == [0] * 4 + [1] * 4 + [2] * 8
-    assert (links[0, 4].path, links[0, 4].bandwidth_gb_per_s) == ("NET", 3.0)
-    assert (links[0, 8].path, links[0, 8].bandwidth_gb_per_s) == ("NET", 2.0)
-    last = machines(topology)[2]
-    alone, _ = load_described_machine("dgx1-v100")
-    assert [replace(link, a=link.a - 8, b=link.b - 8) for link in last.links] == [*alone.links]
-
-
-def test_jobs_stay_on_one_node_where_they_can() -> None:
-    """On the paper's cluster a job of 16 GPUs is placed on one node, and one of 32 on two."""
-    simulator = Simulator(cluster="magc-a")
-    sixteen = simulator.place({"gpus": 16, "pattern": "ring"}, busy=[0]).gpus
-    assert {gpu // 16 for gpu in sixteen} == {1}
-    assert len({gpu // 16 for gpu in simulator.place({"gpus": 32, "pattern": "ring"}).gpus}) == 2
-
-
-def test_a_cluster_may_be_too_large_for_one_topology(tmp_path: Path) -> None:
-    """A cluster of more than 1,024 GPUs can be mapped to, and not simulated."""
-    path = written(tmp_path, MINSKYS.replace("n[0-4]", "n[0-256]"))
-    with pytest.raises(UsageError) as caught:
-        flattened(load_cluster(path))
-    assert caught.value.message == (
-        "cluster minsky-cluster has 1028 GPUs: as one topology it can have 1024"
-    )
 
 
 def test_networks_from_slurm(tmp_path: Path) -> None:

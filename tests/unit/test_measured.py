@@ -6,17 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.measure.measured_run import (
+from gpulaunch.measure.run import (
     CountedLink,
     GpuRun,
+    LinkBytes,
+    Reading,
     Run,
+    Usage,
     figures_of,
     is_reservation,
     run_document,
     run_of,
 )
-from gpulaunch.measure.measured_runs import percentile_95, resources_of, updated
-from gpulaunch.measure.usage import LinkBytes, Reading, Usage
+from gpulaunch.measure.update_profile import percentile_95, resources_of, updated
 from gpulaunch.records import replace
 
 GIB = 1 << 30
@@ -48,7 +50,7 @@ def run(
     cards = tuple(
         GpuRun(gpu, f"GPU-{gpu}", model, 16 * GIB, figures, has_gpm=False) for gpu in range(gpus)
     )
-    return Run(("job",), status, seconds, cards, "550", DATE)
+    return Run(("job",), status, seconds, cards, DATE)
 
 
 # ------------------------------------------------------------------------------ readings -> figures
@@ -60,8 +62,7 @@ def test_uneven_intervals_weigh_what_they_last() -> None:
     usage.add(Reading(1.0, time_active_percentage=100.0))
     usage.add(Reading(5.0, time_active_percentage=0.0))
     figures = usage.figures()
-    assert (figures.time_active_percentage, figures.time_active_max_percentage) == (20, 100)
-    assert (figures.idle_percentage, figures.samples, figures.covered_s) == (80, 2, 5)
+    assert (figures.time_active_percentage, figures.samples, figures.covered_s) == (20, 2, 5)
 
 
 def test_a_counter_that_steps_back_loses_one_interval() -> None:
@@ -74,27 +75,24 @@ def test_a_counter_that_steps_back_loses_one_interval() -> None:
 
 
 def test_memory_that_was_in_use_before_is_not_the_jobs() -> None:
-    """What is in use when the job begins is left out of the most and of the average."""
+    """What is in use when the job begins is left out."""
     usage = Usage(Reading(0.0, memory_bytes=GIB))
     for second in (1.0, 2.0):
         usage.add(Reading(second, memory_bytes=3 * GIB))
-    figures = usage.figures()
-    assert (figures.memory_bytes, figures.memory_mean_bytes) == (2 * GIB, 1.5 * GIB)
+    assert usage.figures().memory_bytes == 2 * GIB
 
 
 def test_what_was_counted_once_is_unknown() -> None:
     """Counters that could be read only before the job tell nothing: that is no traffic of 0."""
     usage = Usage(Reading(0.0, links={0: LinkBytes(7, 7), 1: LinkBytes(7, 7)}))
     usage.add(Reading(1.0, links={1: LinkBytes(7, 1007)}))
-    assert usage.figures().links == {1: LinkBytes(0, 1000)}
+    assert usage.carried() == {1: LinkBytes(0, 1000)}
 
 
 def test_nothing_read_is_nothing_known() -> None:
     """A job that ends before the second reading has a duration, and no figure of its GPU."""
     figures = Usage(Reading(0.0, memory_bytes=5)).figures()
-    one = Run(
-        ("true",), 0, 0.002, (GpuRun(0, "GPU-0", "V100", GIB, figures, has_gpm=True),), None, DATE
-    )
+    one = Run(("true",), 0, 0.002, (GpuRun(0, "GPU-0", "V100", GIB, figures, has_gpm=True),), DATE)
     assert figures_of(one) == {"duration_s": 0.002}
     assert resources_of([one], "here")["runs"] == {"count": 1, "gpus": 1}
 
@@ -107,7 +105,7 @@ def test_nothing_read_is_nothing_known() -> None:
     )
 )
 def test_averages_are_those_of_all_readings(readings: list[tuple[float, float, int]]) -> None:
-    """Averages are integrals over the time, at most the maximum; steady memory is 0 to 100 %."""
+    """Averages are integrals over the time; steady memory is 0 to 100 %."""
     usage, at_s = Usage(Reading(0.0, memory_bytes=0)), 0.0
     for lasting_s, level, memory in readings:
         at_s += lasting_s
@@ -115,7 +113,6 @@ def test_averages_are_those_of_all_readings(readings: list[tuple[float, float, i
     figures = usage.figures()
     want = sum(lasting_s * level for lasting_s, level, _ in readings) / at_s
     assert figures.sm_percentage == pytest.approx(want, abs=1e-6)
-    assert figures.sm_percentage <= figures.sm_max_percentage + 1e-9
     assert figures.memory_bytes == max(memory for _, _, memory in readings)
     assert 0 <= (figures.memory_steady_percentage or 0) <= 100.0000001
 
@@ -141,17 +138,16 @@ def test_what_a_framework_sets_aside(sentence: str, levels: tuple[float, ...], w
     for second, level in enumerate(levels, 1):
         usage.add(Reading(float(second), memory_bytes=int(level * 16 * GIB)))
     card = GpuRun(0, "GPU-0", "V100", 16 * GIB, usage.figures(), has_gpm=False)
-    assert is_reservation(Run(("job",), 0, 10.0, (card,), None, DATE)) is want, sentence
+    assert is_reservation(Run(("job",), 0, 10.0, (card,), DATE)) is want, sentence
 
 
 def test_a_run_survives_json() -> None:
     """What --record-to writes is read as what it was."""
     one = run(gpus=2)
-    figures = replace(one.gpus[0].figures, links={3: LinkBytes(5, 6)})
-    links = (CountedLink(3, "gpu", 1), CountedLink(4, "switch", None))
+    links = (CountedLink(3, "gpu", 1, 5, 6), CountedLink(4, "switch", None))
     one = replace(
         one,
-        gpus=(replace(one.gpus[0], figures=figures, links=links), one.gpus[1]),
+        gpus=(replace(one.gpus[0], links=links), one.gpus[1]),
         problems=("odd",),
     )
     assert run_of(run_document(one)) == one
@@ -187,9 +183,9 @@ def test_memory_is_the_most_and_has_no_deviation() -> None:
 
 def test_what_a_run_does_not_tell_stays() -> None:
     """Figures from elsewhere stay where a run does not tell them, and so does their source."""
-    known = {"resources": {"memory_mib": 4000, "nvlink_tx_gb_per_s": 3.0, "source": "paper X"}}
+    known = {"resources": {"memory_mib": 4000, "sm_occupancy_percentage": 3.0, "source": "paper X"}}
     after = updated(known, run(), "gpulaunch --record").sections["resources"]
-    assert (after["nvlink_tx_gb_per_s"], after["memory_mib"]) == (3.0, 4000)
+    assert (after["sm_occupancy_percentage"], after["memory_mib"]) == (3.0, 4000)
     assert after["source"] == "paper X; gpulaunch --record"
 
 

@@ -13,7 +13,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.records import as_dict, replace
 
-BY_LINKS = ["greedy", "preserve", "lookahead", "preserve_paper"]
+BY_LINKS = ["greedy", "preserve", "preserve_paper"]
 POLICIES = ["baseline", "best_fit", *BY_LINKS]
 CASES = 40  # of each test
 

@@ -1,8 +1,7 @@
-"""What NCCL's log of a run tells: calls, sizes, rings, pattern and sensitivity."""
+"""What NCCL's log of a run tells: calls, sizes, who talks to whom, pattern and sensitivity."""
 
 import json
 from collections.abc import Iterable
-from itertools import product
 from time import perf_counter
 
 import pytest
@@ -10,15 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
-from gpulaunch.measure.logs.nccl_log import Member, NcclLog, RingGraph, read_nccl_log
-from gpulaunch.measure.logs.nccl_setup import read_setup
-from gpulaunch.measure.logs.nccl_traffic import (
-    LEAST_GB_PER_S,
+from gpulaunch.measure.logs.nccl_log import (
     LoggedTraffic,
+    Member,
+    NcclLog,
     communication,
+    read_nccl_log,
 )
-from gpulaunch.records import replace
-from gpulaunch.show.nccl import nccl_document, nccl_lines
+from gpulaunch.show.scan import nccl_document, nccl_lines
 
 FLOAT = 7
 MB = 1_000_000
@@ -89,7 +87,7 @@ PUBLISHED = [
             "north:700:714 [3] NCCL INFO comm 0x7f1200000a10 rank 3 nranks 4 cudaDev 3 busId b000 "
             "- Init COMPLETE\n"
         ),
-        {"rings": (((0, 1, 2, 3), 1),), "trees": ((((0, 3),), 1),), "damaged": 0},
+        {"lines": 3, "damaged": 0},
     ),
     (
         (
@@ -100,11 +98,7 @@ PUBLISHED = [
             "NET/Socket/0\n"
             "NCCL version 2.18.3+cuda12.1\n"
         ),
-        {
-            "rings": (((0, 1, 2, 3), 1),),
-            "ways": {"P2P": 1, "NET": 1},
-            "version": "2.18.3+cuda12.1",
-        },
+        {"ways": {"P2P": 1, "NET": 1}},
     ),
     (
         (
@@ -150,13 +144,11 @@ def test_members_of_old_and_new_versions() -> None:
             "splitCount 1 color 0 -"
         ),
     ]
-    found = {key.comm: value for key, value in read_nccl_log(lines).members.items()}
-    assert found["0x7f01"] == Member(0, 2, ("a", "6000"), 0x6000, ("2",))
-    assert found["0x7f02"] == Member(1, 2, ("a", "7000"), 0x7000, ("id", "0xab"))
-    assert found["0x7f03"] == Member(1, 2, ("a", "8c000"), 0x8C000, ("id", "0x3a"))
-    assert found["0x7f04"] == Member(
-        0, 1, ("a", "8c000"), 0x8C000, ("split", "id", "0x3a", "1", "0")
-    )
+    found = {key[2]: value for key, value in read_nccl_log(lines).members.items()}
+    assert found["0x7f01"] == Member(0, 2, ("a", "6000"), ("2",))
+    assert found["0x7f02"] == Member(1, 2, ("a", "7000"), ("id", "0xab"))
+    assert found["0x7f03"] == Member(1, 2, ("a", "8c000"), ("id", "0x3a"))
+    assert found["0x7f04"] == Member(0, 1, ("a", "8c000"), ("split", "id", "0x3a", "1", "0"))
 
 
 @pytest.mark.parametrize(
@@ -167,52 +159,6 @@ def test_data_types(kind: int, size: int) -> None:
     (found,) = read_nccl_log([call(0, "AllReduce", 1000, kind=kind)]).calls
     assert found.message_bytes == 1000 * size
     assert read_nccl_log([call(0, "AllReduce", 1000, kind=12)]).damaged == 1
-
-
-def test_sizes_and_calls() -> None:
-    """Each function has its calls, sizes, large calls, and what all ranks send for them."""
-    lines = [
-        *every(4, "AllReduce", 25_000, 2),
-        *every(4, "AllReduce", 24_999, 1),
-        *every(4, "AllGather", 250_000, 5),
-    ]
-    log, found = read(lines)
-    gather, reduce = found.collectives
-    assert (gather.name, gather.calls, gather.message_bytes, gather.large_calls) == (
-        "AllGather",
-        20,
-        4 * MB,
-        20,
-    )
-    assert gather.sent_gb == pytest.approx(20 * 3 * MB / 1e9)
-    assert (reduce.calls, reduce.large_calls, reduce.sizes) == (12, 8, ((99_996, 4), (100_000, 8)))
-    assert reduce.sent_gb == pytest.approx((8 * 150_000 + 4 * 149_994) / 1e9)
-    assert (found.ranks, log.gpus, found.calls_per_gpu) == (4, 4, 8)
-
-
-def test_rings_from_each_ranks_place() -> None:
-    """Where no rank prints rings, they are built from each rank's place; an open one is none."""
-    order = [0, 3, 1, 2]
-    lines = [
-        said(rank, f"Ring {channel:02} : {order[at - 1]} -> {rank} -> {order[(at + 1) % 4]}")
-        for channel in range(2)
-        for at, rank in enumerate(order)
-    ]
-    assert read_nccl_log(lines).rings == (((0, 3, 1, 2), 2),)
-    assert read_nccl_log(lines[1:4]).rings == ()
-    apart = [
-        said(rank, f"Ring 00 : {peer} -> {rank} -> {peer}")
-        for rank, peer in ((0, 1), (1, 0), (2, 3), (3, 2))
-    ]
-    assert read_nccl_log(apart).rings == ()
-
-
-def test_rings_that_were_cut_off() -> None:
-    """NCCL cuts long rings off: a ring without all its ranks is not reported."""
-    line = said(
-        0, "Channel 00/16 :" + "".join(f" {rank:3}" for rank in (0, 7, 6, 5, 4, 3, 2, 1, 8, 15, 14))
-    )
-    assert read_nccl_log([line]).rings == ()
 
 
 @pytest.mark.parametrize(
@@ -250,98 +196,54 @@ def test_pattern(sentence: str, lines: list[str], pattern: str) -> None:
     assert read(lines)[1].pattern == pattern, sentence
 
 
+@pytest.mark.parametrize(("name", "times"), [("AllReduce", 1), ("AllGather", 4), ("Scatter", 4)])
+def test_size_of_a_message(name: str, times: int) -> None:
+    """The size of a message is that of the whole buffer, of which each rank may have a part."""
+    (found,) = read_nccl_log([call(0, name, MB)]).calls
+    assert found.message_bytes == times * 4 * MB
+
+
 def test_pipeline_from_send_and_recv() -> None:
-    """Sends from stage to stage give the chain and its edges; a Recv tells of the same bytes."""
+    """Sends from stage to stage give edges; the Recv of the same bytes is not added to them."""
     lines = [joined(rank) for rank in range(4)]
     for rank in range(3):
         lines += [call(rank, "Send", MB, root=rank + 1)] * 50 + [
             call(rank + 1, "Recv", MB, root=rank)
         ] * 50
     found = read(lines)[1]
-    assert found.pattern == "chain"
     assert found.edges == ((0, 1, 0.2), (1, 2, 0.2), (2, 3, 0.2))
-    assert (found.confidence, found.ranks) == ("guess", 4)
+    assert (found.pattern, found.confidence, found.ranks) == ("unknown", "likely", 4)
     unjoined = read(lines[4:])[1]
     assert (unjoined.pattern, unjoined.edges, unjoined.confidence) == ("chain", (), "guess")
 
 
-def test_experts_exchange_with_everybody() -> None:
-    """Sends from each rank to all others are an all-to-all."""
-    lines = [joined(rank) for rank in range(4)]
-    lines += [
-        call(a, name, MB, root=b)
-        for a, b in product(range(4), repeat=2)
-        for name in ("Send", "Recv")
-    ]
-    found = read(lines)[1]
-    assert found.pattern == "all_to_all"
-    assert len(found.edges) == 6
-
-
-def test_communicators_of_a_part() -> None:
-    """Tensor- and data-parallel pairs in one job: edges join the job's ranks, not each group's."""
+def pairs_of_pairs(*, calls: bool) -> list[str]:
+    """Return a log of four ranks in tensor-parallel and in data-parallel pairs."""
     lines = [joined(rank) for rank in range(4)]
     for rank in range(4):
         lines += [joined(rank, 2, comm=f"0xaa{rank}", number=rank % 2, id_=f"0x{rank // 2}")]
         lines += [joined(rank, 2, comm=f"0xbb{rank}", number=rank // 2, id_=f"0x1{rank % 2}")]
-        lines += [call(rank, "AllReduce", MB, ranks=2, comm=f"0xaa{rank}")] * 30
-        lines += [call(rank, "AllReduce", MB, ranks=2, comm=f"0xbb{rank}")] * 10
-    found = read(lines)[1]
-    assert found.edges == ((0, 1, 0.24), (0, 2, 0.08), (1, 3, 0.08), (2, 3, 0.24))
-    assert found.pattern == "all_to_all"  # a ring with edges of 3 and 1 is no ring: similarity 0.89
-    assert any("no named pattern" in reason for reason in found.reasons)
+        lines += [call(rank, "AllReduce", MB, ranks=2, comm=f"0xaa{rank}")] * 30 * calls
+        lines += [call(rank, "AllReduce", MB, ranks=2, comm=f"0xbb{rank}")] * 10 * calls
+    return lines
 
 
-def stamped(
-    count: int, calls: int, seconds: int, form: str = "[2025-06-01 12:{:02}:{:02}] "
-) -> list[str]:
-    """Return all-reduces of two ranks, evenly over so many seconds."""
-    times = [form.format(*divmod(round(i * seconds / (calls - 1)), 60)) for i in range(calls)]
-    return [
-        call(rank, "AllReduce", count, ranks=2, time=time) for time in times for rank in range(2)
-    ]
+@pytest.mark.parametrize("calls", [True, False])
+def test_communicators_of_a_part(calls: bool) -> None:
+    """Communicators of some ranks are told by the job's ranks, and edges join these."""
+    found = read(pairs_of_pairs(calls=calls))[1]
+    assert found.groups == ((0, 1), (0, 2), (1, 3), (2, 3))
+    edges = ((0, 1, 0.24), (0, 2, 0.08), (1, 3, 0.08), (2, 3, 0.24))
+    assert (found.pattern, found.edges) == ("unknown", edges if calls else ())
 
 
 @pytest.mark.parametrize(
-    ("sentence", "lines", "sensitive", "confidence"),
-    [
-        ("4 GB/s are a lot", stamped(25 * MB, 2401, 60), True, "likely"),
-        ("1 GB/s are just enough", stamped(25 * MB, 601, 60), True, "guess"),
-        ("0.6 GB/s are just too little", stamped(25 * MB, 361, 60), False, "guess"),
-        ("0.1 GB/s are nothing", stamped(25 * MB, 61, 60), False, "likely"),
-        (
-            "a second is too short to tell: size and calls do",
-            stamped(25 * MB, 200, 1),
-            True,
-            "guess",
-        ),
-        ("large messages without times", every(2, "AllReduce", MB, 200), True, "guess"),
-        ("too few of them", every(2, "AllReduce", MB, 20), None, "guess"),
-        ("small messages", every(2, "AllReduce", 1000, 5000), False, "guess"),
-    ],
+    ("count", "times", "sensitive"),
+    [(25_000, 100, True), (25_000, 99, None), (24_999, 5000, False)],
 )
-def test_sensitivity(
-    sentence: str, lines: list[str], sensitive: bool | None, confidence: str
-) -> None:
-    """Sensitive is what sends enough in large messages; without times it is a guess by size."""
-    found = read(lines)[1]
-    assert (found.sensitive, found.confidence) == (sensitive, confidence), sentence
-
-
-def test_rate_over_the_log() -> None:
-    """The rate is of one GPU, from the first call to the last, with fractions where logged."""
-    log, found = read(stamped(25 * MB, 41, 20, "2025-06-01T23:{:02}:{:02}.500Z "))
-    assert log.duration_s == 20
-    assert found.gb_per_s == pytest.approx(41 * 0.1 / 20)
-    assert pytest.approx(0.05) == LEAST_GB_PER_S * (1 / 12 - 1 / 50)
-
-
-def test_duration_in_any_order() -> None:
-    """The first and the last time count wherever they stand; one call has no duration."""
-    lines = stamped(25 * MB, 41, 20)
-    assert read(lines[30:] + lines[:30])[0].duration_s == 20
-    assert read(lines[:2])[0].duration_s == 0
-    assert read(lines[:1])[0].duration_s is None
+def test_sensitivity(count: int, times: int, sensitive: bool | None) -> None:
+    """Sensitive is a job of which each GPU makes 100 calls of 100 kB on average, or more."""
+    assert read(every(2, "AllReduce", count, times))[1].sensitive is sensitive
 
 
 # calls as mapa-sc21 Figure 5b has them; average sizes as far as its 2.3 has them: over or under 1e5
@@ -362,9 +264,8 @@ def test_figure_5_of_mapa() -> None:
     for name, (calls, size, sensitive) in FIGURE_5.items():
         line = call(0, "AllReduce", size // 4, ranks=2)
         log = read_nccl_log([line, call(1, "AllReduce", size // 4, ranks=2)])
-        log = replace(log, calls=dict.fromkeys(log.calls, calls))
+        log.calls.update(dict.fromkeys(log.calls, calls))
         found = communication(log, name)
-        assert found.confidence == "guess"
         if found.sensitive is not sensitive:
             wrong.add(name)
     assert wrong == {"CaffeNet", "ResNet-50"}
@@ -399,33 +300,19 @@ def test_mess() -> None:
     ],
 )
 def test_no_calls(lines: list[str], message: str) -> None:
-    """A log without calls, rings and connections is refused, with what to set."""
+    """A log without calls, communicators and connections is refused, with what to set."""
     with pytest.raises(UsageError) as caught:
         read(lines)
     assert caught.value.message == message
     assert caught.value.hint is not None
-    assert "NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH" in caught.value.hint
+    assert "NCCL_DEBUG_SUBSYS=INIT,COLL" in caught.value.hint
 
 
 def test_one_ranks_log() -> None:
     """A log of one rank of four gives calls of that one, and says so."""
     found = read([call(0, "AllReduce", MB)] * 200)[1]
-    assert (found.calls_per_gpu, found.pattern, found.sensitive) == (200, "ring", True)
+    assert (found.calls[0].calls, found.pattern, found.sensitive) == (200, "ring", True)
     assert "the log has the calls of 1 of 4 GPUs" in found.reasons
-
-
-def test_document() -> None:
-    """The document has the keys of a source scan and more, and is JSON."""
-    lines = ["noise", *every(4, "Broadcast", MB, 1), *every(4, "AllReduce", 25 * MB, 200)]
-    log, found = read(lines)
-    document = json.loads(json.dumps(nccl_document(log, found, "run.log"), allow_nan=False))
-    assert document["calls"] == [
-        {"file": "run.log", "line": 2, "api": "ncclBroadcast", "pattern": "ring"},
-        {"file": "run.log", "line": 6, "api": "ncclAllReduce", "pattern": "ring"},
-    ]
-    assert (document["pattern"], document["sensitive"]) == ("ring", True)
-    assert (document["confidence"], document["pattern_confidence"]) == ("guess", "certain")
-    assert document["collectives"][0]["sizes"] == [[100 * MB, 800]]
 
 
 @given(
@@ -440,7 +327,7 @@ def test_nothing_in_a_log_is_fatal(lines: list[str | bytes], data: st.DataObject
     torn = [line[data.draw(st.integers(0, 60)) :] for line in lines]
     log = read_nccl_log(torn)
     try:
-        nccl_document(log, communication(log, "run.log"), "run.log")
+        nccl_lines(nccl_document(communication(log, "run.log"), "run.log"))
     except UsageError:
         assert not log.calls
 
@@ -452,64 +339,12 @@ def test_garbage_is_read_in_linear_time() -> None:
         "NCCL " + "a:1:" * 500_000,
         "opCount" + ": opCount 1" * 100_000,
     ]
-    torn = said(0, "Channel 00/1 : 9999998[0] -> 9999999[1] via P2P/IPC")
     begin = perf_counter()
     read_nccl_log(lines)
-    assert read([torn])[1].pattern == "all_to_all"
     assert perf_counter() - begin < 10  # 0.3 s on an idle core
 
 
-# ------------------------------------------------------------------ logs of NCCL_DEBUG=INFO alone
-# formats as in NVIDIA/nccl issues 226 (2.4), 300 (2.5), 671 (2.10), 1027 (2.18) and 1538 (2.22)
-
-
-def logged(version: str, *lines: tuple[int, str]) -> str:
-    """Return a log of NCCL_DEBUG=INFO: its version, then what each rank says."""
-    return f"NCCL version {version}\n" + "".join(said(rank, text) for rank, text in lines)
-
-
-OLD = logged(
-    "2.4.8+cuda10.1",
-    (0, "Channel 00 :    0   1   2   3"),
-    (0, "Ring 00 : 0[0] -> 1[1] via P2P/IPC"),
-    (1, "Ring 00 : 1 -> 2 [send] via NET/Socket/0"),
-    (2, "Ring 00 : 2[2] -> 3[3] via direct shared memory"),
-    (0, "Trees [0] -1->0->1/-1/-1"),
-    (1, "Trees [0] 0->1->2/3/-1"),
-    (2, "Trees [0] 1->2->-1/-1/-1"),
-    (3, "Trees [0] 1->3->-1/-1/-1"),
-    (3, "comm 0x7f145c002250 rank 3 nranks 4 cudaDev 3 nvmlDev 3 - Init COMPLETE"),
-)
-FIVE = logged(
-    "2.5.6+cuda10.2",
-    (0, "Channel 00/02 :    0   1   2"),
-    (0, "Trees [0] 1/-1/-1->0->-1|-1->0->1/-1/-1"),
-    (1, "Trees [0] 2/-1/-1->1->0|0->1->2/-1/-1"),
-    (2, "Trees [0] -1/-1/-1->2->1|1->2->-1/-1/-1"),
-    (0, "Ring 00 : 0[6000] -> 1[7000] via P2P/IPC"),
-)
-SPLIT = "ncclCommSplit comm 0x{0} rank {0} nranks 2 cudaDev {0} busId 1{0}000 - Init COMPLETE"
-
-
-def late(*lines: tuple[int, str], ranks: int = 4) -> str:
-    """Return a log of NCCL 2.22, which connects when a call first needs it."""
-    channel = (0, "Channel 00/02 : " + " ".join(map(str, range(ranks))))
-    return logged("2.22.3+cuda12.6", channel, (0, "Trees [0] 1/-1/-1->0->-1"), *lines)
-
-
 COUNTS = "comm 0x5{0} rank {0} nRanks 8 nNodes 1 localRanks 8 localRank {0} MNNVL 0"
-
-
-def test_counts_of_2_20() -> None:
-    """The ranks of a communicator are those that any line about it names, with nranks or nRanks."""
-    lines = logged(
-        "2.20.5+cuda12.4", (6, COUNTS.format(6)), (0, "Trees [0] 1/-1/-1->0->-1"), (6, "Trees")
-    ).splitlines()
-    found = read_setup(read_nccl_log(lines))
-    assert found is not None
-    assert found.ranks == 8
-    ((endpoint, member),) = read_nccl_log(lines).members.items()
-    assert (endpoint.comm, member.rank, member.gpu) == ("0x56", 6, ("box 4006", "6"))
 
 
 def test_counts_do_not_replace_what_is_known_of_the_gpu() -> None:
@@ -520,156 +355,36 @@ def test_counts_do_not_replace_what_is_known_of_the_gpu() -> None:
     assert read_nccl_log([said(6, COUNTS.format(6)), own]).members == first
 
 
-def test_setup_of_2_4() -> None:
-    """Rings, trees and transports are read from NCCL 2.4, whose trees stand the other way round."""
-    log = read_nccl_log(OLD.splitlines())
-    assert log.rings == (((0, 1, 2, 3), 1),)
-    assert log.trees == ((((0, 1), (1, 2), (1, 3)), 1),)
-    assert log.ways == {"P2P": 1, "NET": 1, "SHM": 1}
+def test_counts_of_2_20() -> None:
+    """The ranks of a communicator are those that any line about it names, with nranks or nRanks."""
+    ((endpoint, member),) = read_nccl_log([said(6, COUNTS.format(6))]).members.items()
+    assert (endpoint[2], member.rank, member.ranks, member.gpu) == ("0x56", 6, 8, ("box 4006", "6"))
 
 
-def test_trees_of_2_5() -> None:
-    """NCCL 2.5 prints each rank's place in its tree twice; it is one tree."""
-    assert read_nccl_log(FIVE.splitlines()).trees == ((((0, 1), (1, 2)), 1),)
+@pytest.mark.parametrize(
+    ("lines", "pattern"), [([joined(0, 1)], "none"), ([joined(0, 2), joined(1, 2)], "unknown")]
+)
+def test_pattern_without_calls(lines: list[str], pattern: str) -> None:
+    """Without calls only communicators of one rank tell the pattern; it is said what to log."""
+    found = read(lines)[1]
+    assert (found.pattern, found.message_bytes) == (pattern, None)
+    assert ("NCCL_DEBUG_SUBSYS=INIT,COLL" in found.reasons[0]) is (pattern == "unknown")
 
 
-def test_rings_that_nccl_reckons_with() -> None:
-    """The best of NCCL's ring graphs counts, in the words of old and new versions."""
-    lines = [
-        said(0, "Pattern 4, crossNic 0, nChannels 2, speed 10.000000/10.0, type PHB/PIX, same 1"),
-        said(0, "Pattern 1, crossNic 0, nChannels 9, bw 90.000000/90.000000, type NVL/PIX, same 1"),
-        said(1, "Pattern 4, crossNic 0, nChannels 6, bw 20.000000/20.000000, type NVL/PIX, same 1"),
+def test_document_and_lines() -> None:
+    """The document is JSON with the keys of a source scan; lines tell who talks to whom."""
+    via = said(0, "Channel 00/0 : 0[0] -> 1[3] via SHM/direct/direct")
+    found = read([*pairs_of_pairs(calls=True), via])[1]
+    document = json.loads(json.dumps(nccl_document(found, "run.log"), allow_nan=False))
+    call_keys = {key: document["calls"][0][key] for key in ("file", "line", "api", "pattern")}
+    assert call_keys == {"file": "run.log", "line": 7, "api": "ncclAllReduce", "pattern": "ring"}
+    assert nccl_lines(document)[:8] == [
+        "run.log:7  ncclAllReduce  ring  160 calls  4 MB on average",
+        "connections: SHM 1",
+        "communicators of ranks 0 1, 0 2, 1 3, 2 3",
+        "ranks 0 and 1: 0.24 GB",
+        "ranks 0 and 2: 0.08 GB",
+        "ranks 1 and 3: 0.08 GB",
+        "ranks 2 and 3: 0.24 GB",
+        "",
     ]
-    assert read_nccl_log(lines).ring_graph == RingGraph(6, 120.0, "NVL")
-    assert read_nccl_log(lines[:1]).ring_graph == RingGraph(2, 20.0, "PHB")
-    assert read_nccl_log(lines[1:2]).ring_graph is None
-
-
-@pytest.mark.parametrize(
-    ("sentence", "text", "pattern", "confidence"),
-    [
-        ("before 2.22 rings and trees are there for any job", OLD, "ring+tree", "guess"),
-        (
-            "also where long rings are cut off",
-            OLD.replace("Channel 00 :    0   1   2   3", "Channel 00 :    0   1   3"),
-            "ring+tree",
-            "guess",
-        ),
-        (
-            "since 2.22 connected rings were used",
-            late((0, "Connected all rings")),
-            "ring",
-            "likely",
-        ),
-        (
-            "and so were connected trees",
-            late((0, "Connected all rings, use ring PXN 0 GDR 1"), (0, "Connected all trees")),
-            "ring+tree",
-            "likely",
-        ),
-        ("nothing was connected", late(), "unknown", "guess"),
-        (
-            "Send and Recv from stage to stage are a chain",
-            late(
-                *((r, f"Channel 00/1 : {r}[{r}] -> {r + 1}[{r + 1}] via P2P/IPC") for r in range(3))
-            ),
-            "chain",
-            "guess",
-        ),
-        (
-            "with rings they are a ring",
-            late(
-                (0, "Connected all rings"),
-                *(
-                    (r, f"Channel 00/1 : {r}[{r}] -> {r + 1}[{r + 1}] via P2P/IPC")
-                    for r in range(3)
-                ),
-            ),
-            "ring",
-            "guess",
-        ),
-        (
-            "communicators of a part hide who sends what",
-            OLD + said(0, SPLIT.format(0)) + said(1, SPLIT.format(1)),
-            "unknown",
-            "guess",
-        ),
-        (
-            "one rank",
-            said(0, "comm 0x7f rank 0 nranks 1 cudaDev 0 busId 6000 - I"),
-            "none",
-            "likely",
-        ),
-    ],
-)
-def test_pattern_without_calls(sentence: str, text: str, pattern: str, confidence: str) -> None:
-    """Without calls, what NCCL set up gives the pattern, as sure as it can be."""
-    found = read(text.splitlines())[1]
-    assert (found.pattern, found.confidence) == (pattern, confidence), sentence
-
-
-@pytest.mark.parametrize(
-    "torn",
-    [
-        "Trees [0] -1/-1/-1->0->9999999",
-        "Channel 00/1 : 0[0] -> 9999999[1] via P2P/IPC",
-        "comm 0x8f rank 0 nranks 0 cudaDev 0 - Init COMPLETE",
-        "comm 0x8f rank 9999999 nranks 7 cudaDev 0 - Init COMPLETE",
-    ],
-)
-def test_torn_lines_make_no_ranks(torn: str) -> None:
-    """Where communicators are known, a rank beyond them in a torn line is none."""
-    log = read_nccl_log((OLD + said(0, torn)).splitlines())
-    assert log.trees == read_nccl_log(OLD.splitlines()).trees
-    found = read_setup(log)
-    assert found is not None
-    assert (found.ranks, found.pattern) == (4, "ring+tree")
-
-
-def test_a_communicator_without_ranks_is_none() -> None:
-    """A log whose only communicator has no ranks tells nothing."""
-    line = said(0, "comm 0x8f rank 0 nranks 0 cudaDev 0 - Init COMPLETE")
-    assert read_setup(read_nccl_log([line])) is None
-
-
-def test_without_calls_sizes_are_unknown() -> None:
-    """Without calls nothing is said of sizes and sensitivity, but how to learn them."""
-    found = read(OLD.splitlines())[1]
-    assert (found.ranks, found.sensitive, found.message_bytes, found.calls_per_gpu) == (
-        4,
-        None,
-        None,
-        None,
-    )
-    assert "NCCL set up rings and trees, channels: 1" in found.reasons
-    assert "NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH" in found.reasons[-1]
-
-
-@pytest.mark.parametrize(("pairs", "count"), [(((0, 1),), "1 pair"), (((0, 1), (1, 2)), "2 pairs")])
-def test_pairs_are_counted(pairs: tuple[tuple[int, int], ...], count: str) -> None:
-    """The reason of a pattern from Send and Recv says how many pairs of ranks they joined."""
-    said_of = ((a, f"Channel 00/1 : {a}[{a}] -> {b}[{b}] via P2P/IPC") for a, b in pairs)
-    found = read(late(*said_of).splitlines())[1]
-    assert any(f"Send and Recv between {count} of ranks" in reason for reason in found.reasons)
-
-
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        (
-            OLD,
-            [
-                "ring 0 1 2 3: 1 channel",
-                "1 tree",
-                "connections: P2P 1, NET 1, SHM 1",
-                "",
-                "pattern:    ring+tree (4 ranks)",
-            ],
-        ),
-        (call(0, "AllReduce", MB, ranks=1), ["pattern:    none (1 rank)", "sensitive:  no"]),
-    ],
-)
-def test_lines_without_calls(text: str, lines: list[str]) -> None:
-    """What NCCL set up is shown, and a log with only [nranks=1] calls has its conclusion."""
-    log, found = read(text.splitlines())
-    assert nccl_lines(nccl_document(log, found, "run.log"))[: len(lines)] == lines

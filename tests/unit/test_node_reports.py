@@ -6,18 +6,14 @@ import pytest
 from values import machine
 
 from gpulaunch.cluster.cluster import Node
-from gpulaunch.cluster.node_report import NodeReport, read_reports, report_lines
+from gpulaunch.cluster.node import NodeReport, read_reports, report_lines
 from gpulaunch.errors import FailedError
 from gpulaunch.records import replace
 
 REPORTS = [
-    NodeReport(task, Node(f"n{task}", replace(machine(name), digest=None), sockets), *place)
-    for task, (name, sockets, *place) in enumerate(
-        [
-            ("dgx1-v100", ((0, 1), (40, 41)), ("core", "leaf1")),
-            ("nvl72", ((*range(72),),), (), "a-domain"),
-            ("power8-minsky", (), ("core", "leaf 2")),
-        ]
+    NodeReport(task, Node(f"n{task}", replace(machine(name), digest=None), sockets))
+    for task, (name, sockets) in enumerate(
+        [("dgx1-v100", ((0, 1), (40, 41))), ("nvl72", ((*range(72),),)), ("power8-minsky", ())]
     )
 ]
 

@@ -3,7 +3,6 @@
 import io
 import random
 from itertools import combinations, pairwise
-from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -11,16 +10,12 @@ import networkx as nx
 import pytest
 
 from gpulaunch.errors import FieldError, UsageError
-from gpulaunch.files.write import document_text
 from gpulaunch.machine.catalog import load_described_machine, machine_names
-from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.levels import Distances, Level, machine_tree, to_networkx
-from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.levels import Distances, Level, machine_tree
 from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology, counts_as_cuda, machines
 from gpulaunch.machine.write_description import machine_document
 from gpulaunch.records import replace
-from gpulaunch.show.topology.dot import topology_dot
 from gpulaunch.show.topology.svg import topology_svg
 from gpulaunch.show.topology.text import topology_lines
 
@@ -111,11 +106,6 @@ def test_published_cluster() -> None:
         assert links == list(MINSKY.links)
 
 
-def test_every_pair_has_a_link() -> None:
-    """A topology of many machines has a link for every two GPUs, in order."""
-    assert [(link.a, link.b) for link in CLUSTER.links] == list(combinations(range(20), 2))
-
-
 def test_instances_on_each_machine() -> None:
     """MIG instances are numbered by their card's index, which counts on through the machines."""
     gpus = built(2, **SPLIT).gpus
@@ -147,16 +137,7 @@ def test_machine_alone(name: str) -> None:
     assert {gpu.node for gpu in topology.gpus} == {0}
     assert machines(topology)[0] is topology
     assert machine_tree(topology).kind == "machine"
-    assert {
-        values.get("node") for _, values in to_networkx(machine_tree(topology)).nodes(data=True)
-    } == {None}
     assert counts_as_cuda(topology)
-
-
-def test_no_gpu() -> None:
-    """A machine without GPUs is one machine all the same."""
-    nothing = Topology("none", (), (), "made up")
-    assert (machines(nothing), machine_tree(nothing).kind) == ({0: nothing}, "machine")
 
 
 def test_source_of_the_network() -> None:
@@ -169,51 +150,20 @@ def test_source_of_the_network() -> None:
 
 WRONG: list[tuple[dict[str, Any], tuple[str | int, ...], str]] = [
     (
-        {"nodes": 0, "bandwidth_gb_per_s": 1},
-        ("network", "nodes"),
-        "nodes: 0 is not within 1 to 1024",
-    ),
-    (
         {"nodes": 1025, "bandwidth_gb_per_s": 1},
         ("network", "nodes"),
         "nodes: 1025 is not within 1 to 1024",
-    ),
-    (
-        {"nodes": 2.0, "bandwidth_gb_per_s": 1},
-        ("network", "nodes"),
-        "nodes: 2.0 is not a whole number",
-    ),
-    (
-        {"nodes": True, "bandwidth_gb_per_s": 1},
-        ("network", "nodes"),
-        "nodes: True is not a whole number",
     ),
     (
         {"nodes": 342, "bandwidth_gb_per_s": 1},
         ("network", "nodes"),
         "nodes: 342 machines of 3 GPUs each are 1026 GPUs, more than 1024",
     ),
-    (
-        {"nodes": 2, "bandwidth_gb_per_s": 0},
-        ("network", "bandwidth_gb_per_s"),
-        "bandwidth_gb_per_s: 0 is not within 0.001 to 1000000",
-    ),
-    (
-        {"nodes": 2, "bandwidth_gb_per_s": "fast"},
-        ("network", "bandwidth_gb_per_s"),
-        "bandwidth_gb_per_s: 'fast' is not a number",
-    ),
     ({"nodes": 2}, ("network",), "key 'bandwidth_gb_per_s' is missing in network"),
-    ({"bandwidth_gb_per_s": 1}, ("network",), "key 'nodes' is missing in network"),
     (
         {"nodes": 2, "bandwidth_gb_per_s": 1, "latency_us": 2},
         ("network", "latency_us"),
         "unknown key 'latency_us': known here are nodes, bandwidth_gb_per_s, source",
-    ),
-    (
-        {"nodes": 2, "bandwidth_gb_per_s": 1, "source": 3},
-        ("network", "source"),
-        "source: 3 is not text",
     ),
 ]
 
@@ -224,30 +174,6 @@ def test_wrong_network(network: dict[str, Any], path: tuple[str | int, ...], wan
     with pytest.raises(FieldError) as problem:
         built(2, network=network)
     assert (problem.value.path, problem.value.message) == (path, want)
-
-
-def test_network_that_is_no_table() -> None:
-    """A number for the network is none."""
-    with pytest.raises(FieldError) as problem:
-        described_topology({**several(2), "network": 5}, "")
-    assert problem.value.message == "network: 5 is not a table"
-
-
-def test_mistake_is_named_with_its_line(tmp_path: Path) -> None:
-    """In a file a mistake in the network has its line."""
-    path = tmp_path / "box.toml"
-    path.write_text(document_text(several(2)).replace("nodes = 2", "nodes = 2000"))
-    with pytest.raises(UsageError) as problem:
-        load_described_machine(str(path))
-    line = path.read_text().splitlines().index("nodes = 2000") + 1
-    assert problem.value.message == f"{path}:{line}: nodes: 2000 is not within 1 to 1024"
-
-
-def test_index_of_another_machine() -> None:
-    """A description's GPUs are those of one machine: an index of the second one is refused."""
-    with pytest.raises(FieldError) as problem:
-        built(2, nvlink={"version": 3, "links": [[0, 3, 4]]})
-    assert problem.value.message == "[0, 3] is no list of GPU indices 0 to 2"
 
 
 def test_instances_on_more_cards_than_can_be_numbered() -> None:
@@ -278,13 +204,6 @@ def test_levels_of_the_published_cluster() -> None:
     assert outline(machine_tree(CLUSTER)) == ("network", None, *want)
 
 
-def test_machines_below_the_network() -> None:
-    """The levels of each machine are those of the machine alone, but for the indices."""
-    assert [machine_tree(part) for part in machines(CLUSTER).values()] == list(
-        machine_tree(CLUSTER).children
-    )
-
-
 def test_numa_nodes_of_different_machines() -> None:
     """GPUs of one NUMA node number in different machines are not of one NUMA node."""
     tree = machine_tree(built(2, numa=[{"node": 0, "gpus": [0, 1, 2], "cpuset": "0-7"}]))
@@ -301,15 +220,6 @@ def test_sockets_of_all_machines() -> None:
     sockets = machine_tree(CLUSTER).sockets
     assert [(socket.kind, socket.node, socket.gpus) for socket in sockets] == [
         ("socket", first // 4, (first, first + 1)) for first in range(0, 20, 2)
-    ]
-
-
-def test_sockets_of_machines_of_which_little_is_known() -> None:
-    """A machine whose sockets are unknown counts as one."""
-    sockets = machine_tree(built(2, numa=[], pcie={"generation": 4, "width": 16})).sockets
-    assert [(socket.kind, socket.gpus) for socket in sockets] == [
-        ("machine", (0, 1, 2)),
-        ("machine", (3, 4, 5)),
     ]
 
 
@@ -337,61 +247,6 @@ def test_network_is_farthest() -> None:
         (min(reach[path]), max(reach[path])) for path in ("PIX", "PXB", "PHB", "NODE", "SYS", "NET")
     ]
     assert all(before[1] < after[0] for before, after in pairwise(ranges)), ranges
-
-
-def test_network_is_farther_than_the_deepest_machine() -> None:
-    """Switches in different machines are farther apart than GPUs of a machine with every level."""
-    groups = [(2, "PIX"), (3, "PXB"), (4, "PHB"), (5, "NODE"), (10, "SYS")]
-
-    def wire(a: int, b: int) -> Wire:
-        if a // 10 == b // 10 == 0:
-            return Wire(
-                next(
-                    path
-                    for size, path in groups
-                    if b < size or (a >= 5 and a % 5 < size and b % 5 < size)
-                )
-            )
-        return Wire("PIX") if a // 10 == b // 10 else Wire("NET", pcie_gb_per_s=1.0)
-
-    gpus = [Gpu(i, f"GPU-{i}", "A40", 0, node=i // 10) for i in range(30)]
-    tree = machine_tree(Topology("uneven", tuple(gpus), wired(gpus, wire), "made up"))
-    assert max(Distances(tree).between(a, b) for a, b in combinations(range(10), 2)) == 2 * (
-        1 + 2 + 4 + 8 + 20
-    )
-    assert Distances(tree).between(10, 20) > 2 * (1 + 2 + 4 + 8 + 20)
-
-
-@pytest.mark.parametrize(
-    "topology", [CLUSTER, built(4), built(2, **SPLIT), built(3, **BARE)], ids=range(4)
-)
-def test_distance_is_the_way_through_the_graph(topology: Topology) -> None:
-    """The distance of GPUs of different machines is the shortest path along the level graph."""
-    tree = machine_tree(topology)
-    graph = to_networkx(tree)
-    levels = graph.edge_subgraph(
-        [(a, b) for a, b, kind in graph.edges(data="kind") if kind == "level"]
-    )
-    apart = [link for link in topology.links if link.kind == "network"]
-    want = [nx.shortest_path_length(levels, link.a, link.b, "weight") for link in apart]
-    assert [Distances(tree).between(link.a, link.b) for link in apart] == want
-    within = [link for link in topology.links if link.nvlink_count]
-    assert {Distances(tree).between(link.a, link.b) for link in within} <= {1}
-    assert tree.nvlinks == {(link.a, link.b) for link in within}
-    assert sum(kind == "nvlink" for _, _, kind in graph.edges(data="kind")) == len(within)
-
-
-def test_level_graph_of_a_cluster() -> None:
-    """The level graph says of every vertex below the network which machine it is in."""
-    graph = to_networkx(machine_tree(CLUSTER))
-    whole = "network " + ",".join(map(str, range(20)))
-    assert dict(graph.nodes(data=True))[whole] == {"kind": "network"}
-    assert {node for node, home in graph.nodes(data="node") if home is None} == {whole}
-    assert [graph.nodes[gpu]["node"] for gpu in range(20)] == [gpu // 4 for gpu in range(20)]
-    assert sorted(graph[whole]) == sorted(
-        f"machine {n},{n + 1},{n + 2},{n + 3}" for n in range(0, 20, 4)
-    )
-    assert "graphml" in "\n".join(nx.generate_graphml(graph))
 
 
 # There and back
@@ -475,12 +330,6 @@ def test_document_of_a_cluster() -> None:
     assert got == want
 
 
-def test_document_of_one_machine_of_a_cluster() -> None:
-    """One machine of a cluster alone is described as any other, without a network."""
-    assert machine_document(machines(CLUSTER)[3])["gpus"] == machine_document(MINSKY)["gpus"]
-    assert "network" not in machine_document(machines(CLUSTER)[3])
-
-
 def test_machines_that_differ() -> None:
     """Machines that are not alike, or not joined alike, have no description, and it is said why."""
     last = CLUSTER.gpus[-1]
@@ -500,111 +349,6 @@ def test_machines_that_differ() -> None:
     assert problem.value.message == (
         "network: its links carry 0.5 and 1.25 GB/s, and a machine file has one figure for all"
     )
-
-
-# Graphs of several machines
-
-
-def pair(edge: dict[str, Any], nodes: tuple[int, int] = (0, 1), **more: Any) -> nx.Graph:
-    graph = nx.Graph()
-    for index, node in enumerate(nodes):
-        graph.add_node(index, node=node, **more)
-    graph.add_edge(0, 1, **edge)
-    return graph
-
-
-@pytest.mark.parametrize(
-    "edge",
-    [{"weight": 12.5}, {"path": "NET", "pcie_gb_per_s": 12.5}, {"kind": "network", "weight": 12.5}],
-)
-def test_least_graph_of_two_machines(edge: dict[str, Any]) -> None:
-    """Two nodes in different machines need only their edge's bandwidth, even with an NVSwitch."""
-    (link,) = Topology.from_networkx(pair(edge, nvswitch_links=12, nvlink_version=3)).links
-    got = (link.kind, link.path, link.nvlink_count, link.bandwidth_gb_per_s, link.peer_to_peer)
-    assert got == ("network", "NET", 0, 12.5, False)
-
-
-WRONG_EDGES: list[tuple[dict[str, Any], tuple[int, int], str]] = [
-    ({}, (0, 1), "weight is missing: GB/s of the network between two machines"),
-    ({"path": "PIX", "weight": 12.5}, (0, 1), "path: 'PIX' contradicts nodes 0 and 1 of its GPUs"),
-    ({"path": "NVL", "weight": 12.5}, (0, 2), "path: 'NVL' contradicts nodes 0 and 2 of its GPUs"),
-    (
-        {"pcie_path": "SYS", "weight": 12.5},
-        (0, 1),
-        "pcie_path: 'SYS' contradicts nodes 0 and 1 of its GPUs",
-    ),
-    (
-        {"kind": "pcie", "weight": 12.5},
-        (0, 1),
-        "kind: 'pcie' contradicts nodes 0 and 1 of its GPUs",
-    ),
-    ({"nvlink_count": 2}, (0, 1), "nvlink_count: 2 contradicts nodes 0 and 1 of its GPUs"),
-    ({"path": "NET", "weight": 12.5}, (3, 3), "path: 'NET' contradicts nodes 3 and 3 of its GPUs"),
-    (
-        {"pcie_path": "NET", "nvlink_count": 1},
-        (0, 0),
-        "pcie_path: 'NET' contradicts nodes 0 and 0 of its GPUs",
-    ),
-    ({"kind": "network"}, (0, 0), "kind: 'network' contradicts nodes 0 and 0 of its GPUs"),
-    (
-        {"weight": 1.0, "pcie_gb_per_s": 2.0},
-        (0, 1),
-        "weight: 1 contradicts 2, which the rest amounts to",
-    ),
-    (
-        {"weight": 1.0, "nvlink_gb_per_s": 2.0},
-        (0, 1),
-        "nvlink_gb_per_s: 2 contradicts nvlink_count 0",
-    ),
-]
-
-
-@pytest.mark.parametrize(("edge", "nodes", "want"), WRONG_EDGES)
-def test_edge_that_contradicts_its_nodes(
-    edge: dict[str, Any], nodes: tuple[int, int], want: str
-) -> None:
-    """An edge that contradicts its GPUs' machines is refused with its name and both facts."""
-    with pytest.raises(UsageError) as problem:
-        Topology.from_networkx(pair(edge, nodes))
-    assert problem.value.message == f"edge 0-1: {want}"
-
-
-def test_machines_without_an_edge() -> None:
-    """Between machines no bandwidth is assumed: a pair without an edge is refused."""
-    graph = nx.Graph()
-    graph.add_node(0)
-    graph.add_node(1, node=1)
-    with pytest.raises(UsageError) as problem:
-        Topology.from_networkx(graph)
-    assert (
-        problem.value.message
-        == "edge 0-1: weight is missing: GB/s of the network between two machines"
-    )
-
-
-def test_card_in_two_machines() -> None:
-    """MIG instances of one card cannot be in two machines."""
-    graph = pair({"weight": 12.5}, mig_card=7, mig_card_uuid="GPU-7", mig_profile="1g.5gb")
-    for index in (0, 1):
-        graph.nodes[index]["mig_instance"] = index
-    with pytest.raises(UsageError) as problem:
-        Topology.from_networkx(graph)
-    assert (
-        problem.value.message
-        == "edge 0-1: card 7, which both are of, contradicts nodes 0 and 1 of its GPUs"
-    )
-
-
-@pytest.mark.parametrize(
-    ("node", "want"), [(-1, "-1 is not within 0 to 1048576"), ("a", "'a' is not a whole number")]
-)
-def test_wrong_number_of_a_machine(node: object, want: str) -> None:
-    """The number of a GPU's machine is checked like its other numbers."""
-    graph = nx.empty_graph(1)
-    graph.nodes[0]["node"] = node
-    with pytest.raises(UsageError) as problem:
-        Topology.from_networkx(graph)
-    assert problem.value.message == f"node 0: node: {want}"
 
 
 # Text and pictures
@@ -651,47 +395,12 @@ def test_text_of_a_cluster() -> None:
     ]
 
 
-def test_text_of_many_machines() -> None:
-    """Beyond eight machines, the sockets of the first stand for all."""
-    lines = topology_lines(built(100), colour=False)
-    assert lines[1:9] == [
-        "100 nodes, every two of them joined by NET 12.5 GB/s",
-        "within nodes, of 300 pairs:",
-        "  NV12 300 GB/s joins 300",
-        "",
-        "nodes 0-99: 3 GPUs each (GPUs 0-2 to GPUs 297-299)",
-        "node 0:",
-        "  NUMA 0 (CPUs 0-7): GPUs 0,1 on one PCIe switch",
-        "  NUMA 1 (CPUs 8-15): GPU 2",
-    ]
-
-
-def test_text_of_machines_of_one_gpu() -> None:
-    """Machines of one GPU each have no pair within, and nothing is known of their sockets."""
-    assert topology_lines(built(17, **BARE), colour=False)[:4] == [
-        "box: 17 x A100, on 17 nodes",
-        "17 GPUs, every two of them joined by NET 12.5 GB/s",
-        "",
-        "nodes 0-16: 1 GPU each (GPU 0 to GPU 16)",
-    ]
-
-
 @pytest.mark.parametrize("width", [60, 80])
 @pytest.mark.parametrize("nodes", [2, 5, 100])
 def test_text_fits(nodes: int, width: int) -> None:
     """No line about several machines is wider than the terminal."""
     lines = topology_lines(built(nodes), colour=False, width=width)
     assert [line for line in lines if len(line) > width] == []
-
-
-def test_matrix_as_wide_as_the_terminal() -> None:
-    """The matrix has bandwidths if they fit beside the column of nodes, and else just the names."""
-    header = TWO_NODES.splitlines()[1]
-    assert topology_lines(built(2), colour=False, width=len(header))[1] == header
-    assert (
-        topology_lines(built(2), colour=False, width=len(header) - 1)[1]
-        == "GPU 0    1    2    3    4    5    node NUMA"
-    )
 
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -755,21 +464,3 @@ def test_legend_of_a_cluster() -> None:
         "SYS 6 GB/s (between NUMA nodes)",
         "network: NET 1.25 GB/s per direction",
     ]
-
-
-def test_dot_of_a_cluster() -> None:
-    """In Graphviz each machine is a cluster of sockets and NVSwitch, joined to the network."""
-    lines = [line.strip() for line in topology_dot(built(2)).splitlines()]
-    assert [line for line in lines if line.startswith("subgraph")] == [
-        "subgraph cluster_node_0 {",
-        "subgraph cluster_node_0_0 {",
-        "subgraph cluster_node_0_1 {",
-        "subgraph cluster_node_1 {",
-        "subgraph cluster_node_1_0 {",
-        "subgraph cluster_node_1_1 {",
-    ]
-    assert [line for line in lines if line.startswith("network --")] == [
-        'network -- "socket 0,1" [lhead=cluster_node_0, color="#4a5568", penwidth=3]',
-        'network -- "socket 3,4" [lhead=cluster_node_1, color="#4a5568", penwidth=3]',
-    ]
-    assert sum('-- "NVSwitch of node 1"' in line for line in lines) == 3

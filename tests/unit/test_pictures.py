@@ -1,4 +1,4 @@
-"""Machines as text, as SVG and as DOT: what is in them, and that nothing is drawn over another."""
+"""Machines as text and as SVG: what is in them, and that nothing is drawn over another."""
 
 import re
 from itertools import combinations
@@ -12,9 +12,7 @@ from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
-from gpulaunch.show.topology.dot import topology_dot
-from gpulaunch.show.topology.legend import GpuState
-from gpulaunch.show.topology.svg import topology_svg
+from gpulaunch.show.topology.svg import GpuState, topology_svg
 from gpulaunch.show.topology.text import topology_lines
 
 HOSTILE = 'a"b<&>\\c\x1b[31m\n\x00'
@@ -387,12 +385,6 @@ def test_picture_needs_nothing_else(topology):
     assert svg.find(f"{SVG}rect").get("fill") == "#ffffff"
 
 
-def test_picture_is_the_same_each_time():
-    """One machine gives the same document each time."""
-    topology = MACHINES["dgx1-v100"]
-    assert topology_svg(topology) == topology_svg(topology)
-
-
 def test_legend_has_every_bandwidth():
     """The legend names each kind of link with its bandwidth."""
     (legend,) = of_class(picture(MACHINES["dgx1-v100"]), "legend")
@@ -415,42 +407,6 @@ def test_legend_of_slots_that_differ():
     assert "PCIe: SYS 3 to 6 GB/s (between NUMA nodes)" in [
         element.text for element in svg.iter(f"{SVG}text")
     ]
-
-
-# Graphviz
-
-
-def test_dot_of_a_workstation():
-    """The Graphviz text has a cluster for each socket and an edge for each step to a GPU."""
-    got = topology_dot(MACHINES["pcie-4gpu-workstation"]).splitlines()
-    assert got[0] == 'graph "pcie-4gpu-workstation" {'
-    assert [line.strip() for line in got[4:13]] == [
-        "subgraph cluster_0 {",
-        'label="NUMA 0 (CPUs 0-15,32-47)"; style="rounded,filled"; color="#f3f5f8"',
-        '"socket 0,1" [label="CPU", fillcolor="#d5dae2"]',
-        '"0" [label="GPU 0"]',
-        '"socket 0,1" -- "0" [color="#8b93a0"]',
-        '"1" [label="GPU 1"]',
-        '"socket 0,1" -- "1" [color="#8b93a0"]',
-        "}",
-        "subgraph cluster_1 {",
-    ]
-
-
-def test_dot_of_nvlinks():
-    """NVLinks between GPUs are edges as thick as they are many; those into a switch lead to it."""
-    lines = topology_dot(MACHINES["dgx1-v100"]).splitlines()
-    assert '  "0" -- "3" [color="#0b7a3b", penwidth=3, xlabel="NV2", constraint=false]' in lines
-    assert sum("constraint=false" in line for line in lines) == 16
-    assert (
-        sum(" -- NVSwitch " in line for line in topology_dot(MACHINES["dgx2"]).splitlines()) == 16
-    )
-
-
-def test_dot_of_hostile_names():
-    """Quotes and backslashes in names stay within the quotes."""
-    first = topology_dot(MACHINES["hostile"]).splitlines()[0]
-    assert first == 'graph "a\\"b<&>\\\\c\\\\x1b[31m\\\\x0a\\\\x00" {'
 
 
 def test_unequal_links_into_a_switch() -> None:

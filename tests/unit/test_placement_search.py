@@ -4,132 +4,28 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import combinations, permutations
 
-import pytest
 from test_policies import CARDS, random_pattern, random_topology
 
-from gpulaunch.decide.placement.candidates import Limits, enumerate_sets
 from gpulaunch.decide.placement.effective import cut, most_cut
-from gpulaunch.decide.placement.embedding import Embedding
-from gpulaunch.decide.placement.expected import (
-    DEFAULT_SIZES,
-    JobSizes,
-    expected_bandwidths,
-    expected_of,
-)
-from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.decide.placement.mapping import Mapper
-from gpulaunch.decide.placement.search import Criterion, best_set, ranked
-from gpulaunch.decide.placement.traffic import Traffic
-from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.decide.placement.scores import Scorer
+from gpulaunch.decide.placement.search import Criterion, Limits, enumerate_sets, ranked
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
 
-# ------------------------------------------------------------------------------------- embedding.py
 
+def test_a_ring_has_its_first_rank_on_the_first_gpu() -> None:
+    """Of rings alone any rank can be the first: no other pattern is searched with rank 0 fixed."""
+    turns = {
+        name
+        for name, pattern in PATTERNS.items()
+        if Mapper([[0] * 7] * 7, pattern.edges(7), [1]).turns
+    }
+    assert turns == {"ring", "all_to_all", "none"}
 
-def embeddings() -> Iterator[tuple[random.Random, Traffic, int, int]]:
-    """Draw patterns of 2 to 5 ranks over machines of up to 7 GPUs, with a floor and a set."""
-    rng = random.Random("embeddings")
-    for _ in range(300):
-        fabric = Fabric(random_topology(rng, rng.randrange(2, 8)))
-        ranks = rng.randrange(2, min(5, len(fabric.gpus)) + 1)
-        speeds = [rng.randrange(1, 5) for _ in fabric.kinds[:-1]]
-        traffic = Traffic(fabric, random_pattern(rng, ranks).edges(ranks), [*speeds, 0])
-        if traffic.edges:
-            members = rng.sample(
-                range(len(fabric.gpus)), rng.randrange(ranks, len(fabric.gpus) + 1)
-            )
-            yield rng, traffic, rng.choice(traffic.floors), fabric.mask(members)
-
-
-def slowest(traffic: Traffic, gpus: Sequence[int]) -> int:
-    return traffic.figures(gpus).slowest
-
-
-def test_fits_where_some_mapping_does() -> None:
-    """A pattern fits a set if and only if a mapping to GPUs of it has no edge below the floor."""
-    seen = set()
-    for _, traffic, floor, mask in embeddings():
-        every = permutations(traffic.fabric.positions(mask), traffic.ranks)
-        want = any(slowest(traffic, gpus) >= floor for gpus in every)
-        assert Embedding(traffic, floor).fits(mask, 10**9) == want, (traffic.edges, floor, mask)
-        seen.add(want)
-    assert seen == {True, False}
-
-
-def test_mapping_that_fits_is_one() -> None:
-    """The mapping that was found has every rank on its own GPU, and no edge below the floor."""
-    for _, traffic, floor, mask in embeddings():
-        embedding = Embedding(traffic, floor)
-        if embedding.fits(mask, 10**9):
-            gpus = embedding.find(mask)
-            assert len({*gpus}) == traffic.ranks
-            assert {*gpus} <= {*traffic.fabric.positions(mask)}
-            assert slowest(traffic, gpus) >= floor
-
-
-def test_little_effort_says_no_at_worst() -> None:
-    """With little effort a pattern fits only where it does, and little more is tried than asked."""
-    gave_up = 0
-    for rng, traffic, floor, mask in embeddings():
-        effort = rng.randrange(5)
-        hasty, thorough = Embedding(traffic, floor), Embedding(traffic, floor)
-        found, truth = hasty.fits(mask, effort), thorough.fits(mask, 10**9)
-        assert truth or not found
-        assert hasty.steps <= effort + traffic.ranks
-        gave_up += truth and not found
-    assert gave_up
-
-
-# --------------------------------------------------------------------------------------- traffic.py
-
-
-@pytest.mark.parametrize("name", ["ring", "chain", "star", "tree", "stencil_2d", "stencil_3d"])
-@pytest.mark.parametrize("ranks", [2, 4, 6, 7, 8])
-def test_what_turns_looks_alike_from_every_rank(name: str, ranks: int) -> None:
-    """If a pattern turns, then some renaming of it onto itself brings any rank to rank 0."""
-    fabric = Fabric(random_topology(random.Random(0), 8))
-    traffic = Traffic(fabric, PATTERNS[name].edges(ranks))
-    edges = {(a, b) for a, b, _ in traffic.edges}
-    if traffic.turns:
-        first = {
-            names.index(0)
-            for names in permutations(range(ranks))
-            if all((min(names[a], names[b]), max(names[a], names[b])) in edges for a, b in edges)
-        }
-        assert first == {*range(ranks)}
-    assert traffic.connected.turns == traffic.turns
-    assert traffic.turns or (name, ranks) not in {("ring", 7), ("stencil_2d", 4), ("stencil_3d", 8)}
-
-
-def test_turns_lose_no_mapping() -> None:
-    """A cube of ranks fits where it fits without its turns, and its best mapping is the same."""
-    rng, seen = random.Random("turns"), set()
-    edges = PATTERNS["stencil_3d"].edges(8)
-    for _ in range(12):
-        fabric = Fabric(random_topology(rng, 9))
-        gpus = rng.sample(range(9), 8)
-        speeds = [*(rng.randrange(1, 4) for _ in fabric.kinds[:-1]), 0]
-        turning, still = Traffic(fabric, edges, speeds), Traffic(fabric, edges, speeds)
-        still.turns = False
-        for floor in turning.floors:
-            fits, want = (
-                Embedding(traffic, floor).fits(511, 10**9) for traffic in (turning, still)
-            )
-            assert fits == want
-            seen.add(want)
-        for slowest_first in (True, False):
-            found, want = (
-                Mapper(traffic).best(sorted(gpus), slowest_first=slowest_first)
-                for traffic in (turning, still)
-            )
-            assert found == want
-    assert seen == {True, False}
-
-
-# ---------------------------------------------------------------------------------------- search.py
 
 Figures = list[dict[int, int]]
 
@@ -151,36 +47,31 @@ def in_order(masks: Sequence[int], by: Figures) -> list[int]:
     return sorted(masks, key=lambda mask: (*(one[mask] for one in by), mask), reverse=True)
 
 
-def test_best_set_is_first_by_all_figures() -> None:
-    """The best set has the most of the first figure, of equals the next, then lowest indices."""
-    for _, masks, by in figures():
-        assert best_set(masks, [Criterion(one.__getitem__) for one in by]) == in_order(masks, by)[0]
-
-
 def test_ranked_is_that_order() -> None:
-    """Sets are ranked as sorting by all figures ranks them, each of them once."""
-    for _, masks, by in figures():
-        assert [*ranked(masks, [Criterion(one.__getitem__) for one in by])] == in_order(masks, by)
-
-
-def test_bound_changes_nothing() -> None:
-    """Figures with any bounds, which are tightened at once or in steps, find the same best set."""
+    """Sets are ranked as sorting by all figures ranks them, each of them once, with any bounds."""
     for rng, masks, by in figures():
-        criteria = []
+        drawn = []
         for one in by:
             bound = {mask: figure + rng.choice((0, 0, 1, 5)) for mask, figure in one.items()}
+            drawn.append(Criterion(one.__getitem__, rng.choice((None, bound.__getitem__))))
+        assert [*ranked(masks, drawn)] == in_order(masks, by), by
 
-            def tighten(mask: int, most: int, one: dict[int, int] = one) -> int:
-                return max(one[mask], most - 1)
 
-            limit = rng.choice((None, bound.__getitem__))
-            step = rng.choice((None, tighten)) if limit else None
-            criteria.append(Criterion(one.__getitem__, limit, step))
-        assert best_set(masks, criteria) == in_order(masks, by)[0], (by, criteria)
+def test_slow_figures_are_asked_for_as_often_as_allowed() -> None:
+    """A slow figure is weighed for the most promising sets alone; the others count as 0."""
+    asked: list[int] = []
+
+    def weigh(mask: int) -> int:
+        asked.append(mask)
+        return 1
+
+    by = [Criterion(weigh, lambda mask: mask + 1, most_weighed=3)]
+    assert [*ranked(range(6), by)] == [5, 4, 3, 2, 1, 0]
+    assert asked == [5, 4, 3]
 
 
 def test_bounds_are_bounds() -> None:
-    """No cut of a set is above its bound, nor any total; the bound of cuts is met."""
+    """No cut of a set is above its bound, nor any total or slowest edge; that of cuts is met."""
     rng = random.Random("bounds")
     met = False
     for _ in range(60):
@@ -189,16 +80,18 @@ def test_bounds_are_bounds() -> None:
         for mask in rng.sample(masks, min(20, len(masks))):
             gpus = fabric.positions(mask)
             most, value = most_cut(fabric, mask), cut(fabric, gpus)
-            assert value <= most, (gpus, fabric.text)
+            assert value <= most, gpus
             met = met or value == most
-            traffic = Traffic(fabric, random_pattern(rng, len(gpus)).edges(len(gpus)))
-            if traffic.edges:
-                total = Mapper(traffic).total(gpus, slowest_first=False)
-                assert total <= traffic.most_total(gpus), (traffic.edges, gpus, fabric.text)
+            pattern = random_pattern(rng, len(gpus))
+            every = range(len(fabric.gpus))
+            scorer = Scorer(fabric, every, len(gpus), pattern, "cut", every)
+            if scorer.edges:
+                best = scorer.mapper.best(gpus)
+                assert best.total <= scorer.mapper.most_total(gpus), (scorer.edges, gpus)
+            if scorer.edges and not pattern.collective:
+                figure = scorer.figure("effective_bandwidth", ("effective_bandwidth",))
+                assert figure.value(mask) <= figure.bound(mask), (scorer.edges, gpus)
     assert met
-
-
-# ------------------------------------------------------------------------------------ candidates.py
 
 
 def renamings(fabric: Fabric, free: int, limits: Limits) -> list[list[int]]:
@@ -285,51 +178,3 @@ def test_set_that_is_left_out_is_alike_to_one_that_is_not() -> None:
                 # the one that is kept has the lower indices, so that ties fall to it
                 assert max(alike & {*kept}, default=0) > mask, (mask, kept, free, limits)
     assert left_out > 300
-
-
-# -------------------------------------------------------------------------------------- expected.py
-
-
-@pytest.mark.parametrize(
-    ("sentence", "machine", "gpus", "shares", "want"),
-    [
-        # V100's NVLinks carry 20 GB/s as NCCL plans, PCIe 12 there. Two double links join pairs.
-        ("philly on all of it: 0.1 x 40 + 0.15 x 80 + 0.05 x 120", "dgx1-v100", range(8), None, 22),
-        ("a quad: 0.1 x 40 + 0.15 x 80", "dgx1-v100", range(4), None, 16),
-        ("without its best pair: 0.1 x 20", "dgx1-v100", (0, 1), None, 2),
-        ("two that only PCIe joins: 0.1 x 12", "dgx1-v100", (0, 5), None, 1.2),
-        ("one GPU", "dgx1-v100", (3,), None, 0),
-        ("none", "dgx1-v100", (), None, 0),
-        ("a socket, pairs and threes: 0.5 x 40 + 0.5 x 80", "summit", range(3), (2, 3), 60),
-        ("two of it, no three: 0.5 x 40", "summit", (0, 1), (2, 3), 20),
-        ("one of each socket: 0.5 x 12", "summit", (0, 3), (2, 3), 6),
-        ("four have to leave NVLink: 12", "summit", range(6), (4,), 12),
-    ],
-)
-def test_expected_bandwidth_by_hand(
-    sentence: str, machine: str, gpus: Sequence[int], shares: tuple[int, ...] | None, want: float
-) -> None:
-    """The mean over the sizes of jobs, of the best of so many of the GPUs, is what hands find."""
-    fabric = Fabric(load_described_machine(machine)[0])
-    sizes = DEFAULT_SIZES
-    if shares:
-        sizes = JobSizes("test", tuple((size, 1 / len(shares)) for size in shares))
-    found = expected_bandwidths(fabric, sizes)[fabric.mask(gpus)] / UNIT
-    assert found == pytest.approx(want), sentence
-
-
-@pytest.mark.parametrize(
-    ("machine", "want"), [("summit", True), ("torus-2d-16", False), ("dgx-h100", False)]
-)
-def test_expected_bandwidth_is_known(machine: str, want: bool) -> None:
-    """It is known on machines of up to 8 GPUs whose links are of more than one kind."""
-    fabric = Fabric(load_described_machine(machine)[0])
-    assert (expected_of(fabric, DEFAULT_SIZES) is not None) == want
-
-
-def test_other_sizes_of_the_same_name_are_others() -> None:
-    """A machine that knows the figures of some sizes does not take them for those of others."""
-    fabric = Fabric(load_described_machine("summit")[0])
-    for size in (2, 3):
-        sizes = JobSizes("ours", ((size, 1.0),))
-        assert expected_of(fabric, sizes) == expected_bandwidths(fabric, sizes)

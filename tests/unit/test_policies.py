@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from gpulaunch.decide.placement.expected import DEFAULT_SIZES, JobSizes
 from gpulaunch.decide.placement.place import Candidate, Placement, place, ranking
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
@@ -40,8 +39,6 @@ SCORES = {
     ("greedy", False): ("aggregate",),
     ("preserve", True): ("effective", "lasting", "aggregate", "together", "filling"),
     ("preserve", False): ("lasting", "aggregate", "together", "filling"),
-    ("lookahead", True): ("effective", "expected", "lasting", "aggregate", "together", "filling"),
-    ("lookahead", False): ("expected", "lasting", "aggregate", "together", "filling"),
     ("preserve_paper", True): ("effective",),
     ("preserve_paper", False): ("preserved",),
 }
@@ -240,25 +237,6 @@ class Machine:
             )
         return self.known[key]
 
-    @cached_property
-    def foresees(self) -> bool:
-        """Whether it is known what jobs to come can expect: on small machines, not all alike."""
-        figures = (self.weight, self.direct, self.hop, self.nvlinks)
-        kinds = {(name, *(int(one[pair]) for one in figures)) for pair, name in self.name.items()}
-        return len(self.indices) <= 8 and len(kinds) > 1
-
-    def expected(self, left: Iterable[int], sizes: JobSizes) -> int:
-        """Return the mean, over sizes of jobs, of the best cut of so many of the GPUs left."""
-        every = range(len(self.indices))
-        mean = 0.0
-        for size, share in sizes.shares:
-            if 1 < size <= len(every):
-                cut = self.bandwidth("cut", list(combinations(every, size)))
-                mean += share * max(
-                    (cut[gpus] for gpus in combinations(sorted(left), size)), default=0
-                )
-        return round(mean)
-
     def pairs(self, model: str) -> np.ndarray:
         """Return what the model says of every two GPUs."""
         speeds = np.zeros_like(self.weight)
@@ -338,7 +316,6 @@ class Ranked(NamedTuple):
     together: int
     filling: Fraction
     cost: int
-    expected: int | None
 
 
 class Case(Record):
@@ -353,7 +330,6 @@ class Case(Record):
     sensitive: bool
     pattern: Pattern
     needs: Needs = Needs()
-    job_sizes: JobSizes = DEFAULT_SIZES
 
     def problem(self) -> PlacementProblem:
         asked = as_dict(self)
@@ -389,14 +365,10 @@ class Case(Record):
                     together=-len({machine.socket[gpu] for gpu in gpus}),
                     filling=self.filling(gpus),
                     cost=sum(machine.far[pair] for pair in combinations(gpus, 2)),
-                    expected=sum(machine.expected(rest, self.job_sizes) for rest in (left, later))
-                    if "expected" in by and machine.foresees
-                    else None,
                 )
                 figures = {
                     "effective": effective or 0,
                     "aggregate": mapped.total,
-                    "expected": candidate.expected or 0,
                 }
                 merit = [figures.get(name, getattr(candidate, name)) for name in by]
                 found.append(([-figure for figure in merit], gpus != self.made(), gpus, candidate))
@@ -632,14 +604,6 @@ def random_needs(rng: random.Random, case: Case) -> Needs:
     return needs
 
 
-def random_sizes(rng: random.Random) -> JobSizes:
-    """Draw the default, or two or three other sizes."""
-    sizes = sorted(rng.sample(range(1, 10), rng.randrange(2, 4)))
-    parts = [rng.randrange(1, 8) for _ in sizes]
-    shares = tuple((size, part / sum(parts)) for size, part in zip(sizes, parts, strict=True))
-    return rng.choice((DEFAULT_SIZES, JobSizes("test", shares)))
-
-
 def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -> Case:
     free = rng.sample(machine.indices, rng.randrange(1, min(8, len(machine.indices)) + 1))
     if rng.random() < 0.5:
@@ -648,14 +612,13 @@ def random_case(rng: random.Random, machine: Machine, policy: str, model: str) -
     count = min(rng.choice((1, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 6, 7, 8)), len(admitted))
     pattern = random_pattern(rng, count)
     case = Case(machine, free, admitted, count, policy, model, rng.random() < 0.6, pattern)
-    case = replace(case, needs=random_needs(rng, case))
-    return replace(case, job_sizes=random_sizes(rng)) if policy == "lookahead" else case
+    return replace(case, needs=random_needs(rng, case))
 
 
 # ---------------------------------------------------------------------------------------- the tests
 
 
-POLICIES = ["baseline", "best_fit", "greedy", "preserve", "lookahead", "preserve_paper"]
+POLICIES = ["baseline", "best_fit", "greedy", "preserve", "preserve_paper"]
 MODELS = ["cut", "mapa", "measured"]
 
 
@@ -665,7 +628,6 @@ def shown(found: Candidate | Placement | None) -> tuple[Any, ...] | None:
         return None
     scores = found.scores
     exact = as_list(scores)[: field_names(Scores).index("fragmentation")]
-    exact.append(scores.expected_bandwidth)
     figures = [None if figure is None else micro(figure) for figure in exact]
     fragmentation, cost = round(scores.fragmentation, 9), scores.communication_cost
     return (found.gpus, *figures, scores.sockets, fragmentation, cost)
@@ -673,7 +635,7 @@ def shown(found: Candidate | Placement | None) -> tuple[Any, ...] | None:
 
 def wanted(ranked: Ranked) -> tuple[Any, ...]:
     filling = round(float(-ranked.filling), 9)
-    return (*ranked[:5], ranked.expected, -ranked.together, filling, ranked.cost)
+    return (*ranked[:5], -ranked.together, filling, ranked.cost)
 
 
 def random_cases(seed: str, policy: str, model: str, count: int) -> Iterator[Case]:
@@ -917,26 +879,24 @@ ALIKE = [
 
 
 @pytest.mark.parametrize(("machine", "free", "want"), ALIKE)
-@pytest.mark.parametrize("policy", ["preserve", "lookahead"])
 @pytest.mark.parametrize("sensitive", [True, False])
 def test_equal_sets_lie_on_few_sockets(
-    machine: str, free: Gpus, want: Gpus, policy: str, *, sensitive: bool
+    machine: str, free: Gpus, want: Gpus, *, sensitive: bool
 ) -> None:
     """Of sets that no link tells apart the one on fewer sockets wins, whatever stays free there."""
-    found = place(problem_on(machine, free, 2, sensitive=sensitive), policy)
+    found = place(problem_on(machine, free, 2, sensitive=sensitive), "preserve")
     assert found is not None
     assert (found.gpus, found.scores.sockets) == (want, 1)
 
 
 @pytest.mark.parametrize("machine", ["dgx-a100", "dgx-h100"])
-@pytest.mark.parametrize("policy", ["preserve", "lookahead"])
-def test_no_job_crosses_sockets_for_nothing(machine: str, policy: str) -> None:
+def test_no_job_crosses_sockets_for_nothing(machine: str) -> None:
     """Behind an NVSwitch a job that fits on one socket's free GPUs is on one socket, always."""
     for count, size in product((2, 3, 4), range(2, 9)):
         for free in combinations(range(8), size) if count <= size else ():
             problem = problem_on(machine, free, count, sensitive=True)
             fits = max(map(len, problem.split_by_socket(free))) >= count
-            found = place(problem, policy)
+            found = place(problem, "preserve")
             assert found is not None
             assert (found.scores.sockets == 1) == fits, (free, count)
 

@@ -1,28 +1,20 @@
-"""`gpulaunch profiles show NAME` and `--svg FILE`: keys with units in table order; and the list."""
+"""`gpulaunch profile show NAME`: keys with units in the order of the table; and the list."""
 
 import io
 import re
-from collections.abc import Iterator
 from itertools import combinations
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
 from rich.console import Console
 
-from gpulaunch.errors import printable
+from gpulaunch.errors import FieldError
 from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
-from gpulaunch.profiles.document.schema import profile_schema
-from gpulaunch.profiles.document.section import Key, Part, Section, flag, number, percentage, table
-from gpulaunch.profiles.document.sections import Resources
-from gpulaunch.profiles.profile import Profile, parse_profile, profile_mistakes
-from gpulaunch.show.profile.picture import profile_svg
-from gpulaunch.show.profile.table import profiles_table
-from gpulaunch.show.profile.text import profile_text
-from gpulaunch.show.profile.view import NO_BREAK, ProfileView, Row, amount, label_of, view_of
-from gpulaunch.show.terminal import bar, draw
+from gpulaunch.profiles.keys import Key, Resources, flag, number, percentage, table
+from gpulaunch.profiles.profile import Profile, check_profile, parse_profile
+from gpulaunch.show.profile import NO_BREAK, amount, profile_text, profiles_table
+from gpulaunch.show.terminal import draw
 
-SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = 'a"b<&>]]>\\c\x1b[31m\n\x00\u202e\udcff'
 LONG = "A" * 300
 
@@ -38,31 +30,19 @@ PATTERN_ONLY = {
 }
 RESOURCES = {
     "memory_mib": 14120,
-    "memory_mean_mib": 13800.5,
     "memory_is_reservation": True,
     "sm_utilization_percentage": 63.2,
-    "sm_utilization_max_percentage": 88.1,
     "sm_occupancy_percentage": 41,
     "memory_bandwidth_utilization_percentage": 38.3,
-    "memory_bandwidth_utilization_max_percentage": 71,
     "utilization": "time-active",
     "time_active_percentage": 91.4,
-    "idle_percentage": 6.2,
     "power_w": 248.2,
-    "power_max_w": 301,
     "power_cap_percentage": 0,
     "energy_j": 20870,
     "duration_s": 84.1,
-    "pcie_tx_gb_per_s": 0.21,
-    "pcie_rx_gb_per_s": 1.7,
-    "nvlink_tx_gb_per_s": 12.2,
-    "nvlink_rx_gb_per_s": 12.4,
-    "samples": 420,
     "incomplete": True,
     "measured_on": "Tesla V100-SXM2-16GB",
-    "driver": "550.54.15",
-    "date": "2025-03-02",
-    "source": "gpulaunch profile --runs 5",
+    "source": "gpulaunch profile measure --runs 5",
 }
 SHARES = [10, 20, 30, 40, 50, 60, 80, 100]
 FULL = {
@@ -80,21 +60,15 @@ FULL = {
         "bandwidth_sensitive": True,
         "weight": 4,
         "collective_calls_per_iteration": 161,
-        "message_bytes": 26214400,
         "time_percentage": 18.5,
         "split_slowdown_percentage": 22,
         "confidence": "guess",
         "source": "NVLink counters before and after the run",
     },
     "sensitivity": {
-        "best_gb_per_s": 50,
-        "worst_gb_per_s": 12,
-        "best_s": 0.412,
-        "worst_s": 0.717,
-        "iterations": 100,
         "slowdown_percentage": 74,
         "measured_on": "Tesla V100-SXM2-16GB",
-        "source": "gpulaunch profile --sensitivity",
+        "source": "gpulaunch profile measure --sensitivity",
     },
     "resources": RESOURCES,
     "runs": {
@@ -107,9 +81,8 @@ FULL = {
         "sm_percentage": SHARES,
         "throughput": [110, 215, 310, 390, 430, 455, 470, 472],
         "unit": "images/s",
-        "knee_percentage": 60,
         "measured_on": "Tesla V100-SXM2-16GB",
-        "source": "gpulaunch profile --sweep",
+        "source": "gpulaunch profile measure --sweep",
     },
     "classification": {"intensity": "memory", "source": "its curve"},
     "counters": {
@@ -129,7 +102,7 @@ FULL = {
         "slowdown_percentage": {"memory-load": 148, "link-load": 0},
         "predicted_from": "vgg16",
         "measured_on": "Tesla V100-SXM2-16GB",
-        "source": "gpulaunch profile --pair synthetic",
+        "source": "gpulaunch profile measure --pair synthetic",
     },
     "placement": {
         "min_bandwidth_gb_per_s": 25,
@@ -165,8 +138,6 @@ def hostile(text: str) -> dict:
         "resources": {
             **RESOURCES,
             "measured_on": text,
-            "driver": text,
-            "date": text,
             "source": text,
         },
         "runs": {"count": 2, "spread": {"power_w": 1}, "percentile_95": {"power_w": 1}},
@@ -174,12 +145,11 @@ def hostile(text: str) -> dict:
             "sm_percentage": [50],
             "throughput": [1],
             "unit": text,
-            "knee_percentage": 60,
             "source": text,
         },
         "collocation": {"slowdown_percentage": {text: 3}, "source": text},
         "shared_gpu": {"slowdown_percentage": {text: 3}, "predicted_from": text, "source": text},
-        "sensitivity": {"best_s": 1, "worst_s": 2, "measured_on": text, "source": text},
+        "sensitivity": {"slowdown_percentage": 1, "measured_on": text, "source": text},
         "counters": {"warp_occupancy_percentage": 20, "measured_on": text, "source": text},
         "classification": {"intensity": "compute", "source": text},
     }
@@ -189,19 +159,15 @@ DOCUMENTS = {
     "pattern only": PATTERN_ONLY,
     "full": FULL,
     "name only": {"name": "unheard-of"},
-    "16 ranks": {"name": "wide", "communication": {"edges": every_pair(16), "source": "s"}},
     "40 ranks": {"name": "wide", "communication": {"edges": every_pair(40), "source": "s"}},
-    "100 ranks": {"name": "wide", "communication": {"edges": every_pair(100), "source": "s"}},
     "one point": curve([50], [30.0]),
-    "100 points": curve(
-        [*range(1, 101)], [1000 * (1 - 0.97**i) for i in range(1, 101)], knee_percentage=100
-    ),
-    "falls": curve([10, 25, 50, 75, 90], [5, 9, 7, 8, 3], knee_percentage=0.1),
+    "100 points": curve([*range(1, 101)], [1000 * (1 - 0.97**i) for i in range(1, 101)]),
+    "falls": curve([10, 25, 50, 75, 90], [5, 9, 7, 8, 3]),
     "tiny and huge": curve([0.001, 100], [1e-300, 1e15], unit="1/s"),
     "no traffic": {"name": "j", "communication": {"pattern": "none", "source": "s"}},
     "rates only": {
         "name": "j",
-        "sensitivity": {"best_gb_per_s": 9, "slowdown_percentage": -3, "source": "s"},
+        "sensitivity": {"slowdown_percentage": -3, "source": "s"},
     },
 }
 UNCHECKED = {  # a view is safe whatever may be in a file
@@ -217,48 +183,15 @@ PROFILES = {
 EVERY = pytest.mark.parametrize(("profile", "path"), PROFILES.values(), ids=PROFILES)
 
 
-def view(profile: Profile, path: str = "/p/job.toml") -> ProfileView:
-    """Return the view of a profile where the memory of its GPU is known."""
-    return view_of(profile, path, 16160 << 20)
-
-
 def lines(
     profile: Profile, width: int = 80, *, encoding: str = "utf-8", path: str = "/p/job.toml"
 ) -> list[str]:
     """Return what a terminal of so many columns shows."""
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="backslashreplace")
     console = Console(file=stream, highlight=False, markup=False, width=width)
-    console.print(profile_text(view(profile, path)), crop=False)
+    console.print(profile_text(profile, path), crop=False)
     stream.seek(0)
     return stream.read().splitlines()
-
-
-def every_row(rows: tuple[Row, ...]) -> Iterator[Row]:
-    """Yield rows, and those within them."""
-    for row in rows:
-        yield row
-        yield from every_row(row.inner)
-
-
-# The view
-
-
-def set_keys(section: type[Section], document: dict[str, Any]) -> list[Key[Any]]:
-    """Return the keys of a section that a document sets, in the order of the table."""
-    return [key for name, key in section.keys.items() if name in document]
-
-
-def test_every_key_has_a_row_in_the_order_of_the_table():
-    """Each section has a row for each key it sets, in order, but for keys in another's row."""
-    shown = {section.label: section for section in view(PROFILES["full"][0]).sections}
-    assert list(shown) == [
-        name for name, key in Profile.keys.items() if isinstance(key, Part) and name in FULL
-    ]
-    with_others = {"sm_curve": ["sm_percentage", "unit"], "runs": ["spread", "percentile_95"]}
-    for name, section in shown.items():
-        keys = set_keys(Profile.keys[name].section, FULL[name])
-        want = [label_of(key) for key in keys if key.name not in with_others.get(name, ())]
-        assert [row.label for row in section.inner] == want
 
 
 def made_up(monkeypatch: pytest.MonkeyPatch, name: str, key: Key[Any]) -> None:
@@ -269,7 +202,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, name: str, key: Key[Any]) -> None:
 
 
 def test_made_up_field(monkeypatch):
-    """A key declared in a section is checked, in the JSON Schema, in the reference, and shown."""
+    """A key declared in a section is checked, in the reference, and shown."""
     made_up(monkeypatch, "warm_up_s", number(0, 100, "time before the first iteration"))
     made_up(monkeypatch, "nvdec_percentage", percentage("share of time that decodes video"))
     made_up(monkeypatch, "is_warm", flag("whether it was warm"))
@@ -282,25 +215,16 @@ def test_made_up_field(monkeypatch):
         "source": "s",
     }
     wrong = {"name": "j", "resources": resources | {"warm_up_s": 101}}
-    assert [mistake.message for mistake in profile_mistakes(wrong)] == [
-        "warm_up_s: 101 is not within 0 to 100"
-    ]
-    assert profile_schema()["properties"]["resources"]["properties"]["warm_up_s"] == {
-        "description": "time before the first iteration",
-        "type": "number",
-        "minimum": 0,
-        "maximum": 100,
-    }
+    with pytest.raises(FieldError, match="warm_up_s: 101 is not within 0 to 100"):
+        check_profile(wrong)
     profile = parse_profile({"name": "j", "resources": resources})
-    assert lines(profile)[-8:] == [
+    assert lines(profile)[-6:] == [
         "resources: what it uses of one GPU when it runs there alone",
         "source        s",
         "warm up       12.5 s",
         "nvdec         ━━━━━───────────────  25 %",
         "is warm       no",
-        "part power    a full bar is 20 W",
-        "  fan         ━━━━━───────────────  5 W",
-        "  cores       ━━━━━━━━━━━━━━━━━━━━  20 W",
+        "part power    fan: 5 W, cores: 20 W",
     ]
 
 
@@ -309,127 +233,19 @@ def test_made_up_field(monkeypatch):
     [
         (Resources.sm_utilization_percentage, 63.21, "63.21 %"),
         (Resources.memory_mib, 2048, "2 GiB"),
-        (Profile.communication.section.message_bytes, 26214400, "25 MiB"),
         (Profile.communication.section.edges, 1.5, "1.5 GB"),
         (Resources.power_w, 148.16, "148.2 W"),
         (Resources.energy_j, 999, "999 J"),
         (Resources.energy_j, 12467.54, "12.47 kJ"),
         (Resources.duration_s, 0.4123, "0.4123 s"),
         (Resources.duration_s, 184, "3 min 04 s"),
-        (Resources.nvlink_tx_gb_per_s, 12.2, "12.2 GB/s"),
-        (Resources.samples, 420, "420"),
+        (Profile.placement.section.host_gb_per_s, 12.2, "12.2 GB/s"),
     ],
 )
 def test_amount(key, value, want):
     """A number has the unit of its row or of its name's end, joined by an unbreakable space."""
     assert amount(key, value) == want.replace(" ", NO_BREAK)
 
-
-def test_labels():
-    """A key is called by its name without the unit, or by its label."""
-    keys = ("sm_utilization_percentage", "pcie_tx_gb_per_s", "samples", "idle_percentage")
-    assert [label_of(Resources.keys[key]) for key in keys] == [
-        "SM utilization",
-        "PCIe sent",
-        "samples",
-        "samples without a kernel",
-    ]
-
-
-def test_numbers_beside_others():
-    """Spread and percentile stand beside their figure, no more precise, also if it is missing."""
-    resources = {
-        "sm_utilization_percentage": 70.75,
-        "power_w": 610,
-        "energy_j": 20870,
-        "pcie_tx_gb_per_s": 3,
-        "idle_percentage": 0,
-    }
-    spread = {
-        "sm_utilization_percentage": 0.04738,
-        "energy_j": 112,
-        "pcie_tx_gb_per_s": 2.465e-06,
-        "idle_percentage": 2,
-        "duration_s": 3.3,
-    }
-    runs = {"count": 5, "spread": spread, "percentile_95": {"sm_utilization_percentage": 71}}
-    shown = view(Profile({"name": "j", "resources": resources, "runs": runs}))
-    assert [row.text.replace(NO_BREAK, " ") for row in shown.sections[0].inner] == [
-        "70.75 % (± 0.05 %, p95 71 %)",
-        "0 % (± 2 %)",
-        "610 W",
-        "20.87 kJ (± 110 J)",
-        "not recorded (± 3.3 s)",
-        "3 GB/s (± 0 GB/s)",
-    ]
-    assert [(section.label, len(section.inner)) for section in shown.sections] == [
-        ("resources", 6),
-        ("runs", 1),
-    ]
-
-
-def test_memory_of_the_gpu():
-    """Memory has a bar against its GPU's, if that is known and not too small."""
-    profile = Profile({"name": "j", "resources": {"memory_mib": 8080}})
-    found = {}
-    for card in (16160, None, 100):
-        row = view_of(profile, "", card and card << 20).sections[0].inner[0]
-        found[card] = row.text.replace(NO_BREAK, " "), row.share
-    assert found == {
-        16160: ("7.891 GiB of 15.78 GiB", 0.5),
-        None: ("7.891 GiB", None),
-        100: ("7.891 GiB", None),
-    }
-
-
-def test_bars():
-    """A share of 100 % has a bar; percentages that may be more have one only in a table."""
-    shares = {row.label: row.share for row in every_row(view(PROFILES["full"][0]).sections)}
-    labels = (
-        "time waiting for links",
-        "split slowdown",
-        "share of the SMs",
-        "vgg16",
-        "memory-load",
-    )
-    assert [shares[label] for label in labels] == [0.185, None, 0.4, 0.32, 1.0]
-
-
-def test_table_of_nothing():
-    """A table without a number is shown as none."""
-    profile = Profile({"name": "j", "collocation": {"slowdown_percentage": {}, "source": "s"}})
-    assert lines(profile)[-2:] == ["slowdown      none", "source        s"]
-
-
-def test_warnings_are_those_of_check():
-    """What `profiles check` warns of is shown as a warning, with the key it is about."""
-    assert [warning.partition(":")[0] for warning in view(PROFILES["full"][0]).warnings] == [
-        "resources.incomplete",
-        "resources.memory_is_reservation",
-        "resources.utilization",
-        "shared_gpu.predicted_from",
-        "runs.misfits",
-    ]
-
-
-@EVERY
-def test_every_source_is_shown(profile, path):
-    """Each section's source is shown."""
-    shown = {
-        row.text
-        for section in view(profile, path).sections
-        for row in section.inner
-        if row.label == "source"
-    }
-    sources = [
-        value["source"]
-        for value in profile.document.values()
-        if isinstance(value, dict) and "source" in value
-    ]
-    assert [source for source in sources if printable(source) not in shown] == []
-
-
-# The terminal
 
 GOLDEN_FULL = """\
 resnet50-dgx: ResNet-50, batch 32 per GPU
@@ -439,28 +255,14 @@ base                            gmm
 GPUs                            4
 command                         python train.py --note 'two words'
 variants                        batch=1
-warning: resources.incomplete: the job or the sampling broke off, so the figures
-are of a part
-warning: resources.memory_is_reservation: memory_mib is what an allocator set
-aside, so it rules no GPU out
-warning: resources.utilization: time in which any kernel ran is no share of the
-SMs: sharing is refused too often by it
-warning: shared_gpu.predicted_from: these slowdowns were not measured
-warning: runs.misfits: 2 latest runs did not fit: measure anew
 
 communication: how its GPUs talk to each other
 pattern                         ring
 edges                           0-1 12.4 GB, 1-2 12.1 GB, 2-3 12 GB,
                                 0-3 11.9 GB, 1-3 0.8 GB
-  rank     0     1     2     3
-     0     -  12.4     -  11.9
-     1  12.4     -  12.1   0.8
-     2     -  12.1     -    12
-     3  11.9   0.8    12     -
 bandwidth sensitive             yes
 weight of edges                 4
 collective calls per iteration  161
-message size                    25 MiB
 time waiting for links          ━━━━────────────────  18.5 %
 split slowdown                  22 %
 confidence                      guess
@@ -468,14 +270,9 @@ source                          NVLink counters before and after the run
 
 sensitivity: how it does on the best and on the worst placement of a machine
 (mapa-sc21 2.3)
-best bandwidth                  50 GB/s
-worst bandwidth                 12 GB/s
-best time                       0.412 s
-worst time                      0.717 s
-iterations                      100
 slowdown                        74 %
 measured on                     Tesla V100-SXM2-16GB
-source                          gpulaunch profile --sensitivity
+source                          gpulaunch profile measure --sensitivity
 
 placement: what it needs of its GPUs; that is decided, not measured, so it has
 no source
@@ -485,47 +282,31 @@ single node                     yes
 host memory traffic             3 GB/s
 
 collocation: how it does beside others on one socket (topo-aware-sc17 4.2)
-slowdown                        a full bar is 100 %
-  vgg16                         ━━━━━━──────────────  32 %
-  kripke-4x                     ━───────────────────  4.5 %
+slowdown                        vgg16: 32 %, kripke-4x: 4.5 %
 source                          10 runs on one socket
 
 shared_gpu: how it does beside others on one GPU, through MPS; goes before
 [collocation] where GPUs are shared
-slowdown                        a full bar is 148 %
-  memory-load                   ━━━━━━━━━━━━━━━━━━━━  148 %
-  link-load                     ────────────────────  0 %
+slowdown                        memory-load: 148 %, link-load: 0 %
 predicted from                  vgg16
 measured on                     Tesla V100-SXM2-16GB
-source                          gpulaunch profile --pair synthetic
+source                          gpulaunch profile measure --pair synthetic
 
 resources: what it uses of one GPU when it runs there alone
-memory                          ━━━━━━━━━━━━━━━━━───  13.79 GiB of 15.78 GiB
-memory mean                     ━━━━━━━━━━━━━━━━━───  13.48 GiB of 15.78 GiB
+memory                          13.79 GiB
 memory is reservation           yes
 SM utilization                  ━━━━━━━━━━━━━───────  63.2 % (± 1.2 %, p95 65 %)
-SM utilization max              ━━━━━━━━━━━━━━━━━━──  88.1 %
 SM occupancy                    ━━━━━━━━────────────  41 %
 memory bandwidth                ━━━━━━━━────────────  38.3 %
-memory bandwidth max            ━━━━━━━━━━━━━━──────  71 %
 utilization                     time-active
 time active                     ━━━━━━━━━━━━━━━━━━──  91.4 %
-samples without a kernel        ━───────────────────  6.2 %
 power                           248.2 W (± 3.1 W)
-power max                       301 W
 time at the power cap           ────────────────────  0 %
 energy                          20.87 kJ
 duration                        84.1 s (p95 86 s)
-PCIe sent                       0.21 GB/s
-PCIe received                   1.7 GB/s
-NVLink sent                     12.2 GB/s
-NVLink received                 12.4 GB/s
-samples                         420
 incomplete                      yes
 measured on                     Tesla V100-SXM2-16GB
-driver                          550.54.15
-date                            2025-03-02
-source                          gpulaunch profile --runs 5
+source                          gpulaunch profile measure --runs 5
 
 runs: how these figures differ between runs; each is called as in [resources]
 count                           5
@@ -537,18 +318,12 @@ share of the SMs                ━━━━━━━━────────
 
 sm_curve: its throughput over the share of SMs (cd-search-ics18 Figure 7,
 mps-sharing-2024 Figure 1)
-throughput                      by share of the SMs
-  10 %                          ━━━━━───────────────  110 images/s
-  20 %                          ━━━━━━━━━───────────  215 images/s
-  30 %                          ━━━━━━━━━━━━━───────  310 images/s
-  40 %                          ━━━━━━━━━━━━━━━━━───  390 images/s
-  50 %                          ━━━━━━━━━━━━━━━━━━──  430 images/s
-  60 %                          ━━━━━━━━━━━━━━━━━━━─  455 images/s
-  80 %                          ━━━━━━━━━━━━━━━━━━━━  470 images/s
-  100 %                         ━━━━━━━━━━━━━━━━━━━━  472 images/s
+throughput                      images/s by share of the SMs: 10 %: 110,
+                                20 %: 215, 30 %: 310, 40 %: 390, 50 %: 430,
+                                60 %: 455, 80 %: 470, 100 %: 472
 knee                            ━━━━━━━━━━━━────────  60 %
 measured on                     Tesla V100-SXM2-16GB
-source                          gpulaunch profile --sweep
+source                          gpulaunch profile measure --sweep
 
 classification: what is said of a job whose curve and counters nobody has
 (cd-search-ics18 4.1)
@@ -567,80 +342,13 @@ source                          Nsight Compute 2024.3
 
 scaling: profiles of the same job at several problem sizes
 parameter                       size
-profiles
-  1                             resnet50-1x
-  4                             resnet50-4x
-"""
-
-GOLDEN_NARROW = """\
-j
-file                  /p/job.toml
-warning: resources.incomplete: the job
-or the sampling broke off, so the
-figures are of a part
-warning:
-resources.memory_is_reservation:
-memory_mib is what an allocator set
-aside, so it rules no GPU out
-warning: resources.utilization: time in
-which any kernel ran is no share of the
-SMs: sharing is refused too often by it
-warning: runs.misfits: 2 latest runs did
-not fit: measure anew
-
-resources: what it uses of one GPU when
-it runs there alone
-memory                13.79 GiB of
-                      15.78 GiB
-memory mean           13.48 GiB of
-                      15.78 GiB
-memory is reservation
-                      yes
-SM utilization        63.2 % (+- 1.2 %,
-                      p95 65 %)
-SM utilization max    88.1 %
-SM occupancy          41 %
-memory bandwidth      38.3 %
-memory bandwidth max  71 %
-utilization           time-active
-time active           91.4 %
-samples without a kernel
-                      6.2 %
-power                 248.2 W (+- 3.1 W)
-power max             301 W
-time at the power cap
-                      0 %
-energy                20.87 kJ
-duration              84.1 s (p95 86 s)
-PCIe sent             0.21 GB/s
-PCIe received         1.7 GB/s
-NVLink sent           12.2 GB/s
-NVLink received       12.4 GB/s
-samples               420
-incomplete            yes
-measured on           Tesla
-                      V100-SXM2-16GB
-driver                550.54.15
-date                  2025-03-02
-source                gpulaunch profile
-                      --runs 5
-
-runs: how these figures differ between
-runs; each is called as in [resources]
-count                 5
-misfits               2
+profiles                        1: resnet50-1x, 4: resnet50-4x
 """
 
 
 def test_everything_recorded_is_shown():
-    """A fully measured profile: bars, spread, matrix, curve, sources and warnings."""
+    """A fully measured profile: bars, spread, edges, curve and sources."""
     assert "\n".join(lines(PROFILES["full"][0])) + "\n" == GOLDEN_FULL
-
-
-def test_narrow_terminal_in_ascii():
-    """At 40 columns without Unicode: no bars, texts below their labels where these are too long."""
-    profile = Profile({"name": "j", "resources": RESOURCES, "runs": FULL["runs"]})
-    assert "\n".join(lines(profile, 40, encoding="ascii")) + "\n" == GOLDEN_NARROW
 
 
 def test_nothing_but_a_name():
@@ -654,7 +362,7 @@ def test_nothing_but_a_name():
 
 
 @EVERY
-@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("width", [40, 80])
 def test_text_fits(profile, path, width):
     """No line exceeds the terminal or ends in a blank, unless a word is nearly as long."""
     shown = lines(profile, width, path=path)
@@ -677,124 +385,10 @@ def test_ascii_everywhere(profile, path):
     assert [line for line in shown if ours.search(line)] == []
 
 
-@pytest.mark.parametrize("width", range(30, 60))
-def test_no_figure_without_its_unit(width):
-    """No line begins with a unit."""
-    starts = [
-        line.split()[0].strip(",;()") for line in lines(PROFILES["full"][0], width) if line.strip()
-    ]
-    assert set(starts) & {"%", "GB/s", "W", "kJ", "s", "GiB", "MiB", "B", "GB"} == set()
-
-
 def test_path_is_never_broken():
     """A file's path is on one line beside its label, however long it is and whatever it holds."""
     path = "/home/somebody/a folder/" + "deep/" * 20 + "job.toml"
     assert lines(PROFILES["name only"][0], 48, path=path)[1] == f"file          {path}"
-
-
-@pytest.mark.parametrize(
-    ("share", "unicode", "ascii_only"),
-    [
-        (0.0, "────────", "--------"),
-        (0.001, "━───────", "#-------"),
-        (0.5, "━━━━────", "####----"),
-        (1.0, "━━━━━━━━", "########"),
-        (7.0, "━━━━━━━━", "########"),
-    ],
-)
-def test_bar(share, unicode, ascii_only):
-    """A bar is as long as its share, and never empty above 0."""
-    assert [bar(share, 8, plain=plain).plain for plain in (False, True)] == [unicode, ascii_only]
-
-
-def test_matrix():
-    """Edges have a matrix where it fits, and their heaviest pairs in words everywhere."""
-    edges = [[0, 1, 4.0], [0, 2, 1.0], [1, 2, 2.5]]
-    profile = Profile({"name": "j", "communication": {"edges": edges}})
-    assert lines(profile, 60)[-5:] == [
-        "edges         0-1 4 GB, 1-2 2.5 GB, 0-2 1 GB",
-        "  rank    0    1    2",
-        "     0    -    4    1",
-        "     1    4    -  2.5",
-        "     2    1  2.5    -",
-    ]
-    assert view(PROFILES["40 ranks"][0]).sections[0].inner[0].drawing is None
-    assert lines(PROFILES["40 ranks"][0])[-3:] == [
-        "edges         0-5 4.333 GB, 0-16 4.333 GB, 0-27 4.333 GB, 0-38 4.333 GB,",
-        "              1-7 4.333 GB, 1-18 4.333 GB and 774 more",
-        "source        s",
-    ]
-
-
-def test_styles():
-    """Title and names of sections are bold, and so are the heaviest pairs of a matrix."""
-    edges = [[0, 1, 4.0], [0, 2, 1.0], [1, 2, 2.5]]
-    document = {"name": "j", "description": "words " * 9, "communication": {"edges": edges}}
-    console = Console(file=io.StringIO(), width=40, force_terminal=True, color_system="standard")
-    console.print(profile_text(view(Profile(document))), crop=False)
-    shown = console.file.getvalue()
-    assert re.findall(r"\x1b\[1m(.*?)\x1b", shown) == [
-        "j: words words words words words words",
-        "words words words",
-        "communication",
-    ]
-    assert re.findall(r"\x1b\[1;36m *(.*?)\x1b", shown) == ["4", "4"]
-
-
-# The picture
-
-
-def texts(svg: str) -> list[str]:
-    """Return all texts of a picture."""
-    found = ET.fromstring(svg).iter(f"{SVG}text")
-    return ["".join(text.itertext()).replace(NO_BREAK, " ") for text in found]
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "full",
-        "name only",
-        "100 points",
-        "tiny and huge",
-        "16 ranks",
-        "100 ranks",
-        "hostile",
-        "wordy",
-    ],
-)
-def test_picture_says_what_the_terminal_says(name):
-    """Titles, warnings, labels and values of all rows stand in the picture."""
-    shown = view(PROFILES[name][0])
-    words = set(" ".join(texts(profile_svg(shown))).split())
-    rows = [
-        *shown.rows,
-        *shown.sections,
-        *(row for section in shown.sections for row in section.inner),
-    ]
-    wanted = [
-        shown.title,
-        *shown.warnings,
-        *(text for row in rows for text in (row.label, row.text)),
-    ]
-    words |= {word.removesuffix(":") for word in words}
-    short = [
-        word for text in wanted for word in text.replace(NO_BREAK, " ").split() if len(word) < 30
-    ]
-    assert [word for word in short if word not in words] == []
-
-
-def test_picture_is_the_same_each_time():
-    """A profile gives the same bytes, with a figure for each matrix cell and the curve's axes."""
-    first, again = (profile_svg(view(PROFILES["full"][0])) for _ in range(2))
-    assert first == again
-    found = texts(first)
-    assert sorted(text for text in found if text in ("11.9", "12.4")) == ["11.9"] * 2 + ["12.4"] * 2
-    assert {"share of the SMs, %", "throughput, images/s"} <= set(found)
-    assert "110 images/s" not in found  # the curve is a line, not rows
-
-
-# The list
 
 
 def listed(*documents: dict, width: int | None = None, encoding: str = "utf-8") -> list[str]:
@@ -832,25 +426,4 @@ def test_list_in_a_pipe():
         "benchmarks",
         "kripke-1x                         621 MiB  ~26.56",
         "~ estimated",
-    ]
-
-
-def test_list_at_a_narrow_terminal():
-    """Columns without room are named below; where that is not enough, each cell has a line."""
-    assert listed(VARIED, width=48, encoding="ascii") == [
-        "name    memory  SM %  BW %  description",
-        "-" * 48,
-        "what people run",
-        "kripke                      Kripke,",
-        "                            deterministic",
-        "                            transport of",
-        "                            particles",
-        "                            @batch=1, @size=1 is",
-        "                            kripke-1x",
-        "no room for: pattern",
-    ]
-    assert listed(VARIED, width=25, encoding="ascii")[2:5] == [
-        "name: kripke",
-        "pattern: stencil_3d",
-        "description: Kripke,",
     ]

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -18,58 +17,30 @@ from gpulaunch.files.extras import install_hint
 from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.profiles.pattern_union import union
-from gpulaunch.scan import c_parser, interfaces
-from gpulaunch.scan.call import Scan, SourceFile
-from gpulaunch.scan.peers import is_root_test, pattern_of_peer
-from gpulaunch.scan.source_files import MAX_FILE_BYTES, read_sources
-from gpulaunch.scan.sources import scan_sources
+from gpulaunch.scan import c_reader, interfaces
+from gpulaunch.scan.peers import pattern_of_peer
+from gpulaunch.scan.sources import MAX_FILE_BYTES, Scan, read_sources, scan_sources
 from gpulaunch.show.scan import scan_document, scan_lines
 
 SET = Path(__file__).parents[1] / "scan_set"
-DATA = Path(c_parser.__file__).with_name("interfaces.toml")
+DATA = Path(interfaces.__file__).with_name("interfaces.toml")
 LABELS = tomllib.loads((SET / "expected.toml").read_text())
 
 
 def scanned(name: str, text: str) -> Scan:
-    return scan_sources([SourceFile(name, text)])
-
-
-def labelled(name: str) -> Scan:
-    return scanned(name, (SET / name).read_text())
+    return scan_sources({name: text}, known_modules=sys.stdlib_module_names)
 
 
 @pytest.mark.parametrize("name", LABELS)
 def test_labelled_program(name: str) -> None:
-    """Calls, pattern and sensitivity of each labelled program are what its label says.
-
-    Where nothing is found, and that is not certain, nothing is said of the sensitivity either.
-    """
-    found = labelled(name)
-    if not found.calls and found.confidence != "certain":
-        assert (found.sensitive, LABELS[name]["calls"]) == (None, [])
-        return
-    calls = [[call.line, call.api, call.pattern] for call in found.calls]
+    """Calls, pattern and sensitivity of each program are what its label says; no other is found."""
+    found = scanned(name, (SET / name).read_text())
     got = {
-        "calls": calls,
+        "calls": [[call.line, call.api, call.pattern] for call in found.calls],
         "pattern": found.pattern,
         "sensitive": {None: "unknown"}.get(found.sensitive, found.sensitive),
     }
-    assert got == {key: LABELS[name][key] for key in got}
-
-
-def test_precision_and_recall(capsys) -> None:
-    """In the labelled programs precision and recall of calls are at least 95 %."""
-    found, want = Counter(), Counter()
-    for name, label in LABELS.items():
-        found.update((name, call.line, call.api, call.pattern) for call in labelled(name).calls)
-        want.update((name, *call) for call in label["calls"])
-    right = (found & want).total()
-    precision, recall = right / found.total(), right / want.total()
-    silent = sum(not label["calls"] for label in LABELS.values())
-    with capsys.disabled():
-        print(f"\n{len(LABELS)} programs ({silent} without a call), {want.total()} calls:", end=" ")
-        print(f"precision {100 * precision:.1f} %, recall {100 * recall:.1f} %")
-    assert (len(LABELS) >= 60, precision >= 0.95, recall >= 0.95) == (True, True, True)
+    assert got == LABELS[name]
 
 
 def test_set_is_labelled() -> None:
@@ -108,71 +79,18 @@ def test_union_is_smallest() -> None:
         ("rank ^ 1", "chain"),
         ("size - 1", "star"),
         ("0", "star"),
-        ("rank > 0 ? rank - 1 : MPI_PROC_NULL", "chain"),
-        ("rank - 1 if rank > 0 else size - 1", "ring"),
         ("(rank + 2) % size", ""),
         ("rank ^ mask", ""),
         ("peers[k]", ""),
+        ("next_rank", ""),
         ("f(rank + 1)", ""),
         ("MPI_PROC_NULL", "none"),
+        ("(" * 1000 + "0", ""),
     ],
 )
 def test_peer(expression: str, pattern: str) -> None:
     """A peer tells the pattern if it is a neighbour or a fixed rank; nothing else does."""
-    assert pattern_of_peer(re.findall(r"\w+|[^\s\w]", expression)) == pattern
-
-
-@pytest.mark.parametrize(
-    ("test", "root"),
-    [
-        ("(rank == 0)", True),
-        ("(!rank)", True),
-        ("(myRank==0)", True),
-        ("(0 == comm->rank)", True),
-        ("(rank == 0 && verbose)", True),
-        ("((rank == 0) && (verbose || deep))", True),
-        ("(nvshmem_my_pe() == 0)", True),
-        ("(!MPI::COMM_WORLD.Get_rank())", True),
-        ("(my_id == 0)", True),
-        ("rank == 0", True),
-        ("not self.local_rank", True),
-        ("dist.get_rank(group) == 0", True),
-        ("hvd.rank() == 0 and step == 1", True),
-        ("(rank)", False),
-        ("(id)", False),
-        ("(type)", False),
-        ("(!valid)", False),
-        ("(width == 0)", False),
-        ("(idx == 0)", False),
-        ("(time == 0)", False),
-        ("(ranks == 0)", False),
-        ("(10 == rank)", False),
-        ("(0 == n)", False),
-        ("(rank == 01)", False),
-        ("(rank == 0 || verbose)", False),
-        ("(!(rank == 0))", False),
-        ("(rank != 0 && n == 0)", False),
-        ("not valid", False),
-        ("rank == 0 or verbose", False),
-        ("(" * 200 + "rank == 0" + ")" * 200, False),
-    ],
-)
-def test_root(test: str, root: bool) -> None:
-    """A condition on whole words for the own rank tells that only rank 0 comes here."""
-    assert is_root_test(test) is root
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "pattern"),
-    [
-        ("a.cu", "void f() {{ if ({0}) ncclSend(a, n, t, p[i], c, s); }}", "all_to_all"),
-        ("a.py", "import torch.distributed as d\nif {0}:\n  d.send(x, p[i])\n", "all_to_all"),
-    ],
-)
-def test_root_in_both_languages(name: str, text: str, pattern: str) -> None:
-    """Under a condition for rank 0 unknown peers are a star, under any other they are unknown."""
-    found = [scanned(name, text.format(test)).pattern for test in ("rank == 0", "width == 0")]
-    assert found == ["star", pattern]
+    assert pattern_of_peer(expression) == pattern
 
 
 @pytest.mark.parametrize(
@@ -182,7 +100,10 @@ def test_root_in_both_languages(name: str, text: str, pattern: str) -> None:
         ("a.py", "import subprocess\nsubprocess.run(['train'])\n", "likely"),
         ("a.py", "import mystery\nmystery.train()\n", "likely"),
         ("a.py", "print 'old'\n", "guess"),
-        ("a.cu", "int main() { cudaDeviceEnablePeerAccess(1, 0); }", "guess"),
+        ("a.cu", "int main() { cudaDeviceEnablePeerAccess(1, 0); }", "likely"),
+        ("a.py", "conn.send(x)\nself.comm.Recv(x)\n", "likely"),
+        ("a.cu", "#define SUM ncclAllReduce\nint main() { }", "likely"),
+        ("a.cu", "void f() { my_all_reduce<<<1, 1>>>(x); }", "likely"),
         ("a.cu", '#include "model.h"\nint main() { train(); }', "likely"),
         ("a.cu", "#include <stdio.h>\nint main() { }", "certain"),
         ("a.cu", "void f() { ncclAllReduce(a, b, n, t, o, c, s); }", "certain"),
@@ -193,7 +114,6 @@ def test_root_in_both_languages(name: str, text: str, pattern: str) -> None:
             "void f() { ncclCommSplit(c, 0, 1, &d, 0); ncclAllReduce(a, b, n, t, o, d, s); }",
             "likely",
         ),
-        ("a.py", "from transformers import Trainer\nTrainer()\n", "likely"),
     ],
 )
 def test_confidence(name: str, text: str, confidence: str) -> None:
@@ -205,7 +125,7 @@ def test_confidence(name: str, text: str, confidence: str) -> None:
     ("text", "complaint"),
     [
         ("def f(:\n", "a.py:1: no Python 3: invalid syntax"),
-        ("\nprint 'x'\n", "a.py:2: Python 2, of which nothing is known here"),
+        ("\nprint 'x'\n", "a.py:2: no Python 3: "),
         ("x = '\0'\n", "a.py"),
         ("(" * 5000, "a.py"),
         ("x = " + "-" * 200_000 + "1", "a.py"),
@@ -214,9 +134,7 @@ def test_confidence(name: str, text: str, confidence: str) -> None:
 )
 def test_what_is_no_python(text: str, complaint: str) -> None:
     """A file that is no Python 3 is reported, and the rest of the program is still scanned."""
-    found = scan_sources(
-        [SourceFile("a.py", text), SourceFile("b.c", "void f() { MPI_Bcast(x, 1, t, 0, c); }")]
-    )
+    found = scan_sources({"a.py": text, "b.c": "void f() { MPI_Bcast(x, 1, t, 0, c); }"})
     assert (len(found.calls), found.files, found.confidence) == (1, 1, "likely")
     assert [warning.startswith(complaint) for warning in found.warnings] == [True]
 
@@ -226,7 +144,7 @@ def test_standard_library_is_known() -> None:
     text = (
         "import errno, pdb, optparse, codecs\nimport faulthandler as f\nfrom http import client\n"
     )
-    found = scan_sources([SourceFile("a.py", text)], known_modules=sys.stdlib_module_names)
+    found = scanned("a.py", text)
     assert (found.confidence, found.reasons) == ("certain", ("no call moves data between GPUs",))
 
 
@@ -234,72 +152,50 @@ def test_standard_library_is_known() -> None:
     ("files", "reason"),
     [
         (["import one\n"], "what one does is not known"),
-        (["import one, two\n", "import two\n"], "what one and two do is not known"),
         (
             ["import a, b\n", "import a, c, d\n", "import e, g\n"],
             "what a, b, c, d, e and 1 more do is not known",
         ),
-        (['#include "one.h"\n'], "what one.h brings in is not scanned"),
         (
             ['#include "a.h"\n#include "b.h"\n', '#include "b.h"\n'],
-            "what a.h and b.h bring in is not scanned",
-        ),
-        (
-            ["".join(f'#include "{name}{i}.h"\n' for i in range(4)) for name in "ab"],
-            "what a0.h, a1.h, a2.h, a3.h, b0.h and 3 more bring in is not scanned",
+            "what a.h and b.h do is not known",
         ),
     ],
 )
 def test_what_is_not_known(files: list[str], reason: str) -> None:
     """What nothing is known of is told of once for all files, at most five by name."""
     ending = "cu" if "#" in files[0] else "py"
-    found = scan_sources([SourceFile(f"file{i}.{ending}", text) for i, text in enumerate(files)])
+    found = scan_sources({f"file{i}.{ending}": text for i, text in enumerate(files)})
     assert (found.confidence, found.reasons[1:]) == ("likely", (reason,))
 
 
-def test_macros_of_a_header() -> None:
-    """A macro of a scanned header counts in files that include the header, also indirectly."""
-    header = SourceFile("src/comm.h", "#define SUM(x) ncclAllReduce(x, x, n, t, o, c, s)\n")
-    between = SourceFile("src/all.h", '#include "comm.h"\n')
-    user = SourceFile("src/a.cu", '#include "all.h"\nvoid f() {\n  SUM(g);\n}\n')
-    stranger = SourceFile("src/b.cu", "void f() { SUM(g); }\n")
-    calls = scan_sources([header, between, user, stranger]).calls
-    assert [(call.file, call.line) for call in calls] == [("src/a.cu", 3)]
+def test_what_is_handed_on() -> None:
+    """Of a function that is handed on it is not known how often it is called."""
+    found = scanned("a.py", "import torch.distributed as d\nhook(d.broadcast)\n")
+    assert ([call.repeats for call in found.calls], found.sensitive) == ([None], None)
 
 
-@pytest.mark.parametrize("order", [1, -1])
-@pytest.mark.parametrize("other", ["", "#define SUM(x) local_sum(x)\n"])
-def test_headers_of_one_name(order: int, other: str) -> None:
-    """Macros of all headers with one name in several folders count, in any order."""
-    files = [
-        SourceFile("a/common.h", "#define SUM(x) ncclAllReduce(x, x, n, t, o, c, s)\n"),
-        SourceFile("b/common.h", other),
-        SourceFile("main.cu", '#include "common.h"\nvoid f() {\n  SUM(g);\n}\n'),
-    ]
-    calls = scan_sources(files[::order]).calls
-    assert [(call.file, call.line) for call in calls] == [("main.cu", 3)]
-
-
-def test_start_up_makes_no_pattern() -> None:
-    """A broadcast of the id of a communicator, and what runs once, do not make the pattern."""
-    text = (
-        "int main() {\n  MPI_Bcast(&id, sizeof(id), MPI_BYTE, 0, MPI_COMM_WORLD);\n"
-        "  MPI_Gather(a, n, t, b, n, t, 0, c);\n"
-        "  for (;;) ncclSend(a, n, ncclFloat, (rank + 1) % size, comm, s);\n}\n"
-    )
-    found = scanned("a.cu", text)
-    assert ([call.pattern for call in found.calls], found.pattern) == (
-        ["tree", "star", "ring"],
-        "ring",
-    )
+@pytest.mark.parametrize(
+    ("text", "sensitive"),
+    [
+        ("import torch.distributed as d\nd.all_reduce(loss)\n", False),
+        ("import torch.distributed as d, mystery\nd.all_reduce(loss)\n", None),
+        ("import torch.distributed as d, mystery\nfor x in y:\n  d.all_reduce(x)\n", True),
+    ],
+)
+def test_sensitivity_beside_unknown_modules(text: str, sensitive: bool | None) -> None:
+    """Beside a module that is not known, "no" is left unsaid, and "yes" stays."""
+    found = scanned("a.py", text)
+    assert found.sensitive is sensitive
+    unsaid = "beside what is not known, whether links matter is left open"
+    assert (unsaid in found.reasons[0]) is (sensitive is None)
 
 
 @pytest.mark.parametrize(
     ("call", "sensitive"),
     [
         ("ncclAllReduce(&grid[0], o, n, ncclFloat, ncclSum, c, s)", True),
-        ("MPI_Bcast(&grid, n, MPI_FLOAT, 0, c)", True),
-        ("MPI_Allreduce(&id, o, n, MPI_FLOAT, MPI_SUM, c)", True),
+        ("MPI_Bcast(&grid, n, MPI_FLOAT, 0, c)", None),
         ("MPI_Bcast(&id, n, MPI_BYTE, 0, c)", False),
         ("MPI_Bcast(&comm->nccl_id, n, MPI_BYTE, 0, c)", False),
         ("MPI_Bcast(&state.uniqueId, n, MPI_BYTE, 0, c)", False),
@@ -317,50 +213,17 @@ def test_id_of_a_communicator(call: str, sensitive: bool) -> None:
 @pytest.mark.parametrize(
     ("call", "sensitive"),
     [
-        ("ncclAllReduce(a, o, 4*sizeof(float), ncclChar, ncclSum, c, s)", False),
-        ("ncclAllReduce(a, o, 1024 * 1024 * sizeof(float), ncclChar, ncclSum, c, s)", True),
         ("ncclAllReduce(a, o, 12500, ncclFloat, ncclSum, c, s)", True),
         ("ncclAllReduce(a, o, 12499, ncclFloat, ncclSum, c, s)", False),
         ("cudaMemcpyPeer(a, 1, b, 0, 99999)", False),
-        ("cudaMemcpyPeer(a, 1, b, 0, 100000)", True),
-        ("cudaMemcpyPeerAsync(a, 1, b, 0, 12499 * sizeof(unsigned long long), s)", False),
-        ("cudaMemcpyPeerAsync(a, 1, b, 0, 12500 * sizeof(double), s)", True),
-        ("cudaMemcpyPeer(a, 1, b, 0, sizeof( std::uint8_t ) * 99999)", False),
+        ("cudaMemcpyPeer(a, 1, b, 0, 4 * 25000)", True),
         ("cudaMemcpyPeer(a, 1, b, 0, sizeof(table))", None),
-        ("cudaMemcpyPeer(a, 1, b, 0, 4 * sizeof(struct table))", None),
     ],
 )
 def test_bound_of_small_calls(call: str, sensitive: bool | None) -> None:
-    """Counts times sizes of known types are small below 10^5 bytes; copies count bytes."""
+    """Products of numbers are small below 10^5 bytes, 8 an element; copies count bytes."""
     found = scanned("a.cu", f"int main() {{ for (;;) {call}; }}")
     assert found.sensitive is sensitive
-
-
-@pytest.mark.parametrize(
-    ("created", "alone"),
-    [
-        ("lightning.Trainer(devices=1)", True),
-        ("lightning.Trainer(devices=[0])", True),
-        ("lightning.Trainer(devices=(3,))", True),
-        ('lightning.Trainer(devices="1", num_nodes="1")', True),
-        ("lightning.Trainer(gpus=[1])", True),
-        ("lightning.Trainer(devices=[0, 1])", False),
-        ("lightning.Trainer(devices=[*gpus])", False),
-        ("lightning.Trainer(devices=-1)", False),
-        ('lightning.Trainer(devices="-1")', False),
-        ('lightning.Trainer(devices="0,1")', False),
-        ('lightning.Trainer(devices="auto")', False),
-        ("lightning.Trainer(devices=[0], num_nodes=2)", False),
-        ("vllm.LLM(m, tensor_parallel_size=1.0)", True),
-        ("vllm.LLM(m, tensor_parallel_size=2.0)", False),
-        ("vllm.LLM(m, tensor_parallel_size=1e999)", False),
-        ("vllm.LLM(m, tensor_parallel_size=1.5)", False),
-    ],
-)
-def test_one_gpu(created: str, alone: bool) -> None:
-    """A trainer or server that is set to one GPU, in whatever notation, is no call."""
-    found = scanned("a.py", f"import lightning, vllm\n{created}\n")
-    assert found.calls == () if alone else len(found.calls) == 1
 
 
 def test_rare_wrapper_makes_no_pattern() -> None:
@@ -373,47 +236,10 @@ def test_rare_wrapper_makes_no_pattern() -> None:
     assert (len(found.calls), found.pattern, found.confidence) == (2, "ring", "likely")
 
 
-@pytest.mark.parametrize(
-    ("setting", "pattern"),
-    [
-        ("int peer = (i + 1) % gpus;", "ring"),
-        ("int peer = i + 1;", "chain"),
-        ("int peer = 0;", "star"),
-        ("", "all_to_all"),
-    ],
-)
-def test_peer_access(setting: str, pattern: str) -> None:
-    """Access to another GPU's memory is a call with the pattern of the peer, without any copy."""
-    text = f"void f() {{ {setting} cudaDeviceEnablePeerAccess(peer, 0); }}"
-    found = scanned("a.cu", text)
-    assert (found.pattern, found.sensitive, found.confidence) == (pattern, None, "guess")
-
-
-@pytest.mark.parametrize(
-    ("words", "pattern"),
-    [
-        ("pipeline stage = pipeline.stage_id\n" * 3, "chain"),
-        ("ring = make_ring(ring)\n" * 3, "ring"),
-    ],
-)
-def test_words_hint_at_unknown_peers(words: str, pattern: str) -> None:
-    """A program's words tell whether neighbours by name make a ring, which is a guess."""
-    text = "import torch.distributed as d\n" + f'"""{words}"""\n' + "d.send(x, next_rank)\n"
-    found = scanned("a.py", text)
-    assert (found.pattern, found.confidence) == (pattern, "guess")
-
-
-def test_words_say_nothing_of_peer_access() -> None:
-    """Access that is opened to unknown peers is for any copies, whatever the words speak of."""
-    words = "/* pipeline stage = pipeline.stage_id */\n" * 3
-    found = scanned("a.cu", words + "void f() { cudaDeviceEnablePeerAccess(other, 0); }")
-    assert (found.pattern, found.confidence) == ("all_to_all", "guess")
-
-
 def test_names_are_valid() -> None:
     """Each key of the data file has a known pattern, and each name stands once in a package."""
-    known = [*interfaces._functions().values(), *(one for _, one in interfaces._like())]
-    known += [one for family in interfaces.families() for one in family.names.values()]
+    known = [*interfaces._c_functions().values()]
+    known += [one for _, _, names in interfaces.python_packages() for one in names.values()]
     assert {one.pattern for one in known} <= {"", *PATTERNS}
     data = tomllib.loads(DATA.read_text())
     for part in (*data["python"], data["c"]):
@@ -429,21 +255,21 @@ def test_names_are_valid() -> None:
 @pytest.fixture
 def no_tree_sitter(monkeypatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "tree_sitter_cuda", None)
-    c_parser._parser.cache_clear()
+    c_reader._parser.cache_clear()
     yield
-    c_parser._parser.cache_clear()
+    c_reader._parser.cache_clear()
 
 
-KERNEL = SourceFile("ext/k.cu", "void f() { ncclAllReduce(a, b, n, t, o, c, s); }")
-PLAIN = SourceFile("ext/plain.cu", "void f() { add<<<1, 1>>>(a); }")
+KERNEL = {"ext/k.cu": "void f() { ncclAllReduce(a, b, n, t, o, c, s); }"}
+PLAIN = {"ext/plain.cu": "void f() { add<<<1, 1>>>(a); }"}
 
 
 @pytest.mark.usefixtures("no_tree_sitter")
 def test_without_tree_sitter() -> None:
     """Without the extra `scan` C alone is refused with what to install, and Python is read."""
     with pytest.raises(UsageError, match=re.escape(install_hint("scan"))):
-        scan_sources([PLAIN, KERNEL])
-    found = scan_sources([PLAIN])
+        scan_sources(PLAIN | KERNEL)
+    found = scan_sources(PLAIN)
     assert (found.calls, found.warnings, found.confidence) == ((), (), "certain")
     assert scanned("a.py", "import torch.distributed as d\nd.all_reduce(x)\n").pattern == "ring"
 
@@ -455,7 +281,7 @@ def test_without_tree_sitter() -> None:
 )
 def test_python_beside_c_without_tree_sitter(text: str, calls: int, confidence: str) -> None:
     """Beside Python a file of C that had to be parsed is a warning, which lowers confidence."""
-    found = scan_sources([SourceFile("train.py", text), PLAIN, KERNEL])
+    found = scan_sources({"train.py": text} | PLAIN | KERNEL)
     assert (len(found.calls), found.confidence, found.files) == (calls, confidence, 2)
     assert found.warnings == (
         f"ext/k.cu: C, C++ and CUDA need tree-sitter: {install_hint('scan')}",
@@ -523,20 +349,11 @@ def test_any_text(text: str | bytes) -> None:
 
 REPEATED = [
     ("a.cu", "ncclSend(a, n, t, next, c, s); "),
-    ("a.cu", "for (;;) "),
     ("a.cu", "if (x) { "),
     ("a.cu", "f("),
-    ("a.cu", 'R"x('),
-    ("a.cu", "/*"),
-    ("a.cu", "#if 0\n"),
     ("a.cu", "#define A A A ncclSend(A)\nA A A\n"),
-    ("a.cu", "next = rank + 1; ncclSend(a, n, t, next, c, s);\n"),
-    ("a.cu", "a \\\n"),
-    ("a.cu", "} "),
     ("a.py", "import torch.distributed as d\nd.send(x, peer)\n"),
-    ("a.py", "import torch.distributed as d\nif a:\n    d = d.x\n"),
     ("a.py", "import torch.distributed as d\ndef f(a):\n    return f(d)\n"),
-    ("a.py", "peer = rank + 1\nimport torch.distributed as d\nd.send(x, peer)\n"),
 ]
 
 
@@ -586,14 +403,13 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
     )
     tree(tmp_path, kept | dict.fromkeys(left, b""))
     (tmp_path / "sub" / "loop").symlink_to(tmp_path)
-    (tmp_path / "sub" / "z.py").symlink_to(tmp_path / "a.py")
-    read = read_sources(str(tmp_path))
-    assert [(os.path.relpath(file.path, tmp_path), file.text) for file in read.files] == [
+    files, unread = read_sources(str(tmp_path))
+    assert [(os.path.relpath(path, tmp_path), text) for path, text in files.items()] == [
         ("a.py", "x"),
         ("sub/b.CU", "\udcff"),
         ("sub/c.hpp", ""),
     ]
-    assert read.unread == ()
+    assert unread == []
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
@@ -601,9 +417,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     tree(tmp_path, {"a.py": b"", "large.c": b" " * (MAX_FILE_BYTES + 1)})
     (tmp_path / "gone.py").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe.py")
-    read = read_sources(str(tmp_path))
-    assert [os.path.basename(file.path) for file in read.files] == ["a.py"]
-    assert [line.removeprefix(f"{tmp_path}/") for line in read.unread] == [
+    files, unread = read_sources(str(tmp_path))
+    assert [os.path.basename(path) for path in files] == ["a.py"]
+    assert [line.removeprefix(f"{tmp_path}/") for line in unread] == [
         "gone.py: no such file or directory",
         "large.c: larger than 4 MiB",
         "pipe.py: no regular file",
@@ -630,26 +446,25 @@ def test_nothing_to_scan(tmp_path: Path, monkeypatch, name: str, complaint: str)
 
 def test_document() -> None:
     """The document has the promised keys, and shows bytes that no terminal should get as text."""
-    found = scan_sources(
-        [SourceFile("a\x1b\udcff.py", "from jax import lax\nlax.psum(x, 'i')\n")],
-        ["b.py: is a directory"],
-    )
-    document = scan_document(found)
-    assert document["calls"] == [
-        {"file": "a\\x1b\\xff.py", "line": 2, "api": "jax.lax.psum", "pattern": "ring"}
-    ]
-    assert {
-        key: document[key] for key in ("pattern", "sensitive", "confidence", "warnings", "files")
-    } == {
+    text = "import torch.distributed as d\nd.all_reduce(loss)\n"
+    document = scan_document(scan_sources({"a\x1b\udcff.py": text}, ["b.py: is a directory"]))
+    call = {
+        "file": "a\\x1b\\xff.py",
+        "line": 2,
+        "api": "torch.distributed.all_reduce",
         "pattern": "ring",
-        "sensitive": False,
+    }
+    assert {key: value for key, value in document.items() if key != "reasons"} == {
+        "calls": [call],
+        "pattern": "ring",
+        "sensitive": None,
         "confidence": "likely",
         "warnings": ["b.py: is a directory"],
         "files": 1,
     }
     assert scan_lines(document)[:4] == [
-        "a\\x1b\\xff.py:2  jax.lax.psum  ring",
+        "a\\x1b\\xff.py:2  torch.distributed.all_reduce  ring",
         "",
         "pattern:    ring (1 call in 1 file)",
-        "sensitive:  no",
+        "sensitive:  unknown",
     ]

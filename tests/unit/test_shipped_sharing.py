@@ -18,7 +18,6 @@ from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.table_key import TableKey
 from gpulaunch.profiles.catalog import is_benchmark, load_profile
-from gpulaunch.profiles.document.override import overridden
 from gpulaunch.records import replace
 
 ROOT = Path(__file__).parents[2]
@@ -43,16 +42,6 @@ def test_both_halves(name: str) -> None:
     assert ("estimated" in (resources.source or "")) is bool(resources.estimated)
     assert set(resources.estimated) <= resources.document.keys()
     assert not is_benchmark(str(ROOT / "profiles" / "workloads" / f"{name}.toml"))
-
-
-def test_measured_in_place_of_an_estimate() -> None:
-    """A figure that is set or measured in place of an estimate is none; the others stay marked."""
-    changed = overridden(load_profile("vgg16"), [("--set", "power_w=250")]).resources
-    assert (changed.power_w, changed.estimated) == (
-        250,
-        ["sm_utilization_percentage", "memory_bandwidth_utilization_percentage"],
-    )
-    assert load_profile("ddp@size=1.5b").resources.estimated[-1] == "memory_mib"
 
 
 def asking(name: str) -> Request:

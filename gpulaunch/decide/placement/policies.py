@@ -13,11 +13,23 @@ from operator import itemgetter
 
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.placement.scores import ScoreName
+from gpulaunch.decide.placement.utility import (
+    WORST_SLOWDOWN,
+    Gpus,
+    JobOnMachine,
+    Valuation,
+    job_weights,
+    worst_slowdown,
+)
 from gpulaunch.records import Record, replace
 from gpulaunch.typing import Literal
 
 MachineFigure = ScoreName | Literal["utility", "fewest_free_gpus"]
 """A figure by which a policy compares machines of a cluster."""
+
+
+Allows = Callable[[Gpus], bool]
+Place = Callable[[JobOnMachine, Gpus, Allows | None], tuple[Gpus | None, bool]]
 
 
 class Order(Record):
@@ -87,18 +99,6 @@ def preserve(problem: PlacementProblem) -> Order:
     return Order(("effective_bandwidth", *after) if problem.sensitive else after)
 
 
-def lookahead(problem: PlacementProblem) -> Order:
-    """Give bandwidth to sensitive jobs, and leave the jobs to come as much as can be expected.
-
-    As preserve, but before lasting bandwidth counts the bandwidth that jobs of the machine's own
-    sizes can expect of what is left, now and once those that run have left (expected.py). Where
-    that is not known, on machines of more than 8 GPUs, it is preserve. Source: ours.
-    """
-    order = preserve(problem)
-    place = order.by.index("lasting_bandwidth")
-    return Order((*order.by[:place], "expected_bandwidth", *order.by[place:]))
-
-
 def preserve_paper(problem: PlacementProblem) -> Order:
     """Follow mapa-sc21 Algorithm 1 as printed: one score, and the first of equals.
 
@@ -116,6 +116,16 @@ def topo_aware(problem: PlacementProblem) -> Order:
     what of the paper is read differently, and why.
     """
     return _most_useful(problem)[0]
+
+
+def topo_aware_drb(problem: PlacementProblem) -> Order:
+    """Choose by dual recursive bipartitioning, as published (topo-aware-sc17 Algorithms 2 and 3).
+
+    For comparison: topo_aware, which tries all sets, is never of less use to the system.
+    """
+    from gpulaunch.decide.placement.topo_aware import bipartition_tasks
+
+    return _most_useful(problem, place=bipartition_tasks)[0]
 
 
 def topo_aware_p(problem: PlacementProblem) -> Order:
@@ -150,15 +160,20 @@ def _use_of_chosen(problem: PlacementProblem, order: Order) -> float:
     return utility_of(problem, order.chosen_set) if order.chosen_set else -1.0
 
 
-def _most_useful(problem: PlacementProblem, *, for_job: bool = False) -> tuple[Order, bool]:
+def _most_useful(
+    problem: PlacementProblem, *, for_job: bool = False, place: Place | None = None
+) -> tuple[Order, bool]:
     """Return the order whose chosen set is of most use to the system or, if asked, to the job.
+
+    Args:
+        problem: the placement problem.
+        for_job: whether the use to the job counts.
+        place: returns where the tasks of a job go; None for place_tasks.
 
     Returns:
         The order, and whether it is sure that none is of more use.
     """
-    from gpulaunch.decide.placement.topo_aware import place_tasks
-    from gpulaunch.decide.placement.utility import WORST_SLOWDOWN, job_weights, worst_slowdown
-    from gpulaunch.decide.placement.valuation import Valuation, job_on_machine
+    from gpulaunch.decide.placement.topo_aware import job_on_machine, place_tasks
 
     weights, worst = job_weights(problem.utility.weights), WORST_SLOWDOWN
     if not for_job:
@@ -177,7 +192,7 @@ def _most_useful(problem: PlacementProblem, *, for_job: bool = False) -> tuple[O
     found, sure = [], True
     for group in problem.groups:
         job = replace(job_on_machine(problem, group, weights), worst=worst)
-        gpus, tried = place_tasks(job, group, allows)
+        gpus, tried = (place or place_tasks)(job, group, allows)
         nodes = {gpu.node for gpu in problem.topology.gpus if gpu.index in group}
         sure = sure and tried and len(nodes) == 1
         if gpus:
@@ -195,8 +210,7 @@ def utility_of(problem: PlacementProblem, gpus: tuple[int, ...]) -> float:
 
     Source: topo-aware-sc17 Eq. 2.
     """
-    from gpulaunch.decide.placement.utility import job_weights
-    from gpulaunch.decide.placement.valuation import Valuation, job_on_machine
+    from gpulaunch.decide.placement.topo_aware import job_on_machine
 
     weights = job_weights(problem.utility.weights)
     return Valuation(job_on_machine(problem, gpus, weights)).worth_of(gpus)[0]
@@ -230,7 +244,6 @@ class Policy(Record):
         goes_by_utility: it weighs the utility to the job, so that neighbours matter, and which
             began last.
         waits_for_utility: a job waits for GPUs of the least utility that was asked for.
-        expects_jobs: it goes by the sizes of the jobs to come.
         compares_machines_by: what it compares machines of a cluster by, the first figure first; ()
             takes the first machine that fits, None the scores that decided on the machine.
     """
@@ -242,7 +255,6 @@ class Policy(Record):
     bandwidth_model: str = "cut"
     goes_by_utility: bool = False
     waits_for_utility: bool = False
-    expects_jobs: bool = False
     compares_machines_by: tuple[MachineFigure, ...] | None = None
 
 
@@ -275,14 +287,6 @@ POLICIES: dict[str, Policy] = {
         source="mapa-sc21 Algorithm 1, with chosen ties and what is left counted now and later "
         "([why](../decisions/preserve.md))",
     ),
-    "lookahead": Policy(
-        lookahead,
-        colour="#0f8f9c",
-        help="as `preserve`, with expected bandwidth before lasting bandwidth",
-        source="mapa-sc21 Algorithm 1, with what the next job can expect of what is left "
-        "([why not the default](../decisions/preserve.md))",
-        expects_jobs=True,
-    ),
     "preserve_paper": Policy(
         preserve_paper,
         colour="#74aef5",
@@ -296,6 +300,14 @@ POLICIES: dict[str, Policy] = {
         colour="#2fae78",
         help="makes: the most utility to the system, by communication, interference, fragmentation",
         source="topo-aware-sc17 4 ([departures](../decisions/topo-aware.md))",
+        goes_by_utility=True,
+        compares_machines_by=("utility", "fragmentation"),
+    ),
+    "topo_aware_drb": Policy(
+        topo_aware_drb,
+        colour="#7d8a2e",
+        help="makes: what dual recursive bipartitioning of machine and job comes to",
+        source="topo-aware-sc17 Algorithms 2 and 3 as published",
         goes_by_utility=True,
         compares_machines_by=("utility", "fragmentation"),
     ),
@@ -317,7 +329,7 @@ POLICIES: dict[str, Policy] = {
         compares_machines_by=("aggregate_bandwidth",),
     ),
 }
-"""The policies by name; tests/unit/test_report.py compares their colours."""
+"""The policies by name."""
 
 DEFAULT_POLICY = "preserve"
 """The policy of a launch that names none; for a sensitive job it prefers fast links."""

@@ -4,22 +4,14 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
-from gpulaunch.decide.placement.candidates import Limits, enumerate_sets
 from gpulaunch.decide.placement.fabric import UNIT, Fabric, fabric_of
 from gpulaunch.decide.placement.scores import ScoreName, Scorer
-from gpulaunch.decide.placement.search import Criterion, grow_sets, ranked
+from gpulaunch.decide.placement.search import Criterion, Limits, enumerate_sets, grow_sets, ranked
 from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import Pattern
 from gpulaunch.records import Record
-from gpulaunch.typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # few policies expect jobs
-    from gpulaunch.decide.placement.expected import JobSizes
-
-MANY_SETS = 1_000
-"""Number of candidates from which it pays to tabulate sums over all sets first."""
 
 
 class Needs(Record):
@@ -73,7 +65,6 @@ class PlacementProblem:
         needs: what a set must have besides its size.
         utility: what policies that go by utility need.
         scope: indices of all GPUs in reach, busy or not; None for those of the machine.
-        job_sizes: sizes of the jobs to come; None for the default ones.
         rank_order: GPUs by index in the order that their ranks are to have; empty for the best.
     """
 
@@ -90,7 +81,6 @@ class PlacementProblem:
         needs: Needs = Needs(),  # noqa: B008  # it is frozen
         utility: UtilitySetting = UtilitySetting(),  # noqa: B008
         scope: Sequence[int] | None = None,
-        job_sizes: "JobSizes | None" = None,
         rank_order: Sequence[int] = (),
     ) -> None:
         self.topology = topology
@@ -104,7 +94,6 @@ class PlacementProblem:
         self.utility = utility
         self.rank_order = rank_order
         self._scope = scope
-        self._job_sizes = job_sizes
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -190,8 +179,6 @@ class PlacementProblem:
             self.pattern,
             self.model,
             [position[gpu] for gpu in self.fabric.gpus if gpu in scope],
-            many=len(self._sets or ()) > MANY_SETS,
-            job_sizes=self._job_sizes,
         )
 
     def ranked(self, by: Sequence[ScoreName]) -> Iterator[int]:
@@ -207,7 +194,7 @@ class PlacementProblem:
         if sets is None:
             sets = [mask for mask in self._grow(by) if self._limits.allow(mask)]
         names = [name for name in (*self.musts, *by) if self.scorer.tells_apart(name)]
-        return ranked(sets, self._criteria(names))
+        return ranked(sets, self._figures(names))
 
     def _grow(self, by: Sequence[ScoreName]) -> list[int]:
         """Return sets that grew, where all are too many: compact ones, or such as spare others."""
@@ -215,7 +202,7 @@ class PlacementProblem:
             self.fabric, self.count, self._limits, self.scorer.guide(by[0] if by else None)
         )
 
-    def _criteria(self, by: Sequence[ScoreName]) -> list[Criterion]:
+    def _figures(self, by: Sequence[ScoreName]) -> list[Criterion]:
         minimum = round(self.needs.least_gb_per_s * UNIT)
         return [self.scorer.figure(name, (*self.musts, *by), minimum) for name in by]
 
@@ -233,7 +220,7 @@ class PlacementProblem:
 
     def scores_by(self, mask: int, by: Sequence[ScoreName]) -> tuple[int, ...]:
         """Return the exact scores of a set, by name."""
-        return tuple(criterion.value(mask) for criterion in self._criteria(by))
+        return tuple(figure.value(mask) for figure in self._figures(by))
 
     def meets(self, mask: int) -> bool:
         """Return whether a candidate has what the job needs."""

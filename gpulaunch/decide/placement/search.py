@@ -1,18 +1,24 @@
-"""The best of many sets, by figures that are compared one after the other."""
+"""The sets of GPUs that a request could get, and the best of them.
+
+A set is a mask over the positions of a Fabric: of two sets the larger number has the lower indices.
+GPUs that have the same links to all others and to a switch, on the same socket, are
+interchangeable: only the lowest of them are taken. So are whole sockets of such GPUs, as in an
+NVSwitch machine: the first sockets get the most.
+"""
 # pure: decides on plain values
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from itertools import takewhile
-from operator import add
+from heapq import heapify, heappop, heapreplace
+from itertools import accumulate, pairwise, product
+from math import comb, inf
+from operator import add, mul
 
-from gpulaunch.decide.placement.candidates import Limits
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.records import Record
-from gpulaunch.typing import Any
 
-Weigh = Callable[[int], Any]
-"""A figure of a set, given its mask: a whole number or a tuple of numbers; more is better."""
+MOST_SETS = 20_000
+"""Number of sets that are compared at most; 8 of 16 GPUs, all different, are 12,870."""
 
 MOST_GROWN = 20_000
 """Sets that are looked at while sets grow, where all are too many to compare: some 40 ms."""
@@ -23,97 +29,225 @@ MOST_NEAR = 32
 MOST_ALIKE = 2
 """Sets that are linked alike, of which each grows on."""
 
-_FEW = 10
+Cell = list[list[int]]
+"""For each number of GPUs the masks that a part of the machine has to offer."""
+
+
+class Limits(Record):
+    """The rules that sets must keep, as masks.
+
+    Attributes:
+        admitted: GPUs that may be taken.
+        required: GPUs that must be taken.
+        groups: sets of GPUs of which a candidate lies in one.
+        at_most: groups of which only so many GPUs may be taken.
+    """
+
+    admitted: int
+    required: int
+    groups: tuple[int, ...]
+    at_most: tuple[tuple[int, int], ...] = ()
+
+    def allow(self, mask: int) -> bool:
+        """Return whether a set keeps the rules."""
+        return (
+            mask & self.required == self.required
+            and not mask & ~(self.admitted | self.required)
+            and any(not mask & ~group for group in self.groups)
+            and all((mask & group).bit_count() <= most for group, most in self.at_most)
+        )
+
+    def count(self, gpus: int) -> int:
+        """Return how many sets there are, alike or not, were there no limit by at_most."""
+        required = self.required.bit_count()
+        eligible = ((group & self.admitted | self.required) for group in self.groups)
+        return sum(comb(group.bit_count() - required, gpus - required) for group in eligible)
+
+
+def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> list[int] | None:
+    """Return all sets of a size that are not alike, as masks.
+
+    Args:
+        fabric: the links.
+        free: GPUs that are free, admitted or not, as a mask.
+        count: number of GPUs, at least 1.
+        limits: rules that the sets keep.
+
+    Returns:
+        None if there are more than MOST_SETS.
+    """
+    members: dict[int, list[int]] = {}
+    for gpu in fabric.positions(free):
+        members.setdefault(fabric.socket[gpu], []).append(gpu)
+    found: list[int] = []
+    for group in limits.groups:
+        eligible = limits.admitted & group & ~limits.required
+        twins = _twins(fabric, fabric.positions(eligible), limits)
+        cells = _make_cells(fabric, twins, members, whole_sockets=not limits.at_most)
+        masks = combine(cells, count - limits.required.bit_count(), 2 * MOST_SETS)
+        if masks is None:
+            return None
+        found += [limits.required | mask for mask in masks] if limits.required else masks
+    masks = list(set(found)) if len(limits.groups) > 1 else found
+    for group, most in limits.at_most:
+        masks = [mask for mask in masks if (mask & group).bit_count() <= most]
+    return masks if len(masks) <= MOST_SETS else None
+
+
+def _twins(fabric: Fabric, positions: Sequence[int], limits: Limits) -> list[list[int]]:
+    """Return GPUs in groups that have the same links to all and a switch, and the same limits.
+
+    Two such GPUs reach the same GPUs over each kind of link, once each has itself among those that
+    it reaches over the link of the two.
+    """
+    groups: list[list[int]] = []
+    known: dict[object, list[int]] = {}
+    for gpu in positions:
+        reached, bit = fabric.reached_by_kind[gpu], fabric.bit[gpu]
+        limited = tuple(bool(group & bit) for group, _ in limits.at_most)
+        own = limited, fabric.into_switch[gpu], fabric.nvls[gpu]
+        keys = [
+            (own, *reached[:kind], masks | bit, *reached[kind + 1 : -1])
+            for kind, masks in enumerate(reached[:-1])
+        ]
+        twins = next((known[key] for key in keys if key in known), None)
+        if twins is None:
+            twins = []
+            groups.append(twins)
+            known |= dict.fromkeys(keys, twins)
+        twins.append(gpu)
+    return groups
+
+
+def _make_cells(
+    fabric: Fabric, twins: list[list[int]], members: dict[int, list[int]], *, whole_sockets: bool
+) -> list[Cell]:
+    """Return what the parts of the machine have to offer.
+
+    Args:
+        fabric: the links.
+        twins: GPUs that may be taken, those together that are interchangeable by their links.
+        members: free GPUs of each socket, whether or not they may be taken.
+        whole_sockets: whether whole sockets may be interchangeable, too.
+    """
+    cells: list[Cell] = []
+    for group in twins:
+        parts: dict[int, list[int]] = {}
+        for gpu in group:
+            parts.setdefault(fabric.socket[gpu], []).append(gpu)
+        # Only if they follow each other does the first socket have the lowest GPUs.
+        in_order = whole_sockets and all(a[-1] < b[0] for a, b in pairwise(parts.values()))
+        alike: dict[object, list[list[int]]] = {}
+        for socket, part in parts.items():
+            pure = in_order and members[socket] == part
+            key = (fabric.socket_size[socket], len(part)) if pure else (socket,)
+            alike.setdefault(key, []).append(part)
+        cells += [_make_sockets_cell(fabric, sockets) for sockets in alike.values()]
+    return cells
+
+
+def _make_sockets_cell(fabric: Fabric, sockets: list[list[int]]) -> Cell:
+    """Return the sets out of sockets that are alike.
+
+    The first sockets get the most, and give their lowest GPUs.
+    """
+    size = len(sockets[0])
+    if comb(len(sockets) + size, size) > MOST_SETS:  # then sockets are not told apart
+        sockets = [sorted(gpu for socket in sockets for gpu in socket)]
+        size = len(sockets[0])
+    # lowest[n][s]: the lowest n GPUs of each of the first s sockets
+    lowest = [
+        list(accumulate((fabric.mask(socket[:n]) for socket in sockets), initial=0))
+        for n in range(size + 1)
+    ]
+    options = [(0, 0, 0)]  # sockets that have given GPUs, how many GPUs, which
+    for n in range(size, 0, -1):
+        options = [
+            (end, taken + n * (end - start), mask | lowest[n][end] ^ lowest[n][start])
+            for start, taken, mask in options
+            for end in range(start, len(sockets) + 1)
+        ]
+    cell: Cell = [[] for _ in range(size * len(sockets) + 1)]
+    for _, taken, mask in options:
+        cell[taken].append(mask)
+    return cell
+
+
+def combine(cells: Sequence[Cell], count: int, most: int) -> list[int] | None:
+    """Return all ways to take `count` GPUs out of the cells; None if they are more than `most`."""
+    ways = [1] + [0] * count
+    for cell in cells:
+        sizes = list(map(len, cell))
+        ways = [sum(map(mul, sizes, reversed(ways[: n + 1]))) for n in range(count + 1)]
+    if ways[count] > most:
+        return None
+    # GPUs that the cells after each one have
+    after = [sum(len(cell) - 1 for cell in cells[i + 1 :]) for i in range(len(cells))]
+    masks_by_count: dict[int, list[int]] = {0: [0]}
+    for cell, later in zip(cells, after, strict=True):
+        joined: dict[int, list[int]] = {}
+        for (taken, masks), (more, options) in product(masks_by_count.items(), enumerate(cell)):
+            if count - later <= taken + more <= count:
+                joined.setdefault(taken + more, []).extend([a | b for b in options for a in masks])
+        masks_by_count = joined
+    return masks_by_count.get(count, [])
 
 
 class Criterion(Record):
-    """One figure by which sets are compared.
+    """One figure by which sets are compared, a whole number; more is better.
 
     Attributes:
-        value: returns it.
+        value: returns it, given the mask of a set.
         bound: returns at least that, where it is slow to tell; None where it is quick.
-        tighten: given a set and a bound of it, returns the bound if that is the figure, else a
-            lower one; None for the figure.
-        most_weighed: number of sets, those with the largest bounds, that are weighed at most; None
-            for all that may be the best.
+        most_weighed: number of sets, the most promising, that are weighed at most; the others count
+            as 0.
     """
 
-    value: Weigh
-    bound: Weigh | None = None
-    tighten: Callable[[int, Any], Any] | None = None
-    most_weighed: int | None = None
+    value: Callable[[int], int]
+    bound: Callable[[int], int] | None = None
+    most_weighed: float = inf
 
 
-def best_set(masks: Sequence[int], criteria: Sequence[Criterion]) -> int:
-    """Return the set with the most of the first figure, of equals of the second, and so on.
+def ranked(masks: Sequence[int], figures: Sequence[Criterion]) -> Iterator[int]:
+    """Yield sets, the most of the first figure first, of equals that of the second, and so on.
 
-    Of those that are still equal it has the lowest indices.
+    Of those that are still equal the one with the lowest indices comes first.
 
-    Args:
-        masks: at least one set.
-        criteria: what decides, the first one first.
+    A set is looked at more closely only while it may be the best of those that are left: first at
+    what is quick, then at the slow figures. Until then a bound counts, or any amount at all.
     """
-    for place, criterion in enumerate(criteria, 1):
-        if len(masks) == 1:
-            break
-        if criterion.bound:
-            quick = takewhile(lambda one: not one.bound, criteria[place:])
-            then = [one.value for one in quick]
-            if place + len(then) == len(criteria):
-                then.append(int)  # a mask is a number: no other set need be as good
-            masks = _most_of_slow(masks, criterion, then)
+    steps = [(place, figure.bound or figure.value) for place, figure in enumerate(figures)]
+    steps += [(place, _sparing(figure)) for place, figure in enumerate(figures) if figure.bound]
+    # Negative, since a heap has the least in front; a larger mask has lower indices.
+    known: tuple[float, ...] = (-inf,) * len(figures)
+    heap = [(known, -mask, 0) for mask in masks]
+    if steps:
+        _, weigh = steps[0]
+        heap = [((-weigh(mask), *known[1:]), -mask, 1) for mask in masks]
+        heapify(heap)
+    else:
+        heap.sort()
+    while heap:
+        known, negative, done = heap[0]
+        if done == len(steps):
+            heappop(heap)
+            yield -negative
         else:
-            values = [criterion.value(mask) for mask in masks]
-            most = max(values)
-            masks = [mask for mask, figure in zip(masks, values, strict=True) if figure == most]
-    return max(masks)
+            place, weigh = steps[done]
+            known = (*known[:place], -weigh(-negative), *known[place + 1 :])
+            heapreplace(heap, (known, negative, done + 1))
 
 
-def _most_of_slow(
-    masks: Sequence[int], criterion: Criterion, then: Sequence[Weigh]
-) -> Sequence[int]:
-    """Return the sets with the most of a slow figure, and of those the ones that stay best.
+def _sparing(figure: Criterion) -> Callable[[int], int]:
+    """Return the value of a figure for the first sets that are asked for, and 0 for the others."""
+    left = figure.most_weighed
 
-    Sets are weighed by their bounds, and where those are equal by the quick figures that follow, so
-    that few are.
-    """
-    bound, tighten = criterion.bound or criterion.value, criterion.tighten
-    bounds = {mask: bound(mask) for mask in masks}
-    if criterion.most_weighed:
-        ranked = sorted(zip(bounds.values(), masks, strict=True), reverse=True)
-        masks = [mask for _, mask in ranked[: criterion.most_weighed]]
-    waiting: dict[Any, list[int]] = {}
-    for mask in masks:
-        waiting.setdefault(bounds[mask], []).append(mask)
-    found: list[int] = []
-    while not found:
-        level = max(waiting)
-        best: tuple[Any, ...] = ()
-        masks = waiting.pop(level)
-        columns = [map(weigh, masks) for weigh in then]
-        for rank in sorted(zip(*columns, masks, strict=True), reverse=True):
-            if found and rank[:-1] < best:
-                break
-            mask = rank[-1]
-            figure = tighten(mask, level) if tighten else criterion.value(mask)
-            if figure == level:
-                best = rank[:-1]
-                found.append(mask)
-            else:
-                waiting.setdefault(figure, []).append(mask)
-    return found
+    def weigh(mask: int) -> int:
+        nonlocal left
+        left -= 1
+        return figure.value(mask) if left >= 0 else 0
 
-
-def ranked(masks: Sequence[int], criteria: Sequence[Criterion]) -> Iterator[int]:
-    """Yield sets, the best first; of the first few without the slow figures of all others."""
-    left = masks
-    for _ in range(min(_FEW, len(masks))):
-        best = best_set(left, criteria)
-        yield best
-        left = [mask for mask in left if mask != best]
-    yield from sorted(
-        left, key=lambda mask: (*[one.value(mask) for one in criteria], mask), reverse=True
-    )
+    return weigh
 
 
 class Guide(Record):

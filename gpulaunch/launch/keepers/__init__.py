@@ -4,7 +4,7 @@ There are keepers for a process, a container and a member of a share group; run(
 one protocol.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.lease import Lease
@@ -38,13 +38,12 @@ class Keeper(Protocol):
         """Undo everything, without starting the job: the GPUs went to another launch."""
         self._job.dismiss()
 
-    def start(self, lease: Lease, gpus: Sequence[Gpu], variables: Mapping[str, str]) -> None:
+    def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
         """Start the job on the GPUs of its lease, in rank order.
 
         Args:
             lease: its lease.
             gpus: the GPUs of the lease.
-            variables: further variables for it; a container gets none of them.
         """
 
     def wait(self, limit_s: float | None) -> int | None:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gpulaunch.containers.companion import ContainerCompanion
 from gpulaunch.containers.container_launch import HOST_VARIABLES
@@ -75,7 +75,6 @@ class ComposeKeeper(Keeper):
         self,
         lease: Lease,
         gpus: Sequence[Gpu],  # noqa: ARG002  each service's are chosen again
-        variables: Mapping[str, str],  # noqa: ARG002  they are not for containers
     ) -> None:
         """Take a lease for each service, and start docker with a project that says so.
 

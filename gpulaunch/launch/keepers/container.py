@@ -52,12 +52,7 @@ class ContainerKeeper(ProcessKeeper):
         )
         super().__init__(launch, table, record, before_signal)
 
-    def start(
-        self,
-        lease: Lease,
-        gpus: Sequence[Gpu],
-        variables: Mapping[str, str],  # noqa: ARG002  they are not for containers
-    ) -> None:
+    def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
         """Start the docker command with the GPUs of its lease, in rank order."""
         if self._container.leaves_out_gpus:
             name = self._launch.machine.topology.name

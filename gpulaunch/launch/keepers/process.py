@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.duration import format_duration
@@ -77,7 +77,7 @@ class ProcessKeeper(Keeper):
         """Whether what the job leaves is ended in any case."""
         return self._launch.leftovers == "end" or self._companion is None
 
-    def start(self, lease: Lease, gpus: Sequence[Gpu], variables: Mapping[str, str]) -> None:
+    def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
         """Start the job on the GPUs of its lease, in rank order."""
         from gpulaunch.launch.left_overs import LeaseCompanion  # late: containers have another
 
@@ -100,7 +100,7 @@ class ProcessKeeper(Keeper):
             share=lease.share,
             program=self._launch.command[0],
         )
-        environment_changes = {**inherited_variables(), **variables, **environment}
+        environment_changes = {**inherited_variables(), **environment}
         self._job.start(Started(self._launch.command, environment_changes, self._cpus(gpus)))
 
     def _visible(self, lease: Lease, gpus: Sequence[Gpu]) -> Sequence[Gpu]:

@@ -1,6 +1,6 @@
 """SharedKeeper: a lease of GPUs that several jobs share through CUDA MPS."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.keepers.process import ProcessKeeper
@@ -45,10 +45,10 @@ class SharedKeeper(Keeper):
         super().dismiss()
         self._membership.dismiss()
 
-    def start(self, lease: Lease, gpus: Sequence[Gpu], variables: Mapping[str, str]) -> None:
+    def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
         """Start the job on the GPUs of its lease, in rank order."""
         self._uuids = lease.uuids
-        self._job.start(lease, gpus, variables)
+        self._job.start(lease, gpus)
 
     def wait(self, limit_s: float | None) -> int | None:
         """Wait for the job, and warn if it does not become a client of MPS."""

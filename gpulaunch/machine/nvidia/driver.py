@@ -2,20 +2,63 @@
 
 from collections.abc import Collection, Iterable
 
+from gpulaunch.errors import FailedError, NoDriverError
 from gpulaunch.machine.driver import Build, FaultWatch, Finding, Health, Load, OutsideUse
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.nvidia import roster
+from gpulaunch.machine.nvidia.nvlink import LIBRARY
+from gpulaunch.machine.slow_calls import left_out
+from gpulaunch.process.libc import loading_problem
+from gpulaunch.typing import Any
 
 
 def is_present() -> bool:
     """Return whether NVML lists GPUs, or fails although the driver is loaded."""
-    return roster.is_present()
+    problem = loading_problem(LIBRARY)
+    if problem is not None:
+        return problem != ""
+    from gpulaunch.machine.nvidia import nvml  # late: without the library it is not needed
+
+    try:
+        nvml.open_nvml()
+        return nvml.card_count() > 0
+    except NoDriverError:
+        return False
+    except FailedError:
+        return True
 
 
 def fingerprint() -> str | None:
-    """Return the driver's version and the identities of all cards and MIG instances."""
-    listed = roster.read_roster()
-    return None if listed is None else repr(listed)
+    """Return the driver's version and the identities of all cards and MIG instances.
+
+    A card that this process may not use is None. With a card that is lost, or a call that may be
+    answered the next time, there is no fingerprint.
+    """
+    if left_out:
+        return None
+    from gpulaunch.machine.nvidia import nvml
+
+    unanswered: list[nvml.Unanswered] = []
+    found: list[Any] = []
+    try:
+        nvml.open_nvml()
+        found.append(nvml.driver_version())
+        for index in range(nvml.card_count()):
+            try:
+                found.append(_identity(nvml.card_at(index, unanswered)))
+            except nvml.HiddenGpuError:
+                found.append(None)
+    except (FailedError, nvml.LostGpuError):
+        return None
+    is_steady = found[0] is not None and all(one.steady for one in unanswered)
+    return repr(found) if is_steady else None
+
+
+def _identity(card: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    """Return a card's UUID, and UUID and product name of each of its MIG instances."""
+    parts = card.instances()
+    if parts is None:
+        return (card.uuid(),)
+    return card.uuid(), {number: (one.uuid(), one.model()) for number, one in parts.items()}
 
 
 def read() -> Build:
@@ -57,7 +100,7 @@ def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
 def are_busy(gpus: Iterable[Gpu]) -> bool:
     """Return whether a kernel ran on one of the GPUs in the last sampling period, 1/6 s to 1 s."""
     from gpulaunch.machine.nvidia import nvml
-    from gpulaunch.machine.nvidia.nvml_load import read_busy
+    from gpulaunch.machine.nvidia.load import read_busy
 
     nvml.open_nvml()
     try:

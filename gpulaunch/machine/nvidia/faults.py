@@ -4,13 +4,104 @@ import _thread
 import signal
 from collections.abc import Iterable
 
+import pynvml
+
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.nvidia.nvml_health import FaultEvents, read_counters
-from gpulaunch.machine.nvidia.xid import describe_xid
+from gpulaunch.machine.nvidia.health import read_counters
 from gpulaunch.process.system import name_this_thread
+from gpulaunch.typing import Any
 
 _LATE_S = 0.05
+
+_FOR_EVER_MS = 0xFFFFFFFF
+_FAULTS = pynvml.nvmlEventTypeXidCriticalError
+
+XIDS = {
+    8: "GPU stopped processing",
+    13: "graphics engine exception, most often a fault of the program",
+    31: "GPU memory page fault, most often a fault of the program",
+    32: "invalid or corrupted push buffer stream",
+    38: "driver firmware error",
+    43: "GPU stopped processing, a fault of the program",
+    45: "the program was cleaned up after an earlier fault, or was ended",
+    48: "double bit ECC error",
+    61: "internal micro-controller breakpoint",
+    62: "internal micro-controller halt",
+    63: "ECC page retirement or row remapping recorded",
+    64: "ECC page retirement or row remapping failed to be recorded",
+    68: "NVDEC0 exception",
+    69: "graphics engine class error",
+    74: "NVLink error",
+    79: "GPU has fallen off the bus",
+    92: "high single bit ECC error rate",
+    94: "contained ECC error",
+    95: "uncontained ECC error",
+    109: "context switch timeout",
+    119: "GSP RPC timeout",
+    120: "GSP error",
+    121: "C2C link error",
+    140: "unrecovered ECC error",
+    154: "GPU recovery action changed",
+}
+"""What each number means, in a few words.
+
+Source: NVIDIA, "Xid Errors" (docs.nvidia.com/deploy/xid-errors), its catalogue, in our words.
+"""
+
+
+def describe_xid(number: int) -> str:
+    """Return an Xid with its meaning, such as "Xid 79 (GPU has fallen off the bus)"."""
+    meaning = XIDS.get(number)
+    return f"Xid {number} ({meaning})" if meaning else f"Xid {number}, see NVIDIA's Xid catalogue"
+
+
+class FaultEvents:
+    """A set of events: the Xids of some cards from now on.
+
+    Args:
+        uuids: UUIDs of the cards, each with its index.
+
+    Raises:
+        LostGpuError: none of the cards has such events.
+    """
+
+    def __init__(self, uuids: Iterable[tuple[str, int]]) -> None:
+        self._indices: dict[int, int] = {}
+        try:
+            self._set = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as problem:
+            raise nvml.LostGpuError(str(problem)) from None
+        for uuid, index in uuids:
+            try:
+                handle = nvml.card_of(uuid, index).handle
+                pynvml.nvmlDeviceRegisterEvents(handle, _FAULTS, self._set)
+            except (nvml.LostGpuError, pynvml.NVMLError):  # a card without events, such as a vGPU
+                continue
+            self._indices[_key(handle)] = index
+        if not self._indices:
+            pynvml.nvmlEventSetFree(self._set)
+            raise nvml.LostGpuError("no GPU tells of its Xids")
+
+    def wait(self) -> tuple[int, int] | None:
+        """Sleep until a card has an Xid; return its index and the Xid.
+
+        None means that nothing more will come: a GPU was lost, or NVML failed.
+        """
+        while True:
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._set, _FOR_EVER_MS)
+            except pynvml.NVMLError as problem:
+                if problem.value == pynvml.NVML_ERROR_TIMEOUT:
+                    continue
+                return None
+            if event.eventType == _FAULTS:
+                return self._indices.get(_key(event.device), -1), int(event.eventData)
+
+
+def _key(handle: Any) -> int:  # noqa: ANN401
+    """Return the address that a handle of NVML is."""
+    return pynvml.cast(handle, pynvml.c_void_p).value or 0
 
 
 class XidWatch:

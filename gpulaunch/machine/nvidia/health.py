@@ -1,18 +1,19 @@
-"""The health of NVIDIA GPUs: what bars a card, and what is only to be known."""
+"""The health of NVIDIA GPUs: what bars a card, and what is only to be known.
+
+What a card or driver does not tell is None, and counts as healthy: no GPU is barred because a
+driver is old.
+"""
 
 from collections.abc import Iterable, Sequence
+
+import pynvml
 
 from gpulaunch.machine.driver import Health
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.nvidia.nvml_health import (
-    FabricState,
-    HealthCounters,
-    read_counters,
-    read_fabric,
-    read_throttle_reasons,
-)
 from gpulaunch.machine.nvidia.nvml_links import asks_by_field, find_nvlinks_down
+from gpulaunch.records import Record
+from gpulaunch.typing import Any
 
 _RECOVERY = {
     1: "it has to be reset",
@@ -34,6 +35,90 @@ _THROTTLE = {
     0x80: "slowed down by the power supply (power brake)",
 }
 """Reasons for low clocks that are faults; a power cap, idling and set clocks are none (nvml.h)."""
+
+_RECOVERY_ACTION = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, which older pynvml do not name
+_FIELDS = {
+    "ecc_uncorrectable": pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL,
+    "pages_pending": pynvml.NVML_FI_DEV_RETIRED_PENDING,
+    "rows_pending": pynvml.NVML_FI_DEV_REMAPPED_PENDING,
+    "remap_failure": pynvml.NVML_FI_DEV_REMAPPED_FAILURE,
+    "recovery_action": _RECOVERY_ACTION,
+    "nvlink_recoveries": pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
+}
+_WIDE = (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG)
+
+
+class HealthCounters(Record):
+    """The fields of a card that tell of its health; None for what is unknown.
+
+    Attributes:
+        ecc_uncorrectable: uncorrectable ECC errors since the driver was loaded.
+        pages_pending: 1 if pages of memory are to be retired at the next reset.
+        rows_pending: 1 if rows of memory are to be remapped at the next reset.
+        remap_failure: 1 if the remapping of a row has failed.
+        recovery_action: nvmlDeviceGpuRecoveryAction_t; 0 for none.
+        nvlink_recoveries: how often NVLinks had to recover from errors.
+    """
+
+    ecc_uncorrectable: int | None = None
+    pages_pending: int | None = None
+    rows_pending: int | None = None
+    remap_failure: int | None = None
+    recovery_action: int | None = None
+    nvlink_recoveries: int | None = None
+
+
+class FabricState(Record):
+    """How far a GPU has been registered with its NVSwitches.
+
+    Attributes:
+        state: nvmlGpuFabricState_t: 0 no fabric, 1 not started, 2 in progress, 3 completed.
+        status: nvmlReturn_t of the registration, which means something once it is completed.
+    """
+
+    state: int
+    status: int
+
+
+def read_counters(card: nvml.NvmlDevice) -> HealthCounters:
+    """Read the fields of a card, in one call.
+
+    Raises:
+        LostGpuError: the GPU does not answer.
+    """
+    values = card.ask(pynvml.nvmlDeviceGetFieldValues, list(_FIELDS.values()))
+    if values is None:
+        return HealthCounters()
+    numbers = {
+        name: _number(value)
+        for name, value in zip(_FIELDS, values, strict=True)
+        if value.nvmlReturn == pynvml.NVML_SUCCESS
+    }
+    return HealthCounters(**numbers)
+
+
+def read_fabric(card: nvml.NvmlDevice) -> FabricState:
+    """Read the registration of a card with its NVSwitches; state 0 if the driver does not tell.
+
+    Raises:
+        LostGpuError: the GPU does not answer.
+    """
+    info = pynvml.c_nvmlGpuFabricInfoV_t()
+    card.ask(pynvml.nvmlDeviceGetGpuFabricInfoV, pynvml.byref(info))
+    return FabricState(int(info.state), int(info.status))
+
+
+def read_throttle_reasons(card: nvml.NvmlDevice) -> int:
+    """Read why a card's clocks are lower than they could be, as bits; 0 if unknown.
+
+    Raises:
+        LostGpuError: the GPU does not answer.
+    """
+    return int(card.ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0)
+
+
+def _number(field: Any) -> int:  # noqa: ANN401
+    return int(field.value.ullVal if field.valueType in _WIDE else field.value.uiVal)
 
 
 def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:

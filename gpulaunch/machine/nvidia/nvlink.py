@@ -3,6 +3,9 @@
 
 from gpulaunch.records import Record
 
+LIBRARY = "libnvidia-ml.so.1"
+"""File name of NVML."""
+
 PciAddress = tuple[int, int, int]
 """Domain, bus and device."""
 

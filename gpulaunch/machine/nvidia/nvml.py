@@ -11,9 +11,9 @@ import pynvml
 
 from gpulaunch.errors import FailedError, NoDriverError
 from gpulaunch.machine.link_bandwidth import PathType
-from gpulaunch.machine.nvidia import roster
-from gpulaunch.machine.nvidia.nvlink import PciAddress
+from gpulaunch.machine.nvidia.nvlink import LIBRARY, PciAddress
 from gpulaunch.machine.slow_calls import NO_GPU, call, left_out
+from gpulaunch.process.libc import loading_problem
 from gpulaunch.process.system import system_memory
 from gpulaunch.records import Record
 from gpulaunch.typing import Any
@@ -51,6 +51,7 @@ _COMPUTE_MODES = {
     pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: EXCLUSIVE_PROCESS,
 }
 _CPU_WORDS = 64  # of 64 bits: more CPUs than any kernel supports
+_MOST_INSTANCES = 7  # of MIG on any card so far
 _P2P_READ = 0  # pynvml's NVML_P2P_CAPS_INDEX_READ is the tuple (0,) by mistake
 
 _ABOUT_WHAT_A_CARD_MAY_LACK = (
@@ -141,22 +142,14 @@ class NvmlDevice:
         try:
             return call(function, self.index, self.handle, *arguments)
         except pynvml.NVMLError as problem:
-            self._note_error(function.__name__, problem.value)
+            code, name = problem.value, function.__name__
+            if code in LOST:
+                raise LostGpuError(f"GPU {self.index} is left out: {problem}") from None
+            usual = code in _USUAL and name in _ABOUT_WHAT_A_CARD_MAY_LACK
+            self._note(name, str(problem), usual=usual, steady=code in _STEADY)
         except UnicodeDecodeError:
             self._note(function.__name__, "the answer is no text", usual=False, steady=False)
         return None
-
-    def _note_error(self, function: str, code: int) -> None:
-        """Note a call that gives no answer.
-
-        Raises:
-            LostGpuError: the GPU does not answer.
-        """
-        problem = pynvml.NVMLError(code)
-        if code in LOST:
-            raise LostGpuError(f"GPU {self.index} is left out: {problem}")
-        usual = code in _USUAL and function in _ABOUT_WHAT_A_CARD_MAY_LACK
-        self._note(function, str(problem), usual=usual, steady=code in _STEADY)
 
     def _note(self, function: str, why: str, *, usual: bool, steady: bool) -> None:
         self._unanswered.append(Unanswered(function, self.index, why, usual, steady))
@@ -239,17 +232,20 @@ class NvmlDevice:
 
     def in_mig_mode(self) -> bool:
         """Return whether the card is split into MIG instances, so that it cannot be used whole."""
-        return roster.is_in_mig_mode(self.handle, self.index, self._note_error)
+        modes = self.ask(pynvml.nvmlDeviceGetMigMode)  # present and pending
+        return modes is not None and modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
 
     def instances(self) -> dict[int, "NvmlDevice"] | None:
         """Return its MIG instances by number; None if the card is not in MIG mode."""
-        found = roster.find_instances(self.handle, self.index, self._note_error)
-        if found is None:
+        if not self.in_mig_mode():
             return None
-        return {
-            number: NvmlDevice(handle, self.index, self._unanswered)
-            for number, handle in found.items()
-        }
+        most = self.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount)
+        found = {}
+        for number in range(_MOST_INSTANCES if most is None else most):
+            handle = self.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, number)
+            if handle is not None:
+                found[number] = NvmlDevice(handle, self.index, self._unanswered)
+        return found
 
     def mig_profile(self, card_memory_bytes: int) -> str:
         """Return the profile of a MIG instance, such as "1g.10gb".
@@ -354,9 +350,9 @@ def _call(function: Callable[..., Any]) -> Any:  # noqa: ANN401
         return call(function, NO_GPU)
     except pynvml.NVMLError as problem:
         if problem.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-            why = roster.why_not_loaded()
+            why = loading_problem(LIBRARY)
             if why:
-                raise FailedError(f"libnvidia-ml.so.1 is there and does not load: {why}") from None
+                raise FailedError(f"{LIBRARY} is there and does not load: {why}") from None
             raise NoDriverError(
                 "no NVML library (libnvidia-ml.so.1) found, so no NVIDIA driver", HINT
             ) from None

@@ -1,25 +1,45 @@
-"""Reader of a run's NCCL_DEBUG=INFO log: calls, message sizes, rings and trees.
+"""What a job communicates, from its NCCL_DEBUG=INFO log: calls, sizes, and who talks to whom.
 
-It reads the lines of NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH, or of INIT alone, as NCCL 2.4 to 2.28
-prints them, those of all ranks mixed, with other programs' output between them. All ranks print
-through one pipe: lines may be torn, glued together, coloured, and hold bytes that are no text.
+It reads the lines of NCCL_DEBUG_SUBSYS=INIT,COLL as NCCL 2.4 to 2.28 prints them, those of
+all ranks mixed, with other programs' output between them. All ranks print through one pipe: lines
+may be torn, glued together, coloured, and hold bytes that are no text.
 """
 # pure: decides on plain values
 
-import calendar
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import fsum
 
+from gpulaunch.errors import UsageError
+from gpulaunch.measure.traffic import NOISE_SHARE
+from gpulaunch.profiles.confidence import Confidence
+from gpulaunch.profiles.pattern import Edge
+from gpulaunch.profiles.pattern_union import union
 from gpulaunch.records import Record, replace
 
 LARGE_BYTES = 100_000
 """Least size of messages that gain from fast links (mapa-sc21 2.3 and Figure 2a)."""
 
+LEAST_CALLS = 100
+"""Least number of large messages per GPU that is evidence of a steady load. Our choice."""
+
+UNKNOWN = "unknown"
+"""Stands for a pattern that has no name, or that the log does not show."""
+
+_EVERYONE = ("AlltoAll", "AllToAll", "AlltoAllv", "AllToAllv")
+_ONE_ROOT = ("Gather", "Scatter")
+_PEERS = ("Send", "Recv")
+_BY_PEER = ("ncclSend", "ncclRecv")
+_PARTS = ("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", *_ONE_ROOT)
+_PATTERNS = {
+    **dict.fromkeys(("AllGather", "AllGatherV", "ReduceScatter", "Broadcast", "Reduce"), "ring"),
+    **dict.fromkeys(_ONE_ROOT, "star"),
+}
+_HINT = "run the job with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL"
+
 _TYPE_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
-"""Sizes by ncclDataType_t: int8, uint8, int32, uint32, int64, uint64, float16, 32, 64, bfloat16,
-float8e4m3, float8e5m2.
-"""
+"""Sizes by ncclDataType_t, from int8 to float8e5m2."""
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _CALL = re.compile(
@@ -38,46 +58,21 @@ _COMM = re.compile(
     r"(?: commId (?P<id>0x[0-9a-f]{1,16}))?(?: parent (?P<parent>0x[0-9a-f]{1,16})"
     r" (?:split|child)Count (?P<split>\d{1,9}) color (?P<color>-?\d{1,10}))?"
 )
-_CHANNEL = re.compile(r"NCCL INFO Channel \d{1,4}(?:/\d{1,4})? :(?P<order>(?: +\d{1,5}){2,64})\s*$")
-_RING = re.compile(
-    r"NCCL INFO Ring (?P<channel>\d{1,4}) : \d{1,7} -> (?P<rank>\d{1,7}) -> (?P<next>\d{1,7})\s*$"
-)
-# "below->rank->above" for each channel; NCCL 2.4 has it the other way round.
-_TREE = re.compile(
-    r"\[(?P<channel>\d{1,4})\] (?:"
-    r"-?\d{1,7}/-?\d{1,7}/-?\d{1,7}->(?P<rank>\d{1,7})->(?P<up>\d{1,7})\b"
-    r"|(?P<old_up>\d{1,7})->(?P<old_rank>\d{1,7})->-?\d{1,7}/)"
-)
 _VIA = re.compile(
-    r"\d{1,4}(?:/(?P<use>\d))? : (?P<a>\d{1,7})(?:\[[0-9a-f]{1,9}\])? ->"
-    r" (?P<b>\d{1,7})(?:\[[0-9a-f]{1,9}\])?(?: \[(?:send|receive)\])?"
+    r" -> \d{1,7}(?:\[[0-9a-f]{1,9}\])?(?: \[(?:send|receive)\])?"
     r" via (?P<way>[A-Z][A-Z0-9]{1,8}|direct shared memory)"
-)
-_CONNECTED = re.compile(r"NCCL INFO Connected all (?P<shape>ring|tree)s")
-_RING_GRAPH = re.compile(
-    r"NCCL INFO Pattern 4, .{0,40}nChannels (?P<channels>\d{1,4}),"
-    r" (?:bw|speed) (?P<gb_per_s>\d{1,6}(?:\.\d{1,9})?)/\S{1,20}, type (?P<path>[A-Z0-9]{2,4})/"
-)
-_VERSION = re.compile(r"NCCL version (?P<version>\d[\w.+-]{1,40})")
-_TIME = re.compile(
-    r"(?P<year>[12]\d{3})-(?P<month>0[1-9]|1[0-2])-(?P<day>0[1-9]|[12]\d|3[01])[ T]"
-    r"(?P<hour>[01]\d|2[0-3]):(?P<minute>[0-5]\d):(?P<second>[0-5]\d)(?P<part>[.,]\d{1,9})?"
 )
 _BEFORE = 400  # characters before a message that are searched for its prefix
 
 
-class Endpoint(Record):
-    """One rank's side of a communicator.
+Endpoint = tuple[str, str, str]
+"""One rank's side of a communicator: host, process id and address of the communicator there; the
+first two are "" if the beginning of the line was lost.
+"""
 
-    Attributes:
-        host: name of the rank's machine; "" if the beginning of the line was lost.
-        pid: its process id, as text.
-        comm: address of the communicator in that process.
-    """
 
-    host: str
-    pid: str
-    comm: str
+Gpu = tuple[str, str]
+"""Machine and bus id of a GPU; without a bus id, process and device number."""
 
 
 class Member(Record):
@@ -86,16 +81,14 @@ class Member(Record):
     Attributes:
         rank: number of the rank in the communicator.
         ranks: number of ranks of the communicator.
-        gpu: machine and bus id; without a bus id, process and device number.
-        bus: bus id as a number; None if the log does not have it.
+        gpu: its GPU.
         group: identity of the communicator, equal for all its ranks: NCCL's id of it, or what it
             was split off from; its number of ranks, if neither is known.
     """
 
     rank: int
     ranks: int
-    gpu: tuple[str, str]
-    bus: int | None
+    gpu: Gpu
     group: tuple[str, ...]
 
 
@@ -118,117 +111,31 @@ class Calls(Record):
     peer: int
 
 
-class Connection(Record):
-    """A way from one rank to another.
+class NcclLog:
+    """The contents of a log, as far as its lines were read.
 
     Attributes:
-        a: the sending rank, in its communicator.
-        b: the receiving rank.
-        way: transport, such as "P2P", "SHM" or "NET".
-        by_send: whether Send and Recv use it, rather than rings and trees.
-    """
-
-    a: int
-    b: int
-    way: str
-    by_send: bool
-
-
-class RingGraph(Record):
-    """What NCCL reckons with for its rings on one machine.
-
-    Attributes:
-        channels: number of channels.
-        gb_per_s: bandwidth of all of them together.
-        path: the worst path between two GPUs, such as "NVL" or "PHB".
-    """
-
-    channels: int
-    gb_per_s: float
-    path: str
-
-
-class NcclLog(Record):
-    """The contents of a log.
-
-    Attributes:
-        version: version of NCCL; None if the log does not have it.
         lines: number of lines of NCCL.
         damaged: number of calls that cannot be read: torn, or of an unknown data type.
         calls: number of times that each call was made.
         first_lines: line where each function first appears, from 1 on, by its name.
         members: known ranks of communicators.
-        gpus: number of GPUs whose calls are in the log.
-        rings: orders of ranks with their number of channels, the most used first.
-        trees: edges of each tree with its number of channels, the most used first.
-        connections: ways between ranks with the number of lines about each.
-        connected: "ring" and "tree", if ranks were joined to all rings or trees.
-        ring_graph: the best rings that NCCL found; None if it does not tell.
-        duration_s: seconds from the first to the last call that has a time; None if fewer than two
-            have.
+        devices: GPUs whose calls are in the log, by machine, process and number.
+        ways: transports, such as "P2P", "SHM" or "NET", with their number of connections.
     """
-
-    version: str | None
-    lines: int
-    damaged: int
-    calls: dict[Calls, int]
-    first_lines: dict[str, int]
-    members: dict[Endpoint, Member]
-    gpus: int
-    rings: tuple[tuple[tuple[int, ...], int], ...]
-    trees: tuple[tuple[tuple[tuple[int, int], ...], int], ...]
-    connections: dict[Connection, int]
-    connected: frozenset[str]
-    ring_graph: RingGraph | None
-    duration_s: float | None
-
-    @property
-    def ways(self) -> dict[str, int]:
-        """Transports with their number of connections, the most used first."""
-        found: Counter[str] = Counter()
-        for connection, count in self.connections.items():
-            found[connection.way] += count
-        return dict(found.most_common())
-
-    @property
-    def buses(self) -> set[int]:
-        """Bus ids of all GPUs that are known by them."""
-        return {member.bus for member in self.members.values() if member.bus is not None}
-
-
-def read_nccl_log(lines: Iterable[str | bytes]) -> NcclLog:
-    """Read a log; lines that are not NCCL's are skipped.
-
-    Args:
-        lines: lines of text, or bytes in any encoding that contains ASCII.
-
-    Cost: about 8 us a line of NCCL's.
-    """
-    reader = _LogReader()
-    for number, line in enumerate(lines, 1):
-        text = line.decode("ascii", "replace") if isinstance(line, bytes) else line
-        if "NCCL" in text or "opCount" in text:
-            reader.read(number, _CONTROL.sub("", text))
-    return reader.log()
-
-
-class _LogReader:
-    """A reader that collects what the lines of a log say."""
 
     def __init__(self) -> None:
-        self.version: str | None = None
         self.lines = self.damaged = 0
         self.calls: Counter[Calls] = Counter()
         self.first_lines: dict[str, int] = {}
         self.members: dict[Endpoint, Member] = {}
         self.devices: set[tuple[str, ...]] = set()
-        self.channels: Counter[tuple[int, ...]] = Counter()
-        self.nexts: dict[str, dict[int, int]] = {}
-        self.ups: dict[str, set[tuple[int, int]]] = {}
-        self.connections: Counter[Connection] = Counter()
-        self.connected: set[str] = set()
-        self.ring_graphs: list[RingGraph] = []
-        self.times: list[float] = []  # the first and the last
+        self.ways: Counter[str] = Counter()
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs whose calls are in the log."""
+        return len(self.devices) or int(bool(self.calls))
 
     def read(self, number: int, line: str) -> None:
         """Read one line."""
@@ -241,50 +148,25 @@ class _LogReader:
             self.damaged += announced - len(found)
         elif "cudaDev" in line or "nRanks" in line:
             self._note_member(line)
-        elif "nChannels" in line:
-            self._note_ring_graph(line)
-        elif "Channel" in line or "Ring" in line:
-            self._note_ring(line)
-        elif "Trees" in line:
-            for tree in _TREE.finditer(line):
-                rank, up = int(tree["rank"] or tree["old_rank"]), int(tree["up"] or tree["old_up"])
-                self.ups.setdefault(tree["channel"], set()).add((min(rank, up), max(rank, up)))
-        elif connected := _CONNECTED.search(line):
-            self.connected.add(connected["shape"])
-        elif version := _VERSION.search(line):
-            self.version = version["version"]
+        elif via := _VIA.search(line):
+            self.ways[via["way"] if via["way"].isupper() else "SHM"] += 1
 
     def _count_call(self, number: int, line: str, match: re.Match[str]) -> bool:
         """Count one call; return False if its size is unknown."""
         kind, ranks = int(match["type"]), int(match["ranks"])
         if kind >= len(_TYPE_BYTES) or not ranks:
             return False
-        before = line[max(0, match.start() - _BEFORE) : match.start()]
-        prefix = _PREFIX.search(before)
-        host, pid, device = (
-            (prefix["host"], prefix["pid"], prefix["device"]) if prefix else ("", "", "")
-        )
+        prefix = _PREFIX.search(line[max(0, match.start() - _BEFORE) : match.start()])
+        host, pid = (prefix["host"], prefix["pid"]) if prefix else ("", "")
         size = int(match["count"]) * _TYPE_BYTES[kind]
-        if match["name"] in (
-            "AllGather",
-            "ReduceScatter",
-            "AlltoAll",
-            "AllToAll",
-            "Gather",
-            "Scatter",
-        ):
+        if match["name"] in _PARTS:
             size *= ranks
         self.calls[
-            Calls(
-                match["name"], Endpoint(host, pid, match["comm"]), ranks, size, int(match["root"])
-            )
+            Calls(match["name"], (host, pid, match["comm"]), ranks, size, int(match["root"]))
         ] += 1
         self.first_lines.setdefault(match["name"], number)
         if prefix:
-            self.devices.add((host, pid, device))
-            if time := _TIME.search(before):
-                times = [*self.times, _to_seconds(time)]
-                self.times = [min(times), max(times)] if len(times) > 1 else times
+            self.devices.add((host, pid, prefix["device"]))
         return True
 
     def _note_member(self, line: str) -> None:
@@ -295,8 +177,7 @@ class _LogReader:
         # A torn line may have any rank.
         if not found or not prefix or int(found["rank"]) >= int(found["ranks"]):
             return
-        endpoint = Endpoint(prefix["host"], prefix["pid"], found["comm"])
-        bus = int(found["bus"], 16) if found["bus"] else None
+        endpoint = prefix["host"], prefix["pid"], found["comm"]
         if found["bus"]:
             gpu = (prefix["host"], found["bus"])
         else:
@@ -307,81 +188,271 @@ class _LogReader:
         group = self._identify_group(found, endpoint)
         if known and known.ranks == int(found["ranks"]) and len(known.group) > len(group):
             group = known.group
-        self.members[endpoint] = Member(int(found["rank"]), int(found["ranks"]), gpu, bus, group)
+        self.members[endpoint] = Member(int(found["rank"]), int(found["ranks"]), gpu, group)
 
     def _identify_group(self, found: re.Match[str], endpoint: Endpoint) -> tuple[str, ...]:
         """Return the identity of a communicator, as far as the line has it."""
         if found["id"]:
             return ("id", found["id"])
         if found["parent"]:
-            parent = self.members.get(replace(endpoint, comm=found["parent"]))
+            parent = self.members.get((*endpoint[:2], found["parent"]))
             return ("split", *(parent.group if parent else ()), found["split"], found["color"])
         return (found["ranks"],)
 
-    def _note_ring(self, line: str) -> None:
-        """Note a ring as rank 0 prints it, one rank's place in a ring, or a connection."""
-        if channel := _CHANNEL.search(line):
-            order = tuple(map(int, channel["order"].split()))
-            # A ring that is longer than NCCL's line buffer is cut off.
-            if sorted(order) == list(range(len(order))):
-                self.channels[_rotate_to_zero(order)] += 1
-        elif ring := _RING.search(line):
-            self.nexts.setdefault(ring["channel"], {})[int(ring["rank"])] = int(ring["next"])
-        elif via := _VIA.search(line):
-            way = via["way"] if via["way"].isupper() else "SHM"
-            self.connections[Connection(int(via["a"]), int(via["b"]), way, via["use"] == "1")] += 1
 
-    def _note_ring_graph(self, line: str) -> None:
-        if found := _RING_GRAPH.search(line):
-            channels = int(found["channels"])
-            amount = channels * float(found["gb_per_s"])
-            self.ring_graphs.append(RingGraph(channels, amount, found["path"]))
+def read_nccl_log(lines: Iterable[str | bytes]) -> NcclLog:
+    """Read a log; lines that are not NCCL's are skipped.
 
-    def log(self) -> NcclLog:
-        """Return all that was read."""
-        rings = self.channels or Counter(filter(None, map(_close_ring, self.nexts.values())))
-        trees = Counter(filter(None, map(self._plausible_edges, self.ups.values())))
-        duration = self.times[1] - self.times[0] if len(self.times) > 1 else None
-        return NcclLog(
-            self.version,
-            self.lines,
-            self.damaged,
-            dict(self.calls),
-            self.first_lines,
-            self.members,
-            len(self.devices) or int(bool(self.calls)),
-            tuple(rings.most_common()),
-            tuple(trees.most_common()),
-            dict(self.connections),
-            frozenset(self.connected),
-            max(self.ring_graphs, key=lambda graph: graph.gb_per_s, default=None),
-            duration,
-        )
+    Args:
+        lines: lines of text, or bytes in any encoding that contains ASCII.
 
-    def _plausible_edges(self, edges: set[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-        """Return a tree's edges, sorted, between ranks that the largest known communicator has."""
-        largest = max((member.ranks for member in self.members.values()), default=None)
-        return tuple(sorted(edge for edge in edges if largest is None or edge[1] < largest))
+    Cost: about 8 us a line of NCCL's.
+    """
+    log = NcclLog()
+    for number, line in enumerate(lines, 1):
+        text = line.decode("ascii", "replace") if isinstance(line, bytes) else line
+        if "NCCL" in text or "opCount" in text:
+            log.read(number, _CONTROL.sub("", text))
+    return log
 
 
-def _rotate_to_zero(order: tuple[int, ...]) -> tuple[int, ...]:
-    """Rotate a ring so that it begins at rank 0."""
-    at = order.index(0)
-    return order[at:] + order[:at]
+class Function(Record):
+    """All calls of one function.
+
+    Attributes:
+        line: line of the log where it first appears.
+        api: its name, such as "ncclAllReduce".
+        pattern: name of the pattern between ranks that it causes.
+        calls: number of calls by all ranks in the log.
+        message_bytes: average message size, as nccl-tests count it.
+        moved_gb: GB that the ranks in the log sent or received for it, if NCCL uses rings.
+    """
+
+    line: int
+    api: str
+    pattern: str
+    calls: int
+    message_bytes: float
+    moved_gb: float
 
 
-def _close_ring(nexts: dict[int, int]) -> tuple[int, ...]:
-    """Return the ring of each rank's successor; () if it does not close over all ranks."""
-    order = [0]
-    while (following := nexts.get(order[-1], 0)) and len(order) < len(nexts):
-        order.append(following)
-    is_complete = len({*order}) == len(nexts) > 1
-    return tuple(order) if is_complete and nexts.get(order[-1]) == 0 else ()
+class LoggedTraffic(Record):
+    """The communication of a job, as its log shows it.
+
+    Attributes:
+        ranks: number of ranks of the job.
+        groups: ranks of each communicator of only a part of the ranks.
+        connections: number of connections by transport, such as "P2P", "SHM" or "NET".
+        calls: all functions, the one that moves most first.
+        pattern: the union of the graphs of all functions that move more than NOISE_SHARE of all
+            bytes; UNKNOWN if they do not all involve all ranks: then the edges tell.
+        sensitive: whether faster links make the job faster; None if the log does not show it.
+        confidence: confidence of the pattern; the sensitivity is a guess by the sizes.
+        reasons: sentences for the user.
+        edges: GB between ranks, if the calls do not all involve all ranks; () otherwise, or if
+            unknown.
+        message_bytes: average message size of its calls; None if no calls were logged.
+    """
+
+    ranks: int
+    groups: tuple[tuple[int, ...], ...]
+    connections: dict[str, int]
+    calls: tuple[Function, ...] = ()
+    pattern: str = UNKNOWN
+    sensitive: bool | None = None
+    confidence: Confidence = "guess"
+    reasons: tuple[str, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    message_bytes: float | None = None
 
 
-def _to_seconds(time: re.Match[str]) -> float:
-    """Convert a time to seconds, for differences only: the time zone is unknown."""
-    whole = calendar.timegm(
-        tuple(int(time[name]) for name in ("year", "month", "day", "hour", "minute", "second"))
+def communication(log: NcclLog, name: str) -> LoggedTraffic:
+    """Return the pattern and sensitivity of the job that left a log.
+
+    Args:
+        log: from read_nccl_log.
+        name: what errors call the file.
+
+    Raises:
+        UsageError: the log has neither calls nor communicators nor connections.
+
+    Source: mapa-sc21 2.3: fast links pay for messages of 10^5 bytes and more, if there are enough
+        of them; 3.1: the graphs of all calls are united. The paper has no bound for "enough".
+    """
+    if not (log.calls or log.members or log.ways):
+        what = "no calls in its" if log.lines else "no"
+        raise UsageError(f"{name}: {what} lines of NCCL", _HINT)
+    moving = {call: count for call, count in log.calls.items() if call.ranks > 1}
+    sizes = [call.ranks for call in moving] + [member.ranks for member in log.members.values()]
+    ranks = max([1, *sizes])
+    numbers = _number_gpus(log, ranks)
+    groups = _find_groups(log, ranks, numbers)
+    found = LoggedTraffic(ranks, groups, dict(log.ways.most_common()))
+    if not moving and (log.calls or ranks == 1):
+        why = "every communicator has one rank"
+        return replace(found, pattern="none", sensitive=False, confidence="likely", reasons=(why,))
+    if not moving:
+        why = "calls and sizes are not logged: NCCL_DEBUG_SUBSYS=INIT,COLL adds them"
+        return replace(found, reasons=(why,))
+    functions = _sum_up(log, moving)
+    pattern, edges, sure, why = _find_pattern(log, ranks, moving, functions, numbers)
+    mean = fsum(call.message_bytes * n for call, n in moving.items()) / sum(moving.values())
+    large = sum(n for call, n in moving.items() if call.message_bytes >= LARGE_BYTES) / log.gpus
+    sensitive, because = _judge_sensitivity(mean, large)
+    reasons = [why, because]
+    if log.gpus < ranks:
+        reasons.append(f"the log has the calls of {log.gpus} of {ranks} GPUs")
+    if log.damaged:
+        total = log.damaged + log.calls.total()
+        reasons.append(f"{log.damaged} of {total} calls cannot be read")
+    return replace(
+        found,
+        calls=functions,
+        pattern=pattern,
+        sensitive=sensitive,
+        confidence=sure,
+        reasons=tuple(reasons),
+        edges=edges,
+        message_bytes=mean,
     )
-    return whole + float((time["part"] or ".0").replace(",", "."))
+
+
+def _moved_bytes(call: Calls) -> float:
+    """Return the bytes that a rank moves in a call; on average, where the root's part differs.
+
+    Source: nccl-tests' doc/PERFORMANCE.md, whose bus bandwidth counts these bytes.
+    """
+    ranks, size = call.ranks, float(call.message_bytes)
+    if call.name == "AllReduce":
+        return 2 * size * (ranks - 1) / ranks
+    if call.name in ("AllGather", "ReduceScatter", *_EVERYONE):
+        return size * (ranks - 1) / ranks
+    return size * (ranks - 1) / ranks**2 if call.name in _ONE_ROOT else size
+
+
+def _sum_up(log: NcclLog, moving: Mapping[Calls, int]) -> tuple[Function, ...]:
+    by_name: dict[str, list[tuple[Calls, int]]] = defaultdict(list)
+    for call, count in moving.items():
+        by_name[call.name].append((call, count))
+    found = []
+    for name, calls in by_name.items():
+        number = sum(count for _, count in calls)
+        mean = fsum(call.message_bytes * count for call, count in calls) / number
+        moved = fsum(_moved_bytes(call) * count for call, count in calls) / 1e9
+        pattern = _pattern_of(name, calls)
+        found.append(Function(log.first_lines[name], f"nccl{name}", pattern, number, mean, moved))
+    return tuple(sorted(found, key=lambda one: (-one.moved_gb, one.api)))
+
+
+def _pattern_of(name: str, calls: Sequence[tuple[Calls, int]]) -> str:
+    """Return the pattern that a function causes; for Send and Recv, a guess by number of peers.
+
+    NCCL runs AllReduce over rings if messages are large and over trees if they are small; for its
+    other collectives on one machine it has rings only.
+    """
+    if name == "AllReduce":
+        moved = {"ring": 0.0, "tree": 0.0}
+        for call, count in calls:
+            shape = "ring" if call.message_bytes >= LARGE_BYTES else "tree"
+            moved[shape] += _moved_bytes(call) * count
+        least = NOISE_SHARE * sum(moved.values())
+        return union(shape for shape, amount in moved.items() if amount >= least)
+    if name in _PEERS:
+        peers: dict[Endpoint, set[int]] = defaultdict(set)
+        for call, _ in calls:
+            peers[call.endpoint].add(call.peer)
+        return "chain" if max(map(len, peers.values())) <= 2 else "all_to_all"
+    return _PATTERNS.get(name, "all_to_all")
+
+
+def _find_pattern(
+    log: NcclLog,
+    ranks: int,
+    moving: Mapping[Calls, int],
+    functions: Sequence[Function],
+    numbers: Mapping[Gpu, int],
+) -> tuple[str, tuple[Edge, ...], Confidence, str]:
+    """Return the pattern, its edges, its confidence and the reason."""
+    total = fsum(one.moved_gb for one in functions)
+    parts = [one for one in functions if one.moved_gb >= NOISE_SHARE * total]
+    names = ", ".join(f"{one.api} ({one.pattern})" for one in parts)
+    everybody = all(call.ranks == ranks for call in moving)
+    if everybody and not any(one.api in _BY_PEER for one in parts):
+        return union(one.pattern for one in parts), (), "certain", f"calls: {names}"
+    edges = _find_edges(log, ranks, moving, numbers)
+    if edges is None:
+        why = f"calls: {names}; the log does not tell which ranks they joined"
+        return union(one.pattern for one in parts), (), "guess", why
+    return UNKNOWN, edges, "likely", f"calls: {names}; the edges tell which ranks they joined"
+
+
+def _find_edges(
+    log: NcclLog, ranks: int, moving: Mapping[Calls, int], numbers: Mapping[Gpu, int]
+) -> tuple[Edge, ...] | None:
+    """Return the GB between ranks; None if the log does not have all ranks."""
+    seats = {(member.group, member.rank): member.gpu for member in log.members.values()}
+    if log.gpus < ranks or len(numbers) != ranks or len(seats) != len(log.members):
+        return None
+    pairs: Counter[tuple[int, int]] = Counter()
+    for call, count in moving.items():
+        member = log.members.get(call.endpoint)
+        if member is None:
+            return None
+        if call.name == "Recv":  # its sender has logged it, too
+            continue
+        own = numbers[member.gpu]
+        for peer, amount in _find_partners(call, member.rank):
+            other = numbers.get(seats.get((member.group, peer), ("", "")))
+            if other is None:
+                return None
+            if other != own:
+                pairs[min(own, other), max(own, other)] += round(amount * count)
+    floor = NOISE_SHARE * max(pairs.values(), default=0)
+    return tuple((*pair, amount / 1e9) for pair, amount in sorted(pairs.items()) if amount > floor)
+
+
+def _number_gpus(log: NcclLog, ranks: int) -> dict[Gpu, int]:
+    """Return each GPU's rank in a communicator of all GPUs; without one, by machine and bus id."""
+    whole = {member.gpu: member.rank for member in log.members.values() if member.ranks == ranks}
+    gpus = {member.gpu for member in log.members.values()}
+    if whole.keys() == gpus and len({*whole.values()}) == len(gpus):
+        return whole
+    ordered = sorted(gpus, key=lambda gpu: (gpu[0], gpu[1].zfill(16)))
+    return {gpu: number for number, gpu in enumerate(ordered)}
+
+
+def _find_groups(
+    log: NcclLog, ranks: int, numbers: Mapping[Gpu, int]
+) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of each communicator that has some of the job's ranks, but not all."""
+    groups: dict[tuple[str, ...], set[int]] = defaultdict(set)
+    for member in log.members.values():
+        # Without NCCL's id, all communicators of a size look like one.
+        if 1 < member.ranks < ranks and len(member.group) > 1:
+            groups[member.group].add(numbers[member.gpu])
+    return tuple(sorted({tuple(sorted(group)) for group in groups.values()}))
+
+
+def _find_partners(call: Calls, rank: int) -> Iterator[tuple[int, float]]:
+    """Yield each peer that a rank sends to in a call, with the bytes."""
+    if call.name in _PEERS:
+        yield call.peer, call.message_bytes
+    elif call.name in _EVERYONE:
+        for peer in {*range(call.ranks)} - {rank}:
+            yield peer, call.message_bytes / call.ranks
+    elif call.name in _ONE_ROOT:
+        if rank != call.peer:
+            yield call.peer, call.message_bytes / call.ranks
+    else:
+        yield (rank + 1) % call.ranks, _moved_bytes(call)
+
+
+def _judge_sensitivity(mean: float, large_calls: float) -> tuple[bool | None, str]:
+    """Return whether faster links make the job faster, and the reason; it is always a guess."""
+    size = f"{mean / 1e6:.3g} MB" if mean >= 1e6 else f"{mean / 1e3:.3g} kB"
+    text = f"messages have {size} on average, fast links pay from 100 kB on"
+    if mean < LARGE_BYTES:
+        return False, text
+    if large_calls < LEAST_CALLS:
+        return None, f"{text}; but {large_calls:.0f} such calls of a GPU are too few to tell"
+    return True, f"{text}; how much of the run they take is not logged"

@@ -1,1 +1,1 @@
-"""A machine as text, as a picture and as a Graphviz graph."""
+"""A machine as text, as a picture and as JSON."""

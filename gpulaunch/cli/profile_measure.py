@@ -1,0 +1,312 @@
+"""`gpulaunch profile measure -o FILE -- COMMAND`: run a job, and write what it uses."""
+
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from gpulaunch.cli.arguments import Namespace, Parser
+from gpulaunch.cli.launch import tell_of
+from gpulaunch.cli.options import read_line
+from gpulaunch.cli.output import prepare_stdout, say
+from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.launch.given import Given
+from gpulaunch.launch.launch import Launch
+from gpulaunch.typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpulaunch.measure.launches import MeasuredJob
+    from gpulaunch.measure.update_profile import Outcome
+
+SLICE_S = 30.0
+MOST_RUNS = 100
+
+_MODES = ("sensitivity", "sweep", "pair")
+_NOT_HERE = {"dry_run", "explain", "when", "json_status_fd", "record", "record_to", "version"}
+"""Options of a launch that make no sense here."""
+
+
+def add_target(parser: Parser) -> None:
+    """Add the options that say which profile is written."""
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write or change this profile (default: your own of that --name)",
+    )
+    parser.add_argument(
+        "--name", metavar="TEXT", help="what the profile and the job are called (default: FILE's)"
+    )
+
+
+def read_target(options: Namespace) -> tuple[str, str]:
+    """Return the path and the name of the profile to be written: -o FILE, else of --name.
+
+    Raises:
+        UsageError: neither is given, or one is not allowed.
+    """
+    from gpulaunch.profiles.profile import is_askable
+    from gpulaunch.profiles.profile_file import own_profile_file
+
+    path, name = options.output, options.name
+    if path is None and name is None:
+        raise UsageError(
+            "nobody says where the profile is to go", "-o FILE, or --name NAME for one of your own"
+        )
+    if path is None:
+        path = own_profile_file(name)
+    if path == "-":
+        raise UsageError("-o -: stdout belongs to the job")
+    if name is None:
+        name = re.sub(r"\.toml$", "", os.path.basename(path))
+    if path and not is_askable(name):
+        raise UsageError(f"{quoted(name)} is no name for a profile", "--name gives it another")
+    return path, name
+
+
+def make_measure_parser() -> Parser:
+    """Return the parser of this command's own options; a launch's are in its `others`."""
+    from gpulaunch.cli.help import make_launch_parser
+
+    parser = _own_parser()
+    ours = {flag for action in parser.actions() for flag in action.option_strings}
+    parser.others = [
+        action
+        for action in make_launch_parser().actions()
+        if action.dest not in _NOT_HERE and not ours & {*action.option_strings}
+    ]
+    return parser
+
+
+def _own_parser() -> Parser:
+    parser = Parser(
+        "gpulaunch profile measure",
+        "Run a job, and write what it uses; options of a launch apply, see 'gpulaunch --help'.",
+        "gpulaunch profile measure [OPTIONS] -o FILE -- COMMAND [ARG...]",
+    )
+    add_target(parser)
+    parser.add_argument(
+        "--runs",
+        metavar="N",
+        help="run the job so often; says how runs differ, and their 95th percentiles",
+    )
+    parser.add_argument(
+        "--sensitivity",
+        action="store_true",
+        help="run it on the best and on the worst GPUs: do its links matter?",
+    )
+    parser.add_argument(
+        "--sweep",
+        metavar="PERCENT,...",
+        help="run it with these shares of the SMs under MPS: how many it needs",
+    )
+    parser.add_argument(
+        "--pair",
+        metavar="OTHER|synthetic",
+        help="run it beside another profile's job: how much slower it gets",
+    )
+    parser.add_argument(
+        "--iterations-from",
+        metavar="REGEX",
+        help="what it prints of its progress: one group, a number",
+    )
+    parser.add_argument(
+        "--slice",
+        metavar="TIME",
+        help="with --iterations-from: so much of each run is enough (default 30s)",
+    )
+    return parser
+
+
+def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
+    """Measure a job, and write the result.
+
+    Args:
+        arguments: arguments before the --.
+        command: argv of the job; None if there is no --.
+    """
+    if {"-h", "--help"} & {*arguments}:
+        prepare_stdout()
+        make_measure_parser().print_help()
+        return 0
+    options, words = _own_parser().parse_known_args(arguments)
+    given = _read_launch_options(words)
+    if not command:
+        raise UsageError(
+            "no command given", "gpulaunch profile measure [OPTIONS] -o FILE -- COMMAND [ARG...]"
+        )
+    path, name = read_target(options)
+    mode = _read_mode(options, given)
+
+    # Late, with NVML's package: the parsers do without, as when a wheel is built.
+    from gpulaunch.launch.read_launch import read_grace
+    from gpulaunch.launch.settings import Settings
+    from gpulaunch.measure.launches import MeasuredJob
+    from gpulaunch.measure.update_profile import check_own, keep
+    from gpulaunch.process.job import exit_like, exit_status
+
+    part = _read_slice(options)
+    check_own(path)
+    if options.name is not None:
+        given["name"] = Given("--name", options.name)
+        words += ["--name", options.name]
+    grace_s = read_grace(Settings(given, os.environ))
+    job = MeasuredJob(tuple(words), tuple(command), part, grace_s)
+    warn = tell_of(given)
+    tell = warn if "quiet" in given else partial(say, "info")
+    outcome = _measure(mode, options, given, job)
+    for line in outcome.lines:
+        tell(line)
+    for line in keep(path, name, outcome, job.command):
+        warn(line)
+    if outcome.sections:
+        tell(f"written to {path}; to see it: gpulaunch profile show {shlex.quote(path)}")
+    elif exit_status(outcome.status) == 0:
+        warn(f"nothing could be measured, and nothing is written to {path}")
+    return exit_like(outcome.status)
+
+
+def _read_mode(options: Namespace, given: Mapping[str, Given]) -> str | None:
+    """Return which comparison is asked for; None for a job's use of its GPUs."""
+    modes = [mode for mode in _MODES if getattr(options, mode) not in (None, False)]
+    if len(modes) > 1:
+        raise UsageError(
+            f"{' and '.join(f'--{mode}' for mode in modes)}: one at a time",
+            "each of them changes its own part of the same -o FILE",
+        )
+    mode = modes[0] if modes else None
+    shared = [given[key].option for key in ("share", "guest") if _is_on(given, key)]
+    if shared and mode != "pair":
+        raise UsageError(
+            f"{shared[0]}: a GPU's counters are those of all jobs on it", "--pair OTHER takes it"
+        )
+    if mode and _is_on(given, "wait"):
+        raise UsageError(f"--wait: --{mode} measures on GPUs that are free now")
+    return mode
+
+
+def _measure(
+    mode: str | None, options: Namespace, given: Mapping[str, Given], job: "MeasuredJob"
+) -> "Outcome":
+    from gpulaunch.measure import comparisons
+
+    warn = tell_of(given)
+    tell = warn if "quiet" in given else partial(say, "info")
+    if mode is None:
+        return comparisons.measure_use(job, _read_runs(options, 1), tell)
+    if mode == "sensitivity":
+        runs = _read_runs(options, 1)
+        return comparisons.measure_sensitivity(
+            job, _read_exclusive_launch(given, job), runs, warn, tell
+        )
+    if mode == "sweep":
+        shares = _read_shares(options.sweep)
+        return comparisons.measure_curve(
+            job, _read_exclusive_launch(given, job), shares, warn, tell
+        )
+    others, runs = comparisons.find_others(options.pair), _read_runs(options, comparisons.RUNS)
+    shares_gpus = _is_on(given, "share")
+    one = _read_exclusive_launch(given, job)
+    return comparisons.measure_pair(job, one, others, runs, warn, tell, shares=shares_gpus)
+
+
+def _read_launch_options(words: Sequence[str]) -> dict[str, Given]:
+    """Read the options of a launch among the arguments, which are those that are not ours."""
+    line = read_line(words)
+    if line.word_at is not None:
+        raise UsageError(
+            f"unknown word {quoted(words[line.word_at])}", "write -- before the job's command"
+        )
+    for name in _NOT_HERE & line.given.keys():
+        raise UsageError(
+            f"unknown option {line.given[name].option}", "see 'gpulaunch profile measure --help'"
+        )
+    if "json" in line.given:
+        raise UsageError(
+            "--json: stdout belongs to the job", "see 'gpulaunch profile show FILE --json'"
+        )
+    return line.given
+
+
+def _is_on(given: Mapping[str, Given], name: str) -> bool:
+    """Return whether a switch of a launch is set on this command line."""
+    return name in given and given[name].text != "false"
+
+
+def _read_exclusive_launch(given: Mapping[str, Given], job: "MeasuredJob") -> Launch:
+    """Read the job's launch on GPUs of its own, to know which it would get."""
+    from gpulaunch.containers.engines import engine_of_program, runs_containers
+    from gpulaunch.launch.read_launch import read_launch
+    from gpulaunch.launch.settings import Settings
+
+    given = {**given, "share": Given("--exclusive", "false")}
+    name, warn = given["name"].text if "name" in given else None, tell_of(given)
+    if not runs_containers(os.path.basename(job.command[0])):
+        return read_launch(Settings(given, os.environ), job.command, name=name, warn=warn)
+    from gpulaunch.containers.command import read_command
+    from gpulaunch.launch.read_container import read_container_launch
+
+    engine = engine_of_program(job.command[0])
+    command = read_command(job.command, engine.grammar)
+    found = read_container_launch(given, engine, command, name=name, warn=warn)
+    if not isinstance(found, Launch):
+        raise UsageError(
+            f"'{printable(' '.join(job.command[:3]))}' takes no GPUs here, so there is nothing to "
+            "measure"
+        )
+    return found
+
+
+def _read_shares(text: str) -> list[int]:
+    """Return the shares of --sweep, ascending, without duplicates."""
+    words = [word.strip().removesuffix("%") for word in text.split(",")]
+    if not all(word.isascii() and word.isdecimal() and 1 <= int(word) <= 100 for word in words):
+        raise UsageError(
+            f"--sweep: {quoted(text)} is no list of shares such as 10,25,50,100, from 1 to 100 %"
+        )
+    shares = sorted(set(map(int, words)))
+    if len(shares) < 2:
+        raise UsageError(f"--sweep: {quoted(text)} is 1 share: at least 2 make a curve")
+    return shares
+
+
+def _read_runs(options: Namespace, usual: int) -> int:
+    text = options.runs
+    if text is None:
+        return usual
+    if not (text.isascii() and text.isdecimal()) or not 1 <= int(text) <= MOST_RUNS:
+        raise UsageError(f"--runs: {quoted(text)} is no number from 1 to {MOST_RUNS}")
+    return int(text)
+
+
+def _read_slice(options: Namespace) -> Any:  # noqa: ANN401
+    """Return how much of the job is enough; None for all of it."""
+    from gpulaunch.files.duration import parse_duration
+    from gpulaunch.measure.launches import Slice
+
+    text = options.iterations_from
+    if text is None:
+        if options.slice is not None:
+            raise UsageError(
+                "--slice: only a job that tells of its progress can be cut",
+                "add --iterations-from REGEX",
+            )
+        return None
+    try:
+        progress = re.compile(text.encode("utf-8", "surrogateescape"))
+    except re.error as problem:
+        raise UsageError(
+            f"--iterations-from: {quoted(text)} is no regular expression: {problem}"
+        ) from None
+    if progress.groups != 1:
+        raise UsageError(
+            f"--iterations-from: {quoted(text)} has {progress.groups} groups: one is needed, the "
+            "number"
+        )
+    if options.slice is None:
+        return Slice(progress, SLICE_S)
+    try:
+        return Slice(progress, parse_duration(options.slice))
+    except UsageError as problem:
+        raise UsageError(f"--slice: {problem.message}") from None

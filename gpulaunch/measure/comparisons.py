@@ -1,0 +1,425 @@
+"""Measurements of a job: its use of the GPUs, and how runs of it differ by what they get.
+
+Runs are compared on the best and on the worst GPUs, with several shares of a GPU's SMs, and beside
+another job.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
+
+from gpulaunch.decide.decide import used_outside
+from gpulaunch.decide.decision import Grant, Situation, Wait
+from gpulaunch.decide.needs import leased_until_s
+from gpulaunch.decide.placement.place import Candidate, ranking
+from gpulaunch.decide.placement.policies import DEFAULT_POLICY
+from gpulaunch.decide.request import Unfit
+from gpulaunch.errors import FailedError, UsageError, WouldWaitError, quoted
+from gpulaunch.launch.assess import granted_gpus, preview
+from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.read_sharing import what_can_be_shared
+from gpulaunch.machine.catalog import load_gpu_models
+from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu_model import find_gpu_model
+from gpulaunch.machine.gpu_names import gpu_names, gpus_named, gpus_text
+from gpulaunch.measure import synthetic_load
+from gpulaunch.measure.launches import (
+    Background,
+    Launched,
+    MeasuredJob,
+    launch,
+    progress_of,
+    repeated,
+)
+from gpulaunch.measure.recording import refuse_described
+from gpulaunch.measure.run import SHARED, rounded
+from gpulaunch.measure.traffic import communication_of
+from gpulaunch.measure.update_profile import Outcome, percentile_95, resources_of
+from gpulaunch.profiles.catalog import load_profile
+from gpulaunch.profiles.demand import CurvePoint
+from gpulaunch.records import Record, replace
+from gpulaunch.sharing.curve import fewest_sms, percentage_for, saturates
+from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN
+from gpulaunch.typing import Any
+
+SOURCE = "gpulaunch profile measure"
+
+SENSITIVE_PERCENTAGE = 3.0
+"""Least slowdown on the worst GPUs of a job that counts as sensitive. mapa-sc21 4 calls Jacobi,
+whose gain is less, insensitive.
+"""
+
+NEAR = 0.9
+"""Largest ratio of the worst to the best effective bandwidth at which it is worth measuring. Our
+choice.
+"""
+
+RUNS = 5
+"""Number of runs alone and beside each other job, as in topo-aware-sc17 5.1."""
+
+SYNTHETIC = "synthetic"
+_MEET = {"GPULAUNCH_SLOWDOWN_BOUND_PERCENTAGE": "10000"}
+"""Variables that let two jobs meet whatever slowdown is known: it is what is to be measured."""
+
+Tell = Callable[[str], None]
+
+
+class Site(Record):
+    """The GPUs that a launch would get now.
+
+    Attributes:
+        grant: the decision.
+        situation: the situation in which it was made.
+        gpus: the GPUs of the grant, in rank order.
+    """
+
+    grant: Grant
+    situation: Situation
+    gpus: tuple[Gpu, ...]
+
+
+def find_site(one: Launch, warn: Tell) -> Site:
+    """Decide about a launch without taking a lease.
+
+    Raises:
+        WouldWaitError: the GPUs that it needs are busy.
+        UsageError: the launch can never be granted, or its machine is only described.
+    """
+    refuse_described(one)
+    decision, situation = preview(one, warn)
+    if isinstance(decision, Wait):
+        raise WouldWaitError(decision.reason, "measure when they are free; see 'gpulaunch status'")
+    if not isinstance(decision, Grant):
+        raise UsageError(decision.reason)
+    return Site(decision, situation, tuple(granted_gpus(one, decision)))
+
+
+def _check_sharable(one: Launch, gpus: Iterable[Gpu], option: str) -> None:
+    """Check, before long work, that jobs can share GPUs.
+
+    Raises:
+        FailedError: one of the GPUs cannot be shared.
+    """
+    offer = what_can_be_shared(one.machine)
+    if isinstance(offer, Unfit):
+        raise FailedError(f"{option}: no GPU can be shared: {offer.reason}")
+    for gpu in gpus:
+        if gpu.uuid in offer.unfit:
+            raise FailedError(f"{option}: GPU {gpu.name} cannot be shared: {offer.unfit[gpu.uuid]}")
+
+
+def measure_use(job: MeasuredJob, count: int, tell: Tell) -> Outcome:
+    """Run the job `count` times and return its resources and communication.
+
+    A run that fails is the last one; what was measured until then is returned, marked incomplete.
+
+    Args:
+        job: the job to measure.
+        count: number of runs, at least 1.
+        tell: called with each line of progress.
+    """
+    done = repeated(job, count, tell)
+    status = done[-1].status
+    runs = [one.run for one in done if one.run]
+    if not runs:
+        return Outcome({}, status)
+    good = [one.run for one in done if one.run and one.went_well]
+    sections = resources_of(good or runs, SOURCE)
+    if len(good) < len(runs):
+        sections["resources"]["incomplete"] = True
+    communication, about = communication_of((good or runs)[-1], SOURCE)
+    if communication:
+        sections["communication"] = communication
+    lines = list(about)
+    if job.part is not None and not any(one.marks for one in done):
+        lines.insert(0, "--iterations-from: nothing that the job printed fits, so all of it ran")
+    return Outcome(sections, status, tuple(lines))
+
+
+def measure_sensitivity(
+    job: MeasuredJob, one: Launch, count: int, warn: Tell, tell: Tell
+) -> Outcome:
+    """Run a job on the best and on the worst of the free GPUs, and compare the median times.
+
+    Args:
+        job: the job to measure.
+        one: its launch, read.
+        count: number of runs on each placement, in turn.
+        warn: called with each warning.
+        tell: called with each line of progress.
+
+    Raises:
+        UsageError: the job has one GPU, or all placements are alike.
+        WouldWaitError: the GPUs that it needs are busy.
+
+    Source: mapa-sc21 2.3 and Figure 6.
+    """
+    sure = replace(
+        one, request=replace(one.request, bandwidth_sensitive=True, policy=DEFAULT_POLICY)
+    )
+    site = find_site(sure, warn)
+    if len(site.gpus) == 1:
+        raise UsageError("--sensitivity: a job of 1 GPU has no links to compare", "-n 2 or more")
+    candidates = ranking(site.grant.problem, DEFAULT_POLICY)
+    best = worst = next(candidates)
+    for candidate in candidates:
+        worst = candidate
+    fast, slow = best.scores.effective_bandwidth or 0.0, worst.scores.effective_bandwidth or 0.0
+    if slow > NEAR * fast:
+        found = (
+            f"{gpus_text(len(site.gpus))} have {fast:.4g} GB/s at best and {slow:.4g} GB/s at worst"
+        )
+        raise UsageError(f"--sensitivity: {found} here: there is nothing to compare")
+    done: dict[Candidate, list[Launched]] = {best: [], worst: []}
+    for number in range(1, count + 1):
+        for what, candidate in (("best", best), ("worst", worst)):
+            of = f"run {number} of {count}: " if count > 1 else ""
+            gpus = _candidate_gpus(candidate)
+            where = f"GPUs {gpus}, {candidate.scores.effective_bandwidth:.4g} GB/s"
+            ran = repeated(job, 1, tell, f"{of}the {what} placement: {where}", ("--only", gpus))
+            done[candidate] += ran
+            if not ran[-1].went_well:
+                return Outcome({}, ran[-1].status)
+    best_s, worst_s = (median(each.timed() for each in runs) for runs in done.values())
+    slowdown = 100 * (worst_s / best_s - 1)
+    gpus = f"{_candidate_gpus(best)} and {_candidate_gpus(worst)}"
+    source = f"{SOURCE} --sensitivity on {site.situation.topology.name}, GPUs {gpus}"
+    is_sensitive = slowdown >= SENSITIVE_PERCENTAGE
+    sensitivity: dict[str, Any] = {
+        "best_gb_per_s": rounded(fast),
+        "worst_gb_per_s": rounded(slow),
+        "best_s": rounded(best_s),
+        "worst_s": rounded(worst_s),
+        "slowdown_percentage": rounded(slowdown),
+        "measured_on": site.gpus[0].model,
+        "source": source,
+    }
+    counts = [progress_of(each.marks) for runs in done.values() for each in runs if each.marks]
+    if counts:
+        sensitivity["iterations"] = max(1, int(min(counts)))
+    sections = {
+        "sensitivity": sensitivity,
+        "communication": {"bandwidth_sensitive": is_sensitive, "source": source},
+    }
+    unit = "an iteration" if job.part else "a run"
+    verdict = "bandwidth-sensitive" if is_sensitive else "not bandwidth-sensitive"
+    times = f"{best_s:.4g} s for {unit} at {fast:.4g} GB/s, {worst_s:.4g} s at {slow:.4g} GB/s"
+    lines = [f"{times}: {slowdown:+.3g} %, {verdict}"]
+    if count == 1:
+        lines.append(
+            "one run on each: the first may be slower than later ones, and --runs 3 tells more"
+        )
+    return Outcome(sections, done[worst][-1].status, tuple(lines))
+
+
+def _candidate_gpus(candidate: Candidate) -> str:
+    """Return the GPUs of a candidate as --only takes them."""
+    return ",".join(map(str, candidate.gpus))
+
+
+def measure_curve(
+    job: MeasuredJob, one: Launch, shares: Sequence[int], warn: Tell, tell: Tell
+) -> Outcome:
+    """Run a job alone on its GPU with each of the given shares of its SMs.
+
+    Args:
+        job: the job to measure.
+        one: its launch, read.
+        shares: percentages of the SMs, 1-100, ascending.
+        warn: called with each warning.
+        tell: called with each line of progress.
+
+    Raises:
+        FailedError: the GPU cannot be shared, so that nothing bounds the SMs.
+        WouldWaitError: the GPUs that it needs are busy.
+        UsageError: the launch can never be granted.
+
+    Source: cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1.
+    """
+    site = find_site(one, warn)
+    _check_sharable(one, site.gpus, "--sweep")
+    alone = (*_share_options(site.gpus, 1), "--only", gpu_names(site.gpus))
+    points: list[CurvePoint] = []
+    for share in shares:
+        tell(f"{share} % of the SMs of {gpus_named(site.gpus)}")
+        done = launch(job, (*alone, "--sm-percentage", str(share)))
+        if not done.went_well:
+            break
+        if done.run and SHARED not in done.run.problems:
+            raise FailedError(
+                f"--sweep: {gpus_named(site.gpus)} not shared, so nothing bounds the SMs"
+            )
+        points.append(CurvePoint(float(share), rounded(1 / done.timed())))
+    if len(points) < 2:
+        return Outcome({}, done.status)
+    model, source = site.gpus[0].model, f"{SOURCE} --sweep, alone under MPS"
+    known = find_gpu_model(load_gpu_models(), model)
+    sm_count = known.sm_count if known else SMS_IF_UNKNOWN
+    unit = "iterations/s" if job.part else "runs/s"
+    curve = {
+        "sm_percentage": [point.sm_percentage for point in points],
+        "throughput": [point.throughput for point in points],
+        "unit": unit,
+        "knee_percentage": percentage_for(fewest_sms(points, sm_count), sm_count),
+        "measured_on": model,
+        "source": source,
+    }
+    if len(points) < len(shares):
+        curve["incomplete"] = True
+    sections: dict[str, Any] = {"sm_curve": curve}
+    shown = ", ".join(f"{point.sm_percentage:g} %: {point.throughput:.4g}" for point in points)
+    line = f"{unit} by share of the SMs: {shown}"
+    memory = saturates(points)
+    if memory is not None:
+        intensity = "memory" if memory else "compute"
+        sections["classification"] = {"intensity": intensity, "source": source}
+        line += f"; {intensity}-intensive"
+    return Outcome(sections, done.status, (line,))
+
+
+def _share_options(gpus: Sequence[Gpu], among: int) -> tuple[str, ...]:
+    """Return the options that give a launch an equal part of each GPU, whatever it needs."""
+    memory = min(gpu.memory_bytes for gpu in gpus) // among
+    part = str(100 // among)
+    return ("--share", "--sm", part, "--memory-bandwidth", part, "--memory", str(memory))
+
+
+class Other(Record):
+    """A program that runs beside the job.
+
+    Attributes:
+        name: key of its slowdown in the profile.
+        command: argv.
+        gpus: number of GPUs that it needs.
+        says: text that its output contains once it is at work; None if it prints no such text.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    gpus: int
+    says: bytes | None = None
+
+
+def find_others(name: str) -> list[Other]:
+    """Return the programs to run beside the job.
+
+    Args:
+        name: a profile that has a command, or "synthetic" for our own loads.
+
+    Raises:
+        UsageError: there is no such profile, or it has no command.
+    """
+    if name == SYNTHETIC:
+        program = os.path.abspath(synthetic_load.__file__)
+        return [
+            Other(f"{SYNTHETIC}-{load}", (sys.executable, program, load), 1, b"ready")
+            for load in synthetic_load.LOADS
+        ]
+    profile = load_profile(name)
+    if not profile.command:
+        hint = (
+            "'gpulaunch profile measure -o FILE -- COMMAND' writes one that does, or write "
+            f"command = [...] into {name}"
+        )
+        raise UsageError(f"--pair: profile {quoted(name)} does not say what to run", hint)
+    return [Other(profile.name, tuple(profile.command), profile.gpus or profile.runs.gpus or 1)]
+
+
+def measure_pair(
+    job: MeasuredJob,
+    one: Launch,
+    others: Sequence[Other],
+    count: int,
+    warn: Tell,
+    tell: Tell,
+    *,
+    shares: bool,
+) -> Outcome:
+    """Run a job alone and beside each of the others, and compare the 95th percentiles of the times.
+
+    Either the others share its GPUs through MPS, half each, or they run on other GPUs of the same
+    socket.
+
+    Args:
+        job: the job to measure.
+        one: its launch, read.
+        others: the programs to run beside it.
+        count: number of runs alone, and beside each program.
+        warn: called with each warning.
+        tell: called with each line of progress.
+        shares: whether the others share the job's GPUs.
+
+    Raises:
+        WouldWaitError: too few GPUs are free.
+        UsageError: the launch can never be granted, or the job printed too little progress.
+        FailedError: another program ended too early.
+
+    Source: topo-aware-sc17 4.2 and 5.1; mps-sharing-2024.
+    """
+    site = find_site(one, warn)
+    if shares:
+        _check_sharable(one, site.gpus, "--pair --share")
+    own = gpu_names(site.gpus)
+    for other in others:  # before long work: do our own loads run here?
+        if other.says:
+            only = ("--only", gpu_names(site.gpus[:1]))
+            with Background(other.name, only, other.command, _MEET, other.says, job.grace_s):
+                pass
+    alone = repeated(job, count, tell, "alone", ("--exclusive", "--only", own), _MEET)
+    if not alone[-1].went_well:
+        return Outcome({}, alone[-1].status)
+    solo_s = percentile_95([each.timed() for each in alone])
+    slowdowns: dict[str, float] = {}
+    lines = []
+    status, complete = alone[-1].status, True
+    part = _share_options(site.gpus, 2) if shares else ("--exclusive",)
+    for other in others:
+        gpus = site.gpus if shares else _gpus_beside(site, other)
+        options = (*part, "--only", gpu_names(gpus), "-n", str(len(gpus)), "--name", other.name)
+        with Background(
+            other.name, options, other.command, _MEET, other.says, 2 * job.grace_s
+        ) as beside:
+            tell(f"{other.name} runs on {gpus_named(gpus)}")
+            met = repeated(job, count, tell, f"beside {other.name}", (*part, "--only", own), _MEET)
+            beside.check()
+        status = met[-1].status
+        if not met[-1].went_well:
+            complete = False
+            break
+        met_s = percentile_95([each.timed() for each in met])
+        slowdown = 100 * (met_s / solo_s - 1)
+        slowdowns[other.name] = rounded(max(0.0, slowdown))
+        lines.append(f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: {slowdown:+.3g} %")
+    if not slowdowns:
+        return Outcome({}, status)
+    model = site.gpus[0].model
+    runs = f"95th percentiles of {count} runs" if count > 1 else "1 run each"
+    section: dict[str, Any] = {"slowdown_percentage": slowdowns}
+    if shares:
+        section["measured_on"] = model
+    section["source"] = f"{SOURCE} --pair: {runs}, on {model}"
+    if not complete:
+        section["incomplete"] = True
+    return Outcome({"shared_gpu" if shares else "collocation": section}, status, tuple(lines))
+
+
+def _gpus_beside(site: Site, other: Other) -> tuple[Gpu, ...]:
+    """Return free GPUs on the sockets of the job's GPUs.
+
+    Raises:
+        WouldWaitError: there are too few.
+    """
+    topology = site.situation.topology
+    leased = leased_until_s(topology, site.situation.leases, site.situation.within)
+    taken = leased.keys() | used_outside(site.situation, leased) | {gpu.uuid for gpu in site.gpus}
+    sockets = {gpu.numa_node for gpu in site.gpus}
+    free = [gpu for gpu in topology.gpus if gpu.uuid not in taken and gpu.numa_node in sockets]
+    if len(free) < other.gpus:
+        verb = "is" if len(free) == 1 else "are"
+        found = f"{gpus_text(len(free))} {verb} free on the socket of {gpus_named(site.gpus)}"
+        raise WouldWaitError(
+            f"--pair: {other.name} needs {gpus_text(other.gpus)}: {found}",
+            "--share puts both on one GPU",
+        )
+    return tuple(free[: other.gpus])

@@ -1,0 +1,516 @@
+"""Launches of a job under measurement: ordinary, recorded, each in a process of its own.
+
+One runs in the foreground, where signals, stops and the terminal reach it. Another may run beside
+it in the background until it is told to end.
+"""
+
+import errno
+import json
+import math
+import os
+import re
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from tempfile import TemporaryDirectory
+from types import TracebackType
+
+from gpulaunch.errors import FailedError, TimedOutError, UsageError
+from gpulaunch.launch.children import own_command
+from gpulaunch.launch.left_overs import without_mps
+from gpulaunch.leases.environment import LEASE_VARIABLE
+from gpulaunch.measure.run import STOPPED, Run, run_of
+from gpulaunch.process.companion import is_companion
+from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.ending import descendants, end_all, family, marked_by, wait_for_all
+from gpulaunch.process.execute import clean_environment
+from gpulaunch.process.job import Job, Started, exit_status
+from gpulaunch.process.libc import end_with_parent
+from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
+from gpulaunch.process.system import is_cancelled_by_kill
+from gpulaunch.records import Record, replace
+from gpulaunch.sharing.mps_daemon import take_off
+from gpulaunch.typing import Self
+
+LOOK_S = 0.2
+"""Period of the check for a job's first line of progress."""
+
+PATIENCE_S = 1.0
+"""Time to read on after the job's end: what it left running may hold its output open for ever."""
+
+SETTLE_S = 10.0
+"""Time for a launcher whose job was killed to write its record and free the GPUs."""
+
+BESIDE_S = 120.0
+"""Time for a job that is to run beside another one to be at work."""
+
+NOT_RUN = (126, 127)
+"""Exit statuses of a command that could not be executed."""
+
+_CHUNK = 1 << 16
+_LONGEST_LINE = 1 << 20
+
+
+class Slice(Record):
+    """The part of a job that is enough for a measurement.
+
+    Attributes:
+        progress: pattern of a line of progress; its one group is the number of iterations, or any
+            other amount, that the job has done so far.
+        lasting_s: seconds to run on after the first such line.
+    """
+
+    progress: re.Pattern[bytes]
+    lasting_s: float
+
+
+class MeasuredJob(Record):
+    """A job that is to be measured.
+
+    Attributes:
+        options: options of its launches, as on a command line.
+        command: argv.
+        part: how much of the job is enough; None for all of it.
+        grace_s: seconds between TERM and KILL.
+    """
+
+    options: tuple[str, ...]
+    command: tuple[str, ...]
+    part: Slice | None
+    grace_s: float
+
+
+class Mark(Record):
+    """One report of a job's progress.
+
+    Attributes:
+        at_s: when it was read, by the monotonic clock.
+        done: the amount that the job said it had done so far.
+    """
+
+    at_s: float
+    done: float
+
+
+class Launched(Record):
+    """One launch of a job, which has ended.
+
+    Attributes:
+        status: its wait status; 0 if it was cut.
+        run: the recording; None if the job never ran, or was killed with its launcher.
+        marks: its progress, in order; empty if progress was not asked for.
+        cut: whether we ended it because it had run for long enough.
+        interrupted: whether a signal asked it, or this process, to end.
+    """
+
+    status: int
+    run: Run | None
+    marks: tuple[Mark, ...]
+    cut: bool
+    interrupted: bool
+
+    @property
+    def went_well(self) -> bool:
+        """Whether the job succeeded, uninterrupted and never stopped."""
+        ended = self.cut or (self.run is not None and exit_status(self.status) == 0)
+        return ended and not self.interrupted and not self.was_stopped
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether the job was stopped (SIGSTOP) for a while, so that its duration is no measure."""
+        return self.run is not None and any(
+            problem.startswith(STOPPED) for problem in self.run.problems
+        )
+
+    def timed(self) -> float:
+        """Return the seconds of an iteration, or of a run where progress was not asked for.
+
+        Raises:
+            UsageError: the job printed too little progress.
+        """
+        rate = None
+        if self.marks or self.cut:
+            rate = rate_of(self.marks)
+        elif self.run and self.run.duration_s:
+            rate = 1 / self.run.duration_s
+        if rate is None:
+            raise UsageError(
+                f"--iterations-from: {len(self.marks)} lines with progress in what the job "
+                "printed: at least 2 are needed, that go on"
+            )
+        return 1 / rate
+
+
+def launch(
+    job: MeasuredJob, options: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Launched:
+    """Launch the job once, and return how it ended and what was recorded.
+
+    Args:
+        job: the job to launch. If only a part of it is enough, its output passes through this
+            process.
+        options: further options, which override the job's own.
+        environment: variables to add.
+    """
+    part = job.part
+    spared = family()  # processes that this process started before
+    with TemporaryDirectory(prefix="gpulaunch-profile-") as directory:
+        path = os.path.join(directory, "run.json")
+        arguments = (*job.options, *options, "--no-record", "--record-to", path, "--", *job.command)
+        listeners = (
+            [_OutputCopier(fd, part.progress) for fd in (1, 2) if _is_open(fd)] if part else []
+        )
+        try:
+            process = Job(keep=None, tied=is_cancelled_by_kill())
+        finally:
+            for listener in listeners:
+                listener.restore()
+        try:
+            process.start(
+                Started((*own_command(), *arguments), environment or {}, frozenset()), last=False
+            )
+            status = (
+                process.wait()
+                if part is None
+                else _wait_for_part(process, listeners, part.lasting_s)
+            )
+            cut = status is None
+            if status is None:
+                _end_job(process, job.grace_s, spared)
+                status = 0
+        finally:
+            marks = [mark for listener in listeners for mark in listener.finish()]
+            marks.sort(key=lambda mark: (mark.at_s, mark.done))
+        process.forget()
+        run = _read_run(path)
+    if run and cut:  # we ended it: the status of the signal is no failure
+        run = replace(run, exit_status=0)
+    if run and run.exit_status in NOT_RUN:
+        run = None
+    return Launched(status, run, tuple(marks), cut, process.interrupted)
+
+
+def repeated(
+    job: MeasuredJob,
+    count: int,
+    tell: Callable[[str], None],
+    what: str = "",
+    options: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> list[Launched]:
+    """Launch the job `count` times, and stop after a launch that fails.
+
+    Args:
+        job: the job to launch.
+        count: number of launches, at least 1.
+        tell: called with each line of progress.
+        what: name of these launches in the progress; a single launch without one is not reported.
+        options: further options of these launches, see launch.
+        environment: variables to add.
+    """
+    done: list[Launched] = []
+    while len(done) < count and (not done or done[-1].went_well):
+        number = f"run {len(done) + 1} of {count}" if count > 1 else ""
+        if what or number:
+            tell(": ".join(filter(None, (what, number))))
+        done.append(launch(job, options, environment))
+    if not done[-1].went_well and not done[-1].interrupted and count > len(done):
+        why = f"ended with status {exit_status(done[-1].status)}"
+        if done[-1].was_stopped:
+            why = "was stopped"
+        tell(f"it {why}, so there are no more runs")
+    return done
+
+
+def _read_run(path: str) -> Run | None:
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8") as file:
+        return run_of(json.load(file))
+
+
+def _is_open(fd: int) -> bool:
+    with suppress(OSError):
+        os.fstat(fd)
+        return True
+    return False
+
+
+def _wait_for_part(job: Job, listeners: "Sequence[_OutputCopier]", lasting_s: float) -> int | None:
+    """Wait, and return the wait status; None once the job reported progress for `lasting_s`."""
+    while True:
+        began_s = min(
+            (mark.at_s for listener in listeners for mark in listener.marks[:1]), default=None
+        )
+        left_s = LOOK_S if began_s is None else began_s + lasting_s - time.monotonic()
+        status = job.wait(max(0.0, left_s))
+        if status is not None or began_s is not None:
+            return status
+
+
+def _end_job(job: Job, grace_s: float, spared: set[int]) -> None:
+    """Send TERM, and after the grace KILL to the job, but not to its launcher, which reports."""
+    os.kill(job.pid, signal.SIGTERM)
+    os.kill(job.pid, signal.SIGCONT)  # a stopped launcher would not act on TERM
+    if job.wait(grace_s) is None:
+        under_a_lease = set().union(*marked_by(LEASE_VARIABLE).values())
+        doomed = (family(spared) - {job.pid}) & under_a_lease
+        take_off(doomed, signal.SIGKILL)
+        for pid in doomed:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if job.wait(SETTLE_S) is None:
+            job.end(0.0)
+    _end_left_overs(spared, grace_s)
+
+
+def _end_left_overs(spared: set[int], grace_s: float) -> None:
+    """End what a launch has left of its job, and then what has looked after that.
+
+    Companions and MPS daemons end by themselves after the job; a client of a daemon that is gone
+    could not be taken off it.
+
+    Args:
+        spared: processes to leave out, with their descendants.
+        grace_s: seconds between TERM and KILL.
+    """
+    end_all(
+        lambda: {pid for pid in without_mps(descendants(spared)) if not is_companion(pid)},
+        grace_s,
+        before_signal=take_off,
+    )
+    wait_for_all(descendants(spared), SETTLE_S)
+    end_all(lambda: descendants(spared), grace_s)
+
+
+class _OutputCopier:
+    """A thread that copies a job's output to one of this process's and notes its progress.
+
+    From construction until restore() the descriptor is a pipe, for the child to inherit.
+    """
+
+    def __init__(self, fd: int, progress: re.Pattern[bytes]) -> None:
+        self._fd, self._progress = fd, progress
+        self.marks: list[Mark] = []
+        self._rest = b""
+        self._out = out_of_the_way(os.dup(fd))
+        self._read_end, write_end = os.pipe()
+        os.dup2(write_end, fd)
+        os.close(write_end)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+
+    def restore(self) -> None:
+        """Restore the descriptor and start to read; call it once the child is forked."""
+        os.dup2(self._out, self._fd)
+        self._thread.start()
+
+    def finish(self) -> list[Mark]:
+        """Read to the end, for PATIENCE_S at most, and return the progress noted."""
+        self._thread.join(PATIENCE_S)
+        return list(self.marks)
+
+    def _listen(self) -> None:
+        try:
+            while chunk := os.read(self._read_end, _CHUNK):
+                at_s = time.monotonic()
+                _write_all(self._out, chunk)
+                *lines, self._rest = re.split(rb"[\r\n]", self._rest + chunk)
+                self._rest = self._rest[-_LONGEST_LINE:]
+                for line in lines:
+                    self._note(line, at_s)
+            self._note(self._rest, time.monotonic())
+        except OSError:  # the reader of our output is gone: the closed pipe tells the job so
+            pass
+        finally:
+            os.close(self._read_end)
+            os.close(self._out)
+
+    def _note(self, line: bytes, at_s: float) -> None:
+        found = self._progress.search(line)
+        if found:
+            with suppress(ValueError, TypeError):  # no number, or a group that did not match
+                done = float(found[1])
+                if math.isfinite(done):
+                    self.marks.append(Mark(at_s, done))
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    while data:
+        try:
+            data = data[os.write(fd, data) :]
+        except OSError as problem:
+            if problem.errno != errno.EAGAIN:
+                raise
+            select.select([], [fd], [])  # another process that shares it made it non-blocking
+
+
+def progress_of(marks: Sequence[Mark]) -> float:
+    """Return the progress from the first mark to the last; a count that falls began anew at 0.
+
+    Example:
+        >>> progress_of([Mark(10.0, 98.0), Mark(11.0, 100.0), Mark(12.0, 1.0)])
+        3.0
+    """
+    total = 0.0
+    for before, after in pairwise(marks):
+        fell = after.done < before.done
+        total += max(0.0, after.done) if fell else after.done - before.done
+    return total
+
+
+def rate_of(marks: Sequence[Mark]) -> float | None:
+    """Return the progress per second from the first mark to the last; None if unknown.
+
+    Example:
+        >>> rate_of([Mark(10.0, 100.0), Mark(12.0, 160.0)])
+        30.0
+    """
+    if len(marks) < 2 or marks[-1].at_s <= marks[0].at_s:
+        return None
+    return progress_of(marks) / (marks[-1].at_s - marks[0].at_s) or None
+
+
+_LOOP = """\
+trap 'kill $job 2>/dev/null; wait $job; exit' TERM
+while :; do "$@" & job=$!; wait $job || exit; done"""
+_FOREVER = ("sh", "-c", _LOOP, "sh")
+"""Shell that restarts the job whenever it succeeds, under one lease, and passes TERM on to it."""
+
+
+class Background:
+    """A job that runs again and again in a session of its own, under a lease of its own.
+
+    Args:
+        name: what messages call it.
+        options: options of its launch.
+        command: argv.
+        environment: variables to add.
+        says: text that its output contains once it is at work; None if it prints no such text.
+        grace_s: seconds between TERM and KILL.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: Sequence[str],
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        says: bytes | None,
+        grace_s: float,
+    ) -> None:
+        self._name, self._says = name, says
+        self._arguments = (*options, "--", *_FOREVER, *command)
+        # CI: the launcher ends with its parent, so nothing is left if this process is killed.
+        self._environment = {**environment, "CI": "true"}
+        self._grace_s = grace_s
+
+    def __enter__(self) -> Self:
+        """Launch the job, and wait until it has its GPUs and is at work.
+
+        Raises:
+            FailedError: the job ended first.
+            TimedOutError: it was not at work within BESIDE_S.
+        """
+        self._spared = family()
+        told, write_end = (out_of_the_way(fd) for fd in os.pipe())
+        said, out = (out_of_the_way(fd) for fd in os.pipe())
+        try:
+            # The command is the user's own program.
+            self._process = subprocess.Popen(  # noqa: S603
+                [*own_command(), f"--json-status-fd={write_end}", *self._arguments],
+                env=clean_environment()
+                | {os.fsencode(k): os.fsencode(v) for k, v in self._environment.items()},
+                stdin=subprocess.DEVNULL,
+                stdout=out if self._says else subprocess.DEVNULL,
+                pass_fds=(write_end,),
+                start_new_session=True,
+                preexec_fn=end_with_parent(os.getpid()),  # noqa: PLW1509  no threads here
+            )
+        finally:
+            os.close(write_end)
+            os.close(out)
+        self._pidfd = os.pidfd_open(self._process.pid)
+        self._open = [told, said]
+        try:
+            self._await(told, b'"started"')
+            if self._says:
+                self._await(said, self._says)
+                threading.Thread(target=_drain, args=(os.dup(said),), daemon=True).start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def check(self) -> None:
+        """Check that the job still runs.
+
+        Raises:
+            FailedError: it has ended.
+        """
+        if select.select([self._pidfd], [], [], 0)[0]:
+            raise FailedError(
+                f"{self._name} ended{self._ending_text()}, though it was to run beside the job"
+            )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the job, which frees its GPUs."""
+        self._end()
+
+    def _await(self, fd: int, word: bytes) -> None:
+        """Read from a descriptor until a word appears."""
+        deadline_s, heard = time.monotonic() + BESIDE_S, b""
+        while word not in heard:
+            left_s = deadline_s - time.monotonic()
+            ready = select.select([fd, self._pidfd], [], [], max(0.0, left_s))[0]
+            if fd in ready and (part := os.read(fd, _CHUNK)):
+                heard = (heard + part)[-_CHUNK:]
+            elif self._pidfd in ready:
+                raise FailedError(
+                    f"{self._name} ended{self._ending_text()} before it could run beside the job"
+                )
+            elif left_s <= 0:
+                raise TimedOutError(f"{self._name} was not at work after {BESIDE_S:g} s")
+
+    def _ending_text(self) -> str:
+        """Return " with status N", or nothing if the status is 0 or was lost.
+
+        This process adopts orphans, so a wait elsewhere in it may have taken the status.
+        """
+        status = self._process.wait()
+        return f" with status {status}" if status else ""
+
+    def _end(self) -> None:
+        """Send TERM, and KILL after the grace; end what the job left behind, too.
+
+        Signals go through the pidfd: this process adopts orphans, so a wait elsewhere in it may
+        have reaped the launcher already.
+        """
+        for number, lasting_s in ((signal.SIGTERM, self._grace_s), (signal.SIGKILL, None)):
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+            if select.select([self._pidfd], [], [], lasting_s)[0]:
+                break
+        self._process.wait()
+        _end_left_overs(self._spared, self._grace_s)
+        for fd in (self._pidfd, *self._open):
+            os.close(fd)
+
+
+def _drain(fd: int) -> None:
+    """Read and drop a pipe's output, so that its writer never blocks on a full pipe."""
+    # A thread that does not block SIGCHLD takes it from the one that waits for a job.
+    change_mask(signal.SIG_BLOCK, ALL_SIGNALS)
+    with suppress(OSError):
+        while os.read(fd, _CHUNK):
+            pass
+    os.close(fd)

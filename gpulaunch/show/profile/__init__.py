@@ -1,1 +1,0 @@
-"""A profile in rows of words, as text and as a picture."""

@@ -1,0 +1,284 @@
+"""The report of `simulate --report`: one page of tables and pictures, drawn with matplotlib.
+
+This is the only door to matplotlib. Lengths are in pixels of a page at 100 %.
+"""
+
+import logging
+import os
+import warnings
+from base64 import b64encode
+from collections.abc import Sequence
+from html import escape
+from io import BytesIO
+from shutil import rmtree
+
+from gpulaunch.errors import FailedError, printable
+from gpulaunch.files.extras import install_hint
+from gpulaunch.show.replay import KEY, SENSITIVE, Rows, replays_document, replays_rows
+from gpulaunch.simulate.measures import Replay, ReplayedJob
+from gpulaunch.typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes  # noqa: TC004 - a type for others, too
+    from matplotlib.figure import Figure  # noqa: TC004
+
+    __all__ = ["Axes", "Figure"]
+
+INDEX = "index.html"
+WIDTH = 1040
+INK, PAPER = "#1f2933", "#ffffff"
+
+_PER_INCH = 72  # so that a point of matplotlib's is a pixel
+_SLOWDOWNS = {  # the largest of a class of slowdowns: its colour and its meaning
+    1.05: ("#c3cfdc", "at full speed, or within 5 %"),
+    1.5: ("#fbdc94", "up to 1.5 times as long"),
+    2.0: ("#f5a35c", "up to twice as long"),
+    float("inf"): ("#e2685f", "longer"),
+}
+_UNITS_S = {300: (1, "s"), 3 * 3600: (60, "min"), 3 * 86400: (3600, "h")}  # up to so many seconds
+_MOST_ROWS = 80  # GPUs of a timeline
+_MOST_BARS = 1500  # of each policy's timeline
+_LETTER = 6.2  # width of a letter on a bar
+_STYLE = f"""
+body {{ margin: 0; background: {PAPER}; color: {INK}; font: 15px/1.5 system-ui, sans-serif; }}
+main {{ max-width: {WIDTH}px; margin: 0 auto; padding: 24px 24px 64px; }}
+table {{ border-collapse: collapse; margin: 4px 0 20px; font-size: 14px; }}
+caption {{ text-align: left; font-weight: bold; padding-bottom: 2px; }}
+th, td {{ padding: 4px 16px 4px 0; text-align: right; white-space: nowrap; }}
+thead th {{ font-weight: normal; border-bottom: 1px solid #8888; }}
+tr > :first-child {{ text-align: left; font-weight: normal; }}
+img {{ display: block; width: 100%; margin-top: 44px; }}
+"""
+
+
+def load_matplotlib(purpose: str = "a report") -> None:
+    """Import matplotlib, which need not be installed, and set the style of all figures.
+
+    Args:
+        purpose: What is to be drawn, for the error.
+
+    Raises:
+        FailedError: matplotlib is not installed, or does not start.
+    """
+    # Matplotlib warns that it makes the directory that is removed below.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    before = os.environ.get("MPLCONFIGDIR")
+    try:
+        import matplotlib as mpl
+        import matplotlib.figure
+    except ImportError as problem:
+        hint = install_hint("report")
+        raise FailedError(f"{purpose} needs matplotlib: {problem}", hint) from None
+    except ValueError as problem:  # MPLBACKEND names no backend
+        raise FailedError(f"matplotlib: {problem}") from None
+    # Without a cache that it may write to, matplotlib makes a directory, and removes it at exit.
+    # Our commands end by os._exit, which skips that.
+    made = os.environ.get("MPLCONFIGDIR")
+    if made and made != before:
+        rmtree(made, ignore_errors=True)
+    mpl.rcdefaults()  # whatever style the user has set
+    mpl.rcParams.update(
+        {
+            "axes.axisbelow": True,
+            "axes.spines.right": False,
+            "axes.spines.top": False,
+            "axes.titlelocation": "left",
+            "font.size": 11,
+            "svg.fonttype": "none",  # text stays text: sharp, to be searched and copied
+            "text.parse_math": False,  # a name may have dollars
+        }
+    )
+
+
+def new_figure(height: float, width: float = WIDTH) -> "Figure":
+    """Return an empty figure that lays out what is drawn on it.
+
+    Raises:
+        FailedError: matplotlib is not installed, or does not start.
+    """
+    load_matplotlib()
+    from matplotlib.figure import Figure
+
+    size = width / _PER_INCH, height / _PER_INCH
+    return Figure(figsize=size, dpi=_PER_INCH, layout="constrained")
+
+
+def svg_of(figure: "Figure", name: str) -> str:
+    """Return a figure as an SVG document; the same figure makes the same text.
+
+    Args:
+        figure: The figure.
+        name: The name on which ids in the document depend.
+    """
+    import matplotlib as mpl
+
+    vector = BytesIO()
+    unsaid = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a letter that the font does not have is drawn as a box
+        figure.savefig(vector, format="svg", metadata=unsaid)
+    return vector.getvalue().decode()
+
+
+def report_files(replays: Sequence[Replay]) -> dict[str, bytes]:
+    """Return the files of a report by name: its pictures, and the page, which needs none of them.
+
+    The same replays make the same bytes.
+
+    Args:
+        replays: The replays of the same jobs, in the order in which they are shown.
+
+    Raises:
+        FailedError: matplotlib is not installed, or does not start.
+    """
+    figures = {}
+    sensitive = [[one for one in replay.jobs if one.sensitive] for replay in replays]
+    if sensitive[0]:
+        bandwidths = [[one.effective_bandwidth or 0.0 for one in some] for some in sensitive]
+        what = "effective bandwidth of bandwidth-sensitive jobs, GB/s"
+        figures["bandwidth"] = _draw_boxes(replays, bandwidths, what)
+    longest_s = max(one.wait_s for replay in replays for one in replay.jobs)
+    if longest_s:
+        size_s, unit = _time_unit(longest_s)
+        waits = [[one.wait_s / size_s for one in replay.jobs] for replay in replays]
+        figures["wait"] = _draw_boxes(replays, waits, f"time from arrival to start, {unit}")
+    figures["timeline"] = _draw_timelines(replays)
+    pictures = {f"{name}.svg": svg_of(figure, name).encode() for name, figure in figures.items()}
+    return pictures | {INDEX: _page(replays, list(pictures.values())).encode()}
+
+
+def _page(replays: Sequence[Replay], pictures: Sequence[bytes]) -> str:
+    title, how, everyone, sensitive = replays_rows(replays_document(replays))
+    seed = "" if replays[0].seed is None else f"; seed {replays[0].seed}"
+    lines = [
+        '<!doctype html>\n<html lang="en">\n<meta charset="utf-8">',
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n<main>",
+        f"<h1>{escape(title)}</h1>\n<p>{escape(how)}{seed}</p>",
+        _table("all jobs", everyone),
+        _table(SENSITIVE, sensitive),
+        f"<p>{escape(KEY)}</p>",
+    ]
+    for picture in pictures:
+        data = b64encode(picture).decode()
+        lines.append(f'<img alt="" src="data:image/svg+xml;base64,{data}">')
+    return "\n".join([*lines, "</main>\n</html>\n"])
+
+
+def _table(caption: str, rows: Rows) -> str:
+    """Return a table with a row for each replay, or a line if there is nothing to tell."""
+    columns, cells = rows
+    if not cells:
+        return f"<p><b>{caption}</b>: none</p>"
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    lines = [f"<table>\n<caption>{caption}</caption>\n<thead><tr>{head}</tr></thead>"]
+    for row in cells:
+        data = "".join(f"<td>{escape(cell)}</td>" for cell in row)
+        lines.append(f"<tr>{data}</tr>")
+    return "\n".join([*lines, "</table>"])
+
+
+def _name(replay: Replay) -> str:
+    return replay.rules.policy.replace("_", "-")
+
+
+def _time_unit(longest_s: float) -> tuple[float, str]:
+    """Return the unit for times up to the longest: its length in seconds, and its name."""
+    found = (unit for most_s, unit in _UNITS_S.items() if longest_s <= most_s)
+    return next(found, (86400, "days"))
+
+
+def _draw_boxes(
+    replays: Sequence[Replay], values: Sequence[Sequence[float]], what: str
+) -> "Figure":
+    """Draw a box for each policy: quartiles, least and most, and the mean as a triangle."""
+    figure = new_figure(80 + 32 * len(replays))
+    axes = figure.subplots()
+    names = [_name(replay) for replay in replays]
+    axes.boxplot(
+        values,
+        orientation="horizontal",
+        tick_labels=names,
+        whis=(0, 100),
+        widths=0.6,
+        showmeans=True,
+    )
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.grid(axis="x", alpha=0.4)
+    axes.set_title(f"{what}: quartiles, range and mean")
+    return figure
+
+
+def _draw_timelines(replays: Sequence[Replay]) -> "Figure":
+    """Draw a panel for each policy, with a row for each GPU and a bar for each job on it."""
+    from matplotlib.patches import Patch
+
+    longest_s = max(replay.makespan_s for replay in replays)
+    panels = [jobs_by_gpu(replay) for replay in replays]
+    rows = sorted({gpu for panel in panels for gpu in panel})[:_MOST_ROWS]
+    end_s = min([longest_s, *(_last_start_s(replay, panels[0]) for replay in replays)])
+    size_s, unit = _time_unit(end_s)
+    figure = new_figure(80 + len(replays) * (16 * len(rows) + 52))
+    patches = [Patch(color=colour, label=text) for colour, text in _SLOWDOWNS.values()]
+    figure.legend(handles=patches, loc="outside upper left", ncols=len(patches), frameon=False)
+    grid = figure.subplots(len(replays), 1, squeeze=False, sharex=True)[:, 0]
+    for axes, replay, panel in zip(grid, replays, panels, strict=True):
+        machines = replay.rules.machines
+        place = f", machine 0 of {machines:,}" if machines > 1 else ""
+        axes.set_title(f"{_name(replay)}: jobs on GPUs{place}")
+        axes.set_yticks(range(len(rows)), [f"GPU {gpu}" for gpu in rows], fontsize=9)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        for row, gpu in enumerate(rows):
+            _draw_row(axes, row, panel.get(gpu, []), replay.levels[0].time_s, end_s)
+    grid[-1].set_xlim(0, end_s / size_s)
+    grid[-1].set_xlabel(f"time since the first arrival, {unit}")
+    return figure
+
+
+def _last_start_s(replay: Replay, panel: dict[int, list[ReplayedJob]]) -> float:
+    """Return until when a replay can be drawn with no more bars than may be."""
+    starts_s = sorted(one.started_s for jobs in panel.values() for one in jobs)
+    return starts_s[_MOST_BARS] - replay.levels[0].time_s if len(starts_s) > _MOST_BARS else 1e99
+
+
+def jobs_by_gpu(replay: Replay) -> dict[int, list[ReplayedJob]]:
+    """Return the jobs on each GPU of machine 0, by their start."""
+    found: dict[int, list[ReplayedJob]] = {}
+    for one in replay.jobs:
+        for gpu in one.gpus if one.machine == 0 else ():
+            found.setdefault(gpu, []).append(one)
+    return found
+
+
+def lanes_of(jobs: Sequence[ReplayedJob]) -> list[int]:
+    """Return a lane for each job on a GPU, in the order of starts, so that none overlap in one."""
+    ends_s: list[float] = []  # end of the last job in each lane
+    lanes = []
+    for one in jobs:
+        free = [lane for lane, end_s in enumerate(ends_s) if end_s <= one.started_s]
+        lanes.append(free[0] if free else len(ends_s))
+        ends_s[lanes[-1] : lanes[-1] + 1] = [one.ended_s]
+    return lanes
+
+
+def _draw_row(
+    axes: "Axes", row: int, jobs: Sequence[ReplayedJob], first_s: float, end_s: float
+) -> None:
+    """Draw the jobs on a GPU, those that share it beside each other; with names where they fit."""
+    size_s, _ = _time_unit(end_s)
+    lanes = lanes_of(jobs)
+    height = 1 / (max(lanes, default=0) + 1)
+    for one, lane in zip(jobs, lanes, strict=True):
+        begin_s, length_s = one.started_s - first_s, one.ended_s - one.started_s
+        if begin_s >= end_s:
+            break
+        y = row - 0.5 + (lane + 0.5) * height
+        colour = next(named[0] for most, named in _SLOWDOWNS.items() if one.slowdown <= most)
+        style: Any = {"color": colour, "edgecolor": PAPER, "linewidth": 0.5}
+        axes.barh(y, length_s / size_s, height * 0.94, begin_s / size_s, **style)
+        letters = (WIDTH - 80) * min(length_s, end_s - begin_s) / end_s / _LETTER - 1
+        for text in (f"{one.id} {printable(one.name)}", str(one.id)):
+            if len(text) <= letters and height == 1:
+                middle = (begin_s + min(length_s, end_s - begin_s) / 2) / size_s
+                axes.text(middle, y, text, ha="center", va="center", fontsize=9)
+                break

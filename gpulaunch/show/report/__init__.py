@@ -1,1 +1,0 @@
-"""The report about replays: one page with its pictures."""

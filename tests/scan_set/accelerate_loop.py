@@ -1,4 +1,0 @@
-from accelerate import Accelerator
-
-accelerator = Accelerator()
-model = accelerator.prepare(model)

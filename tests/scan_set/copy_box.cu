@@ -1,3 +1,0 @@
-void planes(cudaMemcpy3DPeerParms *p) {
-  cudaMemcpy3DPeerAsync(p, stream);
-}

@@ -1,9 +1,0 @@
-import torch.distributed as dist
-for x in y:
-    (
-        dist
-        .all_reduce(
-            x,
-            async_op=True,
-        )
-    )
