@@ -2,7 +2,8 @@
 
 tests/corpus/*.txt hold scenarios. A line `## TITLE` begins one, in a home of its own. A word in
 brackets says more: (NVML) that a stand-in of the driver tells of a DGX-1, (engine) that an engine
-writes down what it is asked to make, (times) that times and the widths of columns differ.
+writes down what it is asked to make (what docker's client says is left out), (times) that times
+and the widths of columns differ.
 
 `$ COMMAND` is run there by a shell; what follows is what it printed (`! ` before lines of standard
 error, `> ` before requests to the engine) and `= STATUS`. What differs from run to run (ids, pids,
@@ -14,6 +15,7 @@ shows what changed.
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -116,7 +118,8 @@ def replay(scenario: Scenario, home: Path) -> str:
             timeout=120,
         )
         text += [f"$ {command}", *on_one_line(done.stdout)]
-        text += [f"! {line}" for line in done.stderr.splitlines()]
+        own = [line for line in done.stderr.splitlines() if not engine or "gpulaunch" in line]
+        text += [f"! {line}" for line in own]
         if engine:
             made = [(path, body) for path, body in engine.requests if body]
             text += [
@@ -169,6 +172,8 @@ CASES = [
 @pytest.mark.parametrize("scenario", CASES)
 def test_corpus(scenario: Scenario, tmp_path: Path) -> None:
     """A command line prints, asks and ends as recorded."""
+    if "(engine)" in scenario.title and not shutil.which("docker"):
+        pytest.skip("needs docker's client")
     assert replay(scenario, tmp_path).splitlines() == scenario.recorded.splitlines()
 
 

@@ -198,9 +198,8 @@ class PlacementProblem:
 
     def _grow(self, by: Sequence[ScoreName]) -> list[int]:
         """Return sets that grew, where all are too many: compact ones, or such as spare others."""
-        return grow_sets(
-            self.fabric, self.count, self._limits, self.scorer.guide(by[0] if by else None)
-        )
+        own, worth = self.scorer.guide(by[0] if by else None)
+        return grow_sets(self.fabric, self.count, self._limits, own, worth)
 
     def _figures(self, by: Sequence[ScoreName]) -> list[Criterion]:
         minimum = round(self.needs.least_gb_per_s * UNIT)

@@ -19,7 +19,7 @@ from gpulaunch.decide.placement.effective import (
 )
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper, Mapping
-from gpulaunch.decide.placement.search import Criterion, Guide
+from gpulaunch.decide.placement.search import Criterion
 from gpulaunch.decide.placement.utility import communication_cost, fragmentation
 from gpulaunch.profiles.pattern import Edge, Pattern
 from gpulaunch.records import Record
@@ -167,8 +167,8 @@ class Scorer:
         pulls = [sum([row[b] for b in region]) for row in self.fabric.weight]
         return pulls, sum([pulls[a] for a in region]) // 2
 
-    def guide(self, name: ScoreName | None) -> Guide:
-        """Return what sets are worth that grow, where all are too many to be weighed by a score.
+    def guide(self, name: ScoreName | None) -> tuple[Sequence[int], Sequence[Sequence[int]]]:
+        """Return what positions and pairs are worth to sets that grow, where all are too many.
 
         A score that counts what a set leaves is its own guide. Collectives are as fast as the
         NVLinks within the set; what else is asked for, compact sets have.
@@ -176,10 +176,10 @@ class Scorer:
         weight, none = self.fabric.weight, [0] * len(self.fabric.gpus)
         if name in self._pulls:
             pulls, _, regions = self._pulls[name]
-            return Guide([-pull for pull in pulls], [[regions * w for w in row] for row in weight])
+            return [-pull for pull in pulls], [[regions * w for w in row] for row in weight]
         if name == "effective_bandwidth" and self.collective and any(map(any, self.fabric.direct)):
-            return Guide(none, self.fabric.direct)
-        return Guide(none, weight)
+            return none, self.fabric.direct
+        return none, weight
 
     def _weigh_rest(self, name: ScoreName) -> Callable[[int], int]:
         """Return what weighs what a set leaves: by the sum of w over all pairs in some regions."""

@@ -250,18 +250,6 @@ def _sparing(figure: Criterion) -> Callable[[int], int]:
     return weigh
 
 
-class Guide(Record):
-    """What sets are worth that grow.
-
-    Attributes:
-        own: worth of each position.
-        links: worth of each two positions of a set.
-    """
-
-    own: Sequence[int]
-    links: Sequence[Sequence[int]]
-
-
 class _Part(Record):
     """A set that grows.
 
@@ -276,7 +264,13 @@ class _Part(Record):
     pulls: list[int]
 
 
-def grow_sets(fabric: Fabric, count: int, limits: Limits, guide: Guide) -> list[int]:
+def grow_sets(
+    fabric: Fabric,
+    count: int,
+    limits: Limits,
+    own: Sequence[int],
+    worth: Sequence[Sequence[int]],
+) -> list[int]:
     """Return sets that grew one GPU at a time, where all sets are too many to compare.
 
     Of all that one more GPU makes of the sets so far those with the most worth grow on: beam search
@@ -288,7 +282,8 @@ def grow_sets(fabric: Fabric, count: int, limits: Limits, guide: Guide) -> list[
         fabric: the links.
         count: number of GPUs in a set.
         limits: rules that the sets keep.
-        guide: what sets are worth.
+        own: what each position is worth to a set.
+        worth: what every two positions of a set are worth.
 
     Returns:
         As many as grew to this size, perhaps none.
@@ -298,8 +293,8 @@ def grow_sets(fabric: Fabric, count: int, limits: Limits, guide: Guide) -> list[
         gpus = fabric.positions(limits.admitted & group & ~limits.required)
         width = max(1, MOST_GROWN // (len(limits.groups) * count * max(1, len(gpus))))
         start = fabric.positions(limits.required)
-        links = [[guide.links[gpu][other] for other in gpus] for gpu in gpus]
-        pulls = [guide.own[gpu] + sum([guide.links[gpu][b] for b in start]) for gpu in gpus]
+        links = [[worth[gpu][other] for other in gpus] for gpu in gpus]
+        pulls = [own[gpu] + sum([worth[gpu][b] for b in start]) for gpu in gpus]
         beam = [_Part(limits.required, 0, pulls)]
         for size in range(len(start), count):
             grown: dict[int, tuple[int, int, _Part]] = {}
