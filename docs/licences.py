@@ -1,17 +1,14 @@
 """Write docs/reference/licences.md, the licences of dependencies: `python docs/licences.py`.
 
-There is a row for each package in .ci/lock.txt. The licence of a package that is installed here, in
-a version that the lock has, is read from its metadata. A row shows that of the newest version, and
-stays as it is where another one is installed, or none.
+Each package in .ci/lock.txt is listed with its licence. The licence of a package that is installed
+here, in a version that the lock has, is read from its metadata. The page shows that of the newest
+version, and keeps what it says where another one is installed, or none.
 """
 
 import re
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageMetadata, PackageNotFoundError, distribution
 from pathlib import Path
-
-from gpulaunch.files.toml_parser import tomllib
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / ".ci" / "lock.txt"
@@ -41,21 +38,20 @@ HEAD = """\
 
 gpulaunch is under the [MIT licence](../../LICENSE) and contains no code of other projects; pip
 installs what it depends on. This page, written by `make docs`, lists every package that
-`.ci/lock.txt` pins for Linux, with the licence that its metadata states. MPL-2.0 and CECILL-C have
+`.ci/lock.txt` pins for Linux by the licence that its metadata states. MPL-2.0 and CECILL-C have
 terms only for changes to a package's own files.
 
-| package | licence | needed by |
-|---|---|---|
+| licence | packages |
+|---|---|
 """
-_ROW = re.compile(r"^\| (\S+) \| (.+?) \| .+ \|$", re.MULTILINE)
-_PINNED = re.compile(r"^([\w.-]+)==(\S+)(?: ; .+)? \\\n((?:    .*\n)*)", re.MULTILINE)
-_PARENT = re.compile(r"#(?: via|  ) ([\w.-]+)")
+_ROW = re.compile(r"^\| (.+?) \| (.+) \|$", re.MULTILINE)
+_PINNED = re.compile(r"^([\w.-]+)==(\S+)(?: ; .+)? \\$", re.MULTILINE)
 
 
 def locked(lock: str) -> dict[str, list[str]]:
     """Return the versions that a lock file has of each package, ascending."""
     found: dict[str, list[str]] = {}
-    for name, version, _ in _PINNED.findall(lock):
+    for name, version in _PINNED.findall(lock):
         found.setdefault(name, []).append(version)
     return found
 
@@ -78,48 +74,24 @@ def licence_of(name: str, metadata: PackageMetadata) -> str:
 
 
 def page(text: str, lock: str) -> str:
-    """Return the page for a lock file, with rows of the page there is for what is not installed.
+    """Return the page for a lock file; what is not installed stays as the page there is has it.
 
     Raises:
-        ValueError: a licence is not allowed, or a package has no row and is not installed.
+        ValueError: a licence is not allowed, or a package is neither in the page nor installed.
     """
-    rows = dict(_ROW.findall(text))
-    users = _users(lock)
-    lines = []
+    known = {name: licence for licence, row in _ROW.findall(text) for name in row.split(", ")}
+    packages: dict[str, list[str]] = {}
     for name, versions in sorted(locked(lock).items()):
         with suppress(PackageNotFoundError):
             own = distribution(name)
             if own.version in versions:
                 licence = licence_of(name, own.metadata)
-                rows[name] = licence if own.version == versions[-1] else rows.get(name, licence)
-        if name not in rows:
+                known[name] = licence if own.version == versions[-1] else known.get(name, licence)
+        if name not in known:
             raise ValueError(f"{name} {' or '.join(versions)} has to be installed here")
-        lines.append(f"| {name} | {rows[name]} | {users[name]} |\n")
-    return HEAD + "".join(lines)
-
-
-def _users(lock: str) -> dict[str, str]:
-    """Return what needs each package: gpulaunch itself, else some of its extras, else its tests."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    parents = {name: _PARENT.findall(block) for name, _, block in _PINNED.findall(lock)}
-    own = _needed(project["dependencies"], parents)
-    found = {name: _needed(some, parents) for name, some in extras.items() if name != "test"}
-    users = {}
-    for name in parents:
-        some = ", ".join(f"`{extra}`" for extra, needed in found.items() if name in needed)
-        users[name] = "gpulaunch" if name in own else some or "tests"
-    return users
-
-
-def _needed(needs: Iterable[str], parents: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return the names of some requirements and of all that they require."""
-    names = {re.split(r"[^\w.-]", text)[0].lower().replace("_", "-") for text in needs}
-    before = 0
-    while before < len(names):
-        before = len(names)
-        names |= {name for name, ups in parents.items() if not names.isdisjoint(ups)}
-    return names
+        packages.setdefault(known[name], []).append(name)
+    rows = (f"| {licence} | {', '.join(names)} |\n" for licence, names in sorted(packages.items()))
+    return HEAD + "".join(rows)
 
 
 def main() -> None:

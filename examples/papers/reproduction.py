@@ -2,7 +2,7 @@
 
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -123,6 +123,30 @@ def markdown(reproductions: Iterable[Reproduction]) -> str:
             lines += [f"**{part.title}**", "", *map(_table_line, _filled_columns(table)), ""]
         lines += [*map(_list_item, one.differs), ""]
     return "\n".join(lines)
+
+
+SUMMARY_HEAD = ("| | theirs | ours |", "|---|---|---|")
+
+
+def summary(found: Reproduction, headlines: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return the lines of a figure in the table of all figures.
+
+    Args:
+        found: the figure.
+        headlines: for each number the beginning of its table's title, its meaning there, and the
+            words for it.
+    """
+    lines = [f"| **{found.title}** (`{found.name}`) | | |"]
+    for title, what, words in headlines:
+        row = next(
+            row
+            for part in found.parts
+            if part.title.startswith(title)
+            for row in part.rows
+            if row.what == what
+        )
+        lines.append(f"| {words} | {_format_figure(row.theirs)} | {_format_figure(row.ours)} |")
+    return lines
 
 
 def _long_table(part: Comparison) -> list[list[str]]:

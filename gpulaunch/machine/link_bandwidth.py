@@ -59,7 +59,7 @@ _BRIDGED_SHARE = 0.87
 
 # Bandwidth of a GPU's links into an NVSwitch that computes the sum, as a share of the planned
 # figure, by major compute capability. Older GPUs cannot, newer ones count as the last. Fitted to
-# the all-reduces in docs/explanation/bandwidth.md: H100, H200 and H800, 5 to 8 GPUs, 0.82 to 0.85;
+# the all-reduces in tests/unit/test_bandwidth.py: H100, H200 and H800, 5 to 8 GPUs, 0.82 to 0.85;
 # B200 and B300, 6 to 8 GPUs, 0.75. NCCL plans with 0.85 and 0.74.
 _NVLS_EFFICIENCY = {9: 0.83, 10: 0.75}
 
@@ -71,7 +71,7 @@ _PCIE_SPEED = {1: 15, 2: 30, 3: 60, 4: 120, 5: 240, 6: 480}  # per lane, in NCCL
 # Share of the slot's bandwidth that a path keeps peer to peer. PIX is the slot itself; PHB is
 # NCCL's overhead of peer-to-peer through an Intel root complex (INTEL_P2P_OVERHEAD 6/5); PXB is
 # assumed, so that a longer path is never as good as a shorter one. NODE is fitted to the
-# all-reduces in docs/explanation/bandwidth.md: 20 to 22 of 24, 39 to 50 of 48. SYS at one half
+# all-reduces in tests/unit/test_bandwidth.py: 20 to 22 of 24, 39 to 50 of 48. SYS at one half
 # follows NCCL's figures between sockets up to PCIe 4 (6 for gen 3 Broadwell, 10 to 16 for gen 4).
 _PCIE_PATH_SHARE: dict[PathType, float] = {
     "PIX": 1.0,

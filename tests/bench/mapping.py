@@ -3,7 +3,7 @@
 64 ranks, the 17 pairs of patterns of magc-2016 VI, in order and with ranks numbered anew, on its
 two clusters; then 512 and 4096 ranks. Times are CPU times, those of Scotch's processes too;
 imports are left out.
-Prints the tables of docs/explanation/mapping.md, and more.
+Prints the table of docs/explanation/mapping.md, and more.
 
 Run: python tests/bench/mapping.py [--quick]
 """

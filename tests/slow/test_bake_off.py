@@ -67,7 +67,6 @@ def test_one_command_writes_the_page_and_goes_on_where_it_stopped(tmp_path: Path
     assert run().split()[0] != "0"
     page, lines = (tmp_path / "bake-off.md").read_text(), (tmp_path / "results").read_text()
     assert "| power8-minsky |" in page
-    assert "| 1, 2, 4 | 1: 33.3%, 2: 33.3%, 4: 33.3% |" in page
     assert run().split()[0] == "0"
     assert (tmp_path / "bake-off.md").read_text() == page
     kept = lines.splitlines(keepends=True)
@@ -77,7 +76,7 @@ def test_one_command_writes_the_page_and_goes_on_where_it_stopped(tmp_path: Path
 
 
 def test_the_page_says_where_the_default_loses(tmp_path: Path) -> None:
-    """A cell in which another policy is clearly better is in the first sentence and the table."""
+    """A cell in which another policy is clearly better is in the first sentences."""
     own = {seed: (1.10 + seed / 1000, 100.0 + seed, 20.0) for seed in range(FEWEST)}
     other = {seed: (one[0] / (1.02 + seed / 10_000), *one[1:]) for seed, one in own.items()}
     even = CELL._replace(mix="1, 2, 4")
@@ -85,8 +84,7 @@ def test_the_page_says_where_the_default_loses(tmp_path: Path) -> None:
     write_page(results, "preserve", tmp_path)
     page = (tmp_path / "bake-off.md").read_text()
     assert "In 1 of 2 cells no other policy is better than `preserve`" in page
-    assert "- summit: 1 of 2 cells, by at most 2.0 % (slowdown); mixes 2 and 4 (1)" in page
-    assert "| summit | 2 and 4 | 0.8 | fifo | cut | slowdown | greedy | 2.0 |" in page
+    assert "- summit: 1 of 2 cells, by at most 2.0 % (slowdown); better is mostly greedy" in page
     write_page({even: results[even]}, "preserve", tmp_path)
     assert "No other policy is better" in (tmp_path / "bake-off.md").read_text()
 

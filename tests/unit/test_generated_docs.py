@@ -1,14 +1,11 @@
 """The documents that docs/generate.py writes are those that the code would make now."""
 
-import re
 import runpy
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from gpulaunch.cli.commands import COMMANDS
-from gpulaunch.launch.options import OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 GENERATE = runpy.run_path(str(DOCS / "generate.py"))
@@ -50,12 +47,8 @@ def test_setting_that_the_page_does_not_explain() -> None:
         GENERATED[SETTINGS](text)
 
 
-def test_commands_name_every_option() -> None:
-    """The page of commands has each option that a command's own help prints."""
-    text = (DOCS / "reference/commands.md").read_text()
-    options = {flag for row in OPTIONS.values() for flag in (*row.flags, row.no)}
-    for word, command in COMMANDS.items():
-        module = import_module(command.module or f"gpulaunch.cli.{word}")
-        options |= set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", module.make_parser().format_help()))
-    named = set(re.findall(r"--?[a-z][a-z-]*", text, re.IGNORECASE))
-    assert options - named <= {"--help", ""}
+def test_commands_have_a_line_each() -> None:
+    """The page of commands has one line for each command that the command line knows."""
+    lines = (DOCS / "reference/commands.md").read_text().splitlines()
+    for word in COMMANDS:
+        assert len([line for line in lines if line.startswith(f"| `gpulaunch {word}` | ")]) == 1

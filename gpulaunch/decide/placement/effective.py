@@ -80,7 +80,7 @@ def nvls_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
     times. So it pays from five GPUs of Hopper on, and from six of Blackwell.
 
     Source: the count of nccl issue 2140; with it one efficiency fits 5 to 8 GPUs of H200, and 6 to
-        8 of B200 (docs/explanation/bandwidth.md). NCCL plans without the 1/n (src/graph/tuning.cc),
+        8 of B200 (tests/unit/test_bandwidth.py). NCCL plans without the 1/n (src/graph/tuning.cc),
         by which four GPUs would gain, and do not.
     """
     n = len(gpus)
