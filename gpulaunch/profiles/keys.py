@@ -7,7 +7,7 @@ A section is a class, and each of its keys an attribute of the same name:
 
 From this come the checks of files and their messages, the record that code reads
 (`profile.sharing.share` is True, False or None), the table in docs/reference/profiles.md and the
-rows of `gpulaunch profiles show`. A section in code is a view of the checked document, so it costs
+rows of `gpulaunch profile show`. A section in code is a view of the checked document, so it costs
 nothing to make. The top level of a file is the Profile (profile.py).
 """
 # pure: decides on plain values
@@ -87,7 +87,7 @@ class Key(Generic[T]):
         rule: rule that checks the value.
         meaning: one line of Markdown, with the unit where the name does not tell.
         default: value of a section that lacks the key.
-        label: name in `gpulaunch profiles show`; derived from the key's name if empty.
+        label: name in `gpulaunch profile show`; derived from the key's name if empty.
         unit: unit of the numbers; the one that the key's name ends with if empty.
 
     Attributes:
@@ -149,7 +149,7 @@ class Number(Key[T]):
         least: smallest allowed value; an int, like `most`, if the number has to be whole.
         most: largest allowed value.
         meaning: one line of Markdown.
-        label: name in `gpulaunch profiles show`; derived from the key's name if empty.
+        label: name in `gpulaunch profile show`; derived from the key's name if empty.
     """
 
     def __init__(self, least: float, most: float, meaning: str, label: str = "") -> None:
