@@ -183,7 +183,7 @@ def resources(cluster: Cluster) -> str:
 def map_document(
     options: Namespace, problem: MappingProblem, policy: str, mapping: RankMapping
 ) -> Document:
-    """Return the map as a document, which a launch reads with --rank-map."""
+    """Return the map as a document, which a launch reads with `-o rank_map=FILE`."""
     patterns = {"cpu_pattern": options.cpu_pattern, "gpu_pattern": options.gpu_pattern}
     document = rank_map(problem.cluster, _shown(policy), mapping) | {
         key: printable(text) for key, text in patterns.items()
