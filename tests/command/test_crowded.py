@@ -128,7 +128,7 @@ def check_missing_gpus(launcher: Launcher, machine: tuple[str, ...], first: str)
         assert launcher.run(*machine, "-n", "7", *SHOW).stdout == "1,2,3,4,5,6,7\n"
 
         async def speak(agent: Agent) -> None:
-            assert len((await agent.call("status"))["queue"]) == 2
+            assert len((await agent.call("look"))["queue"]) == 2
 
         launcher.environment |= {"GPULAUNCH_TOPOLOGY": machine[1]} if machine else {}
         talk(launcher, speak)

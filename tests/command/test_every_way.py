@@ -76,8 +76,8 @@ def agent(launcher: Launcher, _: Path) -> tuple[int, str]:
 
     async def speak(agent: Agent) -> None:
         await agent.call("launch", command=list(JOB), gpus=2, name="job")
-        ended = await agent.call("wait", job="job")
-        found.append((ended["exit_status"], (await agent.call("logs", job="job"))["text"]))
+        ended = await agent.call("logs", job="job", wait_s=60)
+        found.append((ended["launch"]["exit_status"], ended["text"]))
 
     talk(launcher, speak)
     return found[0]

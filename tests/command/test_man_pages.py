@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import Launcher
 
-from gpulaunch.cli.cluster import WORDS
+from gpulaunch.cli.cluster import WORDS as CLUSTER_WORDS
 from gpulaunch.cli.commands import COMMANDS
+from gpulaunch.cli.profile import WORDS as PROFILE_WORDS
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +45,8 @@ def shown(pages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_command_has_a_page(pages: Path) -> None:
     """There is a page for each command, and one for gpulaunch itself."""
-    words = [*COMMANDS, *(f"cluster-{word}" for word in WORDS)]
+    words = [*COMMANDS, *(f"cluster-{word}" for word in CLUSTER_WORDS)]
+    words += [f"profile-{word}" for word in PROFILE_WORDS]
     names = {"gpulaunch", *(f"gpulaunch-{word}" for word in words)}
     assert {path.stem for path in pages.iterdir()} == names
 

@@ -94,7 +94,7 @@ def test_none_is_left_unsaid(launcher: Launcher, tmp_path: Path) -> None:
         (
             ("--nccl-log", "nccl.log"),
             "communication",
-            {"pattern": "ring", "message_bytes": 10_240_000},
+            {"pattern": "ring"},
         ),
         (
             ("--ncu", "ncu.csv"),

@@ -766,7 +766,7 @@ def test_root_as_an_agent_ends_only_its_own(alice: User, root: Launcher) -> None
     root.environment["GPULAUNCH_TOPOLOGY"] = "dgx1-v100"
 
     async def speak(agent: Agent) -> None:
-        (lease,) = (await agent.call("status"))["leases"]
+        (lease,) = (await agent.call("look"))["leases"]
         assert (lease["user"], lease["name"]) == (alice.name, "hers")
         for job in (lease["id"], "hers"):
             said = await agent.fails("free", job=job)
