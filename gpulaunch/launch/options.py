@@ -327,7 +327,8 @@ class Options:
     policy = Option(
         parse_policy,
         "--policy NAME",
-        "how to choose: preserve (default), greedy, topo-aware, topo-aware-p, best-fit, ...",
+        "how to choose: preserve (default), baseline, best-effort, best-fit, greedy, "
+        "preserve-paper, topo-aware, topo-aware-drb, topo-aware-p",
         names="policies",
     )
     bandwidth_model = Option(

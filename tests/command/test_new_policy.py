@@ -71,11 +71,6 @@ def test_a_launch_goes_by_the_policy(spreader: Launcher) -> None:
     assert "0-1,4 is what policy spread makes; it compares no candidates" in told
 
 
-def test_help_lists_the_policy(spreader: Launcher) -> None:
-    """The help of --policy lists it with the others."""
-    assert "spread" in output(spreader.run("help", "launch"))
-
-
 JOBS = """\
 gpus,pattern,arrival,time,sensitive,name
 4,ring,0,10,0,a.sh

@@ -677,13 +677,10 @@ def test_a_sensitive_job(launcher: Launcher, tmp_path: Path) -> None:
     assert time.monotonic() - began < 20
     document = tomllib.loads(path.read_text())
     sensitivity = document["sensitivity"]
-    assert (sensitivity["best_gb_per_s"], sensitivity["worst_gb_per_s"] < 15) == (40, True)
     assert sensitivity["slowdown_percentage"] == pytest.approx(50, abs=10)
-    assert (document["communication"]["bandwidth_sensitive"], sensitivity["iterations"] > 20) == (
-        True,
-        True,
-    )
+    assert document["communication"]["bandwidth_sensitive"] is True
     assert "iteration 1 of many" in done.stdout
+    assert "s for an iteration at 40 GB/s" in done.stderr
     assert "bandwidth-sensitive" in done.stderr
 
 

@@ -153,10 +153,7 @@ def test_class(found: Profiler, kind: str) -> None:
     curve = profile["sm_curve"]
     shown = [f"{throughput:.4g}" for throughput in curve["throughput"]]
     found.lines += [
-        (
-            f"`{kind}` under MPS, {curve['unit']}, slices of {SLICE_S} s; knee at "
-            f"{curve['knee_percentage']} %:"
-        ),
+        (f"`{kind}` under MPS, {curve['unit']}, slices of {SLICE_S} s:"),
         "",
         f"| % of SMs | {' | '.join(map(str, curve['sm_percentage']))} |",
         f"|{'---|' * (1 + len(shown))}",

@@ -40,12 +40,11 @@ def swept(
 
 @pytest.mark.usefixtures("dgx1_v100")
 def test_a_curve_that_saturates(launcher: Launcher, fake_mps: FakeMps, tmp_path: Path) -> None:
-    """A job that gains nothing from 20 % of the SMs on is memory-intensive, with its knee there."""
+    """A job that gains nothing from 20 % of the SMs on is memory-intensive."""
     document = swept(launcher, tmp_path / "job.toml", SATURATING)
     curve = document["sm_curve"]
     assert (curve["sm_percentage"], curve["unit"]) == ([10, 20, 50, 100], "iterations/s")
     assert curve["throughput"] == [pytest.approx(rate, rel=0.2) for rate in (12.5, 25, 25, 25)]
-    assert 17 <= curve["knee_percentage"] <= 50
     assert document["classification"]["intensity"] == "memory"
     asked = [
         c
@@ -58,10 +57,9 @@ def test_a_curve_that_saturates(launcher: Launcher, fake_mps: FakeMps, tmp_path:
 
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")
 def test_a_curve_that_grows(launcher: Launcher, tmp_path: Path) -> None:
-    """A job as fast as its share of the SMs is compute-intensive, and needs nearly all of them."""
+    """A job as fast as its share of the SMs is compute-intensive."""
     document = swept(launcher, tmp_path / "job.toml", LINEAR, "20,40,70,100")
     assert document["classification"]["intensity"] == "compute"
-    assert document["sm_curve"]["knee_percentage"] >= 85
 
 
 @pytest.mark.usefixtures("dgx1_v100", "fake_mps")
