@@ -67,7 +67,8 @@ def read_sharing(
         client=Client(
             demand,
             _read_objective(options, profile, part),
-            profile.gpu_slowdowns,
+            # How slow a job is beside others does not count while that is measured.
+            {} if options.record_to else profile.gpu_slowdowns,
             profile.predicted_beside,
             profile.measured_on_one_gpu,
         ),

@@ -55,8 +55,6 @@ RUNS = 5
 """Number of runs alone and beside each other job, as in topo-aware-sc17 5.1."""
 
 SYNTHETIC = "synthetic"
-_MEET = {"GPULAUNCH_SLOWDOWN_BOUND_PERCENTAGE": "10000"}
-"""Variables that let two jobs meet whatever slowdown is known: it is what is to be measured."""
 
 Tell = Callable[[str], None]
 
@@ -352,9 +350,9 @@ def measure_pair(
     for other in others:  # before long work: do our own loads run here?
         if other.says:
             only = ("--only", gpu_names(site.gpus[:1]))
-            with Background(other.name, only, other.command, _MEET, other.says, job.grace_s):
+            with Background(other.name, only, other.command, other.says, job.grace_s):
                 pass
-    alone = repeated(job, count, tell, "alone", ("--exclusive", "--only", own), _MEET)
+    alone = repeated(job, count, tell, "alone", ("--exclusive", "--only", own))
     if not alone[-1].went_well:
         return Outcome({}, alone[-1].status)
     solo_s = percentile_95([each.timed() for each in alone])
@@ -365,11 +363,9 @@ def measure_pair(
     for other in others:
         gpus = site.gpus if shares else _gpus_beside(site, other)
         options = (*part, "--only", gpu_names(gpus), "-n", str(len(gpus)), "--name", other.name)
-        with Background(
-            other.name, options, other.command, _MEET, other.says, 2 * job.grace_s
-        ) as beside:
+        with Background(other.name, options, other.command, other.says, 2 * job.grace_s) as beside:
             tell(f"{other.name} runs on {gpus_named(gpus)}")
-            met = repeated(job, count, tell, f"beside {other.name}", (*part, "--only", own), _MEET)
+            met = repeated(job, count, tell, f"beside {other.name}", (*part, "--only", own))
             beside.check()
         status = met[-1].status
         if not met[-1].went_well:

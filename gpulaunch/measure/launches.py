@@ -14,7 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from tempfile import TemporaryDirectory
@@ -145,16 +145,13 @@ class Launched(Record):
         return 1 / rate
 
 
-def launch(
-    job: MeasuredJob, options: Sequence[str] = (), environment: Mapping[str, str] | None = None
-) -> Launched:
+def launch(job: MeasuredJob, options: Sequence[str] = ()) -> Launched:
     """Launch the job once, and return how it ended and what was recorded.
 
     Args:
         job: the job to launch. If only a part of it is enough, its output passes through this
             process.
         options: further options, which override the job's own.
-        environment: variables to add.
     """
     part = job.part
     spared = family()  # processes that this process started before
@@ -171,9 +168,7 @@ def launch(
             for listener in listeners:
                 listener.restore()
         try:
-            process.start(
-                Started((*own_command(), *arguments), environment or {}, frozenset()), last=False
-            )
+            process.start(Started((*own_command(), *arguments), {}, frozenset()), last=False)
             status = (
                 process.wait()
                 if part is None
@@ -201,7 +196,6 @@ def repeated(
     tell: Callable[[str], None],
     what: str = "",
     options: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
 ) -> list[Launched]:
     """Launch the job `count` times, and stop after a launch that fails.
 
@@ -211,14 +205,13 @@ def repeated(
         tell: called with each line of progress.
         what: name of these launches in the progress; a single launch without one is not reported.
         options: further options of these launches, see launch.
-        environment: variables to add.
     """
     done: list[Launched] = []
     while len(done) < count and (not done or done[-1].went_well):
         number = f"run {len(done) + 1} of {count}" if count > 1 else ""
         if what or number:
             tell(": ".join(filter(None, (what, number))))
-        done.append(launch(job, options, environment))
+        done.append(launch(job, options))
     if not done[-1].went_well and not done[-1].interrupted and count > len(done):
         why = f"ended with status {exit_status(done[-1].status)}"
         if done[-1].was_stopped:
@@ -389,7 +382,6 @@ class Background:
         name: what messages call it.
         options: options of its launch.
         command: argv.
-        environment: variables to add.
         says: text that its output contains once it is at work; None if it prints no such text.
         grace_s: seconds between TERM and KILL.
     """
@@ -399,14 +391,11 @@ class Background:
         name: str,
         options: Sequence[str],
         command: Sequence[str],
-        environment: Mapping[str, str],
         says: bytes | None,
         grace_s: float,
     ) -> None:
         self._name, self._says = name, says
         self._arguments = (*options, "--", *_FOREVER, *command)
-        # CI: the launcher ends with its parent, so nothing is left if this process is killed.
-        self._environment = {**environment, "CI": "true"}
         self._grace_s = grace_s
 
     def __enter__(self) -> "Background":
@@ -423,8 +412,8 @@ class Background:
             # The command is the user's own program.
             self._process = subprocess.Popen(  # noqa: S603
                 [*own_command(), "-o", f"json_status_fd={write_end}", *self._arguments],
-                env=clean_environment()
-                | {os.fsencode(k): os.fsencode(v) for k, v in self._environment.items()},
+                # CI: the launcher ends with its parent, so nothing is left if this one is killed.
+                env=clean_environment() | {b"CI": b"true"},
                 stdin=subprocess.DEVNULL,
                 stdout=out if self._says else subprocess.DEVNULL,
                 pass_fds=(write_end,),

@@ -564,3 +564,16 @@ def test_settings_reach_the_rule() -> None:
     used = (demand.sm_utilization_percentage, demand.memory_bandwidth_utilization_percentage)
     assert used == (81.0, 20.0)
     assert (found.client.slowdowns, found.user_id) == ({"other": 0.25}, os.geteuid())
+
+
+def test_a_slowdown_can_be_measured_again() -> None:
+    """A known slowdown keeps no run away from the other job that is to measure it."""
+    measured = {"record_to": ("-o", "run.json")}
+    options = Options({"utilization": ("-o", "50,50"), **measured}, {})
+    profile = load_profile("kripke-4x").but(shared_gpu={"slowdown_percentage": {"other": 80}})
+    topology, path = load_described_machine("dgx1-v100")
+    found = read_sharing(
+        options, profile, Machine(topology, (), TableKey(topology.name, "", path)), "job"
+    )
+    assert isinstance(found, Sharing)
+    assert found.client.slowdowns == {}
