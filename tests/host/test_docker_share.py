@@ -129,7 +129,7 @@ def ended_safely(mps: FakeMps) -> bool:
 
 def test_what_the_container_finds(host: Host) -> None:
     """A container finds its GPU by UUID and its shares of SMs and memory; its label says so."""
-    done = host.run("--share=40%", *DOCKER, "--name", "job", IMAGE, "env")
+    done = host.run(*LIGHT, "--share=40%", "docker", "run", "--name", "job", IMAGE, "env")
     assert (done.returncode, done.stderr) == (0, "")
     found = {
         name: value for name, value in variables(done.stdout).items() if name.startswith("CUDA_")

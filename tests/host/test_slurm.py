@@ -364,7 +364,7 @@ def test_rank_map(site: Site, tmp_path: Path) -> None:
     wrong = write_map(tmp_path / "wrong", *(("n2", 0, gpu) for gpu in range(4)))
     done = site.srun(*NODE, "-n4", "--gres=gpu:4", launch=wrong)
     want = {
-        f"gpulaunch: error: {wrong[1]}: rank {rank} belongs on n2, and runs on n1"
+        f"gpulaunch: error: {tmp_path}/wrong: rank {rank} belongs on n2, and runs on n1"
         for rank in range(4)
     }
     assert (set(said(done).splitlines()), done.returncode) == (want, 2)
