@@ -51,7 +51,7 @@ _ABOUT = "Pick the GPUs whose links suit the job, hold them, run it on them, fre
 
 _SETTINGS_HEAD = """\
 What may be set, from the first of these that says it:
-  -o NAME=VALUE on the command line; most have an option of their own, too
+  -o NAME=VALUE on the command line; some have an option of their own, too
   GPULAUNCH_NAME in the environment
   name = "value" in ~/.config/gpulaunch/config.toml, then /etc/gpulaunch/config.toml"""
 _SETTINGS_COLUMN = 22

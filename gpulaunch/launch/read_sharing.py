@@ -172,7 +172,7 @@ def _read_demand(options: Options, profile: Profile, name: str, part: int | None
     whose = f"profile {quoted(profile.name)} does not say" if profile.name else "nobody says"
     return Unfit(
         f"{whose} what it uses of a GPU ({missing}): --share=1/2 asks for a part, 'gpulaunch "
-        "profile' measures it"
+        "profile measure' measures it"
     )
 
 

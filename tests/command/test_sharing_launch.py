@@ -15,7 +15,7 @@ DGX = ("--topology", "dgx1-v100")
 ENV = ("--", "sh", "-c", "env | grep -E '^CUDA' | sort")
 LIGHT = ("--share", "-o", "utilization=10,5", "--memory", "1GiB")
 FIGURES = "average SM utilization, average memory-bandwidth utilization, maximum memory"
-WAYS = "--share=1/2 asks for a part, 'gpulaunch profile' measures it"
+WAYS = "--share=1/2 asks for a part, 'gpulaunch profile measure' measures it"
 HEAVY = ("--share", "-o", "utilization=95,5", "--memory", "1GiB")
 
 
