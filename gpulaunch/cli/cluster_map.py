@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     _check_together(options)
     cluster = load_cluster(options.cluster)
     problem = pose(options, cluster)
-    policy = find_policy(options.policy)
+    policy = find_policy(options.mapping_policy)
     mapping = MAPPING_POLICIES[policy](problem)
     document = map_document(options, problem, policy, mapping)
     if options.explain:
@@ -122,6 +122,7 @@ def add_mapping(parser: Parser) -> None:
     )
     parser.add_argument(
         "--policy",
+        dest="mapping_policy",
         metavar="P",
         default=DEFAULT_MAPPING_POLICY,
         help=f"{', '.join(map(_shown, MAPPING_POLICIES))} (default: "

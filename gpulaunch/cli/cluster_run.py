@@ -44,7 +44,7 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     options = make_parser().parse_args(arguments)
     if not command:
         raise UsageError("no command given", "gpulaunch cluster run [OPTIONS] -- COMMAND [ARG...]")
-    policy = find_policy(options.policy)
+    policy = find_policy(options.mapping_policy)
     allocation = find_allocation(os.environ, options.launcher, options.hostfile)
     topology = ["--topology", options.topology] if options.topology is not None else []
     cluster = _ask(allocation, topology, options.network)

@@ -21,9 +21,9 @@ _MOST_JOBS = 100
 _ENGINES = ("docker", "podman", "nvidia-docker")
 
 _COMPLETED_BY = {
-    "--cluster": "clusters",
-    "--pair": "profiles",
-    "--policy": "policies",
+    "--cluster": "clusters files",
+    "--launcher": "commands",
+    "--pair": "profiles files",
     "--user": "users",
     "COMMAND": "topics",
     "DIR": "directories",
@@ -32,8 +32,10 @@ _COMPLETED_BY = {
     "NAME|ID": "jobs",
     "PATH": "files",
     "PROFILE": "profiles files",
+    "WORD": "words",
+    "mapping_policy": "mappings",
 }
-"""What completes other arguments than a launch's, by their flag or the name of their value."""
+"""What completes other arguments than a launch's, by their flag or name, or that of their value."""
 
 _OF_SHELL = {
     "bash": {"files": 'compgen -f -- "$1"', "directories": 'compgen -d -- "$1"'}
@@ -215,7 +217,7 @@ def _completed_by(action: Action) -> str:
     ):
         return OPTIONS[action.dest].names
     metavar = action.metavar if isinstance(action.metavar, str) else ""
-    keys = (*action.option_strings, metavar, *metavar.split("|"))
+    keys = (*action.option_strings, action.dest, metavar, *metavar.split("|"))
     return next((_COMPLETED_BY[key] for key in keys if key in _COMPLETED_BY), "")
 
 
@@ -251,10 +253,15 @@ def _clusters() -> Iterable[str]:
 
 
 def _policies() -> Iterable[str]:
-    from gpulaunch.cluster.policies import MAPPING_POLICIES
     from gpulaunch.decide.placement.policies import POLICIES
 
-    return [name.replace("_", "-") for name in (*POLICIES, *MAPPING_POLICIES)]
+    return [name.replace("_", "-") for name in POLICIES]
+
+
+def _mappings() -> Iterable[str]:
+    from gpulaunch.cluster.policies import MAPPING_POLICIES
+
+    return [name.replace("_", "-") for name in MAPPING_POLICIES]
 
 
 def _patterns() -> Iterable[str]:
@@ -267,6 +274,10 @@ def _topics() -> Iterable[str]:
     from gpulaunch.cli.help import WORDS_WITHOUT_ROWS
 
     return ["launch", "settings", *COMMANDS, *WORDS_WITHOUT_ROWS]
+
+
+def _words() -> Iterable[str]:
+    return [name.partition(" ")[2] for name in all_parsers() if " " in name]
 
 
 def _jobs() -> Iterator[str]:
@@ -293,8 +304,10 @@ _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "jobs": _jobs,
     "leases": _leases,
     "machines": _machines,
+    "mappings": _mappings,
     "patterns": _patterns,
     "policies": _policies,
     "profiles": _profiles,
     "topics": _topics,
+    "words": _words,
 }
