@@ -110,8 +110,9 @@ class Parser(argparse.ArgumentParser):
         from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
 
         flag = word.partition("=")[0]
-        meant = did_you_mean(flag, self._option_string_actions) if flag.startswith("--") else ""
         hint = self.ways.get(flag, self._hint())
+        guess = flag.startswith("--") and flag not in self.ways
+        meant = did_you_mean(flag, self._option_string_actions) if guess else ""
         return UsageError(f"unknown option {printable(flag)}{meant}", hint)
 
     def _hint(self) -> str:
@@ -129,6 +130,11 @@ class LaunchParser(Parser):
 
     def __init__(self, rows: Iterable[Option[Any]], prog: str = "gpulaunch", **more: Any) -> None:  # noqa: ANN401
         super().__init__(prog, add_help=False, **more)
+        self.ways = {
+            "--set": "write -o NAME=VALUE",
+            "--sm": "write -o utilization=SM,BANDWIDTH",
+            "--memory-bandwidth": "write -o utilization=SM,BANDWIDTH",
+        }
         rows = list(rows)
         groups = add_rows(self, rows)
         taken = {flag for row in rows for flag in row.flags}
@@ -260,6 +266,11 @@ class _Setting(Action):
         if name not in _BY_O:
             from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
 
+            row = OPTIONS.get(name)
+            if row and row.flags:
+                raise UsageError(
+                    f"{flag}: {quoted(name)} is an option, not a setting", f"write {row.flags[-1]}"
+                )
             raise UsageError(
                 f"{flag}: unknown setting {quoted(name)}{did_you_mean(name, _BY_O)}",
                 "'gpulaunch help settings' lists them",

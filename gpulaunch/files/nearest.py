@@ -26,7 +26,7 @@ def nearest(text: str, known: Iterable[str], least: float = 0.6) -> list[str]:
     wanted = _form(text)
     if wanted in forms:
         return [forms[wanted]]
-    if len(wanted.strip("-")) >= _LEAST_CHARACTERS:
+    if len(wanted) >= _LEAST_CHARACTERS:
         longer = sorted((form for form in forms if form.startswith(wanted)), key=len)
         if longer:
             return [forms[form] for form in longer[:_MOST]]
@@ -40,4 +40,5 @@ def did_you_mean(text: str, known: Iterable[str], least: float = 0.6) -> str:
 
 
 def _form(name: str) -> str:
-    return name.lower().replace("_", "-")
+    """Return a name in the form that is compared: dashes before it would make any two alike."""
+    return name.lower().replace("_", "-").lstrip("-")

@@ -39,6 +39,9 @@ MISTAKES = {
     "--no-bind-cpu": ("unknown option --no-bind-cpu", "write -o bind_cpu=false"),
     "-o queue": ("-o queue: it is not NAME=VALUE",),
     "-o queu=fifo": ("-o: unknown setting 'queu': did you mean queue?",),
+    "-o after=x": ("-o: 'after' is an option, not a setting", "write --after"),
+    "--set queue=fifo": ("unknown option --set", "write -o NAME=VALUE"),
+    "--xt 2": ("unknown option --xt", "see 'gpulaunch help launch'"),
 }
 """A command line -> the message and perhaps the hint of its mistake."""
 
