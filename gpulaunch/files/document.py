@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, BinaryIO, TypeVar
 
 from gpulaunch.errors import FieldError, UsageError
-from gpulaunch.files.fields import has_value
 from gpulaunch.records import Record
 
 T = TypeVar("T")
@@ -43,10 +42,6 @@ class Document(Record):
 
         line = line_of(self.text, (*self.place, *path))
         return f"{self.path}:{line}: {message}" if line else f"{self.path}: {message}"
-
-    def has(self, path: tuple[str | int, ...]) -> bool:
-        """Return whether there is a value at a path."""
-        return has_value(self.data, path)
 
 
 def read_document(path: str) -> Document:

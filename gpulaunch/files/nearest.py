@@ -33,9 +33,9 @@ def nearest(text: str, known: Iterable[str], least: float = 0.6) -> list[str]:
     return [forms[form] for form in get_close_matches(wanted, forms, n=1, cutoff=least)]
 
 
-def did_you_mean(text: str, known: Iterable[str], least: float = 0.6) -> str:
+def did_you_mean(text: str, known: Iterable[str]) -> str:
     """Return the end of a message about an unknown name: ": did you mean status?", or nothing."""
-    found = nearest(text, known, least)
+    found = nearest(text, known)
     return f": did you mean {' or '.join(found)}?" if found else ""
 
 

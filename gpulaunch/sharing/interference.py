@@ -271,7 +271,7 @@ def _find_exceeded(sums: Sums, bounds: Bounds) -> list[list[str]]:
     ]
 
 
-def find_filled(client: Client, bounds: Bounds = BOUNDS) -> str | None:
+def find_filled(client: Client) -> str | None:
     """Return which bound a job reaches by itself, so that none may come beside it; None if none.
 
     Curves and measured slowdowns may outweigh what a job uses.
@@ -279,11 +279,11 @@ def find_filled(client: Client, bounds: Bounds = BOUNDS) -> str | None:
     demand = client.demand
     if not demand.curve and not client.on_one_gpu:
         for what, used, most in (
-            ("SM", demand.sm_utilization_percentage, bounds.sm_percentage),
+            ("SM", demand.sm_utilization_percentage, BOUNDS.sm_percentage),
             (
                 "memory-bandwidth",
                 demand.memory_bandwidth_utilization_percentage,
-                bounds.memory_bandwidth_percentage,
+                BOUNDS.memory_bandwidth_percentage,
             ),
         ):
             if used >= most:

@@ -365,19 +365,16 @@ class Gain(Record):
         )
 
 
-def steady_gain(
-    demands: Sequence[Demand], capacity: Capacity, percentages: Sequence[float] = ()
-) -> Gain:
-    """Return the gain while all of them run, whatever their durations.
+def steady_gain(demands: Sequence[Demand], capacity: Capacity) -> Gain:
+    """Return the gain while all of them run uncapped, whatever their durations.
 
     One after the other, each would do the same work.
 
     Args:
         demands: demands of all jobs on the GPU.
         capacity: what the GPU offers.
-        percentages: cap of each job; none given, none are capped.
     """
-    return gain_at(demands, pace(demands, capacity, percentages, idle_power(capacity)))
+    return gain_at(demands, pace(demands, capacity, (), idle_power(capacity)))
 
 
 def gain_at(demands: Sequence[Demand], at: Pace) -> Gain:

@@ -51,11 +51,8 @@ img {{ display: block; width: 100%; margin-top: 44px; }}
 """
 
 
-def load_matplotlib(purpose: str = "a report") -> None:
+def load_matplotlib() -> None:
     """Import matplotlib, which need not be installed, and set the style of all figures.
-
-    Args:
-        purpose: What is to be drawn, for the error.
 
     Raises:
         FailedError: matplotlib is not installed, or does not start.
@@ -68,7 +65,7 @@ def load_matplotlib(purpose: str = "a report") -> None:
         import matplotlib.figure
     except ImportError as problem:
         hint = install_hint("report")
-        raise FailedError(f"{purpose} needs matplotlib: {problem}", hint) from None
+        raise FailedError(f"a report needs matplotlib: {problem}", hint) from None
     except ValueError as problem:  # MPLBACKEND names no backend
         raise FailedError(f"matplotlib: {problem}") from None
     # Without a cache that it may write to, matplotlib makes a directory, and removes it at exit.
@@ -90,7 +87,7 @@ def load_matplotlib(purpose: str = "a report") -> None:
     )
 
 
-def new_figure(height: float, width: float = WIDTH) -> "Figure":
+def new_figure(height: float) -> "Figure":
     """Return an empty figure that lays out what is drawn on it.
 
     Raises:
@@ -99,7 +96,7 @@ def new_figure(height: float, width: float = WIDTH) -> "Figure":
     load_matplotlib()
     from matplotlib.figure import Figure
 
-    size = width / _PER_INCH, height / _PER_INCH
+    size = WIDTH / _PER_INCH, height / _PER_INCH
     return Figure(figsize=size, dpi=_PER_INCH, layout="constrained")
 
 

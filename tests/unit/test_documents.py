@@ -93,7 +93,6 @@ def test_smallest_profile(tmp_path: Path) -> None:
     assert load_profile(profile_file(tmp_path, 'name = "job"')) == Profile({"name": "job"})
 
 
-TOP_KEYS = ", ".join(Profile.keys)
 SHAPES = "ring, tree, ring+tree, chain, all_to_all, star, stencil_2d, stencil_3d, none"
 
 
