@@ -131,7 +131,7 @@ def test_place_that_cannot_be_written(
 def long_run(tmp_path: Path) -> list[str]:
     """Return a command line that replays for a few seconds."""
     path = tmp_path / "many.toml"
-    path.write_text(generated_trace("poisson", 1, 2000))
+    path.write_text(generated_trace("poisson", 1, 8000))
     options = [
         "--machines",
         "9",
@@ -164,14 +164,14 @@ def test_progress_at_a_terminal(launcher: Launcher, long_run) -> None:
     seen = re.sub(r"\x1b\[\d*m", "", at_terminal(launcher, *long_run))
     lines, _, rest = seen.rpartition("\r\x1b[2K")
     told = [
-        re.fullmatch(r".*(topo-aware(?:-p)?): ([\d,]+) of 2,000 jobs(?:, about .+ left)?", line)
+        re.fullmatch(r".*(topo-aware(?:-p)?): ([\d,]+) of 8,000 jobs(?:, about .+ left)?", line)
         for line in lines.split("\r\x1b[2K")
     ]
     assert all(told)
     assert {line[1] for line in told} <= {"topo-aware", "topo-aware-p"}
     ended = [int(line[2].replace(",", "")) for line in told if line[1] == "topo-aware-p"]
     assert ended == sorted(ended)
-    assert rest.startswith("2000 jobs")
+    assert rest.startswith("8000 jobs")
     assert (
         "\x1b[?25l" not in seen
     )  # the cursor is never hidden: whoever ends this by Ctrl-C sees it
@@ -181,7 +181,7 @@ def test_no_progress(launcher: Launcher, long_run, trace) -> None:
     """A pipe, a terminal that cannot redraw a line, and a short run show no progress."""
     one = [*long_run, "--policy", "topo-aware"]
     piped = launcher.start(*one)
-    assert " of 2,000 jobs" not in at_terminal(launcher, *one, TERM="dumb")
+    assert " of 8,000 jobs" not in at_terminal(launcher, *one, TERM="dumb")
     assert " of 10 jobs" not in at_terminal(launcher, *trace)
     output, told = piped.communicate(timeout=60)
     assert (piped.returncode, told, output.count("topo-aware")) == (0, "", 2)
