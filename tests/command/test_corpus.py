@@ -2,8 +2,8 @@
 
 tests/corpus/*.txt hold scenarios. A line `## TITLE` begins one, in a home of its own. A word in
 brackets says more: (NVML) that a stand-in of the driver tells of a DGX-1, (engine) that an engine
-writes down what it is asked to make (what docker's client says is left out), (times) that times
-and the widths of columns differ.
+writes down what it is asked to make (what docker's client says is left out), (podman) that it
+asks Podman, (root) that it needs root, (times) that times and the widths of columns differ.
 
 `$ COMMAND` is run there by a shell; what follows is what it printed (`! ` before lines of standard
 error, `> ` before requests to the engine) and `= STATUS`. What differs from run to run (ids, pids,
@@ -14,6 +14,7 @@ shows what changed.
 """
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -30,6 +31,7 @@ from fake_nvml import NVML_SOURCE, FakeNvml
 from recording_engine import RecordingEngine
 
 from gpulaunch.machine.catalog import load_described_machine
+from gpulaunch.process.system import user_name
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "tests/corpus").glob("*.txt"))
@@ -52,6 +54,7 @@ MASKS = (
     (r"\b[0-9a-f]{12}\b", "ID"),
     (r'("\w*pid": )\d+', r"\1PID"),
     (r"\bpid \d+", "pid PID"),
+    (r'("user": )"[^"]+"', r'\1"USER"'),
 )
 MASKS_OF_TIMES = (
     (r'("\w*_s": )\d+\.\d+', r"\1SECONDS"),
@@ -63,6 +66,7 @@ MASKS_OF_TIMES = (
     (r'("gpu_hours": )[\d.]+', r"\1HOURS"),
     (r"[ <]*\b0\.0\d\b", " HOURS"),
     (r"─+", "─"),
+    (rf"\b{user_name(os.geteuid())}\b", "USER"),
     (r" +", " "),
 )
 
@@ -129,6 +133,9 @@ def replay(scenario: Scenario, home: Path) -> str:
     if engine:
         engine.close()
     masks = MASKS + MASKS_OF_TIMES if "(times)" in scenario.title else MASKS
+    masks += (
+        ((rf"\b{re.escape(os.uname().nodename)}\b", "HOST"),) if "(NVML)" in scenario.title else ()
+    )
     return masked("\n".join(text).strip("\n"), home, masks)
 
 
@@ -172,8 +179,11 @@ CASES = [
 @pytest.mark.parametrize("scenario", CASES)
 def test_corpus(scenario: Scenario, tmp_path: Path) -> None:
     """A command line prints, asks and ends as recorded."""
-    if "(engine)" in scenario.title and not shutil.which("docker"):
-        pytest.skip("needs docker's client")
+    if "(root)" in scenario.title and os.geteuid() != 0:
+        pytest.skip("needs root")
+    for word, program in (("(engine)", "docker"), ("(podman)", "podman")):
+        if word in scenario.title and not shutil.which(program):
+            pytest.skip(f"needs {program}")
     assert replay(scenario, tmp_path).splitlines() == scenario.recorded.splitlines()
 
 
