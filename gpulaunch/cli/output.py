@@ -1,6 +1,5 @@
 """Output for people: one line each on stderr, since stdout belongs to the job."""
 
-import json
 import os
 import signal
 import sys
@@ -34,6 +33,8 @@ def report(problem: GpulaunchError) -> None:
 
 def print_json(document: Mapping[str, Any] | list[Any]) -> None:
     """Print one JSON document to stdout; NaN and infinity cannot appear."""
+    import json  # late: --version and the way to docker's client do without
+
     print(json.dumps(document, indent=2, allow_nan=False))
 
 

@@ -49,6 +49,9 @@ def build(source: Path, target: str = "wheel", **options) -> Path:
 
 def version_of(place: Path) -> str:
     """Return the version that the package in a directory or wheel prints."""
+    if place.suffix == ".whl":
+        wheel, place = place, place.parent / "unpacked"
+        shutil.unpack_archive(wheel, place, "zip")
     printed = do(
         *(sys.executable, "-S", "-m", "gpulaunch", "--version"),  # none but the one in question
         cwd=Path("/"),
