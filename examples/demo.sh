@@ -45,7 +45,8 @@ if ! gpulaunch --version >/dev/null 2>&1; then
     "$python" -c 'import venv, ensurepip' 2>/dev/null ||
         fail "$python has no module venv: install it (Debian and Ubuntu: apt install python3-venv)"
     echo "installing gpulaunch into $PWD/.venv"
-    "$python" -m venv .venv && .venv/bin/python -m pip install --quiet --no-cache-dir --disable-pip-version-check . ||
+    # No cache by a variable: pip hands that on to what builds the packages, too.
+    "$python" -m venv .venv && PIP_NO_CACHE_DIR=1 .venv/bin/python -m pip install --quiet --disable-pip-version-check . ||
         fail "gpulaunch could not be installed into $PWD/.venv"
 fi
 
