@@ -170,7 +170,7 @@ class LaunchParser(Parser):
         off = name.startswith("no_")
         row = _BY_O.get(name.removeprefix("no_"))
         if row and word.startswith("--") and (off or not row.flags):
-            value = "false" if off else row.value or "true"
+            value = "false" if off else row.value.partition("|")[0] or "true"
             return UsageError(
                 f"unknown option {printable(word.partition('=')[0])}",
                 f"write -o {row.name}={value}",

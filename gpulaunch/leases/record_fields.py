@@ -127,14 +127,20 @@ def cut_command(document: dict[str, Any], most_bytes: int = WRITTEN_BYTES) -> di
 def encode(
     record: Record, *, without: Collection[str] = (), as_rows: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the fields that differ from their defaults; records in them as tables or rows."""
+    """Return the fields that differ from their defaults; records in them as tables or rows.
+
+    Args:
+        record: what is to be written.
+        without: fields to leave out, of records in it, too.
+        as_rows: fields whose records are written as lists.
+    """
     defaults = default_values(record.__class__)
     document: dict[str, Any] = {}
     for name, value in as_dict(record).items():
         if name in without or (name in defaults and value == defaults[name]):
             continue
         if isinstance(value, Record):
-            document[name] = as_list(value) if name in as_rows else encode(value)
+            document[name] = as_list(value) if name in as_rows else encode(value, without=without)
         elif isinstance(value, tuple):
             document[name] = [as_list(one) if isinstance(one, Record) else one for one in value]
         else:

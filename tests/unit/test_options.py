@@ -35,7 +35,7 @@ MISTAKES = {
     "--wai": ("unknown option --wai: did you mean --wait or --wait-timeout?",),
     "--wait=3": ("--wait takes no value, but '3' is given",),
     "-n --wait": ("-n needs a value: N|2-4|all",),
-    "--queue fifo": ("unknown option --queue", "write -o queue=backfill|fifo"),
+    "--queue fifo": ("unknown option --queue", "write -o queue=backfill"),
     "--no-bind-cpu": ("unknown option --no-bind-cpu", "write -o bind_cpu=false"),
     "-o queue": ("-o queue: it is not NAME=VALUE",),
     "-o queu=fifo": ("-o: unknown setting 'queu': did you mean queue?",),

@@ -190,9 +190,11 @@ def test_ticket_of_a_rank() -> None:
     ids=str,
 )
 def test_record(own: EngineJob) -> None:
-    """The engine's job is in the lease's record, and comes back from it."""
+    """The engine's job is in the lease's record, without its user, and comes back from it."""
     before = held((0,), own, user_id=USER)
-    assert parse_lease(json.loads(json.dumps(before.to_document())), USER) == before
+    document = json.loads(json.dumps(before.to_document()))
+    assert "user_id" not in document["engine_job"]
+    assert parse_lease(document, USER) == before
 
 
 def test_record_of_others() -> None:
