@@ -29,7 +29,7 @@ class GeneratedFiles(BuildHookInterface):
         # Not a fixed name: the parent of pip's output directory may be /tmp, which others share.
         self._place = tempfile.TemporaryDirectory()
         sys.path.insert(0, str(ROOT))
-        for name, content in _shell_files():
+        for name, content in _shell_files(self.metadata.version):
             build_data["shared_data"][self._written(name, content)] = name
 
     def _written(self, name: str, content: bytes) -> str:
@@ -40,20 +40,19 @@ class GeneratedFiles(BuildHookInterface):
         return str(path)
 
 
-def _shell_files() -> Iterator[tuple[str, bytes]]:
-    """Yield the completion scripts and man pages, with their content."""
+def _shell_files(version: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the completion scripts and man pages of a version, with their content."""
     from argparse_manpage.manpage import Manpage
 
-    from gpulaunch import __version__
     from gpulaunch.cli.commands import COMMANDS
     from gpulaunch.cli.completion import all_parsers, completion_script
 
     for shell, name in COMPLETIONS.items():
         yield name, completion_script(shell).encode()
     for words, parser in all_parsers().items():
-        page = Manpage(parser, {"manual_title": "User Commands", "version": __version__})
+        page = Manpage(parser, {"manual_title": "User Commands", "version": version})
         page.prog = "-".join(("gpulaunch", *words.split()))
         page.description = COMMANDS[words].summary if words in COMMANDS else parser.description
-        page.source, page.date = f"gpulaunch {__version__}", ""
+        page.source, page.date = f"gpulaunch {version}", ""
         text = re.sub(r"^\.(?=\.)", r"\\&.", str(page), flags=re.MULTILINE)  # text, no macro
         yield f"share/man/man1/{page.prog}.1", text.encode()

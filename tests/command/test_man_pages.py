@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write all pages into a folder of a MANPATH."""
     pytest.importorskip("hatchling", reason="hatchling is not installed")
-    made = runpy.run_path(str(ROOT / "hatch_build.py"))["_shell_files"]()
+    made = runpy.run_path(str(ROOT / "hatch_build.py"))["_shell_files"]("1.2.3")
     directory = tmp_path_factory.mktemp("man") / "man1"
     directory.mkdir()
     for name, content in made:
@@ -44,11 +44,14 @@ def shown(pages: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_command_has_a_page(pages: Path) -> None:
-    """There is a page for each command, and one for gpulaunch itself."""
+    """There is a page for each command, and one for gpulaunch itself, each with the version."""
     words = [*COMMANDS, *(f"cluster-{word}" for word in CLUSTER_WORDS)]
     words += [f"profile-{word}" for word in PROFILE_WORDS]
     names = {"gpulaunch", *(f"gpulaunch-{word}" for word in words)}
     assert {path.stem for path in pages.iterdir()} == names
+    assert {
+        path.name for path in pages.iterdir() if "gpulaunch 1.2.3" not in path.read_text()
+    } == set()
 
 
 def test_pages_have_every_option(pages: Path, launcher: Launcher) -> None:
