@@ -6,10 +6,11 @@ import re
 from gpulaunch.errors import UsageError, quoted
 
 _UNITS_S = {"d": 86400, "h": 3600, "m": 60, "min": 60, "s": 1}
-_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(d|h|min|m|s)\s*")
-_NUMBER = re.compile(r"[0-9]{0,9}\.?[0-9]{1,9}")
+# Texts, which re compiles and keeps at their first use: few command lines have a length of time.
+_PART = r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*(d|h|min|m|s)\s*"
+_NUMBER = r"[0-9]{0,9}\.?[0-9]{1,9}"
 # days-hours, with or without minutes and seconds; else hours:minutes:seconds or minutes:seconds.
-_SLURM = re.compile(
+_SLURM = (
     r"([0-9]{1,9})-([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?"
     r"|(?:([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})"
 )
@@ -27,12 +28,12 @@ def parse_duration(text: str) -> float:
     """
     written = text.strip().lower()
     total_s = 0.0
-    if clock := _SLURM.fullmatch(written):
+    if clock := re.fullmatch(_SLURM, written):
         fields = zip(clock.groups(), _SLURM_UNITS_S, strict=True)
         total_s = sum(int(number) * unit_s for number, unit_s in fields if number)
-    elif not _PART.sub("", written):
-        total_s = sum(float(number) * _UNITS_S[unit] for number, unit in _PART.findall(written))
-    elif _NUMBER.fullmatch(written) and float(written):
+    elif not re.sub(_PART, "", written):
+        total_s = sum(float(number) * _UNITS_S[unit] for number, unit in re.findall(_PART, written))
+    elif re.fullmatch(_NUMBER, written) and float(written):
         raise UsageError(f"{quoted(text)} has no unit: write {written}s, {written}m or {written}h")
     if not 0 < total_s < 1e10:
         raise UsageError(f"{quoted(text)} is no length of time such as 90s, 10m or 1h30m")
