@@ -201,7 +201,9 @@ def _ring_mapper(fabric: Fabric, ranks: int) -> Mapper:
     worth = [
         kind.weight * _COUNTS + (_MANY if kind.count > 1 else kind.count) for kind in fabric.kinds
     ]
-    return Mapper(fabric.kind, PATTERNS["ring"].edges(ranks), worth, effort=inf)
+    mapper = Mapper(fabric.kind, PATTERNS["ring"].edges(ranks), worth)
+    mapper.left = inf
+    return mapper
 
 
 def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:

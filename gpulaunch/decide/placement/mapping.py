@@ -10,6 +10,7 @@ by the same relative weight. Both are whole numbers, of bandwidths in 1e-6 GB/s.
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import combinations
+from math import inf
 
 from gpulaunch.profiles.pattern import Edge
 from gpulaunch.records import Record
@@ -18,14 +19,10 @@ EXACT_RANKS = 8
 """Number of ranks up to which the best mapping is found; beyond, one that exchanges led to."""
 
 EFFORT = 50_000
-"""Partial mappings that one mapper tries, in about 0.5 s, before exchanges have to do."""
+"""Partial mappings that one mapper tries, in about 1 s, before exchanges have to do."""
 
-MOST_KICKS = 40
-"""Kicks that better the winner's mapping where it is not exact, up to 16 ranks, in some 10 ms.
-
-Of 96 patterns drawn on 9 to 16 GPUs, 89 % had a slowest edge as fast as after 1,000 kicks; the mean
-of all was 3 % slower, and the total 1 % less.
-"""
+MOST_KICKS = 24
+"""Kicks that better the winner's mapping where it is not exact, up to 16 ranks, in some 20 ms."""
 
 _Matrix = list[list[list[int]]]  # for each weight of an edge, a figure of every two GPUs
 _Ends = list[tuple[int, int, int]]  # two ranks, and the place of their edge's weight in the shares
@@ -54,11 +51,11 @@ class Mapper:
         worth: what a link of each kind adds to a total.
         speeds: what a link of each kind carries for two GPUs; None if no edge is waited for.
         ranks: number of ranks, if some may have no edge.
-        effort: partial mappings to try before exchanges have to do; None for EFFORT.
 
     Attributes:
         edges: rank, higher rank, place of the edge's weight among all weights, heaviest first.
         ranks: number of ranks.
+        shares: the weights of edges relative to the heaviest, which is the first.
         speed: for each of these weights how fast an edge is, by kind of link; empty without speeds.
         floors: the speeds that an edge can have, the fastest first.
         left: partial mappings that may still be tried; below 0 once exchanges had to do.
@@ -72,7 +69,6 @@ class Mapper:
         speeds: Sequence[int] | None = None,
         *,
         ranks: int = 0,
-        effort: float | None = None,
     ) -> None:
         self._kind = kind
         heaviest = max((weight for *_, weight in edges), default=1.0)
@@ -80,8 +76,8 @@ class Mapper:
         place = {share: i for i, share in enumerate(shares)}
         self.edges: _Ends = [(a, b, place[weight / heaviest]) for a, b, weight in edges]
         self.ranks = ranks or 1 + max((b for _, b, _ in edges), default=-1)
-        self.left = EFFORT if effort is None else effort
-        self._shares = shares
+        self.left: float = EFFORT
+        self.shares = shares
         self._gain = [[round(link * share) for link in worth] for share in shares]
         self.speed = [[round(one / share) for one in speeds] for share in shares] if speeds else []
         self.floors = sorted({one for row in self.speed for one in row if one}, reverse=True)
@@ -106,7 +102,7 @@ class Mapper:
 
         Source: mapa-sc21 3.3, which leaves the choice among isomorphic matches to Eq. 1.
         """
-        links = tuple([row[b] for row, b in self._pairs(gpus)])
+        links = tuple([self._kind[a][b] for a, b in combinations(gpus, 2)])
         if not self.edges or self.tells_no_rank_apart or len(set(links)) < 2:
             return self.figures(gpus)
         key = slowest_first and bool(self.speed), kicks, links
@@ -116,9 +112,6 @@ class Mapper:
             if not self.gave_up:  # next time there may be time for a better one
                 self._known[key] = order
         return self.figures([gpus[i] for i in order])
-
-    def _pairs(self, gpus: Sequence[int]) -> list[tuple[Sequence[int], int]]:
-        return [(self._kind[a], b) for a, b in combinations(gpus, 2)]
 
     def figures(self, gpus: Sequence[int]) -> Mapping:
         """Return a mapping with its figures."""
@@ -130,7 +123,7 @@ class Mapper:
     @cached_property
     def tells_no_rank_apart(self) -> bool:
         """Whether every two ranks have an edge, and all weigh the same."""
-        return len(self._shares) == 1 and len(self.edges) == self.ranks * (self.ranks - 1) // 2
+        return len(self.shares) == 1 and len(self.edges) == self.ranks * (self.ranks - 1) // 2
 
     @cached_property
     def degree(self) -> list[int]:
@@ -145,7 +138,7 @@ class Mapper:
         """
         rows = [[self._gain[0][row[b]] for b in gpus] for row in [self._kind[a] for a in gpus]]
         links = sorted([gain for i, row in enumerate(rows) for gain in row[:i]], reverse=True)
-        weights = sorted([self._shares[share] for *_, share in self.edges], reverse=True)
+        weights = sorted([self.shares[share] for *_, share in self.edges], reverse=True)
         edges = sum([int(a * b) + 1 for a, b in zip(links, weights, strict=False)])
         most = max(self.degree)
         ends = sum([sum(sorted(row, reverse=True)[:most]) for row in rows])
@@ -156,30 +149,19 @@ class Mapper:
         kind = [[0] * self.ranks for _ in range(self.ranks)]
         for (a, b), link in zip(combinations(range(self.ranks), 2), links, strict=True):
             kind[a][b] = kind[b][a] = link
-        gain = _of_links(self._gain, kind)
-        speed = _of_links(self.speed, kind) if self.speed else None
+        gain = [[[row[link] for link in links] for links in kind] for row in self._gain]
+        speed = [[[row[link] for link in links] for links in kind] for row in self.speed]
         start = self._place_greedily(gain)
         if self.ranks <= EXACT_RANKS and not self.gave_up:
-            search = _BestMapping(self, kind, gain, speed, slowest_first=slowest_first)
-            return search.best(start)
+            return _BestMapping(self, kind, gain, speed, slowest_first=slowest_first).best(start)
         if self.ranks <= EXACT_RANKS and not kicks:  # one of many sets, and there is no more time
             return start
-        identity = list(range(self.ranks))
-        starts = [start, identity] if kicks else [start]
-        if not (slowest_first and speed):
-            return _Exchanges(self, gain).best(starts, kicks)
-        order = start
-        for floor in self.floors:
-            penalty = len(self.edges) * max(map(max, gain[0])) + 1
-            worth = [
-                [[g - penalty * (s < floor) for g, s in zip(*rows, strict=True)] for rows in both]
-                for both in (
-                    zip(*matrices, strict=True) for matrices in zip(gain, speed, strict=True)
-                )
-            ]
-            order = _Exchanges(self, worth).best(starts, kicks)
-            if all(speed[share][order[a]][order[b]] >= floor for a, b, share in self.edges):
-                break
+        starts = [start, list(range(self.ranks))] if kicks else [start]
+        exchanges = _Exchanges(self.edges, gain, speed if slowest_first else [])
+        order = exchanges.best(starts, kicks)
+        if exchanges.speed:  # faster edges than the slowest gain nothing: now better the total
+            exchanges.fastest = min(speed[share][order[a]][order[b]] for a, b, share in self.edges)
+            order = exchanges.best([order], kicks)
         return order
 
     def _place_greedily(self, gain: _Matrix) -> list[int]:
@@ -200,29 +182,6 @@ class Mapper:
         return found
 
     @cached_property
-    def twin(self) -> list[int]:
-        """For each rank the next lower one that the pattern treats alike, or -1."""
-        rows: list[dict[int, int]] = [{} for _ in range(self.ranks)]
-        for a, b, share in self.edges:
-            rows[a][b] = rows[b][a] = share
-
-        def others(rank: int, besides: int) -> dict[int, int]:
-            return {peer: share for peer, share in rows[rank].items() if peer != besides}
-
-        twins = []
-        for rank in range(self.ranks):
-            lower = [a for a in range(rank) if others(a, rank) == others(rank, a)]
-            twins.append(lower[-1] if lower else -1)
-        return twins
-
-    @cached_property
-    def turns(self) -> bool:
-        """Whether the pattern is the same once each rank is moved on by one, as a ring is."""
-        edges = {(a, b, share) for a, b, share in self.edges}
-        moved = [((a + 1) % self.ranks, (b + 1) % self.ranks, share) for a, b, share in self.edges]
-        return edges == {(min(a, b), max(a, b), share) for a, b, share in moved}
-
-    @cached_property
     def open(self) -> list[tuple[list[tuple[int, tuple[int, ...]]], tuple[int, ...]]]:
         """For each number of placed ranks the weights of the open edges, heaviest first.
 
@@ -238,46 +197,13 @@ class Mapper:
             found.append(([(end, tuple(sorted(ends[end]))) for end in sorted(ends)], among))
         return found
 
-    @cached_property
-    def moves(self) -> list[list["_Move"]]:
-        """For each rank its exchanges and, on rings and chains, the turns of stretches."""
-        edges = {edge[:2] for edge in self.edges}
-        is_walk = len(self._shares) == 1 and all(b - a in (1, self.ranks - 1) for a, b in edges)
-        at: list[_Ends] = [[] for _ in range(self.ranks)]
-        for edge in self.edges:
-            at[edge[0]].append(edge)
-            at[edge[1]].append(edge)
-        moves: list[list[_Move]] = [[] for _ in range(self.ranks)]
-        for i, j in combinations(range(self.ranks), 2):
-            other = {i: j, j: i}
-            before = [edge for edge in at[i] + at[j] if edge[:2] != (i, j)]
-            after = [(other.get(a, a), other.get(b, b), share) for a, b, share in before]
-            found = [_Move(i, j, False, before, after)]
-            if is_walk:
-                found.append(_turn(i, j, self.ranks, edges))
-            moves[i] += found
-            moves[j] += found
-        return moves
-
-
-def _of_links(figures: Sequence[Sequence[int]], kind: Sequence[Sequence[int]]) -> _Matrix:
-    """Return a figure of every two GPUs, given that of each kind of links, for each weight.
-
-    It is 0 for a GPU and itself: the turn of a whole ring joins an end so, and gains nothing.
-    """
-    matrices = [[[row[link] for link in links] for links in kind] for row in figures]
-    for matrix in matrices:
-        for gpu, row in enumerate(matrix):
-            row[gpu] = 0
-    return matrices
-
 
 class _BestMapping:
     """Branch and bound over the mappings to one set; inside, GPUs are places in it.
 
     Ranks are placed one after the other, and a partial mapping is given up as soon as even the best
-    links for all that is left would not beat what was found. Of ranks that are alike to the
-    pattern, and of GPUs that are alike to the links, only one order is tried.
+    links for all that is left would not beat what was found. Of GPUs that are alike to the links,
+    only one order is tried.
     """
 
     def __init__(
@@ -285,7 +211,7 @@ class _BestMapping:
         mapper: Mapper,
         kind: Sequence[Sequence[int]],
         gain: _Matrix,
-        speed: _Matrix | None,
+        speed: _Matrix,
         *,
         slowest_first: bool,
     ) -> None:
@@ -300,7 +226,6 @@ class _BestMapping:
             )
             for a in places
         ]
-        self._sums: dict[object, int] = {}
         self._where = [0] * mapper.ranks
         self._order: list[int] = []
 
@@ -327,11 +252,7 @@ class _BestMapping:
             self._best, self._order = bound, list(self._where)
             return
         mapper.left -= 1
-        twin = mapper.twin[rank]
-        first = self._where[twin] + 1 if twin >= 0 else 0
-        # Any rank of a ring can be rank 0, so that it has the lowest GPU.
-        last = 1 if rank == 0 and mapper.turns else mapper.ranks
-        for gpu in range(first, last):
+        for gpu in range(mapper.ranks):
             if used >> gpu & 1 or self._lower_twins[gpu] & ~used:
                 continue
             more, slow = total, slowest
@@ -347,23 +268,15 @@ class _BestMapping:
     def _most(self, rank: int, used: int) -> int:
         """Return the most that the open edges could add.
 
-        They get the best links left from each GPU, and the best pairs left; heavier edges get
-        better links.
+        Those of a placed rank get the best links that are left to its GPU, the others the best
+        pairs that are left; heavier edges get better links.
         """
         ends, among = self._mapper.open[rank]
-        most = self._sums.get((rank, used))
-        if most is None:
-            free = [gpu for gpu in range(self._mapper.ranks) if not used >> gpu & 1]
-            links = [self._gain[0][a][b] for a, b in combinations(free, 2)]
-            most = self._sums[rank, used] = self._best_sum(links, among)
+        free = [gpu for gpu in range(self._mapper.ranks) if not used >> gpu & 1]
+        most = self._best_sum([self._gain[0][a][b] for a, b in combinations(free, 2)], among)
         for end, shares in ends:
-            key = self._where[end], used, shares
-            found = self._sums.get(key)
-            if found is None:
-                row = enumerate(self._gain[0][key[0]])
-                links = [gain for gpu, gain in row if not used >> gpu & 1]
-                found = self._sums[key] = self._best_sum(links, shares)
-            most += found
+            row = self._gain[0][self._where[end]]
+            most += self._best_sum([row[gpu] for gpu in free], shares)
         return most
 
     def _best_sum(self, links: list[int], shares: Sequence[int]) -> int:
@@ -371,62 +284,29 @@ class _BestMapping:
         links.sort(reverse=True)
         if not shares or not shares[-1]:  # all edges weigh the same
             return sum(links[: len(shares)])
-        weights = self._mapper._shares  # noqa: SLF001
-        return sum([int(link * weights[s]) + 1 for link, s in zip(links, shares, strict=False)])
-
-
-class _Move(Record):
-    """Two ranks that swap, or a stretch of a ring or chain that turns.
-
-    Attributes:
-        first: the lower of the two ranks, or the first of the stretch.
-        last: the higher of the two ranks, or the last of the stretch.
-        turns: whether it is a stretch.
-        before: edges of the pattern that change.
-        after: ranks that are joined now where those edges are after the move.
-    """
-
-    first: int
-    last: int
-    turns: bool
-    before: _Ends
-    after: _Ends
-
-    def made(self, order: Sequence[int]) -> list[int]:
-        """Return an order after the move."""
-        first, last = self.first, self.last
-        if self.turns:
-            return [*order[:first], *order[first : last + 1][::-1], *order[last + 1 :]]
-        return _swapped(order, first, last)
-
-
-def _swapped(order: Sequence[int], a: int, b: int) -> list[int]:
-    found = list(order)
-    found[a], found[b] = found[b], found[a]
-    return found
-
-
-def _turn(first: int, last: int, count: int, edges: set[tuple[int, int]]) -> _Move:
-    """Return the turn of a stretch of a walk, which changes the edges at its ends only."""
-    outer = (first - 1) % count, (last + 1) % count
-    before, after = [], []
-    for end, beside, new_end in ((first, outer[0], last), (last, outer[1], first)):
-        if (min(end, beside), max(end, beside)) in edges:
-            before.append((end, beside, 0))
-            after.append((new_end, beside, 0))
-    return _Move(first, last, True, before, after)
+        weights = [self._mapper.shares[share] for share in shares]
+        return sum([int(link * weight) + 1 for link, weight in zip(links, weights, strict=False)])
 
 
 class _Exchanges:
-    """Mappings of many ranks to one set that get better by exchanges.
+    """Mappings of many ranks to one set that get better as two ranks change places.
 
     Args:
-        mapper: the pattern.
-        worth: what an edge of each weight is worth between every two GPUs, as places in the set.
+        edges: edges of the pattern.
+        gain: what an edge of each weight adds between every two GPUs, as places in the set.
+        speed: how fast it is there; empty if only the sum of what edges add counts.
+
+    Attributes:
+        fastest: the speed beyond which an edge is fast enough.
     """
 
-    def __init__(self, mapper: Mapper, worth: _Matrix) -> None:
-        self._mapper, self._worth = mapper, worth
+    def __init__(self, edges: _Ends, gain: _Matrix, speed: _Matrix) -> None:
+        self._edges, self._gain, self.speed = edges, gain, speed
+        self.fastest: float = inf
+        self._at: list[_Ends] = [[] for _ in gain[0]]
+        for edge in edges:
+            self._at[edge[0]].append(edge)
+            self._at[edge[1]].append(edge)
 
     def best(self, starts: Iterable[list[int]], kicks: int) -> list[int]:
         """Return the best order that exchanges lead to.
@@ -437,31 +317,43 @@ class _Exchanges:
                 exchanges go on from there: iterated local search (Lourenco, Martin and Stutzle,
                 Handbook of Metaheuristics, 2003).
         """
-        found = max([self._settle(start, range(len(start))) for start in starts], key=self._total)
+        settled = [self._settle(start) for start in starts]
+        found = max(settled, key=lambda order: self._worth(order, self._edges))
         drawn = 1
         for _ in range(kicks):
-            ranks = []
-            for _ in range(3):  # Python's own generator takes longer to import than all of this
+            kicked = list(found)
+            for _ in range(2):  # Python's own generator takes longer to import than all of this
                 drawn = (drawn * 1103515245 + 12345) % (1 << 31)
-                ranks.append((drawn >> 8) % len(found))
-            kicked = _swapped(_swapped(found, ranks[0], ranks[1]), ranks[1], ranks[2])
-            order = self._settle(kicked, ranks)
-            if self._total(order) >= self._total(found):
+                _swap(kicked, (drawn >> 8) % len(found), (drawn >> 16) % len(found))
+            order = self._settle(kicked)
+            if self._worth(order, self._edges) >= self._worth(found, self._edges):
                 found = order
         return found
 
-    def _total(self, order: Sequence[int]) -> int:
-        return self._sum(order, self._mapper.edges)
+    def _worth(self, order: Sequence[int], edges: _Ends) -> tuple[float, ...]:
+        """Return the speeds of edges, if they count, the slowest first; then what they add."""
+        total = sum([self._gain[share][order[a]][order[b]] for a, b, share in edges])
+        if not self.speed:
+            return (total,)
+        speeds = [self.speed[share][order[a]][order[b]] for a, b, share in edges]
+        return (*sorted([min(speed, self.fastest) for speed in speeds]), total)
 
-    def _sum(self, order: Sequence[int], edges: _Ends) -> int:
-        return sum([self._worth[share][order[a]][order[b]] for a, b, share in edges])
-
-    def _settle(self, order: list[int], moved: Iterable[int]) -> list[int]:
-        """Return an order after moves that better it, of ranks that moved and those they move."""
-        left = dict.fromkeys(moved)
-        while left:
-            for move in self._mapper.moves[left.popitem()[0]]:
-                if self._sum(order, move.after) > self._sum(order, move.before):
-                    order = move.made(order)
-                    left[move.first] = left[move.last] = None
+    def _settle(self, start: Sequence[int]) -> list[int]:
+        """Return an order that no exchange of two ranks betters."""
+        order = list(start)
+        better = True
+        while better:
+            better = False
+            for a, b in combinations(range(len(order)), 2):
+                edges = self._at[a] + [edge for edge in self._at[b] if edge[0] != a]
+                before = self._worth(order, edges)
+                _swap(order, a, b)
+                if self._worth(order, edges) > before:
+                    better = True
+                else:
+                    _swap(order, a, b)
         return order
+
+
+def _swap(order: list[int], a: int, b: int) -> None:
+    order[a], order[b] = order[b], order[a]
