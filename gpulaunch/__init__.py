@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from gpulaunch.api.held_lease import HeldLease
     from gpulaunch.api.run_container import run_container
     from gpulaunch.decide.placement.place import Placement
-    from gpulaunch.decide.placement.scores import Scores
+    from gpulaunch.decide.placement.problem import Scores
     from gpulaunch.errors import (
         FailedError,
         GpulaunchError,
@@ -54,7 +54,7 @@ _MODULES = {
     "Placement": "decide.placement.place",
     "Replay": "simulate.measures",
     "ReplayedJob": "simulate.measures",
-    "Scores": "decide.placement.scores",
+    "Scores": "decide.placement.problem",
     "Simulator": "simulate.simulator",
     "Trace": "simulate.read_simulation",
     "aallocate": "api.allocate",

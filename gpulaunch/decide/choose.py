@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from gpulaunch.decide.needs import expected_slowdown, explain_unmet, latest_starts, needs_of
 from gpulaunch.decide.placement.place import Placement, place
 from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES, all_tried
-from gpulaunch.decide.placement.problem import PlacementProblem, UtilitySetting
+from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.request import Request, Unfit
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
@@ -36,6 +36,7 @@ def pose_problem(
         scope: all GPUs in reach, busy or not; None for those of the machine.
     """
     order = next((one.order for one in request.constraints if one.order), ())
+    goes_by_utility = POLICIES[request.policy].goes_by_utility
     return PlacementProblem(
         topology,
         free=[gpu.index for gpu in free],
@@ -45,18 +46,13 @@ def pose_problem(
         sensitive=request.bandwidth_sensitive,
         model=request.bandwidth_model,
         needs=needs_of(request, topology, choosable, count, leases),
-        utility=_utility_setting(request, topology, leases),
+        weights=request.utility.weights,
+        slowdown=expected_slowdown(request, topology, leases),
+        least_utility=request.utility.least,
+        begun=latest_starts(topology, leases) if goes_by_utility else {},
         scope=None if scope is None else [gpu.index for gpu in scope],
         rank_order=[gpu.index for uuid in order for gpu in topology.gpus if gpu.uuid == uuid],
     )
-
-
-def _utility_setting(
-    request: Request, topology: Topology, leases: Sequence[Lease]
-) -> UtilitySetting:
-    slowdown = expected_slowdown(request, topology, leases)
-    begun = latest_starts(topology, leases) if POLICIES[request.policy].goes_by_utility else {}
-    return UtilitySetting(request.utility.weights, slowdown, request.utility.least, begun)
 
 
 def choose(

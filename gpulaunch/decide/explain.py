@@ -16,7 +16,7 @@ from gpulaunch.decide.needs import (
 from gpulaunch.decide.placement.fabric import UNIT
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import POLICIES
-from gpulaunch.decide.placement.scores import ScoreName
+from gpulaunch.decide.placement.problem import ScoreName
 from gpulaunch.decide.request import Request, UtilityTerms, Wishes, with_count
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
@@ -112,7 +112,7 @@ def explain(
     ranked = list(islice(ranking(problem, request.policy), max(limit, 2)))
     figures = [problem.scores_by(problem.mask(candidate.gpus), by) for candidate in ranked]
     reason = _explain_winner(request, decision, ranked, figures)
-    if problem.scorer.mapper.gave_up:
+    if problem.mapper.gave_up:
         reason += "; there were too many mappings to try them all"
     return Explanation(
         left_out,
@@ -268,7 +268,8 @@ def _explain_lone_winner(grant: Grant, winner: str) -> str:
     candidates = f"{grant.placement.candidates:,} candidates"
     if grant.problem.too_many:
         return f"{winner} is what no exchange of two GPUs improves: {candidates} are too many"
-    if grant.problem.musts or grant.problem.needs.at_most:
+    needs = grant.problem.needs
+    if needs.nvlink or needs.least_gb_per_s or needs.at_most:
         return f"of {candidates} {winner} alone has what the job needs, or sets just like it"
     return f"all {candidates} are alike, and {winner} has the lowest indices"
 

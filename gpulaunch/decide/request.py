@@ -2,10 +2,11 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.placement.policies import POLICIES
-from gpulaunch.decide.placement.utility import Weights
+from gpulaunch.decide.placement.problem import Weights
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.size import format_size
 from gpulaunch.machine.drivers import DRIVERS
@@ -13,7 +14,7 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology, counts_as_cuda
 from gpulaunch.profiles.pattern import Pattern
-from gpulaunch.records import Record, replace
+from gpulaunch.records import Record, as_dict, replace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
     from gpulaunch.leases.engine_job import EngineJob
@@ -78,6 +79,29 @@ class UtilityTerms(Record):
     least: float = 0.0
     weights: Weights = Weights()
     slowdowns: Mapping[str, tuple[float, float]] = {}
+
+
+def weights_of(communication: float, interference: float, fragmentation: float) -> Weights:
+    """Return weights that sum to 1, from any three numbers of 0 or more that are not all 0.
+
+    Raises:
+        UsageError: one is negative or no number, or all are 0.
+
+    Example:
+        >>> weights_of(2, 1, 1)
+        Weights(communication=0.5, interference=0.25, fragmentation=0.25)
+    """
+    asked = as_dict(Weights(communication, interference, fragmentation))
+    for name, value in asked.items():
+        if not (isfinite(value) and value >= 0):
+            raise UsageError(f"weight of {name}: asked for {value:g}, a weight is 0 or more")
+    largest = max(asked.values())
+    if not largest:
+        raise UsageError(
+            "weights of communication, interference and fragmentation: all are 0, one must be more"
+        )
+    shares = [value / largest for value in asked.values()]  # their sum is finite
+    return Weights(*(share / sum(shares) for share in shares))
 
 
 class Unfit(Record):

@@ -18,7 +18,7 @@ from gpulaunch.files.duration import parse_duration
 from gpulaunch.files.size import parse_size
 
 if TYPE_CHECKING:
-    from gpulaunch.decide.placement.utility import Weights
+    from gpulaunch.decide.placement.problem import Weights
     from gpulaunch.profiles.pattern import Pattern
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ def parse_pattern(text: str) -> "Pattern":
 
 def parse_weights(text: str) -> "Weights":
     """Return the three weights of topo-aware's utility."""
-    from gpulaunch.decide.placement.utility import weights_of
+    from gpulaunch.decide.request import weights_of
 
     try:
         communication, interference, fragmentation = map(float, text.split(","))

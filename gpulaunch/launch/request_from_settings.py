@@ -4,7 +4,7 @@ from typing import Any
 
 from gpulaunch.decide import request as requests
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
-from gpulaunch.decide.placement.utility import Weights
+from gpulaunch.decide.placement.problem import Weights
 from gpulaunch.errors import UsageError
 from gpulaunch.files.size import format_size
 from gpulaunch.launch.options import Options

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decision import Decision, Grant, Wait
-from gpulaunch.decide.placement.scores import Scores
+from gpulaunch.decide.placement.problem import Scores
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.machine.gpu import Gpu

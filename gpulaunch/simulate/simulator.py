@@ -10,7 +10,7 @@ from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Situation, Wait
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
-from gpulaunch.decide.placement.scores import Scores
+from gpulaunch.decide.placement.problem import Scores
 from gpulaunch.decide.request import select_gpus
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.files.data_files import shipped_directory

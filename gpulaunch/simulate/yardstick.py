@@ -7,8 +7,7 @@ from functools import cached_property, lru_cache
 
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
-from gpulaunch.decide.placement.problem import PlacementProblem
-from gpulaunch.decide.placement.scores import Scores
+from gpulaunch.decide.placement.problem import PlacementProblem, Scores
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
 from gpulaunch.records import Record
@@ -80,8 +79,8 @@ class Yardstick:
     def _scores(self, pattern: Pattern, gpus: tuple[int, ...]) -> Scores:
         """Return all scores of GPUs in rank order, by index."""
         problem = self._problem(pattern, len(gpus))
-        mapping = problem.scorer.mapper.figures([problem.fabric.position[gpu] for gpu in gpus])
-        return problem.scorer.scores(problem.mask(gpus), mapping)
+        positions = [problem.fabric.position[gpu] for gpu in gpus]
+        return problem.scores(problem.mapper.figures(positions))
 
     def _best(self, pattern: Pattern, count: int) -> Best:
         if not pattern.edges(count):

@@ -8,24 +8,11 @@ from test_policies import CARDS, random_pattern, random_topology
 
 from gpulaunch.decide.placement.effective import cut, most_cut
 from gpulaunch.decide.placement.fabric import Fabric
-from gpulaunch.decide.placement.mapping import Mapper
-from gpulaunch.decide.placement.scores import Scorer
+from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.placement.search import Criterion, Limits, enumerate_sets, ranked
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.topology import Topology
-from gpulaunch.profiles.pattern import PATTERNS
-
-
-def test_a_ring_has_its_first_rank_on_the_first_gpu() -> None:
-    """Of rings alone any rank can be the first: no other pattern is searched with rank 0 fixed."""
-    turns = {
-        name
-        for name, pattern in PATTERNS.items()
-        if Mapper([[0] * 7] * 7, pattern.edges(7), [1]).turns
-    }
-    assert turns == {"ring", "all_to_all", "none"}
-
 
 Figures = list[dict[int, int]]
 
@@ -83,14 +70,21 @@ def test_bounds_are_bounds() -> None:
             assert value <= most, gpus
             met = met or value == most
             pattern = random_pattern(rng, len(gpus))
-            every = range(len(fabric.gpus))
-            scorer = Scorer(fabric, every, len(gpus), pattern, "cut", every)
-            if scorer.edges:
-                best = scorer.mapper.best(gpus)
-                assert best.total <= scorer.mapper.most_total(gpus), (scorer.edges, gpus)
-            if scorer.edges and not pattern.collective:
-                figure = scorer.figure("effective_bandwidth", ("effective_bandwidth",))
-                assert figure.value(mask) <= figure.bound(mask), (scorer.edges, gpus)
+            problem = PlacementProblem(
+                fabric.topology,
+                free=fabric.gpus,
+                admitted=fabric.gpus,
+                count=len(gpus),
+                pattern=pattern,
+                sensitive=True,
+                model="cut",
+            )
+            if problem.edges:
+                best = problem.mapper.best(gpus)
+                assert best.total <= problem.mapper.most_total(gpus), (problem.edges, gpus)
+            if problem.edges and not pattern.collective:
+                slowest = problem.mapper.best(gpus, slowest_first=True).slowest
+                assert slowest <= problem.most_slowest(mask), (problem.edges, gpus)
     assert met
 
 

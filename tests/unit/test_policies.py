@@ -19,8 +19,7 @@ import pytest
 
 from gpulaunch.decide.placement.place import Candidate, Placement, place, ranking
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY
-from gpulaunch.decide.placement.problem import Needs, PlacementProblem
-from gpulaunch.decide.placement.scores import Scores
+from gpulaunch.decide.placement.problem import Needs, PlacementProblem, Scores
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu, Mig
 from gpulaunch.machine.levels import Distances, machine_tree

@@ -51,8 +51,12 @@ def mapa_terms(x: int, y: int, z: int) -> tuple[float, ...]:
 def cut(fabric: Fabric, gpus: Sequence[int]) -> int:
     """Return the fastest all-reduce that the links of at least two GPUs allow.
 
-    It is a ring, or NVSwitch's own. docs/explanation/bandwidth.md holds it against published
-    measurements.
+    It is a ring, or NVSwitch's own. A ring of GPUs that NVLink connects, through each other or
+    through NVSwitch, is as fast as the minimum cut of that graph, with the figures that NCCL plans
+    with. Otherwise the ring must leave NVLink, and the best PCIe path that joins the parts decides
+    (the narrowest edge of a widest spanning tree over them). Where a ring with a hop of whatever is
+    faster for each two GPUs beats that, as a wide slot of generation 5 beats a single NVLink, it is
+    that ring. docs/explanation/bandwidth.md holds it against published measurements.
 
     Cost: cubic in the number of GPUs.
     """
@@ -87,21 +91,8 @@ def nvls_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
     return round(min(fabric.nvls[gpu] for gpu in gpus) * 2 * (n - 1) / (n + 1))
 
 
-def ring_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
-    """Return the bus bandwidth of a ring all-reduce of at least two GPUs: their narrowest cut.
-
-    GPUs that NVLink connects, through each other or through NVSwitch: the minimum cut of that
-    graph, with the figures that NCCL plans with. Otherwise the ring must leave NVLink, and the best
-    PCIe path that joins the parts decides (the narrowest edge of a widest spanning tree over them).
-    Where a ring with a hop of whatever is faster for each two GPUs beats that, as a wide slot of
-    generation 5 beats a single NVLink, it is that ring.
-    """
-    parts = nvlink_parts(fabric, gpus)
-    return _widest_join(fabric, parts) if len(parts) > 1 else _joined_bandwidth(fabric, gpus)
-
-
 def _joined_bandwidth(fabric: Fabric, gpus: Sequence[int]) -> int:
-    """Return ring_bandwidth of GPUs that NVLink connects."""
+    """Return the bandwidth of a ring of GPUs that NVLink connects."""
     direct, into_switch = fabric.direct, fabric.into_switch
     if fabric.alike:  # no cut is narrower than that around one GPU
         a, b = gpus[0], gpus[-1]

@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from itertools import compress
+from itertools import combinations, compress
 from operator import attrgetter
 
 from gpulaunch.machine.levels import Distances, Level, machine_tree
@@ -172,8 +172,7 @@ class Fabric:
         """Return the sum of w over all pairs of a set."""
         if not self.alike and len(self.gpus) <= TABULATED_GPUS:
             return self._sums_among[mask]
-        gpus = self.positions(mask)
-        return sum([sum([row[b] for b in gpus]) for row in [self.weight[a] for a in gpus]]) // 2
+        return sum_over_pairs(self.weight, self.positions(mask))
 
     @cached_property
     def _sums_among(self) -> list[int]:
@@ -215,6 +214,10 @@ class Fabric:
         """
         return self._distances.between(self.gpus[a], self.gpus[b])
 
+    def distance_among(self, mask: int) -> int:
+        """Return the sum of the distances of all pairs of a set."""
+        return sum([self.distance(a, b) for a, b in combinations(self.positions(mask), 2)])
+
     @cached_property
     def _distances(self) -> Distances:
         return Distances(self.tree)
@@ -242,6 +245,11 @@ class Fabric:
             if link.nvlink_count
             else replace(link, pcie_gb_per_s=bandwidth)
         )
+
+
+def sum_over_pairs(figures: Sequence[Sequence[int]], gpus: Sequence[int]) -> int:
+    """Return the sum over all pairs of positions of what every two have."""
+    return sum([figures[a][b] for a, b in combinations(gpus, 2)])
 
 
 def _kind(link: Link, *, usable: bool) -> Kind:

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from gpulaunch.decide.placement.mapping import MOST_KICKS, Mapping
 from gpulaunch.decide.placement.policies import POLICIES, Order
-from gpulaunch.decide.placement.problem import PlacementProblem
-from gpulaunch.decide.placement.scores import ScoreName, Scores, slowest_decides
+from gpulaunch.decide.placement.problem import PlacementProblem, ScoreName, Scores
 from gpulaunch.records import Record
 
 
@@ -84,9 +83,7 @@ def _candidates_in_order(problem: PlacementProblem, order: Order) -> Iterator[Ca
         else:
             yield _map_candidate(problem, order, chosen)
     for mask in problem.ranked(order.by):
-        if not problem.meets(mask):
-            return
-        if mask != chosen:
+        if mask != chosen and problem.meets(mask):
             yield _map_candidate(problem, order, mask)
 
 
@@ -94,20 +91,20 @@ def _map_candidate(problem: PlacementProblem, order: Order, mask: int) -> Candid
     if problem.rank_order:
         gpus = [gpu for gpu in problem.rank_order if problem.mask([gpu]) & mask]
         return _chosen_candidate(problem, gpus)
-    slowest_first = slowest_decides((*problem.musts, *order.by))
-    kicks = min(MOST_KICKS, MOST_KICKS * 16**2 // problem.count**2)
-    gpus = problem.fabric.positions(mask)
-    mapping = problem.scorer.mapper.best(gpus, slowest_first=slowest_first, kicks=kicks)
-    return _make_candidate(problem, mask, mapping)
+    mapping = problem.mapper.best(
+        problem.fabric.positions(mask),
+        slowest_first=problem.is_slowest_first(order.by),
+        kicks=min(MOST_KICKS, MOST_KICKS * 16**2 // problem.count**2),
+    )
+    return _make_candidate(problem, mapping)
 
 
 def _chosen_candidate(problem: PlacementProblem, gpus: Sequence[int]) -> Candidate:
     """Return a set in the rank order that the policy or the user gave it."""
     positions = [problem.fabric.position[gpu] for gpu in gpus]
-    mapping = problem.scorer.mapper.figures(positions)
-    return _make_candidate(problem, problem.mask(gpus), mapping)
+    return _make_candidate(problem, problem.mapper.figures(positions))
 
 
-def _make_candidate(problem: PlacementProblem, mask: int, mapping: Mapping) -> Candidate:
+def _make_candidate(problem: PlacementProblem, mapping: Mapping) -> Candidate:
     gpus = tuple(problem.fabric.gpus[position] for position in mapping.gpus)
-    return Candidate(gpus, problem.scorer.scores(mask, mapping))
+    return Candidate(gpus, problem.scores(mapping))

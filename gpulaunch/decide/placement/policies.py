@@ -6,30 +6,19 @@ others choose one set by an algorithm of their own, which then comes before all 
 """
 # pure: decides on plain values
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable
+from functools import partial
 from itertools import chain
-from operator import itemgetter
+from math import comb
 from typing import Literal
 
-from gpulaunch.decide.placement.problem import Needs, PlacementProblem
-from gpulaunch.decide.placement.scores import ScoreName
-from gpulaunch.decide.placement.utility import (
-    WORST_SLOWDOWN,
-    Gpus,
-    JobOnMachine,
-    Valuation,
-    job_weights,
-    worst_slowdown,
-)
+from gpulaunch.decide.placement.mapping import EXACT_RANKS
+from gpulaunch.decide.placement.problem import Needs, PlacementProblem, ScoreName
+from gpulaunch.decide.placement.search import MOST_SETS
 from gpulaunch.records import Record, replace
 
 MachineFigure = ScoreName | Literal["utility", "fewest_free_gpus"]
 """A figure by which a policy compares machines of a cluster."""
-
-
-Allows = Callable[[Gpus], bool]
-Place = Callable[[JobOnMachine, Gpus, Allows | None], tuple[Gpus | None, bool]]
 
 
 class Order(Record):
@@ -68,11 +57,7 @@ def best_fit(problem: PlacementProblem) -> Order:
         return Order(())
     fullest = min(problem.groups, key=problem.count_free_beside)
     sockets = sorted(problem.split_by_socket(fullest), key=problem.count_free_beside)
-    return Order((), _fill(problem, sockets))
-
-
-def _fill(problem: PlacementProblem, sockets: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    return tuple(chain.from_iterable(sockets))[: problem.count]
+    return Order((), tuple(chain.from_iterable(sockets))[: problem.count])
 
 
 def greedy(problem: PlacementProblem) -> Order:  # noqa: ARG001
@@ -115,7 +100,7 @@ def topo_aware(problem: PlacementProblem) -> Order:
     The costs are communication, interference and fragmentation. docs/decisions/topo-aware.md says
     what of the paper is read differently, and why.
     """
-    return _most_useful(problem)[0]
+    return _most_useful(problem)
 
 
 def topo_aware_drb(problem: PlacementProblem) -> Order:
@@ -123,9 +108,7 @@ def topo_aware_drb(problem: PlacementProblem) -> Order:
 
     For comparison: topo_aware, which tries all sets, is never of less use to the system.
     """
-    from gpulaunch.decide.placement.topo_aware import bipartition_tasks
-
-    return _most_useful(problem, place=bipartition_tasks)[0]
+    return _most_useful(problem, as_published=True)
 
 
 def topo_aware_p(problem: PlacementProblem) -> Order:
@@ -134,25 +117,23 @@ def topo_aware_p(problem: PlacementProblem) -> Order:
     decide() puts off what is still of too little use (topo-aware-sc17 Algorithm 1). Without the set
     that is best for the job, a job might wait for ever for what is there.
     """
-    return _useful_enough(problem)[0]
+    best = _most_useful(problem)
+    use = _use_of_chosen(problem, best)
+    if use < problem.least_utility:
+        own = _most_useful(problem, for_job=True)
+        if _use_of_chosen(problem, own) > use:
+            return own
+    return best
 
 
 def all_tried(problem: PlacementProblem) -> bool:
     """Return whether no placement is of more use to the job than the one that topo_aware_p takes.
 
-    It is sure only of a single machine on which all sets and mappings were tried.
+    It is sure only of a single machine on which all sets and mappings are tried.
     """
-    return _useful_enough(problem)[1]
-
-
-@lru_cache(maxsize=1)  # first the order is asked for, and then perhaps whether all were tried
-def _useful_enough(problem: PlacementProblem) -> tuple[Order, bool]:
-    best, _ = _most_useful(problem)
-    use = _use_of_chosen(problem, best)
-    if use >= problem.utility.least:
-        return best, False
-    own, tried = _most_useful(problem, for_job=True)
-    return (own if _use_of_chosen(problem, own) > use else best), tried
+    nodes = {gpu.node for gpu in problem.topology.gpus if gpu.index in problem.admitted}
+    sets = comb(len(problem.admitted), problem.count)
+    return len(nodes) == 1 and problem.count <= EXACT_RANKS and sets <= MOST_SETS
 
 
 def _use_of_chosen(problem: PlacementProblem, order: Order) -> float:
@@ -161,44 +142,36 @@ def _use_of_chosen(problem: PlacementProblem, order: Order) -> float:
 
 
 def _most_useful(
-    problem: PlacementProblem, *, for_job: bool = False, place: Place | None = None
-) -> tuple[Order, bool]:
+    problem: PlacementProblem, *, for_job: bool = False, as_published: bool = False
+) -> Order:
     """Return the order whose chosen set is of most use to the system or, if asked, to the job.
 
     Args:
         problem: the placement problem.
         for_job: whether the use to the job counts.
-        place: returns where the tasks of a job go; None for place_tasks.
-
-    Returns:
-        The order, and whether it is sure that none is of more use.
+        as_published: whether the machine is cut in two again and again, not all sets are tried.
     """
-    from gpulaunch.decide.placement.topo_aware import job_on_machine, place_tasks
+    from gpulaunch.decide.placement import topo_aware as search  # late: few launches go by utility
 
-    weights, worst = job_weights(problem.utility.weights), WORST_SLOWDOWN
+    weights, worst = search.job_weights(problem.weights), search.WORST_SLOWDOWN
     if not for_job:
-        weights = problem.utility.weights
-        worst = worst_slowdown(problem.utility.slowdown.get(gpu, 0.0) for gpu in problem.admitted)
-    order = Order(
+        weights = problem.weights
+        slowdowns = [problem.slowdown.get(gpu, 0.0) for gpu in problem.admitted]
+        worst = max(search.LEAST_WORST_SLOWDOWN, *slowdowns)
+    place_tasks = search.cut_in_two if as_published else search.place_tasks
+    allows = None if replace(problem.needs, within=()) == Needs() else problem.allows
+    most, chosen = None, None
+    for group in problem.groups:
+        value = search.value_on(problem, group, weights, worst)
+        gpus = place_tasks(value, group, allows)
+        if gpus and (most is None or value.worth_of(gpus) > most):
+            most, chosen = value.worth_of(gpus), gpus
+    return Order(
         ("effective_bandwidth", "fragmentation"),
+        chosen_set=chosen,
         in_rank_order=True,
         utility=partial(utility_of, problem),
     )
-    if problem.musts:
-        first = next(problem.ranked(()), None)
-        if first is None or not problem.meets(first):
-            return order, False
-    allows = None if replace(problem.needs, within=()) == Needs() else problem.allows
-    found, sure = [], True
-    for group in problem.groups:
-        job = replace(job_on_machine(problem, group, weights), worst=worst)
-        gpus, tried = (place or place_tasks)(job, group, allows)
-        nodes = {gpu.node for gpu in problem.topology.gpus if gpu.index in group}
-        sure = sure and tried and len(nodes) == 1
-        if gpus:
-            found.append((Valuation(job).worth_of(gpus), gpus))
-    _, chosen = max(found, key=itemgetter(0), default=(None, None))
-    return replace(order, chosen_set=chosen), sure
 
 
 def utility_of(problem: PlacementProblem, gpus: tuple[int, ...]) -> float:
@@ -210,10 +183,9 @@ def utility_of(problem: PlacementProblem, gpus: tuple[int, ...]) -> float:
 
     Source: topo-aware-sc17 Eq. 2.
     """
-    from gpulaunch.decide.placement.topo_aware import job_on_machine
+    from gpulaunch.decide.placement.topo_aware import job_weights, value_on
 
-    weights = job_weights(problem.utility.weights)
-    return Valuation(job_on_machine(problem, gpus, weights)).worth_of(gpus)[0]
+    return value_on(problem, gpus, job_weights(problem.weights)).worth_of(gpus)[0]
 
 
 def best_effort(problem: PlacementProblem) -> Order:

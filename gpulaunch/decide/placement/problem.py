@@ -1,17 +1,43 @@
-"""One placement to be decided, with everything that a policy may ask about it."""
+"""One placement to be decided, with everything that a policy may ask about it.
+
+Inside, all scores are whole numbers of which more is better: bandwidths in 1e-6 GB/s, sockets and
+fragmentation negative.
+"""
 # pure: decides on plain values
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Mapping as Figures
+from functools import cached_property, lru_cache, partial
+from itertools import combinations
+from math import inf
+from typing import Literal
 
-from gpulaunch.decide.placement.fabric import UNIT, Fabric, fabric_of
-from gpulaunch.decide.placement.scores import ScoreName, Scorer
+from gpulaunch.decide.placement.effective import (
+    BANDWIDTH_MODELS,
+    effective_bandwidth,
+    most_cut,
+    nvlink_parts,
+)
+from gpulaunch.decide.placement.fabric import UNIT, Fabric, fabric_of, sum_over_pairs
+from gpulaunch.decide.placement.mapping import EXACT_RANKS, Mapper, Mapping
 from gpulaunch.decide.placement.search import Criterion, Limits, enumerate_sets, grow_sets, ranked
-from gpulaunch.decide.placement.utility import Weights
 from gpulaunch.machine.gpu_names import gpu_names
 from gpulaunch.machine.topology import Topology
-from gpulaunch.profiles.pattern import Pattern
+from gpulaunch.profiles.pattern import Edge, Pattern
 from gpulaunch.records import Record
+
+ScoreName = Literal[
+    "effective_bandwidth",
+    "preserved_bandwidth",
+    "lasting_bandwidth",
+    "aggregate_bandwidth",
+    "sockets",
+    "fragmentation",
+]
+
+MOST_MAPPED = 4
+"""Sets of more than EXACT_RANKS ranks that get a mapping, the most promising; each takes 1 ms."""
 
 
 class Needs(Record):
@@ -32,22 +58,42 @@ class Needs(Record):
     least_gb_per_s: float = 0.0
 
 
-class UtilitySetting(Record):
-    """Further input of the policies that use utility (topo-aware-sc17).
+class Weights(Record):
+    """Weights of the three costs of topo-aware-sc17, which sum to 1; it has equal ones (5.2.1)."""
+
+    communication: float = 1 / 3
+    interference: float = 1 / 3
+    fragmentation: float = 1 / 3
+
+
+class Scores(Record):
+    """All scores of one candidate with its best mapping; None where a score does not exist.
 
     Attributes:
-        weights: weights of communication, interference and fragmentation.
-        slowdown: by index, what a GPU's neighbours and this job would suffer, 0.1 is 10 %; missing
-            is none.
-        least: under this utility the job would wait.
-        begun: by index, how late the last job on the GPU's socket began, as a place in the order of
-            all; missing is 0.
+        aggregate_bandwidth: sum of w over the edges that the pattern uses, each times its weight
+            relative to the heaviest, GB/s (mapa-sc21 Eq. 1).
+        effective_bandwidth: what the job gets, GB/s (mapa-sc21 3.4): for collectives by the
+            bandwidth model, for any other pattern the slowest edge relative to its weight.
+        preserved_bandwidth: sum of w over all pairs of GPUs that stay free, GB/s (mapa-sc21 Eq. 3).
+        lasting_bandwidth: preserved bandwidth, and what would be preserved once all others have
+            left: the sum of w over all pairs of the other GPUs in reach, of the machine or the
+            lease, those that are free now counted twice, GB/s. Ours.
+        fragmentation: free GPUs as a share of all, mean over the sockets that it touches, when it
+            is taken: 0 to 1, less is better (topo-aware-sc17 Eq. 5, over the candidate's side as in
+            Algorithm 3: over all sockets every candidate has the same).
+        communication_cost: sum of the shortest-path distances of all its pairs, less is better
+            (topo-aware-sc17 Eq. 3, over the pairs of the chosen GPUs: as printed its bounds go over
+            all free ones).
+        sockets: number of sockets that it touches, less is better. Ours.
     """
 
-    weights: Weights = Weights()
-    slowdown: Mapping[int, float] = {}
-    least: float = 0.0
-    begun: Mapping[int, int] = {}
+    aggregate_bandwidth: float | None
+    effective_bandwidth: float | None
+    preserved_bandwidth: float
+    lasting_bandwidth: float
+    fragmentation: float
+    communication_cost: int
+    sockets: int = 1
 
 
 class PlacementProblem:
@@ -63,9 +109,18 @@ class PlacementProblem:
             does not.
         model: name of the effective-bandwidth model.
         needs: what a set must have besides its size.
-        utility: what policies that go by utility need.
+        weights: weights of the costs, for policies that go by utility (topo-aware-sc17).
+        slowdown: by index, what a GPU's neighbours and this job would suffer, 0.1 is 10 %; missing
+            is none.
+        least_utility: under this utility the job would wait.
+        begun: by index, how late the last job on the GPU's socket began, as a place in the order of
+            all; missing is 0.
         scope: indices of all GPUs in reach, busy or not; None for those of the machine.
         rank_order: GPUs by index in the order that their ranks are to have; empty for the best.
+
+    Attributes:
+        edges: edges of the pattern.
+        fabric: the machine's links.
     """
 
     def __init__(
@@ -79,26 +134,31 @@ class PlacementProblem:
         sensitive: bool,
         model: str,
         needs: Needs = Needs(),  # noqa: B008  # it is frozen
-        utility: UtilitySetting = UtilitySetting(),  # noqa: B008
+        weights: Weights = Weights(),  # noqa: B008
+        slowdown: Figures[int, float] | None = None,
+        least_utility: float = 0.0,
+        begun: Figures[int, int] | None = None,
         scope: Sequence[int] | None = None,
         rank_order: Sequence[int] = (),
     ) -> None:
         self.topology = topology
+        self.fabric = fabric_of(topology)
         self.free = tuple(sorted(free))
         self.admitted = tuple(sorted(admitted))
         self.count = count
-        self.pattern = pattern
-        self.sensitive = sensitive and bool(pattern.edges(count))
-        self.model = model
+        self.edges = pattern.edges(count)
+        self.sensitive = sensitive and bool(self.edges)
         self.needs = needs
-        self.utility = utility
+        self.weights = weights
+        self.slowdown = slowdown or {}
+        self.least_utility = least_utility
+        self.begun = begun or {}
         self.rank_order = rank_order
-        self._scope = scope
+        self._collective = pattern.collective
+        self._model = model
+        self._scope = self.fabric.gpus if scope is None else scope
 
-    @cached_property
-    def fabric(self) -> Fabric:
-        """The machine's links."""
-        return fabric_of(self.topology)
+    # ------------------------------------------------------------------ GPUs
 
     def format_ranks(self, gpus: Sequence[int]) -> str:
         """Return GPUs by index as people name them, in their order: "3,0,1"."""
@@ -138,6 +198,8 @@ class PlacementProblem:
         """Return GPUs by index as a mask."""
         return self.fabric.mask([self.fabric.position[gpu] for gpu in gpus])
 
+    # ------------------------------------------------------------------ candidates
+
     @cached_property
     def _limits(self) -> Limits:
         needs, every = self.needs, frozenset(self.fabric.gpus)
@@ -167,65 +229,44 @@ class PlacementProblem:
         """Return whether there are more sets than can be compared."""
         return self._sets is None
 
-    @cached_property
-    def scorer(self) -> Scorer:
-        """Weighs the candidates."""
-        position = self.fabric.position
-        scope = self.fabric.gpus if self._scope is None else self._scope
-        return Scorer(
-            self.fabric,
-            [position[gpu] for gpu in self.free],
-            self.count,
-            self.pattern,
-            self.model,
-            [position[gpu] for gpu in self.fabric.gpus if gpu in scope],
-        )
-
     def ranked(self, by: Sequence[ScoreName]) -> Iterator[int]:
         """Return the candidates as masks, the best first, one of those that are alike.
 
-        Where they are too many to compare, they are some good ones. What the job needs comes before
-        all scores: candidates that lack it come last, see meets().
+        Where they are too many to compare, they are some good ones. Some may lack the links that
+        the job needs, see meets().
 
         Args:
             by: the scores that decide, the first one first; the lowest indices decide last.
         """
-        sets = self._sets
-        if sets is None:
-            sets = [mask for mask in self._grow(by) if self._limits.allow(mask)]
-        names = [name for name in (*self.musts, *by) if self.scorer.tells_apart(name)]
-        return ranked(sets, self._figures(names))
-
-    def _grow(self, by: Sequence[ScoreName]) -> list[int]:
-        """Return sets that grew, where all are too many: compact ones, or such as spare others."""
-        own, worth = self.scorer.guide(by[0] if by else None)
-        return grow_sets(self.fabric, self.count, self._limits, own, worth)
-
-    def _figures(self, by: Sequence[ScoreName]) -> list[Criterion]:
-        minimum = round(self.needs.least_gb_per_s * UNIT)
-        return [self.scorer.figure(name, (*self.musts, *by), minimum) for name in by]
-
-    @cached_property
-    def musts(self) -> tuple[ScoreName, ...]:
-        """The scores that say whether a candidate has what the job needs."""
-        nvlink: tuple[ScoreName, ...] = ("nvlink",) if self.needs.nvlink and self.count > 1 else ()
-        talks = bool(self.pattern.edges(self.count))
-        return (*nvlink, "adequate_bandwidth") if self.needs.least_gb_per_s and talks else nvlink
+        masks = self._sets
+        if masks is None:
+            masks = grow_sets(self.fabric, self.count, self._limits, self._worth_of_part(by))
+        slowest_first = self.is_slowest_first(by)
+        apart = [name for name in by if self._tells_apart(name)]
+        return ranked(masks, [self._criterion(name, slowest_first) for name in apart])
 
     def allows(self, gpus: Sequence[int]) -> bool:
         """Return whether a set of GPUs by index has what the job needs."""
         mask = self.mask(gpus)
         return self._limits.allow(mask) and self.meets(mask)
 
-    def scores_by(self, mask: int, by: Sequence[ScoreName]) -> tuple[int, ...]:
-        """Return the exact scores of a set, by name."""
-        return tuple(figure.value(mask) for figure in self._figures(by))
-
     def meets(self, mask: int) -> bool:
-        """Return whether a candidate has what the job needs."""
-        least = {"nvlink": 1, "adequate_bandwidth": round(self.needs.least_gb_per_s * UNIT)}
-        figures = self.scores_by(mask, self.musts)
-        return all(figure >= least[name] for name, figure in zip(self.musts, figures, strict=True))
+        """Return whether a candidate has the links that the job needs."""
+        if not self._is_joined(mask):
+            return False
+        return not self._least or self._effective_bandwidth(mask) >= self._least
+
+    def _is_joined(self, mask: int) -> bool:
+        parts = nvlink_parts(self.fabric, self.fabric.positions(mask)) if self.needs.nvlink else ()
+        return len(parts) < 2
+
+    @property
+    def _least(self) -> int:
+        """The effective bandwidth that a candidate must have, 1e-6 GB/s; 0 without edges."""
+        return round(self.needs.least_gb_per_s * UNIT) if self.edges else 0
+
+    def _effective_bandwidth(self, mask: int) -> int:
+        return self._criterion("effective_bandwidth", slowest_first=True).value(mask)
 
     def best_effective_bandwidth(self) -> float | None:
         """Return the largest effective bandwidth of sets that meet all other needs, GB/s.
@@ -233,9 +274,206 @@ class PlacementProblem:
         Returns:
             None if no set meets them.
         """
-        best = next(self.ranked(("effective_bandwidth",)), None)
-        if best is None:
-            return None
-        by: tuple[ScoreName, ...] = (*self.musts, "effective_bandwidth")
-        figures = dict(zip(by, self.scores_by(best, by), strict=True))
-        return figures["effective_bandwidth"] / UNIT if figures.get("nvlink", 1) else None
+        for mask in self.ranked(("effective_bandwidth",)):
+            if self._is_joined(mask):
+                return self._effective_bandwidth(mask) / UNIT
+        return None
+
+    # ------------------------------------------------------------------ scores to compare by
+
+    def scores_by(self, mask: int, by: Sequence[ScoreName]) -> tuple[int, ...]:
+        """Return the exact scores of a set, by name."""
+        slowest_first = self.is_slowest_first(by)
+        return tuple(self._criterion(name, slowest_first).value(mask) for name in by)
+
+    def is_slowest_first(self, by: Sequence[ScoreName]) -> bool:
+        """Return whether the best mapping has the fastest slowest edge, not the largest sum."""
+        if self._least:
+            return True
+        of_mapping = [name for name in by if name in ("effective_bandwidth", "aggregate_bandwidth")]
+        return of_mapping[:1] != ["aggregate_bandwidth"]
+
+    @cached_property
+    def mapper(self) -> Mapper:
+        """The pattern over the links; no edge is faster than two GPUs by the model.
+
+        Of collectives no edge is waited for.
+        """
+        mapper = _mapper_of(self.fabric, self.edges, None if self._collective else self._model)
+        mapper.start_over()
+        return mapper
+
+    def _tells_apart(self, name: ScoreName) -> bool:
+        """Return whether candidates can differ in a score."""
+        if self.fabric.alike:
+            return name in ("sockets", "fragmentation")
+        return name != "effective_bandwidth" or bool(self.edges)
+
+    def _criterion(self, name: ScoreName, slowest_first: bool) -> Criterion:
+        """Return a score as a figure by which candidates are compared."""
+        plain: dict[ScoreName, Callable[[int], int]] = {
+            "sockets": lambda mask: -UNIT * len(set(self._sockets(mask))),
+            "fragmentation": lambda mask: -round(self._fragmentation(mask) * UNIT),
+            "preserved_bandwidth": partial(self._left_to_others, "preserved_bandwidth"),
+            "lasting_bandwidth": partial(self._left_to_others, "lasting_bandwidth"),
+        }
+        if name in plain:
+            return Criterion(plain[name])
+        if name == "effective_bandwidth" and not self.edges:
+            return Criterion(lambda _: 0)
+        if name == "effective_bandwidth" and self._collective:
+            value = partial(effective_bandwidth, self.fabric, self._model)
+            return Criterion(
+                value, partial(most_cut, self.fabric) if self._model == "cut" else None
+            )
+        # Without edges every pair counts, so that such jobs stay compact, too.
+        if not self.edges or (name == "aggregate_bandwidth" and self.mapper.tells_no_rank_apart):
+            return Criterion(self.fabric.sum_among)
+
+        def map_best(mask: int) -> Mapping:
+            return self.mapper.best(self.fabric.positions(mask), slowest_first=slowest_first)
+
+        most_weighed = MOST_MAPPED if self.count > EXACT_RANKS else inf
+        if name == "effective_bandwidth":
+            return Criterion(lambda mask: map_best(mask).slowest, self.most_slowest, most_weighed)
+        return Criterion(lambda mask: map_best(mask).total, self._most_total, most_weighed)
+
+    def _most_total(self, mask: int) -> int:
+        return self.mapper.most_total(self.fabric.positions(mask))
+
+    def most_slowest(self, mask: int) -> int:
+        """Return at least the slowest edge of any mapping to a set.
+
+        Links as fast as that join the set, each of its GPUs to as many as any rank talks to, and
+        one of them to as many as the rank that talks to most.
+        """
+        fewest, most = min(self.mapper.degree), max(self.mapper.degree)
+        for floor, reached in self._reached:
+            met = new = mask & -mask
+            largest = 0
+            while new:
+                bit = new & -new
+                near = reached[len(self.fabric.bit) - bit.bit_length()] & mask
+                if near.bit_count() < fewest:
+                    break
+                largest = max(largest, near.bit_count())
+                new = (new ^ bit) | near & ~met
+                met |= near
+            if met == mask and not new and largest >= most:
+                return floor
+        return 0
+
+    @cached_property
+    def _reached(self) -> list[tuple[int, list[int]]]:
+        """For each speed that an edge can have, the GPUs that each position so reaches."""
+        lightest = self.mapper.speed[-1]
+        return [
+            (floor, self.fabric.reached([speed >= floor for speed in lightest]))
+            for floor in self.mapper.floors
+        ]
+
+    @cached_property
+    def _regions(self) -> dict[str, list[tuple[list[int], int]]]:
+        """The GPUs that are counted to scores of what a set leaves, now and later.
+
+        Of each region it is the sum of w from each position to all in it, and the sum of w over all
+        pairs in it, 1e-6 GB/s.
+        """
+        regions = []
+        for gpus in (self.free, self._scope):
+            region = [self.fabric.position[gpu] for gpu in gpus]
+            pulls = [sum([row[b] for b in region]) for row in self.fabric.weight]
+            regions.append((pulls, sum([pulls[a] for a in region]) // 2))
+        return {"preserved_bandwidth": regions[:1], "lasting_bandwidth": regions}
+
+    def _left_to_others(self, name: str, mask: int) -> int:
+        """Return the sum of w over all pairs that a set leaves, in each region."""
+        gpus = self.fabric.positions(mask)
+        among = self.fabric.sum_among(mask)
+        left = 0
+        for pulls, every in self._regions[name]:
+            left += every - sum([pulls[a] for a in gpus]) + among
+        return left
+
+    def _worth_of_part(self, by: Sequence[ScoreName]) -> Callable[[int], int]:
+        """Return what weighs sets that grow, where all are too many.
+
+        A score that counts what a set leaves is its own guide. Collectives are as fast as the
+        NVLinks within the set; what else is asked for, compact sets have.
+        """
+        if by and by[0] in self._regions:
+            return partial(self._left_to_others, by[0])
+        if by and by[0] == "effective_bandwidth" and self._collective:
+            direct = self.fabric.direct
+            if any(map(any, direct)):
+                return lambda mask: sum_over_pairs(direct, self.fabric.positions(mask))
+        return self.fabric.sum_among
+
+    # ------------------------------------------------------------------ scores to report
+
+    def _sockets(self, mask: int) -> list[int]:
+        return [self.fabric.socket[gpu] for gpu in self.fabric.positions(mask)]
+
+    def _fragmentation(self, mask: int) -> float:
+        total = dict(enumerate(self.fabric.socket_size))
+        return fragmentation(self._free_by_socket, total, self._sockets(mask))
+
+    @cached_property
+    def _free_by_socket(self) -> Counter[int]:
+        return Counter(self._sockets(self.mask(self.free)))
+
+    def scores(self, mapping: Mapping) -> Scores:
+        """Return all scores of a set with a mapping of it."""
+        mask = self.fabric.mask(mapping.gpus)
+        speed = mapping.slowest
+        if self._collective and self.edges:
+            speed = effective_bandwidth(self.fabric, self._model, mask)
+        return Scores(
+            aggregate_bandwidth=mapping.total / UNIT if self.edges else None,
+            effective_bandwidth=speed / UNIT if self.edges else None,
+            preserved_bandwidth=self._left_to_others("preserved_bandwidth", mask) / UNIT,
+            lasting_bandwidth=self._left_to_others("lasting_bandwidth", mask) / UNIT,
+            fragmentation=self._fragmentation(mask),
+            communication_cost=self.fabric.distance_among(mask),
+            sockets=len(set(self._sockets(mask))),
+        )
+
+
+def fragmentation(
+    free_by_socket: Figures[int, int], total_by_socket: Figures[int, int], sockets: Sequence[int]
+) -> float:
+    """Return the mean share of GPUs that stay free on the sockets of a placement: 0..1.
+
+    Lower is fuller.
+
+    Args:
+        free_by_socket: free GPUs of each socket before the placement.
+        total_by_socket: all its GPUs.
+        sockets: the socket of each chosen GPU.
+
+    Source: topo-aware-sc17 Eq. 5. Departures: it is counted over the placement's own sockets, since
+        over all of a machine with equal sockets every placement has the same; and after the
+        placement, as the published code does.
+
+    Example:
+        >>> fragmentation({0: 1, 1: 2}, {0: 2, 1: 2}, [0])
+        0.0
+    """
+    touched = sorted(set(sockets))
+    left = [
+        (free_by_socket[socket] - sockets.count(socket)) / total_by_socket[socket]
+        for socket in touched
+    ]
+    return sum(left) / len(left)
+
+
+@lru_cache(maxsize=64)
+def _mapper_of(fabric: Fabric, edges: tuple[Edge, ...], model: str | None) -> Mapper:
+    """Return the mapper of edges; it remembers what it found. No model: no edge is waited for."""
+    speeds = None
+    if model:
+        speeds = [0] * len(fabric.kinds)
+        for a, b in combinations(range(len(fabric.gpus)), 2):
+            kind = fabric.kind[a][b]
+            speeds[kind] = speeds[kind] or BANDWIDTH_MODELS[model](fabric, (a, b))
+    return Mapper(fabric.kind, edges, [kind.weight for kind in fabric.kinds], speeds)

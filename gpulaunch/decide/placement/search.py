@@ -7,12 +7,11 @@ NVSwitch machine: the first sockets get the most.
 """
 # pure: decides on plain values
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heapreplace, nlargest
 from itertools import accumulate, pairwise, product
 from math import comb, inf
-from operator import add, mul
+from operator import mul
 
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.records import Record
@@ -20,14 +19,8 @@ from gpulaunch.records import Record
 MOST_SETS = 20_000
 """Number of sets that are compared at most; 8 of 16 GPUs, all different, are 12,870."""
 
-MOST_GROWN = 20_000
-"""Sets that are looked at while sets grow, where all are too many to compare: some 40 ms."""
-
-MOST_NEAR = 32
-"""GPUs by which each set may grow, those with the best links to it."""
-
-MOST_ALIKE = 2
-"""Sets that are linked alike, of which each grows on."""
+MOST_GROWN = 80_000
+"""Sets that are looked at while sets grow, where all are too many to compare: some 150 ms."""
 
 Cell = list[list[int]]
 """For each number of GPUs the masks that a part of the machine has to offer."""
@@ -54,8 +47,12 @@ class Limits(Record):
             mask & self.required == self.required
             and not mask & ~(self.admitted | self.required)
             and any(not mask & ~group for group in self.groups)
-            and all((mask & group).bit_count() <= most for group, most in self.at_most)
+            and self.bound(mask)
         )
+
+    def bound(self, mask: int) -> bool:
+        """Return whether a set has no more GPUs of a group than it may have."""
+        return all((mask & group).bit_count() <= most for group, most in self.at_most)
 
     def count(self, gpus: int) -> int:
         """Return how many sets there are, alike or not, were there no limit by at_most."""
@@ -89,8 +86,7 @@ def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> lis
             return None
         found += [limits.required | mask for mask in masks] if limits.required else masks
     masks = list(set(found)) if len(limits.groups) > 1 else found
-    for group, most in limits.at_most:
-        masks = [mask for mask in masks if (mask & group).bit_count() <= most]
+    masks = [mask for mask in masks if limits.bound(mask)]
     return masks if len(masks) <= MOST_SETS else None
 
 
@@ -250,89 +246,29 @@ def _sparing(figure: Criterion) -> Callable[[int], int]:
     return weigh
 
 
-class _Part(Record):
-    """A set that grows.
-
-    Attributes:
-        mask: the set.
-        worth: its worth.
-        pulls: what each GPU that is to be chosen would add, or has added.
-    """
-
-    mask: int
-    worth: int
-    pulls: list[int]
-
-
-def grow_sets(
-    fabric: Fabric,
-    count: int,
-    limits: Limits,
-    own: Sequence[int],
-    worth: Sequence[Sequence[int]],
-) -> list[int]:
+def grow_sets(fabric: Fabric, count: int, limits: Limits, worth: Callable[[int], int]) -> list[int]:
     """Return sets that grew one GPU at a time, where all sets are too many to compare.
 
     Of all that one more GPU makes of the sets so far those with the most worth grow on: beam search
-    (Lowerre, The HARPY speech recognition system, 1976). Of sets that are linked alike, to
-    themselves and all others, only MOST_ALIKE do, so that a machine that looks the same from
-    everywhere is not searched everywhere.
+    (Lowerre, The HARPY speech recognition system, 1976).
 
     Args:
         fabric: the links.
         count: number of GPUs in a set.
         limits: rules that the sets keep.
-        own: what each position is worth to a set.
-        worth: what every two positions of a set are worth.
+        worth: returns what a set is worth while it grows.
 
     Returns:
         As many as grew to this size, perhaps none.
     """
-    found: dict[int, None] = {}
+    found: set[int] = set()
     for group in limits.groups:
         gpus = fabric.positions(limits.admitted & group & ~limits.required)
         width = max(1, MOST_GROWN // (len(limits.groups) * count * max(1, len(gpus))))
-        start = fabric.positions(limits.required)
-        links = [[worth[gpu][other] for other in gpus] for gpu in gpus]
-        pulls = [own[gpu] + sum([worth[gpu][b] for b in start]) for gpu in gpus]
-        beam = [_Part(limits.required, 0, pulls)]
-        for size in range(len(start), count):
-            grown: dict[int, tuple[int, int, _Part]] = {}
-            for part in beam:
-                near = _allowed(part, [fabric.bit[gpu] for gpu in gpus], limits)
-                if size:
-                    near = sorted(near, key=part.pulls.__getitem__, reverse=True)[:MOST_NEAR]
-                for place in near:
-                    mask = part.mask | fabric.bit[gpus[place]]
-                    grown[mask] = part.worth + part.pulls[place], place, part
-            beam = _grown_on(grown, links, width if size else len(gpus))
-        found |= dict.fromkeys(part.mask for part in beam)
+        beam = [limits.required]
+        for _ in range(limits.required.bit_count(), count):
+            grown = {part | fabric.bit[gpu] for part in beam for gpu in gpus}
+            grown = {mask for mask in grown.difference(beam) if limits.bound(mask)}
+            beam = nlargest(width, grown, key=lambda mask: (worth(mask), mask))
+        found.update(mask for mask in beam if limits.allow(mask))
     return list(found)
-
-
-def _allowed(part: _Part, bits: Sequence[int], limits: Limits) -> list[int]:
-    """Return the places of the GPUs by which a set may grow."""
-    barred = part.mask
-    for held, most in limits.at_most:
-        if (part.mask & held).bit_count() >= most:
-            barred |= held
-    return [place for place, bit in enumerate(bits) if not bit & barred]
-
-
-def _grown_on(
-    grown: dict[int, tuple[int, int, _Part]], links: Sequence[Sequence[int]], width: int
-) -> list[_Part]:
-    """Return the sets with the most worth, by mask: worth, the place of the new GPU, the rest."""
-    beam: list[_Part] = []
-    alike: Counter[tuple[int, ...]] = Counter()
-    best = sorted([(worth, mask) for mask, (worth, *_) in grown.items()], reverse=True)
-    for worth, mask in best[: 4 * width]:
-        if len(beam) == width:
-            break
-        _, place, part = grown[mask]
-        pulls = list(map(add, part.pulls, links[place]))
-        shape = tuple(sorted(pulls))
-        alike[shape] += 1
-        if alike[shape] <= MOST_ALIKE:
-            beam.append(_Part(mask, worth, pulls))
-    return beam

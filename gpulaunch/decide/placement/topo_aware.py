@@ -1,34 +1,267 @@
 """The placement of most use to the system: all sets of GPUs, each with its best mapping.
 
-Source: topo-aware-sc17 4.3 and 4.4. docs/decisions/topo-aware.md lists the departures.
+Each cost is brought to 0..1, 0 being the best that there is and 1 the worst, before costs meet in a
+utility. Source: topo-aware-sc17 4.3 and 4.4. docs/decisions/topo-aware.md lists the departures.
 """
 # pure: decides on plain values
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, lru_cache
-from itertools import combinations
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain, combinations
+from math import comb, inf, sqrt
 from operator import mul
 
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
-from gpulaunch.decide.placement.problem import PlacementProblem
-from gpulaunch.decide.placement.search import MOST_SETS, Cell, Criterion, combine, ranked
-from gpulaunch.decide.placement.topo_aware_drb import cut_in_two
-from gpulaunch.decide.placement.utility import Gpus, JobOnMachine, Valuation, Weights, Worth
+from gpulaunch.decide.placement.problem import PlacementProblem, Weights, fragmentation
+from gpulaunch.decide.placement.search import MOST_SETS, Cell, combine
 
-Allows = Callable[[Gpus], bool]
+WORST_SLOWDOWN = 1.0
+"""The slowdown that counts as the worst for a job's own utility.
+
+From twice the time on, one after the other is as fast as both together.
+"""
+
+LEAST_WORST_SLOWDOWN = 0.1
+"""The least slowdown that counts as the worst where a choice is made; else it is the largest one.
+
+Source: topo-aware-sc17 Eq. 1 divides interference by that of the worst scenario. Departure: the
+10 %, without which 2 % here and none there would matter as much as 30 %. With it, at equal weights,
+5 % weighs as much as a socket left half empty, and the first decision of the paper's timeline
+(5.2.2) comes out as it tells.
+"""
+
+COST_FLOOR = 0.01
+"""Costs below make no difference: the published code's MIN_COST."""
+
+MOST_SEEDS = 16
+"""Number of GPUs up to which sets grow around each."""
 
 MOST_MAPPED = 32
 """Sets of more than EXACT_RANKS ranks that get a mapping, the most promising."""
 
-_SCALE = 10**9
-"""Figures are compared as whole numbers of 1e-9: the order of a sum makes no difference."""
+Gpus = tuple[int, ...]
+Allows = Callable[[Gpus], bool]
+
+Costs = tuple[float, float, float]
+"""Communication, interference and fragmentation, each 0 (the best there is) to 1 (the worst)."""
+
+Worth = tuple[float, float, int]
+"""Utility and nearness of a placement, and how late its neighbours began."""
+
+
+@lru_cache(maxsize=256)
+def communication_range(far: tuple[tuple[int, ...], ...], count: int) -> tuple[int, int]:
+    """Return the least and the largest communication cost of so many GPUs of a machine.
+
+    A set grows around each GPU, by the nearest or by the farthest GPU each time. On the described
+    machines that finds the least of all sets, and the largest but for 2 %. With more than
+    MOST_SEEDS GPUs, one is tried of all that have the same distances to the others.
+
+    Args:
+        far: distance of every two GPUs, also those that are busy, so that a cost means the same at
+            any time.
+        count: number of GPUs, 1 to len(far).
+    """
+    seeds = {
+        gpu if len(far) <= MOST_SEEDS else tuple(sorted(far[gpu])): gpu for gpu in range(len(far))
+    }
+    least = min(_grow(far, seed, count, 1) for seed in seeds.values())
+    return least, max(_grow(far, seed, count, -1) for seed in seeds.values())
+
+
+def _grow(far: Sequence[Sequence[int]], seed: int, count: int, sign: int) -> int:
+    """Return the cost of a set that grew by whatever costs least (sign 1) or most (-1)."""
+    added = dict(enumerate(far[seed]))
+    del added[seed]
+    cost = 0
+    for _ in range(count - 1):
+        nearest = min(added, key=lambda gpu: sign * added[gpu])
+        cost += added.pop(nearest)
+        added = {gpu: way + far[nearest][gpu] for gpu, way in added.items()}
+    return cost
+
+
+def utility(costs: Costs, weights: Weights) -> float:
+    """Return the use of a placement to the whole system, by which the best is chosen.
+
+    It is 0.1 if all is at its worst, up to 1: the inverse of the weighted mean of the costs' roots.
+    One cost at its worst brings it under 0.3 at equal weights, however good the others are; a cost
+    of weight 0 makes no difference.
+
+    Source: topo-aware-sc17 Eq. 2, in the form that its thresholds of 0.3 and 0.5 need. Departures:
+        as printed, over raw costs, U divides by 0 for a single GPU, exceeds 1, and is hardly under
+        0.66, so that nothing would ever wait. The published code divides by the sum of each cost,
+        of 0.01 at least, to the power of its weight; a weight of 0 adds a constant 1 there and
+        drowns the rest. Here the power is 1/2 for all, as it is there at equal weights without
+        fragmentation, and the weights are factors.
+
+    Example:
+        >>> utility((0, 0, 0), Weights())
+        1.0
+    """
+    communication, interference, left = (sqrt(max(cost, COST_FLOOR)) for cost in costs)
+    roots = (
+        weights.communication * communication
+        + weights.interference * interference
+        + weights.fragmentation * left
+    )
+    return min(1.0, sqrt(COST_FLOOR) / roots)
+
+
+def job_weights(weights: Weights) -> Weights:
+    """Return the weights of the use to the job itself, which its minimum utility is compared with.
+
+    Fragmentation is none of the job's business, so half its weight goes to each of the others. At
+    equal weights a threshold of 0.5 wants a cost of less than 0.09 if there is but one, and 0.3 one
+    of less than 0.32: a slowdown of 9 or of 32 %.
+
+    Source: the published code of topo-aware-sc17.
+    """
+    half = weights.fragmentation / 2
+    return Weights(weights.communication + half, weights.interference + half, 0.0)
+
+
+class Valuation:
+    """What placements of a job are worth on a machine.
+
+    Communication is the mean distance over the job's edges by their weights, which is Eq. 3 if all
+    talk to all alike. It is set between the least and the largest mean distance of as many GPUs of
+    the machine; a mapping whose edges have found even shorter or longer ways counts as these. A job
+    without edges communicates at no cost.
+
+    Args:
+        edges: two different ranks, and how much they say to each other, 0 or more; only the
+            proportions matter.
+        ranks: number of GPUs, 1 or more.
+        far: distance of every two GPUs of the machine, free or not: 1 or more; 0 to itself.
+        socket_of: socket of every GPU of the machine, near ones next to each other.
+        free: the free GPUs, also those that this job may not choose.
+        weights: weights of the costs.
+        slowdown: slowdown of a task on each GPU, as mean_slowdown() means it: 0.1 is 10 % slower;
+            missing is 0.
+        worst: the slowdown that counts as 1.
+        begun: for a GPU, how late the last job on its socket began, as a place in the order of all;
+            missing is 0.
+
+    Attributes:
+        talk: for each rank the weights of its edges to others; those of the whole job sum to 1.
+    """
+
+    def __init__(
+        self,
+        edges: Sequence[tuple[int, int, float]],
+        ranks: int,
+        far: Mapping[int, Mapping[int, int]],
+        socket_of: Mapping[int, int],
+        free: Sequence[int],
+        weights: Weights,
+        slowdown: Mapping[int, float],
+        worst: float,
+        begun: Mapping[int, int],
+    ) -> None:
+        self.ranks, self.far, self.socket_of = ranks, far, socket_of
+        self._weights, self._begun = weights, begun
+        self.talk: list[dict[int, float]] = [{} for _ in range(ranks)]
+        volume = sum(weight for _, _, weight in edges) or 1.0
+        for a, b, weight in edges:
+            if weight:
+                self.talk[a][b] = self.talk[b][a] = self.talk[a].get(b, 0.0) + weight / volume
+        gpus = sorted(socket_of)
+        pairs = max(1, comb(ranks, 2))
+        least, most = communication_range(
+            tuple(tuple([far[a][b] for b in gpus]) for a in gpus), ranks
+        )
+        self._least, self._most = least / pairs, most / pairs
+        self._total = Counter(socket_of.values())
+        self._free = Counter(socket_of[gpu] for gpu in free)
+        self._noise = {gpu: min(1.0, slowdown.get(gpu, 0.0) / worst) for gpu in gpus}
+
+    @property
+    def edges(self) -> list[tuple[int, int, float]]:
+        """The edges, each once, the lower rank first."""
+        rows = enumerate(self.talk)
+        return [(a, b, weight) for a, row in rows for b, weight in row.items() if a < b]
+
+    def distance(self, gpus: Gpus) -> float:
+        """Return the mean distance over the job's edges, for GPUs in rank order."""
+        return sum(weight * self.far[gpus[a]][gpus[b]] for a, b, weight in self.edges)
+
+    def costs(self, gpus: Sequence[int], distance: float) -> Costs:
+        """Return the costs of GPUs with this mean distance over edges, 0 if there are none.
+
+        Source: Eq. 1 divides by the worst case alone. Departure: the best is taken off first, as
+            the published code does for two and three GPUs. Else a job of three on a machine with
+            two GPUs in each socket, which nothing can keep together, would find little use in any
+            placement, and be postponed for ever.
+        """
+        communication = 0.0
+        if self._most > self._least:
+            communication = (distance - self._least) / (self._most - self._least)
+        return (
+            min(1.0, max(0.0, communication)),
+            sum(self._noise[gpu] for gpu in gpus) / len(gpus),
+            fragmentation(self._free, self._total, [self.socket_of[gpu] for gpu in gpus]),
+        )
+
+    def utility(self, gpus: Sequence[int], distance: float) -> float:
+        """Return their utility; rounded, so that the order of a sum makes no difference."""
+        return round(utility(self.costs(gpus, distance), self._weights), 9)
+
+    def worth(self, gpus: Sequence[int], distance: float) -> Worth:
+        """Return what GPUs with this mean distance over edges are worth."""
+        begun = sum(self._begun.get(gpu, 0) for gpu in gpus)
+        return self.utility(gpus, distance), -round(distance, 9), begun
+
+    def worth_of(self, gpus: Gpus) -> Worth:
+        """Return what a placement in rank order is worth."""
+        return self.worth(gpus, self.distance(gpus))
+
+    def kind(self, gpu: int) -> tuple[int, float, int]:
+        """Return what the worth of a set with this GPU depends on besides its distances."""
+        return self.socket_of[gpu], self._noise[gpu], self._begun.get(gpu, 0)
+
+
+def value_on(
+    problem: PlacementProblem,
+    gpus: Sequence[int],
+    weights: Weights,
+    worst: float = WORST_SLOWDOWN,
+) -> Valuation:
+    """Return what placements of a problem are worth on the machines that have some GPUs."""
+    fabric = problem.fabric
+    node = {gpu.index: gpu.node for gpu in problem.topology.gpus}
+    nodes = {node[gpu] for gpu in gpus}
+    cards = {card: place for place, card in enumerate(fabric.tree.cards)}
+    near = sorted(problem.topology.gpus, key=lambda gpu: (cards[gpu.card], gpu.index))
+    here = tuple(gpu.index for gpu in near if gpu.node in nodes)
+    return Valuation(
+        problem.edges,
+        problem.count,
+        _distances(fabric, here),
+        {gpu: fabric.socket[fabric.position[gpu]] for gpu in here},
+        [gpu for gpu in problem.free if node[gpu] in nodes],
+        weights,
+        problem.slowdown,
+        worst,
+        problem.begun,
+    )
+
+
+@lru_cache(maxsize=32)
+def _distances(fabric: Fabric, gpus: Gpus) -> dict[int, dict[int, int]]:
+    places = {gpu: fabric.position[gpu] for gpu in gpus}
+    return {a: {b: fabric.distance(place, places[b]) for b in gpus} for a, place in places.items()}
+
+
+# ---------------------------------------------------------------------- all sets and mappings
 
 
 def place_tasks(
-    job: JobOnMachine, choosable: Sequence[int], allows: Allows | None = None
-) -> tuple[Gpus | None, bool]:
-    """Return the placement of highest utility to the system, and whether it is sure to be that.
+    value: Valuation, choosable: Sequence[int], allows: Allows | None = None
+) -> Gpus | None:
+    """Return the placement of highest utility to the system, in rank order.
 
     Of equals it is the one with the shorter ways, then the one beside jobs that began last, since
     sockets of older jobs will be free sooner as a whole, then the one with the lowest GPUs, then
@@ -36,151 +269,198 @@ def place_tasks(
     of dual recursive bipartitioning.
 
     Args:
-        job: the job and the machine.
+        value: what placements of the job are worth on the machine.
+        choosable: the GPUs that may be chosen.
+        allows: returns whether a set will do; None for all sets.
+
+    Returns:
+        None if nothing was found that will do.
+    """
+    gpus = sorted(choosable)
+    if len(gpus) < value.ranks:
+        return None
+    masks = _distinct_sets(value, gpus, alike=allows is None)
+    if masks is None:
+        return cut_in_two(value, gpus, allows)
+    promising = sorted([(_most(value, gpus_of(gpus, mask)), mask) for mask in masks], reverse=True)
+    is_exact = value.ranks <= EXACT_RANKS
+    mapper = _mapper_of_distances(value, gpus)
+    best: tuple[Worth, int] | None = None
+    found: Gpus | None = None
+    for most, mask in promising if is_exact else promising[:MOST_MAPPED]:
+        if best and (most, mask) < best:
+            break  # nor has any later one more
+        if allows is None or allows(gpus_of(gpus, mask)):
+            places = [gpus.index(gpu) for gpu in gpus_of(gpus, mask)]
+            order = mapper.best(places, kicks=0 if is_exact else MOST_KICKS).gpus
+            placed = tuple([gpus[place] for place in order])
+            worth = value.worth_of(placed), mask
+            if best is None or worth > best:
+                best, found = worth, placed
+    return found
+
+
+def gpus_of(gpus: Sequence[int], mask: int) -> Gpus:
+    """Return the GPUs of a mask, whose largest bit is the first of all."""
+    last = len(gpus) - 1
+    return tuple([gpu for place, gpu in enumerate(gpus) if mask >> last - place & 1])
+
+
+def _most(value: Valuation, gpus: Gpus) -> Worth:
+    """Return what a set would be worth if the heaviest edges had the shortest ways."""
+    weights = sorted((weight for *_, weight in value.edges), reverse=True)
+    ways = sorted([value.far[a][b] for a, b in combinations(gpus, 2)])
+    return value.worth(gpus, sum(map(mul, weights, ways), 0.0))
+
+
+def _mapper_of_distances(value: Valuation, gpus: Sequence[int]) -> Mapper:
+    """Return a mapper to which a link is worth more the shorter it is."""
+    far = [[value.far[a][b] for b in gpus] for a in gpus]
+    ways = sorted({way for row in far for way in row})
+    number = {way: kind for kind, way in enumerate(ways)}
+    kind = [[number[way] for way in row] for row in far]
+    # Whole numbers of 1e-9, so that the order of a sum makes no difference.
+    worth = [10**9 * (ways[-1] - way) for way in ways]
+    mapper = Mapper(kind, value.edges, worth, ranks=value.ranks)
+    mapper.left = inf  # a job is refused only after all was tried, however long that takes
+    return mapper
+
+
+def _distinct_sets(value: Valuation, gpus: Sequence[int], *, alike: bool) -> list[int] | None:
+    """Return all sets of GPUs as masks, the first GPU the largest; None if they are too many.
+
+    Of GPUs that no cost tells apart, the lowest are taken, unless they are not `alike`.
+    """
+
+    def are_alike(one: int, other: int) -> bool:
+        far, others = value.far, [gpu for gpu in gpus if gpu not in (one, other)]
+        return value.kind(one) == value.kind(other) and all(
+            far[one][gpu] == far[other][gpu] for gpu in others
+        )
+
+    groups: dict[int, Cell] = {}  # by its first GPU: the lowest none, one, two and so on
+    for place, gpu in enumerate(gpus, 1):
+        first = next((one for one in groups if alike and are_alike(gpu, one)), gpu)
+        cell = groups.setdefault(first, [[0]])
+        cell.append([cell[-1][0] | 1 << len(gpus) - place])
+    return combine([*groups.values()], value.ranks, MOST_SETS)
+
+
+# ---------------------------------------------------------------------- as published
+
+
+def cut_in_two(
+    value: Valuation, choosable: Sequence[int], allows: Allows | None = None
+) -> Gpus | None:
+    """Return the placement that dual recursive bipartitioning makes, in rank order.
+
+    The machine is cut in two halves as it is built, whatever is free; the tasks are dealt out to
+    them one by one, each to the half where it is of more use; and so on within the halves.
+
+    Args:
+        value: what placements of the job are worth on the machine.
         choosable: the GPUs that may be chosen, at least as many as there are ranks.
         allows: returns whether a set will do; None for all sets.
 
     Returns:
-        The GPUs in rank order, None if nothing was found that will do; and whether all were tried,
-            or ruled out by a bound of their utility.
+        None if the placement will not do.
+
+    Source: topo-aware-sc17 Algorithms 2 and 3. Departure: the machine is cut along its levels; on
+        every described machine that is where Fiduccia and Mattheyses' heuristic cuts it.
     """
-    gpus = sorted(choosable)
-    if len(gpus) < job.ranks:
-        return None, True
-    sets = _distinct_sets(job, gpus, MOST_SETS, alike=allows is None)
-    if sets is None:
-        return bipartition_tasks(job, gpus, allows)
-    search = _WorthOfSets(job, gpus)
-    for mask in ranked(sets, search.figures):
-        found = search.placed(mask)
-        if allows is None or allows(found):
-            return found, search.is_exact
-    return None, search.is_exact
+    descent = _Descent(value, frozenset(choosable))
+    descent.narrow(list(value.socket_of), range(value.ranks))
+    found = tuple(descent.where[rank][0] for rank in range(value.ranks))
+    return found if allows is None or allows(found) else None
 
 
-def bipartition_tasks(
-    job: JobOnMachine, choosable: Sequence[int], allows: Allows | None = None
-) -> tuple[Gpus | None, bool]:
-    """Return the placement that dual recursive bipartitioning makes, as place_tasks does."""
-    found = cut_in_two(job, choosable)
-    return (found if allows is None or allows(found) else None), False
-
-
-class _WorthOfSets:
-    """What sets of GPUs are worth to a job; a set is a mask, the first GPU its largest bit.
+class _Descent:
+    """Tasks on their way down.
 
     Attributes:
-        figures: figures by which sets are compared: utility, nearness, and who began last.
-        placed: returns the best placement on a set.
+        where: the choosable GPUs among which each task is.
     """
 
-    def __init__(self, job: JobOnMachine, gpus: Sequence[int]) -> None:
-        self._value, self._gpus = Valuation(job), gpus
-        far = [[job.far[a][b] for b in gpus] for a in gpus]
-        ways = sorted({way for row in far for way in row})
-        number = {way: kind for kind, way in enumerate(ways)}
-        self._far = far
-        self._mapper = Mapper(
-            [[number[way] for way in row] for row in far],
-            self._value.edges,
-            [_SCALE * (ways[-1] - way) for way in ways],
-            ranks=job.ranks,
+    def __init__(self, value: Valuation, choosable: frozenset[int]) -> None:
+        self._value, self._choosable = value, choosable
+        self.where: dict[int, Gpus] = {}
+        self._apart = lru_cache(maxsize=None)(self._mean_distance)
+
+    def narrow(self, part: Sequence[int], tasks: Iterable[int]) -> None:
+        """Bring tasks to single GPUs of a part of the machine (Algorithm 2)."""
+        self.where.update(dict.fromkeys(tasks, self._choosable_of(part)))
+        if len(part) < 2:
+            return
+        middle = (len(part) + 1) // 2
+        halves = part[:middle], part[middle:]
+        shares = self._deal_out([self._choosable_of(half) for half in halves], tasks)
+        for half, share in zip(halves, shares, strict=True):
+            if share:
+                self.narrow(half, share)
+
+    def _choosable_of(self, part: Iterable[int]) -> Gpus:
+        return tuple(gpu for gpu in sorted(part) if gpu in self._choosable)
+
+    def _mean_distance(self, here: Gpus, there: Gpus) -> float:
+        """Return the mean distance of a GPU here from another one there; 0 if there is no other."""
+        pairs = len(here) * len(there) - len(set(here) & set(there))
+        total = sum(self._value.far[a][b] for a in here for b in there)
+        return total / pairs if pairs else 0.0
+
+    def _deal_out(
+        self, halves: Sequence[Gpus], tasks: Iterable[int]
+    ) -> tuple[list[int], list[int]]:
+        """Return the tasks of either half (Algorithm 3).
+
+        Next is always the task that says most to those that are settled.
+        """
+        left, talk = set(tasks), self._value.talk
+        shares: tuple[list[int], list[int]] = ([], [])
+
+        def pull(task: int) -> tuple[float, float, int]:
+            settled = sum(weight for other, weight in talk[task].items() if other not in left)
+            return settled, sum(talk[task].values()), -task
+
+        while left:
+            task = max(left, key=pull)
+            left.remove(task)
+            uses = [
+                self._use(task, halves[side], halves[1 - side], len(shares[side]), left)
+                for side in (0, 1)
+            ]
+            side = int(uses[1] > uses[0])
+            shares[side].append(task)
+            self.where[task] = halves[side]
+        return shares
+
+    def _use(
+        self, task: int, here: Gpus, there: Gpus, taken: int, left: set[int]
+    ) -> tuple[float, float]:
+        """Return the utility of a side to a task, then its nearness.
+
+        The tasks that it says most to are taken to follow it, as room allows.
+        """
+        room = len(here) - taken - 1
+        if room < 0:
+            return 0.0, 0.0
+        talk = self._value.talk[task]
+        ahead = sorted((weight for other, weight in talk.items() if other in left), reverse=True)
+        ways = sum(
+            weight * self._apart(here, self.where[other])
+            for other, weight in talk.items()
+            if other not in left
         )
-        self._exact = job.ranks <= EXACT_RANKS
-        self._weights = sorted((weight for *_, weight in self._value.edges), reverse=True)
-        self.placed = cache(self._place)
-        worth, most = cache(self._worth), cache(self._most)
-        most_weighed = float("inf") if self._exact else MOST_MAPPED
-        self.figures = [
-            Criterion(
-                lambda mask: round(_SCALE * worth(mask)[0]),
-                lambda mask: round(_SCALE * most(mask)[0]),
-                most_weighed,
-            ),
-            Criterion(
-                lambda mask: round(_SCALE * worth(mask)[1]),
-                lambda mask: round(_SCALE * most(mask)[1]),
-                most_weighed,
-            ),
-            Criterion(lambda mask: most(mask)[2]),
-        ]
+        ways += sum(ahead[:room]) * self._apart(here, here)
+        ways += sum(ahead[room:]) * self._apart(here, there)
+        distance = ways / (sum(talk.values()) or 1.0)
+        fillings = self._fill(here, taken + 1 + min(room, len(left)))
+        return max(self._value.utility(gpus, distance) for gpus in fillings), -round(distance, 9)
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether each mapping that was asked for is the best."""
-        return self._exact and not self._mapper.gave_up
-
-    def _places(self, mask: int) -> list[int]:
-        last = len(self._gpus) - 1
-        return [place for place in range(last + 1) if mask >> last - place & 1]
-
-    def _place(self, mask: int) -> Gpus:
-        kicks = 0 if self._exact else MOST_KICKS
-        order = self._mapper.best(self._places(mask), kicks=kicks).gpus
-        return tuple([self._gpus[place] for place in order])
-
-    def _worth(self, mask: int) -> Worth:
-        return self._value.worth_of(self.placed(mask))
-
-    def _most(self, mask: int) -> Worth:
-        """Return what a set would be worth if the heaviest edges had the shortest ways."""
-        places = self._places(mask)
-        ways = sorted([self._far[a][b] for a, b in combinations(places, 2)])
-        nearest = sum(map(mul, self._weights, ways), 0.0)
-        return self._value.worth([self._gpus[place] for place in places], nearest)
-
-
-def _distinct_sets(
-    job: JobOnMachine, gpus: Sequence[int], most: int, *, alike: bool
-) -> list[int] | None:
-    """Return all sets of GPUs as masks, the first GPU the largest; None if more than `most`.
-
-    Of GPUs that no cost tells apart, the lowest are taken, unless they are not `alike`.
-    """
-    groups: dict[int, Cell] = {}  # by its first GPU: the lowest none, one, two and so on
-    for gpu, bit in zip(gpus, _bits(gpus), strict=True):
-        first = next((one for one in groups if alike and _are_alike(job, gpu, one, gpus)), gpu)
-        cell = groups.setdefault(first, [[0]])
-        cell.append([cell[-1][0] | bit])
-    return combine([*groups.values()], job.ranks, most)
-
-
-def _bits(gpus: Sequence[int]) -> list[int]:
-    return [1 << place for place in reversed(range(len(gpus)))]
-
-
-def _are_alike(job: JobOnMachine, one: int, other: int, gpus: Iterable[int]) -> bool:
-    return _kind(job, one) == _kind(job, other) and all(
-        job.far[one][gpu] == job.far[other][gpu] for gpu in gpus if gpu not in (one, other)
-    )
-
-
-def _kind(job: JobOnMachine, gpu: int) -> tuple[int, float, int]:
-    """Return what the worth of a set depends on besides its distances."""
-    return job.socket_of[gpu], job.slowdown.get(gpu, 0.0), job.begun.get(gpu, 0)
-
-
-def job_on_machine(
-    problem: PlacementProblem, gpus: Sequence[int], weights: Weights
-) -> JobOnMachine:
-    """Return the job of a problem on the machines that have some GPUs."""
-    fabric = problem.fabric
-    node = {gpu.index: gpu.node for gpu in problem.topology.gpus}
-    nodes = {node[gpu] for gpu in gpus}
-    here = tuple(gpu for gpu in fabric.gpus if node[gpu] in nodes)
-    return JobOnMachine(
-        problem.pattern.edges(problem.count),
-        problem.count,
-        _distances(fabric, here),
-        {gpu: fabric.socket[fabric.position[gpu]] for gpu in here},
-        [gpu for gpu in problem.free if node[gpu] in nodes],
-        weights,
-        problem.utility.slowdown,
-        begun=problem.utility.begun,
-    )
-
-
-@lru_cache(maxsize=32)
-def _distances(fabric: Fabric, gpus: tuple[int, ...]) -> dict[int, dict[int, int]]:
-    places = {gpu: fabric.position[gpu] for gpu in gpus}
-    return {a: {b: fabric.distance(place, places[b]) for b in gpus} for a, place in places.items()}
+    def _fill(self, gpus: Gpus, count: int) -> list[list[int]]:
+        """Return ways to take GPUs: from one socket each, else from as few sockets as possible."""
+        by_socket: dict[int, list[int]] = {}
+        for gpu in gpus:
+            by_socket.setdefault(self._value.socket_of[gpu], []).append(gpu)
+        whole = [members[:count] for members in by_socket.values() if len(members) >= count]
+        fullest_first = sorted(by_socket.values(), key=len, reverse=True)
+        return whole or [list(chain.from_iterable(fullest_first))[:count]]
