@@ -9,7 +9,7 @@ from functools import lru_cache
 from itertools import pairwise
 from math import inf
 
-from gpulaunch.decide.placement.fabric import UNIT, Fabric
+from gpulaunch.decide.placement.fabric import UNIT, Fabric, Kind
 from gpulaunch.decide.placement.mapping import Mapper
 from gpulaunch.profiles.pattern import PATTERNS
 
@@ -173,28 +173,27 @@ def _minimum_cut(rows: tuple[tuple[int, ...], ...]) -> int:
 def ring_counts(fabric: Fabric, gpus: Sequence[int]) -> tuple[int, int, int]:
     """Return how many double NVLinks, single NVLinks and PCIe paths the best ring of a set has.
 
-    The best ring of at least two GPUs has the largest sum of w; of equals it has the most double
-    links (or more than double), then the most single ones.
+    More than two links count as double.
     """
-    mapper = _ring_mapper(fabric, len(gpus))
-    total = mapper.best(sorted(gpus)).total
-    doubles, singles = divmod(total % _COUNTS, _MANY)
-    return doubles, singles, len(mapper.edges) - doubles - singles
-
-
-_MANY = 1 << 12  # more than a ring has links
-_COUNTS = _MANY * _MANY
+    counts = [link.count for link in _best_ring(fabric, gpus)]
+    return sum(count > 1 for count in counts), counts.count(1), counts.count(0)
 
 
 @lru_cache(maxsize=8)
 def _ring_mapper(fabric: Fabric, ranks: int) -> Mapper:
-    """Return a mapper of rings by the sum of w, then the double links, then the single ones."""
-    worth = [
-        kind.weight * _COUNTS + (_MANY if kind.count > 1 else kind.count) for kind in fabric.kinds
-    ]
+    """Return a mapper of rings by the sum of w."""
+    worth = [kind.weight for kind in fabric.kinds]
     mapper = Mapper(fabric.kind, PATTERNS["ring"].edges(ranks), worth)
     mapper.left = inf
     return mapper
+
+
+def _best_ring(fabric: Fabric, gpus: Sequence[int]) -> list[Kind]:
+    """Return the links of the ring with the largest sum of w, the slowest last."""
+    ring = _ring_mapper(fabric, len(gpus)).best(sorted(gpus)).gpus
+    hops = pairwise(ring) if len(ring) == 2 else pairwise((*ring, ring[0]))
+    links = [fabric.kinds[fabric.kind[a][b]] for a, b in hops]
+    return sorted(links, key=lambda link: (-link.weight, link.name))
 
 
 def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
@@ -202,11 +201,7 @@ def ring_links(fabric: Fabric, gpus: Sequence[int]) -> tuple[str, ...]:
 
     They tell what kind of set it is.
     """
-    ring = _ring_mapper(fabric, len(gpus)).best(sorted(gpus)).gpus
-    hops = pairwise(ring) if len(ring) == 2 else pairwise((*ring, ring[0]))
-    steps = [fabric.kinds[fabric.kind[a][b]] for a, b in hops]
-    steps.sort(key=lambda link: (-link.weight, link.name))
-    return tuple(link.name for link in steps)
+    return tuple(link.name for link in _best_ring(fabric, gpus))
 
 
 def mapa(fabric: Fabric, gpus: Sequence[int]) -> int:

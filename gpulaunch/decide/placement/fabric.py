@@ -4,13 +4,12 @@
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from itertools import combinations, compress
-from operator import attrgetter
 
 from gpulaunch.machine.levels import Distances, Level, machine_tree
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import nvls_efficiency
 from gpulaunch.machine.topology import Topology
-from gpulaunch.records import Record, field_names, replace
+from gpulaunch.records import Record, replace
 
 UNIT = 1_000_000
 """Bandwidths are compared as whole numbers of 1e-6 GB/s: the order of a sum makes no difference."""
@@ -49,9 +48,6 @@ def fabric_of(topology: Topology) -> "Fabric":
     return _latest[0]
 
 
-_all_but_ends = attrgetter(*field_names(Link)[2:])
-
-
 class Fabric:
     """The links of a topology. Position i is the i-th GPU by ascending index.
 
@@ -80,17 +76,13 @@ class Fabric:
         self._positions: dict[int, list[int]] = {}
         self.effective: dict[str, dict[int, int]] = {}
         places: dict[Kind, int] = {}
-        seen: dict[tuple[object, ...], int] = {}  # links are many, and alike
         self.kind = [[0] * count for _ in range(count)]
         self.into_switch = [0] * count
         switched: dict[int, Link] = {}
         instances = {gpu.index for gpu in topology.gpus if gpu.mig}
         for link in topology.links:
             usable = not instances or not (link.a in instances or link.b in instances)
-            alike = (usable, _all_but_ends(link))
-            place = seen.get(alike)
-            if place is None:
-                place = seen[alike] = places.setdefault(_kind(link, usable=usable), len(places))
+            place = places.setdefault(_kind(link, usable=usable), len(places))
             a, b = self.position[link.a], self.position[link.b]
             self.kind[a][b] = self.kind[b][a] = place
             if link.kind == "nvswitch":

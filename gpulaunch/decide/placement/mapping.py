@@ -7,7 +7,7 @@ by the same relative weight. Both are whole numbers, of bandwidths in 1e-6 GB/s.
 """
 # pure: decides on plain values
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import combinations
 from math import inf
@@ -151,26 +151,13 @@ class Mapper:
             kind[a][b] = kind[b][a] = link
         gain = [[[row[link] for link in links] for links in kind] for row in self._gain]
         speed = [[[row[link] for link in links] for links in kind] for row in self.speed]
-        start = self._place_greedily(gain)
-        if self.ranks <= EXACT_RANKS and not self.gave_up:
-            return _BestMapping(self, kind, gain, speed, slowest_first=slowest_first).best(start)
-        if self.ranks <= EXACT_RANKS and not kicks:  # one of many sets, and there is no more time
-            return start
-        starts = [start, list(range(self.ranks))] if kicks else [start]
+        if self.ranks <= EXACT_RANKS:
+            return _BestMapping(self, kind, gain, speed, slowest_first=slowest_first).best()
         exchanges = _Exchanges(self.edges, gain, speed if slowest_first else [])
-        order = exchanges.best(starts, kicks)
+        order = exchanges.best(list(range(self.ranks)), kicks)
         if exchanges.speed:  # faster edges than the slowest gain nothing: now better the total
             exchanges.fastest = min(speed[share][order[a]][order[b]] for a, b, share in self.edges)
-            order = exchanges.best([order], kicks)
-        return order
-
-    def _place_greedily(self, gain: _Matrix) -> list[int]:
-        """Return for each rank the GPU that adds most, the lowest of equals."""
-        order: list[int] = []
-        left = list(range(self.ranks))
-        for earlier in self.earlier:
-            gains = [sum([gain[share][gpu][order[a]] for a, share in earlier]) for gpu in left]
-            order.append(left.pop(gains.index(max(gains))))
+            order = exchanges.best(order, kicks)
         return order
 
     @cached_property
@@ -227,18 +214,15 @@ class _BestMapping:
             for a in places
         ]
         self._where = [0] * mapper.ranks
+        self._best = (0, 0)
         self._order: list[int] = []
 
-    def best(self, start: list[int]) -> list[int]:
-        """Return the best order, of equals the lowest, given one that may be as good."""
-        gain, speed, edges = self._gain, self._speed, self._mapper.edges
-        total = sum(gain[share][start[a]][start[b]] for a, b, share in edges)
-        slowest = min(speed[share][start[a]][start[b]] for a, b, share in edges) if speed else 0
-        self._best = self._key(slowest, total)
+    def best(self) -> list[int]:
+        """Return the best order, of equals the lowest, or a good one if there are too many."""
         fastest = max(self._mapper.floors, default=0)
         self._enough = self._key(fastest, self._most(0, 0))
         self._extend(0, 0, fastest, 0)
-        return self._order or start
+        return self._order
 
     def _key(self, slowest: int, total: int) -> tuple[int, int]:
         return (slowest, total) if self._slowest_first else (total, slowest)
@@ -246,7 +230,7 @@ class _BestMapping:
     def _extend(self, rank: int, used: int, slowest: int, total: int) -> None:
         mapper = self._mapper
         bound = self._key(slowest, total + self._most(rank, used))
-        if bound < self._best or (self._order and bound == self._best):
+        if self._order and bound <= self._best:
             return
         if rank == mapper.ranks:
             self._best, self._order = bound, list(self._where)
@@ -262,7 +246,7 @@ class _BestMapping:
                     slow = min(slow, self._speed[share][gpu][self._where[other]])
             self._where[rank] = gpu
             self._extend(rank + 1, used | 1 << gpu, slow, more)
-            if mapper.left < 0 or (self._order and self._best >= self._enough):
+            if self._order and (mapper.left < 0 or self._best >= self._enough):
                 return
 
     def _most(self, rank: int, used: int) -> int:
@@ -308,17 +292,16 @@ class _Exchanges:
             self._at[edge[0]].append(edge)
             self._at[edge[1]].append(edge)
 
-    def best(self, starts: Iterable[list[int]], kicks: int) -> list[int]:
+    def best(self, start: Sequence[int], kicks: int) -> list[int]:
         """Return the best order that exchanges lead to.
 
         Args:
-            starts: the orders to begin with.
+            start: the order to begin with.
             kicks: how often three ranks of the best order change places, which are drawn, and
                 exchanges go on from there: iterated local search (Lourenco, Martin and Stutzle,
                 Handbook of Metaheuristics, 2003).
         """
-        settled = [self._settle(start) for start in starts]
-        found = max(settled, key=lambda order: self._worth(order, self._edges))
+        found = self._settle(start)
         drawn = 1
         for _ in range(kicks):
             kicked = list(found)

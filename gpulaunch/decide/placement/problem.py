@@ -202,17 +202,13 @@ class PlacementProblem:
 
     @cached_property
     def _limits(self) -> Limits:
-        needs, every = self.needs, frozenset(self.fabric.gpus)
-        admitted = frozenset(self.admitted)
+        needs, admitted = self.needs, frozenset(self.admitted)
         groups = [group & admitted for group in needs.within or (admitted,)]
-        possible = needs.required <= admitted
         return Limits(
             admitted=self.mask(admitted),
-            required=self.mask(needs.required & every),
-            groups=tuple(
-                self.mask(group) for group in groups if possible and needs.required <= group
-            ),
-            at_most=tuple((self.mask(group & every), most) for group, most in needs.at_most),
+            required=self.mask(needs.required),
+            groups=tuple(self.mask(group) for group in groups if needs.required <= group),
+            at_most=tuple((self.mask(group), most) for group, most in needs.at_most),
         )
 
     @cached_property

@@ -15,7 +15,7 @@ from operator import mul
 from gpulaunch.decide.placement.fabric import Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
 from gpulaunch.decide.placement.problem import PlacementProblem, Weights, fragmentation
-from gpulaunch.decide.placement.search import MOST_SETS, Cell, combine
+from gpulaunch.decide.placement.search import MOST_SETS
 
 WORST_SLOWDOWN = 1.0
 """The slowdown that counts as the worst for a job's own utility.
@@ -218,10 +218,6 @@ class Valuation:
         """Return what a placement in rank order is worth."""
         return self.worth(gpus, self.distance(gpus))
 
-    def kind(self, gpu: int) -> tuple[int, float, int]:
-        """Return what the worth of a set with this GPU depends on besides its distances."""
-        return self.socket_of[gpu], self._noise[gpu], self._begun.get(gpu, 0)
-
 
 def value_on(
     problem: PlacementProblem,
@@ -279,31 +275,27 @@ def place_tasks(
     gpus = sorted(choosable)
     if len(gpus) < value.ranks:
         return None
-    masks = _distinct_sets(value, gpus, alike=allows is None)
-    if masks is None:
+    if comb(len(gpus), value.ranks) > MOST_SETS:
         return cut_in_two(value, gpus, allows)
-    promising = sorted([(_most(value, gpus_of(gpus, mask)), mask) for mask in masks], reverse=True)
+    # The most promising first, of equals the one with the lowest GPUs.
+    most = {chosen: _most(value, chosen) for chosen in combinations(gpus, value.ranks)}
+    promising = sorted(most, key=most.__getitem__, reverse=True)
     is_exact = value.ranks <= EXACT_RANKS
     mapper = _mapper_of_distances(value, gpus)
-    best: tuple[Worth, int] | None = None
+    best: Worth = (0.0, 0.0, 0)
+    lowest: Gpus = ()
     found: Gpus | None = None
-    for most, mask in promising if is_exact else promising[:MOST_MAPPED]:
-        if best and (most, mask) < best:
-            break  # nor has any later one more
-        if allows is None or allows(gpus_of(gpus, mask)):
-            places = [gpus.index(gpu) for gpu in gpus_of(gpus, mask)]
+    for chosen in promising if is_exact else promising[:MOST_MAPPED]:
+        if found and (most[chosen] < best or (most[chosen] == best and chosen > lowest)):
+            break  # no later one can win either
+        if allows is None or allows(chosen):
+            places = [gpus.index(gpu) for gpu in chosen]
             order = mapper.best(places, kicks=0 if is_exact else MOST_KICKS).gpus
             placed = tuple([gpus[place] for place in order])
-            worth = value.worth_of(placed), mask
-            if best is None or worth > best:
-                best, found = worth, placed
+            worth = value.worth_of(placed)
+            if not found or worth > best or (worth == best and chosen < lowest):
+                best, lowest, found = worth, chosen, placed
     return found
-
-
-def gpus_of(gpus: Sequence[int], mask: int) -> Gpus:
-    """Return the GPUs of a mask, whose largest bit is the first of all."""
-    last = len(gpus) - 1
-    return tuple([gpu for place, gpu in enumerate(gpus) if mask >> last - place & 1])
 
 
 def _most(value: Valuation, gpus: Gpus) -> Worth:
@@ -324,26 +316,6 @@ def _mapper_of_distances(value: Valuation, gpus: Sequence[int]) -> Mapper:
     mapper = Mapper(kind, value.edges, worth, ranks=value.ranks)
     mapper.left = inf  # a job is refused only after all was tried, however long that takes
     return mapper
-
-
-def _distinct_sets(value: Valuation, gpus: Sequence[int], *, alike: bool) -> list[int] | None:
-    """Return all sets of GPUs as masks, the first GPU the largest; None if they are too many.
-
-    Of GPUs that no cost tells apart, the lowest are taken, unless they are not `alike`.
-    """
-
-    def are_alike(one: int, other: int) -> bool:
-        far, others = value.far, [gpu for gpu in gpus if gpu not in (one, other)]
-        return value.kind(one) == value.kind(other) and all(
-            far[one][gpu] == far[other][gpu] for gpu in others
-        )
-
-    groups: dict[int, Cell] = {}  # by its first GPU: the lowest none, one, two and so on
-    for place, gpu in enumerate(gpus, 1):
-        first = next((one for one in groups if alike and are_alike(gpu, one)), gpu)
-        cell = groups.setdefault(first, [[0]])
-        cell.append([cell[-1][0] | 1 << len(gpus) - place])
-    return combine([*groups.values()], value.ranks, MOST_SETS)
 
 
 # ---------------------------------------------------------------------- as published
