@@ -2,11 +2,18 @@
 # pure: decides on plain values
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from gpulaunch.decide.choose import choose, pose_problem, why_hopeless
-from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
-from gpulaunch.decide.needs import admitted_gpus, gpus_to_avoid, instances_by_size, leased_until_s
+from gpulaunch.decide.decision import Decision, Grant, Refuse, ShareOption, Situation, Wait
+from gpulaunch.decide.needs import (
+    admitted_gpus,
+    choose,
+    gpus_to_avoid,
+    instances_by_size,
+    leased_until_s,
+    pose_problem,
+    why_hopeless,
+)
 from gpulaunch.decide.reasons import best_text, queued_text, too_few_text, too_many_text
 from gpulaunch.decide.request import Request, Unfit, with_count
 from gpulaunch.leases.lease import Lease
@@ -16,18 +23,16 @@ from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.decide.share_options import ShareOption, ShareSituation
+    from gpulaunch.decide.share_options import ShareSituation
     from gpulaunch.leases.engine_job import EngineJob
     from gpulaunch.machine.driver import OutsideUse
 
 
-def decide(request: Request, situation: Situation) -> Decision:
-    """Decide whether the request can start now, and on which GPUs.
+T = TypeVar("T")
 
-    Args:
-        request: what is asked.
-        situation: what it meets.
-    """
+
+def decide(request: Request, situation: Situation) -> Decision:
+    """Decide whether the request can start now, and on which GPUs."""
     if request.least_gpus:
         return _decide_range(request, situation, request.least_gpus)
     within, job = situation.within, request.engine_job
@@ -84,26 +89,18 @@ def _decide_alone(request: Request, situation: Situation) -> Decision:
 
 
 def _decide_for_rank(request: Request, job: "EngineJob", situation: Situation) -> Decision:
-    """Decide for one of several ranks that divide GPUs: as the first of them did, if it has begun.
-
-    Args:
-        request: that of all ranks.
-        job: their step.
-        situation: what it meets.
-    """
-    from gpulaunch.decide.ranks import count_for_all, group_of, own_part  # late: few launches
-
+    """Decide for one of several ranks that divide GPUs: as the first did, if it has begun."""
     topology = situation.topology
     admitted = admitted_gpus(request, topology, situation.within)
-    count = count_for_all(request, job, admitted)
+    count = _count_for_all(request, job, admitted)
     if isinstance(count, Unfit):
         return Refuse(count.reason)
-    begun = group_of(job, situation.leases, count)
+    begun = _group_of(job, situation.leases, count)
     if isinstance(begun, Unfit):
         return Refuse(begun.reason)
     group = begun or job.group
     if group:
-        must_be_free = own_part(job, group) if begun else group
+        must_be_free = _own_part(job, group) if begun else group
         found = _grant_group(request, situation, admitted, group, must_be_free)
     else:
         found = _decide_alone(replace(request, gpus=count), situation)
@@ -111,7 +108,7 @@ def _decide_for_rank(request: Request, job: "EngineJob", situation: Situation) -
         return found
     number = "?" if job.rank is None else job.rank
     reason = f"rank {number} of {job.title}, of {job.ranks} on this node: {found.reason}"
-    return replace(found, own=tuple(own_part(job, found.placement.gpus)), reason=reason)
+    return replace(found, own=tuple(_own_part(job, found.placement.gpus)), reason=reason)
 
 
 def _grant_group(
@@ -151,6 +148,46 @@ def _grant_group(
         return Wait(found.reason)
     placement = replace(found, gpus=tuple(gpu.index for gpu in gpus))
     return Grant("as is set for its ranks", placement, problem)
+
+
+def _count_for_all(request: Request, job: "EngineJob", admitted: Sequence[Gpu]) -> int | Unfit:
+    """Return how many GPUs the ranks on this node have together: as many for each.
+
+    Args:
+        request: that of all ranks.
+        job: their step.
+        admitted: the GPUs that the request admits; if it asks for all, the ranks divide these.
+    """
+    ranks = f"the {job.ranks} ranks of {job.title} on this node"
+    count = len(admitted) if request.gpus is None else request.gpus
+    if count % job.ranks or not count:
+        return Unfit(
+            f"{gpus_text(count)} cannot be divided evenly among {ranks}: -n says how many each gets"
+        )
+    if count > len(admitted):
+        each = gpus_text(count // job.ranks)
+        return Unfit(f"{ranks} ask for {each} each, {count} in all: there are {len(admitted)}")
+    return count
+
+
+def _group_of(job: "EngineJob", leases: Sequence[Lease], count: int) -> tuple[str, ...] | Unfit:
+    """Return the UUIDs of the GPUs that a step's ranks have here; empty if none has begun."""
+    for lease in leases:
+        if lease.is_of(job) and lease.engine_job and lease.engine_job.group:
+            group = lease.engine_job.group
+            if len(group) == count:
+                return group
+            return Unfit(
+                f"{job.title} has {gpus_text(len(group))} here for its {job.ranks} ranks, and this "
+                f"one asks for {count} in all: every rank has to ask for as many"
+            )
+    return ()
+
+
+def _own_part(job: "EngineJob", group: Sequence[T]) -> Sequence[T]:
+    """Return those of a step's GPUs, in rank order, that the launch's own rank has."""
+    each = len(group) // job.ranks
+    return group[job.local_rank * each : (job.local_rank + 1) * each]
 
 
 class _State(Record):
@@ -272,11 +309,7 @@ def _decide_shared(
     """Grant GPUs that other jobs of the same user share, or say why none of those will do."""
     from gpulaunch.decide.share_options import best_option  # late: few launches share
 
-    found = best_option(request, _share_situation(request, situation, state, admitted), count)
-    if isinstance(found, Unfit):
-        return found
-    beside = ", ".join(_job_text(lease) for lease in found.option.residents)
-    return Grant(f"shared with {beside}", found.placement, found.problem, found.option)
+    return best_option(request, _share_situation(request, situation, state, admitted), count)
 
 
 def _share_situation(
@@ -303,13 +336,8 @@ def _share_situation(
     )
 
 
-def assess_share_groups(request: Request, situation: Situation) -> "list[tuple[ShareOption, str]]":
-    """Return each share group that a request could join, the best first, with its GPUs' names.
-
-    Args:
-        request: one that shares.
-        situation: what it meets.
-    """
+def assess_share_groups(request: Request, situation: Situation) -> list[tuple[ShareOption, str]]:
+    """Return each share group that a request could join, the best first, with its GPUs' names."""
     from gpulaunch.decide.share_options import assess_options, gpu_names_of
 
     topology = situation.topology
@@ -332,10 +360,6 @@ def _open_group(request: Request, situation: Situation, grant: Grant) -> Grant:
     if option.refusal:
         return replace(grant, exclusive_reason=option.refusal)
     return replace(grant, share_option=option)
-
-
-def _job_text(lease: Lease) -> str:
-    return f"{lease.name or lease.profile or 'a job'} ({lease.id})"
 
 
 def used_outside(situation: Situation, leased: Collection[str]) -> "dict[str, OutsideUse]":

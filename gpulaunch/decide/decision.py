@@ -12,8 +12,10 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 
 if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.decide.share_options import ShareOption
     from gpulaunch.machine.driver import OutsideUse
+    from gpulaunch.sharing.interference import Verdict
+    from gpulaunch.sharing.partition import Allotment
+    from gpulaunch.sharing.prediction import Prediction
 
 
 class Situation(Record):
@@ -43,6 +45,26 @@ class Situation(Record):
         return [lease for lease in self.leases if lease.id not in own]
 
 
+class ShareOption(Record):
+    """GPUs that a job could share, and what becomes of them if it does.
+
+    Attributes:
+        group: UUIDs of the GPUs, ascending.
+        residents: leases of the jobs that share them already; empty for a new group.
+        verdict: what the interference rule says of residents and newcomer together.
+        refusal: why the job must not share them; None if it may.
+        allotment: what the job gets of each GPU; None if it must not share them.
+        prediction: STP and ANTT of all of them; None if the job must not share them.
+    """
+
+    group: tuple[str, ...]
+    residents: tuple[Lease, ...]
+    verdict: "Verdict"
+    refusal: str | None
+    allotment: "Allotment | None"
+    prediction: "Prediction | None"
+
+
 class Grant(Record):
     """Yes: these GPUs.
 
@@ -60,7 +82,7 @@ class Grant(Record):
     reason: str
     placement: Placement
     problem: PlacementProblem
-    share_option: "ShareOption | None" = None
+    share_option: ShareOption | None = None
     exclusive_reason: str | None = None
     own: tuple[int, ...] | None = None
 

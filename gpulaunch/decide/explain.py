@@ -3,10 +3,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import assess_share_groups, decide, out_of_service, used_outside
-from gpulaunch.decide.decision import Decision, Grant, Situation
+from gpulaunch.decide.decision import Decision, Grant, ShareOption, Situation
 from gpulaunch.decide.needs import (
     admitted_gpus,
     gpus_to_avoid,
@@ -22,9 +21,6 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.records import Record, replace
-
-if TYPE_CHECKING:  # what few launches need, the others do not load
-    from gpulaunch.decide.share_options import ShareOption
 
 _FEWER = 16
 """Smaller numbers of GPUs that are tried as alternatives."""
@@ -75,7 +71,7 @@ class Explanation(Record):
     reason: str
     alternatives: list[Alternative]
     if_idle: Alternative | None = None
-    sharing: "Sequence[tuple[ShareOption, str]]" = ()
+    sharing: Sequence[tuple[ShareOption, str]] = ()
     deciding: tuple[ScoreName, ...] = ()
 
 
@@ -86,15 +82,7 @@ def explain(
     limit: int,
     user_name: Callable[[int], str],
 ) -> Explanation:
-    """Explain a decision that was made in this situation.
-
-    Args:
-        request: what was asked.
-        situation: what it met.
-        decision: the answer.
-        limit: number of candidates to list.
-        user_name: returns the login name of a user id.
-    """
+    """Explain a decision that was made in this situation."""
     left_out = list_excluded(request, situation, user_name)
     shared = _list_share_groups(request, situation, decision) if request.sharing else []
     if not isinstance(decision, Grant):
@@ -141,7 +129,7 @@ def _deciding_scores(
 
 def _list_share_groups(
     request: Request, situation: Situation, decision: Decision
-) -> "list[tuple[ShareOption, str]]":
+) -> list[tuple[ShareOption, str]]:
     """Return the share groups that there are, and last the one that the grant opens."""
     found = assess_share_groups(request, situation)
     opens = decision.share_option if isinstance(decision, Grant) else None
@@ -170,13 +158,7 @@ def _find_better_if_idle(
 def list_excluded(
     request: Request, situation: Situation, user_name: Callable[[int], str]
 ) -> list[Excluded]:
-    """Return every GPU of the machine that this request cannot get now, with the first reason.
-
-    Args:
-        request: what was asked.
-        situation: what it met.
-        user_name: returns the login name of a user id.
-    """
+    """Return every GPU of the machine that this request cannot get now, with the first reason."""
     topology, within = situation.topology, situation.within
     leased = leased_until_s(topology, situation.leases, within, request.engine_job)
     holder = {

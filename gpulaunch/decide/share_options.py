@@ -3,9 +3,9 @@
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
-from gpulaunch.decide.choose import choose, pose_problem
+from gpulaunch.decide.decision import Grant, ShareOption
+from gpulaunch.decide.needs import choose, pose_problem
 from gpulaunch.decide.placement.place import Placement
-from gpulaunch.decide.placement.problem import PlacementProblem
 from gpulaunch.decide.request import Request, Sharing, Unfit
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.share import Share
@@ -16,42 +16,8 @@ from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity, least_of
 from gpulaunch.sharing.interference import BOUNDS, Verdict, find_filled, judge
 from gpulaunch.sharing.partition import Allotment, allot_newcomer
-from gpulaunch.sharing.prediction import Prediction, predict
+from gpulaunch.sharing.prediction import predict
 from gpulaunch.sharing.preference import rank_group
-
-
-class ShareOption(Record):
-    """GPUs that a job could share, and what becomes of them if it does.
-
-    Attributes:
-        group: UUIDs of the GPUs, ascending.
-        residents: leases of the jobs that share them already; empty for a new group.
-        verdict: what the interference rule says of residents and newcomer together.
-        refusal: why the job must not share them; None if it may.
-        allotment: what the job gets of each GPU; None if it must not share them.
-        prediction: STP and ANTT of all of them; None if the job must not share them.
-    """
-
-    group: tuple[str, ...]
-    residents: tuple[Lease, ...]
-    verdict: Verdict
-    refusal: str | None
-    allotment: Allotment | None
-    prediction: Prediction | None
-
-
-class SharedPlacement(Record):
-    """The GPUs of a share group, mapped to the ranks of a job that joins it.
-
-    Attributes:
-        option: the group.
-        placement: its GPUs in rank order, with their scores.
-        problem: the placement problem with these GPUs alone to choose from.
-    """
-
-    option: ShareOption
-    placement: Placement
-    problem: PlacementProblem
 
 
 class ShareSituation(Record):
@@ -74,20 +40,16 @@ class ShareSituation(Record):
     is_barred: Callable[[Sequence[str]], bool]
 
 
-def best_option(request: Request, situation: ShareSituation, count: int) -> SharedPlacement | Unfit:
+def best_option(request: Request, situation: ShareSituation, count: int) -> Grant | Unfit:
     """Return the share group to join, or why no group will do; the reason is empty without groups.
 
     Joining comes before GPUs that are free, so that those stay whole; but a job that depends on
     links is not sent to worse ones than it would get alone.
 
-    Args:
-        request: one that shares.
-        situation: what it meets.
-        count: the number of GPUs that it needs.
     """
     refusals = []
     for option, found in assess_options(request, situation, count):
-        if isinstance(found, SharedPlacement):
+        if isinstance(found, Grant):
             return found
         refusals.append(f"{gpu_names_of(situation.topology, option)}: {found.reason}")
     return Unfit("; ".join(refusals))
@@ -95,26 +57,14 @@ def best_option(request: Request, situation: ShareSituation, count: int) -> Shar
 
 def assess_options(
     request: Request, situation: ShareSituation, count: int
-) -> Iterator[tuple[ShareOption, SharedPlacement | Unfit]]:
-    """Yield each share group, the best to join first, with the placement there or why it is none.
-
-    Args:
-        request: one that shares.
-        situation: what it meets.
-        count: the number of GPUs that it needs.
-    """
+) -> Iterator[tuple[ShareOption, Grant | Unfit]]:
+    """Yield each share group, the best to join first, with the grant there or why it is none."""
     for option in options_for(request, situation, count):
         yield option, _place_in_group(request, situation, option, count)
 
 
 def options_for(request: Request, situation: ShareSituation, count: int) -> list[ShareOption]:
-    """Return the share groups of exactly `count` admitted GPUs, the best to join first.
-
-    Args:
-        request: one that shares.
-        situation: what it meets.
-        count: the number of GPUs that it needs.
-    """
+    """Return the share groups of exactly `count` admitted GPUs, the best to join first."""
     admitted = {gpu.uuid for gpu in situation.admitted}
     options = []
     for group, members in _share_groups(situation.leases, _sharing(request).user_id).items():
@@ -166,7 +116,7 @@ def gpu_names_of(topology: Topology, option: ShareOption) -> str:
 
 def _place_in_group(
     request: Request, situation: ShareSituation, option: ShareOption, count: int
-) -> SharedPlacement | Unfit:
+) -> Grant | Unfit:
     if option.refusal:
         return Unfit(option.refusal)
     if situation.is_barred(option.group):
@@ -182,7 +132,12 @@ def _place_in_group(
         alone = _effective_bandwidth_alone(request, situation, count)
         if _effective_bandwidth(placement) < alone:
             return Unfit("free GPUs have faster links")
-    return SharedPlacement(option, placement, problem)
+    beside = ", ".join(_job_text(lease) for lease in option.residents)
+    return Grant(f"shared with {beside}", placement, problem, option)
+
+
+def _job_text(lease: Lease) -> str:
+    return f"{lease.name or lease.profile or 'a job'} ({lease.id})"
 
 
 def _effective_bandwidth_alone(request: Request, situation: ShareSituation, count: int) -> float:
@@ -202,13 +157,7 @@ def _effective_bandwidth(placement: Placement) -> float:
 
 
 def new_group(request: Request, uuids: Sequence[str], leases: Sequence[Lease]) -> ShareOption:
-    """Return the share group that free GPUs become if the request is the first to share them.
-
-    Args:
-        request: one that shares.
-        uuids: the GPUs.
-        leases: leases of other jobs.
-    """
+    """Return the share group that free GPUs become if the request is the first to share them."""
     option = assess_group(request, uuids, ())
     # A launch inside a job may outlive it, and holds some of its GPUs; the MPS daemon, which serves
     # all GPUs of the group, stays with it.
@@ -223,13 +172,7 @@ def new_group(request: Request, uuids: Sequence[str], leases: Sequence[Lease]) -
 
 
 def assess_group(request: Request, group: Sequence[str], residents: Sequence[Lease]) -> ShareOption:
-    """Return what becomes of some GPUs if a job comes to share them.
-
-    Args:
-        request: one that shares.
-        group: UUIDs of the GPUs.
-        residents: leases of the jobs that share them already.
-    """
+    """Return what becomes of some GPUs if a job comes to share them."""
     sharing = _sharing(request)
     shares = _shares_of(residents)
     capacity = _capacity_of(sharing, group)
@@ -264,12 +207,7 @@ def _refusal(
 
 
 def share_of(request: Request, option: ShareOption) -> Share:
-    """Return the share that the lease of a job records when it takes an option.
-
-    Args:
-        request: one that shares.
-        option: one without a refusal.
-    """
+    """Return the share that the lease of a job records when it takes an option."""
     assert option.allotment is not None  # noqa: S101  a refused option is never taken
     sharing = _sharing(request)
     client = sharing.client

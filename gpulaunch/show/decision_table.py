@@ -5,7 +5,7 @@ Colour adds to the words and never replaces them.
 
 from typing import TYPE_CHECKING
 
-from gpulaunch.decide.decision import Decision, Grant
+from gpulaunch.decide.decision import Decision, Grant, ShareOption
 from gpulaunch.decide.explain import Explanation
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
@@ -17,7 +17,6 @@ from gpulaunch.show.terminal import Grid, Group, Text, cut, figure, make_table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpulaunch.decide.share_options import ShareOption
     from gpulaunch.machine.gpu import Gpu
     from gpulaunch.sharing.partition import Partition
 

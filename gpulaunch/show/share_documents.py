@@ -1,14 +1,9 @@
 """The parts of JSON documents that are about sharing, and plain lines from them."""
 
-from typing import TYPE_CHECKING
-
-from gpulaunch.decide.decision import Grant
+from gpulaunch.decide.decision import Grant, ShareOption
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import printable
 from gpulaunch.show import Document
-
-if TYPE_CHECKING:
-    from gpulaunch.decide.share_options import ShareOption
 
 
 def sharing_document(request: Request, grant: Grant | None) -> Document | None:
@@ -25,7 +20,7 @@ def sharing_document(request: Request, grant: Grant | None) -> Document | None:
     return {**document, "own_because": grant.exclusive_reason}
 
 
-def share_option_document(option: "ShareOption") -> Document:
+def share_option_document(option: ShareOption) -> Document:
     """Return the predicted state of some GPUs if a job comes to share them."""
     sums, allotment = option.verdict.sums, option.allotment
     return {

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from heapq import heappop, heappush
 
-from gpulaunch.decide.choose import pose_problem
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Refuse, Situation
-from gpulaunch.decide.needs import admitted_gpus
+from gpulaunch.decide.needs import admitted_gpus, pose_problem
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.policies import POLICIES, MachineFigure, utility_of
