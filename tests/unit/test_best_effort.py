@@ -102,20 +102,6 @@ def test_described_machines(name: str) -> None:
     assert differ == []
 
 
-def test_points_of_a_dgx1() -> None:
-    """GPU 0 of a DGX-1 V100 has the points that the plugin gives it."""
-    topology, _ = load_described_machine("dgx1-v100")
-    assert [points(link) for link in topology.links if link.a == 0] == [
-        150,
-        130,
-        230,
-        210,
-        10,
-        10,
-        10,
-    ]
-
-
 @pytest.mark.parametrize(
     ("sentence", "free", "count", "required", "want"),
     [
@@ -138,16 +124,6 @@ def test_on_a_dgx1(sentence: str, free: Gpus, count: int, required: Gpus, want: 
     """On a DGX-1 V100 the policy takes what the plugin's own tests ask for."""
     topology, _ = load_described_machine("dgx1-v100")
     assert best_of_partition(topology, free, count, frozenset(required)) == want, sentence
-
-
-def test_on_four_rtx_8000() -> None:
-    """Of four GPUs in two bridged pairs it takes a pair, as the plugin's own test asks."""
-    topology = linked(
-        range(4),
-        lambda a, b: ("NET", 2) if a + b == 3 else ("NODE" if a // 2 == b // 2 else "SYS", 0),
-    )
-    assert best_of_partition(topology, range(4), 2) == (0, 3)
-    assert best_of_partition(topology, (1, 2), 2) == (1, 2)
 
 
 def test_seven_sets() -> None:

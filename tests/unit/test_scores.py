@@ -1,8 +1,8 @@
 """Scores, held against the papers' numbers and searches written a second time."""
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, pairwise, permutations
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 
 import networkx as nx
 import pytest
@@ -10,13 +10,11 @@ import pytest
 from gpulaunch.decide.placement.effective import (
     BANDWIDTH_MODELS,
     cut,
-    mapa,
     mapa_equation,
     measured,
 )
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
-from gpulaunch.decide.placement.mapping import Mapping as Mapped
 from gpulaunch.decide.placement.problem import PlacementProblem, Scores
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
@@ -219,86 +217,20 @@ def test_mapa_equation_of_larger_rings(ranks: int, values: str) -> None:
     assert {mix: round(mapa_equation(*map(int, mix)), 1) for mix in want} == want
 
 
-def best_tour(
-    weight: Mapping[Pair, float], gpus: Iterable[int], *, closed: bool
-) -> tuple[float, tuple[int, ...]]:
-    """Return the most bandwidth of any order of the GPUs, and the first order that has it."""
-    best = (float("-inf"), ())
-    for order in permutations(sorted(gpus)):
-        steps = list(pairwise(order))
-        if closed and len(order) > 2:
-            steps.append((order[-1], order[0]))
-        total = sum(weight[min(step), max(step)] for step in steps)
-        if total > best[0] + 1e-9:
-            best = (total, order)
-    return best
-
-
-def test_mapa_bandwidth_of_every_ring_on_dgx1(dgx1: Fabric) -> None:
-    """The mapa model is Eq. 2 over the best ring, for every set of 2-5 GPUs of a DGX-1 V100."""
-    paper = dict.fromkeys(combinations(range(1, 9), 2), 12.0)
-    paper |= dict.fromkeys(DOUBLE, 50.0) | dict.fromkeys(SINGLE, 25.0)
-    weight = {zero_based(pair): w for pair, w in paper.items()}
-    got, want = {}, {}
-    for gpus in (gpus for ranks in range(2, 6) for gpus in combinations(range(8), ranks)):
-        order = best_tour(weight, gpus, closed=True)[1]
-        edges = {frozenset((order[i - 1], order[i])) for i in range(len(order))}
-        kinds = [weight[min(edge), max(edge)] for edge in edges]
-        got[gpus] = mapa(dgx1, gpus) / UNIT
-        want[gpus] = mapa_equation(kinds.count(50.0), kinds.count(25.0), kinds.count(12.0))
-    assert got == pytest.approx(want, abs=1e-6)
-
-
-# ------------------------------------------------------------------------------ preserved bandwidth
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_preserved_bandwidth_is_an_induced_subgraph(seed: int) -> None:
-    """Eq. 3 is the weight of the subgraph that the GPUs which stay free induce."""
-    rng = random.Random(seed)
-    count = rng.randrange(2, 17)
-    fabric = Fabric(
-        machine(
-            count,
-            gpu=V100,
-            nvlinks=random_nvlinks(rng, count, (0, 0, 1, 2)),
-            pcie=random_pcie(rng, count),
-        )
-    )
-    graph = nx.Graph()
-    graph.add_nodes_from(range(count))
-    graph.add_weighted_edges_from((a, b, w) for (a, b), w in weights(fabric).items())
-    free = rng.sample(range(count), rng.randrange(1, count + 1))
-    taken = rng.sample(free, rng.randrange(1, len(free) + 1))
-    want = graph.subgraph(set(free) - set(taken)).size("weight")
-    assert scores(fabric, taken, free=free).preserved_bandwidth == pytest.approx(want)
-
-
 # ------------------------------------------------------------------------------------ the cut model
 
 
-def connected(rng: random.Random, count: int) -> dict[Pair, int]:
-    """Draw NVLinks that leave no GPU out."""
-    while True:
-        nvlinks = random_nvlinks(rng, count, (0, 0, 1, 1, 2, 3))
-        graph = nx.Graph(list(nvlinks))
-        if len(graph) == count and nx.is_connected(graph):
-            return nvlinks
-
-
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(12))
 def test_cut_is_the_global_minimum_cut(seed: int) -> None:
-    """Where NVLinks connect the GPUs, the cut model is their global minimum cut, in any order."""
+    """Where NVLinks connect twelve GPUs, the cut model is their global minimum cut."""
     rng = random.Random(seed)
-    count = rng.randrange(2, 13)
-    nvlinks = connected(rng, count)
+    nvlinks = random_nvlinks(rng, 12, (0, 0, 1, 1, 2, 3))
     graph = nx.Graph()
     graph.add_weighted_edges_from((a, b, V100_PLANNED * n) for (a, b), n in nvlinks.items())
+    assert nx.is_connected(graph)
     want = nx.stoer_wagner(graph)[0]
-    assert (
-        cut(Fabric(machine(count, gpu=V100, nvlinks=nvlinks)), rng.sample(range(count), count))
-        == want * UNIT
-    )
+    got = cut(Fabric(machine(12, gpu=V100, nvlinks=nvlinks)), rng.sample(range(12), 12))
+    assert got == want * UNIT
 
 
 @pytest.mark.parametrize(
@@ -324,77 +256,6 @@ def test_cut_on_nvswitch_is_the_least_linked_gpu() -> None:
     fabric = Fabric(machine(4, gpu=A100, switch_links={0: 12, 1: 12, 2: 8, 3: 12}))
     assert cut(fabric, (0, 1, 3)) == 240 * UNIT
     assert cut(fabric, (0, 1, 2, 3)) == 160 * UNIT
-
-
-def narrowest_cut(
-    count: int, nvlinks: Mapping[Pair, int], switch_links: Mapping[int, int]
-) -> float:
-    """Return the least planned bandwidth between any two sides; the switch may be on either."""
-    best = float("inf")
-    for mask in range(1, 2 ** (count - 1)):
-        one = {gpu for gpu in range(count) if mask >> gpu & 1}
-        direct = sum(n for (a, b), n in nvlinks.items() if (a in one) != (b in one))
-        through = (
-            sum(n for gpu, n in switch_links.items() if (gpu in one) == side)
-            for side in (True, False)
-        )
-        best = min(best, V100_PLANNED * (direct + min(through)))
-    return best
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_cut_divides_gpus_not_switches(seed: int) -> None:
-    """With GPUs behind a switch and others directly on them, the cut has GPUs on both sides."""
-    rng = random.Random(seed)
-    count = rng.randrange(3, 9)
-    members = rng.sample(range(count), rng.randrange(2, count + 1))
-    switch_links = {gpu: rng.randrange(1, 4) for gpu in members}
-    nvlinks = random_nvlinks(rng, count, (1, 2, 6))
-    nvlinks = {pair: n for pair, n in nvlinks.items() if not set(pair) <= set(members)}
-    fabric = Fabric(machine(count, gpu=V100, nvlinks=nvlinks, switch_links=switch_links))
-    assert cut(fabric, range(count)) == narrowest_cut(count, nvlinks, switch_links) * UNIT
-
-
-def spanning_trees(nodes: int) -> Iterator[tuple[Pair, ...]]:
-    for edges in combinations(combinations(range(nodes), 2), nodes - 1):
-        graph = nx.Graph(edges)
-        if len(graph) == nodes and nx.is_connected(graph):
-            yield edges
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_parts_are_joined_by_the_widest_pcie_path(seed: int) -> None:
-    """GPUs without NVLink between them get the narrowest edge of their best spanning tree."""
-    rng = random.Random(seed)
-    sizes = [rng.randrange(1, 4) for _ in range(rng.randrange(2, 6))]
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    parts = [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
-    nvlinks = {(gpu, gpu + 1): rng.randrange(1, 3) for part in parts for gpu in part[:-1]}
-    pcie = random_pcie(rng, sum(sizes))
-    widest = {
-        (i, j): max(pcie[a, b] for a in parts[i] for b in parts[j])
-        for i, j in combinations(range(len(parts)), 2)
-    }
-    want = max(min(widest[edge] for edge in tree) for tree in spanning_trees(len(parts)))
-    fabric = Fabric(machine(sum(sizes), gpu=V100, nvlinks=nvlinks, pcie=pcie))
-    assert cut(fabric, range(sum(sizes))) == want * UNIT
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_cut_never_falls_when_a_link_gets_faster(seed: int) -> None:
-    """One more NVLink, or a faster PCIe path, never lowers the cut model's figure."""
-    rng = random.Random(seed)
-    count = rng.randrange(2, 8)
-    nvlinks = random_nvlinks(rng, count, (0, 0, 0, 1, 2))
-    pcie = random_pcie(rng, count)  # none faster than a single NVLink
-
-    def bandwidth(nvlinks: Mapping[Pair, int], pcie: Mapping[Pair, float]) -> float:
-        return cut(Fabric(machine(count, gpu=V100, nvlinks=nvlinks, pcie=pcie)), range(count))
-
-    before = bandwidth(nvlinks, pcie)
-    for pair in pairs(count):
-        assert bandwidth(nvlinks | {pair: nvlinks.get(pair, 0) + 1}, pcie) >= before
-        assert bandwidth(nvlinks, pcie | {pair: pcie[pair] + 5}) >= before
 
 
 @pytest.mark.parametrize(
@@ -439,51 +300,12 @@ def mapper_of(
     return Mapper(fabric.kind, edges, [kind.weight for kind in fabric.kinds], speeds)
 
 
-def every_mapping(
-    fabric: Fabric, edges: tuple[Edge, ...], speeds: Sequence[int] | None, gpus: Sequence[int]
-) -> Iterator[Mapped]:
-    """Return all mappings with their figures, counted anew; of equal figures the lowest first."""
-    heaviest = max(weight for *_, weight in edges)
-    for order in permutations(sorted(gpus)):
-        links = [(fabric.kind[order[a]][order[b]], weight / heaviest) for a, b, weight in edges]
-        slowest = min(round(speeds[kind] / share) for kind, share in links) if speeds else 0
-        total = sum(round(fabric.kinds[kind].weight * share) for kind, share in links)
-        yield Mapped(order, slowest, total)
-
-
 def random_edges(rng: random.Random, ranks: int) -> tuple[Edge, ...]:
     """Draw edges of random weight that join all ranks."""
     joined = {(rng.randrange(b), b) for b in range(1, ranks)}
     joined |= {tuple(sorted(rng.sample(range(ranks), 2))) for _ in range(rng.randrange(ranks))}
     weights = rng.choice(((1.0,), (1.0, 2.0), (1.0, 3.0, 10.0)))
     return tuple((a, b, rng.choice(weights)) for a, b in sorted(joined))
-
-
-MAPPED = ("ring", "chain", "tree", "ring+tree", "star", "stencil_2d", "stencil_3d", "given")
-
-
-@pytest.mark.parametrize("slowest_first", [True, False])
-@pytest.mark.parametrize("pattern", MAPPED)
-@pytest.mark.parametrize("seed", range(6))
-def test_mapping_is_the_best_of_all(pattern: str, seed: int, *, slowest_first: bool) -> None:
-    """No mapping is better by slowest edge and sum, in either order; of equals it is the lowest."""
-    rng = random.Random(f"{pattern} {seed}")
-    ranks = 2 + seed % 6
-    count = ranks + 3
-    kinds = rng.choice(((0, 0, 1, 2), (0, 1), (1, 1, 1, 2)))
-    pcie = random_pcie(rng, count) if seed % 3 else None
-    fabric = Fabric(machine(count, gpu=V100, nvlinks=random_nvlinks(rng, count, kinds), pcie=pcie))
-    edges = random_edges(rng, ranks) if pattern == "given" else PATTERNS[pattern].edges(ranks)
-    speeds = (
-        [kind.planned or kind.hop for kind in fabric.kinds]
-        if pattern in ("chain", "star", "given")
-        else None
-    )
-    gpus = sorted(rng.sample(range(count), ranks))
-    merit = (lambda m: (m.slowest, m.total)) if slowest_first else (lambda m: (m.total, m.slowest))
-    assert mapper_of(fabric, edges, speeds).best(gpus, slowest_first=slowest_first) == max(
-        every_mapping(fabric, edges, speeds, gpus), key=merit
-    )
 
 
 def test_lighter_edges_are_waited_for_less() -> None:
