@@ -114,11 +114,14 @@ class Fabric:
                 found.append(len(self.bit) - length)
         return found
 
+    def _between(self, figures: Sequence[int]) -> list[list[int]]:
+        """Return for each two positions the figure of their kind of link."""
+        return [[figures[kind] for kind in row] for row in self.kind]
+
     @cached_property
     def weight(self) -> list[list[int]]:
         """The nominal bandwidth w of each two positions, 1e-6 GB/s."""
-        weights = [kind.weight for kind in self.kinds]
-        return [[weights[kind] for kind in row] for row in self.kind]
+        return self._between([kind.weight for kind in self.kinds])
 
     @cached_property
     def alike(self) -> bool:
@@ -128,14 +131,12 @@ class Fabric:
     @cached_property
     def hop(self) -> list[list[int]]:
         """What one step of a ring carries between each two positions, 1e-6 GB/s."""
-        hops = [kind.hop for kind in self.kinds]
-        return [[hops[kind] for kind in row] for row in self.kind]
+        return self._between([kind.hop for kind in self.kinds])
 
     @cached_property
     def direct(self) -> list[list[int]]:
         """What NCCL plans with over NVLinks from GPU to GPU, 1e-6 GB/s; 0 without."""
-        planned = [kind.planned if kind.direct else 0 for kind in self.kinds]
-        return [[planned[kind] for kind in row] for row in self.kind]
+        return self._between([kind.planned if kind.direct else 0 for kind in self.kinds])
 
     def reached(self, usable: Sequence[bool]) -> list[int]:
         """Return the GPUs that each position reaches over links of some kinds, as a mask."""

@@ -42,12 +42,7 @@ class Placement(Record):
 
 
 def place(problem: PlacementProblem, policy: str) -> Placement | None:
-    """Return the best candidate by a policy; None if no candidate has what the job needs.
-
-    Args:
-        problem: the placement problem.
-        policy: a key of POLICIES.
-    """
+    """Return the best candidate by a policy; None if no candidate has what the job needs."""
     order = POLICIES[policy].order(problem)
     best = next(_candidates_in_order(problem, order), None)
     if best is None:
@@ -64,12 +59,7 @@ def place(problem: PlacementProblem, policy: str) -> Placement | None:
 
 
 def ranking(problem: PlacementProblem, policy: str) -> Iterator[Candidate]:
-    """Return the candidates by a policy, the best first, one of those that are alike.
-
-    Args:
-        problem: the placement problem.
-        policy: a key of POLICIES.
-    """
+    """Return the candidates by a policy, the best first, one of those that are alike."""
     return _candidates_in_order(problem, POLICIES[policy].order(problem))
 
 

@@ -64,11 +64,7 @@ class Limits(Record):
 def enumerate_sets(fabric: Fabric, free: int, count: int, limits: Limits) -> list[int] | None:
     """Return all sets of a size that are not alike, as masks.
 
-    Args:
-        fabric: the links.
-        free: GPUs that are free, admitted or not, as a mask.
-        count: number of GPUs, at least 1.
-        limits: rules that the sets keep.
+    Those that are free, admitted or not, tell which sockets are alike.
 
     Returns:
         None if there are more than MOST_SETS.
