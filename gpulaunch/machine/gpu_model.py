@@ -1,9 +1,10 @@
 """GPU models: their figures, from profiles/gpus/NAME.toml, and the choice of a GPU's model."""
 # pure: decides on plain values
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.fields import FieldTable, ListOf, checked
 from gpulaunch.records import Record
 
@@ -117,6 +118,29 @@ def find_gpu_model(models: Iterable[GpuModel], product_name: str) -> GpuModel | 
         if length > longest:
             best, longest = model, length
     return best
+
+
+def named_gpu_model(models: Sequence[GpuModel], text: str) -> GpuModel:
+    """Return the one GPU model that a text names, by its name or a part of it in whole words.
+
+    Raises:
+        UsageError: there is none, or there are several.
+    """
+    wanted = set(_words(text.replace("-", " ")))
+    found = []
+    for model in models:
+        names = [model.name, *model.models]
+        if text.lower() in [name.lower() for name in names]:
+            return model
+        if wanted and any(wanted <= set(_words(name.replace("-", " "))) for name in names):
+            found.append(model)
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(model.name for model in found or models)
+    if not found:
+        raise UsageError(f"unknown GPU model {quoted(text)}", f"known are {known}")
+    message = f"GPU model {quoted(text)} can be {len(found)} models"
+    raise UsageError(message, f"name one: {known}")
 
 
 def _words(text: str) -> list[str]:
