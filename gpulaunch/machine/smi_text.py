@@ -264,9 +264,7 @@ def _build_matrix(header: _Header, rows: Mapping[str, _Row]) -> SmiMatrix:
     return SmiMatrix(gpus, cells, cpusets, counted, nodes_counted=counted != named)
 
 
-def nodes_by_cpus(
-    cpusets: Sequence[frozenset[int]], far: Sequence[Pair]
-) -> tuple[int | None, ...]:
+def nodes_by_cpus(cpusets: Sequence[frozenset[int]], far: Sequence[Pair]) -> tuple[int | None, ...]:
     """Return the NUMA node of each GPU of a text that names none, as of old drivers.
 
     GPUs with equal CPU lists are in one node. The lists are counted from 0 in the order of their
@@ -382,4 +380,3 @@ def _pcie_path(matrix: SmiMatrix, a: int, b: int) -> PathType:
             return path
     node = matrix.numa_nodes[a]
     return "NODE" if node is not None and node == matrix.numa_nodes[b] else "SYS"
-
