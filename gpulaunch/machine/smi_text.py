@@ -19,8 +19,7 @@ from gpulaunch.machine.cpuset import parse_cpuset
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.gpu_model import GpuModel
 from gpulaunch.machine.link import Wire, wired
-from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType
-from gpulaunch.machine.nvidia.nvlink import version_by_capability
+from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType, nvlink_version
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 
@@ -315,7 +314,7 @@ def text_topology(
     most = max([*counts.values(), *(n for n in totals.values() if n <= MAX_NVLINKS)], default=0)
     capability = model.compute_capability if model else None
     assumptions = [source]
-    if most and not version_by_capability(capability):
+    if most and not nvlink_version(capability):
         if most > MAX_NVLINKS_3 and not capability:
             capability = "9.0"
             assumptions.append(
@@ -333,7 +332,7 @@ def text_topology(
     if matrix.gpus != tuple(range(len(matrix.gpus))):
         numbers = ", ".join(map(str, matrix.gpus))
         assumptions.append(f"its GPUs {numbers} are counted from 0 here")
-    version = version_by_capability(capability) or ASSUMED_NVLINK_VERSION
+    version = nvlink_version(capability) or ASSUMED_NVLINK_VERSION
     gpus = [
         Gpu(
             index=i,

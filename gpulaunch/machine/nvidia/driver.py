@@ -6,7 +6,7 @@ from typing import Any
 from gpulaunch.errors import FailedError, NoDriverError
 from gpulaunch.machine.driver import Build, FaultWatch, Finding, Health, Load, OutsideUse
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.nvidia.nvlink import LIBRARY
+from gpulaunch.machine.nvidia import LIBRARY
 from gpulaunch.machine.slow_calls import left_out
 from gpulaunch.process.libc import loading_problem
 
@@ -84,10 +84,30 @@ def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
 
 
 def read_load(gpus: Iterable[Gpu]) -> tuple[Load, ...]:
-    """Return utilization, memory, power and temperature."""
-    from gpulaunch.machine.nvidia import load
+    """Return utilization, memory, power and temperature; all unknown for a GPU that is lost."""
+    from gpulaunch.machine.nvidia import nvml
 
-    return load.read_load(gpus)
+    nvml.open_nvml()
+    found = []
+    for gpu in gpus:
+        try:
+            found.append(_load_of(gpu.uuid, nvml.card_of(gpu.uuid, gpu.card)))
+        except nvml.LostGpuError:
+            found.append(Load(gpu.uuid))
+    return tuple(found)
+
+
+def _load_of(uuid: str, card: Any) -> Load:  # noqa: ANN401
+    rates, memory = card.utilization(), card.memory() or card.shared_memory()
+    return Load(
+        uuid=uuid,
+        utilization_percentage=rates.gpu if rates else None,
+        memory_utilization_percentage=rates.memory if rates else None,
+        memory_used_bytes=memory.used if memory else None,
+        power_w=card.power_w(),
+        power_limit_w=card.power_limit_w(),
+        temperature_c=card.temperature_c(),
+    )
 
 
 def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
@@ -100,14 +120,13 @@ def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
 def are_busy(gpus: Iterable[Gpu]) -> bool:
     """Return whether a kernel ran on one of the GPUs in the last sampling period, 1/6 s to 1 s."""
     from gpulaunch.machine.nvidia import nvml
-    from gpulaunch.machine.nvidia.load import read_busy
 
     nvml.open_nvml()
     try:
-        found = [read_busy(nvml.card_of(gpu.uuid, gpu.index).ask) for gpu in gpus]
+        found = [nvml.card_of(gpu.uuid, gpu.index).utilization() for gpu in gpus]
     except nvml.LostGpuError:
         return True
-    return any(one is None or one.gpu_percentage > 0 for one in found)
+    return any(rates is None or rates.gpu > 0 for rates in found)
 
 
 def pids_at_work(uuids: Iterable[str]) -> dict[int, int]:
@@ -127,6 +146,6 @@ def version() -> str | None:
 
 def diagnose() -> list[Finding]:
     """Return findings about lost GPUs, MIG, compute modes, NVLinks and unanswered calls."""
-    from gpulaunch.machine.nvidia import diagnosis  # late: only doctor needs it
+    from gpulaunch.machine.nvidia import probe
 
-    return diagnosis.diagnose()
+    return probe.diagnose()

@@ -12,11 +12,14 @@ import pynvml
 
 from gpulaunch.errors import FailedError, NoDriverError
 from gpulaunch.machine.link_bandwidth import PathType
-from gpulaunch.machine.nvidia.nvlink import LIBRARY, PciAddress
+from gpulaunch.machine.nvidia import LIBRARY
 from gpulaunch.machine.slow_calls import NO_GPU, call, left_out
 from gpulaunch.process.libc import loading_problem
 from gpulaunch.process.system import system_memory
 from gpulaunch.records import Record
+
+PciAddress = tuple[int, int, int]
+"""Domain, bus and device."""
 
 HINT = "without GPUs, try a described machine: --topology dgx1-v100"
 _UPDATED = "the driver was updated since its kernel modules were loaded: reboot, or reload them"
@@ -216,6 +219,28 @@ class NvmlDevice:
         return _bits(
             self.ask(pynvml.nvmlDeviceGetMemoryAffinity, 16, pynvml.NVML_AFFINITY_SCOPE_NODE)
         )
+
+    def utilization(self) -> Any | None:  # noqa: ANN401
+        """Return the parts of the last sixth of a second or so, 0-100, or None if unknown.
+
+        In `gpu` of it any kernel ran, in `memory` of it device memory was read or written.
+        """
+        return self.ask(pynvml.nvmlDeviceGetUtilizationRates)
+
+    def power_w(self) -> float | None:
+        """Return the watts that it draws now, or None if unknown."""
+        milliwatts = self.ask(pynvml.nvmlDeviceGetPowerUsage)
+        return None if milliwatts is None else milliwatts / 1000
+
+    def power_limit_w(self) -> float | None:
+        """Return the watts that it may draw, or None if unknown."""
+        milliwatts = self.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit)
+        return None if milliwatts is None else milliwatts / 1000
+
+    def temperature_c(self) -> int | None:
+        """Return the temperature in degrees Celsius, or None if unknown."""
+        found = self.ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
+        return None if found is None else int(found)
 
     def compute_mode(self) -> str:
         """Return PROHIBITED, EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD, or "" for the default mode."""
