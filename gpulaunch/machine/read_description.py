@@ -7,9 +7,8 @@ from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, ListOf, OneOrEach, Path, RowOf, checked, each
-from gpulaunch.machine.cpuset import parse_cpuset
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
-from gpulaunch.machine.gpu import Gpu, Mig, mig_index
+from gpulaunch.machine.gpu import Gpu, Mig, mig_index, parse_cpuset
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
 from gpulaunch.machine.topology import Measured, Topology

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 
 from gpulaunch.errors import quoted
-from gpulaunch.machine.cpuset import parse_cpuset
-from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu, parse_cpuset
 from gpulaunch.machine.gpu_model import GpuModel
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType, nvlink_version

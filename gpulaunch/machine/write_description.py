@@ -7,13 +7,11 @@ from itertools import combinations
 from typing import Any
 
 from gpulaunch.errors import UsageError
-from gpulaunch.machine.cards import Card, card_links, cards
-from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
-from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu, format_cpuset
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import PCIE_PATHS, pcie_bandwidth
-from gpulaunch.machine.topology import Topology, machines
+from gpulaunch.machine.topology import Card, Topology, card_links, cards, machines
 from gpulaunch.records import as_dict
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.gpu import format_cpuset
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record

@@ -16,7 +16,7 @@ from gpulaunch.leases.bell import WAKE
 from gpulaunch.leases.drain import Drain, remove_drain, write_drain
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.find import Machine
-from gpulaunch.machine.table_key import TableKey
+from gpulaunch.machine.topology import TableKey
 
 pytest_plugins = ("fake_nvml",)
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import pytest
 from compiled import compiled
 
-from gpulaunch.machine.cpuset import format_cpuset
-from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu, format_cpuset
 from gpulaunch.machine.topology import Topology
 
 NVML_SOURCE = Path(__file__).with_name("nvml.c")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
 from gpulaunch.machine.catalog import load_described_machine, load_text_machine, machine_names
-from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
+from gpulaunch.machine.gpu import format_cpuset, parse_cpuset
 from gpulaunch.machine.smi_text import (
     SmiMatrix,
     TextError,

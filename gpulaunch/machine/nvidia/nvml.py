@@ -11,6 +11,7 @@ from typing import Any
 import pynvml
 
 from gpulaunch.errors import FailedError, NoDriverError
+from gpulaunch.machine.gpu import mig_profile_name
 from gpulaunch.machine.link_bandwidth import PathType
 from gpulaunch.machine.nvidia import LIBRARY
 from gpulaunch.machine.slow_calls import NO_GPU, call, left_out
@@ -286,8 +287,6 @@ class NvmlDevice:
         parts = self.ask(pynvml.nvmlDeviceGetAttributes_v2)
         if not parts:
             return "unknown"
-        from gpulaunch.machine.mig_profile import mig_profile_name  # late: few cards need it
-
         return mig_profile_name(
             parts.gpuInstanceSliceCount,
             parts.computeInstanceSliceCount,

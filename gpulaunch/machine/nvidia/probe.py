@@ -1,6 +1,6 @@
 """A reading of this machine through NVML: every GPU in service and its wiring, and what is wrong.
 
-Probing eight GPUs takes noticeable time, so find_machine caches the result (topology_cache.py).
+Probing eight GPUs takes noticeable time, so find_machine caches the result.
 """
 
 import os
@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from gpulaunch.errors import FailedError, counted
-from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.driver import Finding
-from gpulaunch.machine.gpu import Gpu, Mig, mig_index
+from gpulaunch.machine.gpu import Gpu, Mig, format_cpuset, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvml import NvmlDevice, PciAddress, Unanswered

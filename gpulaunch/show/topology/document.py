@@ -1,6 +1,6 @@
 """A topology as a document."""
 
-from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.gpu import format_cpuset
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import as_dict
 from gpulaunch.show import Document

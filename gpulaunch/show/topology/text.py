@@ -9,13 +9,11 @@ from typing import Literal
 
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
-from gpulaunch.machine.cards import Card, card_links, cards, several_models
-from gpulaunch.machine.cpuset import format_cpuset
-from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu, format_cpuset
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PathType
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.topology import Card, Topology, card_links, cards, several_models
 from gpulaunch.records import Record
 
 _MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in every cell
