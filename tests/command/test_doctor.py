@@ -106,27 +106,6 @@ def test_driver_and_links(launcher: Launcher) -> None:
     assert {part for part, state in found if state != "ok"} == {"Docker Engine", "MPS"}
 
 
-@pytest.mark.parametrize(
-    ("function", "why"),
-    [
-        ("nvmlDeviceGetCpuAffinity", "Function Not Found"),
-        ("nvmlDeviceGetTopologyCommonAncestor", "Not Supported"),
-        ("nvmlDeviceGetP2PStatus", "Insufficient Permissions"),
-        ("nvmlDeviceGetName", "Not Supported"),
-    ],
-)
-def test_what_was_not_told(launcher: Launcher, dgx1_v100, function: str, why: str) -> None:
-    """A missing, unsupported or forbidden call is a warning with its GPUs and what follows."""
-    code = {"Not Supported": 3, "Insufficient Permissions": 4, "Function Not Found": 13}[why]
-    dgx1_v100.answer(function, code, gpu=2)
-    dgx1_v100.answer(function, code, gpu=3)
-    want = f"{function} tells nothing of GPU 2-3: {why}"
-    assert bad(launcher)["NVML", "warning"] == (
-        want,
-        "what it would tell is taken for unknown; a newer driver may know it",
-    )
-
-
 def test_cards_without_nvlink(launcher: Launcher, dgx1_v100) -> None:
     """That cards have no NVLinks, and cannot be split, is no problem and no warning."""
     dgx1_v100.drop("nvlink ")

@@ -138,12 +138,6 @@ def test_machine_alone(name: str) -> None:
     assert counts_as_cuda(topology)
 
 
-def test_source_of_the_network() -> None:
-    """Where the network's figure comes from is said after where the rest comes from."""
-    network = {"nodes": 2, "bandwidth_gb_per_s": 12.5, "source": "a data sheet"}
-    assert built(2, network=network).source == "made up; network: a data sheet"
-
-
 # Mistakes in a description
 
 WRONG: list[tuple[dict[str, Any], tuple[str | int, ...], str]] = [
@@ -161,7 +155,7 @@ WRONG: list[tuple[dict[str, Any], tuple[str | int, ...], str]] = [
     (
         {"nodes": 2, "bandwidth_gb_per_s": 1, "latency_us": 2},
         ("network", "latency_us"),
-        "unknown key 'latency_us': known here are nodes, bandwidth_gb_per_s, source",
+        "unknown key 'latency_us': known here are nodes, bandwidth_gb_per_s",
     ),
 ]
 

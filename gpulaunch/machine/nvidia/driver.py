@@ -37,20 +37,19 @@ def fingerprint() -> str | None:
         return None
     from gpulaunch.machine.nvidia import nvml
 
-    unanswered: list[nvml.Unanswered] = []
+    unsteady: list[str] = []
     found: list[Any] = []
     try:
         nvml.open_nvml()
         found.append(nvml.driver_version())
         for index in range(nvml.card_count()):
             try:
-                found.append(_identity(nvml.card_at(index, unanswered)))
+                found.append(_identity(nvml.card_at(index, unsteady)))
             except nvml.HiddenGpuError:
                 found.append(None)
     except (FailedError, nvml.LostGpuError):
         return None
-    is_steady = found[0] is not None and all(one.steady for one in unanswered)
-    return repr(found) if is_steady else None
+    return None if found[0] is None or unsteady else repr(found)
 
 
 def _identity(card: Any) -> tuple[Any, ...]:  # noqa: ANN401
@@ -145,7 +144,7 @@ def version() -> str | None:
 
 
 def diagnose() -> list[Finding]:
-    """Return findings about lost GPUs, MIG, compute modes, NVLinks and unanswered calls."""
+    """Return findings about lost GPUs, MIG, compute modes and NVLinks."""
     from gpulaunch.machine.nvidia import probe
 
     return probe.diagnose()

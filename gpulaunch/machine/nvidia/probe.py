@@ -13,7 +13,7 @@ from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.gpu import Gpu, Mig, format_cpuset, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.nvidia.nvml import NvmlDevice, PciAddress, Unanswered
+from gpulaunch.machine.nvidia.nvml import NvmlDevice, PciAddress
 from gpulaunch.machine.nvidia.nvml_links import NvlinkEnd, read_nvlinks
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
@@ -49,19 +49,14 @@ class NvmlReading(Record):
     Attributes:
         topology: the GPUs in service and their links.
         problems: one line for each GPU that was left out.
-        unanswered: calls without an answer.
         cards: every card that was read, by index.
+        is_steady: whether the next reading would be equal, as far as one can know.
     """
 
     topology: Topology
     problems: tuple[str, ...]
-    unanswered: tuple[Unanswered, ...]
     cards: dict[int, ProbedCard]
-
-    @property
-    def is_steady(self) -> bool:
-        """True if the next reading would be equal, as far as one can know."""
-        return not self.problems and all(call.steady for call in self.unanswered)
+    is_steady: bool
 
 
 def probe() -> NvmlReading:
@@ -72,9 +67,9 @@ def probe() -> NvmlReading:
     """
     nvml.open_nvml()
     problems: list[str] = []
-    unanswered: list[Unanswered] = []
+    unsteady: list[str] = []
     cards = _read_each(
-        range(nvml.card_count()), lambda index: nvml.card_at(index, unanswered), problems
+        range(nvml.card_count()), lambda index: nvml.card_at(index, unsteady), problems
     )
     addresses = _read_each(cards, lambda index: cards[index].address(), problems)
     known = {address: index for index, address in addresses.items() if address}
@@ -112,8 +107,8 @@ def probe() -> NvmlReading:
     return NvmlReading(
         Topology(os.uname().nodename, tuple(gpus), links, "NVML"),
         tuple(dict.fromkeys(problems)),
-        tuple(unanswered),
         parts,
+        is_steady=not problems and not unsteady,
     )
 
 
@@ -255,7 +250,7 @@ def _count_direct_nvlinks(
 
 
 def diagnose() -> list[Finding]:
-    """Read NVML anew and return the findings, also about calls that it does not answer.
+    """Read NVML anew and return the findings.
 
     Raises:
         FailedError: there is no NVML, no driver, or no GPU in service.
@@ -271,12 +266,7 @@ def diagnose() -> list[Finding]:
     if instances:
         profiles = ", ".join(f"{gpu.name} {gpu.mig.profile}" for gpu in instances if gpu.mig)
         found.append(Finding("MIG", "ok", f"{counted(len(instances), 'instance')}: {profiles}"))
-    return [
-        *found,
-        *_report_compute_modes(reading),
-        *_report_nvlinks(reading),
-        *_report_unanswered(reading),
-    ]
+    return [*found, *_report_compute_modes(reading), *_report_nvlinks(reading)]
 
 
 def _report_compute_modes(reading: NvmlReading) -> list[Finding]:
@@ -317,20 +307,3 @@ def _report_nvlinks(reading: NvmlReading) -> list[Finding]:
             )
             found.append(Finding("NVLink", "warning", f"GPU {card}: {links} down", hint))
     return found or [Finding("NVLink", "ok", "every link is up")]
-
-
-def _report_unanswered(reading: NvmlReading) -> list[Finding]:
-    """Report the calls that NVML did not answer, one line each, with their GPUs."""
-    gpus: dict[tuple[str, str], set[int]] = {}
-    for call in reading.unanswered:
-        if not call.usual:
-            gpus.setdefault((call.call, call.why), set()).add(call.gpu)
-    return [
-        Finding(
-            "NVML",
-            "warning",
-            f"{call} tells nothing of GPU {format_cpuset(frozenset(about))}: {why}",
-            "what it would tell is taken for unknown; a newer driver may know it",
-        )
-        for (call, why), about in gpus.items()
-    ]
