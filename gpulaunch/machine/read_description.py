@@ -99,11 +99,10 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
     if driver not in DRIVERS:
         raise FieldError(("driver",), f"driver: {driver!r} is none of {', '.join(DRIVERS)}")
     cards = _read_cards(machine)
-    _check_versions(machine, cards)
     network = _read_network(machine, len(cards))
     pcie, count = machine["pcie"], len(cards)
     paths = _read_pcie_paths(pcie.get("groups", {}), count)
-    nvlinks = _read_nvlinks(machine.get("nvlink", {}).get("links", []), count)
+    nvlinks = _read_nvlinks(machine.get("nvlink", {}).get("links", []), cards)
 
     def wire(a: int, b: int) -> Wire:
         if a // count != b // count:
@@ -205,14 +204,6 @@ def _repeat_on_nodes(machine: str, cards: Sequence[Gpu], nodes: int) -> list[Gpu
     ]
 
 
-def _check_versions(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> None:
-    """Check that every GPU with NVLinks states their version."""
-    for entry in _read_nvlinks(machine.get("nvlink", {}).get("links", []), len(cards)):
-        for index in entry:
-            if not cards[index].nvlink_version:
-                raise FieldError(_NVLINKS, f"GPU {index} has NVLinks, and their version is 0")
-
-
 def _read_numa_nodes(entries: Sequence[object], count: int) -> dict[int, dict[str, Any]]:
     """Return what each card that is in a NUMA node takes over from it, named as in Gpu."""
     found: dict[int, dict[str, Any]] = {}
@@ -299,10 +290,13 @@ def _read_pcie_paths(groups: Mapping[str, Any], count: int) -> dict[tuple[int, i
     return paths
 
 
-def _read_nvlinks(entries: list[Any], count: int) -> dict[tuple[int, int], int]:
+def _read_nvlinks(entries: list[Any], cards: Sequence[Gpu]) -> dict[tuple[int, int], int]:
     nvlinks: dict[tuple[int, int], int] = {}
     for entry in entries:
-        a, b = sorted(_read_indices(entry[:2], count, _NVLINKS))
+        a, b = sorted(_read_indices(entry[:2], len(cards), _NVLINKS))
+        for index in (a, b):
+            if not cards[index].nvlink_version:
+                raise FieldError(_NVLINKS, f"GPU {index} has NVLinks, and their version is 0")
         if a == b or (a, b) in nvlinks:
             raise FieldError(_NVLINKS, f"{entry!r} joins a GPU to itself or a pair twice")
         nvlinks[a, b] = entry[2]

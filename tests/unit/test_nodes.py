@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.errors import FieldError
 from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.machine.levels import Distances, Level, machine_tree
 from gpulaunch.machine.read_description import described_topology
@@ -314,27 +314,6 @@ def test_document_of_a_cluster() -> None:
     for said in (got, want):
         del said["name"], said["source"]
     assert got == want
-
-
-def test_machines_that_differ() -> None:
-    """Machines that are not alike, or not joined alike, have no description, and it is said why."""
-    last = CLUSTER.gpus[-1]
-    odd = replace(CLUSTER, gpus=(*CLUSTER.gpus[:-1], replace(last, memory_bytes=1 << 30)))
-    with pytest.raises(UsageError) as problem:
-        machine_document(odd)
-    assert (
-        problem.value.message
-        == "nodes 0 and 4 differ, and a machine file has one description for all"
-    )
-    slower = tuple(
-        replace(link, pcie_gb_per_s=0.5) if link.b == 19 and link.a < 4 else link
-        for link in CLUSTER.links
-    )
-    with pytest.raises(UsageError) as problem:
-        machine_document(replace(CLUSTER, links=slower))
-    assert problem.value.message == (
-        "network: its links carry 0.5 and 1.25 GB/s, and a machine file has one figure for all"
-    )
 
 
 # Text and pictures

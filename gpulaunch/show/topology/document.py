@@ -40,11 +40,8 @@ def topology_document(topology: Topology) -> Document:
                 "nvlink_count": link.nvlink_count,
                 "bandwidth_gb_per_s": link.bandwidth_gb_per_s,
                 "kind": link.kind,
-                "nvlink_version": link.nvlink_version or None,
                 "nvlink_planned_gb_per_s": link.nvlink_planned_gb_per_s or None,
                 "pcie_path": link.pcie_path,
-                "pcie_generation": link.pcie_generation or None,
-                "pcie_width": link.pcie_width or None,
                 "pcie_bandwidth_gb_per_s": link.pcie_gb_per_s,
                 "peer_to_peer": link.peer_to_peer,
             }
