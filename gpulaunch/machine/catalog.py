@@ -137,7 +137,7 @@ def _text_machine(
     path: str, text: str, called: str | None = None, gpu_model: str | None = None
 ) -> Topology:
     from gpulaunch.machine.gpu_model import named_gpu_model
-    from gpulaunch.machine.smi_text import TextError, parse_topology_text, text_topology
+    from gpulaunch.machine.smi_text import WANTED, TextError, parse_topology_text, text_topology
 
     source = f"nvidia-smi topo -m in {printable(os.path.basename(path))}"
     model = None
@@ -149,5 +149,5 @@ def _text_machine(
     try:
         matrix = parse_topology_text(text)
     except TextError as problem:
-        raise UsageError(f"{path}:{problem.line}: {problem.message}", problem.hint) from None
+        raise UsageError(f"{path}:{problem.line}: {problem.message}", WANTED) from None
     return text_topology(matrix, name, source, _digest(text), model)

@@ -1,4 +1,7 @@
-"""The machine that a command is about: this one, read by its driver, or a described one."""
+"""The machine that a command is about: this one, read by its driver, or a described one.
+
+Functions that ask the driver raise FailedError where it is missing or fails.
+"""
 
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -148,22 +151,14 @@ def look_again(machine: Machine) -> Machine:
 
 
 def read_health(machine: Machine) -> "tuple[Health, ...]":
-    """Return the health of the machine's GPUs; of a described machine none is known.
-
-    Raises:
-        FailedError: the driver is missing or fails.
-    """
+    """Return the health of the machine's GPUs; of a described machine none is known."""
     if machine.key:
         return ()
     return load_driver(machine.topology.driver).read_health(machine.topology.gpus)
 
 
 def read_load(machine: Machine) -> "tuple[Load, ...]":
-    """Return what the machine's GPUs do at this moment; of a described machine nothing is known.
-
-    Raises:
-        FailedError: the driver is missing or fails.
-    """
+    """Return what the machine's GPUs do at this moment; of a described machine nothing is known."""
     if machine.key:
         return ()
     return load_driver(machine.topology.driver).read_load(machine.topology.gpus)
@@ -180,11 +175,7 @@ def watch_faults(machine: Machine, gpus: "Sequence[Gpu]") -> "FaultWatch | None"
 
 
 def are_busy(machine: Machine, gpus: "Sequence[Gpu]") -> bool:
-    """Return whether one of some GPUs is at work right now, or does not tell.
-
-    Raises:
-        FailedError: the driver is missing or fails.
-    """
+    """Return whether one of some GPUs is at work right now, or does not tell."""
     return machine.key is not None or load_driver(machine.topology.driver).are_busy(gpus)
 
 

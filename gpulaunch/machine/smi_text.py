@@ -60,14 +60,12 @@ class TextError(ValueError):
     Args:
         line: line number, from 1.
         message: the mistake in that line.
-        hint: what to do about it, or None.
     """
 
-    def __init__(self, line: int, message: str, hint: str | None = None) -> None:
+    def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
         self.line = line
         self.message = message
-        self.hint = hint
 
 
 class SmiMatrix(Record):
@@ -131,11 +129,11 @@ def parse_topology_text(text: str) -> SmiMatrix:
         is_row = bool(others) and bool(_CONNECTION.fullmatch(others[0]))
         is_header = not others or bool(_COLUMN.fullmatch(others[0]))
         if header is None and is_row:
-            raise TextError(number, f"row {first} is before any line of column names", WANTED)
+            raise TextError(number, f"row {first} is before any line of column names")
         if is_header and (header is None or others):
             if header:
                 message = "a second matrix begins here: save each in a file of its own"
-                raise TextError(number, message, WANTED)
+                raise TextError(number, message)
             header = _read_header(number, line)
         elif header and (is_row or len(rows) < len(header.gpus)):
             if first in rows:
@@ -144,7 +142,7 @@ def parse_topology_text(text: str) -> SmiMatrix:
             rows[first] = _read_row(number, line, header)
     if header is None:
         message = "no line of column names such as 'GPU0 GPU1 CPU Affinity', so no matrix"
-        raise TextError(1, message, WANTED)
+        raise TextError(1, message)
     return _build_matrix(header, rows)
 
 
@@ -160,7 +158,7 @@ def _read_header(number: int, line: str) -> _Header:
         title = name in _TITLES
         if not title and not (_GPU.fullmatch(name) or _ADAPTER.fullmatch(name)):
             message = f"column {_shorten(name)} is not one that nvidia-smi prints"
-            raise TextError(number, message, WANTED)
+            raise TextError(number, message)
         if name in (*columns, *titles):
             raise TextError(number, f"column {_shorten(name)} is there twice")
         if titles and not title:

@@ -64,8 +64,7 @@ def read() -> Build:
     """Read the cards, MIG instances and links that NVML reports."""
     from gpulaunch.machine.nvidia.probe import probe  # late: few launches need it
 
-    found = probe()
-    return Build(found.topology, found.problems, found.is_steady)
+    return probe()[0]
 
 
 def read_use(gpus: Iterable[Gpu], ignored: Collection[str]) -> tuple[OutsideUse, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from gpulaunch.errors import FailedError, counted
-from gpulaunch.machine.driver import Finding
+from gpulaunch.machine.driver import Build, Finding
 from gpulaunch.machine.gpu import Gpu, Mig, format_cpuset, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.nvidia import nvml
@@ -43,24 +43,8 @@ class ProbedCard(Record):
     instances: list[Gpu] | None
 
 
-class NvmlReading(Record):
-    """This machine as NVML reports it.
-
-    Attributes:
-        topology: the GPUs in service and their links.
-        problems: one line for each GPU that was left out.
-        cards: every card that was read, by index.
-        is_steady: whether the next reading would be equal, as far as one can know.
-    """
-
-    topology: Topology
-    problems: tuple[str, ...]
-    cards: dict[int, ProbedCard]
-    is_steady: bool
-
-
-def probe() -> NvmlReading:
-    """Read this machine's build.
+def probe() -> tuple[Build, dict[int, ProbedCard]]:
+    """Read this machine, and return every card that was read by its index, too.
 
     Raises:
         FailedError: there is no NVML, no driver, or no GPU in service.
@@ -104,12 +88,9 @@ def probe() -> NvmlReading:
     gpus = [gpu for gpu in gpus if gpu.card not in lost]
     left = {gpu.index for gpu in gpus}
     links = tuple(link for link in links if left.issuperset((link.a, link.b)))
-    return NvmlReading(
-        Topology(os.uname().nodename, tuple(gpus), links, "NVML"),
-        tuple(dict.fromkeys(problems)),
-        parts,
-        is_steady=not problems and not unsteady,
-    )
+    topology = Topology(os.uname().nodename, tuple(gpus), links, "NVML")
+    left_out = tuple(dict.fromkeys(problems))
+    return Build(topology, left_out, is_steady=not problems and not unsteady), parts
 
 
 def _empty_cards(parts: dict[int, ProbedCard]) -> list[int]:
@@ -255,24 +236,24 @@ def diagnose() -> list[Finding]:
     Raises:
         FailedError: there is no NVML, no driver, or no GPU in service.
     """
-    reading = probe()
+    build, cards = probe()
     found = [
         Finding("GPUs", "problem", text, "look for it in 'dmesg' (Xid), then reset it or boot")
-        for text in reading.problems
+        for text in build.problems
     ]
-    if empty := _empty_cards(reading.cards):
+    if empty := _empty_cards(cards):
         found.append(Finding("GPUs", "warning", *_explain_empty(empty)))
-    instances = [gpu for gpu in reading.topology.gpus if gpu.mig]
+    instances = [f"{gpu.name} {gpu.mig.profile}" for gpu in build.topology.gpus if gpu.mig]
     if instances:
-        profiles = ", ".join(f"{gpu.name} {gpu.mig.profile}" for gpu in instances if gpu.mig)
-        found.append(Finding("MIG", "ok", f"{counted(len(instances), 'instance')}: {profiles}"))
-    return [*found, *_report_compute_modes(reading), *_report_nvlinks(reading)]
+        text = f"{counted(len(instances), 'instance')}: {', '.join(instances)}"
+        found.append(Finding("MIG", "ok", text))
+    return [*found, *_report_compute_modes(cards), *_report_nvlinks(cards)]
 
 
-def _report_compute_modes(reading: NvmlReading) -> list[Finding]:
+def _report_compute_modes(cards: dict[int, ProbedCard]) -> list[Finding]:
     """Report compute modes that restrict the use of a card."""
     found = []
-    for card, part in reading.cards.items():
+    for card, part in cards.items():
         text = f"GPU {card}: {part.compute_mode}"
         if part.compute_mode == nvml.PROHIBITED:
             hint = f"'nvidia-smi -i {card} -c DEFAULT' lets jobs use it"
@@ -282,16 +263,16 @@ def _report_compute_modes(reading: NvmlReading) -> list[Finding]:
     return found
 
 
-def _report_nvlinks(reading: NvmlReading) -> list[Finding]:
+def _report_nvlinks(cards: dict[int, ProbedCard]) -> list[Finding]:
     """Report NVLinks that are down.
 
     If none is up at all, the cards may just have no bridge, unless they are made for one.
     """
-    linked = {card: part.nvlinks for card, part in reading.cards.items() if part.nvlinks}
+    linked = {card: part.nvlinks for card, part in cards.items() if part.nvlinks}
     if not linked:
         return []
     if not any(end.active for ends in linked.values() for end in ends.values()):
-        meant = any(word in gpu.model for gpu in reading.topology.gpus for word in _ALWAYS_LINKED)
+        meant = any(word in part.gpu.model for part in cards.values() for word in _ALWAYS_LINKED)
         if not meant:
             return [Finding("NVLink", "ok", "no link is up")]
         hint = "is the fabric manager running? 'systemctl status nvidia-fabricmanager'"
