@@ -328,12 +328,9 @@ GPU  0         1         2         3         4         5         node  NUMA
   4  NET 12.5  NET 12.5  NET 12.5  NV12 300  X         NV12 300  1     0
   5  NET 12.5  NET 12.5  NET 12.5  NV12 300  NV12 300  X         1     1
 
-node 0: GPUs 0-2
+node 0, the first of 2: GPUs 0-2
   NUMA 0 (CPUs 0-7): GPUs 0,1 on one PCIe switch
   NUMA 1 (CPUs 8-15): GPU 2
-node 1: GPUs 3-5
-  NUMA 0 (CPUs 0-7): GPUs 3,4 on one PCIe switch
-  NUMA 1 (CPUs 8-15): GPU 5
 each GPU: 12 NVLinks into NVSwitch
 
 links with GB/s per direction; NV# = so many NVLinks, NET = over the network
@@ -342,20 +339,20 @@ source: made up
 
 
 def test_text_of_two_machines() -> None:
-    """The matrix has each GPU's node, the tree has a part for each node, and NET is explained."""
+    """The matrix has each GPU's node, the tree is the first node's, and NET is explained."""
     assert "\n".join(topology_lines(built(2), colour=False)) + "\n" == TWO_NODES
 
 
 def test_text_of_a_cluster() -> None:
-    """Beyond the matrix's size, the text says how machines are joined and counts pairs by link."""
+    """Beyond the matrix's size, the text counts pairs by link; the tree is the first machine's."""
     assert topology_lines(CLUSTER, colour=False)[:8] == [
         "minsky-cluster: 20 x Tesla P100-SXM2-16GB, 15.9 GiB, on 5 nodes",
-        "5 nodes, every two of them joined by NET 1.25 GB/s",
-        "within nodes, of 30 pairs:",
-        "  NV2 40 GB/s joins 10",
-        "  SYS 6 GB/s joins 20",
+        "20 GPUs; of 190 pairs",
+        "    10 have NV2 40 GB/s",
+        "    20 have SYS 6 GB/s",
+        "   160 have NET 1.25 GB/s",
         "",
-        "node 0: GPUs 0-3",
+        "node 0, the first of 5: GPUs 0-3",
         "  NUMA 0 (CPUs 0-63): GPUs 0,1 on host bridges of their own",
     ]
 
