@@ -135,20 +135,6 @@ def test_no_link_is_up(launcher: Launcher, dgx1_v100, model: str, state: str) ->
     assert findings(launcher)["NVLink", state] == "no link is up"
 
 
-def test_card_without_a_link_that_is_up(launcher: Launcher, dgx1_v100) -> None:
-    """A card that has lost all its links is named."""
-    dgx1_v100.drop("nvlink 3 ")
-    dgx1_v100.add(*(f"nvlink 3 {link} state=0" for link in range(6)))
-    assert bad(launcher)["NVLink", "warning"][0] == "GPU 3: links 0, 1, 2, 3, 4, 5 down"
-
-
-def test_lost_gpu(launcher: Launcher, dgx1_v100) -> None:
-    """A GPU that fell off the bus is a problem."""
-    dgx1_v100.answer("nvmlDeviceGetUUID", 15, gpu=5)
-    assert bad(launcher)["GPUs", "problem"][0] == "GPU 5 is left out: GPU is lost"
-    assert launcher.run("doctor").returncode == 1
-
-
 def test_mig(launcher: Launcher, dgx1_v100) -> None:
     """MIG instances are listed, and a card that has none is a warning."""
     dgx1_v100.change(0, mig=1)

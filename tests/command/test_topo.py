@@ -10,7 +10,6 @@ from xml.etree import ElementTree as ET
 import pexpect
 import pytest
 from conftest import DGX, Launcher, complaint
-from test_machines import FACTS
 
 from gpulaunch.files.toml_parser import tomllib
 
@@ -264,14 +263,4 @@ def test_line_of_a_mistake_in_a_long_file(launcher: Launcher, tmp_path: Path) ->
         2,
         "",
         complaint(f"{path}:{line}: GPU 1 is in two NUMA nodes"),
-    )
-
-
-@pytest.mark.parametrize("name", FACTS)
-def test_topo(launcher: Launcher, name: str) -> None:
-    """`gpulaunch topo` shows each shipped machine, as a table and as JSON."""
-    count = FACTS[name][0]
-    assert f"{name}: {count} x " in launcher.run("topo", "--topology", name).stdout
-    assert (
-        len(json.loads(launcher.run("topo", "--topology", name, "--json").stdout)["gpus"]) == count
     )

@@ -161,26 +161,6 @@ def test_bandwidths(name: str, want: dict[tuple[int, int], float]) -> None:
     assert {pair: got[pair] for pair in want} == want
 
 
-@pytest.mark.parametrize(
-    ("name", "nominal"),
-    [
-        ("dgx2", 150),
-        ("dgx-a100", 300),
-        ("dgx-h100", 450),
-        ("hgx-h200", 450),
-        ("hgx-b200", 900),
-        ("hgx-b300", 900),
-        ("gb200-tray", 900),
-        ("nvl72", 900),
-    ],
-)
-def test_switched_machines(name: str, nominal: float) -> None:
-    """On NVSwitch every pair has all NVLinks of a GPU."""
-    assert {(link.kind, link.path, link.bandwidth_gb_per_s) for link in machine(name).links} == {
-        ("nvswitch", "NVL", nominal)
-    }
-
-
 @pytest.mark.parametrize("name", FACTS)
 def test_cpus(name: str) -> None:
     """GPUs of one NUMA node have the same CPUs; those of different nodes share none."""
@@ -189,33 +169,6 @@ def test_cpus(name: str) -> None:
     assert sum(len(cpuset) for _, cpuset in cpusets) == len(
         frozenset().union(*(cpuset for _, cpuset in cpusets))
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "cpus"),
-    [
-        ("dgx1-p100", 80),
-        ("dgx2", 96),
-        ("dgx-a100", 128),
-        ("dgx-h100", 224),
-        ("summit", 176),
-        ("nvl72", 2592),
-    ],
-)
-def test_number_of_cpus(name: str, cpus: int) -> None:
-    """CPUs beside the GPUs match the sockets; on DGX A100 half of the NUMA nodes have no GPU."""
-    assert len(frozenset().union(*(gpu.cpuset for gpu in machine(name).gpus))) == cpus
-
-
-def test_first_and_last_tray() -> None:
-    """On NVL72 two GPUs share a CPU, and the last of 36 CPUs has the last two."""
-    gpus = machine("nvl72").gpus
-    assert [(gpu.numa_node, min(gpu.cpuset), max(gpu.cpuset)) for gpu in (*gpus[:3], gpus[71])] == [
-        (0, 0, 71),
-        (0, 0, 71),
-        (1, 72, 143),
-        (35, 2520, 2591),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -279,45 +232,15 @@ OTHER = {"gpu": 3, "profile": "2g.10gb", "memory_mib": 9856, "instances": [1]}
 @pytest.mark.parametrize(
     ("sentence", "document"),
     [
-        ("nothing but PCIe", made_up()),
         ("MIG instances of two cards, of two sizes on one", made_up(mig=[SPLIT, SMALL, OTHER])),
-        (
-            "MIG instances behind NVLinks",
-            made_up(nvlink={"links": [[0, 1, 4], [1, 3, 2]]}, mig=[SPLIT, SMALL]),
-        ),
-        (
-            "MIG instances behind NVSwitch",
-            made_up(nvlink={"switch_links_per_gpu": 12}, mig=[SPLIT]),
-        ),
-        (
-            "models of every kind",
-            made_up(
-                gpus={
-                    "model": ["A100", "A40", "L4", "A100"],
-                    "memory_mib": [40960, 46068, 23034, 81920],
-                    "compute_capability": ["8.0", "8.6", "8.9", "8.0"],
-                },
-                nvlink={"version": [3, 3, 0, 3], "links": [[0, 3, 12]]},
-            ),
-        ),
         (
             "a switch beside direct links",
             made_up(nvlink={"switch_links_per_gpu": 6, "links": [[0, 1, 4]]}),
         ),
         (
-            "links into CPUs",
-            made_up(nvlink={"cpu_links_per_gpu": [2, 2, 0, 0], "links": [[0, 1, 2]]}),
-        ),
-        (
-            "one for each GPU",
-            made_up(nvlink={"gb_per_s_per_link": [25.0, 25.0, 18.5, 18.5], "links": [[2, 3, 4]]}),
-        ),
-        (
             "no peer-to-peer, NVLink nevertheless",
             made_up(pcie={"peer_to_peer": False}, nvlink={"links": [[0, 1, 4]]}),
         ),
-        ("unequal slots", made_up(pcie={"generation": [4, 4, 3, 5], "width": [16, 8, 16, 4]})),
-        ("a stated PCIe bandwidth", made_up(pcie={"bandwidth_gb_per_s": 10.5})),
         (
             "a stated one that some pairs would have anyway",
             made_up(pcie={"bandwidth_gb_per_s": 24.0, "groups": {"PIX": [[0, 1]]}}),
@@ -537,21 +460,6 @@ def test_mistakes_in_a_machine(
     """A mistake in a value per GPU or in a MIG instance is named with path, line and finding."""
     assert MACHINE.count(old) == 1, sentence
     assert refusal(tmp_path / "box.toml", MACHINE.replace(old, new)) == want, sentence
-
-
-def test_one_card_in_two_entries(tmp_path: Path) -> None:
-    """Instances of different profiles on one card are each an entry."""
-    path = tmp_path / "box.toml"
-    path.write_text(MACHINE.replace("gpu = 1\n", "gpu = 0\n"))
-    got = [(gpu.name, gpu.mig.profile if gpu.mig else None) for gpu in machine(str(path)).gpus]
-    assert got == [
-        ("1", None),
-        ("2", None),
-        ("3", None),
-        ("0:0", "3g.20gb"),
-        ("0:1", "3g.20gb"),
-        ("0:3", "1g.5gb"),
-    ]
 
 
 @pytest.mark.parametrize(
