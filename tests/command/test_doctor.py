@@ -6,7 +6,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, complaint
+from conftest import DGX, Launcher
 
 pytest_plugins = ("fake_nvml",)
 
@@ -72,17 +72,6 @@ def test_damaged_table(launcher: Launcher) -> None:
     found = findings(launcher, *DGX)
     assert ("state directory", "problem") in found
     assert ("GPUs", "ok") in found
-
-
-def test_wrong_settings(launcher: Launcher) -> None:
-    """A mistake in the settings is told as everywhere."""
-    config = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "config.toml")
-    config.parent.mkdir(parents=True)
-    config.write_text('container_gpu = "cdi"\n')
-    done = launcher.run("doctor", *DGX)
-    assert (done.returncode, done.stdout) == (2, "")
-    want = f"{config}:1: unknown setting 'container_gpu': did you mean container_gpus?"
-    assert done.stderr == complaint(want)
 
 
 # What NVML tells, and what it does not

@@ -211,44 +211,25 @@ def test_gpm_refuses(two: "FakeNvml") -> None:
 
 
 def test_mig_instance(two: "FakeNvml") -> None:
-    """A MIG instance has only memory and, through its card, GPM; neither has utilization."""
+    """A MIG instance has only memory and, through its card, GPM; its card has no utilization."""
     two.change(0, mig=1)
-    two.add(
-        "gpu 1000 uuid=MIG-a memory_mib=9728 used_mib=5 gi=9", "gpu 1001 uuid=MIG-b memory_mib=9728"
-    )
+    two.add("gpu 1000 uuid=MIG-a memory_mib=9728 used_mib=5 gi=9", "gpu 1001 uuid=MIG-b gi=1")
     for key in ("active", "power", "sm"):
         two.script(1000, key, 40)
         two.script(0, key, 50)
-    two.script(1001, "used_mib", {1: 3})
-    instance = (
-        "instance, other = (nvmlDeviceGetMigDeviceHandleByIndex(a, index) for index in (0, 1))"
-    )
-    used = (
-        "[at(t, nvmlDeviceGetMemoryInfo, x).used >> 20 for x in (instance, other) for t in (0, 1)]"
-    )
-    assert said(two, instance, used) == [5, 5, 0, 3]
-    calls = (
-        "nvmlDeviceGetUtilizationRates, nvmlDeviceGetPowerUsage, "
-        "nvmlDeviceGetTotalEnergyConsumption"
-    )
-    assert (
-        said(two, instance, f"[code(call, instance) for call in ({calls})]") == [NOT_SUPPORTED] * 3
-    )
-    assert said(two, "[code(nvmlDeviceGetUtilizationRates, a), nvmlDeviceGetPowerUsage(a)]") == [
-        NOT_SUPPORTED,
-        50000,
-    ]
-    assert said(
-        two, "gpm(sample(0, a, 9), sample(1, a, 9), 2) + gpm(sample(0, a), sample(1, a), 2)"
-    ) == [40, 50]
-    assert (
-        said(two, instance, "[code(sample, 0, a, 3), code(sample, 0, instance)]")
-        == [INVALID_ARGUMENT] * 2
-    )
-    card = "nvmlDeviceGetUUID(nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance))"
-    assert said(
-        two, instance, f"[{card}, *map(nvmlDeviceGetGpuInstanceId, (instance, other))]"
-    ) == ["GPU-a", 9, 1]
+    instance = "instance = nvmlDeviceGetMigDeviceHandleByIndex(a, 0)"
+    calls = "nvmlDeviceGetUtilizationRates, nvmlDeviceGetPowerUsage"
+    refused = f"[code(call, instance) for call in ({calls})]"
+    got = said(two, instance, f"[nvmlDeviceGetMemoryInfo(instance).used >> 20, *{refused}]")
+    assert got == [5, NOT_SUPPORTED, NOT_SUPPORTED]
+    card = "[code(nvmlDeviceGetUtilizationRates, a), nvmlDeviceGetPowerUsage(a)]"
+    assert said(two, card) == [NOT_SUPPORTED, 50000]
+    both = "gpm(sample(0, a, 9), sample(1, a, 9), 2) + gpm(sample(0, a), sample(1, a), 2)"
+    assert said(two, both) == [40, 50]
+    wrong = "[code(sample, 0, a, 3), code(sample, 0, instance)]"
+    assert said(two, instance, wrong) == [INVALID_ARGUMENT] * 2
+    uuid = "nvmlDeviceGetUUID(nvmlDeviceGetDeviceHandleFromMigDeviceHandle(instance))"
+    assert said(two, instance, f"[{uuid}, nvmlDeviceGetGpuInstanceId(instance)]") == ["GPU-a", 9]
 
 
 # -------------------------------------------------------------------------------- what is not there

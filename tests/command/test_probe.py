@@ -495,6 +495,7 @@ CPUS = json.dumps(sorted(os.sched_getaffinity(0)), separators=(",", ":"))
         pytest.param(lambda _, nvml: nvml.change(1, uuid="GPU-new"), id="new card"),
         pytest.param(lambda _, nvml: nvml.swap(0, 1), id="index"),
         pytest.param(split_one, id="mig"),
+        pytest.param(lambda _, nvml: nvml.answer("nvmlDeviceGetMigMode", UNKNOWN), id="odd answer"),
         pytest.param(written(lambda text: text.replace(BOOT, "another")), id="boot"),
         pytest.param(written(lambda text: text.replace(CPUS, "[7]", 1)), id="cpus"),
         pytest.param(

@@ -1,7 +1,6 @@
 """`gpulaunch topo`: every form of output, to every kind of place, from every kind of source."""
 
 import json
-import os
 import stat
 import subprocess
 from pathlib import Path
@@ -170,23 +169,6 @@ def test_measurements_are_kept(launcher: Launcher, tmp_path: Path) -> None:
 def test_options_that_contradict(launcher: Launcher, options: tuple[str, ...], line: str) -> None:
     """Options that do not go together are named."""
     assert topo(launcher, *options) == (2, "", complaint(line))
-
-
-def test_no_stdout(launcher: Launcher) -> None:
-    """Without a stdout nothing is printed, and nothing breaks."""
-    done = launcher.run(
-        "topo",
-        *SUMMIT,
-        stdout=None,
-        stderr=subprocess.PIPE,
-        capture_output=False,
-        preexec_fn=close_1,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-def close_1() -> None:
-    os.close(1)
 
 
 @pytest.mark.parametrize(

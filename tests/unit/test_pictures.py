@@ -399,18 +399,6 @@ def test_legend_has_every_bandwidth():
     ]
 
 
-def test_legend_of_slots_that_differ():
-    """Where pairs that meet alike have slots of different width, the legend gives the range."""
-    cards = [
-        Gpu(i, f"GPU-{i}", "A100", 0, pcie_generation=3, pcie_width=width)
-        for i, width in enumerate((16, 16, 8))
-    ]
-    svg = picture(Topology("slots", tuple(cards), wired(cards, lambda *_: Wire("SYS")), "made up"))
-    assert "PCIe: SYS 3 to 6 GB/s (between NUMA nodes)" in [
-        element.text for element in svg.iter(f"{SVG}text")
-    ]
-
-
 def test_unequal_links_into_a_switch() -> None:
     """A card with fewer NVLinks into the switch has its class's colour; the bar has no figure."""
     document = {

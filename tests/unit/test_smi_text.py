@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
-from gpulaunch.machine.catalog import load_described_machine, load_text_machine, machine_names
+from gpulaunch.machine.catalog import load_described_machine, load_text_machine
 from gpulaunch.machine.gpu import format_cpuset, parse_cpuset
 from gpulaunch.machine.smi_text import (
     SmiMatrix,
@@ -79,14 +79,6 @@ CASES = {
         "mlx5_0\tPIX\tPHB\tSOC\t X \n"
         "mlx5_1\tSOC\n",
         matrix("NV1 SYS\nSYS", "1-1 1-1 1-1"),
-    ),
-    "header that lost its first tab and has blanks for the last ones, below a comment": Case(
-        "# copied from a site's documentation\n"
-        "GPU0\tGPU1\tmlx5_0\tmlx5_1 CPU Affinity NUMA Affinity\n"
-        "GPU0\t X \tNV4\tSYS\tPHB\t24-31,56-63\t3\n"
-        "GPU1\tNV4\t X \tPHB\tSYS\t16-23,48-55\t2\n"
-        "mlx5_0\tSYS\tPHB\t X \tSYS\t\t\n",
-        matrix("NV4", "24-31,56-63 16-23,48-55", "3 2"),
     ),
     "a cgroup hides all CPUs": Case(
         "\tGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\nGPU0\t X \tNV4\t\t\nGPU1\tNV4\t X \t\t\n",
@@ -451,13 +443,6 @@ def test_topology_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         load_described_machine("saved")
 
 
-def test_bytes_of_the_file_are_its_digest(tmp_path: Path) -> None:
-    """Another line end is another text."""
-    path = tmp_path / "a.txt"
-    path.write_bytes(GOOD.replace("\n", "\r\n").encode())
-    assert load_described_machine(str(path))[0].digest == f"{crc32(path.read_bytes()):08x}"
-
-
 NEITHER = "neither a matrix of 'nvidia-smi topo -m' as printed nor a machine file in TOML"
 
 
@@ -540,35 +525,9 @@ def told(found: SmiMatrix, titles: int) -> SmiMatrix:
 
 @given(matrices(), st.integers(0, 3))
 def test_every_matrix(found: SmiMatrix, titles: int) -> None:
-    """Any matrix that nvidia-smi prints is the same when read."""
+    """Any matrix that nvidia-smi prints is the same when read, and its machine has its links."""
     assert parse_topology_text(written(found, titles)) == told(found, titles)
-
-
-@given(matrices())
-def test_every_matrix_is_a_machine(found: SmiMatrix) -> None:
-    """The machine of any matrix, however odd, has its links, CPUs and nodes."""
-    topology = machine(found)
-    assert said(topology) == found.cells
-    assert tuple((gpu.cpuset, gpu.numa_node) for gpu in topology.gpus) == tuple(
-        zip(found.cpusets, found.numa_nodes, strict=True)
-    )
-
-
-@pytest.mark.parametrize("name", [name for name in machine_names() if name != "minsky-cluster"])
-def test_every_described_machine(name: str) -> None:
-    """A described machine's links, written as nvidia-smi would for one machine, are read back."""
-    topology, _ = load_described_machine(name)
-    assert not any(gpu.mig for gpu in topology.gpus), (
-        "nvidia-smi has no rows for MIG instances: leave this one out"
-    )
-    found = SmiMatrix(
-        tuple(gpu.index for gpu in topology.gpus),
-        said(topology),
-        tuple(gpu.cpuset for gpu in topology.gpus),
-        tuple(gpu.numa_node for gpu in topology.gpus),
-    )
-    assert parse_topology_text(written(found)) == found
-    assert said(machine(found)) == said(topology)
+    assert said(machine(found)) == found.cells
 
 
 def believed(text: str) -> None:
@@ -595,56 +554,7 @@ def believed(text: str) -> None:
     assert said(machine(found)) == found.cells
 
 
-TOKENS = [
-    *(
-        "GPU0",
-        "GPU1",
-        "GPU2",
-        "NIC0",
-        "mlx5_0",
-        "X",
-        " X ",
-        "NV2",
-        "SYS",
-        "SOC",
-        "PIX",
-        "0-3",
-        "1",
-        "N/A",
-        "GPU",
-    ),
-    *(
-        "\t",
-        "\n",
-        " ",
-        "\r",
-        "#",
-        "\x1b[4m",
-        "CPU Affinity",
-        "NUMA Affinity",
-        "GPU NUMA ID",
-        "Legend:",
-    ),
-]
-SMALL_ROWS = st.tuples(
-    st.sampled_from(["GPU0\t X \t", "GPU1\t"]),
-    st.sampled_from(["SYS", "SOC", "NV2", "SYS\t X ", "X SYS"]),
-    st.sampled_from(["", "\t", "\t0-3", " 1", "\t\t\t5"]),
-).map("".join)
-LINES = [line for case in CASES.values() for line in case.text.split("\n")]
-
-
-@given(
-    st.text()
-    | st.lists(st.sampled_from(TOKENS), max_size=40).map("".join)
-    | st.lists(st.sampled_from(LINES), max_size=12).map("\n".join)
-    | st.lists(SMALL_ROWS, min_size=2, max_size=3).map(
-        lambda rows: "\n".join(["\tGPU0\tGPU1\tCPU Affinity", *rows])
-    )
-)
-def test_any_text(text: str) -> None:
-    """Any text at all is read or refused."""
-    believed(text)
+TOKENS = ["GPU0", "NIC0", "X", "NV2", "SYS", "PIX", "0-3", "1", "N/A", "GPU", "\t", "\n", " ", "#"]
 
 
 @st.composite
