@@ -16,8 +16,7 @@ from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.link import Wire, connect
-from gpulaunch.machine.table_key import TableKey
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.topology import TableKey, Topology
 from gpulaunch.process.identity import Process
 from gpulaunch.profiles.pattern import PATTERNS
 

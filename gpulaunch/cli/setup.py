@@ -5,7 +5,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 
-from gpulaunch.cli.arguments import BooleanOptionalAction, Parser
+from gpulaunch.cli.arguments import Parser
 from gpulaunch.cli.output import warn
 from gpulaunch.errors import FailedError, UsageError, call_failed
 from gpulaunch.history.line import COMMON
@@ -17,11 +17,10 @@ _NVIDIA_DOCKER = "nvidia-docker"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make the state directory, and say where; or make or remove the link."""
+    """Make the state directory, and say where; or make the link."""
     parser = make_parser()
     options = parser.parse_args(arguments)
-    wanted = options.nvidia_docker
-    if options.history and wanted is not None:
+    if options.history and options.nvidia_docker:
         parser.error("--history and --nvidia-docker are two calls")
     if options.history:
         from gpulaunch.history.setup import set_up_history  # late: not for the table
@@ -29,8 +28,8 @@ def main(arguments: Sequence[str]) -> int:
         set_up_history()
         print(f"{COMMON} holds the history of all users' launches from now on")
         return 0
-    if wanted is not None:
-        print(_link(sys.argv[0]) if wanted else _unlink(sys.argv[0]))
+    if options.nvidia_docker:
+        print(_link(sys.argv[0]))
         return 0
     set_up(warn, ended_containers)
     print(f"{SET_UP} holds the allocation table from now on; {TMPFILES} makes it at every boot")
@@ -45,9 +44,9 @@ def make_parser() -> Parser:
     )
     parser.add_argument(
         "--nvidia-docker",
-        action=BooleanOptionalAction,
-        help="only make, or remove, a program nvidia-docker beside gpulaunch: its containers get "
-        "leases (needs no root where you may write)",
+        action="store_true",
+        help="only make a program nvidia-docker beside gpulaunch: its containers get leases (needs "
+        "no root where you may write)",
     )
     parser.add_argument(
         "--history",
@@ -64,48 +63,22 @@ def _link(program: str) -> str:
     Raises:
         FailedError: there is another program of that name, or the link cannot be made.
     """
-    link = _link_beside(program)
-    if os.path.lexists(link) and not _is_ours(link, program):
-        raise FailedError(
-            f"{link} is there already, and is not gpulaunch's",
-            "remove it, or have an earlier directory of PATH with gpulaunch in it",
+    if os.path.basename(program) != "gpulaunch":
+        raise UsageError(
+            f"--nvidia-docker makes a link to the program gpulaunch, but this is {program}"
         )
+    link = os.path.join(os.path.dirname(os.path.abspath(program)), _NVIDIA_DOCKER)
     if not os.path.lexists(link):
         try:
             os.symlink(os.path.basename(program), link)
         except OSError as problem:
             raise call_failed(link, problem) from None
+    elif not os.path.islink(link) or os.path.realpath(link) != os.path.realpath(program):
+        raise FailedError(
+            f"{link} is there already, and is not gpulaunch's",
+            "remove it, or have an earlier directory of PATH with gpulaunch in it",
+        )
     found = shutil.which(_NVIDIA_DOCKER)
     if found != link:
         warn(f"PATH finds {found or 'no nvidia-docker'}, not {link}")
     return f"{link} is gpulaunch now: 'nvidia-docker run' leases the GPUs of its container"
-
-
-def _unlink(program: str) -> str:
-    """Remove the link nvidia-docker beside a program; return what to print.
-
-    Raises:
-        FailedError: the program of that name is another one, or the link cannot be removed.
-    """
-    link = _link_beside(program)
-    if not os.path.lexists(link):
-        return f"{link} is not there"
-    if not _is_ours(link, program):
-        raise FailedError(f"{link} is not gpulaunch's, and stays")
-    try:
-        os.unlink(link)
-    except OSError as problem:
-        raise call_failed(link, problem) from None
-    return f"{link} is removed"
-
-
-def _link_beside(program: str) -> str:
-    if os.path.basename(program) != "gpulaunch":
-        raise UsageError(
-            f"--nvidia-docker makes a link to the program gpulaunch, but this is {program}"
-        )
-    return os.path.join(os.path.dirname(os.path.abspath(program)), _NVIDIA_DOCKER)
-
-
-def _is_ours(link: str, program: str) -> bool:
-    return os.path.islink(link) and os.path.realpath(link) == os.path.realpath(program)

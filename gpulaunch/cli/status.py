@@ -131,8 +131,7 @@ def make_view(reader: StatusReader, options: Namespace, only: str | None) -> "Gr
     """Read once, and return the tables."""
     document, now = _read(reader, only), datetime.now(timezone.utc)
     if options.gpus:
-        from gpulaunch.show.gpu_places import gpu_places
-        from gpulaunch.show.gpu_table import gpus_view
+        from gpulaunch.show.gpu_table import gpu_places, gpus_view
 
         return gpus_view(document, gpu_places(reader.machine.topology), now, only)
     from gpulaunch.show.status_table import status_table

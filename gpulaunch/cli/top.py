@@ -76,7 +76,7 @@ class _Top:
     def __init__(
         self, reader: StatusReader, screen: "LiveScreen", keyboard: "Keyboard", view: "TopView"
     ) -> None:
-        from gpulaunch.show.gpu_places import gpu_places
+        from gpulaunch.show.gpu_table import gpu_places
 
         self._reader, self._screen, self._keyboard, self._view = reader, screen, keyboard, view
         self._places = gpu_places(reader.machine.topology)

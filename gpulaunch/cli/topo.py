@@ -2,17 +2,22 @@
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
-from gpulaunch.cli.output import print_json, warn
+from gpulaunch.cli.output import print_json, say, warn
 from gpulaunch.errors import UsageError
-from gpulaunch.files.write import document_text, write_text
+from gpulaunch.files.data_files import make_own
+from gpulaunch.files.document import read_document
+from gpulaunch.files.write import check_writable, document_text, write_text
 from gpulaunch.launch.surroundings import read_shown, shown_machine
-from gpulaunch.machine.catalog import load_text_machine
+from gpulaunch.machine.catalog import load_text_machine, own_machine_file
+from gpulaunch.machine.gpu import format_cpuset
 from gpulaunch.machine.topology import Topology
-from gpulaunch.show.topology.document import topology_document
+from gpulaunch.records import as_dict
+from gpulaunch.show import Document
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -20,9 +25,7 @@ def main(arguments: Sequence[str]) -> int:
     options = make_parser().parse_args(arguments)
     _check_options(options.__dict__)
     if options.measure:
-        from gpulaunch.cli.topo_measure import measure_and_print
-
-        return measure_and_print(options.output, as_json=options.json)
+        return _measure(options.output, as_json=options.json)
     if options.svg is not None and options.text is None:
         return _write_picture(options.topology, options.svg)
     topology = _find_machine(options.topology, options.text, options.output, options.gpu_model)
@@ -143,3 +146,109 @@ def _print_topology(topology: Topology) -> None:
     width = shutil.get_terminal_size().columns if on_terminal else None
     colour = on_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     print("\n".join(topology_lines(topology, colour=colour, width=width)))
+
+
+def topology_document(topology: Topology) -> Document:
+    """Return the document that `gpulaunch topo --json` prints."""
+    return {
+        "name": topology.name,
+        "source": topology.source,
+        "gpus": [
+            {
+                "index": gpu.index,
+                "uuid": gpu.uuid,
+                "model": gpu.model,
+                "memory_bytes": gpu.memory_bytes or None,
+                "numa_node": gpu.numa_node,
+                "node": gpu.node,
+                "cpuset": format_cpuset(gpu.cpuset),
+                "host_gb_per_s": gpu.host_gb_per_s or None,
+                "compute_capability": gpu.compute_capability,
+                "pci_address": gpu.pci_address,
+                "pcie_generation": gpu.pcie_generation or None,
+                "pcie_width": gpu.pcie_width or None,
+                "nvlink_version": gpu.nvlink_version or None,
+                "nvlinks_to_switch": gpu.nvswitch_links,
+                "nvlinks_to_cpu": gpu.cpu_nvlinks,
+                "mig": as_dict(gpu.mig) if gpu.mig else None,
+            }
+            for gpu in topology.gpus
+        ],
+        "links": [
+            {
+                "a": link.a,
+                "b": link.b,
+                "path": link.path,
+                "nvlink_count": link.nvlink_count,
+                "bandwidth_gb_per_s": link.bandwidth_gb_per_s,
+                "kind": link.kind,
+                "nvlink_planned_gb_per_s": link.nvlink_planned_gb_per_s or None,
+                "pcie_path": link.pcie_path,
+                "pcie_bandwidth_gb_per_s": link.pcie_gb_per_s,
+                "peer_to_peer": link.peer_to_peer,
+            }
+            for link in topology.links
+        ],
+    }
+
+
+def _measure(path: str | None, *, as_json: bool) -> int:
+    """Measure this machine, write its machine file, and print every figure beside the models.
+
+    Args:
+        path: path of the file; None for this user's own file of this machine.
+        as_json: whether to print a document instead of a table.
+    """
+    from gpulaunch.measure.link_fit import compare
+    from gpulaunch.measure.links import measure, measured_document
+    from gpulaunch.show.measurement import measurement_document, measurement_table
+    from gpulaunch.show.terminal import draw
+
+    file = path or own_machine_file(os.uname().nodename)
+    if path is None:
+        make_own(os.path.dirname(file))
+    check_writable(file)
+    if path is None and os.path.exists(file) and "measurement" not in read_document(file).data:
+        raise UsageError(
+            f"{file} describes this machine, and measuring would replace it",
+            "-o names another file",
+        )
+    for number in _ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _raise_interrupted)
+    try:
+        result = measure(warn, _tell)
+    # By now the benchmark is ended, the lease released, and nothing is written.
+    except _Interrupted as interruption:
+        signal.signal(interruption.number, signal.SIG_DFL)
+        os.kill(os.getpid(), interruption.number)
+        raise
+    write_text(file, document_text(measured_document(result)))
+    comparisons = compare(result.topology, result.figures)
+    if as_json:
+        print_json(measurement_document(result.topology, result.tool, comparisons))
+    else:
+        draw(measurement_table(comparisons), sys.stdout)
+        print(f"written to {file}; -o bandwidth_model=measured goes by it")
+    return 0
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class _Interrupted(BaseException):
+    """A signal asks for an end."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _raise_interrupted(number: int, _frame: object) -> None:
+    for other in _ENDING:  # one is enough, and its handling must not be disturbed
+        signal.signal(other, signal.SIG_IGN)
+    raise _Interrupted(number)
+
+
+def _tell(text: str) -> None:
+    if sys.stderr is not None and sys.stderr.isatty():
+        say("info", text)

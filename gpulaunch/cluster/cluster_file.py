@@ -24,7 +24,7 @@ from gpulaunch.files.data_files import (
 from gpulaunch.files.document import Document, parsed, read_document, read_text
 from gpulaunch.files.fields import Above, FieldTable, ListOf, Path, checked
 from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.machine.cpuset import parse_cpuset
+from gpulaunch.machine.gpu import parse_cpuset
 from gpulaunch.machine.topology import Topology, machines
 
 SYSTEM_CLUSTERS = "/etc/gpulaunch/clusters"

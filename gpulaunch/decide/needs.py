@@ -10,7 +10,7 @@ from gpulaunch.decide.placement.policies import CHEAPEST_POLICY, POLICIES, all_t
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.request import Request, Unfit
 from gpulaunch.leases.lease import Lease
-from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu, size_order
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
@@ -158,8 +158,6 @@ def instances_by_size(gpus: Sequence[Gpu]) -> list[list[Gpu]]:
     """
     if not any(gpu.mig for gpu in gpus):
         return []
-    from gpulaunch.machine.mig_profile import size_order  # late: few machines have instances
-
     groups: dict[tuple[int, tuple[int, int, bool]], list[Gpu]] = {}
     for gpu in gpus:
         if gpu.mig:

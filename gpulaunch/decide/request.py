@@ -10,7 +10,7 @@ from gpulaunch.decide.placement.problem import Weights
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.size import format_size
 from gpulaunch.machine.drivers import DRIVERS
-from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu, is_of_profile, parse_mig_profile
 from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology, counts_as_cuda
 from gpulaunch.profiles.pattern import Pattern
@@ -315,8 +315,6 @@ def admit_model(topology: Topology, text: str, option: str) -> Constraint:
     A MIG profile at its end, such as "1g.10gb", admits the instances with these slices and this
     memory, and no others.
     """
-    from gpulaunch.machine.mig_profile import is_of_profile, parse_mig_profile  # late: few ask
-
     name, _, last = text.rpartition(" ")
     asked = parse_mig_profile(last)
     wanted = name.removesuffix("MIG").strip() if asked else text

@@ -5,21 +5,18 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpulaunch.cluster.engines import read_place
-from gpulaunch.containers.engine import ContainerEngine
+from gpulaunch.containers.command import read_command
+from gpulaunch.containers.engine import QUESTION_S, ContainerEngine
 from gpulaunch.containers.engines import all_engines
+from gpulaunch.containers.ways import NO_WAY, Offer, describe_way
 from gpulaunch.decide.request import Unfit
-from gpulaunch.doctor.containers import (
-    check_abandoned,
-    check_containers,
-    check_engine,
-    check_overlaps,
-    ignore_warning,
-    is_present,
-)
 from gpulaunch.errors import FailedError, GpulaunchError, printable
 from gpulaunch.files.nearest import nearest
 from gpulaunch.history.line import taken
+from gpulaunch.launch.abandoned import reason_to_end
+from gpulaunch.launch.choose_way import choose_way
 from gpulaunch.launch.options import SETTINGS, Options
+from gpulaunch.launch.outside_use import read_containers
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.strays import find_strays
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table
@@ -64,14 +61,18 @@ def diagnose(topology: str | None) -> list[Finding]:
         findings += _run_check("health", lambda _: _check_health(settings, machine[0]))
     first, *others = all_engines()
     findings += _check_engine_and_containers(first, settings, machine)
-    for engine in filter(is_present, others):
+    for engine in filter(_is_present, others):
         found = _check_engine_and_containers(engine, settings, machine)
         findings += [_for_another_engine(finding) for finding in found]
     if machine:
-        findings += _run_check("containers", lambda _: check_overlaps(settings, machine[0]))
+        findings += _run_check("containers", lambda _: _check_overlaps(settings, machine[0]))
         findings += _run_check("cluster engine", lambda _: _check_cluster_engine(machine[0]))
-        findings += _run_check("containers", lambda _: check_abandoned(settings, machine[0]))
+        findings += _run_check("containers", lambda _: _check_abandoned(settings, machine[0]))
     return findings
+
+
+def _ignore_warning(text: str) -> None:
+    """Drop a warning that another check reports."""
 
 
 _PREFIX = "GPULAUNCH_"
@@ -129,7 +130,7 @@ def _check_health(settings: Options, machine: Machine) -> list[Finding]:
         found += [
             Finding("health", "warning", f"GPU {names[one.uuid]}: {text}") for text in one.warnings
         ]
-    table = shown_table(settings, described=machine.key is not None, warn=ignore_warning)
+    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
     seen = table.peek(problems=[]).of(machine)
     for stray in find_strays(machine.topology, machine.outside, seen.leases):
         text = f"GPU {names[stray.uuid]} is in use by {stray.who} (pid {stray.pids[0]})"
@@ -171,7 +172,7 @@ def _run_check(
 
 def _check_gpus(topology: str | None, machine: list[Machine]) -> list[Finding]:
     """Check that the machine can be read, and append it to `machine`."""
-    found = shown_machine(topology, ignore_warning, use=True)
+    found = shown_machine(topology, _ignore_warning, use=True)
     machine.append(found)
     models = ", ".join(sorted({gpu.model for gpu in found.topology.gpus}))
     text = f"{found.topology.name}: {gpus_text(len(found.topology.gpus))} ({models})"
@@ -256,10 +257,137 @@ def _check_engine_and_containers(
     engine: ContainerEngine, settings: Options, machine: list[Machine]
 ) -> list[Finding]:
     """Check an engine and, if it works, its containers."""
-    found = _run_check(engine.title, lambda _: check_engine(engine, settings, machine))
+    found = _run_check(engine.title, lambda _: _check_engine(engine, settings, machine))
     if found[-1].state != "problem":
-        found += _run_check("containers", lambda _: check_containers(engine, settings, machine))
+        found += _run_check("containers", lambda _: _check_containers(engine, settings, machine))
     return found
+
+
+def _is_present(engine: ContainerEngine) -> bool:
+    """Return whether there is something at an engine's address, or a problem to tell of."""
+    try:
+        command = read_command([engine.grammar.program], engine.grammar)
+        return engine.client_of(command, os.environ).exists()
+    except GpulaunchError:
+        return True
+
+
+def _check_engine(
+    engine: ContainerEngine, settings: Options, machine: list[Machine]
+) -> list[Finding]:
+    """Check that an engine answers, and how GPUs get into its containers."""
+    program = engine.grammar.program
+    command = read_command([program], engine.grammar)
+    client = engine.client_of(command, os.environ)
+    if not client.exists():
+        return [
+            Finding(
+                engine.title,
+                "warning",
+                f"none at {client.address}, so 'gpulaunch {program} run' will not work",
+                f"start it, or set {engine.address_variable}; other launches do without",
+            )
+        ]
+    info = client.within(QUESTION_S).info()
+    found = [Finding(engine.title, "ok", f"{info.version} at {client.address}")]
+    if not machine:
+        return found
+    offer = engine.offer_of(info, machine[0].topology)
+    try:
+        way = choose_way(engine, offer, info, machine[0], settings, command)
+    except GpulaunchError as problem:
+        return [*found, Finding("GPUs in containers", "problem", problem.message, problem.hint)]
+    return [*found, _check_way(offer, machine[0], settings, way)]
+
+
+def _check_containers(
+    engine: ContainerEngine, settings: Options, machine: list[Machine]
+) -> list[Finding]:
+    """Find containers without a lease, which the engine itself started again, as at boot."""
+    program = engine.grammar.program
+    client = engine.client_of(read_command([program], engine.grammar), os.environ)
+    if not client.exists():
+        return []
+    described = not machine or machine[0].key is not None
+    table = shown_table(settings, described=described, warn=_ignore_warning)
+    leases = table.peek(problems=[]).leases
+    leased = {lease.id for lease in leases} | {lease.container for lease in leases}
+    findings = []
+    for container in client.within(QUESTION_S).launched():
+        if not container.holds or not container.uuids:
+            continue
+        if leased & {container.lease_id, container.id}:
+            continue
+        name = container.name
+        text = f"container {name} has {gpus_text(len(container.uuids))} and no lease"
+        hint = f"'{program} stop {name}', then 'gpulaunch {program} start {name}'"
+        findings.append(Finding("containers", "problem", text, hint))
+    return findings
+
+
+def _check_overlaps(settings: Options, machine: Machine) -> list[Finding]:
+    """Find running containers whose GPUs a lease holds that is not theirs."""
+    containers = read_containers(machine)
+    if not containers:
+        return []
+    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
+    leases = table.peek(problems=[]).of(machine).leases
+    findings = []
+    for container in containers:
+        beside = container.leases_beside(leases)
+        if not beside:
+            continue
+        holders = ", ".join(f"{lease.id} ({user_name(lease.user_id)})" for lease in beside)
+        findings.append(
+            Finding(
+                "containers",
+                "problem" if container.traits.lease_id else "warning",
+                container.beside(machine.topology, holders),
+                f"'{container.program} stop {container.name}'",
+            )
+        )
+    return findings
+
+
+def _check_abandoned(settings: Options, machine: Machine) -> list[Finding]:
+    """Find leases of containers that no process watches any more."""
+    table = shown_table(settings, described=machine.key is not None, warn=_ignore_warning)
+    seen = table.peek(problems=[]).of(machine)
+    findings = []
+    for lease in seen.leases:
+        if lease.id in seen.unlocked:
+            reason = reason_to_end(lease)
+            why = reason or "its launcher and companion are gone, and its container goes on"
+            findings.append(
+                Finding(
+                    "containers",
+                    "problem" if reason else "warning",
+                    f"lease {lease.id} ({user_name(lease.user_id)}): {why}",
+                    f"'gpulaunch free {lease.id}' ends it",
+                )
+            )
+    return findings
+
+
+def _check_way(offer: Offer, machine: Machine, settings: Options, way: str) -> Finding:
+    """Check that the chosen way into containers is one that the engine offers."""
+    topology = machine.topology
+    offered = offer.ways([gpu.uuid for gpu in topology.gpus])
+    if way == NO_WAY:
+        text = f"{topology.name} is only described: its GPUs get into no container"
+        return Finding("GPUs in containers", "ok", text)
+    shown = describe_way(way, topology.driver)
+    others = ", ".join(describe_way(one, topology.driver) for one in offered if one != way)
+    if way not in offered:
+        text = (
+            f"{settings.origin('container_gpus')}: this engine does not seem to offer {shown}, but "
+            f"{others or 'no way at all'}"
+        )
+        return Finding("GPUs in containers", "problem", text, "force none, or one that is offered")
+    text = f"by {shown}"
+    text += f", as {settings.origin('container_gpus')} says" if settings.container_gpus else ""
+    text += f"; also offered: {others}" if others else ""
+    return Finding("GPUs in containers", "ok", text)
 
 
 def _check_cluster_engine(machine: Machine) -> list[Finding]:

@@ -20,7 +20,7 @@ from gpulaunch.leases.record_file import (
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine
-from gpulaunch.machine.table_key import same_table
+from gpulaunch.machine.topology import same_table
 from gpulaunch.process.ending import KILL_S, end_all, reached_by, wait_for_all, wait_for_one
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import is_same, state_of, user_name, user_of, who_may

@@ -15,7 +15,7 @@ from gpulaunch.leases.bell import LOOK, WAKE, might_pass, ring
 from gpulaunch.leases.queue import ENDLESS, first_to_try, leaves_some, queued
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.ticket import Ticket
-from gpulaunch.machine.table_key import same_table
+from gpulaunch.machine.topology import same_table
 from gpulaunch.process.system import is_stopped, seconds_since_boot
 
 

@@ -16,7 +16,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.drivers import DRIVERS
 from gpulaunch.machine.find import Machine, find_machine
-from gpulaunch.machine.table_key import same_table
+from gpulaunch.machine.topology import same_table
 from gpulaunch.process.system import this_process, user_name
 from gpulaunch.records import Record
 

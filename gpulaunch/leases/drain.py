@@ -15,8 +15,7 @@ from contextlib import suppress
 from gpulaunch.errors import FailedError
 from gpulaunch.leases.record_file import DRAINED_PREFIX, open_record
 from gpulaunch.leases.state_directory import directory_failed
-from gpulaunch.machine.table_key import TableKey
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.topology import TableKey, Topology
 from gpulaunch.process.system import boot_id, now, user_name
 from gpulaunch.records import Record
 

@@ -25,7 +25,7 @@ from gpulaunch.leases.record_fields import (
     table_key,
 )
 from gpulaunch.leases.share import Share, parse_share, share_document
-from gpulaunch.machine.table_key import TableKey
+from gpulaunch.machine.topology import TableKey
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record, as_dict, replace
 

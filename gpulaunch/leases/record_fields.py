@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, ListOf, RowOf, checked
-from gpulaunch.machine.table_key import TableKey
+from gpulaunch.machine.topology import TableKey
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record, as_dict, as_list, default_values
 

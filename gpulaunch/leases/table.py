@@ -31,7 +31,7 @@ from gpulaunch.leases.record_file import (
 )
 from gpulaunch.leases.state_directory import directory_failed, state_directory
 from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
-from gpulaunch.machine.table_key import same_table
+from gpulaunch.machine.topology import same_table
 from gpulaunch.process.system import user_name, who_may
 from gpulaunch.records import Record, replace
 

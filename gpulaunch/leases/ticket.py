@@ -21,7 +21,7 @@ from gpulaunch.leases.record_fields import (
     process,
     table_key,
 )
-from gpulaunch.machine.table_key import TableKey
+from gpulaunch.machine.topology import TableKey
 from gpulaunch.process.identity import Process
 from gpulaunch.records import Record, replace
 

@@ -3,12 +3,12 @@
 import os
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.files.data_files import config_directory, file_names, find_file, shipped_directory
-from gpulaunch.files.document import Document, parse_document, parsed, read_document, read_text
+from gpulaunch.files.document import parse_document, parsed, read_document, read_text
 from gpulaunch.machine.read_description import described_topology, measurements
 from gpulaunch.machine.topology import Measured, Topology
 
@@ -93,37 +93,28 @@ def load_described_machine(name: str) -> tuple[Topology, str]:
 
 @lru_cache(maxsize=8)
 def _described_machine(path: str, _version: tuple[int, int, int]) -> Topology:
-    """Read a description once: a Python program may ask for GPUs many times."""
-    document = read_description(path)
-    digest = f"{crc32(document.text.encode()):08x}"
-    return parsed(document, lambda data: described_topology(data, digest))
+    """Read a machine file, or a saved `nvidia-smi topo -m`, once.
 
-
-def read_description(path: str) -> Document:
-    """Read a machine's description: a TOML file, or a saved `nvidia-smi topo -m`.
-
-    Raises:
-        UsageError: the file cannot be read or is neither.
+    A Python program may ask for GPUs many times.
     """
     text = read_text(path)
-    problem: UsageError | None = None
     try:
         document = parse_document(path, text)
-        if document.data:
-            return document
-    except UsageError as caught:
-        problem = caught
-    if path.endswith(".toml") and problem:
-        raise problem
-    from gpulaunch.machine.smi_text import WANTED, looks_like_matrix  # late: rarely used
+    except UsageError as problem:
+        if path.endswith(".toml"):
+            raise
+        from gpulaunch.machine.smi_text import WANTED, looks_like_matrix  # late: rarely used
 
-    if looks_like_matrix(text):
-        return Document(path, text, _printed_document(path, text))
-    if not problem:
-        return document
-    where, colon, why = problem.message.rpartition(": ")
-    neither = "neither a matrix of 'nvidia-smi topo -m' as printed nor a machine file in TOML"
-    raise UsageError(f"{where}: {neither}{colon}{why}", WANTED)
+        if looks_like_matrix(text):
+            return _text_machine(path, text)
+        where, _, why = problem.message.rpartition(": ")
+        neither = "neither a matrix of 'nvidia-smi topo -m' as printed nor a machine file in TOML"
+        raise UsageError(f"{where}: {neither}: {why}", WANTED) from None
+    return parsed(document, lambda data: described_topology(data, _digest(text)))
+
+
+def _digest(text: str) -> str:
+    return f"{crc32(text.encode()):08x}"
 
 
 def load_text_machine(
@@ -139,35 +130,24 @@ def load_text_machine(
     Raises:
         UsageError: the file cannot be read or contains none, or the GPU model is unknown.
     """
-    from gpulaunch.machine.smi_machine import choose_gpu_model
-
-    text = read_text(path)
-    model = None if gpu_model is None else choose_gpu_model(gpu_model, load_gpu_models())
-    given = "" if gpu_model is None else f"; the GPU model is given as {printable(gpu_model)}"
-    document = _printed_document(path, text, called, model, given)
-    return described_topology(document, f"{crc32(text.encode()):08x}")
+    return _text_machine(path, read_text(path), called, gpu_model)
 
 
-def _printed_document(
-    path: str,
-    text: str,
-    called: str | None = None,
-    model: "GpuModel | None" = None,
-    remark: str = "",
-) -> dict[str, Any]:
-    """Return the machine file's document of a matrix in a file, named after the file.
+def _text_machine(
+    path: str, text: str, called: str | None = None, gpu_model: str | None = None
+) -> Topology:
+    from gpulaunch.machine.gpu_model import named_gpu_model
+    from gpulaunch.machine.smi_text import WANTED, TextError, parse_topology_text, text_topology
 
-    Raises:
-        UsageError: the text is not one complete matrix; names path and line.
-    """
-    from gpulaunch.machine.smi_machine import text_document
-    from gpulaunch.machine.smi_text import TextError, parse_topology_text
-
+    source = f"nvidia-smi topo -m in {printable(os.path.basename(path))}"
+    model = None
+    if gpu_model is not None:
+        model = named_gpu_model(load_gpu_models(), gpu_model)
+        source += f"; the GPU model is given as {printable(gpu_model)}"
     stem = os.path.splitext(os.path.basename(called or path))[0]
     name = re.sub(r"[^A-Za-z0-9._-]", "-", stem) or "machine"
     try:
         matrix = parse_topology_text(text)
     except TextError as problem:
-        raise UsageError(f"{path}:{problem.line}: {problem.message}", problem.hint) from None
-    source = f"nvidia-smi topo -m in {printable(os.path.basename(path))}{remark}"
-    return text_document(matrix, name, source, model)
+        raise UsageError(f"{path}:{problem.line}: {problem.message}", WANTED) from None
+    return text_topology(matrix, name, source, _digest(text), model)

@@ -117,7 +117,8 @@ class Driver(Protocol):
     """The driver of this machine's GPUs, implemented by one module for each maker.
 
     A GPU is named by its UUID, which survives reboots. A driver raises FailedError where its
-    library is missing or fails, and describes a single GPU that is lost as a problem of that GPU.
+    library is missing or fails, in any function, and describes a single GPU that is lost as a
+    problem of that GPU.
     """
 
     def is_present(self) -> bool:
@@ -139,7 +140,7 @@ class Driver(Protocol):
         """Read the GPUs in service and their links, however long that takes.
 
         Raises:
-            FailedError: the driver is missing or fails, or no GPU is in service.
+            FailedError: no GPU is in service either.
         """
 
     def read_use(self, gpus: Iterable[Gpu], ignored: Collection[str]) -> tuple[OutsideUse, ...]:
@@ -148,57 +149,32 @@ class Driver(Protocol):
         Args:
             gpus: GPUs of this machine.
             ignored: programs whose use does not count, such as a desktop's.
-
-        Raises:
-            FailedError: the driver is missing or fails.
         """
 
     def read_health(self, gpus: Iterable[Gpu]) -> tuple[Health, ...]:
-        """Return the health of each of these GPUs; read_use tells only of those that are barred.
-
-        Raises:
-            FailedError: the driver is missing or fails.
-        """
+        """Return the health of each of these GPUs; read_use tells only of those that are barred."""
 
     def read_load(self, gpus: Iterable[Gpu]) -> tuple[Load, ...]:
-        """Return what each of these GPUs does at this moment; `top` asks this every second.
-
-        Raises:
-            FailedError: the driver is missing or fails.
-        """
+        """Return what each of these GPUs does at this moment; `top` asks this every second."""
 
     def watch_faults(self, gpus: Iterable[Gpu]) -> FaultWatch | None:
         """Watch for faults of these GPUs from now on; None if the driver cannot.
 
         The watch ends with this process, and must cost next to nothing while nothing happens.
-
-        Raises:
-            FailedError: the driver is missing or fails.
         """
 
     def are_busy(self, gpus: Iterable[Gpu]) -> bool:
-        """Return whether one of these GPUs is at work right now, or does not tell.
-
-        Raises:
-            FailedError: the driver is missing or fails.
-        """
+        """Return whether one of these GPUs is at work right now, or does not tell."""
 
     def pids_at_work(self, uuids: Iterable[str]) -> dict[int, int]:
         """Return the processes that compute on the GPUs with these UUIDs, as far as visible.
 
         Returns:
             For each the bytes that it holds on the GPU where it holds most; 0 if unknown.
-
-        Raises:
-            FailedError: the driver is missing or fails.
         """
 
     def version(self) -> str | None:
-        """Return the version of the driver, or None if it does not say.
-
-        Raises:
-            FailedError: the driver is missing or fails.
-        """
+        """Return the version of the driver, or None if it does not say."""
 
     def diagnose(self) -> list[Finding]:
         """Read everything anew and return the results for `gpulaunch doctor`.

@@ -1,19 +1,25 @@
-"""The machine that a command is about: this one, read by its driver, or a described one."""
+"""The machine that a command is about: this one, read by its driver, or a described one.
 
-from collections.abc import Callable, Collection, Sequence
+Functions that ask the driver raise FailedError where it is missing or fails.
+"""
+
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
+from gpulaunch.machine.gpu import Gpu, Mig
+from gpulaunch.machine.link import Link
 from gpulaunch.machine.slow_calls import watched
-from gpulaunch.machine.table_key import TableKey
-from gpulaunch.machine.topology import Topology
-from gpulaunch.records import Record, replace
+from gpulaunch.machine.topology import TableKey, Topology, to_rows, topology_of_rows
+from gpulaunch.process.system import boot_id
+from gpulaunch.records import Record, field_names, replace
 
 if TYPE_CHECKING:
     from gpulaunch.machine.driver import Build, Driver, FaultWatch, Health, Load, OutsideUse
-    from gpulaunch.machine.gpu import Gpu
     from gpulaunch.machine.nvidia import driver as nvidia
 
     # If the module lacks a function of the interface, mypy reports it here.
@@ -64,9 +70,7 @@ def find_machine(
             return machine
         machine = look_again(machine)
         if any(use.lost for use in machine.outside):  # the cached topology has gone stale
-            from gpulaunch.machine import topology_cache
-
-            topology_cache.forget()
+            _forget_cached()
             machine = look_again(replace(machine, topology=_this_machine(warn)))
         return machine
     topology, path = load_described_machine(described)
@@ -108,24 +112,22 @@ def _this_machine(warn: Callable[[str], None]) -> Topology:
     With a GPU left out it is read, and warned about, every time. Without any GPU the default driver
     reports what is missing.
     """
-    from gpulaunch.machine import topology_cache  # late: described machines do without
-
     name = _present_driver() or DEFAULT_DRIVER
     driver = load_driver(name)
     fingerprint = driver.fingerprint()
-    known = topology_cache.load(name, fingerprint) if fingerprint else None
-    if known:
-        return known
     if not fingerprint:
         return _read_anew(name, warn).topology
-    with topology_cache.one_at_a_time():
-        known = topology_cache.load(name, fingerprint)
+    known = load_cached(name, fingerprint)
+    if known:
+        return known
+    with one_at_a_time():
+        known = load_cached(name, fingerprint)
         if known:
             return known
         build = _read_anew(name, warn)
         # The hardware may have changed while this process waited for the lock, or read.
         if build.is_steady and driver.fingerprint() == fingerprint:
-            topology_cache.store(fingerprint, build.topology)
+            store_cached(fingerprint, build.topology)
     return build.topology
 
 
@@ -149,22 +151,14 @@ def look_again(machine: Machine) -> Machine:
 
 
 def read_health(machine: Machine) -> "tuple[Health, ...]":
-    """Return the health of the machine's GPUs; of a described machine none is known.
-
-    Raises:
-        FailedError: the driver is missing or fails.
-    """
+    """Return the health of the machine's GPUs; of a described machine none is known."""
     if machine.key:
         return ()
     return load_driver(machine.topology.driver).read_health(machine.topology.gpus)
 
 
 def read_load(machine: Machine) -> "tuple[Load, ...]":
-    """Return what the machine's GPUs do at this moment; of a described machine nothing is known.
-
-    Raises:
-        FailedError: the driver is missing or fails.
-    """
+    """Return what the machine's GPUs do at this moment; of a described machine nothing is known."""
     if machine.key:
         return ()
     return load_driver(machine.topology.driver).read_load(machine.topology.gpus)
@@ -181,11 +175,7 @@ def watch_faults(machine: Machine, gpus: "Sequence[Gpu]") -> "FaultWatch | None"
 
 
 def are_busy(machine: Machine, gpus: "Sequence[Gpu]") -> bool:
-    """Return whether one of some GPUs is at work right now, or does not tell.
-
-    Raises:
-        FailedError: the driver is missing or fails.
-    """
+    """Return whether one of some GPUs is at work right now, or does not tell."""
     return machine.key is not None or load_driver(machine.topology.driver).are_busy(gpus)
 
 
@@ -206,3 +196,67 @@ def most_memory(machine: Machine, uuids: Collection[str], pids: set[int]) -> int
         return 0
     held = load_driver(machine.topology.driver).pids_at_work(uuids)
     return max((size for pid, size in held.items() if pid in pids), default=0)
+
+
+# The cache of this machine's topology is a file in memory (tmpfs) of this user alone, so that no
+# other user can forge the machine. It is used if it was written in this boot for the GPUs that the
+# driver lists now.
+
+MAX_AGE_S = 900.0
+"""Age of the cache after which the machine is read anew, as an NVLink may have gone down since."""
+
+LOCK_TIMEOUT_S = 10.0
+_CACHE = "gpulaunch.topology.json"
+
+
+def load_cached(driver: str, fingerprint: str) -> Topology | None:
+    """Return the topology cached under the driver's fingerprint; None if none may be used."""
+    from gpulaunch.files import own_cache  # late: described machines do without a cache
+
+    try:
+        document = own_cache.load(_CACHE, MAX_AGE_S)
+        if document["key"] != _cache_key(driver, fingerprint):
+            return None
+        return topology_of_rows(document["topology"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def store_cached(fingerprint: str, topology: Topology) -> None:
+    """Store a topology; if that fails, the machine is read again the next time."""
+    from gpulaunch.files import own_cache
+
+    key = _cache_key(topology.driver, fingerprint)
+    own_cache.store(_CACHE, {"key": key, "topology": to_rows(topology)})
+
+
+def _forget_cached() -> None:
+    from gpulaunch.files import own_cache
+
+    with suppress(OSError):
+        os.unlink(own_cache.path_of(_CACHE))
+
+
+@contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Let one launcher read the machine while the others wait for its result.
+
+    They wait for LOCK_TIMEOUT_S at most, and not at all where no lock can be made.
+    """
+    from gpulaunch.files import own_cache, slow_lock
+
+    with ExitStack() as stack:
+        with suppress(OSError):
+            path = f"{own_cache.path_of(_CACHE)}.lock"
+            stack.enter_context(slow_lock.held(path, LOCK_TIMEOUT_S))
+        yield
+
+
+def _cache_key(driver: str, fingerprint: str) -> list[Any]:
+    """Return everything that the topology depends on.
+
+    This process's CPUs are part of it, since NVML reports only those.
+    """
+    here = [boot_id(), os.uname().nodename, sorted(os.sched_getaffinity(0))]
+    form = [*field_names(Gpu), *field_names(Link), *field_names(Mig)]
+    return [form, here, driver, fingerprint]

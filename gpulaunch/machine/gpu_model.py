@@ -1,9 +1,10 @@
 """GPU models: their figures, from profiles/gpus/NAME.toml, and the choice of a GPU's model."""
 # pure: decides on plain values
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.fields import FieldTable, ListOf, checked
 from gpulaunch.records import Record
 
@@ -12,7 +13,6 @@ _FIGURES: FieldTable = {
     "sm_count": (1, 4096),
     "warp_schedulers_per_sm": (1, 64),
     "max_clock_mhz": (1.0, 1e5),
-    "l2_mib": (0.001, 1e6),
     "dram_bandwidth_gb_per_s": (0.001, 1e9),
     "l2_bandwidth_gb_per_s": (0.001, 1e9),
     "power_limit_w": (0.001, 1e6),
@@ -47,7 +47,6 @@ class GpuModel(Record):
         warp_schedulers_per_sm: most warp instructions that an SM issues per clock, the IPC_max of
             Eq. 1.
         max_clock_mhz: boost clock of the SMs in MHz; Eq. 1.
-        l2_bytes: L2 cache, in bytes; decides whether a job's data can hit there.
         dram_bandwidth_gb_per_s: theoretical bandwidth of device memory in GB/s, the BW_MEM of Eq.
             2.
         l2_bandwidth_gb_per_s: bandwidth from L2 to all SMs together, in GB/s, measured by reading.
@@ -56,8 +55,6 @@ class GpuModel(Record):
         power_limit_w: default limit of the board in W.
         mps_clients: most CUDA contexts of MPS on one GPU: 16 before Volta, then 48; 60 with CUDA
             13.1 and later.
-        source: origin of the figures.
-        estimated: keys of the document whose values are not published.
     """
 
     name: str
@@ -66,33 +63,24 @@ class GpuModel(Record):
     sm_count: int
     warp_schedulers_per_sm: int
     max_clock_mhz: float
-    l2_bytes: int
     dram_bandwidth_gb_per_s: float
     l2_bandwidth_gb_per_s: float
     power_limit_w: float
     mps_clients: int
-    source: str
-    estimated: tuple[str, ...] = ()
 
 
 def parse_gpu_model(document: Mapping[str, Any]) -> GpuModel:
     """Read a GPU model from its parsed TOML.
 
-    The keys are the attributes of GpuModel, with the L2 cache in MiB as l2_mib.
+    The keys are the attributes of GpuModel, with the origin of the figures as source, and as
+    estimated the keys whose values are not published.
 
     Raises:
         FieldError: a key is unknown or missing, or its value has the wrong type or range.
     """
     table = checked(document, _MODEL, required=_REQUIRED)
-    figures = {key: table[key] for key in _FIGURES if key != "l2_mib"}
-    return GpuModel(
-        name=table["name"],
-        models=tuple(table["models"]),
-        l2_bytes=round(table["l2_mib"] * (1 << 20)),
-        source=table["source"],
-        estimated=tuple(table.get("estimated", [])),
-        **figures,
-    )
+    figures = {key: table[key] for key in _FIGURES}
+    return GpuModel(name=table["name"], models=tuple(table["models"]), **figures)
 
 
 def find_gpu_model(models: Iterable[GpuModel], product_name: str) -> GpuModel | None:
@@ -117,6 +105,29 @@ def find_gpu_model(models: Iterable[GpuModel], product_name: str) -> GpuModel | 
         if length > longest:
             best, longest = model, length
     return best
+
+
+def named_gpu_model(models: Sequence[GpuModel], text: str) -> GpuModel:
+    """Return the one GPU model that a text names, by its name or a part of it in whole words.
+
+    Raises:
+        UsageError: there is none, or there are several.
+    """
+    wanted = set(_words(text.replace("-", " ")))
+    found = []
+    for model in models:
+        names = [model.name, *model.models]
+        if text.lower() in [name.lower() for name in names]:
+            return model
+        if wanted and any(wanted <= set(_words(name.replace("-", " "))) for name in names):
+            found.append(model)
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(model.name for model in found or models)
+    if not found:
+        raise UsageError(f"unknown GPU model {quoted(text)}", f"known are {known}")
+    message = f"GPU model {quoted(text)} can be {len(found)} models"
+    raise UsageError(message, f"name one: {known}")
 
 
 def _words(text: str) -> list[str]:

@@ -3,8 +3,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpulaunch.machine.cpuset import format_cpuset
-from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu, format_cpuset
 
 
 def gpu_names(gpus: Iterable[Gpu]) -> str:

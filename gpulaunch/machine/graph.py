@@ -6,8 +6,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from gpulaunch.errors import UsageError
-from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
-from gpulaunch.machine.gpu import Gpu, Mig
+from gpulaunch.machine.gpu import Gpu, format_cpuset
 from gpulaunch.machine.link import Link
 from gpulaunch.records import as_dict
 
@@ -39,33 +38,6 @@ def write_machine(facts: Mapping[str, Any], gpus: Iterable[Gpu], links: Iterable
 
 def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
-
-
-def read_gpus_and_links(graph: Graph) -> tuple[tuple[Gpu, ...], tuple[Link, ...]]:
-    """Return the GPUs and links in a graph that write_machine made, perhaps by way of GraphML.
-
-    Raises:
-        UsageError: a node or an edge lacks an attribute, or has one that is unknown.
-    """
-    gpus: list[Gpu] = []
-    links: list[Link] = []
-    try:
-        for node, values in graph.nodes(data=True):
-            facts = {name: value for name, value in values.items() if not name.startswith("mig_")}
-            facts["cpuset"] = parse_cpuset(values.get("cpuset", ""))
-            parts = {name[4:]: value for name, value in values.items() if name.startswith("mig_")}
-            gpus.append(Gpu(index=_to_index(node), mig=Mig(**parts) if parts else None, **facts))
-        for one, other, values in graph.edges(data=True):
-            facts = dict(values)
-            for computed in ("path", "bandwidth_gb_per_s", "weight"):
-                del facts[computed]
-            a, b = sorted((_to_index(one), _to_index(other)))
-            links.append(Link(a, b, **facts))
-    except (AttributeError, KeyError, TypeError, ValueError) as problem:
-        raise UsageError(f"graph: it is not one that to_networkx makes: {problem}") from None
-    gpus.sort(key=lambda gpu: gpu.index)
-    links.sort(key=lambda link: (link.a, link.b))
-    return tuple(gpus), tuple(links)
 
 
 def read_graphml(text: str, origin: str) -> Graph:

@@ -25,11 +25,8 @@ class Link(Record):
     Attributes:
         kind: kind of their best direct connection.
         nvlink_count: NVLinks between the two, or into the switch that joins them.
-        nvlink_version: major version of the NVLinks; 0 without.
         pcie_path: path over the host, whether it is needed or not: over PCIe, or "NET" between
             machines.
-        pcie_generation: PCIe generation of the slower end; 0 if unknown.
-        pcie_width: PCIe lanes of the narrower end; 0 if unknown.
         nvlink_gb_per_s: nominal NVLink bandwidth per direction; 0 without NVLink.
         nvlink_planned_gb_per_s: NVLink bandwidth per direction that NCCL plans with; 0 without
             NVLink.
@@ -42,10 +39,7 @@ class Link(Record):
     b: int
     kind: LinkKind
     nvlink_count: int
-    nvlink_version: int
     pcie_path: PathType
-    pcie_generation: int
-    pcie_width: int
     nvlink_gb_per_s: float
     nvlink_planned_gb_per_s: float
     pcie_gb_per_s: float
@@ -112,16 +106,14 @@ def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
     a, b = sorted((a, b), key=lambda gpu: gpu.index)
     apart = wire.pcie_path == NETWORK_PATH
     count = wire.direct_nvlinks or (0 if apart else min(a.nvswitch_links, b.nvswitch_links))
-    version = min(a.nvlink_version, b.nvlink_version) if count else 0
-    reported = min(a.nvlink_gb_per_s, b.nvlink_gb_per_s)
-    per_link = nvlink_figures(version, a.compute_capability, reported) if count else NO_NVLINK
-    generation = min(a.pcie_generation, b.pcie_generation)
-    width = min(a.pcie_width, b.pcie_width)
+    per_link = NO_NVLINK
+    if count:
+        version = min(a.nvlink_version, b.nvlink_version)
+        reported = min(a.nvlink_gb_per_s, b.nvlink_gb_per_s)
+        per_link = nvlink_figures(version, a.compute_capability, reported)
     pcie_gb_per_s = wire.pcie_gb_per_s
     if pcie_gb_per_s is None:
-        pcie_gb_per_s = pcie_bandwidth(
-            wire.pcie_path, generation, width, peer_to_peer=wire.peer_to_peer is not False
-        )
+        pcie_gb_per_s = computed_pcie(a, b, wire.pcie_path, wire.peer_to_peer)
     kind: LinkKind = "network" if apart else "pcie"
     if count:
         kind = "nvlink" if wire.direct_nvlinks else "nvswitch"
@@ -130,14 +122,21 @@ def connect(a: Gpu, b: Gpu, wire: Wire) -> Link:
         b=b.index,
         kind=kind,
         nvlink_count=count,
-        nvlink_version=version,
         pcie_path=wire.pcie_path,
-        pcie_generation=generation,
-        pcie_width=width,
         nvlink_gb_per_s=count * per_link.nominal_gb_per_s,
         nvlink_planned_gb_per_s=count
         * per_link.planned_gb_per_s
         * bundle_share(wire.direct_nvlinks),
         pcie_gb_per_s=pcie_gb_per_s,
         peer_to_peer=wire.peer_to_peer,
+    )
+
+
+def computed_pcie(a: Gpu, b: Gpu, path: PathType, peer_to_peer: bool | None) -> float:
+    """Return the bandwidth over PCIe that follows from the slots of two GPUs, in GB/s."""
+    return pcie_bandwidth(
+        path,
+        min(a.pcie_generation, b.pcie_generation),
+        min(a.pcie_width, b.pcie_width),
+        peer_to_peer=peer_to_peer is not False,
     )

@@ -63,6 +63,10 @@ _BRIDGED_SHARE = 0.87
 # B200 and B300, 6 to 8 GPUs, 0.75. NCCL plans with 0.85 and 0.74.
 _NVLS_EFFICIENCY = {9: 0.83, 10: 0.75}
 
+# Major NVLink version by major compute capability; of 6, only 6.0 has NVLink. Source: NCCL
+# src/graph/topo.h, ncclTopoNVLinkBw, which goes by compute capability alone.
+_VERSION_BY_CAPABILITY = {"7": 2, "8": 3, "9": 4, "10": 5}
+
 _RAW_RATE_TOLERANCE = 0.1
 _PLANNED_SHARE = 0.8  # planned / nominal of versions 2, 3 and 5
 
@@ -88,6 +92,16 @@ _PCIE_5_SYS_SHARE = 0.78
 # Share of the slot's bandwidth through the host's memory, however near the GPUs are: 18 of 24 and
 # 35 of 48 in a socket, 28 and 22 of 48 between two.
 _STAGED_SHARE, _STAGED_SYS_SHARE = 0.75, 0.5
+
+
+def nvlink_version(compute_capability: str | None) -> int | None:
+    """Return the major NVLink version of a GPU; None if its compute capability does not tell.
+
+    Args:
+        compute_capability: version such as "9.0", or None if unknown.
+    """
+    major, _, minor = (compute_capability or "").partition(".")
+    return 1 if (major, minor) == ("6", "0") else _VERSION_BY_CAPABILITY.get(major)
 
 
 def nvlink_figures(

@@ -7,13 +7,12 @@ from typing import Any
 
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, ListOf, OneOrEach, Path, RowOf, checked, each
-from gpulaunch.machine.cpuset import parse_cpuset
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
-from gpulaunch.machine.gpu import Gpu, Mig, mig_index
+from gpulaunch.machine.gpu import Gpu, Mig, mig_index, parse_cpuset
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
 from gpulaunch.machine.topology import Measured, Topology
-from gpulaunch.records import Record, as_dict, replace
+from gpulaunch.records import replace
 
 MAX_GPUS = 1024
 """Largest number of GPUs in all machines of a description together."""
@@ -60,7 +59,7 @@ _NUMA: FieldTable = {
     "cpuset": str,
     "memory_gb_per_s": (0.001, 1e6),
 }
-_NETWORK: FieldTable = {"nodes": (1, MAX_GPUS), "bandwidth_gb_per_s": (0.001, 1e6), "source": str}
+_NETWORK: FieldTable = {"nodes": (1, MAX_GPUS), "bandwidth_gb_per_s": (0.001, 1e6)}
 _MEASUREMENT: FieldTable = {"tool": str, "date": str}
 _MEASURED: FieldTable = {
     "gpus": list,
@@ -75,14 +74,6 @@ _MIG: FieldTable = {
     "memory_mib": (0, 1 << 30),
     "instances": list,
 }
-
-
-class _NumaNode(Record):
-    """The facts that a GPU takes over from its NUMA node; the fields are named as in Gpu."""
-
-    numa_node: int | None
-    cpuset: frozenset[int]
-    host_gb_per_s: float
 
 
 def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
@@ -108,11 +99,10 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
     if driver not in DRIVERS:
         raise FieldError(("driver",), f"driver: {driver!r} is none of {', '.join(DRIVERS)}")
     cards = _read_cards(machine)
-    _check_versions(machine, cards)
     network = _read_network(machine, len(cards))
     pcie, count = machine["pcie"], len(cards)
     paths = _read_pcie_paths(pcie.get("groups", {}), count)
-    nvlinks = _read_nvlinks(machine.get("nvlink", {}).get("links", []), count)
+    nvlinks = _read_nvlinks(machine.get("nvlink", {}).get("links", []), cards)
 
     def wire(a: int, b: int) -> Wire:
         if a // count != b // count:
@@ -126,16 +116,11 @@ def described_topology(document: Mapping[str, Any], digest: str) -> Topology:
         )
 
     gpus = _with_instances(machine, _repeat_on_nodes(machine["name"], cards, network["nodes"]))
-    source = (
-        f"{machine['source']}; network: {network['source']}"
-        if "source" in network
-        else machine["source"]
-    )
     return Topology(
         machine["name"],
         gpus,
         wired(gpus, wire),
-        source,
+        machine["source"],
         digest,
         measurements(machine),
         driver,
@@ -191,7 +176,7 @@ def _read_cards(machine: Mapping[str, Any]) -> list[Gpu]:
     for index in range(common["count"]):
         facts = {name: column[index] for name, column in fields.items()}
         if index in nodes:
-            facts |= as_dict(nodes[index])
+            facts |= nodes[index]
         found.append(Gpu(index=index, uuid="", **facts))
     return found
 
@@ -219,51 +204,32 @@ def _repeat_on_nodes(machine: str, cards: Sequence[Gpu], nodes: int) -> list[Gpu
     ]
 
 
-def _check_versions(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> None:
-    """Check that every GPU with NVLinks states their version."""
-    for entry in _read_nvlinks(machine.get("nvlink", {}).get("links", []), len(cards)):
-        for index in entry:
-            if not cards[index].nvlink_version:
-                raise FieldError(_NVLINKS, f"GPU {index} has NVLinks, and their version is 0")
-
-
-def _read_numa_nodes(entries: Sequence[object], count: int) -> dict[int, _NumaNode]:
-    """Return the NUMA node of each card that is in one."""
-    node_of: dict[int, _NumaNode] = {}
+def _read_numa_nodes(entries: Sequence[object], count: int) -> dict[int, dict[str, Any]]:
+    """Return what each card that is in a NUMA node takes over from it, named as in Gpu."""
+    found: dict[int, dict[str, Any]] = {}
+    carries: dict[int | None, float] = {}
     for i, entry in enumerate(entries):
         node = checked(entry, _NUMA, required=("gpus",), where=("numa", i))
+        number, memory = node.get("node"), node.get("memory_gb_per_s", 0.0)
         try:
             cpuset = parse_cpuset(node.get("cpuset", ""))
         except ValueError:
             raise FieldError(
                 ("numa", i, "cpuset"), f"{node['cpuset']!r} is no list of CPUs such as '0-19,40-59'"
             ) from None
+        # Jobs share this bandwidth, so it must be known whose it is, and be one.
+        if memory and number is None:
+            message = f"memory_gb_per_s: {memory:g} is stated without the number of its node"
+            raise FieldError(("numa", i, "memory_gb_per_s"), message)
+        before = carries.setdefault(number, memory)
+        if before != memory:
+            message = f"memory_gb_per_s: {memory:g} for node {number}, and {before:g} before"
+            raise FieldError(("numa", i), message)
         for index in _read_indices(node["gpus"], count, ("numa", i, "gpus")):
-            if index in node_of:
+            if index in found:
                 raise FieldError(("numa", i, "gpus"), f"GPU {index} is in two NUMA nodes")
-            node_of[index] = _NumaNode(node.get("node"), cpuset, node.get("memory_gb_per_s", 0.0))
-        _check_memory(node, node_of, ("numa", i, "memory_gb_per_s"))
-    return node_of
-
-
-def _check_memory(node: Mapping[str, Any], node_of: Mapping[int, _NumaNode], path: Path) -> None:
-    """Check that a node's memory bandwidth has a node number, and is the same in all its entries.
-
-    Jobs share this bandwidth, so both must be known.
-    """
-    stated = node.get("memory_gb_per_s", 0.0)
-    if stated and "node" not in node:
-        raise FieldError(
-            path, f"memory_gb_per_s: {stated:g} is stated without the number of its node"
-        )
-    same = (
-        found.host_gb_per_s for found in node_of.values() if found.numa_node == node.get("node")
-    )
-    other = next((found for found in same if found != stated), None)
-    if other is not None:
-        raise FieldError(
-            path[:2], f"memory_gb_per_s: {stated:g} for node {node['node']}, and {other:g} before"
-        )
+            found[index] = {"numa_node": number, "cpuset": cpuset, "host_gb_per_s": memory}
+    return found
 
 
 def _with_instances(machine: Mapping[str, Any], cards: Sequence[Gpu]) -> tuple[Gpu, ...]:
@@ -324,10 +290,13 @@ def _read_pcie_paths(groups: Mapping[str, Any], count: int) -> dict[tuple[int, i
     return paths
 
 
-def _read_nvlinks(entries: list[Any], count: int) -> dict[tuple[int, int], int]:
+def _read_nvlinks(entries: list[Any], cards: Sequence[Gpu]) -> dict[tuple[int, int], int]:
     nvlinks: dict[tuple[int, int], int] = {}
     for entry in entries:
-        a, b = sorted(_read_indices(entry[:2], count, _NVLINKS))
+        a, b = sorted(_read_indices(entry[:2], len(cards), _NVLINKS))
+        for index in (a, b):
+            if not cards[index].nvlink_version:
+                raise FieldError(_NVLINKS, f"GPU {index} has NVLinks, and their version is 0")
         if a == b or (a, b) in nvlinks:
             raise FieldError(_NVLINKS, f"{entry!r} joins a GPU to itself or a pair twice")
         nvlinks[a, b] = entry[2]

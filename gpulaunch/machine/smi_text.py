@@ -1,21 +1,25 @@
-"""The matrix that `nvidia-smi topo -m` prints, read exactly or refused with its line.
+"""A machine from the matrix that `nvidia-smi topo -m` prints: read exactly, or refused.
 
 The columns are GPUs, network adapters, and up to three titles: CPU Affinity, NUMA Affinity (since
 about 2020) and GPU NUMA ID. Lines above and below the matrix, such as a prompt and the legend, are
-skipped, and what adapters are connected to is not read. Colour codes are passed over, also where
-the escape character before them was lost. What can be read in two ways is an error, never a guess.
+skipped, and what adapters are connected to is not read. What can be read in two ways is an error,
+never a guess.
 
 Source: outputs of drivers from about 2016 to 2026.
 """
 # pure: decides on plain values
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 
 from gpulaunch.errors import quoted
-from gpulaunch.machine.cpuset import parse_cpuset
-from gpulaunch.machine.link_bandwidth import PCIE_PATHS
+from gpulaunch.machine.gpu import Gpu, parse_cpuset
+from gpulaunch.machine.gpu_model import GpuModel
+from gpulaunch.machine.link import Wire, wired
+from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType, nvlink_version
+from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 
 MAX_NVLINKS = 18
@@ -24,14 +28,22 @@ MAX_NVLINKS = 18
 More in one row must end in a switch that all share.
 """
 
+MAX_NVLINKS_3 = 12
+"""Most NVLinks of a GPU before Hopper; A100 has them."""
+
+ASSUMED_NVLINK_VERSION = 3
+"""NVLink version that is assumed where the text does not tell it.
+
+Versions 2, 3 and 4 all carry 25 GB/s per link and direction.
+"""
+
 WANTED = "save what 'nvidia-smi topo -m' prints on that machine"
 
 _TITLES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _MAX_SHOWN = 40
 
-# Newer drivers underline the header, even when they write into a pipe. Web forms and terminals drop
-# the escape character before a colour code, or show it as two characters or a symbol.
-_ESCAPES = re.compile(r"(?:\x1b|\^\[|\u241b)?\[[0-9;]*m")
+# Newer drivers underline the header, even when they write into a pipe.
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _GPU = re.compile(r"GPU(?:0|[1-9][0-9]{0,2})")
 _ADAPTER = re.compile(r"(?!GPU|NV[0-9])[A-Za-z][A-Za-z0-9_.-]*[0-9]")
 _COLUMN = re.compile(rf"{_GPU.pattern}|{_ADAPTER.pattern}|CPU|NUMA|GPU")
@@ -48,14 +60,12 @@ class TextError(ValueError):
     Args:
         line: line number, from 1.
         message: the mistake in that line.
-        hint: what to do about it, or None.
     """
 
-    def __init__(self, line: int, message: str, hint: str | None = None) -> None:
+    def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
         self.line = line
         self.message = message
-        self.hint = hint
 
 
 class SmiMatrix(Record):
@@ -119,11 +129,11 @@ def parse_topology_text(text: str) -> SmiMatrix:
         is_row = bool(others) and bool(_CONNECTION.fullmatch(others[0]))
         is_header = not others or bool(_COLUMN.fullmatch(others[0]))
         if header is None and is_row:
-            raise TextError(number, f"row {first} is before any line of column names", WANTED)
+            raise TextError(number, f"row {first} is before any line of column names")
         if is_header and (header is None or others):
             if header:
                 message = "a second matrix begins here: save each in a file of its own"
-                raise TextError(number, message, WANTED)
+                raise TextError(number, message)
             header = _read_header(number, line)
         elif header and (is_row or len(rows) < len(header.gpus)):
             if first in rows:
@@ -132,13 +142,12 @@ def parse_topology_text(text: str) -> SmiMatrix:
             rows[first] = _read_row(number, line, header)
     if header is None:
         message = "no line of column names such as 'GPU0 GPU1 CPU Affinity', so no matrix"
-        raise TextError(1, message, WANTED)
+        raise TextError(1, message)
     return _build_matrix(header, rows)
 
 
 def _plain_lines(text: str) -> list[str]:
-    text = _ESCAPES.sub("", text.removeprefix("\ufeff")).replace("\xa0", " ")
-    return [line.rstrip("\r") for line in text.split("\n")]
+    return [line.rstrip("\r") for line in _ESCAPES.sub("", text).split("\n")]
 
 
 def _read_header(number: int, line: str) -> _Header:
@@ -149,7 +158,7 @@ def _read_header(number: int, line: str) -> _Header:
         title = name in _TITLES
         if not title and not (_GPU.fullmatch(name) or _ADAPTER.fullmatch(name)):
             message = f"column {_shorten(name)} is not one that nvidia-smi prints"
-            raise TextError(number, message, WANTED)
+            raise TextError(number, message)
         if name in (*columns, *titles):
             raise TextError(number, f"column {_shorten(name)} is there twice")
         if titles and not title:
@@ -194,30 +203,22 @@ def _read_affinity(
 ) -> tuple[frozenset[int], int | None]:
     """Read the CPUs and the NUMA node behind the connections of a row.
 
-    A cgroup may hide the CPUs, the node or both; the tabs then tell which column is empty. Every
-    driver that prints the column GPU NUMA ID fills it.
+    A cgroup may hide the CPUs, the node or both; the tabs then tell which column is empty.
     """
     words = tail.split()
-    sets = [_read_cpus(number, name, word) for word in words]
-    if len(words) > len(titles):
-        found = f"{_shorten(' '.join(words))} after its connections"
-        raise TextError(number, f"row {name} has {found}, for {len(titles)} columns")
-    if not any(sets):
+    if not words:
         return frozenset(), None
-    left = list(titles)
-    if len(words) < len(titles):
-        has_own = titles[-1] == _TITLES[2]
-        if not tail.startswith("\t") or (has_own and words[-1] != "N/A"):
-            cells = _shorten(" ".join(words))
-            message = f"row {name}: which of {', '.join(titles)} {cells} is cannot be told"
-            raise TextError(number, message)
-        if has_own:  # the column behind both, which is never empty
-            sets.pop()
-        if left[0] == _TITLES[0] and not tail.split("\t")[1].strip():
-            del left[0]
-    known = dict(zip(left, sets, strict=False))
-    nodes = known.get(_TITLES[1], frozenset())
+    if "\t" in tail and len(words) < len(titles):
+        words = [cell.strip() for cell in tail.split("\t")[1:]]
+        if len(words) == len(titles) + 1:  # the last column is behind two tabs
+            del words[-2]
+    sets = [_read_cpus(number, name, word) for word in words]
+    if len(sets) != len(titles):
+        found = f"{_shorten(' '.join(tail.split()))} after its connections"
+        raise TextError(number, f"row {name} has {found}, for {len(titles)} columns")
+    known = dict(zip(titles, sets, strict=True))
     cpus = known.get(_TITLES[0], frozenset())
+    nodes = known.get(_TITLES[1], frozenset())
     if not nodes:
         return cpus, None
     # On Grace the list has the node of the CPUs, which is the lowest, and those of GPU memory,
@@ -229,7 +230,7 @@ def _read_affinity(
 
 def _read_cpus(number: int, name: str, word: str) -> frozenset[int]:
     try:
-        if _AFFINITY.fullmatch(word):
+        if not word or _AFFINITY.fullmatch(word):
             return frozenset() if word == "N/A" else parse_cpuset(word)
     except ValueError:
         pass
@@ -254,41 +255,26 @@ def _build_matrix(header: _Header, rows: Mapping[str, _Row]) -> SmiMatrix:
     cpusets = tuple(rows[name].cpuset for name in header.gpus)
     named = tuple(rows[name].numa_node for name in header.gpus)
     far = [pair for pair, cell in cells.items() if cell == "SYS"]
-    nodes = nodes_by_cpus(cpusets, named, far)
+    counted = nodes_by_cpus(cpusets, far) if set(named) == {None} else named
     gpus = tuple(map(_gpu_number, header.gpus))
-    return SmiMatrix(gpus, cells, cpusets, nodes, nodes_counted=nodes != named)
+    return SmiMatrix(gpus, cells, cpusets, counted, nodes_counted=counted != named)
 
 
-def nodes_by_cpus(
-    cpusets: Sequence[frozenset[int]],
-    nodes: Sequence[int | None],
-    far: Sequence[Pair],
-) -> tuple[int | None, ...]:
-    """Return the NUMA node of each GPU, also of those whose node the text does not name.
+def nodes_by_cpus(cpusets: Sequence[frozenset[int]], far: Sequence[Pair]) -> tuple[int | None, ...]:
+    """Return the NUMA node of each GPU of a text that names none, as of old drivers.
 
-    GPUs with equal CPU lists are in one node. If the text names no node at all, the lists are
-    counted from 0 in the order of their CPUs, unless they overlap or contradict the connections.
+    GPUs with equal CPU lists are in one node. The lists are counted from 0 in the order of their
+    CPUs; if they overlap or contradict the connections, all nodes are unknown.
 
     Args:
         cpusets: CPUs next to each GPU; empty if unknown.
-        nodes: node that the text names for each GPU, or None.
         far: pairs of GPUs whose connection crosses NUMA nodes.
     """
-    named: dict[frozenset[int], set[int]] = {}
-    for cpus, node in zip(cpusets, nodes, strict=True):
-        if cpus and node is not None:
-            named.setdefault(cpus, set()).add(node)
-    if any(node is not None for node in nodes):
-        only = {cpus: min(found) for cpus, found in named.items() if len(found) == 1}
-        return tuple(
-            only.get(cpus) if node is None else node
-            for cpus, node in zip(cpusets, nodes, strict=True)
-        )
     lists = sorted({cpus for cpus in cpusets if cpus}, key=min)
     overlap = any(a & b for a, b in combinations(lists, 2))
     contradicted = any(cpusets[a] and cpusets[a] == cpusets[b] for a, b in far)
     if overlap or contradicted or len(cpusets) == 1:
-        return tuple(nodes)
+        return (None,) * len(cpusets)
     return tuple(lists.index(cpus) if cpus else None for cpus in cpusets)
 
 
@@ -299,3 +285,94 @@ def _gpu_number(name: str) -> int:
 def _shorten(word: str) -> str:
     """Return a word of the text between quotes, or its beginning."""
     return quoted(word if len(word) <= _MAX_SHOWN else f"{word[:_MAX_SHOWN]}...")
+
+
+def text_topology(
+    matrix: SmiMatrix, name: str, source: str, digest: str, model: GpuModel | None = None
+) -> Topology:
+    """Return the machine that the matrix describes.
+
+    Its links are exactly the text's. What neither the text nor `model` tells is left unknown, or
+    assumed; two GPUs that NVLinks join meet over PCIe in their NUMA node, if it is the same, else
+    through SYS.
+
+    Args:
+        matrix: the matrix.
+        name: name of the machine.
+        source: origin of the text; the assumptions are added to it.
+        digest: digest of the text.
+        model: model of the GPUs; None if unknown.
+    """
+    counts = {pair: int(cell[2:]) for pair, cell in matrix.cells.items() if cell.startswith("NV")}
+    totals: Counter[int] = Counter()
+    for (a, b), count in counts.items():
+        totals.update({a: count, b: count})
+    ports = _switch_ports(counts, totals)
+    most = max([*counts.values(), *(n for n in totals.values() if n <= MAX_NVLINKS)], default=0)
+    capability = model.compute_capability if model else None
+    assumptions = [source]
+    if most and not nvlink_version(capability):
+        if most > MAX_NVLINKS_3 and not capability:
+            capability = "9.0"
+            assumptions.append(
+                f"NVLink 4 of Hopper is assumed, as {most} NVLinks of a GPU are more than NVLink 3 "
+                "has (25 GB/s per link and direction)"
+            )
+        else:
+            assumptions.append(
+                f"NVLink {ASSUMED_NVLINK_VERSION} is assumed (25 GB/s per link and direction), "
+                "as the text does not tell"
+            )
+    assumptions.append("PCIe 3.0 with 16 lanes is assumed")
+    if matrix.nodes_counted:
+        assumptions.append("its NUMA nodes are counted from its CPU lists")
+    if matrix.gpus != tuple(range(len(matrix.gpus))):
+        numbers = ", ".join(map(str, matrix.gpus))
+        assumptions.append(f"its GPUs {numbers} are counted from 0 here")
+    version = nvlink_version(capability) or ASSUMED_NVLINK_VERSION
+    gpus = [
+        Gpu(
+            index=i,
+            uuid=f"GPU-{name}-{i}",
+            model=model.models[0] if model else "GPU",
+            memory_bytes=0,
+            numa_node=matrix.numa_nodes[i],
+            cpuset=matrix.cpusets[i],
+            compute_capability=capability,
+            pcie_generation=3,
+            pcie_width=16,
+            nvlink_version=version if i in totals else 0,
+            nvswitch_links=ports.get(i, 0),
+        )
+        for i in range(len(matrix.gpus))
+    ]
+
+    def wire(a: int, b: int) -> Wire:
+        direct = 0 if a in ports and b in ports else counts.get((a, b), 0)
+        return Wire(_pcie_path(matrix, a, b), direct)
+
+    return Topology(name, tuple(gpus), wired(gpus, wire), "; ".join(assumptions), digest)
+
+
+def _switch_ports(counts: Mapping[Pair, int], totals: Mapping[int, int]) -> dict[int, int]:
+    """Return the NVLinks into a switch of GPUs with more of them than one GPU has.
+
+    It is {} if no switch explains the matrix. GPUs with fewer may be linked directly or through a
+    switch: the text does not tell, and both give the same matrix.
+    """
+    inside = sorted(i for i, total in totals.items() if total > MAX_NVLINKS)
+    among = {pair: counts.get(pair, 0) for pair in combinations(inside, 2)}
+    ports = {
+        i: max((count for pair, count in among.items() if i in pair), default=0) for i in inside
+    }
+    fits = all(count == min(ports[a], ports[b]) for (a, b), count in among.items())
+    return ports if fits else {}
+
+
+def _pcie_path(matrix: SmiMatrix, a: int, b: int) -> PathType:
+    """Return the PCIe path of two GPUs, the farthest that there can be where NVLinks hide it."""
+    for path in PCIE_PATHS:
+        if matrix.cells[a, b] == path:
+            return path
+    node = matrix.numa_nodes[a]
+    return "NODE" if node is not None and node == matrix.numa_nodes[b] else "SYS"

@@ -1,13 +1,11 @@
 """The machine as a value: its GPUs and the best direct connection of every two of them."""
 # pure: decides on plain values
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
-from gpulaunch.errors import UsageError
-from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
-from gpulaunch.machine.gpu import Gpu, Mig
+from gpulaunch.machine.gpu import Gpu, Mig, format_cpuset, parse_cpuset
 from gpulaunch.machine.link import Link
 from gpulaunch.records import Record, as_dict, as_list, field_names, replace
 
@@ -63,30 +61,32 @@ class Topology(Record):
             >>> machine = Topology("pair", two, wired(two, lambda a, b: Wire("PIX")), "made up")
             >>> machine.to_networkx().edges[0, 1]["path"]
             'PIX'
-            >>> Topology.from_networkx(machine.to_networkx()) == machine
-            True
         """
         from gpulaunch.machine.graph import write_machine  # late: it costs 0.2 s
 
         facts = {"name": self.name, "source": self.source, "digest": self.digest}
         return write_machine(facts, self.gpus, self.links)
 
-    @classmethod
-    def from_networkx(cls, graph: "Graph") -> "Topology":
-        """Build a topology from a graph of to_networkx, which may have been a GraphML file.
 
-        Raises:
-            UsageError: the graph is not one that to_networkx makes.
-        """
-        from gpulaunch.machine.graph import read_gpus_and_links
+class TableKey(Record):
+    """The key of a described machine in the allocation table; this machine's own GPUs have None.
 
-        gpus, links = read_gpus_and_links(graph)
-        facts = graph.graph
-        try:
-            return cls(facts["name"], gpus, links, facts["source"], facts.get("digest"))
-        except KeyError as problem:
-            message = f"graph: it is not one that to_networkx makes: it lacks {problem}"
-            raise UsageError(message) from None
+    Attributes:
+        name: name of the described machine.
+        digest: digest of its description.
+        file: path of its description, so that a launch inside a lease finds it again.
+    """
+
+    name: str
+    digest: str
+    file: str
+
+
+def same_table(a: TableKey | None, b: TableKey | None) -> bool:
+    """Return whether two keys mean the same machine, wherever its file is; None is this machine."""
+    return a is b is None or (
+        a is not None and b is not None and (a.name, a.digest) == (b.name, b.digest)
+    )
 
 
 def machines(topology: Topology) -> dict[int, Topology]:
@@ -123,6 +123,60 @@ def counts_as_cuda(topology: Topology) -> bool:
     without gaps.
     """
     return [gpu.index for gpu in topology.gpus] == list(range(len(topology.gpus)))
+
+
+class Card(Record):
+    """The contents of one slot: a GPU, or the MIG instances of one.
+
+    Attributes:
+        index: index of the card.
+        gpu: the GPU, or its first instance, which has the card's slot, NVLinks and CPUs.
+        instances: MIG instances by number; empty for a whole card.
+    """
+
+    index: int
+    gpu: Gpu
+    instances: tuple[Gpu, ...] = ()
+
+    @property
+    def model(self) -> str:
+        """Product name of the card."""
+        mig = self.gpu.mig
+        return self.gpu.model.removesuffix(f" MIG {mig.profile}") if mig else self.gpu.model
+
+    @property
+    def memory_bytes(self) -> int:
+        """Total device memory; 0 if unknown, as for a card in MIG mode."""
+        return 0 if self.instances else self.gpu.memory_bytes
+
+
+def cards(topology: Topology) -> list[Card]:
+    """Return the cards of a machine by ascending index."""
+    parts: dict[int, list[Gpu]] = {}
+    for gpu in sorted(topology.gpus, key=lambda gpu: gpu.card):
+        parts.setdefault(gpu.card, []).append(gpu)
+    return [
+        Card(index, gpus[0], tuple(gpus) if gpus[0].mig else ()) for index, gpus in parts.items()
+    ]
+
+
+def card_links(topology: Topology) -> dict[tuple[int, int], Link]:
+    """Return a link for every two cards, by their indices, lower first.
+
+    MIG instances share the wires of their card.
+    """
+    card = {gpu.index: gpu.card for gpu in topology.gpus}
+    links: dict[tuple[int, int], Link] = {}
+    for link in topology.links:
+        a, b = sorted((card[link.a], card[link.b]))
+        if a != b:
+            links.setdefault((a, b), link)
+    return links
+
+
+def several_models(found: Iterable[Card]) -> bool:
+    """Return whether the cards are of more than one model."""
+    return len({card.model for card in found}) > 1
 
 
 def to_rows(topology: Topology) -> list[Any]:

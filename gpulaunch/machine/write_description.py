@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations
 from typing import Any
 
-from gpulaunch.errors import UsageError
-from gpulaunch.machine.cards import Card, card_links, cards
-from gpulaunch.machine.cpuset import format_cpuset
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
-from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.link import Link
-from gpulaunch.machine.link_bandwidth import PCIE_PATHS, pcie_bandwidth
-from gpulaunch.machine.topology import Topology, machines
+from gpulaunch.machine.gpu import Gpu, format_cpuset
+from gpulaunch.machine.link import Link, computed_pcie
+from gpulaunch.machine.link_bandwidth import PCIE_PATHS
+from gpulaunch.machine.topology import Card, Topology, card_links, cards, machines
 from gpulaunch.records import as_dict
 
 
@@ -23,23 +20,16 @@ def machine_document(topology: Topology) -> dict[str, Any]:
     A description has no UUIDs and PCI addresses, counts its GPUs from 0, machine by machine, and
     states peer-to-peer only if it is the same for all pairs. Characters that are not allowed in its
     name become "-".
-
-    Raises:
-        UsageError: there are several machines, and they or their links differ.
     """
-    parts = machines(topology)
-    (first, sections), *others = ((node, _describe_sections(part)) for node, part in parts.items())
-    other = next((node for node, found in others if found != sections), None)
-    if other is not None:
-        raise UsageError(
-            f"nodes {first} and {other} differ, and a machine file has one description for all"
-        )
-    sections |= {
-        "network": _describe_network(topology, len(parts)) if others else None,
-        "measured": [
-            {**as_dict(measured), "ring": list(measured.ring)} for measured in topology.measured
-        ],
-    }
+    # The machines of a network are alike: they come of one description.
+    first, *others = machines(topology).values()
+    sections = _describe_sections(first)
+    if others:
+        (carries,) = {link.pcie_gb_per_s for link in topology.links if link.kind == "network"}
+        sections["network"] = {"nodes": 1 + len(others), "bandwidth_gb_per_s": carries}
+    sections["measured"] = [
+        {**as_dict(measured), "ring": list(measured.ring)} for measured in topology.measured
+    ]
     name = re.sub(r"[^A-Za-z0-9._-]", "-", topology.name) or "machine"
     facts = {"name": name, "source": topology.source}
     if topology.driver != DEFAULT_DRIVER:
@@ -62,16 +52,6 @@ def _describe_sections(machine: Topology) -> dict[str, Any]:
     }
 
 
-def _describe_network(topology: Topology, nodes: int) -> dict[str, Any]:
-    figures = sorted({link.pcie_gb_per_s for link in topology.links if link.kind == "network"})
-    if len(figures) > 1:
-        carried = " and ".join(f"{figure:g}" for figure in (figures[0], figures[-1]))
-        raise UsageError(
-            f"network: its links carry {carried} GB/s, and a machine file has one figure for all"
-        )
-    return {"nodes": nodes, "bandwidth_gb_per_s": figures[0]}
-
-
 def _describe_gpus(found: Sequence[Card]) -> dict[str, Any]:
     memory = [card.memory_bytes >> 20 for card in found]
     capabilities = [card.gpu.compute_capability or "" for card in found]
@@ -81,7 +61,7 @@ def _describe_gpus(found: Sequence[Card]) -> dict[str, Any]:
 
 
 def _describe_nvlink(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str, Any]:
-    versions = [gpu.nvlink_version or _version_of_links(i, links) for i, gpu in enumerate(gpus)]
+    versions = [gpu.nvlink_version for gpu in gpus]
     keys: dict[str, Callable[[Gpu], float]] = {
         "switch_links_per_gpu": lambda gpu: gpu.nvswitch_links,
         "cpu_links_per_gpu": lambda gpu: gpu.cpu_nvlinks,
@@ -98,21 +78,16 @@ def _describe_nvlink(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) ->
     return {"version": _one_or_each(versions)} | facts if any(versions) or facts else {}
 
 
-def _version_of_links(gpu: int, links: dict[tuple[int, int], Link]) -> int:
-    """Return the NVLink version of a GPU's links; a networkx graph may have it only there."""
-    return max((link.nvlink_version for pair, link in links.items() if gpu in pair), default=0)
-
-
 def _describe_pcie(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> dict[str, Any]:
     table: dict[str, Any] = {
         "generation": _one_or_each(gpu.pcie_generation for gpu in gpus),
         "width": _one_or_each(gpu.pcie_width for gpu in gpus),
     }
-    stated = {
-        link.pcie_gb_per_s
-        for link in links.values()
-        if link.pcie_gb_per_s != _computed_bandwidth(link)
-    }
+    stated = set()
+    for (a, b), link in links.items():
+        computed = computed_pcie(gpus[a], gpus[b], link.pcie_path, link.peer_to_peer)
+        if link.pcie_gb_per_s != computed:
+            stated.add(link.pcie_gb_per_s)
     if len(stated) == 1:
         table["bandwidth_gb_per_s"] = stated.pop()
     usable = {link.peer_to_peer for link in links.values()}
@@ -122,13 +97,6 @@ def _describe_pcie(gpus: Sequence[Gpu], links: dict[tuple[int, int], Link]) -> d
     if groups:
         table["groups"] = groups
     return table
-
-
-def _computed_bandwidth(link: Link) -> float:
-    usable = link.peer_to_peer is not False
-    return pcie_bandwidth(
-        link.pcie_path, link.pcie_generation, link.pcie_width, peer_to_peer=usable
-    )
 
 
 def _pcie_groups(count: int, links: dict[tuple[int, int], Link]) -> dict[str, list[list[int]]]:

@@ -16,10 +16,8 @@ import pynvml
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.nvidia.load import read_busy, read_power_w
-from gpulaunch.machine.nvidia.nvlink import NvlinkEnd, PciAddress
-from gpulaunch.machine.nvidia.nvml import LOST, LostGpuError, NvmlDevice
-from gpulaunch.machine.nvidia.nvml_links import read_nvlinks
+from gpulaunch.machine.nvidia.nvml import LOST, LostGpuError, NvmlDevice, PciAddress
+from gpulaunch.machine.nvidia.nvml_links import NvlinkEnd, read_nvlinks
 from gpulaunch.measure.run import CountedLink, GpuRun, LinkBytes, Reading, Usage
 from gpulaunch.records import replace
 
@@ -252,14 +250,15 @@ class Meter:
         Raises:
             LostGpuError: the GPU does not answer any more.
         """
-        busy = read_busy(self._ask)
+        rates = self._ask(pynvml.nvmlDeviceGetUtilizationRates)
+        milliwatts = self._ask(pynvml.nvmlDeviceGetPowerUsage)
         millijoules = self._ask(pynvml.nvmlDeviceGetTotalEnergyConsumption)
         return Reading(
             at_s=time.monotonic(),
-            time_active_percentage=float(busy.gpu_percentage) if busy else None,
-            memory_active_percentage=float(busy.memory_percentage) if busy else None,
+            time_active_percentage=float(rates.gpu) if rates else None,
+            memory_active_percentage=float(rates.memory) if rates else None,
             memory_bytes=self._read_memory(),
-            power_w=read_power_w(self._ask),
+            power_w=None if milliwatts is None else milliwatts / 1000,
             energy_j=None if millijoules is None else millijoules / 1000,
             links=self._read_links() if with_links and self._counted_links else None,
             **(self._gpm.metrics() if self._gpm else {}),

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from gpulaunch.errors import printable
-from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.gpu import format_cpuset
 from gpulaunch.show import Document
 from gpulaunch.show.status_cells import (
     describe_command,

@@ -6,8 +6,7 @@ from datetime import datetime
 from gpulaunch.errors import printable
 from gpulaunch.records import Record, replace
 from gpulaunch.show import Document
-from gpulaunch.show.gpu_places import GpuPlace
-from gpulaunch.show.gpu_table import gpus_table
+from gpulaunch.show.gpu_table import GpuPlace, gpus_table
 from gpulaunch.show.status_cells import (
     describe_command,
     gpus_cell,

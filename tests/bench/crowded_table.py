@@ -21,7 +21,7 @@ from live_records import LiveRecords  # noqa: E402
 from values import lease, ticket  # noqa: E402
 
 from gpulaunch.machine.catalog import load_described_machine  # noqa: E402
-from gpulaunch.machine.table_key import TableKey  # noqa: E402
+from gpulaunch.machine.topology import TableKey  # noqa: E402
 from gpulaunch.process.identity import Process  # noqa: E402
 from gpulaunch.process.system import boot_id  # noqa: E402
 

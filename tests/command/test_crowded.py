@@ -18,7 +18,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import record_name
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.machine.table_key import TableKey
+from gpulaunch.machine.topology import TableKey
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import boot_id
 from gpulaunch.records import replace

@@ -6,7 +6,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, complaint
+from conftest import DGX, Launcher
 
 pytest_plugins = ("fake_nvml",)
 
@@ -74,17 +74,6 @@ def test_damaged_table(launcher: Launcher) -> None:
     assert ("GPUs", "ok") in found
 
 
-def test_wrong_settings(launcher: Launcher) -> None:
-    """A mistake in the settings is told as everywhere."""
-    config = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "config.toml")
-    config.parent.mkdir(parents=True)
-    config.write_text('container_gpu = "cdi"\n')
-    done = launcher.run("doctor", *DGX)
-    assert (done.returncode, done.stdout) == (2, "")
-    want = f"{config}:1: unknown setting 'container_gpu': did you mean container_gpus?"
-    assert done.stderr == complaint(want)
-
-
 # What NVML tells, and what it does not
 
 
@@ -104,27 +93,6 @@ def test_driver_and_links(launcher: Launcher) -> None:
     assert found["GPUs", "ok"] == f"{os.uname().nodename}: 8 GPUs (Tesla V100-SXM2-16GB), by NVML"
     assert found["NVLink", "ok"] == "every link is up"
     assert {part for part, state in found if state != "ok"} == {"Docker Engine", "MPS"}
-
-
-@pytest.mark.parametrize(
-    ("function", "why"),
-    [
-        ("nvmlDeviceGetCpuAffinity", "Function Not Found"),
-        ("nvmlDeviceGetTopologyCommonAncestor", "Not Supported"),
-        ("nvmlDeviceGetP2PStatus", "Insufficient Permissions"),
-        ("nvmlDeviceGetName", "Not Supported"),
-    ],
-)
-def test_what_was_not_told(launcher: Launcher, dgx1_v100, function: str, why: str) -> None:
-    """A missing, unsupported or forbidden call is a warning with its GPUs and what follows."""
-    code = {"Not Supported": 3, "Insufficient Permissions": 4, "Function Not Found": 13}[why]
-    dgx1_v100.answer(function, code, gpu=2)
-    dgx1_v100.answer(function, code, gpu=3)
-    want = f"{function} tells nothing of GPU 2-3: {why}"
-    assert bad(launcher)["NVML", "warning"] == (
-        want,
-        "what it would tell is taken for unknown; a newer driver may know it",
-    )
 
 
 def test_cards_without_nvlink(launcher: Launcher, dgx1_v100) -> None:
@@ -154,20 +122,6 @@ def test_no_link_is_up(launcher: Launcher, dgx1_v100, model: str, state: str) ->
     for gpu in range(8):
         dgx1_v100.change(gpu, name=model)
     assert findings(launcher)["NVLink", state] == "no link is up"
-
-
-def test_card_without_a_link_that_is_up(launcher: Launcher, dgx1_v100) -> None:
-    """A card that has lost all its links is named."""
-    dgx1_v100.drop("nvlink 3 ")
-    dgx1_v100.add(*(f"nvlink 3 {link} state=0" for link in range(6)))
-    assert bad(launcher)["NVLink", "warning"][0] == "GPU 3: links 0, 1, 2, 3, 4, 5 down"
-
-
-def test_lost_gpu(launcher: Launcher, dgx1_v100) -> None:
-    """A GPU that fell off the bus is a problem."""
-    dgx1_v100.answer("nvmlDeviceGetUUID", 15, gpu=5)
-    assert bad(launcher)["GPUs", "problem"][0] == "GPU 5 is left out: GPU is lost"
-    assert launcher.run("doctor").returncode == 1
 
 
 def test_mig(launcher: Launcher, dgx1_v100) -> None:

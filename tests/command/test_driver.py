@@ -65,12 +65,6 @@ def test_job_is_told_by_its_drivers_variable(made_up: Launcher) -> None:
     assert told(made_up, "-n", "2", "--uuid") == ["TEST_VISIBLE_DEVICES=TEST-0,TEST-1"]
 
 
-def test_dry_run_says_so(made_up: Launcher) -> None:
-    """--dry-run --json shows the variables that the job would get."""
-    document = json.loads(made_up.run("-n", "2", "--dry-run", "--json", "--", "env").stdout)
-    assert document["env"] == {"TEST_VISIBLE_DEVICES": "0,1", "GPULAUNCH_GPU_COUNT": "2"}
-
-
 def test_variable_that_is_set_restricts(made_up: Launcher) -> None:
     """The driver's variable restricts a launch as CUDA_VISIBLE_DEVICES does with NVIDIA's."""
     made_up.environment |= {"TEST_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"}

@@ -15,30 +15,20 @@ pytest_plugins = ("fake_nvml",)
 SHOW_GPUS = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
 
 A100 = {"name": "NVIDIA A100-SXM4-80GB", "memory_mib": 81920, "cc": "8.0", "gen": 4, "width": 16}
-RTX = {
-    "name": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
-    "memory_mib": 97887,
-    "cc": "12.0",
-    "gen": 5,
-    "width": 16,
-}
 MEMORY_MIB = {
     "1g.10gb": 9728,
     "1g.10gb+me": 9728,
     "1g.20gb": 19968,
     "2g.20gb": 19968,
     "3g.40gb": 40192,
-    "1g.24gb": 24192,  # those of the RTX PRO 6000 are assumed
-    "1g.24gb+gfx": 24192,
-    "2g.48gb": 48512,
 }
 
 
-def card(nvml: "FakeNvml", gpu: dict, *profiles: str, most: int = 7) -> None:
+def card(nvml: "FakeNvml", *profiles: str) -> None:
     """Describe one card with these instances, numbered from 0."""
-    model = gpu["name"].replace(" ", "_")
+    model = A100["name"].replace(" ", "_")
     nvml.describe(
-        [gpu | {"uuid": "GPU-a", "mig": 1, "most": most}],
+        [A100 | {"uuid": "GPU-a", "mig": 1}],
         (
             f"gpu {1000 + i} uuid=MIG-{i} name={model}_MIG_{profile} "
             f"memory_mib={MEMORY_MIB[profile]}"
@@ -71,13 +61,13 @@ def test_smallest_instance(
     launcher: Launcher, nvml: "FakeNvml", options: tuple[str, ...], want: str
 ) -> None:
     """A job gets the smallest instance that will do: by memory, then slices, plain ones first."""
-    card(nvml, A100, "3g.40gb", "2g.20gb", "1g.10gb", "1g.20gb", "1g.10gb+me")
+    card(nvml, "3g.40gb", "2g.20gb", "1g.10gb", "1g.20gb", "1g.10gb+me")
     assert granted(launcher, *options) == want
 
 
 def test_smallest_free_instance(launcher: Launcher, nvml: "FakeNvml") -> None:
     """When the smallest instances are taken, the next larger one is granted."""
-    card(nvml, A100, "3g.40gb", "2g.20gb", "1g.10gb")
+    card(nvml, "3g.40gb", "2g.20gb", "1g.10gb")
     nvml.add(f"process 1002 {os.getpid()} 300")
     assert granted(launcher, "--only", "0") == "MIG-1"
 
@@ -105,7 +95,7 @@ def test_smallest_free_instance(launcher: Launcher, nvml: "FakeNvml") -> None:
 )
 def test_gpu_model(launcher: Launcher, nvml: "FakeNvml", text: str, want: set[str]) -> None:
     """A profile means slices and memory, with extras if it names them; other text is text."""
-    card(nvml, A100, "3g.40gb", "1g.10gb", "1g.10gb+me", "2g.20gb")
+    card(nvml, "3g.40gb", "1g.10gb", "1g.10gb+me", "2g.20gb")
     nvml.add("gpu 1004 uuid=MIG-4 name=NVIDIA_A100-SXM4-80GB_MIG_1c.2g.20gb memory_mib=19968")
     names = {"0:0", "0:1", "0:2", "0:3", "0:4"}
     got = set()
@@ -118,43 +108,21 @@ def test_gpu_model(launcher: Launcher, nvml: "FakeNvml", text: str, want: set[st
 
 
 @pytest.mark.parametrize(
-    ("gpu", "slices", "memory_mib", "want"),
+    ("slices", "memory_mib", "want"),
     [
-        (A100, 1, 9728, "1g.10gb"),
-        (A100, 2, 19968, "2g.20gb"),
-        (A100, 3, 40192, "3g.40gb"),
-        (A100, 7, 81152, "7g.80gb"),
-        (RTX, 1, 24192, "1g.24gb"),
-        (RTX, 2, 48512, "2g.48gb"),
+        (1, 9728, "1g.10gb"),
+        (2, 19968, "2g.20gb"),
+        (3, 40192, "3g.40gb"),
+        (7, 81152, "7g.80gb"),
     ],
 )
 def test_name_by_slices_and_memory(
-    launcher: Launcher, nvml: "FakeNvml", gpu: dict, slices: int, memory_mib: int, want: str
+    launcher: Launcher, nvml: "FakeNvml", slices: int, memory_mib: int, want: str
 ) -> None:
     """Where the product name does not end in a profile, slices and memory make NVIDIA's name."""
     instance = f"gpu 1000 uuid=MIG-0 name=A100 slices={slices} memory_mib={memory_mib}"
-    nvml.describe([gpu | {"uuid": "GPU-a", "mig": 1}], [instance])
+    nvml.describe([A100 | {"uuid": "GPU-a", "mig": 1}], [instance])
     assert granted(launcher, "--gpu-model", want) == "MIG-0"
-
-
-# RTX PRO 6000
-
-
-@pytest.mark.parametrize(
-    ("options", "want"),
-    [
-        (("--only", "0"), "MIG-1"),
-        (("--gpu-model", "2g.48gb"), "MIG-0"),
-        (("--gpu-model", "1g.24gb+gfx"), "MIG-2"),
-        (("--gpu-model", "RTX PRO 6000", "--memory", "30GiB"), "MIG-0"),
-    ],
-)
-def test_rtx_pro_6000(
-    launcher: Launcher, nvml: "FakeNvml", options: tuple[str, ...], want: str
-) -> None:
-    """An RTX PRO 6000 has four instances at most, of 24 GB each; some can draw."""
-    card(nvml, RTX, "2g.48gb", "1g.24gb", "1g.24gb+gfx", most=4)
-    assert granted(launcher, *options) == want
 
 
 # Cards without instances

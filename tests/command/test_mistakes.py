@@ -98,7 +98,7 @@ MISTAKES = [  # line, what version 0.1.0 of November 2026 said, message, hint
     ("gpulaunch -g 2 -- x", "no neighbour", "unknown option -g", SEE),
     (
         "gpulaunch setup --nvidia-docker=/x",
-        "--nvidia-docker/--no-nvidia-docker: ignored explicit argument '/x'",
+        "--nvidia-docker: ignored explicit argument '/x'",
         "--nvidia-docker takes no value, but '/x' is given",
         "see 'gpulaunch setup --help'",
     ),

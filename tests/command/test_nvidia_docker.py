@@ -1,4 +1,4 @@
-"""The program nvidia-docker: a link to gpulaunch, made and removed by setup."""
+"""The program nvidia-docker: a link to gpulaunch, made by setup."""
 
 import os
 import shutil
@@ -28,8 +28,8 @@ def setup(launcher: Launcher, option: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_made_used_and_removed(installed: Launcher) -> None:
-    """The link is made once, passes on what makes no container, and goes again."""
+def test_made_and_used(installed: Launcher) -> None:
+    """The link is made once, and passes on what makes no container."""
     link = f"{Path(installed.script).parent}/nvidia-docker"
     made = f"{link} is gpulaunch now: 'nvidia-docker run' leases the GPUs of its container\n"
     assert setup(installed, "--nvidia-docker") == (0, made, "")
@@ -39,14 +39,11 @@ def test_made_used_and_removed(installed: Launcher) -> None:
     for words in (("--version",), ("ps", "-a"), ("run", "--help"), ("-D", "images"), ("status",)):
         done = installed.run(*words)
         assert (done.returncode, done.stdout) == (0, f"docker {' '.join(words)}\n"), done.stderr
-    installed.script = f"{Path(link).parent}/gpulaunch"
-    assert setup(installed, "--no-nvidia-docker") == (0, f"{link} is removed\n", "")
-    assert setup(installed, "--no-nvidia-docker") == (0, f"{link} is not there\n", "")
 
 
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_another_program_stays(installed: Launcher, kind: str) -> None:
-    """NVIDIA's own nvidia-docker is neither replaced nor removed."""
+    """NVIDIA's own nvidia-docker is not replaced."""
     other = Path(installed.script).parent / "nvidia-docker"
     if kind == "file":
         other.write_text("#!/bin/sh\n")
@@ -55,8 +52,6 @@ def test_another_program_stays(installed: Launcher, kind: str) -> None:
     hint = "remove it, or have an earlier directory of PATH with gpulaunch in it"
     kept = complaint(f"{other} is there already, and is not gpulaunch's", hint)
     assert setup(installed, "--nvidia-docker") == (125, "", kept)
-    kept = complaint(f"{other} is not gpulaunch's, and stays")
-    assert setup(installed, "--no-nvidia-docker") == (125, "", kept)
     assert other.exists()
 
 

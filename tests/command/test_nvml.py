@@ -4,8 +4,6 @@ import ctypes
 import json
 import os
 import pwd
-import select
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +11,7 @@ from contextlib import contextmanager, suppress
 from itertools import combinations, cycle
 
 import pytest
-from conftest import complaint, until
+from conftest import complaint
 
 pytest_plugins = ("fake_nvml",)
 
@@ -45,16 +43,6 @@ NV2 SYS SYS SYS  X  NV1 NV1 NV2
 SYS NV2 SYS SYS NV1  X  NV2 NV1
 SYS SYS NV1 SYS NV1 NV2  X  NV2
 SYS SYS SYS NV1 NV2 NV1 NV2  X
-"""
-DGX1_PCIE = """
- X  PIX PHB PHB SYS SYS SYS SYS
-PIX  X  PHB PHB SYS SYS SYS SYS
-PHB PHB  X  PIX SYS SYS SYS SYS
-PHB PHB PIX  X  SYS SYS SYS SYS
-SYS SYS SYS SYS  X  PIX PHB PHB
-SYS SYS SYS SYS PIX  X  PHB PHB
-SYS SYS SYS SYS PHB PHB  X  PIX
-SYS SYS SYS SYS PHB PHB PIX  X
 """
 BANDWIDTH_GB_PER_S = {
     "NV1": 25.0,
@@ -102,15 +90,6 @@ def holding(launcher, *options) -> Iterator[tuple[subprocess.Popen[str], str, in
         yield process, gpus, int(job)
 
 
-def kill(pid: int) -> None:
-    """Kill a process that is not our child, and return when it has ended."""
-    with suppress(ProcessLookupError):
-        process = os.pidfd_open(pid)
-        signal.pidfd_send_signal(process, signal.SIGKILL)
-        select.select([process], [], [])
-        os.close(process)
-
-
 # What the machine is
 
 
@@ -141,12 +120,6 @@ def test_topology_of_a_dgx1(launcher):
     ]
     assert (got["name"], got["source"], got["gpus"]) == (os.uname().nodename, "NVML", want)
     assert links(launcher) == links_of(DGX1)
-
-
-def test_pcie_tree(launcher, dgx1_v100):
-    """Without NVLinks the same pairs meet over PCIe, slower the farther they reach."""
-    dgx1_v100.drop("nvlink ")
-    assert links(launcher) == links_of(DGX1_PCIE)
 
 
 @pytest.mark.parametrize(
@@ -216,12 +189,6 @@ def test_nvlink_that_is_down(launcher, dgx1_v100):
 
 
 @pytest.mark.usefixtures("hgx_h100")
-def test_nvswitch(launcher):
-    """NVLinks into NVSwitches join every pair, all with all of them."""
-    assert links(launcher) == [(a, b, "NVL", 18, 450.0) for a, b in combinations(ALL, 2)]
-
-
-@pytest.mark.usefixtures("hgx_h100")
 def test_effective_bandwidth_with_nvswitch(launcher):
     """Four H100 are a ring over 18 links of 20.6 GB/s each; for eight NVSwitches make the sum."""
     runs = [launcher.run("-n", count, "--dry-run", "--json", "--", "true") for count in ("4", "8")]
@@ -261,29 +228,6 @@ def test_second_launch(launcher):
     assert busy == ["leased", "free", "leased", "leased", "free", "free", "free", "free"]
     want = complaint("6 GPUs requested: 5 of 8 are free, 3 are leased", STATUS_HINT)
     assert outcome(too_many) == (75, "", want)
-
-
-@pytest.mark.usefixtures("dgx1_v100")
-def test_killed_together(launcher):
-    """SIGKILL of launcher and job gives the GPUs back."""
-    with holding(launcher, "-n", "all") as (process, _, job):
-        process.kill()
-        process.wait()
-        kill(job)
-        until(lambda: launcher.records() == [])
-        assert states(launcher) == ["free"] * 8
-
-
-@pytest.mark.usefixtures("dgx1_v100")
-def test_killed_launcher(launcher):
-    """When only the launcher is killed, its job keeps the GPUs until it ends."""
-    with holding(launcher, "-n", "all") as (process, _, job):
-        process.kill()
-        process.wait()
-        assert states(launcher) == ["leased"] * 8
-        assert launcher.run("--", "true").returncode == 75
-        kill(job)
-        assert outcome(launcher.run("--", "true")) == (0, "", "")
 
 
 def test_card_that_changed_its_index(launcher, dgx1_v100):
@@ -331,15 +275,6 @@ def test_outside_use_of_several_processes(launcher, dgx1_v100):
     )
 
 
-def test_outside_use_ends(launcher, dgx1_v100):
-    """GPUs in use outside gpulaunch are avoided as long as that lasts, and no longer."""
-    dgx1_v100.add(f"process 2 {os.getpid()} 300")
-    during = launcher.run("--profile", "vgg16", "-n", "3", "--", *SHOW_GPUS).stdout
-    dgx1_v100.drop("process ")
-    after = launcher.run("--profile", "vgg16", "-n", "3", "--", *SHOW_GPUS).stdout
-    assert (during, after) == ("4,6,7\n", "0,2,3\n")
-
-
 def test_outside_use_that_has_just_ended(launcher, dgx1_v100):
     """Outside use in NVML's first answer is looked at again, as a lease may have just ended."""
     dgx1_v100.add(*(f"ending {gpu} {os.getpid()} 300" for gpu in ALL))
@@ -363,18 +298,6 @@ def test_memory_in_use_of_an_older_driver(launcher, dgx1_v100, used_mib, state):
     dgx1_v100.answer("nvmlDeviceGetMemoryInfo_v2", FUNCTION_NOT_FOUND)
     dgx1_v100.change(0, used_mib=used_mib)
     assert document(launcher, "status")["gpus"][0]["state"] == state
-
-
-def test_memory_in_use_blocks(launcher, dgx1_v100):
-    """A GPU whose memory is in use by no visible process is not granted."""
-    dgx1_v100.change(0, used_mib=5000)
-    run = launcher.run("-n", "8", "--", "true")
-    used = "1 is in use outside gpulaunch (5000 MiB in use by a process that is not visible here)"
-    assert outcome(run) == (
-        75,
-        "",
-        complaint(f"8 GPUs requested: 7 of 8 are free, {used}", STATUS_HINT),
-    )
 
 
 def test_graphics(launcher, dgx1_v100):
@@ -475,18 +398,6 @@ def test_driver_that_is_older_than_510(launcher, dgx1_v100):
     assert got == [f"pid {os.getpid()}, {USER}", *[None] * 7]
 
 
-REFUSALS = (NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION)
-
-
-@pytest.mark.parametrize(("function", "code"), list(zip(OPTIONAL, cycle(REFUSALS), strict=False)))
-def test_what_is_not_supported_is_not_needed(launcher, dgx1_v100, function, code):
-    """A call that the card does not support, that the driver lacks or forbids, is no obstacle."""
-    dgx1_v100.answer(function, code)
-    run = launcher.run("-n", "all", "--", *SHOW_GPUS)
-    assert (run.returncode, run.stderr) == (0, "")
-    assert sorted(run.stdout.strip().split(",")) == [str(i) for i in ALL]
-
-
 def test_nothing_optional_is_supported(launcher, dgx1_v100):
     """Where NVML knows only the GPUs' names, they are alike and as far apart as can be."""
     for function in OPTIONAL:
@@ -497,23 +408,16 @@ def test_nothing_optional_is_supported(launcher, dgx1_v100):
     assert links(launcher) == [(a, b, "SYS", 0, 6.0) for a, b in combinations(ALL, 2)]
 
 
-def test_card_that_knows_less_than_the_others(launcher, dgx1_v100):
-    """One card without an optional call costs the others nothing."""
-    dgx1_v100.answer("nvmlDeviceGetNvLinkState", NOT_SUPPORTED, gpu=7)
-    dgx1_v100.change(7, cpus=None)
-    got = links(launcher)
-    assert [link for link in got if 7 not in link[:2]] == [
-        link for link in links_of(DGX1) if 7 not in link[:2]
-    ]
-    assert [gpu["cpuset"] for gpu in document(launcher, "topo")["gpus"]][6:] == ["10-19,30-39", ""]
+CODES = (UNKNOWN, NOT_SUPPORTED, FUNCTION_NOT_FOUND, NO_PERMISSION)
 
 
-@pytest.mark.parametrize("function", OPTIONAL)
-def test_call_that_fails_in_earnest(launcher, dgx1_v100, function):
-    """A call that fails with an unknown error, as in WSL, costs only what it would have told."""
-    dgx1_v100.answer(function, UNKNOWN)
+@pytest.mark.parametrize(("function", "code"), list(zip(OPTIONAL, cycle(CODES), strict=False)))
+def test_call_without_an_answer(launcher, dgx1_v100, function, code):
+    """A call that fails, or that card or driver do not know, costs only what it would have told."""
+    dgx1_v100.answer(function, code)
     run = launcher.run("-n", "all", "--", *SHOW_GPUS)
     assert (run.returncode, run.stderr) == (0, "")
+    assert len(run.stdout.split(",")) == 8
 
 
 @pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID"])

@@ -198,16 +198,6 @@ def test_name_of_several_instances(launcher: Launcher, option: str) -> None:
     assert (done.returncode, "'MIG-split-0' fits 2 GPUs of" in done.stderr) == (2, True)
 
 
-@pytest.mark.usefixtures("split")
-def test_card_in_mig_mode_is_not_given_whole(launcher: Launcher) -> None:
-    """Two whole GPUs of a machine that has one left, since the others are split, can never be."""
-    done = launcher.run("-n", "2", "--gpu-model", "A100", "--", "echo", "ran")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith(
-        "2 GPUs requested: 1 of " + os.uname().nodename + "'s 5 satisfy --gpu-model A100\n"
-    )
-
-
 def test_instance_in_use(launcher: Launcher, nvml: "FakeNvml", split: Topology) -> None:  # noqa: ARG001
     """A process on one instance is use of that one, and its neighbours on the card are free."""
     nvml.add(f"process 1003 {os.getpid()} 300")
@@ -274,23 +264,6 @@ def test_number_of_instances_is_not_told(launcher: Launcher, nvml: "FakeNvml", c
     """Where NVML does not say how many instances a card may have, they are found all the same."""
     nvml.answer("nvmlDeviceGetMaxMigDeviceCount", code)
     assert len(discovered(launcher)["gpus"]) == 5
-
-
-def test_profile_of_an_instance_without_name(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """Where the product name does not say it, the profile is made of slices and memory."""
-    nvml.describe(
-        [{"uuid": "GPU-a", "name": "A100", "mig": 1}],
-        ["gpu 1000 uuid=MIG-a name=A100 slices=2 memory_mib=19968"],
-    )
-    assert discovered(launcher)["gpus"][0]["mig"]["profile"] == "2g.20gb"
-
-
-def test_only_empty_cards(launcher: Launcher, nvml: "FakeNvml") -> None:
-    """A card in MIG mode without instances cannot be used, and the message says so."""
-    nvml.describe([{"uuid": "GPU-a", "name": "A100", "mig": 1}], [])
-    done = launcher.run("--", "true")
-    assert done.returncode == 125
-    assert "NVML lists no GPU in service; GPU 0 is in MIG mode and has no instance\n" in done.stderr
 
 
 # What the driver says of links
@@ -522,6 +495,7 @@ CPUS = json.dumps(sorted(os.sched_getaffinity(0)), separators=(",", ":"))
         pytest.param(lambda _, nvml: nvml.change(1, uuid="GPU-new"), id="new card"),
         pytest.param(lambda _, nvml: nvml.swap(0, 1), id="index"),
         pytest.param(split_one, id="mig"),
+        pytest.param(lambda _, nvml: nvml.answer("nvmlDeviceGetMigMode", UNKNOWN), id="odd answer"),
         pytest.param(written(lambda text: text.replace(BOOT, "another")), id="boot"),
         pytest.param(written(lambda text: text.replace(CPUS, "[7]", 1)), id="cpus"),
         pytest.param(
@@ -563,28 +537,6 @@ def test_passing_failure_is_not_remembered(launcher: Launcher, nvml: "FakeNvml")
     assert link(launcher)["path"] == "SYS"
     nvml.drop("error ")
     assert link(launcher)["path"] == "PIX"
-
-
-def test_gpu_that_is_lost_behind_the_cache(launcher: Launcher, warm: "FakeNvml") -> None:
-    """A GPU that is listed but no longer answers empties the cache, and it is left out."""
-    warm.add(
-        f"error nvmlDeviceGetHandleByUUID 0 {GPU_IS_LOST}",
-        f"error nvmlDeviceGetName 0 {GPU_IS_LOST}",
-    )
-    done = launcher.run("-n", "all", "--", *SHOW_GPUS)
-    want = "gpulaunch: warning: GPU 0 is left out: GPU is lost\n"
-    assert (done.returncode, done.stdout, done.stderr) == (0, "GPU-1\n", want)
-
-
-def test_lost_gpu_is_told_every_time(launcher: Launcher, warm: "FakeNvml") -> None:
-    """A GPU that is lost after it was remembered is left out with a warning, at every launch."""
-    warm.answer("nvmlDeviceGetUUID", GPU_IS_LOST, gpu=0)
-    for _ in range(2):
-        done = launcher.run("--", *SHOW_GPUS)
-        assert (done.stdout, done.stderr) == (
-            "GPU-1\n",
-            "gpulaunch: warning: GPU 0 is left out: GPU is lost\n",
-        )
 
 
 def test_gpu_that_is_lost_half_way(launcher: Launcher, nvml: "FakeNvml") -> None:

@@ -1,7 +1,6 @@
 """`gpulaunch topo`: every form of output, to every kind of place, from every kind of source."""
 
 import json
-import os
 import stat
 import subprocess
 from pathlib import Path
@@ -10,7 +9,6 @@ from xml.etree import ElementTree as ET
 import pexpect
 import pytest
 from conftest import DGX, Launcher, complaint
-from test_machines import FACTS
 
 from gpulaunch.files.toml_parser import tomllib
 
@@ -173,23 +171,6 @@ def test_options_that_contradict(launcher: Launcher, options: tuple[str, ...], l
     assert topo(launcher, *options) == (2, "", complaint(line))
 
 
-def test_no_stdout(launcher: Launcher) -> None:
-    """Without a stdout nothing is printed, and nothing breaks."""
-    done = launcher.run(
-        "topo",
-        *SUMMIT,
-        stdout=None,
-        stderr=subprocess.PIPE,
-        capture_output=False,
-        preexec_fn=close_1,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-def close_1() -> None:
-    os.close(1)
-
-
 @pytest.mark.parametrize(
     ("variable", "coloured"),
     [(("LANG", "C.UTF-8"), True), (("NO_COLOR", "1"), False), (("TERM", "dumb"), False)],
@@ -264,14 +245,4 @@ def test_line_of_a_mistake_in_a_long_file(launcher: Launcher, tmp_path: Path) ->
         2,
         "",
         complaint(f"{path}:{line}: GPU 1 is in two NUMA nodes"),
-    )
-
-
-@pytest.mark.parametrize("name", FACTS)
-def test_topo(launcher: Launcher, name: str) -> None:
-    """`gpulaunch topo` shows each shipped machine, as a table and as JSON."""
-    count = FACTS[name][0]
-    assert f"{name}: {count} x " in launcher.run("topo", "--topology", name).stdout
-    assert (
-        len(json.loads(launcher.run("topo", "--topology", name, "--json").stdout)["gpus"]) == count
     )

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import pytest
 from compiled import compiled
 
-from gpulaunch.machine.cpuset import format_cpuset
-from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu, format_cpuset
 from gpulaunch.machine.topology import Topology
 
 NVML_SOURCE = Path(__file__).with_name("nvml.c")
@@ -26,9 +25,7 @@ _DGX1_DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 _DGX1_SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
 _SINGLE, _HOSTBRIDGE = 10, 30  # nvmlGpuTopologyLevel_t
 _PATH_LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
-_KEYS = re.compile(
-    r"sm|occupancy|dram|active|memactive|power|used_mib|capped|pcie_[rt]x|link:\d+:[rt]x"
-)
+_KEYS = re.compile(r"sm|occupancy|dram|active|memactive|power|used_mib|link:\d+:[rt]x")
 _NVML_VERSIONS = {
     0: 0,
     1: 1,

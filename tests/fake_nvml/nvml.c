@@ -48,15 +48,12 @@
  *   sm         share of SMs in use, %         GPM metric 2
  *   occupancy  of the warps, %                GPM metric 3
  *   dram       of the DRAM bandwidth, %       GPM metric 10
- *   active     of the time, %                 GPM metric 1; nvmlDeviceGetUtilizationRates: mean of the last 1/6 s
+ *   active     of the time, %                 nvmlDeviceGetUtilizationRates: mean of the last 1/6 s
  *   memactive  likewise, memory               nvmlDeviceGetUtilizationRates; without: 0
- *   power      W                              nvmlDeviceGetPowerUsage, TotalEnergyConsumption; fields 83, 186
+ *   power      W                              nvmlDeviceGetPowerUsage, TotalEnergyConsumption
  *   used_mib   memory in use                  instead of that of the gpu line
- *   capped     0 or 1                         nvmlDeviceGetViolationStatus, CurrentClocksEventReasons; field 74
- *   pcie_tx    GB/s                           nvmlDeviceGetPcieThroughput: mean of the last 20 ms; field 197, GPM 20
- *   pcie_rx    GB/s                           likewise; field 198, GPM 21
- *   link:L:tx  GB/s                           fields 138 (KiB) and 202 (bytes), of a link or of all; GPM 61, 63 + 2 L
- *   link:L:rx  GB/s                           fields 139 and 204 likewise; GPM 60, 62 + 2 L
+ *   link:L:tx  GB/s                           fields 138 (KiB) and 202 (bytes)
+ *   link:L:rx  GB/s                           fields 139 and 204 likewise
  *
  * With FAKE_NVML_CALLS in the environment, each call adds a line to that file: function and GPU, -1 for no GPU.
  *

@@ -7,9 +7,8 @@
 #include <limits.h>
 #include <time.h>
 
-enum { SM, OCCUPANCY, DRAM, ACTIVE, MEMACTIVE, POWER, USED_MIB, CAPPED, PCIE_TX, PCIE_RX, LINK_RX };
-static const char *const KEYS[] = {"sm", "occupancy", "dram", "active", "memactive", "power", "used_mib", "capped",
-                                   "pcie_tx", "pcie_rx"};
+enum { SM, OCCUPANCY, DRAM, ACTIVE, MEMACTIVE, POWER, USED_MIB, LINK_RX };
+static const char *const KEYS[] = {"sm", "occupancy", "dram", "active", "memactive", "power", "used_mib"};
 enum { LINK_TX = LINK_RX + 1, PER_LINK = 2, MAX_LINKS = 72 }; /* link 3 sends: LINK_TX + 3 * PER_LINK */
 
 typedef struct { double from, value, before; } Point; /* before: the integral from 0 to where this value begins */

@@ -45,16 +45,6 @@ def test_ways_into_containers(launcher: Launcher, docker: Engine) -> None:
         found["GPUs in containers", "ok"]
         == f"by CDI devices nvidia.com/gpu=UUID; also offered: {runtime}"
     )
-    returns = tuple(map(int, version.split(".")[:2])) >= (28, 2)
-    text = f"by {runtime}: Docker Engine {version} would not start them again with CDI devices"
-    assert found.get(("GPUs in containers with --restart", "ok")) == (None if returns else text)
-    docker.restart(runtimes=None)
-    found = findings(launcher, *DGX)
-    warned = ("GPUs in containers with --restart", "warning") in found
-    assert warned == (not returns)
-    docker.add_nvidia_runtime()
-    docker.restart()
-
     launcher.environment["GPULAUNCH_CONTAINER_GPUS"] = "runtime"
     found = findings(launcher, *DGX)
     assert found["GPUs in containers", "ok"].startswith(

@@ -186,15 +186,16 @@ AS_ANOTHER_USER = """
 import os, sys, time
 import filelock
 from gpulaunch.machine.topology import Topology
-from gpulaunch.machine import topology_cache
+from gpulaunch.files import own_cache, slow_lock
+from gpulaunch.machine import find
 
 os.setgid(int(sys.argv[1]))
 os.setuid(int(sys.argv[1]))
 begin = time.monotonic()
-with topology_cache.one_at_a_time():
-    topology_cache.store("550", Topology("box", (), (), "a test"))
-assert time.monotonic() - begin < topology_cache.LOCK_TIMEOUT_S / 2
-print(topology_cache.load("nvidia", "550"))
+with find.one_at_a_time():
+    find.store_cached("550", Topology("box", (), (), "a test"))
+assert time.monotonic() - begin < find.LOCK_TIMEOUT_S / 2
+print(find.load_cached("nvidia", "550"))
 """
 
 

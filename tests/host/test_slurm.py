@@ -16,7 +16,7 @@ from conftest import DGX, Launcher, complaint, until
 from slurm import TABLES, Slurm
 from test_users import Accounts, User, accounts, alice, root  # noqa: F401  fixtures
 
-from gpulaunch.machine.cpuset import parse_cpuset
+from gpulaunch.machine.gpu import parse_cpuset
 
 SHOW = "echo $SLURM_PROCID $CUDA_VISIBLE_DEVICES"
 HOLD = f"{SHOW}; read line"

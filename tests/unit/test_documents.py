@@ -23,10 +23,8 @@ from gpulaunch.leases.record_fields import (
     NewerRecordError,
 )
 from gpulaunch.machine.catalog import load_described_machine, machine_names
-from gpulaunch.machine.cpuset import format_cpuset, parse_cpuset
-from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.table_key import TableKey, same_table
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.gpu import Gpu, format_cpuset, parse_cpuset
+from gpulaunch.machine.topology import TableKey, Topology, same_table
 from gpulaunch.process.identity import Process
 from gpulaunch.profiles.catalog import find_profile, load_profile, profile_names
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand

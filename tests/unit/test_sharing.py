@@ -23,8 +23,7 @@ from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu import Mig
 from gpulaunch.machine.gpu_model import find_gpu_model
-from gpulaunch.machine.table_key import TableKey
-from gpulaunch.machine.topology import Topology
+from gpulaunch.machine.topology import TableKey, Topology
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.records import replace

@@ -16,7 +16,7 @@ from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_sharing import read_sharing
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.find import Machine
-from gpulaunch.machine.table_key import TableKey
+from gpulaunch.machine.topology import TableKey
 from gpulaunch.profiles.catalog import is_benchmark, load_profile
 from gpulaunch.records import replace
 

@@ -11,8 +11,7 @@ from values import box, lease, machine, ticket
 
 from gpulaunch.machine.driver import Load
 from gpulaunch.process.system import this_process
-from gpulaunch.show.gpu_places import gpu_places
-from gpulaunch.show.gpu_table import gpus_table
+from gpulaunch.show.gpu_table import gpu_places, gpus_table
 from gpulaunch.show.openmetrics import openmetrics_text
 from gpulaunch.show.status import status_document
 from gpulaunch.show.status_cells import gpus_cell, job_names, of_user, short_ids, state_of

@@ -61,7 +61,6 @@ DOORS = {
     "pynvml": {
         "machine/nvidia/faults.py",
         "machine/nvidia/health.py",
-        "machine/nvidia/load.py",
         "machine/nvidia/nvml.py",
         "machine/nvidia/nvml_links.py",
         "measure/sampler.py",

@@ -8,7 +8,7 @@ import pytest
 from gpulaunch.errors import UsageError
 from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.gpu import format_cpuset
 from gpulaunch.machine.topology import Topology
 
 FILE = Path(__file__).parents[1] / "topology_texts.toml"

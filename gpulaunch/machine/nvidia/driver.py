@@ -6,7 +6,7 @@ from typing import Any
 from gpulaunch.errors import FailedError, NoDriverError
 from gpulaunch.machine.driver import Build, FaultWatch, Finding, Health, Load, OutsideUse
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.nvidia.nvlink import LIBRARY
+from gpulaunch.machine.nvidia import LIBRARY
 from gpulaunch.machine.slow_calls import left_out
 from gpulaunch.process.libc import loading_problem
 
@@ -37,20 +37,19 @@ def fingerprint() -> str | None:
         return None
     from gpulaunch.machine.nvidia import nvml
 
-    unanswered: list[nvml.Unanswered] = []
+    unsteady: list[str] = []
     found: list[Any] = []
     try:
         nvml.open_nvml()
         found.append(nvml.driver_version())
         for index in range(nvml.card_count()):
             try:
-                found.append(_identity(nvml.card_at(index, unanswered)))
+                found.append(_identity(nvml.card_at(index, unsteady)))
             except nvml.HiddenGpuError:
                 found.append(None)
     except (FailedError, nvml.LostGpuError):
         return None
-    is_steady = found[0] is not None and all(one.steady for one in unanswered)
-    return repr(found) if is_steady else None
+    return None if found[0] is None or unsteady else repr(found)
 
 
 def _identity(card: Any) -> tuple[Any, ...]:  # noqa: ANN401
@@ -65,8 +64,7 @@ def read() -> Build:
     """Read the cards, MIG instances and links that NVML reports."""
     from gpulaunch.machine.nvidia.probe import probe  # late: few launches need it
 
-    found = probe()
-    return Build(found.topology, found.problems, found.is_steady)
+    return probe()[0]
 
 
 def read_use(gpus: Iterable[Gpu], ignored: Collection[str]) -> tuple[OutsideUse, ...]:
@@ -84,10 +82,30 @@ def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
 
 
 def read_load(gpus: Iterable[Gpu]) -> tuple[Load, ...]:
-    """Return utilization, memory, power and temperature."""
-    from gpulaunch.machine.nvidia import load
+    """Return utilization, memory, power and temperature; all unknown for a GPU that is lost."""
+    from gpulaunch.machine.nvidia import nvml
 
-    return load.read_load(gpus)
+    nvml.open_nvml()
+    found = []
+    for gpu in gpus:
+        try:
+            found.append(_load_of(gpu.uuid, nvml.card_of(gpu.uuid, gpu.card)))
+        except nvml.LostGpuError:
+            found.append(Load(gpu.uuid))
+    return tuple(found)
+
+
+def _load_of(uuid: str, card: Any) -> Load:  # noqa: ANN401
+    rates, memory = card.utilization(), card.memory() or card.shared_memory()
+    return Load(
+        uuid=uuid,
+        utilization_percentage=rates.gpu if rates else None,
+        memory_utilization_percentage=rates.memory if rates else None,
+        memory_used_bytes=memory.used if memory else None,
+        power_w=card.power_w(),
+        power_limit_w=card.power_limit_w(),
+        temperature_c=card.temperature_c(),
+    )
 
 
 def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
@@ -100,14 +118,13 @@ def watch_faults(gpus: Iterable[Gpu]) -> FaultWatch | None:
 def are_busy(gpus: Iterable[Gpu]) -> bool:
     """Return whether a kernel ran on one of the GPUs in the last sampling period, 1/6 s to 1 s."""
     from gpulaunch.machine.nvidia import nvml
-    from gpulaunch.machine.nvidia.load import read_busy
 
     nvml.open_nvml()
     try:
-        found = [read_busy(nvml.card_of(gpu.uuid, gpu.index).ask) for gpu in gpus]
+        found = [nvml.card_of(gpu.uuid, gpu.index).utilization() for gpu in gpus]
     except nvml.LostGpuError:
         return True
-    return any(one is None or one.gpu_percentage > 0 for one in found)
+    return any(rates is None or rates.gpu > 0 for rates in found)
 
 
 def pids_at_work(uuids: Iterable[str]) -> dict[int, int]:
@@ -126,7 +143,7 @@ def version() -> str | None:
 
 
 def diagnose() -> list[Finding]:
-    """Return findings about lost GPUs, MIG, compute modes, NVLinks and unanswered calls."""
-    from gpulaunch.machine.nvidia import diagnosis  # late: only doctor needs it
+    """Return findings about lost GPUs, MIG, compute modes and NVLinks."""
+    from gpulaunch.machine.nvidia import probe
 
-    return diagnosis.diagnose()
+    return probe.diagnose()

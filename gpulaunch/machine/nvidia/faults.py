@@ -56,54 +56,6 @@ def describe_xid(number: int) -> str:
     return f"Xid {number} ({meaning})" if meaning else f"Xid {number}, see NVIDIA's Xid catalogue"
 
 
-class FaultEvents:
-    """A set of events: the Xids of some cards from now on.
-
-    Args:
-        uuids: UUIDs of the cards, each with its index.
-
-    Raises:
-        LostGpuError: none of the cards has such events.
-    """
-
-    def __init__(self, uuids: Iterable[tuple[str, int]]) -> None:
-        self._indices: dict[int, int] = {}
-        try:
-            self._set = pynvml.nvmlEventSetCreate()
-        except pynvml.NVMLError as problem:
-            raise nvml.LostGpuError(str(problem)) from None
-        for uuid, index in uuids:
-            try:
-                handle = nvml.card_of(uuid, index).handle
-                pynvml.nvmlDeviceRegisterEvents(handle, _FAULTS, self._set)
-            except (nvml.LostGpuError, pynvml.NVMLError):  # a card without events, such as a vGPU
-                continue
-            self._indices[_key(handle)] = index
-        if not self._indices:
-            pynvml.nvmlEventSetFree(self._set)
-            raise nvml.LostGpuError("no GPU tells of its Xids")
-
-    def wait(self) -> tuple[int, int] | None:
-        """Sleep until a card has an Xid; return its index and the Xid.
-
-        None means that nothing more will come: a GPU was lost, or NVML failed.
-        """
-        while True:
-            try:
-                event = pynvml.nvmlEventSetWait_v2(self._set, _FOR_EVER_MS)
-            except pynvml.NVMLError as problem:
-                if problem.value == pynvml.NVML_ERROR_TIMEOUT:
-                    continue
-                return None
-            if event.eventType == _FAULTS:
-                return self._indices.get(_key(event.device), -1), int(event.eventData)
-
-
-def _key(handle: Any) -> int:  # noqa: ANN401
-    """Return the address that a handle of NVML is."""
-    return pynvml.cast(handle, pynvml.c_void_p).value or 0
-
-
 class XidWatch:
     """The Xids of some GPUs from now on.
 
@@ -122,22 +74,47 @@ class XidWatch:
             (gpu.mig.card_uuid, gpu.mig.card) if gpu.mig else (gpu.uuid, gpu.index) for gpu in gpus
         }
         self._cards = sorted(cards)
-        self._events = FaultEvents(self._cards)
+        self._indices: dict[int, int] = {}  # by the address that is a card's handle
         self._seen: list[tuple[int, int]] = []
         self._some = _thread.allocate_lock()
         self._some.acquire()
+        self._register()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             _thread.start_new_thread(self._listen, ())
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
+    def _register(self) -> None:
+        try:
+            self._set = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as problem:
+            raise nvml.LostGpuError(str(problem)) from None
+        for uuid, index in self._cards:
+            try:
+                handle = nvml.card_of(uuid, index).handle
+                pynvml.nvmlDeviceRegisterEvents(handle, _FAULTS, self._set)
+            except (nvml.LostGpuError, pynvml.NVMLError):  # a card without events, such as a vGPU
+                continue
+            self._indices[_key(handle)] = index
+        if not self._indices:
+            pynvml.nvmlEventSetFree(self._set)
+            raise nvml.LostGpuError("no GPU tells of its Xids")
+
     def _listen(self) -> None:
         name_this_thread("xid watch")
-        while (event := self._events.wait()) is not None:
-            self._seen.append(event)
-            if self._some.locked():
-                self._some.release()
+        while True:
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._set, _FOR_EVER_MS)
+            except pynvml.NVMLError as problem:
+                if problem.value == pynvml.NVML_ERROR_TIMEOUT:
+                    continue
+                return  # a GPU was lost, or NVML failed: nothing more will come
+            if event.eventType == _FAULTS:
+                index = self._indices.get(_key(event.device), -1)
+                self._seen.append((index, int(event.eventData)))
+                if self._some.locked():
+                    self._some.release()
 
     def told(self, *, failed: bool) -> list[str]:
         """Return a line for each GPU that had Xids, in the order in which they came.
@@ -147,27 +124,24 @@ class XidWatch:
         """
         if failed and not self._seen:
             self._some.acquire(timeout=_LATE_S)
-        lines = self._tell_xids()
-        return lines + self._tell_lost() if failed else lines
-
-    def _tell_xids(self) -> list[str]:
         found: dict[int, dict[int, None]] = {}
         for index, xid in list(self._seen):
             found.setdefault(index, {})[xid] = None
-        return [
+        lines = [
             f"GPU {'?' if index < 0 else index} had {', then '.join(map(describe_xid, xids))}"
             for index, xids in found.items()
         ]
-
-    def _tell_lost(self) -> list[str]:
-        """Return a line for each card that does not answer any more."""
-        lines = []
-        for uuid, index in self._cards:
+        for uuid, index in self._cards if failed else ():
             try:
                 read_counters(nvml.card_of(uuid, index))
             except nvml.LostGpuError:
                 lines.append(f"GPU {index} does not answer any more")
         return lines
+
+
+def _key(handle: Any) -> int:  # noqa: ANN401
+    """Return the address that a handle of NVML is."""
+    return pynvml.cast(handle, pynvml.c_void_p).value or 0
 
 
 def watch_faults(gpus: Iterable[Gpu]) -> XidWatch | None:

@@ -4,16 +4,15 @@ What a card or driver does not tell is None, and counts as healthy: no GPU is ba
 driver is old.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import pynvml
 
+from gpulaunch.errors import counted
 from gpulaunch.machine.driver import Health
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvml_links import asks_by_field, find_nvlinks_down
-from gpulaunch.records import Record
 
 _RECOVERY = {
     1: "it has to be reset",
@@ -45,80 +44,24 @@ _FIELDS = {
     "recovery_action": _RECOVERY_ACTION,
     "nvlink_recoveries": pynvml.NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
 }
+"""What tells of a card's health: counts since the driver was loaded, 1 for yes, or an action."""
+
 _WIDE = (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG)
 
 
-class HealthCounters(Record):
-    """The fields of a card that tell of its health; None for what is unknown.
-
-    Attributes:
-        ecc_uncorrectable: uncorrectable ECC errors since the driver was loaded.
-        pages_pending: 1 if pages of memory are to be retired at the next reset.
-        rows_pending: 1 if rows of memory are to be remapped at the next reset.
-        remap_failure: 1 if the remapping of a row has failed.
-        recovery_action: nvmlDeviceGpuRecoveryAction_t; 0 for none.
-        nvlink_recoveries: how often NVLinks had to recover from errors.
-    """
-
-    ecc_uncorrectable: int | None = None
-    pages_pending: int | None = None
-    rows_pending: int | None = None
-    remap_failure: int | None = None
-    recovery_action: int | None = None
-    nvlink_recoveries: int | None = None
-
-
-class FabricState(Record):
-    """How far a GPU has been registered with its NVSwitches.
-
-    Attributes:
-        state: nvmlGpuFabricState_t: 0 no fabric, 1 not started, 2 in progress, 3 completed.
-        status: nvmlReturn_t of the registration, which means something once it is completed.
-    """
-
-    state: int
-    status: int
-
-
-def read_counters(card: nvml.NvmlDevice) -> HealthCounters:
-    """Read the fields of a card, in one call.
+def read_counters(card: nvml.NvmlDevice) -> dict[str, int]:
+    """Read those of _FIELDS that a card has, in one call.
 
     Raises:
         LostGpuError: the GPU does not answer.
     """
-    values = card.ask(pynvml.nvmlDeviceGetFieldValues, list(_FIELDS.values()))
-    if values is None:
-        return HealthCounters()
-    numbers = {
-        name: _number(value)
-        for name, value in zip(_FIELDS, values, strict=True)
-        if value.nvmlReturn == pynvml.NVML_SUCCESS
-    }
-    return HealthCounters(**numbers)
-
-
-def read_fabric(card: nvml.NvmlDevice) -> FabricState:
-    """Read the registration of a card with its NVSwitches; state 0 if the driver does not tell.
-
-    Raises:
-        LostGpuError: the GPU does not answer.
-    """
-    info = pynvml.c_nvmlGpuFabricInfoV_t()
-    card.ask(pynvml.nvmlDeviceGetGpuFabricInfoV, pynvml.byref(info))
-    return FabricState(int(info.state), int(info.status))
-
-
-def read_throttle_reasons(card: nvml.NvmlDevice) -> int:
-    """Read why a card's clocks are lower than they could be, as bits; 0 if unknown.
-
-    Raises:
-        LostGpuError: the GPU does not answer.
-    """
-    return int(card.ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0)
-
-
-def _number(field: Any) -> int:  # noqa: ANN401
-    return int(field.value.ullVal if field.valueType in _WIDE else field.value.uiVal)
+    values = card.ask(pynvml.nvmlDeviceGetFieldValues, list(_FIELDS.values())) or ()
+    found = {}
+    for name, field in zip(_FIELDS, values, strict=False):
+        if field.nvmlReturn == pynvml.NVML_SUCCESS:
+            wide = field.valueType in _WIDE
+            found[name] = int(field.value.ullVal if wide else field.value.uiVal)
+    return found
 
 
 def read_health(gpus: Iterable[Gpu]) -> tuple[Health, ...]:
@@ -135,10 +78,8 @@ def _read_one(gpu: Gpu) -> Health:
     try:
         card = _card_of(gpu)
         counters = read_counters(card)
-        problems = find_problems(counters, _fabric_of(card, gpu))
-        down = find_nvlinks_down(card, gpu.compute_capability)
-        warnings = find_warnings(counters, read_throttle_reasons(card), down)
-        return Health(gpu.uuid, problems, warnings)
+        problems = _find_problems(card, gpu, counters)
+        return Health(gpu.uuid, problems, _find_warnings(card, gpu, counters))
     except nvml.LostGpuError as problem:
         return Health(gpu.uuid, (f"it does not answer: {str(problem).partition(': ')[2]}",))
 
@@ -156,7 +97,7 @@ def why_barred(card: nvml.NvmlDevice, gpu: Gpu) -> str | None:
         LostGpuError: the GPU does not answer.
     """
     card = _card_of(gpu) if gpu.mig else card
-    return "; ".join(find_problems(read_counters(card), _fabric_of(card, gpu))) or None
+    return "; ".join(_find_problems(card, gpu, read_counters(card))) or None
 
 
 def _card_of(gpu: Gpu) -> nvml.NvmlDevice:
@@ -166,53 +107,41 @@ def _card_of(gpu: Gpu) -> nvml.NvmlDevice:
     return nvml.card_of(gpu.uuid, gpu.card)
 
 
-def _fabric_of(card: nvml.NvmlDevice, gpu: Gpu) -> FabricState | None:
-    """Return the registration with NVSwitches, which NVML tells from Hopper on."""
-    return read_fabric(card) if asks_by_field(gpu.compute_capability) else None
-
-
-def find_problems(counters: HealthCounters, fabric: FabricState | None) -> tuple[str, ...]:
+def _find_problems(card: nvml.NvmlDevice, gpu: Gpu, counters: Mapping[str, int]) -> tuple[str, ...]:
     """Return what bars a GPU, in words; what is unknown does not."""
     found = []
-    if counters.remap_failure:
+    if counters.get("remap_failure"):
         found.append("the remapping of a memory row has failed")
-    if counters.recovery_action:
-        action = counters.recovery_action
+    if action := counters.get("recovery_action"):
         found.append(f"the driver says that {_RECOVERY.get(action, f'it needs action {action}')}")
-    if fabric and fabric.state in _FABRIC:
-        found.append(
-            f"its registration with the NVSwitch fabric {_FABRIC[fabric.state]}, so that CUDA "
-            "fails with error 802"
-        )
-    elif fabric and fabric.state == _COMPLETED and fabric.status:
-        found.append(f"its registration with the NVSwitch fabric failed (NVML {fabric.status})")
+    if asks_by_field(gpu.compute_capability):  # NVML tells of a fabric from Hopper on
+        info = pynvml.c_nvmlGpuFabricInfoV_t()  # state 0 if the driver does not tell
+        card.ask(pynvml.nvmlDeviceGetGpuFabricInfoV, pynvml.byref(info))
+        if info.state in _FABRIC:
+            found.append(
+                f"its registration with the NVSwitch fabric {_FABRIC[info.state]}, so that CUDA "
+                "fails with error 802"
+            )
+        elif info.state == _COMPLETED and info.status:
+            found.append(f"its registration with the NVSwitch fabric failed (NVML {info.status})")
     return tuple(found)
 
 
-def find_warnings(
-    counters: HealthCounters, throttled: int, links_down: Sequence[int]
-) -> tuple[str, ...]:
-    """Return what is to be known of a GPU that still works, in words.
-
-    Args:
-        counters: its counters.
-        throttled: why its clocks are low, as bits.
-        links_down: numbers of the NVLinks that are down, of which others are up.
-    """
+def _find_warnings(card: nvml.NvmlDevice, gpu: Gpu, counters: Mapping[str, int]) -> tuple[str, ...]:
+    """Return what is to be known of a GPU that still works, in words."""
     found = []
-    if counters.ecc_uncorrectable:
-        errors = counters.ecc_uncorrectable
-        s = "" if errors == 1 else "s"
-        found.append(f"{errors} uncorrectable ECC error{s} since the driver was loaded")
-    if counters.rows_pending:
+    if errors := counters.get("ecc_uncorrectable"):
+        noun = counted(errors, "uncorrectable ECC error")
+        found.append(f"{noun} since the driver was loaded")
+    if counters.get("rows_pending"):
         found.append("memory rows are to be remapped at its next reset")
-    if counters.pages_pending:
+    if counters.get("pages_pending"):
         found.append("memory pages are to be retired at its next reset")
-    if counters.nvlink_recoveries:
-        times = counters.nvlink_recoveries
-        found.append(f"its NVLinks had to recover from errors {times} time{'s' * (times > 1)}")
-    if links_down:
-        s = "" if len(links_down) == 1 else "s"
-        found.append(f"NVLink{s} {', '.join(map(str, links_down))} down")
+    if times := counters.get("nvlink_recoveries"):
+        found.append(f"its NVLinks had to recover from errors {counted(times, 'time')}")
+    if down := find_nvlinks_down(card, gpu.compute_capability):
+        s = "" if len(down) == 1 else "s"
+        found.append(f"NVLink{s} {', '.join(map(str, down))} down")
+    throttled = int(card.ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0)
     found += [text for bit, text in _THROTTLE.items() if throttled & bit]
     return tuple(found)

@@ -11,12 +11,16 @@ from typing import Any
 import pynvml
 
 from gpulaunch.errors import FailedError, NoDriverError
+from gpulaunch.machine.gpu import mig_profile_name
 from gpulaunch.machine.link_bandwidth import PathType
-from gpulaunch.machine.nvidia.nvlink import LIBRARY, PciAddress
+from gpulaunch.machine.nvidia import LIBRARY
 from gpulaunch.machine.slow_calls import NO_GPU, call, left_out
 from gpulaunch.process.libc import loading_problem
 from gpulaunch.process.system import system_memory
 from gpulaunch.records import Record
+
+PciAddress = tuple[int, int, int]
+"""Domain, bus and device."""
 
 HINT = "without GPUs, try a described machine: --topology dgx1-v100"
 _UPDATED = "the driver was updated since its kernel modules were loaded: reboot, or reload them"
@@ -27,12 +31,14 @@ LOST = (
     pynvml.NVML_ERROR_INSUFFICIENT_POWER,
     pynvml.NVML_ERROR_IRQ_ISSUE,
 )
-_USUAL = (
+_STEADY = (
     pynvml.NVML_ERROR_NOT_SUPPORTED,
     pynvml.NVML_ERROR_INVALID_ARGUMENT,
     pynvml.NVML_ERROR_NOT_FOUND,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+    pynvml.NVML_ERROR_NO_PERMISSION,
 )
-_STEADY = (*_USUAL, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_NO_PERMISSION)
+"""Errors that the next call would give, too."""
 
 _PATHS: dict[int, PathType] = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",  # two GPUs of one board
@@ -54,16 +60,6 @@ _CPU_WORDS = 64  # of 64 bits: more CPUs than any kernel supports
 _MOST_INSTANCES = 7  # of MIG on any card so far
 _P2P_READ = 0  # pynvml's NVML_P2P_CAPS_INDEX_READ is the tuple (0,) by mistake
 
-_ABOUT_WHAT_A_CARD_MAY_LACK = (
-    "nvmlDeviceGetNvLinkState",
-    "nvmlDeviceGetNvLinkRemotePciInfo",
-    "nvmlDeviceGetFieldValues",
-    "nvmlDeviceGetMigMode",
-    "nvmlDeviceGetMaxMigDeviceCount",
-    "nvmlDeviceGetMigDeviceHandleByIndex",
-    "nvmlDeviceGetComputeMode",
-    "nvmlDeviceGetMemoryInfo",
-)
 # Drivers before 510 know version 2 only, and pynvml's unversioned functions fail there with an
 # exception that is no NVMLError.
 _PROCESSES = {
@@ -87,24 +83,6 @@ class HiddenGpuError(LostGpuError):
     """A GPU that this process may not use, as a device cgroup of Slurm or a container says."""
 
 
-class Unanswered(Record):
-    """A call without an answer.
-
-    Attributes:
-        call: name of NVML's function.
-        gpu: index of the GPU.
-        why: NVML's error text.
-        usual: whether this is expected of a card that lacks the feature, such as NVLinks.
-        steady: whether the next call would give the same.
-    """
-
-    call: str
-    gpu: int
-    why: str
-    usual: bool
-    steady: bool
-
-
 class Memory(Record):
     """The memory of a GPU.
 
@@ -125,12 +103,12 @@ class NvmlDevice:
     Args:
         handle: NVML's handle.
         index: index of the card, for messages.
-        unanswered: list to which every call without an answer is added.
+        unsteady: list to which every call is added that failed and may succeed the next time.
     """
 
-    def __init__(self, handle: Any, index: int, unanswered: list[Unanswered]) -> None:  # noqa: ANN401
+    def __init__(self, handle: Any, index: int, unsteady: list[str]) -> None:  # noqa: ANN401
         self.handle = handle
-        self._unanswered = unanswered
+        self._unsteady = unsteady
         self.index = index
 
     def ask(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
@@ -142,17 +120,13 @@ class NvmlDevice:
         try:
             return call(function, self.index, self.handle, *arguments)
         except pynvml.NVMLError as problem:
-            code, name = problem.value, function.__name__
-            if code in LOST:
+            if problem.value in LOST:
                 raise LostGpuError(f"GPU {self.index} is left out: {problem}") from None
-            usual = code in _USUAL and name in _ABOUT_WHAT_A_CARD_MAY_LACK
-            self._note(name, str(problem), usual=usual, steady=code in _STEADY)
-        except UnicodeDecodeError:
-            self._note(function.__name__, "the answer is no text", usual=False, steady=False)
+            if problem.value not in _STEADY:
+                self._unsteady.append(function.__name__)
+        except UnicodeDecodeError:  # the answer is no text
+            self._unsteady.append(function.__name__)
         return None
-
-    def _note(self, function: str, why: str, *, usual: bool, steady: bool) -> None:
-        self._unanswered.append(Unanswered(function, self.index, why, usual, steady))
 
     def uuid(self) -> str:
         """Return the UUID, which survives reboots.
@@ -217,6 +191,28 @@ class NvmlDevice:
             self.ask(pynvml.nvmlDeviceGetMemoryAffinity, 16, pynvml.NVML_AFFINITY_SCOPE_NODE)
         )
 
+    def utilization(self) -> Any | None:  # noqa: ANN401
+        """Return the parts of the last sixth of a second or so, 0-100, or None if unknown.
+
+        In `gpu` of it any kernel ran, in `memory` of it device memory was read or written.
+        """
+        return self.ask(pynvml.nvmlDeviceGetUtilizationRates)
+
+    def power_w(self) -> float | None:
+        """Return the watts that it draws now, or None if unknown."""
+        milliwatts = self.ask(pynvml.nvmlDeviceGetPowerUsage)
+        return None if milliwatts is None else milliwatts / 1000
+
+    def power_limit_w(self) -> float | None:
+        """Return the watts that it may draw, or None if unknown."""
+        milliwatts = self.ask(pynvml.nvmlDeviceGetEnforcedPowerLimit)
+        return None if milliwatts is None else milliwatts / 1000
+
+    def temperature_c(self) -> int | None:
+        """Return the temperature in degrees Celsius, or None if unknown."""
+        found = self.ask(pynvml.nvmlDeviceGetTemperature, pynvml.NVML_TEMPERATURE_GPU)
+        return None if found is None else int(found)
+
     def compute_mode(self) -> str:
         """Return PROHIBITED, EXCLUSIVE_PROCESS, EXCLUSIVE_THREAD, or "" for the default mode."""
         return _COMPUTE_MODES.get(self.ask(pynvml.nvmlDeviceGetComputeMode), "")
@@ -244,7 +240,7 @@ class NvmlDevice:
         for number in range(_MOST_INSTANCES if most is None else most):
             handle = self.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, number)
             if handle is not None:
-                found[number] = NvmlDevice(handle, self.index, self._unanswered)
+                found[number] = NvmlDevice(handle, self.index, self._unsteady)
         return found
 
     def mig_profile(self, card_memory_bytes: int) -> str:
@@ -261,8 +257,6 @@ class NvmlDevice:
         parts = self.ask(pynvml.nvmlDeviceGetAttributes_v2)
         if not parts:
             return "unknown"
-        from gpulaunch.machine.mig_profile import mig_profile_name  # late: few cards need it
-
         return mig_profile_name(
             parts.gpuInstanceSliceCount,
             parts.computeInstanceSliceCount,
@@ -309,15 +303,13 @@ def card_count() -> int:
     return int(_call(pynvml.nvmlDeviceGetCount))
 
 
-def card_at(index: int, unanswered: list[Unanswered]) -> NvmlDevice:
+def card_at(index: int, unsteady: list[str]) -> NvmlDevice:
     """Return the card with this index.
 
     Raises:
         LostGpuError: the card does not answer.
     """
-    return NvmlDevice(
-        _get_handle(pynvml.nvmlDeviceGetHandleByIndex, index, index), index, unanswered
-    )
+    return NvmlDevice(_get_handle(pynvml.nvmlDeviceGetHandleByIndex, index, index), index, unsteady)
 
 
 def card_of(uuid: str, index: int) -> NvmlDevice:

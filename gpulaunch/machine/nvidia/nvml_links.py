@@ -4,14 +4,18 @@ from collections.abc import Mapping
 
 import pynvml
 
-from gpulaunch.machine.nvidia.nvlink import NvlinkEnd, version_by_capability, version_by_number
-from gpulaunch.machine.nvidia.nvml import NvmlDevice, address_of
+from gpulaunch.machine.link_bandwidth import nvlink_version
+from gpulaunch.machine.nvidia.nvml import NvmlDevice, PciAddress, address_of
+from gpulaunch.records import Record
 
 _NVLINK_ENDS = {
     pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: "gpu",
     pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: "cpu",
     pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: "switch",
 }
+_VERSION_BY_NUMBER = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
+"""Major version by NVML's number, as nvml.h counts: 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0."""
+
 _MOST_NVLINKS = max(36, pynvml.NVML_NVLINK_MAX_LINKS)  # older pynvml says 18, and Rubin has 36
 _HOPPER = 9  # major compute capability
 _FIELDS_OF_ALL = (
@@ -23,6 +27,24 @@ _FIELDS_OF_LINKS = tuple(
     for field in (pynvml.NVML_FI_DEV_NVLINK_GET_STATE, pynvml.NVML_FI_DEV_NVLINK_GET_SPEED)
     for link in range(_MOST_NVLINKS)
 )
+
+
+class NvlinkEnd(Record):
+    """One NVLink of a GPU.
+
+    Attributes:
+        active: whether it is up, or only asleep.
+        version: major; 0 if unknown.
+        remote: kind of its other end: "gpu", "switch", "cpu", or "" if unknown.
+        address: PCI address of the other end; None if unknown, or if its kind is enough.
+        gb_per_s: bandwidth per direction as the driver reports it; 0 if it does not.
+    """
+
+    active: bool
+    version: int = 0
+    remote: str = ""
+    address: PciAddress | None = None
+    gb_per_s: float = 0.0
 
 
 def read_nvlinks(card: NvmlDevice, compute_capability: str | None) -> dict[int, NvlinkEnd]:
@@ -90,9 +112,13 @@ def _fields(card: NvmlDevice, compute_capability: str | None) -> dict[tuple[int,
 def _nvlink(
     card: NvmlDevice, link: int, compute_capability: str | None, told: Mapping[tuple[int, int], int]
 ) -> NvlinkEnd:
-    version = version_by_capability(compute_capability)
+    version = nvlink_version(compute_capability)
     if version is None:
-        version = version_by_number(card.ask(pynvml.nvmlDeviceGetNvLinkVersion, link))
+        # Drivers of 2023 and 2024 answer with the resource manager's number, which from NVLink 2.2
+        # on is one more than nvml.h's, so this is asked only of GPUs that no table knows.
+        number = card.ask(pynvml.nvmlDeviceGetNvLinkVersion, link) or 0
+        newest = max(_VERSION_BY_NUMBER.values())
+        version = _VERSION_BY_NUMBER.get(number, newest) if number else 0
     kind = card.ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, link)
     remote = _NVLINK_ENDS.get(kind, "")
     pci = None

@@ -1,6 +1,6 @@
-"""A reading of this machine through NVML: every GPU in service and its wiring.
+"""A reading of this machine through NVML: every GPU in service and its wiring, and what is wrong.
 
-Probing eight GPUs takes noticeable time, so find_machine caches the result (topology_cache.py).
+Probing eight GPUs takes noticeable time, so find_machine caches the result.
 """
 
 import os
@@ -8,45 +8,21 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
-from gpulaunch.errors import FailedError
-from gpulaunch.machine.cpuset import format_cpuset
-from gpulaunch.machine.gpu import Gpu, Mig, mig_index
+from gpulaunch.errors import FailedError, counted
+from gpulaunch.machine.driver import Build, Finding
+from gpulaunch.machine.gpu import Gpu, Mig, format_cpuset, mig_index
 from gpulaunch.machine.link import Wire, wired
 from gpulaunch.machine.nvidia import nvml
-from gpulaunch.machine.nvidia.nvlink import NvlinkEnd, PciAddress
-from gpulaunch.machine.nvidia.nvml import NvmlDevice, Unanswered
-from gpulaunch.machine.nvidia.nvml_links import read_nvlinks
+from gpulaunch.machine.nvidia.nvml import NvmlDevice, PciAddress
+from gpulaunch.machine.nvidia.nvml_links import NvlinkEnd, read_nvlinks
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 
 T = TypeVar("T")
 
 
-class NvmlReading(Record):
-    """This machine as NVML reports it.
-
-    Attributes:
-        topology: the GPUs in service and their links.
-        problems: one line for each GPU that was left out.
-        unanswered: calls without an answer.
-        nvlinks: numbers of the NVLinks that are up, and of those that are down, by index of the
-            card.
-        compute_modes: compute modes other than the default, by index of the card.
-        empty: indices of the cards in MIG mode without any instance, so that no part of them can be
-            used.
-    """
-
-    topology: Topology
-    problems: tuple[str, ...]
-    unanswered: tuple[Unanswered, ...]
-    nvlinks: dict[int, tuple[list[int], list[int]]]
-    compute_modes: dict[int, str]
-    empty: tuple[int, ...]
-
-    @property
-    def is_steady(self) -> bool:
-        """True if the next reading would be equal, as far as one can know."""
-        return not self.problems and all(call.steady for call in self.unanswered)
+_ALWAYS_LINKED = ("SXM", "HBM3", "B200", "B300", "GH200")
+"""Parts of the names of cards that come on boards with NVLink."""
 
 
 class ProbedCard(Record):
@@ -67,17 +43,17 @@ class ProbedCard(Record):
     instances: list[Gpu] | None
 
 
-def probe() -> NvmlReading:
-    """Read this machine's build.
+def probe() -> tuple[Build, dict[int, ProbedCard]]:
+    """Read this machine, and return every card that was read by its index, too.
 
     Raises:
         FailedError: there is no NVML, no driver, or no GPU in service.
     """
     nvml.open_nvml()
     problems: list[str] = []
-    unanswered: list[Unanswered] = []
+    unsteady: list[str] = []
     cards = _read_each(
-        range(nvml.card_count()), lambda index: nvml.card_at(index, unanswered), problems
+        range(nvml.card_count()), lambda index: nvml.card_at(index, unsteady), problems
     )
     addresses = _read_each(cards, lambda index: cards[index].address(), problems)
     known = {address: index for index, address in addresses.items() if address}
@@ -86,14 +62,13 @@ def probe() -> NvmlReading:
         addresses, lambda index: _read_card(cards[index], addresses[index], everyone), problems
     )
 
-    empty = tuple(index for index, part in parts.items() if part.instances == [])
     gpus = []
     for part in parts.values():
         gpus += [part.gpu] if part.instances is None else part.instances
     if not gpus:
         hint = nvml.HINT
-        if empty:
-            without, hint = explain_empty(empty)
+        if empty := _empty_cards(parts):
+            without, hint = _explain_empty(empty)
             problems.append(without)
         raise FailedError("; ".join(["NVML lists no GPU in service", *problems]), hint)
     gpus.sort(key=lambda gpu: gpu.index)
@@ -113,22 +88,18 @@ def probe() -> NvmlReading:
     gpus = [gpu for gpu in gpus if gpu.card not in lost]
     left = {gpu.index for gpu in gpus}
     links = tuple(link for link in links if left.issuperset((link.a, link.b)))
-    return NvmlReading(
-        Topology(os.uname().nodename, tuple(gpus), links, "NVML"),
-        tuple(dict.fromkeys(problems)),
-        tuple(unanswered),
-        {index: _split_by_state(part.nvlinks) for index, part in parts.items()},
-        {index: mode for index, part in parts.items() if (mode := part.compute_mode)},
-        empty,
-    )
+    topology = Topology(os.uname().nodename, tuple(gpus), links, "NVML")
+    left_out = tuple(dict.fromkeys(problems))
+    return Build(topology, left_out, is_steady=not problems and not unsteady), parts
 
 
-def explain_empty(cards: Collection[int]) -> tuple[str, str]:
-    """Return what is wrong with cards in MIG mode without an instance, and the commands that help.
+def _empty_cards(parts: dict[int, ProbedCard]) -> list[int]:
+    """Return the indices of the cards in MIG mode without any instance: no part can be used."""
+    return [index for index, part in parts.items() if part.instances == []]
 
-    Args:
-        cards: their indices, one at least.
-    """
+
+def _explain_empty(cards: Collection[int]) -> tuple[str, str]:
+    """Return what is wrong with cards in MIG mode without an instance, and what helps."""
     subject = "GPU" if len(cards) == 1 else "GPUs"
     verbs = "is in MIG mode and has" if len(cards) == 1 else "are in MIG mode and have"
     text = f"{subject} {format_cpuset(frozenset(cards))} {verbs} no instance"
@@ -204,13 +175,6 @@ def _reveal_switch(end: NvlinkEnd, everyone: Collection[PciAddress] | None) -> N
     return replace(end, remote="switch") if hidden else end
 
 
-def _split_by_state(nvlinks: dict[int, NvlinkEnd]) -> tuple[list[int], list[int]]:
-    return (
-        [number for number, end in nvlinks.items() if end.active],
-        [number for number, end in nvlinks.items() if not end.active],
-    )
-
-
 def _read_instance(card: Gpu, number: int, instance: NvmlDevice) -> Gpu:
     profile, memory = instance.mig_profile(card.memory_bytes), instance.memory()
     return replace(
@@ -264,3 +228,63 @@ def _count_direct_nvlinks(
         (min(pair), max(pair)): min(filter(None, (seen[pair], seen[pair[::-1]])))
         for pair in list(seen)
     }
+
+
+def diagnose() -> list[Finding]:
+    """Read NVML anew and return the findings.
+
+    Raises:
+        FailedError: there is no NVML, no driver, or no GPU in service.
+    """
+    build, cards = probe()
+    found = [
+        Finding("GPUs", "problem", text, "look for it in 'dmesg' (Xid), then reset it or boot")
+        for text in build.problems
+    ]
+    if empty := _empty_cards(cards):
+        found.append(Finding("GPUs", "warning", *_explain_empty(empty)))
+    instances = [f"{gpu.name} {gpu.mig.profile}" for gpu in build.topology.gpus if gpu.mig]
+    if instances:
+        text = f"{counted(len(instances), 'instance')}: {', '.join(instances)}"
+        found.append(Finding("MIG", "ok", text))
+    return [*found, *_report_compute_modes(cards), *_report_nvlinks(cards)]
+
+
+def _report_compute_modes(cards: dict[int, ProbedCard]) -> list[Finding]:
+    """Report compute modes that restrict the use of a card."""
+    found = []
+    for card, part in cards.items():
+        text = f"GPU {card}: {part.compute_mode}"
+        if part.compute_mode == nvml.PROHIBITED:
+            hint = f"'nvidia-smi -i {card} -c DEFAULT' lets jobs use it"
+            found.append(Finding("compute mode", "warning", text, hint))
+        elif part.compute_mode:
+            found.append(Finding("compute mode", "ok", text))
+    return found
+
+
+def _report_nvlinks(cards: dict[int, ProbedCard]) -> list[Finding]:
+    """Report NVLinks that are down.
+
+    If none is up at all, the cards may just have no bridge, unless they are made for one.
+    """
+    linked = {card: part.nvlinks for card, part in cards.items() if part.nvlinks}
+    if not linked:
+        return []
+    if not any(end.active for ends in linked.values() for end in ends.values()):
+        meant = any(word in part.gpu.model for part in cards.values() for word in _ALWAYS_LINKED)
+        if not meant:
+            return [Finding("NVLink", "ok", "no link is up")]
+        hint = "is the fabric manager running? 'systemctl status nvidia-fabricmanager'"
+        return [Finding("NVLink", "warning", "no link is up", hint)]
+    found = []
+    for card, ends in linked.items():
+        down = [number for number, end in ends.items() if not end.active]
+        if down:
+            links = f"{'link' if len(down) == 1 else 'links'} {', '.join(map(str, down))}"
+            hint = (
+                f"'nvidia-smi nvlink -s -i {card}' and 'dmesg' tell more; jobs are placed by the "
+                "links that are up"
+            )
+            found.append(Finding("NVLink", "warning", f"GPU {card}: {links} down", hint))
+    return found or [Finding("NVLink", "ok", "every link is up")]

@@ -10,12 +10,11 @@ from xml.etree import ElementTree as ET
 
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
-from gpulaunch.machine.cards import Card, card_links, cards, several_models
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.link import Link
 from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PathType
-from gpulaunch.machine.topology import Topology, machines
+from gpulaunch.machine.topology import Card, Topology, card_links, cards, machines, several_models
 from gpulaunch.records import Record, replace
 from gpulaunch.show.topology.text import (
     MEANINGS,

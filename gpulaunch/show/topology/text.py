@@ -4,24 +4,21 @@ Rich is not used: importing it takes longer than everything else that `gpulaunch
 adds to the words and never replaces them.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
-from gpulaunch.machine.cards import Card, card_links, cards, several_models
-from gpulaunch.machine.cpuset import format_cpuset
-from gpulaunch.machine.gpu import Gpu
+from gpulaunch.machine.gpu import Gpu, format_cpuset
 from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.link import Link
-from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PathType
-from gpulaunch.machine.topology import Topology
-from gpulaunch.records import Record
+from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.machine.topology import Card, Topology, card_links, cards, several_models
+
+_Pen = Callable[[str, str], str]  # writes a text with an SGR code, or without
 
 _MOST_WITH_BANDWIDTH = 8  # cards whose links are shown with their bandwidth in every cell
 _MOST_IN_MATRIX = 16  # cards that have a matrix at all: 100 columns
 _MOST_SOCKETS = 8  # sockets with a line each
-_MOST_NODES = 8  # machines whose sockets are shown
 
 _BOLD, _DIM = "1", "2"
 _SHADES = ("1;32", "32", "36", "33", "35", "31")  # fastest links first
@@ -87,69 +84,48 @@ def wrapped(text: str, width: int | None) -> list[str]:
 def topology_lines(topology: Topology, *, colour: bool, width: int | None = None) -> list[str]:
     """Return the link matrix as `nvidia-smi topo -m` prints it, a tree of levels, and a legend.
 
-    For several machines the matrix says which node each GPU is in, and the tree has a part for
-    each.
+    For several machines, which are alike, the matrix says which node each GPU is in, and the tree
+    is that of the first.
 
     Args:
         topology: the machine.
         colour: whether to mark links by their bandwidth with terminal escape codes (SGR).
         width: columns to keep to where possible; None for no limit.
     """
-    pen = _Pen(colour=colour)
+    pen = _mark if colour else _plain
     found, links = cards(topology), card_links(topology)
     classes = link_classes(links.values())
-    detail = _choose_detail(found, links, width)
-    head = (
-        _summary_lines(found, classes, pen)
-        if detail == "sum"
-        else _matrix_lines(found, links, pen, wide=detail == "bandwidth")
-    )
-    tree = _tree_lines(topology, found)
-    legend = _legend_lines(classes, links.values(), in_cells=detail == "bandwidth")
+    head, in_cells = _summary_lines(found, classes, pen), False
+    for wide, most in ((False, _MOST_IN_MATRIX), (True, _MOST_WITH_BANDWIDTH)):
+        if len(found) <= most:
+            columns = len(_matrix_lines(found, links, classes, _plain, wide=wide)[0])
+            if width is None or columns <= width:
+                head, in_cells = _matrix_lines(found, links, classes, pen, wide=wide), wide
+    tree = [*_tree_lines(topology), *_fabric_lines(found)]
+    legend = _legend_lines(classes, links.values(), in_cells=in_cells)
     foot = [*legend, f"source: {printable(topology.source)}"]
     below = [pen(line, _DIM) for text in foot for line in wrapped(text, width)]
     return [pen(title(topology), _BOLD), *head, *([""] if tree else []), *tree, "", *below]
 
 
-class _Pen(Record):
-    """A pen that writes text in a colour, or without colours."""
-
-    colour: bool
-
-    def __call__(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.colour and code else text
+def _mark(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m"
 
 
-def _choose_detail(
-    found: Sequence[Card], links: Mapping[tuple[int, int], Link], width: int | None
-) -> Literal["bandwidth", "name", "sum"]:
-    """Return how much of each link can be shown."""
-    if len(found) > _MOST_IN_MATRIX:
-        return "sum"
-    several = _several_nodes(found)
-
-    def fits(*, wide: bool) -> bool:
-        gap = 1 + wide
-        cells = max((len(_format_cell(link, wide=wide)) for link in links.values()), default=1)
-        columns = (
-            len("GPU")
-            + len(found) * (gap + cells)
-            + gap
-            + len("NUMA")
-            + several * (gap + len("node"))
-        )
-        return width is None or columns <= width
-
-    if len(found) <= _MOST_WITH_BANDWIDTH and fits(wide=True):
-        return "bandwidth"
-    return "sum" if several and not fits(wide=False) else "name"
+def _plain(text: str, _code: str) -> str:
+    return text
 
 
 def _matrix_lines(
-    found: Sequence[Card], links: Mapping[tuple[int, int], Link], pen: _Pen, *, wide: bool
+    found: Sequence[Card],
+    links: Mapping[tuple[int, int], Link],
+    classes: Mapping[tuple[str, float], int],
+    pen: _Pen,
+    *,
+    wide: bool,
 ) -> list[str]:
     """Return a row for each card, and below it one for each of its MIG instances."""
-    shades = _choose_shades(links.values())
+    shades = _choose_shades(classes)
     texts = {pair: _format_cell(link, wide=wide) for pair, link in links.items()}
     cells = max(map(len, texts.values()), default=1)
     gap = "  " if wide else " "
@@ -187,9 +163,9 @@ def _format_cell(link: Link, *, wide: bool) -> str:
     return f"{link_name(link)} {link.bandwidth_gb_per_s:.3g}" if wide else link_name(link)
 
 
-def _choose_shades(links: Collection[Link]) -> dict[float, str]:
+def _choose_shades(classes: Mapping[tuple[str, float], int]) -> dict[float, str]:
     """Return a colour for each bandwidth."""
-    bandwidths = sorted({link.bandwidth_gb_per_s for link in links}, reverse=True)
+    bandwidths = dict.fromkeys(bandwidth for _, bandwidth in classes)
     return {bandwidth: _SHADES[min(i, len(_SHADES) - 1)] for i, bandwidth in enumerate(bandwidths)}
 
 
@@ -206,33 +182,14 @@ def _summary_lines(
     found: Sequence[Card], classes: Mapping[tuple[str, float], int], pen: _Pen
 ) -> list[str]:
     """Return how many pairs have which link, in place of a matrix too large to read."""
-    shades = {
-        bandwidth: _SHADES[min(i, len(_SHADES) - 1)] for i, (_, bandwidth) in enumerate(classes)
-    }
+    shades = _choose_shades(classes)
     texts = {key: pen(f"{key[0]} {key[1]:.3g} GB/s", shades[key[1]]) for key in classes}
     if len(classes) == 1:
         return [f"{len(found)} GPUs, every two of them joined by {text}" for text in texts.values()]
     pairs = sum(classes.values())
-    if _several_nodes(found):
-        return _nodes_summary_lines(found, classes, texts)
     return [
         f"{len(found)} GPUs; of {pairs} pairs",
         *(f"{classes[key]:>6} have {text}" for key, text in texts.items()),
-    ]
-
-
-def _nodes_summary_lines(
-    found: Sequence[Card],
-    classes: Mapping[tuple[str, float], int],
-    texts: Mapping[tuple[str, float], str],
-) -> list[str]:
-    between = " or ".join(text for key, text in texts.items() if key[0] == NETWORK_PATH)
-    inside = {key: count for key, count in classes.items() if key[0] != NETWORK_PATH}
-    nodes = len({card.gpu.node for card in found})
-    return [
-        f"{nodes} nodes, every two of them joined by {between}",
-        *([f"within nodes, of {sum(inside.values())} pairs:"] if inside else []),
-        *(f"  {texts[key]} joins {count}" for key, count in inside.items()),
     ]
 
 
@@ -248,58 +205,23 @@ def _legend_lines(
     return [f"{figures}; {', '.join(meanings)}"] if classes else []
 
 
-def _tree_lines(topology: Topology, found: Sequence[Card]) -> list[str]:
-    """Return the sockets and levels, and the NVLinks that join no two GPUs."""
+def _tree_lines(topology: Topology) -> list[str]:
+    """Return the sockets and levels of a machine, or of the first of several."""
     tree = machine_tree(topology)
-    lines = _node_lines(tree.children) if tree.kind == "network" else _sockets_lines(tree)
-    return [*lines, *_fabric_lines(found)]
-
-
-def _node_lines(nodes: Sequence[Level]) -> Iterator[str]:
-    """Yield each machine with its sockets.
-
-    Of many machines only the numbers of GPUs are shown, and the sockets of the first.
-    """
-    if len(nodes) <= _MOST_NODES:
-        for node in nodes:
-            yield f"{node_name(node)}: {_format_gpus(node.cards)}"
-            yield from (f"  {line}" for line in _sockets_lines(node))
-        return
-    yield from _many_nodes_lines(nodes)
-    inside = _sockets_lines(nodes[0])
-    if inside:
-        yield f"{node_name(nodes[0])}:"
-        yield from (f"  {line}" for line in inside)
-
-
-def _many_nodes_lines(nodes: Sequence[Level]) -> Iterator[str]:
-    sizes: dict[int, list[Level]] = {}
-    for node in nodes:
-        sizes.setdefault(len(node.cards), []).append(node)
-    for count, members in sizes.items():
-        numbers = format_cpuset(frozenset(node.node for node in members if node.node is not None))
-        few = " to ".join(
-            dict.fromkeys(_format_gpus(node.cards) for node in (members[0], members[-1]))
-        )
-        name = f"node{'s' * (len(members) > 1)} {numbers}"
-        yield f"{name}: {count} GPU{'s' * (count > 1)} each ({few})"
-
-
-def node_name(level: Level) -> str:
-    """Return the name of one of several machines: "node 0"."""
-    return f"node {level.node}"
+    if tree.kind != "network":
+        return _sockets_lines(tree)
+    first = tree.children[0]
+    name = f"node {first.node}, the first of {len(tree.children)}: {_format_gpus(first.cards)}"
+    return [name, *(f"  {line}" for line in _sockets_lines(first))]
 
 
 def _sockets_lines(machine: Level) -> list[str]:
     sockets = machine.sockets
     if sockets[0].path == "SYS":  # nothing is known about the sockets
         return []
-    alike = len(sockets) > _MOST_SOCKETS
-    return (
-        list(_alike_lines(sockets))
-        if alike
-        else [line for socket in sockets for line in _socket_lines(socket)]
-    )
+    if len(sockets) > _MOST_SOCKETS:
+        return [f"the first of {len(sockets)} sockets:", *_socket_lines(sockets[0])]
+    return [line for socket in sockets for line in _socket_lines(socket)]
 
 
 def _fabric_lines(found: Sequence[Card]) -> list[str]:
@@ -328,7 +250,8 @@ def _socket_lines(socket: Level) -> list[str]:
     name = socket_name(socket)
     if any(child.is_branch for child in socket.children):
         return [name, *_branch_lines(socket)]
-    return [f"{name}: {_format_gpus(socket.cards)}{_describe_meeting(socket)}"]
+    together = _TOGETHER[socket.path] if socket.is_branch else ""
+    return [f"{name}: {_format_gpus(socket.cards)}{together}"]
 
 
 def socket_name(level: Level) -> str:
@@ -346,24 +269,3 @@ def _branch_lines(level: Level) -> Iterator[str]:
         yield f"{'└─' if last else '├─'} {f'{child.kind}: {text}' if child.is_branch else text}"
         if any(below.is_branch for below in child.children):
             yield from (f"{'  ' if last else '│ '} {line}" for line in _branch_lines(child))
-
-
-def _describe_meeting(level: Level) -> str:
-    return _TOGETHER[level.path] if level.is_branch else ""
-
-
-def _alike_lines(sockets: Sequence[Level]) -> Iterator[str]:
-    """Yield one line for all sockets with equal numbers of GPUs and equal levels."""
-    alike: dict[tuple[int, str], list[Level]] = {}
-    for socket in sockets:
-        alike.setdefault((len(socket.cards), _describe_meeting(socket)), []).append(socket)
-    for (count, together), members in alike.items():
-        nodes = [member.numa_node for member in members if member.numa_node is not None]
-        name = (
-            f"NUMA {format_cpuset(frozenset(nodes))}"
-            if len(nodes) == len(members)
-            else f"{len(members)} sockets"
-        )
-        first, last = (_format_gpus(member.cards) for member in (members[0], members[-1]))
-        few = f"{first} to {last}" if len(members) > 1 else first
-        yield f"{name}: {count} GPU{'s' * (count > 1)} each{together} ({few})"
