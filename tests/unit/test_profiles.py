@@ -1,6 +1,5 @@
 """Profiles: what a file may say, what stands under it, unmeasured sizes, the shipped library."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import pytest
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import Above, ListOf, RowOf, TableOf
 from gpulaunch.files.toml_parser import tomllib
-from gpulaunch.leases.share import Client, Objective, Share, parse_share, share_document
 from gpulaunch.profiles.catalog import load_profile, slowdowns_both_ways
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.profiles.keys import Part, Section
@@ -18,7 +16,6 @@ from gpulaunch.profiles.profile import Profile, parse_profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.intensity import is_memory_intensive
-from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.partition import partition
 
 ROOT = Path(__file__).parents[2]
@@ -146,17 +143,6 @@ def test_edges_that_stand_twice() -> None:
         ) as problem:
             parse_profile(document)
         assert problem.value.path == ("communication", "edges", 2)
-
-
-def test_keys_of_earlier_versions_are_passed_over(tmp_path: Path) -> None:
-    """A file with keys that nothing reads any more is read; the same key elsewhere is unknown."""
-    path = tmp_path / "job.toml"
-    figures = 'source = "x"\nidle_percentage = 3\ndate = 2025-03-31\nsamples = 9'
-    path.write_text(f'name = "job"\n[resources]\npower_w = 9\n{figures}\n')
-    profile = load_profile(str(path))
-    assert (profile.resources.power_w, "date" in profile.resources.keys) == (9, False)
-    path.write_text(f'name = "job"\n[counters]\n{figures}\n')
-    assert refused(str(path)).message.startswith(f"{path}:4: unknown key 'idle_percentage': ")
 
 
 @pytest.mark.parametrize(
@@ -568,12 +554,12 @@ def test_slowdown_on_one_gpu_goes_first(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text(
         'name = "job"\n[collocation]\nsource = "a"\nslowdown_percentage = { x = 1, y = 2 }\n'
-        '[shared_gpu]\nsource = "b"\nslowdown_percentage = { x = 30 }\npredicted_from = "vgg16"\n'
+        '[shared_gpu]\nsource = "b"\nslowdown_percentage = { x = 30 }\n'
     )
     profile = load_profile(str(path))
     assert profile.gpu_slowdowns == {"x": 0.3, "y": 0.02}
     assert profile.slowdowns == {"x": 0.01, "y": 0.02}
-    assert (profile.predicted_beside, profile.measured_on_one_gpu) == (("x",), ())
+    assert profile.measured_on_one_gpu == ("x",)
 
 
 def test_slowdowns_of_variants_count_both_ways() -> None:
@@ -582,22 +568,6 @@ def test_slowdowns_of_variants_count_both_ways() -> None:
     assert found["googlenet@batch=4"] == pytest.approx((0.03043, 0.2865))
     assert found["alexnet@batch=1"] == pytest.approx((0.04882, 0.24098))
     assert slowdowns_both_ways(load_profile("kripke-1x")) == {}
-
-
-def test_predicted_slowdown_is_called_so() -> None:
-    """A refusal says whether the slowdown was measured or predicted; so does a lease."""
-    demands = [Demand(name, 10, 10, 1 << 30) for name in "ab"]
-    one, other = (
-        Client(demands[0], Objective("energy"), {"b": 0.5}, ("b",)),
-        Client(demands[1], Objective("energy")),
-    )
-    assert judge([one, other], A100X).reasons == ("predicted slowdown of a 50 % of at most 25 %",)
-    measured = replace(one, predicted=())
-    assert judge([other, measured], A100X).reasons == (
-        "measured slowdown of a 50 % of at most 25 %",
-    )
-    share = Share(("GPU-1",), 50, False, one)
-    assert parse_share(json.loads(json.dumps(share_document(share)))) == share
 
 
 # -------------------------------------------------------------------------------------- the library
