@@ -12,7 +12,6 @@ _FIGURES: FieldTable = {
     "sm_count": (1, 4096),
     "warp_schedulers_per_sm": (1, 64),
     "max_clock_mhz": (1.0, 1e5),
-    "l2_mib": (0.001, 1e6),
     "dram_bandwidth_gb_per_s": (0.001, 1e9),
     "l2_bandwidth_gb_per_s": (0.001, 1e9),
     "power_limit_w": (0.001, 1e6),
@@ -47,7 +46,6 @@ class GpuModel(Record):
         warp_schedulers_per_sm: most warp instructions that an SM issues per clock, the IPC_max of
             Eq. 1.
         max_clock_mhz: boost clock of the SMs in MHz; Eq. 1.
-        l2_bytes: L2 cache, in bytes; decides whether a job's data can hit there.
         dram_bandwidth_gb_per_s: theoretical bandwidth of device memory in GB/s, the BW_MEM of Eq.
             2.
         l2_bandwidth_gb_per_s: bandwidth from L2 to all SMs together, in GB/s, measured by reading.
@@ -66,7 +64,6 @@ class GpuModel(Record):
     sm_count: int
     warp_schedulers_per_sm: int
     max_clock_mhz: float
-    l2_bytes: int
     dram_bandwidth_gb_per_s: float
     l2_bandwidth_gb_per_s: float
     power_limit_w: float
@@ -78,20 +75,18 @@ class GpuModel(Record):
 def parse_gpu_model(document: Mapping[str, Any]) -> GpuModel:
     """Read a GPU model from its parsed TOML.
 
-    The keys are the attributes of GpuModel, with the L2 cache in MiB as l2_mib.
+    The keys are the attributes of GpuModel.
 
     Raises:
         FieldError: a key is unknown or missing, or its value has the wrong type or range.
     """
     table = checked(document, _MODEL, required=_REQUIRED)
-    figures = {key: table[key] for key in _FIGURES if key != "l2_mib"}
     return GpuModel(
         name=table["name"],
         models=tuple(table["models"]),
-        l2_bytes=round(table["l2_mib"] * (1 << 20)),
         source=table["source"],
         estimated=tuple(table.get("estimated", [])),
-        **figures,
+        **{key: table[key] for key in _FIGURES},
     )
 
 

@@ -588,18 +588,17 @@ MODEL: dict[str, Any] = {
     "sm_count": 100,
     "warp_schedulers_per_sm": 4,
     "max_clock_mhz": 1500,
-    "l2_mib": 1.5,
     "dram_bandwidth_gb_per_s": 1000,
     "l2_bandwidth_gb_per_s": 4000.5,
     "power_limit_w": 300,
     "mps_clients": 48,
     "source": "made up for this test",
-    "estimated": ["l2_mib"],
+    "estimated": ["sm_count"],
 }
 
 
 def test_gpu_model() -> None:
-    """Every key of a GPU model arrives in its record, L2 in bytes."""
+    """Every key of a GPU model arrives in its record."""
     assert parse_gpu_model(MODEL) == GpuModel(
         name="Big",
         models=("NVIDIA Big 1", "Big 1"),
@@ -607,13 +606,12 @@ def test_gpu_model() -> None:
         sm_count=100,
         warp_schedulers_per_sm=4,
         max_clock_mhz=1500,
-        l2_bytes=3 << 19,
         dram_bandwidth_gb_per_s=1000,
         l2_bandwidth_gb_per_s=4000.5,
         power_limit_w=300,
         mps_clients=48,
         source="made up for this test",
-        estimated=("l2_mib",),
+        estimated=("sm_count",),
     )
 
 
@@ -631,8 +629,7 @@ def test_what_a_gpu_model_must_say() -> None:
         ("models", [], "models: 0 values, 1 to "),
         ("models", ["Big 1", 2], "models: 2 is not text"),
         ("sm_count", 0, "sm_count: 0 is not within 1 to 4096"),
-        ("l2_mib", 0, "l2_mib: 0 is not within 0.001 to 1000000"),
-        ("estimated", ["l2_bytes"], "estimated: 'l2_bytes' is none of compute_capability, "),
+        ("estimated", ["l2"], "estimated: 'l2' is none of compute_capability, "),
     ],
 )
 def test_mistakes_in_a_gpu_model(key: str, value: object, want: str) -> None:
@@ -687,25 +684,25 @@ def test_shipped_gpu_models() -> None:
         assert all(find_gpu_model(models, text) is model for text in model.models), model
 
 
-# SMs, warp schedulers per SM, L2 in MiB, MPS clients
+# SMs, warp schedulers per SM, MPS clients
 SHIPPED_MODELS = {
-    "Tesla P100-SXM2-16GB": ("6.0", 56, 2, 4, 16),
-    "Tesla V100-SXM2-16GB": ("7.0", 80, 4, 6, 48),
-    "NVIDIA A100-SXM4-80GB": ("8.0", 108, 4, 40, 48),
-    "NVIDIA A100X": ("8.0", 108, 4, 40, 48),
-    "NVIDIA H100 80GB HBM3": ("9.0", 132, 4, 50, 48),
-    "NVIDIA H100 PCIe": ("9.0", 114, 4, 50, 48),
-    "NVIDIA H200": ("9.0", 132, 4, 60, 48),
-    "NVIDIA H200 NVL": ("9.0", 132, 4, 60, 48),
-    "NVIDIA H20": ("9.0", 78, 4, 60, 48),
-    "NVIDIA A30": ("8.0", 56, 4, 24, 48),
-    "NVIDIA GB200": ("10.0", 152, 4, 126.5, 48),
-    "NVIDIA B300 SXM6 AC": ("10.3", 148, 4, 126, 48),
-    "NVIDIA RTX PRO 6000 Blackwell Server Edition": ("12.0", 188, 4, 128, 48),
-    "Tesla T4": ("7.5", 40, 4, 4, 48),
-    "NVIDIA RTX A6000": ("8.6", 84, 4, 6, 48),
-    "NVIDIA L40S": ("8.9", 142, 4, 96, 48),
-    "NVIDIA GeForce RTX 5090": ("12.0", 170, 4, 96, 48),
+    "Tesla P100-SXM2-16GB": ("6.0", 56, 2, 16),
+    "Tesla V100-SXM2-16GB": ("7.0", 80, 4, 48),
+    "NVIDIA A100-SXM4-80GB": ("8.0", 108, 4, 48),
+    "NVIDIA A100X": ("8.0", 108, 4, 48),
+    "NVIDIA H100 80GB HBM3": ("9.0", 132, 4, 48),
+    "NVIDIA H100 PCIe": ("9.0", 114, 4, 48),
+    "NVIDIA H200": ("9.0", 132, 4, 48),
+    "NVIDIA H200 NVL": ("9.0", 132, 4, 48),
+    "NVIDIA H20": ("9.0", 78, 4, 48),
+    "NVIDIA A30": ("8.0", 56, 4, 48),
+    "NVIDIA GB200": ("10.0", 152, 4, 48),
+    "NVIDIA B300 SXM6 AC": ("10.3", 148, 4, 48),
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": ("12.0", 188, 4, 48),
+    "Tesla T4": ("7.5", 40, 4, 48),
+    "NVIDIA RTX A6000": ("8.6", 84, 4, 48),
+    "NVIDIA L40S": ("8.9", 142, 4, 48),
+    "NVIDIA GeForce RTX 5090": ("12.0", 170, 4, 48),
 }
 
 
@@ -718,7 +715,6 @@ def test_figures(product_name: str) -> None:
         model.compute_capability,
         model.sm_count,
         model.warp_schedulers_per_sm,
-        model.l2_bytes / (1 << 20),
     )
     assert (*got, model.mps_clients) == SHIPPED_MODELS[product_name]
 
@@ -766,7 +762,6 @@ compute_capability = "7.5"
 sm_count = 40
 warp_schedulers_per_sm = 4
 max_clock_mhz = 1000
-l2_mib = 4
 dram_bandwidth_gb_per_s = 320
 l2_bandwidth_gb_per_s = 1270
 power_limit_w = 70
@@ -800,5 +795,5 @@ def test_mistake_in_an_own_gpu_model(own_gpus: Path) -> None:
     with pytest.raises(UsageError) as problem:
         load_gpu_models()
     assert problem.value.message.startswith(
-        f"{path}:13: estimated: 'sms' is none of compute_capability, sm_count, "
+        f"{path}:12: estimated: 'sms' is none of compute_capability, sm_count, "
     )
