@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import Above, AnyRule, ListOf, RowOf, TableOf, checked
 from gpulaunch.files.fields import Path as Where
-from gpulaunch.profiles.confidence import CONFIDENCES
-from gpulaunch.profiles.pattern import MAX_RANKS, PATTERNS
+from gpulaunch.profiles.pattern import CONFIDENCES, MAX_RANKS, PATTERNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

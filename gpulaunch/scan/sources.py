@@ -5,8 +5,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.profiles.confidence import Confidence, weakest
-from gpulaunch.profiles.pattern_union import union
+from gpulaunch.profiles.pattern import CONFIDENCES, Confidence, union
 from gpulaunch.records import Record, replace
 from gpulaunch.scan.interfaces import Findings, Use
 from gpulaunch.scan.python_reader import read_python
@@ -164,7 +163,9 @@ def scan_sources(
     left = sorted({use.api for use in calls} - {use.api for use in counted})
     if left:
         doubts.append(("likely", f"little, or at the start, so left out: {_join(left)}"))
-    confidence = weakest(sure for sure, _ in doubts)
+    confidence: Confidence = "certain"
+    if doubts:
+        confidence = max((sure for sure, _ in doubts), key=CONFIDENCES.index)
     sensitive, why = _judge_sensitivity(calls)
     # What is not known may move much data: that nothing else does is no reason to say no.
     if sensitive is False and (found.unknown or found.named or found.unseen or warnings):
