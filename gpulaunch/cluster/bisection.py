@@ -56,14 +56,14 @@ def splits(rows: Rows, size: int, starts: int, shift: int = 0) -> Iterator[Split
         yield _improved(rows, sides, gains, alone)
 
 
-def bisect(rows: Rows, size: int, starts: int, shift: int = 0) -> Split:
+def bisect(rows: Rows, size: int, starts: int) -> Split:
     """Return the split that cuts least, of equals the first; see splits().
 
     It stops early if nothing is cut, or if a third of the starts led to the same cut.
     """
     best: Split | None = None
     found = 0
-    for split in splits(rows, size, starts, shift):
+    for split in splits(rows, size, starts):
         if best is None or split.cut < best.cut - TINY:
             best, found = split, 0
         found += split.cut < best.cut + TINY

@@ -31,13 +31,11 @@ class MappingProblem(Record):
         cluster: where the ranks will run.
         cpu: what their processes send each other.
         gpu: what their GPUs send each other; as many ranks.
-        seed: seed of all random choices.
     """
 
     cluster: Cluster
     cpu: RankTraffic
     gpu: RankTraffic
-    seed: int = 0
 
 
 RankMapping = tuple[Place, ...]

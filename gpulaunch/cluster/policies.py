@@ -146,7 +146,7 @@ def _to_nodes(problem: MappingProblem, traffic: RankTraffic) -> list[int]:
     The paper takes an algorithm of another one, of which it says that for a single switch only its
     initial partition is left; this is a partition in its place.
     """
-    return to_nodes(traffic, problem.cluster.network, nodes_in_use(problem), problem.seed)
+    return to_nodes(traffic, problem.cluster.network, nodes_in_use(problem))
 
 
 def _in_order(_rows: Rows, members: Sequence[int], _tree: Tree) -> dict[int, int]:

@@ -69,10 +69,10 @@ def slurm_hosts(cluster: Cluster, mapping: RankMapping) -> str:
     return "".join(f"{cluster.nodes[place.node].name}\n" for place in mapping)
 
 
-ENGINE_FILES: dict[str, tuple[str, Callable[[Cluster, RankMapping], str]]] = {
-    "rankfile": ("rankfile", rankfile),
-    "rankfile5": ("rankfile5", rankfile5),
-    "hostfile": ("hostfile", hostfile),
-    "slurm": ("slurm_hosts", slurm_hosts),
+ENGINE_FILES: dict[str, Callable[[Cluster, RankMapping], str]] = {
+    "rankfile": rankfile,
+    "rankfile5": rankfile5,
+    "hostfile": hostfile,
+    "slurm_hosts": slurm_hosts,
 }
-"""Format -> name of its file in a directory, and function that makes its text."""
+"""Name of a file in a directory -> function that makes its text."""

@@ -136,8 +136,8 @@ def test_rankfiles_are_obeyed(site: Site, tmp_path: Path) -> None:
         "-o",
         str(tmp_path),
     )
-    done = site.launcher.run("cluster", "map", *options, "--format", kind)
-    assert (done.returncode, done.stdout) == (0, (tmp_path / kind).read_text())
+    done = site.launcher.run("cluster", "map", *options)
+    assert done.returncode == 0, done.stderr
     rankfile = str(tmp_path / kind)
     place = ("-rf", rankfile) if kind == "rankfile" else ("--map-by", f"rankfile:file={rankfile}")
     binding = " ".join(site.mpi.command(*place)).replace(" --bind-to none", "").split()

@@ -192,27 +192,6 @@ def test_patterns_of_profiles(tmp_path: Path) -> None:
     assert refused("profile:nonesuch", 4).startswith("unknown profile 'nonesuch'")
 
 
-def test_patterns_of_sources(tmp_path: Path) -> None:
-    """A program's source gives the pattern that a scan finds in it."""
-    path = tmp_path / "train.py"
-    path.write_text("import torch.distributed as dist\ndist.all_to_all_single(a, b)\n")
-    assert read_traffic("--gpu-pattern", f"scan:{path}", 6) == shape("all_to_all", 6)
-
-
-NCCL_LOG = """\
-h:1:1 [0] NCCL INFO ncclCommInitRank comm 0x1 rank 0 nranks 4 cudaDev 0 busId 1000 - Init COMPLETE
-h:1:1 [0] NCCL INFO AllReduce: opCount 0 sendbuff 0x1 recvbuff 0x2 count 1000000 datatype 7 op 0 \
-root 0 comm 0x1 [nranks=4] stream 0x3
-"""
-
-
-def test_patterns_of_nccl_logs(tmp_path: Path) -> None:
-    """A log of NCCL gives the pattern of its calls."""
-    path = tmp_path / "nccl.log"
-    path.write_text(NCCL_LOG)
-    assert read_traffic("--gpu-pattern", f"nccl:{path}", 8) == shape("ring", 8)
-
-
 # -------------------------------------------------------------------------------------------- sums
 
 
