@@ -9,6 +9,14 @@ from gpulaunch.machine.link_bandwidth import pcie_bandwidth
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 
+SOCKET_GB_PER_S = 16.0
+"""Bandwidth between a socket and the rest of its node, per direction. It is assumed: one QPI link
+of 8 GT/s and 2 bytes."""
+
+CORE_GB_PER_S = 10.0
+"""Bandwidth at which a process on one core sends, and receives. It is assumed: what one core copies
+through shared memory."""
+
 Row = tuple[int, float, str]
 """A vertex of a tree: its parent, the bandwidth of the link to it, its name."""
 
@@ -44,25 +52,6 @@ class Tree(Record):
         return depths
 
 
-def grafted(trunk: Tree, branches: Sequence[Tree]) -> Tree:
-    """Return a tree in which each leaf of a trunk is the root of a branch.
-
-    Args:
-        trunk: a network; its leaves are nodes.
-        branches: what is inside each node, in the order of the leaves. The leaf keeps its name and
-            its link; the branch's root adds nothing.
-    """
-    parents, gb_per_s, names = list(trunk.parents), list(trunk.gb_per_s), list(trunk.names)
-    leaves: list[int] = []
-    for leaf, branch in zip(trunk.leaves, branches, strict=True):
-        shift = len(parents) - 1  # vertex 1 of the branch comes next; its root is the leaf
-        parents += [leaf if parent == 0 else parent + shift for parent in branch.parents[1:]]
-        gb_per_s += branch.gb_per_s[1:]
-        names += branch.names[1:]
-        leaves += [leaf if slot == 0 else slot + shift for slot in branch.leaves]
-    return Tree(tuple(parents), tuple(gb_per_s), tuple(names), tuple(leaves))
-
-
 class Node(Record):
     """One machine of a cluster.
 
@@ -70,17 +59,11 @@ class Node(Record):
         name: host name, as the cluster engine knows it.
         topology: its GPUs.
         sockets: ids of the cores of each socket, a socket without cores left out.
-        socket_gb_per_s: bandwidth between a socket and the rest of the node, per direction. The
-            default is assumed: one QPI link of 8 GT/s and 2 bytes.
-        core_gb_per_s: bandwidth at which a process on one core sends, and receives. The default is
-            assumed: what one core copies through shared memory.
     """
 
     name: str
     topology: Topology
     sockets: tuple[tuple[int, ...], ...]
-    socket_gb_per_s: float = 16.0
-    core_gb_per_s: float = 10.0
 
     @property
     def slots(self) -> int:
@@ -104,18 +87,6 @@ class Cluster(Record):
     network: Tree
 
 
-class TwoTrees(Record):
-    """What processes send each other over, and what their GPUs do.
-
-    Attributes:
-        cpu: its leaves are cores.
-        gpu: its leaves are GPUs.
-    """
-
-    cpu: Tree
-    gpu: Tree
-
-
 def cpu_tree(node: Node) -> Tree:
     """Return the sockets of a node with their cores: a leaf for each core, in order of `sockets`.
 
@@ -125,10 +96,10 @@ def cpu_tree(node: Node) -> Tree:
     leaves = []
     for number, cores in enumerate(node.sockets):
         socket = len(rows)
-        rows.append((0, node.socket_gb_per_s, f"{node.name} socket {number}"))
+        rows.append((0, SOCKET_GB_PER_S, f"{node.name} socket {number}"))
         for core in cores:
             leaves.append(len(rows))
-            rows.append((socket, node.core_gb_per_s, f"{node.name} core {core}"))
+            rows.append((socket, CORE_GB_PER_S, f"{node.name} core {core}"))
     return _tree(rows, leaves)
 
 
@@ -149,27 +120,6 @@ def gpu_tree(node: Node) -> Tree:
     for level in _levels_below(machine_tree(node.topology), node.topology):
         _add_level(rows, leaves, 0, level, node)
     return _tree(rows, [leaves[gpu.index] for gpu in node.topology.gpus])
-
-
-def inner_trees(cluster: Cluster) -> list[TwoTrees]:
-    """Return the trees of each node; those of nodes that are alike may have another one's names."""
-    known: dict[tuple[object, ...], TwoTrees] = {}
-    trees = []
-    for node in cluster.nodes:
-        sizes = tuple(map(len, node.sockets))
-        key = (id(node.topology), sizes, node.socket_gb_per_s, node.core_gb_per_s)
-        if key not in known:
-            known[key] = TwoTrees(cpu_tree(node), gpu_tree(node))
-        trees.append(known[key])
-    return trees
-
-
-def whole_trees(cluster: Cluster) -> TwoTrees:
-    """Return the network with the inside of all nodes below; its vertices come first in both."""
-    return TwoTrees(
-        grafted(cluster.network, [cpu_tree(node) for node in cluster.nodes]),
-        grafted(cluster.network, [gpu_tree(node) for node in cluster.nodes]),
-    )
 
 
 Group = tuple[str, frozenset[int], tuple["Group", ...]]

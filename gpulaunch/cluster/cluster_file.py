@@ -44,8 +44,6 @@ _NODES: FieldTable = {
     "names": str,
     "machine": str,
     "cores": ListOf(str, 1),
-    "socket_gb_per_s": _GB_PER_S,
-    "core_gb_per_s": _GB_PER_S,
     "uplinks": (1, 1 << 16),
     "gb_per_s_per_uplink": _GB_PER_S,
     "source": str,
@@ -161,9 +159,8 @@ def _read_nodes(entry: Mapping[str, Any], topology: Topology, where: Path) -> li
         raise FieldError(
             where, f"cores: {topology.name} does not say its CPUs, and they are missing"
         )
-    speeds = {key: entry[key] for key in ("socket_gb_per_s", "core_gb_per_s") if key in entry}
     names = _hosts(entry["names"], (*where, "names"))
-    return [Node(name, topology, sockets, **speeds) for name in names]
+    return [Node(name, topology, sockets) for name in names]
 
 
 def _sockets_of(topology: Topology) -> tuple[tuple[int, ...], ...]:

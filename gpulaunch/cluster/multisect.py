@@ -260,14 +260,12 @@ def multisect(problem: MappingProblem) -> RankMapping:
     both = together((problem.cpu, problem.gpu))
     network = problem.cluster.network
     nodes = to_nodes(both, network, nodes_in_use(problem))
-    carried = zip(loads_of_links(network, both, nodes), network.gb_per_s, strict=True)
+    loads = loads_of_links(network, both.edges, [network.leaves[number] for number in nodes])
+    carried = zip(loads, network.gb_per_s, strict=True)
     floor = max([load / speed for load, speed in carried if speed], default=0.0)
-    known: dict[int, Branch] = {}  # by identity: alike nodes share their trees
 
     def inside(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
-        if id(tree) not in known:
-            known[id(tree)] = branches(tree, [1] * len(tree.leaves))
-        return spread(rows, members, known[id(tree)], floor)
+        return spread(rows, members, branches(tree, [1] * len(tree.leaves)), floor)
 
     def packed(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
         silent = range(len(rows), len(rows) + len(tree.leaves) - len(members))

@@ -54,10 +54,10 @@ def workstations(nodes: int) -> Cluster:
 
 def test_cores_are_below_sockets() -> None:
     """The CPU tree has a leaf for each core, in the order of sockets, with the node's figures."""
-    node = Node("n", box(2), ((4, 5), (0,)), socket_gb_per_s=20.0, core_gb_per_s=5.0)
+    node = Node("n", box(2), ((4, 5), (0,)))
     assert cpu_tree(node) == Tree(
         (-1, 0, 1, 1, 0, 4),
-        (0.0, 20.0, 5.0, 5.0, 20.0, 5.0),
+        (0.0, 16.0, 10.0, 10.0, 16.0, 10.0),
         ("n", "n socket 0", "n core 4", "n core 5", "n socket 1", "n core 0"),
         (2, 3, 5),
     )
