@@ -11,7 +11,7 @@ from gpulaunch.cluster.cluster import Cluster
 from gpulaunch.cluster.cluster_file import load_cluster
 from gpulaunch.cluster.mapping import MappingProblem, RankMapping, judge
 from gpulaunch.cluster.policies import DEFAULT_MAPPING_POLICY, MAPPING_POLICIES
-from gpulaunch.cluster.rank_files import ENGINE_FILES, rank_map
+from gpulaunch.cluster.rank_files import ENGINE_FILES
 from gpulaunch.cluster.traffic import (
     SHAPES,
     RankTraffic,
@@ -166,11 +166,18 @@ def map_document(
     options: Namespace, problem: MappingProblem, policy: str, mapping: RankMapping
 ) -> Document:
     """Return the map as a document, which a launch reads with `-o rank_map=FILE`."""
-    patterns = {"cpu_pattern": options.cpu_pattern, "gpu_pattern": options.gpu_pattern}
-    document = rank_map(problem.cluster, _shown(policy), mapping) | {
-        key: printable(text) for key, text in patterns.items()
+    ranks = []
+    for rank, place in enumerate(mapping):
+        node = problem.cluster.nodes[place.node].name
+        ranks.append({"rank": rank, "node": node, "core": place.core, "gpu": place.gpu})
+    return {
+        "cluster": problem.cluster.name,
+        "policy": _shown(policy),
+        "ranks": ranks,
+        "cpu_pattern": printable(options.cpu_pattern),
+        "gpu_pattern": printable(options.gpu_pattern),
+        "source": problem.cluster.source,
     }
-    return document | {"source": problem.cluster.source}
 
 
 def read_traffic(option: str, text: str, ranks: int) -> RankTraffic:

@@ -66,8 +66,6 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     names = allocation.hosts or [node.name for node in cluster.nodes]
     start = allocation.on_ranks(launch, [names[place.node] for place in mapping], directory)
     write_text(map_path, json.dumps(document, indent=2) + "\n")
-    for path, text in start.files.items():
-        write_text(path, text)
     if options.dry_run:
         print(_shown(start))
         return 0

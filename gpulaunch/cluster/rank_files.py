@@ -3,24 +3,9 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from gpulaunch.cluster.cluster import Cluster
 from gpulaunch.cluster.mapping import RankMapping
-
-
-def rank_map(cluster: Cluster, policy: str, mapping: RankMapping) -> dict[str, Any]:
-    """Return the document that a launch reads for its rank's core and GPU."""
-    ranks = [
-        {
-            "rank": rank,
-            "node": cluster.nodes[place.node].name,
-            "core": place.core,
-            "gpu": place.gpu,
-        }
-        for rank, place in enumerate(mapping)
-    ]
-    return {"cluster": cluster.name, "policy": policy, "ranks": ranks}
 
 
 def rankfile(cluster: Cluster, mapping: RankMapping) -> str:
