@@ -1,12 +1,11 @@
 """Cluster engines: what their variables tell a process of its job, its GPUs and its rank.
 
-Some engines grant GPUs (Slurm, Flux, Ray), some only start ranks (Open MPI, MPICH, torchrun), and
+Some engines grant GPUs (Slurm, Ray), some only start ranks (Open MPI, MPICH, torchrun), and
 they come inside each other: mpirun inside a job of Slurm has the GPUs of the one and the ranks of
 the other. To add an engine, write its functions and its row in ENGINES.
 
 Sources: environments captured from Slurm 22.05, Open MPI 4.1 and 5.0, MPICH 5.0 and Ray 2.60; for
-torchrun torch/distributed/elastic/agent/server/local_elastic_agent.py of PyTorch; for Flux the list
-in src/shell/task.c of flux-core.
+torchrun torch/distributed/elastic/agent/server/local_elastic_agent.py of PyTorch.
 """
 # pure: decides on plain values
 
@@ -228,15 +227,6 @@ def _cuda_grant(environment: Environment) -> GpuGrant | None:
     return GpuGrant(_visible(environment)) if _VISIBLE in environment else None
 
 
-def _flux_rank(environment: Environment) -> Rank | None:
-    """Return the task's place in a job of Flux, which tells no number of tasks of one node."""
-    tasks, nodes = _number(environment, "FLUX_JOB_SIZE"), _number(environment, "FLUX_JOB_NNODES")
-    size = tasks // nodes if tasks and nodes and tasks % nodes == 0 else None
-    return _rank(
-        environment, environment["FLUX_JOB_ID"], "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID", size
-    )
-
-
 def _open_mpi_rank(environment: Environment) -> Rank | None:
     return _rank(
         environment,
@@ -268,7 +258,6 @@ ENGINES = (
     Engine("mpi", "OMPI_COMM_WORLD_RANK", None, _open_mpi_rank, node=("PMIX_HOSTNAME",)),
     Engine("mpi", "MPI_LOCALRANKID", None, _hydra_rank, node=("PMI_HOSTNAME",)),
     Engine("ray", "RAY_JOB_ID", _cuda_grant, None, ask="@ray.remote(num_gpus=N)"),
-    Engine("flux", "FLUX_JOB_ID", _cuda_grant, _flux_rank, ask="flux run --gpus-per-task=N"),
     Engine(
         "slurm",
         "SLURM_JOB_ID",

@@ -89,15 +89,6 @@ TORCHRUN = {
 }
 # Ray 2.60: a task with num_gpus=2, and one without
 RAY = {"CUDA_VISIBLE_DEVICES": "0,1", "RAY_JOB_ID": "ffffffff", "RAY_RAYLET_PID": "25446"}
-# the names that flux-core's job shell sets, and its gpu-affinity
-FLUX = {
-    "CUDA_VISIBLE_DEVICES": "0,1",
-    "FLUX_JOB_ID": "f3ETxsR9H",
-    "FLUX_JOB_NNODES": "2",
-    "FLUX_JOB_SIZE": "4",
-    "FLUX_TASK_LOCAL_ID": "1",
-    "FLUX_TASK_RANK": "3",
-}
 FOUR = ("0", "1", "2", "3")
 
 
@@ -139,7 +130,6 @@ def place(environment: dict[str, str]) -> EnginePlace:
             id="torchrun with an id",
         ),
         pytest.param(RAY, "ray ffffffff", None, None, id="ray"),
-        pytest.param(FLUX, "flux f3ETxsR9H", Rank("f3ETxsR9H", 3, 1, 2), None, id="flux"),
         pytest.param(
             BATCH | OPEN_MPI_4,
             "slurm 4712/1508573185",
@@ -205,11 +195,11 @@ def test_place(
         pytest.param(TORCHRUN, None, id="nor has torchrun"),
         pytest.param(RAY, GpuGrant(("0", "1")), id="ray"),
         pytest.param({"RAY_JOB_ID": "1"}, None, id="ray that does not say"),
-        pytest.param(FLUX | {"CUDA_VISIBLE_DEVICES": "-1"}, GpuGrant(()), id="flux, nothing"),
+        pytest.param(RAY | {"CUDA_VISIBLE_DEVICES": "-1"}, GpuGrant(()), id="ray, nothing"),
     ],
 )
 def test_grant(environment: dict[str, str], grant: GpuGrant | None) -> None:
-    """Slurm, Ray and Flux tell which GPUs they granted here; the others grant none."""
+    """Slurm and Ray tell which GPUs they granted here; the others grant none."""
     assert place(environment).grant == grant
 
 
