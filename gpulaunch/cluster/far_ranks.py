@@ -5,6 +5,7 @@ not among them, since each machine has its own torchrun, which starts the ranks 
 """
 # pure: decides on plain values
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.cluster.hostlist import HERE, hosts_of
@@ -16,8 +17,8 @@ _FILE_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_host
 _MOST_NAMED = 3
 
 _WITH_TWO_VALUES = frozenset({"mca", "prtemca", "pmixmca", "gmca", "genv"})
-_LONG = frozenset({"-np", "-wdir", "-wd", "-rf", "-mca", "-gmca", "-ppn", "-genv", "-path"})
-"""Words with one dash that have values; others are a letter with its value, as srun has them."""
+_WITH_ITS_VALUE = re.compile(r"-[A-Za-z]\d+|-.*=.*")
+"""An option and its value in one word: -N2, --nodes=2."""
 
 _ALONE = frozenset(
     {
@@ -117,11 +118,6 @@ def _own_words(command: Sequence[str]) -> Sequence[str]:
     at = 1
     while at < len(command) and command[at].startswith("-") and command[at] != "--":
         word = command[at]
-        alone = word in _ALONE or "=" in word or (len(word) > 2 and not _is_long(word))
+        alone = word in _ALONE or _WITH_ITS_VALUE.fullmatch(word)
         at += 3 if word.lstrip("-") in _WITH_TWO_VALUES else 1 if alone else 2
     return command[1:at]
-
-
-def _is_long(word: str) -> bool:
-    """Return whether an option is a word, as Open MPI has them with one dash or two."""
-    return word.startswith("--") or word in (*_HOST_OPTIONS, *_FILE_OPTIONS) or word in _LONG
