@@ -21,7 +21,7 @@ source = "made up"
 names = "n[1-2]"
 machine = "dgx1-v100"
 cores = ["0-1", "10-11"]
-gb_per_s_per_uplink = 4.0
+gb_per_s = 4.0
 
 [network]
 source = "made up"

@@ -26,8 +26,7 @@ source = "made up"
 names = "na,nb"
 machine = "dgx1-v100"
 cores = ["0-1"]
-uplinks = 1
-gb_per_s_per_uplink = 1.0
+gb_per_s = 1.0
 source = "made up"
 
 [network]
