@@ -29,9 +29,6 @@ from gpulaunch.machine.topology import Topology, machines
 
 SYSTEM_CLUSTERS = "/etc/gpulaunch/clusters"
 
-MOST_GPUS = 1 << 16
-"""Largest number of GPUs in a cluster."""
-
 _GB_PER_S = Above(0.0, 1e9)
 _CLUSTER: FieldTable = {
     "name": str,
@@ -123,9 +120,6 @@ def _described_cluster(data: Mapping[str, Any], document: Document) -> Cluster:
                 raise FieldError((*where, "names"), f"names: node {quoted(node.name)} stands twice")
             gb_per_s[node.name] = speed
             nodes.append(node)
-        total = sum(len(node.topology.gpus) for node in nodes)
-        if total > MOST_GPUS:
-            raise FieldError(where, f"names: {total} GPUs, more than {MOST_GPUS}")
         sources += [entry["source"]] if "source" in entry else []
     sources.append(network["source"])
     if "file" in network:
