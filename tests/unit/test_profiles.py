@@ -102,20 +102,16 @@ def taken(document: dict[str, Any]) -> bool:
         ("half a curve", {"sm_curve": {"throughput": [1], "source": "x"}}),
         ("together and apart", {"placement": {"single_node": True, "one_per_node": True}}),
         ("a weight of nothing", {"communication": {"weight": 0, "source": "x"}}),
-        ("an edge of two numbers", {"communication": {"edges": [[0, 1]], "source": "x"}}),
         ("a word that nobody knows", {"resources": {"utilization": "busy", "source": "x"}}),
         ("a variant with a name of its own", {"variants": {"a=1": {"name": "x"}}}),
         ("a variant that cannot be asked for", {"variants": {"a,b": {}}}),
-        ("a variant of no name", {"variants": {"  ": {}}}),
         ("no name", {"name": ""}),
-        ("a name of spaces", {"name": "  "}),
         ("a name with a variant", {"name": "x@y"}),
         ("a name that is a path", {"name": "x/y"}),
+        ("a name with a line's end", {"name": "x\ny"}),
         ("an empty source", {"resources": {"power_w": 2, "source": ""}}),
-        ("a source of spaces", {"variants": {"a": {"resources": {"power_w": 2, "source": "  "}}}}),
         ("no argv", {"command": []}),
         ("the spread of what is no figure", {"runs": {"spread": {"foo": 3}}}),
-        ("a percentile of what is no number", {"runs": {"percentile_95": {"source": 3}}}),
         ("another format", {"version": 2}),
         ("a scaling of nothing", {"scaling": {"parameter": "size"}}),
     ],
@@ -123,12 +119,6 @@ def taken(document: dict[str, Any]) -> bool:
 def test_refused(sentence: str, change: dict[str, Any]) -> None:
     """What is wrong by itself is refused."""
     assert not taken({"name": "job", **change}), sentence
-
-
-@pytest.mark.parametrize("name", ["x\ny", "x\x1b[2J"])
-def test_names_that_no_terminal_shows(name: str) -> None:
-    """A name with control characters is refused."""
-    assert not taken({"name": name})
 
 
 def test_edges_that_stand_twice() -> None:
@@ -149,10 +139,6 @@ def test_edges_that_stand_twice() -> None:
     ("text", "want"),
     [
         ('name = "a"\ngpus = 2\ngpus = 3', "3: 'gpus' stands twice"),
-        (
-            'name = "a"\ncommand = [\n"b"]\ngpus = 1\ncommand = [\n"c",\n]\n',
-            "5: 'command' stands twice",
-        ),
         (
             'name = "a"\n[resources]\nsource = "x"\n[resources]\npower_w = 2',
             "4: '[resources]' stands twice",
@@ -343,13 +329,6 @@ def test_own_profile_stands_on_the_shipped_one_of_its_name(
             "own.toml:2: base: unknown profile 'below'",
         ),
         (
-            "no such file",
-            "own",
-            "./below",
-            "./beneath",
-            "own.toml:2: base: {}/beneath.toml: no such file or directory",
-        ),
-        (
             "no such variant",
             "own",
             "below.toml",
@@ -374,35 +353,11 @@ def test_own_profile_stands_on_the_shipped_one_of_its_name(
             ),
         ),
         (
-            "itself",
-            "own",
-            "below",
-            "own",
-            (
-                "own.toml:2: base: './own.toml' has a base itself, './own.toml': "
-                "only one profile can be below another"
-            ),
-        ),
-        (
             "a variant is wrong",
             "below",
             "weight = 4",
             "weight = 0",
             "below.toml:35: weight: 0 is not within 0.001 to 1000",
-        ),
-        (
-            "a variant without source",
-            "below",
-            'source = "read"\n',
-            "",
-            "below.toml:34: key 'source' is missing in communication",
-        ),
-        (
-            "no source",
-            "own",
-            'source = "sampled again"\n',
-            "",
-            "own.toml:4: key 'source' is missing in resources",
         ),
     ],
 )
