@@ -35,7 +35,6 @@ class Section:
         document: the table; treat it as frozen.
         keys: the keys that a section of this class may have, by name, in order of declaration.
         required: names of the keys that it has to have.
-        together: names of keys that make sense only all together.
         is_one_measurement: all values are from one measurement, so a profile that is based on
             another takes over the whole section or nothing of it.
     """
@@ -43,7 +42,6 @@ class Section:
     __slots__ = ("document",)
     keys: ClassVar[Mapping[str, Key[Any]]] = {}
     required: ClassVar[tuple[str, ...]] = ()
-    together: ClassVar[tuple[str, ...]] = ()
     is_one_measurement: ClassVar[bool] = False
     document: Mapping[str, Any]
 
@@ -253,9 +251,6 @@ def check_section(document: object, section: type[Section], where: Where = ()) -
     for name in section.required:
         if isinstance(found[name], str) and not found[name].strip():
             raise FieldError((*where, name), f"{name}: it is empty")
-    half = [name for name in section.together if name not in found]
-    if len(half) not in (0, len(section.together)):
-        raise FieldError(where, f"key {half[0]!r} is missing in {where[-1]}")
     for name, key in section.keys.items():
         if isinstance(key, Part) and name in found:
             check_section(found[name], key.section, (*where, name))
@@ -402,7 +397,6 @@ class HardwareCounters(Section):
     """A profiler's counters; those of the last-level cache are per warp instructions."""
 
     required = ("source",)
-    together = ("llc_accesses_per_kilo_instruction", "llc_hit_rate_percentage")
 
     llc_accesses_per_kilo_instruction = number(
         0, 1e6, "accesses to the last-level cache per 1,000 warp instructions"

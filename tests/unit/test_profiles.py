@@ -11,7 +11,7 @@ from gpulaunch.files.toml_parser import tomllib
 from gpulaunch.profiles.catalog import load_profile, slowdowns_both_ways
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.profiles.keys import Part, Section
-from gpulaunch.profiles.layers import read_reference
+from gpulaunch.profiles.layers import split_variant
 from gpulaunch.profiles.profile import Profile, parse_profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity
@@ -98,7 +98,6 @@ def taken(document: dict[str, Any]) -> bool:
         ("an unknown key", {"gpu": 2}),
         ("an unknown key of a section", {"resources": {"power": 2, "source": "x"}}),
         ("no source", {"resources": {"power_w": 2}}),
-        ("half the counters", {"counters": {"llc_hit_rate_percentage": 5, "source": "x"}}),
         ("half a curve", {"sm_curve": {"throughput": [1], "source": "x"}}),
         ("together and apart", {"placement": {"single_node": True, "one_per_node": True}}),
         ("a weight of nothing", {"communication": {"weight": 0, "source": "x"}}),
@@ -400,8 +399,7 @@ def test_unknown_variant_lists_those_there_are(files: Path) -> None:
 )
 def test_references(text: str, want: tuple[str, str | None]) -> None:
     """What stands after the last path's @ is asked of the profile."""
-    found = read_reference(text)
-    assert (found.name, found.variant) == want
+    assert split_variant(text) == want
 
 
 # -------------------------------------------------------------------------------------------- sizes
