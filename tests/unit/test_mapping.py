@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from itertools import combinations, pairwise
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ from gpulaunch.cluster.cluster import (
     gpu_tree,
 )
 from gpulaunch.cluster.cluster_file import load_cluster
-from gpulaunch.cluster.mapping import MappingProblem, Place, RankMapping, judge, nodes_in_use
+from gpulaunch.cluster.mapping import MappingProblem, RankMapping, judge, nodes_in_use
 from gpulaunch.cluster.policies import MAPPING_POLICIES, map_greedily
 from gpulaunch.cluster.traffic import RankTraffic, rows_of, scaled, summed
 
@@ -40,13 +40,6 @@ def small(nodes: int = 2, gpus: int = 2, gb_per_s: float = 2.0) -> Cluster:
     """Make nodes of one socket, with GPUs that meet over PHB at 10 GB/s."""
     found = tuple(Node(f"n{i}", box(gpus), (tuple(range(gpus)),)) for i in range(nodes))
     return Cluster("small", "made up", found, switch(*[gb_per_s] * nodes))
-
-
-def workstations(nodes: int) -> Cluster:
-    """Make nodes of two sockets, each with two cores, and two GPUs at one switch."""
-    topology = machine("pcie-4gpu-workstation")
-    found = tuple(Node(f"n{i}", topology, ((0, 1), (2, 3))) for i in range(nodes))
-    return Cluster("workstations", "made up", found, switch(*[4.0] * nodes))
 
 
 # Trees
@@ -201,60 +194,6 @@ def test_larger_nodes_come_first() -> None:
 def test_each_rank_has_its_own_core_and_gpu(policy: str, case: MappingProblem) -> None:
     """Every policy gives each rank a core and a GPU of its own on one node, within its slots."""
     check_places(case, MAPPING_POLICIES[policy](case))
-
-
-@pytest.mark.parametrize("policy", ALONE)
-def test_fewer_ranks_than_slots_take_few_nodes(policy: str) -> None:
-    """Nine ranks take two of four nodes of 8 GPUs under every policy."""
-    cluster = larger((4,), (4.0,))
-    case = MappingProblem(cluster, random_traffic(9, 20, 1), random_traffic(9, 20, 2))
-    assert len({place.node for place in MAPPING_POLICIES[policy](case)}) == 2
-
-
-@pytest.mark.parametrize("policy", ALONE)
-def test_a_policy_maps_alike_each_time(policy: str) -> None:
-    """The same problem with the same seed has the same mapping, also between other ones."""
-    case = problem(load_cluster("magc-b"), "2D-3D", seed=3)
-    first = MAPPING_POLICIES[policy](case)
-    MAPPING_POLICIES[policy](problem(load_cluster("magc-a"), "COL-2D"))
-    assert MAPPING_POLICIES[policy](case) == first
-
-
-def best_of_all(case: MappingProblem) -> float:
-    """Return the least congestion of the worst link of any mapping to two workstations.
-
-    Ranks on a node are told apart by their socket, of cores and of GPUs; which of them is which
-    does not matter. Cores and GPUs are chosen without regard to each other.
-    """
-    best = float("inf")
-    ranks = range(case.cpu.ranks)
-    for first in combinations(ranks, 4):
-        if 0 not in first:
-            continue
-        sides = (first, tuple(rank for rank in ranks if rank not in first))
-        worst: dict[str, list[float]] = {"network": [], "CPU": [], "GPU": []}
-        for one in range(1, 4):
-            for other in range(1, 4):
-                places: dict[int, Place] = {}
-                for node, (members, mate) in enumerate(zip(sides, (one, other), strict=True)):
-                    order = [members[0], members[mate]]
-                    order += [rank for rank in members if rank not in order]
-                    for slot, rank in enumerate(order):
-                        places[rank] = Place(node, slot, slot)
-                links = judge(case, tuple(places[rank] for rank in ranks)).links
-                for tree, found in worst.items():
-                    found.append(max(link.congestion for link in links if link.tree == tree))
-        best = min(best, max(min(found) for found in worst.values()))
-    return best
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("edges", [8, 14])
-def test_multisect_is_near_the_best_of_all_mappings(edges: int, seed: int) -> None:
-    """8 ranks on two nodes: the worst link has at most 1.2 times the least congestion."""
-    cpu, gpu = random_traffic(8, edges, seed), random_traffic(8, edges, 100 + seed)
-    case = MappingProblem(workstations(2), cpu, gpu)
-    assert maximum("multisect", case) <= 1.2 * best_of_all(case)
 
 
 @pytest.mark.parametrize("unit", [1e-9, 1e18 / 3])
