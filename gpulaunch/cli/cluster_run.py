@@ -132,8 +132,7 @@ def _ask(allocation: Allocation, topology: Sequence[str], network: str | None) -
     Raises:
         FailedError: nodes do not answer.
     """
-    reports = ask_nodes(allocation, [*own_command(), "cluster", "node", *topology])
-    nodes = tuple(report.node for report in reports)
+    nodes = tuple(ask_nodes(allocation, [*own_command(), "cluster", "node", *topology]))
     gb_per_s = dict.fromkeys((node.name for node in nodes), ASSUMED_NODE_GB_PER_S)
     tree = _network(allocation, network, gb_per_s)
     source = f"nodes: asked of them; network: {network or 'as Slurm tells'}; {ASSUMPTIONS}"

@@ -6,9 +6,10 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 
+from gpulaunch.cluster.cluster import Node
 from gpulaunch.cluster.hostlist import hosts_of
 from gpulaunch.cluster.network import Switch, read_topology_conf
-from gpulaunch.cluster.node import NodeReport, read_reports
+from gpulaunch.cluster.node import read_reports
 from gpulaunch.errors import FailedError, UsageError, call_failed, printable, quoted
 from gpulaunch.files.document import read_text
 from gpulaunch.files.write import write_text
@@ -222,7 +223,7 @@ def _of_slurm(environment: Mapping[str, str], program: tuple[str, ...]) -> Slurm
     return SlurmAllocation(f"slurm {job}", program, nodes)
 
 
-def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[NodeReport]:
+def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[Node]:
     """Return what each node of an allocation has, by a task on each.
 
     Args:
@@ -244,16 +245,16 @@ def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[NodeReport]
             )
         except OSError as problem:
             raise call_failed(printable(start.argv[0]), problem) from None
-    reports = read_reports(done.stdout.decode(errors="replace"))
-    if done.returncode or len(reports) != (allocation.nodes or len(reports)) or not reports:
-        count = f"{len(reports)} of {allocation.nodes}" if allocation.nodes else len(reports)
+    nodes = read_reports(done.stdout.decode(errors="replace"))
+    if done.returncode or len(nodes) != (allocation.nodes or len(nodes)) or not nodes:
+        count = f"{len(nodes)} of {allocation.nodes}" if allocation.nodes else len(nodes)
         program = os.path.basename(start.argv[0])
         raise FailedError(
             f"{allocation.name}: {count} nodes have told what they have; {program} ended with "
             f"status {done.returncode}",
             f"is gpulaunch on each of them? asked by: {shlex.join(start.argv)}",
         )
-    names = [report.node.name for report in reports]
+    names = [node.name for node in nodes]
     if len(set(names)) < len(names):
         raise FailedError(f"two nodes of {allocation.name} have one name: {', '.join(names)}")
-    return reports
+    return nodes
