@@ -13,7 +13,6 @@ from gpulaunch.errors import printable
 
 _HOST_OPTIONS = ("--host", "-host", "-H", "--hosts", "-hosts")
 _FILE_OPTIONS = ("--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f")
-_FILE_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
 _MOST_NAMED = 3
 
 _WITH_TWO_VALUES = frozenset({"mca", "prtemca", "pmixmca", "gmca", "genv"})
@@ -50,10 +49,8 @@ def explain_mpirun(
     if _has_own_launches(command):
         return None
     named = [host for text in _values(command, _HOST_OPTIONS) for host in text.split(",")]
-    files = _values(command, _FILE_OPTIONS)
-    if not named and not files:
-        files = [environment[name] for name in _FILE_VARIABLES if environment.get(name)]
-    named += [host for path in files for host in hosts_of(read(path), own_names[0])]
+    for path in _values(command, _FILE_OPTIONS):
+        named += hosts_of(read(path), own_names[0])
     here = {*own_names, *(name.partition(".")[0] for name in own_names), *HERE}
     hosts = [host.partition(":")[0] for host in named]
     far = list(dict.fromkeys(host for host in hosts if host and host not in here))
