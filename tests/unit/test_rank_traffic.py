@@ -154,17 +154,13 @@ def test_a_graph_need_not_be_connected(tmp_path: Path) -> None:
 
 MISTAKES = [
     ("0 1 2 3\n0 0 0\n", ":2: 3 figures: a matrix of 4 ranks has 4 rows and columns"),
-    ("0 1 2 3 4\n", ":1: 5 figures: a matrix of 4 ranks has 4 rows and columns"),
     ("0 1 2 3\n" * 3, ": 3 rows: a matrix of 4 ranks has 4 rows and columns"),
     ("0 1 2 3\n" * 5, ":5: more than 4 rows: a matrix of 4 ranks has 4 rows and columns"),
     ("0 nan 2 3\n" * 4, ":1: 'nan' is no traffic: a number from 0 to 1e18"),
-    ("0 1 2 x\n" * 4, ":1: 'x' is no traffic: a number from 0 to 1e18"),
     ("0 1 nan\n", ":1: edge 0-1: nan is no traffic above 0, 1e18 at most"),
-    ("0 1\n2 1 -1\n", ":2: edge 2-1: -1 is no traffic above 0, 1e18 at most"),
     ("0 4\n", ":1: rank 4: 4 ranks are 0 to 3"),
     ("1 1\n", ":1: edge 1-1: it joins a rank to itself"),
     ("# from / to\n", ": no traffic is in it"),
-    ("hello\n", ":1: 'hello' is no edge: two ranks and perhaps a weight, such as '0 1 2.5'"),
 ]
 
 
