@@ -117,67 +117,53 @@ def gpu_tree(node: Node) -> Tree:
     """
     rows: list[Row] = [(-1, 0.0, node.name)]
     leaves: dict[int, int] = {}
-    for level in _levels_below(machine_tree(node.topology), node.topology):
-        _add_level(rows, leaves, 0, level, node)
+    _add_below(rows, leaves, 0, machine_tree(node.topology), node)
     return _tree(rows, [leaves[gpu.index] for gpu in node.topology.gpus])
 
 
-Group = tuple[str, frozenset[int], tuple["Group", ...]]
-"""GPUs that meet: what at, or "" if it is a GPU; their indices; the groups below."""
+def _add_below(
+    rows: list[Row], leaves: dict[int, int], parent: int, level: Level, node: Node
+) -> None:
+    """Add what is below a level, with the GPUs that NVLinks join put together."""
+    links = node.topology.links
+    if level.path == "SYS" and links and all(link.kind == "nvswitch" for link in links):
+        for gpu in node.topology.gpus:
+            leaves[gpu.index] = _add(rows, parent, "", frozenset({gpu.index}), node)
+        return
+    parts = _join(level.children, node.topology)
+    if len(parts) == 1:
+        parts = [[child] for child in level.children]
+    for part in parts:
+        above = parent
+        if len(part) > 1:
+            joined = frozenset(gpu for child in part for gpu in child.gpus)
+            above = _add(rows, parent, "NVLinks", joined, node)
+        for child in part:
+            if child.children:
+                own = _add(rows, above, child.kind, frozenset(child.gpus), node)
+                _add_below(rows, leaves, own, child, node)
+            else:
+                leaves[child.gpus[0]] = _add(rows, above, "", frozenset(child.gpus), node)
 
 
-def _levels_below(level: Level, topology: Topology) -> list[Group]:
-    """Return what is right below a level, with the GPUs that NVLinks join put together."""
-    if level.path == "SYS" and topology.links and all(e.kind == "nvswitch" for e in topology.links):
-        return [("", frozenset({gpu.index}), ()) for gpu in topology.gpus]
-    below: list[Group] = [
-        (
-            child.kind if child.children else "",
-            frozenset(child.gpus),
-            tuple(_levels_below(child, topology)),
-        )
-        for child in level.children
-    ]
-    joined = _join(below, topology)
-    if len(joined) == 1 or len(joined) == len(below):
-        return below
-    return [
-        part[0]
-        if len(part) == 1
-        else ("NVLinks", frozenset().union(*(g[1] for g in part)), (*part,))
-        for part in joined
-    ]
-
-
-def _join(groups: Sequence[Group], topology: Topology) -> list[list[Group]]:
-    """Return the groups in parts that NVLinks join."""
-    parts = [[group] for group in groups]
+def _join(levels: Sequence[Level], topology: Topology) -> list[list[Level]]:
+    """Return the levels in parts that NVLinks join."""
+    parts = [[level] for level in levels]
     for link in topology.links:
         if link.nvlink_count:
-            touched = [p for p in parts if any({link.a, link.b} & group[1] for group in p)]
+            touched = [p for p in parts if any({link.a, link.b} & {*level.gpus} for level in p)]
             if len(touched) == 2:
                 touched[0] += touched[1]
                 parts.remove(touched[1])
     return parts
 
 
-def _add_level(
-    rows: list[Row], leaves: dict[int, int], parent: int, group: Group, node: Node
-) -> None:
-    kind, gpus, below = group
+def _add(rows: list[Row], parent: int, kind: str, gpus: frozenset[int], node: Node) -> int:
+    """Add a vertex for GPUs that meet, or for one GPU if kind is empty; return its number."""
     named = gpus_named(gpu for gpu in node.topology.gpus if gpu.index in gpus)
-    own = len(rows)
-    rows.append(
-        (
-            parent,
-            _gb_per_s_out(gpus, node.topology),
-            f"{node.name} {kind} of {named}" if kind else f"{node.name} {named}",
-        )
-    )
-    if not kind:
-        leaves[min(gpus)] = own
-    for child in below:
-        _add_level(rows, leaves, own, child, node)
+    name = f"{node.name} {kind} of {named}" if kind else f"{node.name} {named}"
+    rows.append((parent, _gb_per_s_out(gpus, node.topology), name))
+    return len(rows) - 1
 
 
 def _gb_per_s_out(gpus: frozenset[int], topology: Topology) -> float:
