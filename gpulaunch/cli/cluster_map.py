@@ -11,7 +11,7 @@ from gpulaunch.cluster.cluster import Cluster
 from gpulaunch.cluster.cluster_file import load_cluster
 from gpulaunch.cluster.mapping import MappingProblem, RankMapping, judge
 from gpulaunch.cluster.policies import DEFAULT_MAPPING_POLICY, MAPPING_POLICIES
-from gpulaunch.cluster.rank_files import ENGINE_FILES, rank_map
+from gpulaunch.cluster.rank_files import ENGINE_FILES
 from gpulaunch.cluster.traffic import (
     SHAPES,
     RankTraffic,
@@ -24,13 +24,12 @@ from gpulaunch.cluster.traffic_file import read_traffic_file
 from gpulaunch.errors import UsageError, printable, quoted
 from gpulaunch.files.nearest import did_you_mean
 from gpulaunch.files.write import make_directory, write_text
-from gpulaunch.profiles.pattern import PATTERNS, Edge
 from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS
 from gpulaunch.show import Document
 
 MAPPING_EPILOG = (
     "patterns: 2d, 3d, col (2d:3 weighs the first dimension), all-to-all and the like, sizes such "
-    "as tp=8,pp=2, a file of a matrix or graph, profile:NAME, scan:PATH, nccl:LOG\n"
+    "as tp=8,pp=2, a file of a matrix or graph, profile:NAME\n"
     "(docs/guides/cluster.md)"
 )
 _IN_ORDER = "default"  # the policy that others are held against
@@ -39,7 +38,8 @@ _IN_ORDER = "default"  # the policy that others are held against
 def main(arguments: Sequence[str]) -> int:
     """Map a job's ranks, and print or write the mapping."""
     options = make_parser().parse_args(arguments)
-    _check_together(options)
+    if options.output == "":
+        raise UsageError("--output has an empty value")
     cluster = load_cluster(options.cluster)
     problem = pose(options, cluster)
     policy = find_policy(options.mapping_policy)
@@ -52,13 +52,11 @@ def main(arguments: Sequence[str]) -> int:
         document["explain"] = mapping_document(before, judge(problem, mapping))
     if options.output:
         make_directory(options.output)
-        files = {name: make(cluster, mapping) for name, make in ENGINE_FILES.values()}
+        files = {name: make(cluster, mapping) for name, make in ENGINE_FILES.items()}
         files["map.json"] = json.dumps(document, indent=2, allow_nan=False) + "\n"
         for name, text in files.items():
             write_text(os.path.join(options.output, name), text)
-    if options.format in ENGINE_FILES:
-        print(ENGINE_FILES[options.format][1](cluster, mapping), end="")
-    elif options.format == "json":
+    if options.json:
         print_json(document)
     else:
         from gpulaunch.show.mapping import mapping_table
@@ -80,12 +78,6 @@ def make_parser() -> Parser:
         "--cluster", metavar="NAME|FILE", required=True, help="the cluster (docs/guides/cluster.md)"
     )
     add_mapping(parser)
-    parser.add_argument(
-        "--format",
-        metavar="FORM",
-        choices=("table", "json", *ENGINE_FILES),
-        help=f"what to print: table (default), json, {', '.join(ENGINE_FILES)}",
-    )
     add_json(parser)
     parser.add_argument(
         "-o", "--output", metavar="DIR", help="write the map for every engine into this directory"
@@ -94,16 +86,6 @@ def make_parser() -> Parser:
         "--explain", action="store_true", help="the load of the links, beside ranks in order"
     )
     return parser
-
-
-def _check_together(options: Namespace) -> None:
-    if options.json and options.format not in (None, "json"):
-        raise UsageError(f"--json and --format {options.format} are given: one of them is enough")
-    options.format = "json" if options.json else options.format or "table"
-    if options.explain and options.format not in ("table", "json"):
-        raise UsageError(f"--explain has no effect with --format {options.format}")
-    if options.output == "":
-        raise UsageError("--output has an empty value")
 
 
 # ------------------------------------------------------------------- for `cluster run` as well
@@ -128,7 +110,6 @@ def add_mapping(parser: Parser) -> None:
         help=f"{', '.join(map(_shown, MAPPING_POLICIES))} (default: "
         f"{_shown(DEFAULT_MAPPING_POLICY)})",
     )
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of its random choices")
 
 
 def _shown(policy: str) -> str:
@@ -168,7 +149,7 @@ def pose(options: Namespace, cluster: Cluster) -> MappingProblem:
         )
     cpu = read_traffic("--cpu-pattern", options.cpu_pattern, ranks)
     gpu = read_traffic("--gpu-pattern", options.gpu_pattern, ranks)
-    return MappingProblem(cluster, cpu, gpu, options.seed)
+    return MappingProblem(cluster, cpu, gpu)
 
 
 def resources(cluster: Cluster) -> str:
@@ -185,11 +166,18 @@ def map_document(
     options: Namespace, problem: MappingProblem, policy: str, mapping: RankMapping
 ) -> Document:
     """Return the map as a document, which a launch reads with `-o rank_map=FILE`."""
-    patterns = {"cpu_pattern": options.cpu_pattern, "gpu_pattern": options.gpu_pattern}
-    document = rank_map(problem.cluster, _shown(policy), mapping) | {
-        key: printable(text) for key, text in patterns.items()
+    ranks = []
+    for rank, place in enumerate(mapping):
+        node = problem.cluster.nodes[place.node].name
+        ranks.append({"rank": rank, "node": node, "core": place.core, "gpu": place.gpu})
+    return {
+        "cluster": problem.cluster.name,
+        "policy": _shown(policy),
+        "ranks": ranks,
+        "cpu_pattern": printable(options.cpu_pattern),
+        "gpu_pattern": printable(options.gpu_pattern),
+        "source": problem.cluster.source,
     }
-    return document | {"seed": problem.seed, "source": problem.cluster.source}
 
 
 def read_traffic(option: str, text: str, ranks: int) -> RankTraffic:
@@ -211,10 +199,6 @@ def read_traffic(option: str, text: str, ranks: int) -> RankTraffic:
 
 def _read(text: str, ranks: int) -> RankTraffic:
     kind, _, rest = text.partition(":")
-    if kind == "scan" and rest:
-        return _of_pattern(_scanned(rest), ranks)
-    if kind == "nccl" and rest:
-        return _of_nccl_log(rest, ranks)
     if kind == "profile" or text.endswith(".toml"):
         return _of_profile(rest or text, ranks)
     if is_sizes(text):
@@ -236,45 +220,15 @@ def _of_profile(name: str, ranks: int) -> RankTraffic:
     from gpulaunch.profiles.catalog import load_profile
 
     profile = load_profile(name)
-    if profile.graph:
-        return _of_edges(f"profile {profile.name}", profile.graph.ranks, profile.graph.given, ranks)
-    if profile.communication.pattern is None:
-        raise UsageError(f"profile {quoted(name)} has no pattern")
-    return _of_pattern(profile.communication.pattern, ranks)
-
-
-def _scanned(path: str) -> str:
-    from gpulaunch.scan.sources import read_sources, scan_sources
-
-    files, unread = read_sources(path)
-    found = scan_sources(files, unread, sys.stdlib_module_names)
-    if found.pattern == "none" and found.confidence != "certain":
-        raise UsageError(
-            f"{printable(path)}: no call was found by which ranks communicate: that is a guess",
-            "name a pattern, such as ring",
-        )
-    return found.pattern
-
-
-def _of_nccl_log(path: str, ranks: int) -> RankTraffic:
-    from gpulaunch.files.log_file import log_lines
-    from gpulaunch.measure.logs.nccl_log import communication, read_nccl_log
-
-    name = printable(path)
-    found = communication(read_nccl_log(log_lines(path)), name)
-    if found.edges:
-        return _of_edges(name, found.ranks, found.edges, ranks)
-    return _of_pattern(found.pattern, ranks)
-
-
-def _of_pattern(name: str, ranks: int) -> RankTraffic:
-    found = shape_traffic(name, ranks) if name in PATTERNS else None
+    graph = profile.graph
+    if graph:
+        if graph.ranks != ranks:
+            raise UsageError(
+                f"profile {profile.name} has {graph.ranks} ranks, and {ranks} are mapped"
+            )
+        return summed(ranks, graph.given)
+    pattern = profile.communication.pattern
+    found = shape_traffic(pattern, ranks) if pattern else None
     if found is None:
-        raise UsageError(f"pattern {quoted(name)} is no shape of any number of ranks")
+        raise UsageError(f"profile {quoted(name)} has no pattern")
     return found
-
-
-def _of_edges(name: str, found: int, edges: tuple[Edge, ...], ranks: int) -> RankTraffic:
-    if found != ranks:
-        raise UsageError(f"{name} has {found} ranks, and {ranks} are mapped")
-    return summed(ranks, edges)

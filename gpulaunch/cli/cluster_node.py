@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import warn
 from gpulaunch.cluster.engines import read_place
-from gpulaunch.cluster.node import report_lines, report_this_node
+from gpulaunch.cluster.node import describe_this_node, report_lines
 from gpulaunch.decide.request import admit_visible
 from gpulaunch.launch.surroundings import Surroundings, read_surroundings, shown_settings
 from gpulaunch.machine.topology import Topology, part_of_machine
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     options = make_parser().parse_args(arguments)
     settings = shown_settings(options.topology)
     topology = _within_reach(read_surroundings(settings, warn, may_hide=True, use=False))
-    print("\n".join(report_lines(report_this_node(topology))))
+    print("\n".join(report_lines(*describe_this_node(topology))))
     return 0
 
 

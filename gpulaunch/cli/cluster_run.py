@@ -66,8 +66,6 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     names = allocation.hosts or [node.name for node in cluster.nodes]
     start = allocation.on_ranks(launch, [names[place.node] for place in mapping], directory)
     write_text(map_path, json.dumps(document, indent=2) + "\n")
-    for path, text in start.files.items():
-        write_text(path, text)
     if options.dry_run:
         print(_shown(start))
         return 0
@@ -134,8 +132,7 @@ def _ask(allocation: Allocation, topology: Sequence[str], network: str | None) -
     Raises:
         FailedError: nodes do not answer.
     """
-    reports = ask_nodes(allocation, [*own_command(), "cluster", "node", *topology])
-    nodes = tuple(report.node for report in reports)
+    nodes = tuple(ask_nodes(allocation, [*own_command(), "cluster", "node", *topology]))
     gb_per_s = dict.fromkeys((node.name for node in nodes), ASSUMED_NODE_GB_PER_S)
     tree = _network(allocation, network, gb_per_s)
     source = f"nodes: asked of them; network: {network or 'as Slurm tells'}; {ASSUMPTIONS}"

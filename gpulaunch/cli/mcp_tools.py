@@ -26,7 +26,7 @@ from gpulaunch.launch.children import own_command
 from gpulaunch.launch.past_end import find_launch
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.system import user_name
-from gpulaunch.profiles.layers import read_reference
+from gpulaunch.profiles.layers import split_variant
 from gpulaunch.show.history import history_document
 
 _INSTRUCTIONS = """\
@@ -42,7 +42,7 @@ _MOST_CHARACTERS = 1 << 16
 
 
 def _check_profile(name: str) -> str:
-    if is_path(read_reference(name).name):
+    if is_path(split_variant(name)[0]):
         raise ValueError(f"{quoted(name)} is a file: only names of profiles are taken here")
     return name
 

@@ -6,9 +6,10 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 
+from gpulaunch.cluster.cluster import Node
 from gpulaunch.cluster.hostlist import hosts_of
 from gpulaunch.cluster.network import Switch, read_topology_conf
-from gpulaunch.cluster.node import NodeReport, read_reports
+from gpulaunch.cluster.node import read_reports
 from gpulaunch.errors import FailedError, UsageError, call_failed, printable, quoted
 from gpulaunch.files.document import read_text
 from gpulaunch.files.write import write_text
@@ -34,13 +35,11 @@ class Start(Record):
         argv: its command line.
         variables: environment variables to set.
         without: environment variables to leave out.
-        files: texts to write before, by path.
     """
 
     argv: tuple[str, ...]
     variables: Mapping[str, str] = {}
     without: tuple[str, ...] = ()
-    files: Mapping[str, str] = {}
 
     def environment(self) -> dict[str, str]:
         """Return the environment of the program."""
@@ -63,7 +62,7 @@ class SlurmAllocation(Record):
     nodes: int
     hosts: tuple[str, ...] = ()
 
-    def on_each_node(self, argv: Sequence[str], directory: str) -> Start:  # noqa: ARG002  no files
+    def on_each_node(self, argv: Sequence[str], directory: str) -> Start:  # noqa: ARG002  no file
         """Return a step of one task for each node, which leaves all CPUs to each task."""
         options = (
             f"--nodes={self.nodes}",
@@ -75,7 +74,7 @@ class SlurmAllocation(Record):
         return Start((*self.program, *options, *argv), without=_OPPOSED)
 
     def on_ranks(self, argv: Sequence[str], hosts: Sequence[str], directory: str) -> Start:
-        """Return a step whose tasks run where a file of hosts says, one line for each task.
+        """Return a step whose tasks run where a file of hosts, written here, says: a line for each.
 
         Source: srun(1), --distribution=arbitrary and SLURM_HOSTFILE.
         """
@@ -87,12 +86,8 @@ class SlurmAllocation(Record):
             "--cpu-bind=none",
             "--overcommit",  # ranks that are not bound may be more than the cores
         )
-        return Start(
-            (*self.program, *options, *argv),
-            {"SLURM_HOSTFILE": path},
-            _OPPOSED,
-            {path: "".join(f"{host}\n" for host in hosts)},
-        )
+        write_text(path, "".join(f"{host}\n" for host in hosts))
+        return Start((*self.program, *options, *argv), {"SLURM_HOSTFILE": path}, _OPPOSED)
 
     def switches(self) -> tuple[Switch, ...]:
         """Return the switches that Slurm's controller knows; () if there is none, or it knows none.
@@ -139,7 +134,7 @@ class MpiAllocation(Record):
         return Start((*self.program, "--map-by", "ppr:1:node", "--bind-to", "none", *argv))
 
     def on_ranks(self, argv: Sequence[str], hosts: Sequence[str], directory: str) -> Start:
-        """Return a job whose ranks run where a file of hosts says, one line for each rank.
+        """Return a job whose ranks run where a file of hosts, written here, says: a line for each.
 
         Each rank binds itself to its core. A rankfile would name cores by Open MPI's own count,
         which is not the kernel's, and 4.1 binds to them whatever else is said.
@@ -148,10 +143,8 @@ class MpiAllocation(Record):
         """
         path = f"{directory}/hosts"
         options = ("--hostfile", path, "-np", str(len(hosts)), "--map-by", "seq")
-        return Start(
-            (*self.program, *options, "--bind-to", "none", *argv),
-            files={path: "".join(f"{host}\n" for host in hosts)},
-        )
+        write_text(path, "".join(f"{host}\n" for host in hosts))
+        return Start((*self.program, *options, "--bind-to", "none", *argv))
 
     def switches(self) -> tuple[Switch, ...]:
         """Return (): mpirun knows no switches."""
@@ -174,9 +167,6 @@ def find_allocation(
     Raises:
         UsageError: there is none, or the arguments contradict each other.
     """
-    for option, text in (("--launcher", launcher), ("--hostfile", hostfile)):
-        if text is not None and not text.strip():
-            raise UsageError(f"{option} has an empty value")
     try:
         default = "srun" if hostfile is None else "mpirun"
         program = tuple(shlex.split(default if launcher is None else launcher))
@@ -233,7 +223,7 @@ def _of_slurm(environment: Mapping[str, str], program: tuple[str, ...]) -> Slurm
     return SlurmAllocation(f"slurm {job}", program, nodes)
 
 
-def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[NodeReport]:
+def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[Node]:
     """Return what each node of an allocation has, by a task on each.
 
     Args:
@@ -245,8 +235,6 @@ def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[NodeReport]
     """
     with tempfile.TemporaryDirectory() as directory:
         start = allocation.on_each_node(asking, directory)
-        for path, text in start.files.items():
-            write_text(path, text)
         try:
             done = subprocess.run(  # noqa: S603  the user's own starter
                 start.argv,
@@ -257,16 +245,16 @@ def ask_nodes(allocation: Allocation, asking: Sequence[str]) -> list[NodeReport]
             )
         except OSError as problem:
             raise call_failed(printable(start.argv[0]), problem) from None
-    reports = read_reports(done.stdout.decode(errors="replace"))
-    if done.returncode or len(reports) != (allocation.nodes or len(reports)) or not reports:
-        count = f"{len(reports)} of {allocation.nodes}" if allocation.nodes else len(reports)
+    nodes = read_reports(done.stdout.decode(errors="replace"))
+    if done.returncode or len(nodes) != (allocation.nodes or len(nodes)) or not nodes:
+        count = f"{len(nodes)} of {allocation.nodes}" if allocation.nodes else len(nodes)
         program = os.path.basename(start.argv[0])
         raise FailedError(
             f"{allocation.name}: {count} nodes have told what they have; {program} ended with "
             f"status {done.returncode}",
             f"is gpulaunch on each of them? asked by: {shlex.join(start.argv)}",
         )
-    names = [report.node.name for report in reports]
+    names = [node.name for node in nodes]
     if len(set(names)) < len(names):
         raise FailedError(f"two nodes of {allocation.name} have one name: {', '.join(names)}")
-    return reports
+    return nodes

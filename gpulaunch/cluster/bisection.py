@@ -8,12 +8,6 @@ from gpulaunch.records import Record
 Rows = Sequence[Sequence[tuple[int, float]]]
 """Neighbours of each vertex, and the weight of the edge to them."""
 
-_LARGE = 96
-"""Number of vertices beyond which pairs of them are bisected in place of single ones."""
-
-_ATTEMPTS = 2
-"""Ways to join vertices of a large graph that are tried."""
-
 _GOLDEN = 0.6180339887
 """Its multiples, without their integers, are as evenly spread as can be, however many there are."""
 
@@ -40,9 +34,7 @@ def splits(rows: Rows, size: int, starts: int, shift: int = 0) -> Iterator[Split
     """Yield ways to split a graph into `size` vertices and the rest, each a local optimum.
 
     A part is grown around a vertex, next the one that adds least to the cut, then improved by
-    passes that exchange vertices. Large graphs are first halved again and again by joining
-    neighbours two by two, as long as sizes are even; of each such halving only the best split is
-    yielded.
+    passes that exchange vertices.
 
     Args:
         rows: the graph, without loops.
@@ -53,16 +45,10 @@ def splits(rows: Rows, size: int, starts: int, shift: int = 0) -> Iterator[Split
     Cost: with few edges, linear in their number for each start.
 
     Source: Fiduccia and Mattheyses, A linear-time heuristic for improving network partitions, DAC
-        1982; Karypis and Kumar, A fast and high quality multilevel scheme for partitioning
-        irregular graphs, SIAM J. Sci. Comput. 20 (1998). Departures: vertices are exchanged, not
-        moved, so that sizes stay exact, and only those with an edge that is cut; for the same
-        reason joined vertices are always two.
+        1982. Departures: vertices are exchanged, not moved, so that sizes stay exact, and only
+        those with an edge that is cut.
     """
     n = len(rows)
-    if _can_halve(rows, size):
-        for attempt in range(_ATTEMPTS):
-            yield _split_halved(rows, size, starts, int(attempt * _GOLDEN * n) + shift)
-        return
     alone = _alone(rows)
     for start in range(starts):
         gains = alone[:]
@@ -70,32 +56,14 @@ def splits(rows: Rows, size: int, starts: int, shift: int = 0) -> Iterator[Split
         yield _improved(rows, sides, gains, alone)
 
 
-def _can_halve(rows: Rows, size: int) -> bool:
-    return len(rows) > _LARGE and len(rows) % 2 == 0 and size % 2 == 0
-
-
-def _split_halved(rows: Rows, size: int, starts: int, shift: int) -> Split:
-    """Split a graph in which every two neighbours are one vertex, then improve that."""
-    if not _can_halve(rows, size):
-        return bisect(rows, size, starts, shift)
-    pairs = _pairs(rows, shift)
-    owner = [0] * len(rows)
-    for number, pair in enumerate(pairs):
-        for vertex in pair:
-            owner[vertex] = number
-    coarse = _split_halved(_joined(rows, pairs, owner), size // 2, starts, shift)
-    sides = [coarse.sides[number] for number in owner]
-    return _improved(rows, sides, _gains(rows, sides), _alone(rows))
-
-
-def bisect(rows: Rows, size: int, starts: int, shift: int = 0) -> Split:
+def bisect(rows: Rows, size: int, starts: int) -> Split:
     """Return the split that cuts least, of equals the first; see splits().
 
     It stops early if nothing is cut, or if a third of the starts led to the same cut.
     """
     best: Split | None = None
     found = 0
-    for split in splits(rows, size, starts, shift):
+    for split in splits(rows, size, starts):
         if best is None or split.cut < best.cut - TINY:
             best, found = split, 0
         found += split.cut < best.cut + TINY
@@ -108,14 +76,6 @@ def bisect(rows: Rows, size: int, starts: int, shift: int = 0) -> Split:
 def _alone(rows: Rows) -> list[float]:
     """Return how much less is cut, below 0, if a vertex leaves the side where all others are."""
     return [-sum([weight for _, weight in row]) for row in rows]
-
-
-def _gains(rows: Rows, sides: list[int]) -> list[float]:
-    """Return how much less is cut if a vertex changes sides."""
-    return [
-        sum([weight if sides[other] != side else -weight for other, weight in row])
-        for row, side in zip(rows, sides, strict=True)
-    ]
 
 
 def _grow(rows: Rows, size: int, start: int, gains: list[float]) -> list[int]:
@@ -202,66 +162,3 @@ def _move(
                 here.add(other)
         else:
             gains[other] -= 2 * weight
-
-
-def _pairs(rows: Rows, shift: int) -> list[tuple[int, int]]:
-    """Return all vertices two by two, neighbours by their heaviest edges.
-
-    They are visited breadth first, so that pairs lie side by side. Who is left without a neighbour
-    takes one of a neighbour's, or anybody.
-    """
-    free = [True] * len(rows)
-    pairs = []
-    alone = []
-    for vertex in _breadth_first(rows, shift):
-        if free[vertex]:
-            free[vertex] = False
-            weight, other = max([(w, -o) for o, w in rows[vertex] if free[o]], default=(0.0, 0))
-            if weight:
-                free[-other] = False
-                pairs.append((vertex, -other))
-            else:
-                alone.append(vertex)
-    waiting = dict.fromkeys(alone)
-    while waiting:
-        vertex = waiting.popitem()[0]
-        near = [o for middle, _ in rows[vertex] for o, _ in rows[middle] if o in waiting]
-        other = near[0] if near else next(iter(waiting))
-        del waiting[other]
-        pairs.append((vertex, other))
-    return pairs
-
-
-def _breadth_first(rows: Rows, shift: int) -> list[int]:
-    """Return all vertices, each after one of its neighbours if possible."""
-    n = len(rows)
-    order: list[int] = []
-    seen = [False] * n
-    for start in range(n):
-        first = (start + shift) % n
-        if not seen[first]:
-            seen[first] = True
-            part = [first]
-            for vertex in part:
-                for other, _ in rows[vertex]:
-                    if not seen[other]:
-                        seen[other] = True
-                        part.append(other)
-            order += part
-    return order
-
-
-def _joined(
-    rows: Rows, pairs: Sequence[tuple[int, int]], owner: Sequence[int]
-) -> list[list[tuple[int, float]]]:
-    """Return the graph in which each pair is one vertex."""
-    joined = []
-    for number, pair in enumerate(pairs):
-        weights: dict[int, float] = {}
-        for vertex in pair:
-            for neighbour, weight in rows[vertex]:
-                other = owner[neighbour]
-                if other != number:
-                    weights[other] = weights.get(other, 0.0) + weight
-        joined.append(list(weights.items()))
-    return joined

@@ -9,6 +9,14 @@ from gpulaunch.machine.link_bandwidth import pcie_bandwidth
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 
+SOCKET_GB_PER_S = 16.0
+"""Bandwidth between a socket and the rest of its node, per direction. It is assumed: one QPI link
+of 8 GT/s and 2 bytes."""
+
+CORE_GB_PER_S = 10.0
+"""Bandwidth at which a process on one core sends, and receives. It is assumed: what one core copies
+through shared memory."""
+
 Row = tuple[int, float, str]
 """A vertex of a tree: its parent, the bandwidth of the link to it, its name."""
 
@@ -44,25 +52,6 @@ class Tree(Record):
         return depths
 
 
-def grafted(trunk: Tree, branches: Sequence[Tree]) -> Tree:
-    """Return a tree in which each leaf of a trunk is the root of a branch.
-
-    Args:
-        trunk: a network; its leaves are nodes.
-        branches: what is inside each node, in the order of the leaves. The leaf keeps its name and
-            its link; the branch's root adds nothing.
-    """
-    parents, gb_per_s, names = list(trunk.parents), list(trunk.gb_per_s), list(trunk.names)
-    leaves: list[int] = []
-    for leaf, branch in zip(trunk.leaves, branches, strict=True):
-        shift = len(parents) - 1  # vertex 1 of the branch comes next; its root is the leaf
-        parents += [leaf if parent == 0 else parent + shift for parent in branch.parents[1:]]
-        gb_per_s += branch.gb_per_s[1:]
-        names += branch.names[1:]
-        leaves += [leaf if slot == 0 else slot + shift for slot in branch.leaves]
-    return Tree(tuple(parents), tuple(gb_per_s), tuple(names), tuple(leaves))
-
-
 class Node(Record):
     """One machine of a cluster.
 
@@ -70,17 +59,11 @@ class Node(Record):
         name: host name, as the cluster engine knows it.
         topology: its GPUs.
         sockets: ids of the cores of each socket, a socket without cores left out.
-        socket_gb_per_s: bandwidth between a socket and the rest of the node, per direction. The
-            default is assumed: one QPI link of 8 GT/s and 2 bytes.
-        core_gb_per_s: bandwidth at which a process on one core sends, and receives. The default is
-            assumed: what one core copies through shared memory.
     """
 
     name: str
     topology: Topology
     sockets: tuple[tuple[int, ...], ...]
-    socket_gb_per_s: float = 16.0
-    core_gb_per_s: float = 10.0
 
     @property
     def slots(self) -> int:
@@ -104,18 +87,6 @@ class Cluster(Record):
     network: Tree
 
 
-class TwoTrees(Record):
-    """What processes send each other over, and what their GPUs do.
-
-    Attributes:
-        cpu: its leaves are cores.
-        gpu: its leaves are GPUs.
-    """
-
-    cpu: Tree
-    gpu: Tree
-
-
 def cpu_tree(node: Node) -> Tree:
     """Return the sockets of a node with their cores: a leaf for each core, in order of `sockets`.
 
@@ -125,10 +96,10 @@ def cpu_tree(node: Node) -> Tree:
     leaves = []
     for number, cores in enumerate(node.sockets):
         socket = len(rows)
-        rows.append((0, node.socket_gb_per_s, f"{node.name} socket {number}"))
+        rows.append((0, SOCKET_GB_PER_S, f"{node.name} socket {number}"))
         for core in cores:
             leaves.append(len(rows))
-            rows.append((socket, node.core_gb_per_s, f"{node.name} core {core}"))
+            rows.append((socket, CORE_GB_PER_S, f"{node.name} core {core}"))
     return _tree(rows, leaves)
 
 
@@ -146,88 +117,53 @@ def gpu_tree(node: Node) -> Tree:
     """
     rows: list[Row] = [(-1, 0.0, node.name)]
     leaves: dict[int, int] = {}
-    for level in _levels_below(machine_tree(node.topology), node.topology):
-        _add_level(rows, leaves, 0, level, node)
+    _add_below(rows, leaves, 0, machine_tree(node.topology), node)
     return _tree(rows, [leaves[gpu.index] for gpu in node.topology.gpus])
 
 
-def inner_trees(cluster: Cluster) -> list[TwoTrees]:
-    """Return the trees of each node; those of nodes that are alike may have another one's names."""
-    known: dict[tuple[object, ...], TwoTrees] = {}
-    trees = []
-    for node in cluster.nodes:
-        sizes = tuple(map(len, node.sockets))
-        key = (id(node.topology), sizes, node.socket_gb_per_s, node.core_gb_per_s)
-        if key not in known:
-            known[key] = TwoTrees(cpu_tree(node), gpu_tree(node))
-        trees.append(known[key])
-    return trees
+def _add_below(
+    rows: list[Row], leaves: dict[int, int], parent: int, level: Level, node: Node
+) -> None:
+    """Add what is below a level, with the GPUs that NVLinks join put together."""
+    links = node.topology.links
+    if level.path == "SYS" and links and all(link.kind == "nvswitch" for link in links):
+        for gpu in node.topology.gpus:
+            leaves[gpu.index] = _add(rows, parent, "", frozenset({gpu.index}), node)
+        return
+    parts = _join(level.children, node.topology)
+    if len(parts) == 1:
+        parts = [[child] for child in level.children]
+    for part in parts:
+        above = parent
+        if len(part) > 1:
+            joined = frozenset(gpu for child in part for gpu in child.gpus)
+            above = _add(rows, parent, "NVLinks", joined, node)
+        for child in part:
+            if child.children:
+                own = _add(rows, above, child.kind, frozenset(child.gpus), node)
+                _add_below(rows, leaves, own, child, node)
+            else:
+                leaves[child.gpus[0]] = _add(rows, above, "", frozenset(child.gpus), node)
 
 
-def whole_trees(cluster: Cluster) -> TwoTrees:
-    """Return the network with the inside of all nodes below; its vertices come first in both."""
-    return TwoTrees(
-        grafted(cluster.network, [cpu_tree(node) for node in cluster.nodes]),
-        grafted(cluster.network, [gpu_tree(node) for node in cluster.nodes]),
-    )
-
-
-Group = tuple[str, frozenset[int], tuple["Group", ...]]
-"""GPUs that meet: what at, or "" if it is a GPU; their indices; the groups below."""
-
-
-def _levels_below(level: Level, topology: Topology) -> list[Group]:
-    """Return what is right below a level, with the GPUs that NVLinks join put together."""
-    if level.path == "SYS" and topology.links and all(e.kind == "nvswitch" for e in topology.links):
-        return [("", frozenset({gpu.index}), ()) for gpu in topology.gpus]
-    below: list[Group] = [
-        (
-            child.kind if child.children else "",
-            frozenset(child.gpus),
-            tuple(_levels_below(child, topology)),
-        )
-        for child in level.children
-    ]
-    joined = _join(below, topology)
-    if len(joined) == 1 or len(joined) == len(below):
-        return below
-    return [
-        part[0]
-        if len(part) == 1
-        else ("NVLinks", frozenset().union(*(g[1] for g in part)), (*part,))
-        for part in joined
-    ]
-
-
-def _join(groups: Sequence[Group], topology: Topology) -> list[list[Group]]:
-    """Return the groups in parts that NVLinks join."""
-    parts = [[group] for group in groups]
+def _join(levels: Sequence[Level], topology: Topology) -> list[list[Level]]:
+    """Return the levels in parts that NVLinks join."""
+    parts = [[level] for level in levels]
     for link in topology.links:
         if link.nvlink_count:
-            touched = [p for p in parts if any({link.a, link.b} & group[1] for group in p)]
+            touched = [p for p in parts if any({link.a, link.b} & {*level.gpus} for level in p)]
             if len(touched) == 2:
                 touched[0] += touched[1]
                 parts.remove(touched[1])
     return parts
 
 
-def _add_level(
-    rows: list[Row], leaves: dict[int, int], parent: int, group: Group, node: Node
-) -> None:
-    kind, gpus, below = group
+def _add(rows: list[Row], parent: int, kind: str, gpus: frozenset[int], node: Node) -> int:
+    """Add a vertex for GPUs that meet, or for one GPU if kind is empty; return its number."""
     named = gpus_named(gpu for gpu in node.topology.gpus if gpu.index in gpus)
-    own = len(rows)
-    rows.append(
-        (
-            parent,
-            _gb_per_s_out(gpus, node.topology),
-            f"{node.name} {kind} of {named}" if kind else f"{node.name} {named}",
-        )
-    )
-    if not kind:
-        leaves[min(gpus)] = own
-    for child in below:
-        _add_level(rows, leaves, own, child, node)
+    name = f"{node.name} {kind} of {named}" if kind else f"{node.name} {named}"
+    rows.append((parent, _gb_per_s_out(gpus, node.topology), name))
+    return len(rows) - 1
 
 
 def _gb_per_s_out(gpus: frozenset[int], topology: Topology) -> float:

@@ -29,9 +29,6 @@ from gpulaunch.machine.topology import Topology, machines
 
 SYSTEM_CLUSTERS = "/etc/gpulaunch/clusters"
 
-MOST_GPUS = 1 << 16
-"""Largest number of GPUs in a cluster."""
-
 _GB_PER_S = Above(0.0, 1e9)
 _CLUSTER: FieldTable = {
     "name": str,
@@ -44,10 +41,7 @@ _NODES: FieldTable = {
     "names": str,
     "machine": str,
     "cores": ListOf(str, 1),
-    "socket_gb_per_s": _GB_PER_S,
-    "core_gb_per_s": _GB_PER_S,
-    "uplinks": (1, 1 << 16),
-    "gb_per_s_per_uplink": _GB_PER_S,
+    "gb_per_s": _GB_PER_S,
     "source": str,
 }
 _NETWORK: FieldTable = {"source": str, "file": str, "switches": ListOf(dict, 1)}
@@ -55,8 +49,7 @@ _SWITCH: FieldTable = {
     "name": str,
     "nodes": str,
     "switches": str,
-    "uplinks": (1, 1 << 24),
-    "gb_per_s_per_uplink": _GB_PER_S,
+    "gb_per_s": _GB_PER_S,
 }
 
 
@@ -119,14 +112,14 @@ def _described_cluster(data: Mapping[str, Any], document: Document) -> Cluster:
     sources = [data["source"]]
     for i, entry in enumerate(data["nodes"]):
         where: Path = ("nodes", i)
+        speed = entry.get("gb_per_s", ASSUMED_NODE_GB_PER_S)
+        if "gb_per_s" not in entry and "file" not in network:
+            raise FieldError(where, "key 'gb_per_s' is missing in nodes")
         for node in _read_nodes(entry, _load_machine(document, entry["machine"], where), where):
             if node.name in gb_per_s:
                 raise FieldError((*where, "names"), f"names: node {quoted(node.name)} stands twice")
-            gb_per_s[node.name] = _bandwidth_of_node(entry, where, assumed="file" in network)
+            gb_per_s[node.name] = speed
             nodes.append(node)
-        total = sum(len(node.topology.gpus) for node in nodes)
-        if total > MOST_GPUS:
-            raise FieldError(where, f"names: {total} GPUs, more than {MOST_GPUS}")
         sources += [entry["source"]] if "source" in entry else []
     sources.append(network["source"])
     if "file" in network:
@@ -161,9 +154,8 @@ def _read_nodes(entry: Mapping[str, Any], topology: Topology, where: Path) -> li
         raise FieldError(
             where, f"cores: {topology.name} does not say its CPUs, and they are missing"
         )
-    speeds = {key: entry[key] for key in ("socket_gb_per_s", "core_gb_per_s") if key in entry}
     names = _hosts(entry["names"], (*where, "names"))
-    return [Node(name, topology, sockets, **speeds) for name in names]
+    return [Node(name, topology, sockets) for name in names]
 
 
 def _sockets_of(topology: Topology) -> tuple[tuple[int, ...], ...]:
@@ -192,14 +184,6 @@ def _read_cores(texts: Sequence[str], path: Path) -> tuple[tuple[int, ...], ...]
     return tuple(sockets)
 
 
-def _bandwidth_of_node(entry: Mapping[str, Any], where: Path, *, assumed: bool) -> float:
-    if "gb_per_s_per_uplink" in entry:
-        return float(entry["gb_per_s_per_uplink"] * entry.get("uplinks", 1))
-    if not assumed:
-        raise FieldError(where, "key 'gb_per_s_per_uplink' is missing in nodes")
-    return ASSUMED_NODE_GB_PER_S
-
-
 def _tree_of_switches(entries: Sequence[object], nodes: Mapping[str, float]) -> Tree:
     switches = []
     for i, entry in enumerate(entries):
@@ -212,15 +196,13 @@ def _tree_of_switches(entries: Sequence[object], nodes: Mapping[str, float]) -> 
         unknown = next((node for node in below[0] if node not in nodes), None)
         if unknown is not None:
             raise FieldError((*where, "nodes"), f"nodes: unknown node {quoted(unknown)}")
-        up = table.get("gb_per_s_per_uplink", 0.0) * table.get("uplinks", 1)
+        up = table.get("gb_per_s", 0.0)
         switches.append(Switch(table["name"], below[0], below[1], where, up))
     tree = network_tree(switches, nodes)
     children = {name for switch in switches for name in switch.switches}
     silent = next((one for one in switches if one.name in children and not one.gb_per_s), None)
     if silent:
-        raise FieldError(
-            silent.path, f"switch {quoted(silent.name)}: key 'gb_per_s_per_uplink' is missing"
-        )
+        raise FieldError(silent.path, f"switch {quoted(silent.name)}: key 'gb_per_s' is missing")
     return tree
 
 

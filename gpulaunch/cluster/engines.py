@@ -1,12 +1,11 @@
 """Cluster engines: what their variables tell a process of its job, its GPUs and its rank.
 
-Some engines grant GPUs (Slurm, Flux, Ray), some only start ranks (Open MPI, MPICH, torchrun), and
+Some engines grant GPUs (Slurm, Ray), some only start ranks (Open MPI, MPICH, torchrun), and
 they come inside each other: mpirun inside a job of Slurm has the GPUs of the one and the ranks of
 the other. To add an engine, write its functions and its row in ENGINES.
 
 Sources: environments captured from Slurm 22.05, Open MPI 4.1 and 5.0, MPICH 5.0 and Ray 2.60; for
-torchrun torch/distributed/elastic/agent/server/local_elastic_agent.py of PyTorch; for Flux the list
-in src/shell/task.c of flux-core.
+torchrun torch/distributed/elastic/agent/server/local_elastic_agent.py of PyTorch.
 """
 # pure: decides on plain values
 
@@ -63,7 +62,6 @@ class Engine(Record):
         rank: function that returns the rank, None for a process that is no rank; None if it starts
             no ranks.
         node: variables with the name of the node, any of which may be missing.
-        nodes: variable with the number of nodes of the job; empty if there is none.
         ask: how to ask it for GPUs; empty if it has none to give.
     """
 
@@ -72,7 +70,6 @@ class Engine(Record):
     grant: Callable[[Environment], GpuGrant | None] | None
     rank: Callable[[Environment], Rank | None] | None
     node: tuple[str, ...] = ()
-    nodes: str = ""
     ask: str = ""
 
 
@@ -86,7 +83,6 @@ class EnginePlace(Record):
         rank: the rank; None for a process that is none.
         ranks_by: name of the engine that started the ranks; empty without a rank.
         node: name of this node there; None if it is not told.
-        nodes: number of nodes of the job, at least 1.
         elsewhere: nodes that have the GPUs, if this process is not on one of them; else empty.
         ask: how to ask for GPUs.
     """
@@ -97,7 +93,6 @@ class EnginePlace(Record):
     rank: Rank | None
     ranks_by: str
     node: str | None
-    nodes: int
     elsewhere: str
     ask: str
 
@@ -120,7 +115,6 @@ def read_place(environment: Environment) -> EnginePlace | None:
     engine = granting or starter
     if engine is None:  # a sign alone, as in a program that mpirun's user has set up
         return None
-    nodes = [_number(environment, one.nodes) or 1 for one in around if one.nodes]
     names = [environment[name] for one in around for name in one.node if environment.get(name)]
     return EnginePlace(
         engine=engine.name,
@@ -129,7 +123,6 @@ def read_place(environment: Environment) -> EnginePlace | None:
         rank=rank,
         ranks_by=starter.name if starter else "",
         node=names[0] if names else None,
-        nodes=max([1, *nodes]),
         elsewhere=_elsewhere(environment) if granting and granting.name == "slurm" else "",
         ask=engine.ask,
     )
@@ -234,15 +227,6 @@ def _cuda_grant(environment: Environment) -> GpuGrant | None:
     return GpuGrant(_visible(environment)) if _VISIBLE in environment else None
 
 
-def _flux_rank(environment: Environment) -> Rank | None:
-    """Return the task's place in a job of Flux, which tells no number of tasks of one node."""
-    tasks, nodes = _number(environment, "FLUX_JOB_SIZE"), _number(environment, "FLUX_JOB_NNODES")
-    size = tasks // nodes if tasks and nodes and tasks % nodes == 0 else None
-    return _rank(
-        environment, environment["FLUX_JOB_ID"], "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID", size
-    )
-
-
 def _open_mpi_rank(environment: Environment) -> Rank | None:
     return _rank(
         environment,
@@ -271,31 +255,15 @@ def _torchrun_rank(environment: Environment) -> Rank | None:
 
 ENGINES = (
     Engine("torchrun", "TORCHELASTIC_RUN_ID", None, _torchrun_rank),
-    Engine(
-        "mpi",
-        "OMPI_COMM_WORLD_RANK",
-        None,
-        _open_mpi_rank,
-        node=("PMIX_HOSTNAME",),
-        nodes="OMPI_MCA_orte_num_nodes",
-    ),
+    Engine("mpi", "OMPI_COMM_WORLD_RANK", None, _open_mpi_rank, node=("PMIX_HOSTNAME",)),
     Engine("mpi", "MPI_LOCALRANKID", None, _hydra_rank, node=("PMI_HOSTNAME",)),
     Engine("ray", "RAY_JOB_ID", _cuda_grant, None, ask="@ray.remote(num_gpus=N)"),
-    Engine(
-        "flux",
-        "FLUX_JOB_ID",
-        _cuda_grant,
-        _flux_rank,
-        nodes="FLUX_JOB_NNODES",
-        ask="flux run --gpus-per-task=N",
-    ),
     Engine(
         "slurm",
         "SLURM_JOB_ID",
         _slurm_grant,
         _slurm_rank,
         node=("SLURMD_NODENAME",),
-        nodes="SLURM_JOB_NUM_NODES",
         ask="srun --gres=gpu:N, or --gpus-per-task=N",
     ),
 )

@@ -5,6 +5,7 @@ not among them, since each machine has its own torchrun, which starts the ranks 
 """
 # pure: decides on plain values
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.cluster.hostlist import HERE, hosts_of
@@ -12,12 +13,11 @@ from gpulaunch.errors import printable
 
 _HOST_OPTIONS = ("--host", "-host", "-H", "--hosts", "-hosts")
 _FILE_OPTIONS = ("--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f")
-_FILE_VARIABLES = ("OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile")
 _MOST_NAMED = 3
 
 _WITH_TWO_VALUES = frozenset({"mca", "prtemca", "pmixmca", "gmca", "genv"})
-_LONG = frozenset({"-np", "-wdir", "-wd", "-rf", "-mca", "-gmca", "-ppn", "-genv", "-path"})
-"""Words with one dash that have values; others are a letter with its value, as srun has them."""
+_WITH_ITS_VALUE = re.compile(r"-[A-Za-z]\d+|-.*=.*")
+"""An option and its value in one word: -N2, --nodes=2."""
 
 _ALONE = frozenset(
     {
@@ -49,10 +49,8 @@ def explain_mpirun(
     if _has_own_launches(command):
         return None
     named = [host for text in _values(command, _HOST_OPTIONS) for host in text.split(",")]
-    files = _values(command, _FILE_OPTIONS)
-    if not named and not files:
-        files = [environment[name] for name in _FILE_VARIABLES if environment.get(name)]
-    named += [host for path in files for host in hosts_of(read(path), own_names[0])]
+    for path in _values(command, _FILE_OPTIONS):
+        named += hosts_of(read(path), own_names[0])
     here = {*own_names, *(name.partition(".")[0] for name in own_names), *HERE}
     hosts = [host.partition(":")[0] for host in named]
     far = list(dict.fromkeys(host for host in hosts if host and host not in here))
@@ -117,11 +115,6 @@ def _own_words(command: Sequence[str]) -> Sequence[str]:
     at = 1
     while at < len(command) and command[at].startswith("-") and command[at] != "--":
         word = command[at]
-        alone = word in _ALONE or "=" in word or (len(word) > 2 and not _is_long(word))
+        alone = word in _ALONE or _WITH_ITS_VALUE.fullmatch(word)
         at += 3 if word.lstrip("-") in _WITH_TWO_VALUES else 1 if alone else 2
     return command[1:at]
-
-
-def _is_long(word: str) -> bool:
-    """Return whether an option is a word, as Open MPI has them with one dash or two."""
-    return word.startswith("--") or word in (*_HOST_OPTIONS, *_FILE_OPTIONS) or word in _LONG

@@ -2,14 +2,12 @@
 # pure: decides on plain values
 
 import re
-from itertools import product
 
 MOST_HOSTS = 1 << 16
 """Largest number of names in a list: a typing mistake must not fill the memory."""
 
-_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
-_PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\],]+)")
 _ITEM = re.compile(r"(?:\[[^\[\]]*\]|[^\[\],\s])+")
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
 def expand_hostlist(text: str) -> tuple[str, ...]:
@@ -31,40 +29,26 @@ def expand_hostlist(text: str) -> tuple[str, ...]:
         >>> expand_hostlist("n[1-2,7],m0[01-02]-ib")
         ('n1', 'n2', 'n7', 'm001-ib', 'm002-ib')
     """
+    items = _ITEM.findall(text)
+    if not items or ",".join(items) != text:
+        raise ValueError(f"{text!r} is no list of hosts such as 'n[1-4,7],m0[01-12]'")
     names: list[str] = []
-    at = 0
-    while at < len(text):
-        item = _ITEM.match(text, at)
-        if not item:
-            raise ValueError(f"{text!r} is no list of hosts such as 'n[1-4,7],m0[01-12]'")
-        names += _expand_item(item[0], MOST_HOSTS - len(names))
-        at = item.end()
-        if at < len(text):
-            if text[at] != "," or at + 1 == len(text):
-                raise ValueError(f"{text!r} is no list of hosts such as 'n[1-4,7],m0[01-12]'")
-            at += 1
-    if not names:
-        raise ValueError("the list of hosts is empty")
+    for item in items:
+        names += _expand_item(item)
+        if len(names) > MOST_HOSTS:
+            raise ValueError(f"{text!r} gives more than {MOST_HOSTS} names")
     if len(set(names)) < len(names):
         twice = next(name for i, name in enumerate(names) if name in names[:i])
         raise ValueError(f"{twice!r} stands twice in {text!r}")
     return tuple(names)
 
 
-def _expand_item(item: str, most: int) -> list[str]:
-    """Return the names of one item: text and brackets in turn."""
-    parts = [
-        [text] if text else _expand_ranges(ranges, item) for ranges, text in _PIECE.findall(item)
-    ]
-    count = 1
-    for part in parts:
-        count *= len(part)
-    if count > most:
-        raise ValueError(f"{item!r} gives more than {MOST_HOSTS} names")
-    return ["".join(name) for name in product(*parts)]
-
-
-def _expand_ranges(ranges: str, item: str) -> list[str]:
+def _expand_item(item: str) -> list[str]:
+    """Return the names of one item, which may have several brackets."""
+    before, bracket, rest = item.partition("[")
+    if not bracket:
+        return [item]
+    ranges, _, after = rest.partition("]")
     numbers: list[str] = []
     for one in ranges.split(","):
         found = _RANGE.fullmatch(one)
@@ -74,7 +58,10 @@ def _expand_ranges(ranges: str, item: str) -> list[str]:
         if high - low >= MOST_HOSTS:
             raise ValueError(f"{item!r} gives more than {MOST_HOSTS} names")
         numbers += [str(number).zfill(len(found[1])) for number in range(low, high + 1)]
-    return numbers
+    tails = _expand_item(after)
+    if len(numbers) * len(tails) > MOST_HOSTS:
+        raise ValueError(f"{item!r} gives more than {MOST_HOSTS} names")
+    return [before + number + tail for number in numbers for tail in tails]
 
 
 HERE = frozenset({"localhost", "127.0.0.1", "::1"})

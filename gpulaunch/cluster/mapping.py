@@ -1,12 +1,13 @@
 """The mapping of a job's ranks to nodes, cores and GPUs, and the load of links under it."""
 # pure: decides on plain values
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 from gpulaunch.cluster.bisection import Rows
-from gpulaunch.cluster.cluster import Cluster, Tree, inner_trees, whole_trees
-from gpulaunch.cluster.traffic import RankTraffic, rows_of
+from gpulaunch.cluster.cluster import Cluster, Tree, cpu_tree, gpu_tree
+from gpulaunch.cluster.traffic import RankTraffic, rows_of, together
+from gpulaunch.profiles.pattern import Edge
 from gpulaunch.records import Record
 
 
@@ -31,13 +32,11 @@ class MappingProblem(Record):
         cluster: where the ranks will run.
         cpu: what their processes send each other.
         gpu: what their GPUs send each other; as many ranks.
-        seed: seed of all random choices.
     """
 
     cluster: Cluster
     cpu: RankTraffic
     gpu: RankTraffic
-    seed: int = 0
 
 
 RankMapping = tuple[Place, ...]
@@ -61,14 +60,13 @@ def map_inside(
     members: dict[int, list[int]] = {}
     for rank, number in enumerate(nodes):
         members.setdefault(number, []).append(rank)
-    trees = inner_trees(problem.cluster)
     cpu, gpu = rows_of(problem.cpu), rows_of(problem.gpu)
     places: dict[int, Place] = {}
     for number, ranks in members.items():
         node = problem.cluster.nodes[number]
         ids = [core for cores in node.sockets for core in cores]
-        cores = to_cores(cpu, ranks, trees[number].cpu)
-        gpus = to_gpus(gpu, ranks, trees[number].gpu)
+        cores = to_cores(cpu, ranks, cpu_tree(node))
+        gpus = to_gpus(gpu, ranks, gpu_tree(node))
         for rank in ranks:
             gpu_index = node.topology.gpus[gpus[rank]].index
             places[rank] = Place(number, ids[cores[rank]], gpu_index)
@@ -108,24 +106,24 @@ def nodes_in_use(problem: MappingProblem) -> list[int]:
     return [size if position in used else 0 for position, size in enumerate(slots)]
 
 
-def loads_of_links(tree: Tree, traffic: RankTraffic, slots: Sequence[int]) -> list[float]:
+def loads_of_links(tree: Tree, edges: Iterable[Edge], vertices: Sequence[int]) -> list[float]:
     """Return the traffic over the link from each vertex of a tree to its parent.
 
     Args:
         tree: the tree.
-        traffic: what ranks exchange.
-        slots: position in `tree.leaves` of each rank; several ranks may be in one.
+        edges: what ranks exchange.
+        vertices: vertex of each rank; several ranks may be at one.
     """
-    ascends = [0.0] * len(tree.parents)  # what leaves each vertex upward, or enters from above
+    loads = [0.0] * len(tree.parents)
     depths = tree.depths()
-    for a, b, weight in traffic.edges:
-        one, other = tree.leaves[slots[a]], tree.leaves[slots[b]]
+    for a, b, weight in edges:
+        one, other = vertices[a], vertices[b]
         while one != other:
             if depths[one] < depths[other]:
                 one, other = other, one
-            ascends[one] += weight
+            loads[one] += weight
             one = tree.parents[one]
-    return ascends
+    return loads
 
 
 TreeKind = Literal["network", "CPU", "GPU"]
@@ -192,26 +190,38 @@ def judge(problem: MappingProblem, mapping: RankMapping) -> Judgement:
 
 
 def _links(problem: MappingProblem, mapping: RankMapping) -> Iterator[LinkLoad]:
-    cluster = problem.cluster
-    trees = whole_trees(cluster)
-    cores, gpus = [], []
-    for number, node in enumerate(cluster.nodes):
-        cores += [(number, core) for socket in node.sockets for core in socket]
-        gpus += [(number, gpu.index) for gpu in node.topology.gpus]
-    core_slots = {place: slot for slot, place in enumerate(cores)}
-    gpu_slots = {place: slot for slot, place in enumerate(gpus)}
-    on_cores = [core_slots[place.node, place.core] for place in mapping]
-    on_gpus = [gpu_slots[place.node, place.gpu] for place in mapping]
-    cpu = loads_of_links(trees.cpu, problem.cpu, on_cores)
-    gpu = loads_of_links(trees.gpu, problem.gpu, on_gpus)
-    network = len(cluster.network.parents)
-    both = [one + other for one, other in zip(cpu[:network], gpu, strict=False)]
-    kinds: tuple[tuple[TreeKind, Tree, list[float], range], ...] = (
-        ("network", trees.cpu, both, range(1, network)),
-        ("CPU", trees.cpu, cpu, range(network, len(cpu))),
-        ("GPU", trees.gpu, gpu, range(network, len(gpu))),
-    )
-    for kind, tree, carried, vertices in kinds:
-        depths = tree.depths()
-        for x in vertices:
-            yield LinkLoad(kind, depths[x], tree.names[x], carried[x], tree.gb_per_s[x])
+    network, nodes = problem.cluster.network, problem.cluster.nodes
+    both = together((problem.cpu, problem.gpu))
+    on_nodes = [network.leaves[place.node] for place in mapping]
+    yield from _links_of("network", network, loads_of_links(network, both.edges, on_nodes), 0)
+    depths = network.depths()
+    touching = _edges_of_nodes(problem.cpu, mapping, len(nodes))
+    for number, node in enumerate(nodes):
+        tree = cpu_tree(node)
+        leaves = dict(zip(sum(node.sockets, ()), tree.leaves, strict=True))
+        vertices = [leaves[place.core] if place.node == number else 0 for place in mapping]
+        loads = loads_of_links(tree, touching[number], vertices)
+        yield from _links_of("CPU", tree, loads, depths[network.leaves[number]])
+    touching = _edges_of_nodes(problem.gpu, mapping, len(nodes))
+    for number, node in enumerate(nodes):
+        tree = gpu_tree(node)
+        indices = [gpu.index for gpu in node.topology.gpus]
+        leaves = dict(zip(indices, tree.leaves, strict=True))
+        vertices = [leaves[place.gpu] if place.node == number else 0 for place in mapping]
+        loads = loads_of_links(tree, touching[number], vertices)
+        yield from _links_of("GPU", tree, loads, depths[network.leaves[number]])
+
+
+def _edges_of_nodes(traffic: RankTraffic, mapping: RankMapping, nodes: int) -> list[list[Edge]]:
+    """Return the traffic of the ranks of each node; ranks elsewhere are beyond its root."""
+    touching: list[list[Edge]] = [[] for _ in range(nodes)]
+    for edge in traffic.edges:
+        for number in {mapping[edge[0]].node, mapping[edge[1]].node}:
+            touching[number].append(edge)
+    return touching
+
+
+def _links_of(kind: TreeKind, tree: Tree, loads: Sequence[float], above: int) -> Iterator[LinkLoad]:
+    depths = tree.depths()
+    for x in range(1, len(tree.parents)):
+        yield LinkLoad(kind, above + depths[x], tree.names[x], loads[x], tree.gb_per_s[x])

@@ -13,7 +13,7 @@ from gpulaunch.cluster.mapping import (
     nodes_in_use,
 )
 from gpulaunch.cluster.traffic import RankTraffic, largest_weight, rows_of, scaled, together
-from gpulaunch.records import Record, replace
+from gpulaunch.records import replace
 
 _STARTS = 8
 """Vertices at which a bisection begins, if it matters."""
@@ -31,63 +31,9 @@ _UNEVEN = 1.05
 """The largest congestion over the mean, from which parts are evened out."""
 
 
-class Branch(Record):
-    """A vertex of a tree with what is below it.
-
-    Attributes:
-        gb_per_s: bandwidth of the link upward; 0 at the root.
-        size: number of ranks that its leaves take.
-        leaf: position of the leaf that it is; None if it is none.
-        children: those with leaves that take ranks; not just one.
-    """
-
-    gb_per_s: float
-    size: int
-    leaf: int | None = None
-    children: "tuple[Branch, ...]" = ()
-
-    @property
-    def is_uniform(self) -> bool:
-        """True if all children are alike in bandwidth and size."""
-        return len({(child.gb_per_s, child.size) for child in self.children}) == 1
-
-
-def branches(tree: Tree, sizes: Sequence[int]) -> Branch:
-    """Return a tree whose leaves take so many ranks each; what takes none is left out.
-
-    Links in a chain have the same load, so that the slowest stands for all.
-    """
-    below: list[list[Branch]] = [[] for _ in tree.parents]
-    for position, vertex in enumerate(tree.leaves):
-        if sizes[position]:
-            below[vertex].append(Branch(0.0, sizes[position], position))
-    for vertex in range(len(tree.parents) - 1, 0, -1):
-        if below[vertex]:
-            below[tree.parents[vertex]].insert(0, _with_link(below[vertex], tree.gb_per_s[vertex]))
-    return _with_link(below[0], 0.0)
-
-
-def _with_link(children: list[Branch], gb_per_s: float) -> Branch:
-    if len(children) > 1:
-        return Branch(gb_per_s, sum(child.size for child in children), None, tuple(children))
-    only = children[0]
-    slowest = min(gb_per_s or only.gb_per_s, only.gb_per_s or gb_per_s)
-    return Branch(slowest, only.size, only.leaf, only.children)
-
-
-class Effort(Record):
-    """How hard to try.
-
-    Attributes:
-        floor: congestion in traffic per GB/s below which nothing is gained.
-        shift: moves the vertices at which bisections begin.
-    """
-
-    floor: float = 0.0
-    shift: int = 0
-
-
-def spread(rows: Rows, members: Sequence[int], branch: Branch, effort: Effort) -> dict[int, int]:
+def spread(
+    rows: Rows, members: Sequence[int], tree: Tree, sizes: Sequence[int], floor: float
+) -> dict[int, int]:
     """Return the leaf of each member: at every vertex of the tree they are divided below it.
 
     They are divided by recursive bisection, so that little is cut, and then, where one part's link
@@ -96,30 +42,69 @@ def spread(rows: Rows, members: Sequence[int], branch: Branch, effort: Effort) -
     Args:
         rows: neighbours of each rank, also those that are not members.
         members: ranks, as many as the leaves take, or fewer: then each child gets its share.
-        branch: the tree.
-        effort: how hard to try.
+        tree: the tree; a leaf is named by its position in `tree.leaves`.
+        sizes: ranks that each leaf takes, 0 for one that is not used.
+        floor: congestion in traffic per GB/s below which nothing is gained.
     """
-    if branch.leaf is not None:
-        return dict.fromkeys(members, branch.leaf)
-    leaves = [child.leaf for child in branch.children]
-    if None not in leaves and branch.is_uniform and branch.children[0].size == 1:
-        return dict(zip(members, (leaf for leaf in leaves if leaf is not None), strict=False))
+    takes = [0] * len(tree.parents)
+    for leaf, size in zip(tree.leaves, sizes, strict=True):
+        takes[leaf] = size
+    for vertex in range(len(takes) - 1, 0, -1):
+        takes[tree.parents[vertex]] += takes[vertex]
+    used = [[child for child in below if takes[child]] for below in tree.children()]
+    positions = {leaf: position for position, leaf in enumerate(tree.leaves)}
     found: dict[int, int] = {}
-    for child, part in zip(branch.children, _divide(rows, members, branch, effort), strict=True):
-        found |= spread(rows, part, child, effort)
+    work = [(0, list(members))]
+    while work:
+        vertex, part = work.pop()
+        if not used[vertex]:
+            found |= dict.fromkeys(part, positions[vertex])
+        elif len(used[vertex]) == 1:
+            work.append((used[vertex][0], part))
+        else:
+            below, speeds = _ends_of_chains(tree, used, vertex)
+            counts = [takes[lower] for lower in below]
+            if set(counts) == {1} and len(set(speeds)) == 1:  # leaves that are alike
+                found |= zip(part, [positions[leaf] for leaf in below], strict=False)
+            else:
+                work += zip(below, _divide(rows, part, counts, speeds, floor), strict=True)
     return found
 
 
-def _divide(rows: Rows, members: Sequence[int], branch: Branch, effort: Effort) -> list[list[int]]:
-    sizes = _shares([child.size for child in branch.children], len(members))
-    speeds = [child.gb_per_s for child in branch.children]
-    if effort.floor:
-        parts = _multisect(rows, members, sizes, 1, effort.shift)
+def _ends_of_chains(
+    tree: Tree, used: Sequence[Sequence[int]], vertex: int
+) -> tuple[list[int], list[float]]:
+    """Return where ranks below a vertex part again or end, and the bandwidth of the way there.
+
+    Links in a chain have the same load, so that the slowest stands for all.
+    """
+    ends = []
+    speeds = []
+    for child in used[vertex]:
+        end, speed = child, tree.gb_per_s[child]
+        while len(used[end]) == 1:
+            end = used[end][0]
+            speed = min(speed, tree.gb_per_s[end])
+        ends.append(end)
+        speeds.append(speed)
+    return ends, speeds
+
+
+def _divide(
+    rows: Rows,
+    members: Sequence[int],
+    counts: Sequence[int],
+    speeds: Sequence[float],
+    floor: float,
+) -> list[list[int]]:
+    sizes = _shares(counts, len(members))
+    if floor:
+        parts = _multisect(rows, members, sizes, 1)
         loads, _ = _loads(rows, parts)
-        if max(_congestions(loads, speeds)) <= effort.floor + TINY:
+        if max(_congestions(loads, speeds)) <= floor + TINY:
             return parts
-    parts = _multisect(rows, members, sizes, _STARTS, effort.shift)
-    _even_out(rows, parts, speeds, effort)
+    parts = _multisect(rows, members, sizes, _STARTS)
+    _even_out(rows, parts, speeds, floor)
     return parts
 
 
@@ -134,22 +119,22 @@ def _shares(sizes: Sequence[int], count: int) -> list[int]:
 
 
 def _multisect(
-    rows: Rows, members: Sequence[int], sizes: Sequence[int], starts: int, shift: int
+    rows: Rows, members: Sequence[int], sizes: Sequence[int], starts: int
 ) -> list[list[int]]:
     """Divide ranks into parts of given sizes by recursive bisection."""
     if len(sizes) == 1:
         return [list(members)]
     middle, first = _middle(sizes)
     if 0 < first < len(members):
-        sides = bisect(_local(rows, members), first, starts, shift).sides
+        sides = bisect(_local(rows, members), first, starts).sides
     else:
         sides = [int(not first)] * len(members)
     halves: tuple[list[int], list[int]] = ([], [])
     for rank, side in zip(members, sides, strict=True):
         halves[side].append(rank)
     return [
-        *_multisect(rows, halves[0], sizes[:middle], starts, shift),
-        *_multisect(rows, halves[1], sizes[middle:], starts, shift),
+        *_multisect(rows, halves[0], sizes[:middle], starts),
+        *_multisect(rows, halves[1], sizes[middle:], starts),
     ]
 
 
@@ -193,22 +178,20 @@ def _congestions(loads: Sequence[float], speeds: Sequence[float]) -> list[float]
     return [load / speed for load, speed in zip(loads, speeds, strict=True)]
 
 
-def _even_out(rows: Rows, parts: list[list[int]], speeds: Sequence[float], effort: Effort) -> None:
+def _even_out(rows: Rows, parts: list[list[int]], speeds: Sequence[float], floor: float) -> None:
     """Split the most congested part anew with another one, as long as that helps."""
     while True:
         loads, between = _loads(rows, parts)
         congestions = _congestions(loads, speeds)
         most = max(congestions)
         mean = sum(congestions) / len(congestions)
-        if most <= max(effort.floor, _UNEVEN * mean) + TINY:
+        if most <= max(floor, _UNEVEN * mean) + TINY:
             return
         one = congestions.index(most)
         shared = sorted((-weight, other) for other, weight in between[one].items() if other >= 0)
         trials = [
             (
-                *_split_anew(
-                    rows, (parts[one], parts[other]), (speeds[one], speeds[other]), effort
-                ),
+                *_split_anew(rows, (parts[one], parts[other]), (speeds[one], speeds[other])),
                 other,
             )
             for _, other in shared[:_PARTNERS]
@@ -223,7 +206,6 @@ def _split_anew(
     rows: Rows,
     parts: tuple[list[int], list[int]],
     speeds: tuple[float, float],
-    effort: Effort,
 ) -> tuple[float, list[int], list[int]]:
     """Return the largest congestion of two parts, and the parts that have it."""
     members = parts[0] + parts[1]
@@ -234,7 +216,7 @@ def _split_anew(
     ]
     orders = ((0, 1), (1, 0)) if len(parts[0]) == len(parts[1]) else ((0, 1),)
     best: tuple[float, list[int], tuple[int, int]] | None = None
-    for split in splits(local, len(parts[0]), _STARTS_ANEW, effort.shift + 1):
+    for split in splits(local, len(parts[0]), _STARTS_ANEW, 1):
         second = sum([rest for rest, side in zip(beyond, split.sides, strict=True) if side])
         loads = split.cut + sum(beyond) - second, split.cut + second
         for order in orders:
@@ -248,7 +230,7 @@ def _split_anew(
     return best[0], halves[best[2][0]], halves[best[2][1]]
 
 
-def to_nodes(traffic: RankTraffic, network: Tree, sizes: Sequence[int], seed: int = 0) -> list[int]:
+def to_nodes(traffic: RankTraffic, network: Tree, sizes: Sequence[int]) -> list[int]:
     """Return the node of each rank, so that no link of the network is congested.
 
     Slots that stay free count as ranks that are silent, so that the rest may lie as it likes.
@@ -257,11 +239,10 @@ def to_nodes(traffic: RankTraffic, network: Tree, sizes: Sequence[int], seed: in
         traffic: what all ranks exchange.
         network: its leaves are the nodes.
         sizes: ranks that each node takes, 0 for one that is not used.
-        seed: moves the vertices at which bisections begin.
     """
     unit = scaled(traffic, largest_weight([traffic]))
     rows = [*rows_of(unit), *[[]] * (sum(sizes) - traffic.ranks)]
-    found = spread(rows, range(len(rows)), branches(network, sizes), Effort(0.0, seed))
+    found = spread(rows, range(len(rows)), network, sizes, 0.0)
     return [found[rank] for rank in range(traffic.ranks)]
 
 
@@ -275,16 +256,13 @@ def multisect(problem: MappingProblem) -> RankMapping:
     problem = replace(problem, cpu=scaled(problem.cpu, unit), gpu=scaled(problem.gpu, unit))
     both = together((problem.cpu, problem.gpu))
     network = problem.cluster.network
-    nodes = to_nodes(both, network, nodes_in_use(problem), problem.seed)
-    carried = zip(loads_of_links(network, both, nodes), network.gb_per_s, strict=True)
+    nodes = to_nodes(both, network, nodes_in_use(problem))
+    loads = loads_of_links(network, both.edges, [network.leaves[number] for number in nodes])
+    carried = zip(loads, network.gb_per_s, strict=True)
     floor = max([load / speed for load, speed in carried if speed], default=0.0)
-    effort = Effort(floor, problem.seed)
-    known: dict[int, Branch] = {}  # by identity: alike nodes share their trees
 
     def inside(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
-        if id(tree) not in known:
-            known[id(tree)] = branches(tree, [1] * len(tree.leaves))
-        return spread(rows, members, known[id(tree)], effort)
+        return spread(rows, members, tree, [1] * len(tree.leaves), floor)
 
     def packed(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, int]:
         silent = range(len(rows), len(rows) + len(tree.leaves) - len(members))

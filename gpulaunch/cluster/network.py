@@ -57,41 +57,38 @@ def network_tree(switches: Sequence[Switch], nodes: Mapping[str, float]) -> Tree
     """
     if not switches:
         switches = [Switch("network", tuple(nodes), (), ())]
-    above = _parents(switches)
+    by_name: dict[str, Switch] = {}
+    for switch in switches:
+        if switch.name in by_name:
+            raise FieldError(switch.path, f"switch {quoted(switch.name)} stands twice")
+        by_name[switch.name] = switch
+    above = _switches_above(by_name)
     used: set[str] = set()
     below_top: dict[str, str] = {}  # the first node below each topmost switch
     for node in nodes:
-        path = list(_climb(("node", node), above))
-        if not path:
-            raise FieldError((), f"node {quoted(node)} is on no switch of the network")
+        path = _climb(node, above)
         used.update(path)
         below_top.setdefault(path[-1], node)
-    by_name = {switch.name: switch for switch in switches}
     top, *other_tops = below_top
     if other_tops:
         one, other = below_top[top], below_top[other_tops[0]]
         raise FieldError(
-            by_name[above["node", other]].path,
+            above["node", other].path,
             f"the network is no tree: nodes {quoted(one)} and {quoted(other)} have no switch "
             "above both",
         )
     return _build(top, by_name, used, nodes)
 
 
-_Vertex = tuple[str, str]
-"""A vertex of the network: "switch" or "node", and its name."""
+_Above = dict[tuple[str, str], Switch]
+"""("node" or "switch", its name) -> the switch above it."""
 
 
-def _parents(switches: Sequence[Switch]) -> dict[_Vertex, str]:
+def _switches_above(by_name: Mapping[str, Switch]) -> _Above:
     """Return the switch above each node and switch, after checking that there is only one."""
-    names = {switch.name for switch in switches}
-    above: dict[_Vertex, str] = {}
-    seen: set[str] = set()
-    for switch in switches:
-        if switch.name in seen:
-            raise FieldError(switch.path, f"switch {quoted(switch.name)} stands twice")
-        seen.add(switch.name)
-        unknown = [name for name in switch.switches if name not in names]
+    above: _Above = {}
+    for switch in by_name.values():
+        unknown = [name for name in switch.switches if name not in by_name]
         if unknown:
             raise FieldError(
                 switch.path,
@@ -99,30 +96,32 @@ def _parents(switches: Sequence[Switch]) -> dict[_Vertex, str]:
             )
         below = [("node", name) for name in switch.nodes]
         below += [("switch", name) for name in switch.switches]
-        for vertex in below:
-            other = above.setdefault(vertex, switch.name)
-            if other != switch.name:
+        for kind, name in below:
+            other = above.setdefault((kind, name), switch)
+            if other is not switch:
                 raise FieldError(
                     switch.path,
-                    f"the network is no tree: {vertex[0]} {quoted(vertex[1])} is below "
-                    f"{quoted(other)} and {quoted(switch.name)}",
+                    f"the network is no tree: {kind} {quoted(name)} is below "
+                    f"{quoted(other.name)} and {quoted(switch.name)}",
                 )
-    for switch in switches:
-        passed = {switch.name}
-        for name in _climb(("switch", switch.name), above):
-            if name in passed:
-                raise FieldError(
-                    switch.path, f"the network is no tree: switch {quoted(name)} is above itself"
-                )
-            passed.add(name)
     return above
 
 
-def _climb(vertex: _Vertex, above: Mapping[_Vertex, str]) -> Iterator[str]:
-    """Yield the switches above a vertex, the nearest first."""
-    while vertex in above:
-        vertex = ("switch", above[vertex])
-        yield vertex[1]
+def _climb(node: str, above: _Above) -> list[str]:
+    """Return the names of the switches above a node, the nearest first."""
+    switch = above.get(("node", node))
+    if switch is None:
+        raise FieldError((), f"node {quoted(node)} is on no switch of the network")
+    passed: list[str] = []
+    while switch:
+        if switch.name in passed:
+            raise FieldError(
+                switch.path,
+                f"the network is no tree: switch {quoted(switch.name)} is above itself",
+            )
+        passed.append(switch.name)
+        switch = above.get(("switch", switch.name))
+    return passed
 
 
 def _build(
@@ -157,25 +156,15 @@ def _build(
     )
 
 
-_KEYS = {
-    "switchname": ("nodes", "switches", "level", "linkspeed"),
-    "blockname": ("nodes", "blockindex", "blocksize"),
-    "aggregatedblock": ("nodes", "blockindex", "blocksize"),
-    "blocksizes": (),
-}
-"""First key of a line of Slurm's, in lower case -> the keys that may follow it."""
-
-
 def read_topology_conf(text: str) -> tuple[Switch, ...]:
     """Return the switches in a topology.conf of topology/tree or topology/block, or in what
     `scontrol show topology` prints for one.
 
-    Blocks are switches of their own below one for all. BlockSizes and the aggregated blocks that
-    scontrol adds say what jobs may have, and not how blocks are joined; they are skipped. LinkSpeed
-    is in a unit of each site's own, which Slurm does not use; it is skipped, too.
+    Blocks are switches of their own below one for all. Other lines and keys do not say how nodes
+    are joined, or not in a known unit, and are skipped.
 
     Raises:
-        FieldError: a line is wrong; its path is the line's number.
+        FieldError: a list of hosts is wrong; its path is the line's number. Or there is no switch.
 
     Source: topology.conf(5) of Slurm 25.05; scontrol lists all nodes below a switch, and not only
         those on it, in lines that have Switches.
@@ -183,28 +172,28 @@ def read_topology_conf(text: str) -> tuple[Switch, ...]:
     switches: list[Switch] = []
     blocks: list[str] = []
     for number, line in _lines(text):
-        first, values = _read_line(line, number)
-        if first == "switchname":
+        values: dict[str, str] = {}
+        for word in line.split():
+            key, _, value = word.partition("=")
+            values[key.lower()] = value
+        if "switchname" in values:
             below = _read_hosts(values, "switches", number)
             from_scontrol = bool(below) and "level" in values
             nodes = () if from_scontrol else _read_hosts(values, "nodes", number)
-            switches.append(Switch(values[first], nodes, below, (number,)))
-        elif first == "blockname":
-            blocks.append(values[first])
+            switches.append(Switch(values["switchname"], nodes, below, (number,)))
+        elif "blockname" in values:
+            blocks.append(values["blockname"])
             nodes = _read_hosts(values, "nodes", number)
-            switches.append(Switch(values[first], nodes, (), (number,)))
+            switches.append(Switch(values["blockname"], nodes, (), (number,)))
     if not switches:
         raise FieldError((), "no SwitchName= and no BlockName= in it")
     if blocks:
-        top = "blocks"
-        while top in blocks:
-            top += "_"
-        switches.append(Switch(top, (), tuple(blocks), switches[0].path))
+        switches.append(Switch("all blocks", (), tuple(blocks), switches[0].path))
     return tuple(switches)
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that say something, without comments, continued ones put together."""
+    """Yield each line with its number, without comments, continued ones put together."""
     before, start = "", 0
     for number, line in enumerate(text.split("\n"), 1):
         stated = line.partition("#")[0].rstrip()
@@ -212,25 +201,9 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         if stated.endswith("\\"):
             before += f"{stated[:-1]} "
         else:
-            if (before + stated).strip():
-                yield start, (before + stated).strip()
+            yield start, before + stated
             before = ""
-    if before.strip():
-        yield start, before.strip()
-
-
-def _read_line(line: str, number: int) -> tuple[str, dict[str, str]]:
-    """Return the first key of a line, and all its values by key, in lower case."""
-    values: dict[str, str] = {}
-    for word in line.split():
-        key, equals, value = word.partition("=")
-        known = _KEYS if not values else _KEYS[next(iter(values))]
-        if not equals or not value or key.lower() in values:
-            raise FieldError((number,), f"{quoted(word)} is no KEY=VALUE of a topology")
-        if key.lower() not in known:
-            raise FieldError((number,), f"unknown key {quoted(key)} in a topology")
-        values[key.lower()] = value
-    return next(iter(values)), values
+    yield start, before
 
 
 def _read_hosts(values: Mapping[str, str], key: str, number: int) -> tuple[str, ...]:

@@ -13,27 +13,14 @@ from gpulaunch.cluster.cluster import Node
 from gpulaunch.cluster.engines import read_place
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.topology import Topology, to_rows, topology_of_rows
-from gpulaunch.records import Record
 
 _CPUS = "/sys/devices/system/cpu"
 _MARK = "gpulaunch-node"
 _CHARACTERS = 800
 
 
-class NodeReport(Record):
-    """One node's report.
-
-    Attributes:
-        task: number of the task that made it, which is that of the node in the allocation.
-        node: the node, with the GPUs and cores that were granted there.
-    """
-
-    task: int
-    node: Node
-
-
-def report_this_node(topology: Topology) -> NodeReport:
-    """Return the report of this node, as its cluster engine knows it.
+def describe_this_node(topology: Topology) -> tuple[int, Node]:
+    """Return the number of this task, which orders the nodes of an allocation, and this node.
 
     Args:
         topology: the GPUs that were granted here.
@@ -41,7 +28,7 @@ def report_this_node(topology: Topology) -> NodeReport:
     place = read_place(os.environ)
     name = (place and place.node) or os.uname().nodename
     task = place.rank.number if place and place.rank else 0
-    return NodeReport(task, Node(name, topology, _sockets()))
+    return task, Node(name, topology, _sockets())
 
 
 def _sockets() -> tuple[tuple[int, ...], ...]:
@@ -62,20 +49,17 @@ def _number(cpu: int, name: str, otherwise: int) -> int:
         return otherwise
 
 
-def report_lines(report: NodeReport) -> list[str]:
+def report_lines(task: int, node: Node) -> list[str]:
     """Return the lines to print."""
-    node = report.node
     document = {"name": node.name, "topology": to_rows(node.topology), "sockets": node.sockets}
     packed = zlib.compress(json.dumps(document, separators=(",", ":")).encode())
     text = b64encode(packed).decode()
     parts = [text[at : at + _CHARACTERS] for at in range(0, len(text), _CHARACTERS)]
-    return [
-        f"{_MARK} {report.task} {number} {len(parts)} {part}" for number, part in enumerate(parts)
-    ]
+    return [f"{_MARK} {task} {number} {len(parts)} {part}" for number, part in enumerate(parts)]
 
 
-def read_reports(output: str) -> list[NodeReport]:
-    """Return the reports in the output of all tasks, by task; other lines are skipped.
+def read_reports(output: str) -> list[Node]:
+    """Return the nodes in the output of all tasks, by task; other lines are skipped.
 
     Raises:
         FailedError: a report is incomplete or of another version.
@@ -87,17 +71,17 @@ def read_reports(output: str) -> list[NodeReport]:
         if len(words) == 4 and all(word.isdecimal() for word in words[:3]):
             task, number, counts[int(words[0])] = map(int, words[:3])
             parts.setdefault(task, {})[number] = words[3]
-    reports = []
+    nodes = []
     for task, texts in sorted(parts.items()):
         try:
             packed = b64decode("".join(texts[number] for number in range(counts[task])))
             document = json.loads(zlib.decompress(packed))
             sockets = tuple(map(tuple, document["sockets"]))
-            node = Node(document["name"], topology_of_rows(document["topology"]), sockets)
+            topology = topology_of_rows(document["topology"])
+            nodes.append(Node(document["name"], topology, sockets))
         except (KeyError, TypeError, ValueError, zlib.error):
             raise FailedError(
                 f"the report of node {task} cannot be read",
                 "is the same version of gpulaunch installed on all nodes?",
             ) from None
-        reports.append(NodeReport(task, node))
-    return reports
+    return nodes

@@ -41,16 +41,38 @@ def map_greedily(rows: Rows, members: Sequence[int], tree: Tree) -> dict[int, in
     """
     among = set(members)
     near = {q: [(r, weight) for r, weight in rows[q] if r in among] for q in members}
+    paths = [_path(tree, vertex) for vertex in tree.leaves]
+    congestions = [0.0] * len(tree.parents)
+    free = list(range(len(tree.leaves)))
     mapped: dict[int, int] = {}
-    load = _TreeLoad(tree)
     while len(mapped) < len(members):
         new = max(
             (q for q in members if q not in mapped), key=lambda q: (_delta(near[q], mapped), -q)
         )
-        partners = [(mapped[r], weight) for r, weight in near[new] if r in mapped]
-        leaf = min(load.free(), key=lambda leaf: (*load.cost(leaf, partners), leaf))
-        load.add(leaf, partners)
-        mapped[new] = leaf
+        partners = [(paths[mapped[r]], weight) for r, weight in near[new] if r in mapped]
+        most_before = max(congestions)
+        best: tuple[float, float] | None = None
+        tried: set[tuple[int, float]] = set()
+        for leaf in free:
+            vertex = tree.leaves[leaf]
+            kind = tree.parents[vertex], tree.gb_per_s[vertex]
+            if kind in tried:  # free leaves of one parent are alike: the first stands for all
+                continue
+            tried.add(kind)
+            added: dict[int, float] = {}
+            for path, weight in partners:
+                for link in paths[leaf] ^ path:
+                    added[link] = added.get(link, 0.0) + weight / tree.gb_per_s[link]
+            most = most_before
+            for link, more in added.items():
+                most = max(most, congestions[link] + more)
+            cost = most, sum(added.values())
+            if best is None or cost < best:
+                best, chosen, brought = cost, leaf, added
+        for link, more in brought.items():
+            congestions[link] += more
+        free.remove(chosen)
+        mapped[new] = chosen
     return mapped
 
 
@@ -62,47 +84,6 @@ def _delta(near: Sequence[tuple[int, float]], mapped: dict[int, int]) -> float:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
-
-
-class _TreeLoad:
-    """The congestion of the links of a tree while ranks come to its leaves."""
-
-    def __init__(self, tree: Tree) -> None:
-        self.speeds = tree.gb_per_s
-        self.paths = [_path(tree, vertex) for vertex in tree.leaves]
-        self.congestions = [0.0] * len(tree.parents)
-        self.most = 0.0
-        self.taken: set[int] = set()
-        # Leaves of one parent are alike while they are free: only the first has to be tried.
-        self.alike: dict[tuple[int, float], list[int]] = {}
-        for position, vertex in enumerate(tree.leaves):
-            self.alike.setdefault((tree.parents[vertex], tree.gb_per_s[vertex]), []).append(
-                position
-            )
-
-    def free(self) -> list[int]:
-        """Return the first free leaf of each kind."""
-        return [leaves[0] for leaves in self.alike.values() if leaves]
-
-    def cost(self, leaf: int, partners: Sequence[tuple[int, float]]) -> tuple[float, float]:
-        """Return the largest congestion if a rank came to a leaf, and what it would add in sum."""
-        added = self._added(leaf, partners)
-        most = max([self.congestions[x] + more for x, more in added.items()], default=0.0)
-        return max(self.most, most), sum(added.values())
-
-    def add(self, leaf: int, partners: Sequence[tuple[int, float]]) -> None:
-        """Put a rank on a leaf."""
-        for x, more in self._added(leaf, partners).items():
-            self.congestions[x] += more
-            self.most = max(self.most, self.congestions[x])
-        next(leaves for leaves in self.alike.values() if leaf in leaves).remove(leaf)
-
-    def _added(self, leaf: int, partners: Sequence[tuple[int, float]]) -> dict[int, float]:
-        added: dict[int, float] = {}
-        for other, weight in partners:
-            for x in self.paths[leaf] ^ self.paths[other]:
-                added[x] = added.get(x, 0.0) + weight / self.speeds[x]
-        return added
 
 
 def _path(tree: Tree, vertex: int) -> frozenset[int]:
@@ -146,7 +127,7 @@ def _to_nodes(problem: MappingProblem, traffic: RankTraffic) -> list[int]:
     The paper takes an algorithm of another one, of which it says that for a single switch only its
     initial partition is left; this is a partition in its place.
     """
-    return to_nodes(traffic, problem.cluster.network, nodes_in_use(problem), problem.seed)
+    return to_nodes(traffic, problem.cluster.network, nodes_in_use(problem))
 
 
 def _in_order(_rows: Rows, members: Sequence[int], _tree: Tree) -> dict[int, int]:

@@ -3,24 +3,9 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from gpulaunch.cluster.cluster import Cluster
 from gpulaunch.cluster.mapping import RankMapping
-
-
-def rank_map(cluster: Cluster, policy: str, mapping: RankMapping) -> dict[str, Any]:
-    """Return the document that a launch reads for its rank's core and GPU."""
-    ranks = [
-        {
-            "rank": rank,
-            "node": cluster.nodes[place.node].name,
-            "core": place.core,
-            "gpu": place.gpu,
-        }
-        for rank, place in enumerate(mapping)
-    ]
-    return {"cluster": cluster.name, "policy": policy, "ranks": ranks}
 
 
 def rankfile(cluster: Cluster, mapping: RankMapping) -> str:
@@ -69,10 +54,10 @@ def slurm_hosts(cluster: Cluster, mapping: RankMapping) -> str:
     return "".join(f"{cluster.nodes[place.node].name}\n" for place in mapping)
 
 
-ENGINE_FILES: dict[str, tuple[str, Callable[[Cluster, RankMapping], str]]] = {
-    "rankfile": ("rankfile", rankfile),
-    "rankfile5": ("rankfile5", rankfile5),
-    "hostfile": ("hostfile", hostfile),
-    "slurm": ("slurm_hosts", slurm_hosts),
+ENGINE_FILES: dict[str, Callable[[Cluster, RankMapping], str]] = {
+    "rankfile": rankfile,
+    "rankfile5": rankfile5,
+    "hostfile": hostfile,
+    "slurm_hosts": slurm_hosts,
 }
-"""Format -> name of its file in a directory, and function that makes its text."""
+"""Name of a file in a directory -> function that makes its text."""

@@ -10,9 +10,6 @@ from gpulaunch.errors import UsageError, quoted
 from gpulaunch.profiles.pattern import PATTERNS, Edge, dimensions
 from gpulaunch.records import Record
 
-MOST_EDGES = 1 << 22
-"""Largest number of pairs that exchange data: all-to-all of 2,896 ranks."""
-
 MOST_WEIGHT = 1e18
 """The most that two ranks exchange."""
 
@@ -96,7 +93,7 @@ def shape_traffic(name: str, ranks: int) -> RankTraffic | None:
         ranks: number of ranks.
 
     Raises:
-        UsageError: the weight is wrong, or there are more than MOST_EDGES pairs.
+        UsageError: the weight is wrong.
 
     Source: magc-2016 V-A. Sizes of the grids, and that they do not wrap, are not said there; sizes
         are those of MPI_Dims_create.
@@ -106,14 +103,11 @@ def shape_traffic(name: str, ranks: int) -> RankTraffic | None:
     axes = dict(_GRIDS.values()).get(shape, 0)
     if shape == _COLUMNS and not colon:
         length, *others = dimensions(ranks, 3)
-        _refuse_many(name, ranks, length)
         stride = prod(others)
         pairs = [(i * stride, j * stride) for i, j in combinations(range(length), 2)]
         return summed(ranks, [(k + a, k + b, 1.0) for k in range(stride) for a, b in pairs])
     if shape not in PATTERNS or (colon and not axes):
         return None
-    if shape == "all_to_all":
-        _refuse_many(name, ranks, ranks)
     edges = PATTERNS[shape].edges(ranks)
     if not colon:
         return RankTraffic(ranks, edges)
@@ -126,15 +120,6 @@ def shape_traffic(name: str, ranks: int) -> RankTraffic | None:
     return RankTraffic(
         ranks, tuple((a, b, factor if b - a == stride else 1.0) for a, b, _ in edges)
     )
-
-
-def _refuse_many(name: str, ranks: int, length: int) -> None:
-    """Refuse an all-to-all within groups of this length that has too many pairs."""
-    pairs = ranks * (length - 1) // 2
-    if pairs > MOST_EDGES:
-        raise UsageError(
-            f"pattern {quoted(name)} of {ranks} ranks has {pairs} pairs: {MOST_EDGES} at most"
-        )
 
 
 def _number(text: str, most: float) -> float | None:

@@ -22,7 +22,7 @@ from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.system import seconds_since_boot
 from gpulaunch.profiles.catalog import load_profile
-from gpulaunch.profiles.layers import read_reference
+from gpulaunch.profiles.layers import split_variant
 
 _MOST = 200  # tickets, the first ones, of which it is told: the time grows with their number
 
@@ -102,7 +102,7 @@ class _RunTimes:
         identity = Identity(record.user_id, record.command, record.name, record.profile, gpus)
         name = record.profile
         # Another user's record may name any file of this host.
-        is_file = name is not None and is_path(read_reference(name).name)
+        is_file = name is not None and is_path(split_variant(name)[0])
         if name is not None and name not in self._profiles:
             self._profiles[name] = None
             if record.user_id == os.geteuid() or not is_file:

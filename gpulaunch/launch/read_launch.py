@@ -100,7 +100,6 @@ _SIGNS = (
     "MPI_LOCALRANKID",
     "TORCHELASTIC_RUN_ID",
     "RAY_JOB_ID",
-    "FLUX_JOB_ID",
     "GPULAUNCH_RANK_MAP",
 )
 """Variables one of which a launch has that concerns a cluster engine, as cluster.engines says."""

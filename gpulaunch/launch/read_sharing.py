@@ -69,7 +69,6 @@ def read_sharing(
             _read_objective(options, profile, part),
             # How slow a job is beside others does not count while that is measured.
             {} if options.record_to else profile.gpu_slowdowns,
-            profile.predicted_beside,
             profile.measured_on_one_gpu,
         ),
         sm_percentage=options.sm_percentage or part or profile.sharing.sm_percentage,

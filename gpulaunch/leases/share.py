@@ -40,16 +40,14 @@ class Client(Record):
     Attributes:
         demand: its use of the GPU.
         objective: its purpose of sharing.
-        slowdowns: time beside another client / time alone - 1, measured or predicted, by the name
-            of the other client's demand.
-        predicted: names whose slowdown is predicted.
+        slowdowns: measured time beside another client / time alone - 1, by the name of the other
+            client's demand.
         on_one_gpu: names whose slowdown was measured with both on one GPU, not one socket.
     """
 
     demand: Demand
     objective: Objective = Objective()
     slowdowns: Mapping[str, float] = {}
-    predicted: tuple[str, ...] = ()
     on_one_gpu: tuple[str, ...] = ()
 
 
@@ -88,7 +86,6 @@ _CLIENT: FieldTable = {
     "demand": dict,
     "objective": dict,
     "slowdowns": TableOf((0.0, 1e4)),
-    "predicted": ListOf(str),
     "on_one_gpu": ListOf(str),
 }
 _DEMAND: FieldTable = {

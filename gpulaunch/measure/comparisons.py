@@ -358,7 +358,7 @@ def measure_pair(
     solo_s = percentile_95([each.timed() for each in alone])
     slowdowns: dict[str, float] = {}
     lines = []
-    status, complete = alone[-1].status, True
+    status = alone[-1].status
     part = _half(site.gpus) if shares else ("--exclusive",)
     for other in others:
         gpus = site.gpus if shares else _gpus_beside(site, other)
@@ -369,7 +369,6 @@ def measure_pair(
             beside.check()
         status = met[-1].status
         if not met[-1].went_well:
-            complete = False
             break
         met_s = percentile_95([each.timed() for each in met])
         slowdown = 100 * (met_s / solo_s - 1)
@@ -383,8 +382,6 @@ def measure_pair(
     if shares:
         section["measured_on"] = model
     section["source"] = f"{SOURCE} --pair: {runs}, on {model}"
-    if not complete:
-        section["incomplete"] = True
     return Outcome({"shared_gpu" if shares else "collocation": section}, status, tuple(lines))
 
 

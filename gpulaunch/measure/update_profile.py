@@ -305,7 +305,7 @@ def _drop_measured(sections: Document, known: Mapping[str, Any]) -> Document:
 
 def _merge_section(section: str, known: Mapping[str, Any], fresh: Any) -> Any:  # noqa: ANN401
     before = known.get(section)
-    if section not in _MERGED or not isinstance(before, Mapping) or before.get("predicted_from"):
+    if section not in _MERGED or not isinstance(before, Mapping):
         return fresh
     stale = ("incomplete", *(_GRAPH_KEYS if fresh.keys() & {"pattern", "edges"} else ()))
     merged = {key: value for key, value in before.items() if key not in stale} | fresh

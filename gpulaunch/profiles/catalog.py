@@ -14,7 +14,7 @@ from gpulaunch.files.data_files import (
     shipped_directory,
 )
 from gpulaunch.files.document import Document, parse_document, read_document, read_text
-from gpulaunch.profiles.layers import read_layers, read_reference
+from gpulaunch.profiles.layers import read_layers, split_variant
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record
 
@@ -53,7 +53,7 @@ def find_profile(name: str) -> str:
     Args:
         name: name or path; a variant after an @ is ignored.
     """
-    return _find_profile(read_reference(name).name, _profile_directories())
+    return _find_profile(split_variant(name)[0], _profile_directories())
 
 
 def _find_profile(name: str, directories: list[str]) -> str:
@@ -69,9 +69,9 @@ def load_profile(name: str) -> Profile:
     Raises:
         UsageError: there is no such profile, or it is wrong.
     """
-    reference = read_reference(name)
-    document = read_document(_find_profile(reference.name, _profile_directories()))
-    return read_layers(document, reference.variant, _find_base)
+    file, variant = split_variant(name)
+    document = read_document(_find_profile(file, _profile_directories()))
+    return read_layers(document, variant, _find_base)
 
 
 def _find_base(name: str, asker: str) -> str:
@@ -107,7 +107,7 @@ def portable(table: Mapping[str, Any], file: str) -> Mapping[str, Any]:
         file: path of the file that it is in.
     """
     base = table.get("base")
-    if base is None or not is_path(read_reference(base).name):
+    if base is None or not is_path(split_variant(base)[0]):
         return table
     return {**table, "base": os.path.abspath(os.path.join(os.path.dirname(file), base))}
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import Above, AnyRule, ListOf, RowOf, TableOf, checked
 from gpulaunch.files.fields import Path as Where
-from gpulaunch.profiles.confidence import CONFIDENCES
-from gpulaunch.profiles.pattern import MAX_RANKS, PATTERNS
+from gpulaunch.profiles.pattern import CONFIDENCES, MAX_RANKS, PATTERNS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,18 +35,14 @@ class Section:
         document: the table; treat it as frozen.
         keys: the keys that a section of this class may have, by name, in order of declaration.
         required: names of the keys that it has to have.
-        together: names of keys that make sense only all together.
         is_one_measurement: all values are from one measurement, so a profile that is based on
             another takes over the whole section or nothing of it.
-        retired: keys of earlier versions, which nothing reads: they are passed over.
     """
 
     __slots__ = ("document",)
     keys: ClassVar[Mapping[str, Key[Any]]] = {}
     required: ClassVar[tuple[str, ...]] = ()
-    together: ClassVar[tuple[str, ...]] = ()
     is_one_measurement: ClassVar[bool] = False
-    retired: ClassVar[frozenset[str]] = frozenset()
     document: Mapping[str, Any]
 
     def __init_subclass__(cls) -> None:
@@ -184,7 +179,6 @@ class FiguresOf(Key["Mapping[str, float]"]):
 
     def __init__(self, section: type[Section], meaning: str, label: str) -> None:
         names = [name for name, key in section.keys.items() if isinstance(key, Number)]
-        names += sorted(section.retired)
         super().__init__(TableOf((0.0, 1e18), names), meaning, default={}, label=label)
         self.section = section
 
@@ -253,15 +247,10 @@ def check_section(document: object, section: type[Section], where: Where = ()) -
         FieldError: a key is unknown or missing, or its value has the wrong type or range.
     """
     fields = {name: key.rule for name, key in section.keys.items()}
-    if section.retired and isinstance(document, dict):
-        document = {key: value for key, value in document.items() if key not in section.retired}
     found = checked(document, fields, section.required, where)
     for name in section.required:
         if isinstance(found[name], str) and not found[name].strip():
             raise FieldError((*where, name), f"{name}: it is empty")
-    half = [name for name in section.together if name not in found]
-    if len(half) not in (0, len(section.together)):
-        raise FieldError(where, f"key {half[0]!r} is missing in {where[-1]}")
     for name, key in section.keys.items():
         if isinstance(key, Part) and name in found:
             check_section(found[name], key.section, (*where, name))
@@ -276,7 +265,6 @@ class Communication(Section):
     """The communication between the GPUs of a job."""
 
     required = ("source",)
-    retired = frozenset({"message_bytes"})
 
     pattern = word(
         tuple(PATTERNS), "who talks to whom: " + ", ".join(f"`{name}`" for name in PATTERNS)
@@ -312,7 +300,6 @@ class Sensitivity(Section):
 
     required = ("source",)
     is_one_measurement = True
-    retired = frozenset({"best_gb_per_s", "worst_gb_per_s", "best_s", "worst_s", "iterations"})
 
     slowdown_percentage = number(
         -100, 1e6, "how much longer the worst took: its time over that of the best, less 1"
@@ -325,14 +312,6 @@ class Resources(Section):
     """A job's use of one GPU when it runs there alone."""
 
     required = ("source",)
-    retired = frozenset(
-        {
-            *("memory_mean_mib", "sm_utilization_max_percentage", "idle_percentage"),
-            *("memory_bandwidth_utilization_max_percentage", "power_max_w", "samples"),
-            *("pcie_tx_gb_per_s", "pcie_rx_gb_per_s", "nvlink_tx_gb_per_s", "nvlink_rx_gb_per_s"),
-            *("driver", "date"),
-        }
-    )
 
     memory_mib = whole(
         1, 1 << 30, "most device memory in use on one GPU; smaller GPUs are not considered"
@@ -356,9 +335,6 @@ class Resources(Section):
     )
     time_active_percentage = percentage("average share of time in which any kernel ran")
     power_w = number(0, 1e5, "average power")
-    power_cap_percentage = percentage(
-        "share of time in which the power cap held the clocks down", label="time at the power cap"
-    )
     energy_j = number(0, 1e15, "energy of one run")
     duration_s = number(0, 1e9, "time of one run")
     estimated = items(
@@ -390,7 +366,6 @@ class SmCurve(Section):
 
     required = ("sm_percentage", "throughput", "source")
     is_one_measurement = True
-    retired = frozenset({"knee_percentage", "incomplete"})
 
     sm_percentage = items(
         Above(0, 100), "shares of the SMs, ascending", least=1, most=100, label="share of the SMs"
@@ -422,7 +397,6 @@ class HardwareCounters(Section):
     """A profiler's counters; those of the last-level cache are per warp instructions."""
 
     required = ("source",)
-    together = ("llc_accesses_per_kilo_instruction", "llc_hit_rate_percentage")
 
     llc_accesses_per_kilo_instruction = number(
         0, 1e6, "accesses to the last-level cache per 1,000 warp instructions"
@@ -443,7 +417,6 @@ class Collocation(Section):
     """A job beside others on one socket (topo-aware-sc17 4.2 and 5.1)."""
 
     required = ("source",)
-    retired = frozenset({"incomplete"})
 
     slowdown_percentage = table(
         _SLOWDOWN,
@@ -457,15 +430,10 @@ class SharedGpu(Section):
     """A job beside others on one GPU, through MPS."""
 
     required = ("source",)
-    retired = frozenset({"incomplete"})
 
     slowdown_percentage = table(
         _SLOWDOWN,
         "table of profile name and number: how much longer it takes beside that job on one *GPU*",
-    )
-    predicted_from = text(
-        "name of the profile whose figures these are, as earlier versions predicted them; they "
-        "are measured if missing"
     )
     measured_on = text(_GPU)
     source = text(_SOURCE)

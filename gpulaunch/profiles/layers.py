@@ -7,7 +7,6 @@ from gpulaunch.errors import FieldError, UsageError, printable, quoted
 from gpulaunch.files.document import Document, parse_document, read_text
 from gpulaunch.profiles.keys import Part, Section
 from gpulaunch.profiles.profile import Profile, check_profile, check_whole, is_size
-from gpulaunch.records import Record
 
 Find = Callable[[str, str], str]
 """Find a profile's path: takes the name or path asked for, and the path of the asking file."""
@@ -16,28 +15,16 @@ _ORIGIN = {"source", "measured_on", "estimated"}
 """Keys that say where the figures beside them come from."""
 
 
-class Reference(Record):
-    """A profile as it is asked for on a command line or in a file.
-
-    Attributes:
-        name: name or path.
-        variant: variant or size asked for: "batch=1"; None for none.
-    """
-
-    name: str
-    variant: str | None = None
-
-
-def read_reference(text: str) -> Reference:
-    """Split NAME@VARIANT; the directories of a path may have any names.
+def split_variant(text: str) -> tuple[str, str | None]:
+    """Split NAME@VARIANT into name or path, and variant or None; directories may have any names.
 
     Example:
-        >>> read_reference("me@home/vgg16.toml@batch=1")
-        Reference(name='me@home/vgg16.toml', variant='batch=1')
+        >>> split_variant("me@home/vgg16.toml@batch=1")
+        ('me@home/vgg16.toml', 'batch=1')
     """
     directory, slash, file = text.rpartition("/")
     name, at, variant = file.partition("@")
-    return Reference(f"{directory}{slash}{name}", variant if at else None)
+    return f"{directory}{slash}{name}", variant if at else None
 
 
 def variants_of(profile: Profile) -> list[str]:
@@ -86,12 +73,13 @@ def _over_base(document: Document, find: Find) -> Mapping[str, Any]:
     base = document.data.get("base")
     if base is None:
         return document.data
-    reference, where = read_reference(base), ("base",)
-    lower = _open_named(document, reference.name, where, find)
+    where = ("base",)
+    name, variant = split_variant(base)
+    lower = _open_named(document, name, where, find)
     below: Mapping[str, Any] = lower.data
-    if reference.variant is not None:
+    if variant is not None:
         try:
-            below = _with_variant(lower, below, reference.variant, find)
+            below = _with_variant(lower, below, variant, find)
         except _NoVariantError as problem:
             raise _error_at(document, where, problem.message) from None
     return merged(below, document.data, base)

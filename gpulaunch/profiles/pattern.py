@@ -2,10 +2,10 @@
 # pure: decides on plain values
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import combinations
 from math import fsum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.fields import FieldTable, checked
@@ -19,6 +19,12 @@ Edge = tuple[int, int, float]
 """Two ranks, the lower first, and the weight of what they exchange: above 0."""
 
 Pairs = Iterable[tuple[int, int]]
+
+Confidence = Literal["certain", "likely", "guess"]
+"""How sure it is that a job has a pattern."""
+
+CONFIDENCES: tuple[Confidence, ...] = ("certain", "likely", "guess")
+"""All values, surest first."""
 
 MAX_RANKS = 1024
 """Largest number of ranks in a given graph.
@@ -176,6 +182,40 @@ PATTERNS: dict[str, Pattern] = {
 
 all_to_all is assumed for an unknown job (mapa-sc21 3.1); most of such jobs call NCCL collectives.
 """
+
+
+_COMPARED = range(2, 17)
+"""Numbers of ranks for which a union must contain its parts: the sizes of one machine. Ours."""
+
+
+def union(names: Iterable[str]) -> str:
+    """Return the smallest named pattern that contains all edges of these, for any number of ranks.
+
+    If no smaller one does, it is all_to_all, which is also assumed for an unknown job.
+
+    Args:
+        names: names of built-in patterns; no name, or only "none", gives "none".
+
+    Source: mapa-sc21 3.1: the graphs of all NCCL calls of a program are combined.
+
+    Example:
+        >>> union(["ring", "tree"])
+        'ring+tree'
+        >>> union(["chain", "ring"])
+        'ring'
+    """
+    parts = set(names)
+    if len(parts) == 1:
+        return parts.pop()
+    inside = _edges_compared("none").union(*map(_edges_compared, parts))
+    containing = [name for name in PATTERNS if inside <= _edges_compared(name)]
+    return min(containing, key=lambda name: len(_edges_compared(name)))
+
+
+@cache
+def _edges_compared(name: str) -> frozenset[tuple[int, Edge]]:
+    """Return a pattern's edges for all numbers of ranks that are compared."""
+    return frozenset((ranks, edge) for ranks in _COMPARED for edge in PATTERNS[name].edges(ranks))
 
 
 def given_pattern(

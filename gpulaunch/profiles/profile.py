@@ -131,14 +131,9 @@ class Profile(Section):
         return {**self.slowdowns, **{other: value / 100 for other, value in shared.items()}}
 
     @property
-    def predicted_beside(self) -> tuple[str, ...]:
-        """Names in gpu_slowdowns whose figure is borrowed from another profile."""
-        return tuple(self.shared_gpu.slowdown_percentage) if self.shared_gpu.predicted_from else ()
-
-    @property
     def measured_on_one_gpu(self) -> tuple[str, ...]:
         """Names in gpu_slowdowns whose figure was measured with both jobs on one GPU."""
-        return () if self.shared_gpu.predicted_from else tuple(self.shared_gpu.slowdown_percentage)
+        return tuple(self.shared_gpu.slowdown_percentage)
 
     @property
     def graph(self) -> Pattern | None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Literal
 
-from gpulaunch.profiles.pattern_union import union
+from gpulaunch.profiles.pattern import union
 
 Amount = Literal["large", "small", "unknown"]
 

@@ -5,8 +5,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.profiles.confidence import Confidence, weakest
-from gpulaunch.profiles.pattern_union import union
+from gpulaunch.profiles.pattern import CONFIDENCES, Confidence, union
 from gpulaunch.records import Record, replace
 from gpulaunch.scan.interfaces import Findings, Use
 from gpulaunch.scan.python_reader import read_python
@@ -164,7 +163,7 @@ def scan_sources(
     left = sorted({use.api for use in calls} - {use.api for use in counted})
     if left:
         doubts.append(("likely", f"little, or at the start, so left out: {_join(left)}"))
-    confidence = weakest(sure for sure, _ in doubts)
+    confidence = _weakest([sure for sure, _ in doubts])
     sensitive, why = _judge_sensitivity(calls)
     # What is not known may move much data: that nothing else does is no reason to say no.
     if sensitive is False and (found.unknown or found.named or found.unseen or warnings):
@@ -245,6 +244,11 @@ def _matters(use: Use) -> bool | None:
     # reduces in each iteration may be a few numbers of the host.
     collective = use.interface.pattern and not use.api.lower().startswith("mpi")
     return True if amount == "large" or (use.repeats and collective) else None
+
+
+def _weakest(found: Sequence[Confidence]) -> Confidence:
+    """Return the least sure of several: a conclusion is as sure as its weakest ground."""
+    return max(found, key=CONFIDENCES.index, default="certain")
 
 
 def _join(names: Iterable[str]) -> str:

@@ -335,19 +335,13 @@ def _find_slowdown(
     clients: Sequence[Client], slowdowns: Sequence[float | None], bounds: Bounds
 ) -> Iterator[str]:
     """Yield the client that is slowed down most, if it is too much."""
-    worst, name, how = max(
-        (slowdown or 0.0, client.demand.name, _how_known(client, clients))
+    worst, name = max(
+        (slowdown or 0.0, client.demand.name)
         for slowdown, client in zip(slowdowns, clients, strict=True)
     )
     percentage, most = round(100 * worst, _NOISE_DIGITS), bounds.slowdown_percentage
     if percentage > most:
-        yield f"{how} slowdown of {printable(name)} {_percent_of(percentage, most)}"
-
-
-def _how_known(client: Client, clients: Sequence[Client]) -> str:
-    """Return "predicted" if a slowdown of a client beside the others is, else "measured"."""
-    beside = {other.demand.name for other in clients if other is not client}
-    return "predicted" if beside.intersection(client.predicted) else "measured"
+        yield f"measured slowdown of {printable(name)} {_percent_of(percentage, most)}"
 
 
 def _find_intolerable(clients: Sequence[Client]) -> Iterator[str]:

@@ -167,7 +167,6 @@ def _job(entry: object, where: Path, site: PlanSite) -> PlannedJob:
         demand,
         site.objective,
         known.gpu_slowdowns,
-        known.predicted_beside,
         known.measured_on_one_gpu,
     )
     alone = judge([client], site.capacity, site.bounds)

@@ -122,19 +122,6 @@ def show_64(name: str) -> None:
     )
 
 
-def show_pairs(name: str) -> None:
-    """Print the worst congestion of each pair, ranks in order, relative to the default."""
-    cluster = load_cluster(name)
-    print(f"\n{name}, ranks in order: congestion of the worst link relative to default")
-    shown = [policy for policy in policies() if policy not in ("default", "auto")]
-    rows = []
-    for pair in PAIRS:
-        case = problem(cluster, pair)
-        base = run("default", case).congestion
-        rows.append([pair, *(f"{run(p, case).congestion / base:.3f}" for p in shown)])
-    table(["CPU-GPU", *(policy.replace("_", "-") for policy in shown)], rows)
-
-
 def show_large(ranks: int) -> None:
     """Print time and congestion of many ranks, in order and numbered anew."""
     fans, speeds = LARGE[ranks]
@@ -159,8 +146,6 @@ def main() -> None:
         run(name, problem(load_cluster("magc-b"), "2D-2D"))  # loads what is imported late
     for name in CLUSTERS:
         show_64(name)
-    for name in CLUSTERS:
-        show_pairs(name)
     for ranks in LARGE:
         show_large(ranks)
 

@@ -21,7 +21,7 @@ source = "made up"
 names = "n[1-2]"
 machine = "dgx1-v100"
 cores = ["0-1", "10-11"]
-gb_per_s_per_uplink = 4.0
+gb_per_s = 4.0
 
 [network]
 source = "made up"
@@ -50,16 +50,6 @@ def mapped(launcher: Launcher, *arguments: str) -> str:
 IN_ORDER = ("--policy", "default")
 
 
-def test_a_scan_that_finds_nothing(launcher: Launcher, small: str, tmp_path: Path) -> None:
-    """A program of which nothing is certain is not mapped as if its ranks sent nothing."""
-    path = tmp_path / "job.py"
-    path.write_text("import unknown\nunknown.run()\n")
-    done = launcher.run("cluster", "map", "--cluster", small, "--gpu-pattern", f"scan:{path}")
-    why = "no call was found by which ranks communicate: that is a guess"
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[0] == f"gpulaunch: error: --gpu-pattern: {path}: {why}"
-
-
 def test_the_rank_map(launcher: Launcher, small: str) -> None:
     """--json gives each rank's node, core and GPU; in order, nodes are filled one by one."""
     document = json.loads(mapped(launcher, "--cluster", small, "--ranks", "5", *IN_ORDER, "--json"))
@@ -76,21 +66,23 @@ def test_the_rank_map(launcher: Launcher, small: str) -> None:
     assert (document["cluster"], document["policy"]) == ("small", "default")
 
 
-FORMATS = {
+FILES = {
     "rankfile": "rank 0=n1 slot=0:0|rank 1=n1 slot=0:1|rank 2=n1 slot=1:0|rank 3=n1 slot=1:1|"
     "rank 4=n2 slot=0:0",
     "rankfile5": "rank 0=n1 slot=0|rank 1=n1 slot=1|rank 2=n1 slot=2|rank 3=n1 slot=3|"
     "rank 4=n2 slot=0",
     "hostfile": "n1 slots=4|n2 slots=1",
-    "slurm": "n1|n1|n1|n1|n2",
+    "slurm_hosts": "n1|n1|n1|n1|n2",
 }
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_formats_of_engines(form: str, launcher: Launcher, small: str) -> None:
-    """Each format is what its engine reads."""
-    shown = mapped(launcher, "--cluster", small, "--ranks", "5", *IN_ORDER, "--format", form)
-    assert shown == FORMATS[form].replace("|", "\n") + "\n"
+def test_files_for_every_engine(launcher: Launcher, small: str, tmp_path: Path) -> None:
+    """-o writes the map for each engine as that reads it."""
+    directory = tmp_path / "map"
+    mapped(launcher, "--cluster", small, "--ranks", "5", *IN_ORDER, "-o", str(directory))
+    found = {path.name: path.read_text() for path in directory.iterdir()}
+    assert len(json.loads(found.pop("map.json"))["ranks"]) == 5
+    assert found == {name: text.replace("|", "\n") + "\n" for name, text in FILES.items()}
 
 
 PATTERNS = ("--cpu-pattern", "2d", "--gpu-pattern", "col")
@@ -155,16 +147,6 @@ def test_tables_fit(columns: int, launcher: Launcher) -> None:
     assert not [line for line in levels if "…" in re.split("network|CPU|GPU", line)[0]]
 
 
-def test_files_for_every_engine(launcher: Launcher, small: str, tmp_path: Path) -> None:
-    """-o writes the map for each engine."""
-    directory = tmp_path / "map"
-    mapped(launcher, "--cluster", small, *IN_ORDER, "-o", str(directory))
-    names = ["hostfile", "map.json", "rankfile", "rankfile5", "slurm_hosts"]
-    assert sorted(path.name for path in directory.iterdir()) == names
-    assert (directory / "hostfile").read_text() == "n1 slots=4\nn2 slots=4\n"
-    assert len(json.loads((directory / "map.json").read_text())["ranks"]) == 8
-
-
 A = ("--cluster", "magc-a")
 REFUSED = [
     ((), ("no word given after cluster", "known are map, run")),
@@ -188,14 +170,6 @@ REFUSED = [
                 "stencil-2d, stencil-3d, none, or give a file"
             ),
         ),
-    ),
-    (
-        ("map", *A, "--json", "--format", "slurm"),
-        ("--json and --format slurm are given: one of them is enough", None),
-    ),
-    (
-        ("map", *A, "--explain", "--format", "slurm"),
-        ("--explain has no effect with --format slurm", None),
     ),
 ]
 

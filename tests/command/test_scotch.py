@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from mapping_problems import (
-    CLUSTERS,
     check_places,
     larger,
     maximum,
@@ -37,14 +36,6 @@ def test_heuristic_and_scotch_reach_the_same_congestion() -> None:
     """On cluster A, MAGC's heuristic and Scotch have the same worst link (Figure 4)."""
     for case in problems(load_cluster("magc-a"), 0):
         assert maximum("magc", case) == pytest.approx(maximum("magc_scotch", case))
-
-
-@needs_scotch
-@pytest.mark.parametrize("name", CLUSTERS)
-def test_multisect_is_as_good_as_scotch(name: str) -> None:
-    """64 ranks, 17 patterns: the worst link is never above 1.1 times Scotch's."""
-    for case in problems(load_cluster(name), 0):
-        assert maximum("multisect", case) <= 1.1 * maximum("magc_scotch", case)
 
 
 @needs_scotch

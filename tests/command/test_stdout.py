@@ -39,7 +39,7 @@ PRINTING = [
     ("simulate", *DGX, "--jobs", str(ROOT / "examples" / "jobs.toml")),
     ("simulate", *DGX, "--generate", "uniform"),
     MAP,
-    (*MAP, "--format", "json"),
+    (*MAP, "--json"),
     ("cluster", "run", "--help"),
     ("doctor", "--health", *DGX),
     ("doctor", "--health", "--json", *DGX),

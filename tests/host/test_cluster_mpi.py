@@ -26,8 +26,7 @@ source = "made up"
 names = "na,nb"
 machine = "dgx1-v100"
 cores = ["0-1"]
-uplinks = 1
-gb_per_s_per_uplink = 1.0
+gb_per_s = 1.0
 source = "made up"
 
 [network]
@@ -86,11 +85,10 @@ def test_ranks_run_where_the_map_says(site: Site, tmp_path: Path) -> None:
             assert launcher.records() == []
 
 
-@pytest.mark.parametrize("name", ["localhost", None])
-def test_this_machine_is_not_the_first_host(site: Site, tmp_path: Path, name: str | None) -> None:
-    """The machine of mpirun itself may stand anywhere in the hostfile, also as localhost."""
+def test_this_machine_is_not_the_first_host(site: Site, tmp_path: Path) -> None:
+    """The machine of mpirun itself may stand anywhere in the hostfile, as localhost, too."""
     own = os.uname().nodename
-    site.mpi.hostfile.write_text(f"na slots=1\n{name or own} slots=1\n")
+    site.mpi.hostfile.write_text("na slots=1\nlocalhost slots=1\n")
     pattern = ("--ranks", "4", "--gpu-pattern", crossed_matrix(tmp_path))
     output = cluster(site, "run", *pattern, "-o", str(tmp_path), "--", *rank_command(tmp_path))
     assert ranks_of(output) == wanted(tmp_path)
@@ -136,8 +134,8 @@ def test_rankfiles_are_obeyed(site: Site, tmp_path: Path) -> None:
         "-o",
         str(tmp_path),
     )
-    done = site.launcher.run("cluster", "map", *options, "--format", kind)
-    assert (done.returncode, done.stdout) == (0, (tmp_path / kind).read_text())
+    done = site.launcher.run("cluster", "map", *options)
+    assert done.returncode == 0, done.stderr
     rankfile = str(tmp_path / kind)
     place = ("-rf", rankfile) if kind == "rankfile" else ("--map-by", f"rankfile:file={rankfile}")
     binding = " ".join(site.mpi.command(*place)).replace(" --bind-to none", "").split()

@@ -8,7 +8,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -89,14 +89,6 @@ def site(slurm: Slurm, launcher: Launcher) -> Iterator[Site]:
     slurm.environment["PATH"] = path
 
 
-def test_two_nodes(slurm: Slurm) -> None:
-    """Slurm runs a task on each of its nodes, and gives each its GPUs."""
-    done = slurm.run(
-        "srun", "-N2", "--gres=gpu:2", "sh", "-c", "echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES"
-    )
-    assert (sorted(done.stdout.splitlines()), done.returncode) == (["n1 0,1", "n2 0,1"], 0)
-
-
 def test_job_without_gpus(site: Site) -> None:
     """A job that was granted no GPU gets none, and is told how to ask Slurm for some."""
     done = site.srun(*NODE, "-n1", launch=("-n", "2"))
@@ -153,27 +145,6 @@ def test_one_launcher_per_rank(site: Site) -> None:
     runs = [site.shown(*options, launch=("-n", "1", *chain)) for _ in range(3)]
     assert runs == [want, want, want]
     assert site.shown(*options, launch=chain) == want
-
-
-def test_what_ranks_see(site: Site) -> None:
-    """A rank sees its own GPUs alone, or those of all in the order of ranks, if it is to."""
-    gpus = order(site, "--only", "0-3", "-n", "4")
-    options = (*NODE, "-n2", "--gres=gpu:4")
-    want = [f"0 {','.join(gpus[:2])}", f"1 {','.join(gpus[2:])}"]
-    assert site.shown(*options, launch=("-o", "visible=own")) == want
-    want = [f"{rank} {','.join(gpus)}" for rank in (0, 1)]
-    assert site.shown(*options, launch=("-o", "visible=ranks")) == want
-
-
-def test_grant_that_cannot_be_divided(site: Site) -> None:
-    """Ranks that cannot have as many GPUs each are refused, with the numbers."""
-    done = site.srun(*NODE, "-n3", "--gres=gpu:4")
-    want = "4 GPUs cannot be divided evenly among the 3 ranks of slurm JOB on this node"
-    assert set(said(done).splitlines()) == {f"gpulaunch: error: {want}: -n says how many each gets"}
-    done = site.srun(*NODE, "-n4", "--gres=gpu:4", launch=("-n", "2"))
-    want = "the 4 ranks of slurm JOB on this node ask for 2 GPUs each, 8 in all: there are 4"
-    assert set(said(done).splitlines()) == {f"gpulaunch: error: {want}"}
-    assert done.returncode == 2
 
 
 def test_gpus_per_task(site: Site) -> None:
@@ -248,17 +219,6 @@ def test_shards(site: Site) -> None:
         assert site.launcher.run(*DGX, "--only", "0", "--", "true").returncode == 75
 
 
-def test_shards_of_several_jobs(site: Site) -> None:
-    """Jobs of Slurm that have shards of the same GPU run at once, as Slurm wants them to."""
-    with ExitStack() as stack:
-        gpus = []
-        while len(set(gpus)) == len(gpus) < 8:  # Slurm takes a socket for each at first
-            (line,) = stack.enter_context(site.holding(*NODE, "-n1", "--gres=shard:2"))
-            gpus.append(line.split()[1])
-        jobs = {lease["engine_job"]["id"] for lease in site.status()["leases"]}
-        assert (len(jobs), len(set(gpus))) == (len(gpus), len(gpus) - 1)
-
-
 def test_mps(site: Site) -> None:
     """A share by MPS, of which Slurm does not tell the GPU, needs its name, and stays Slurm's."""
     job = f"{SHOW} $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -289,21 +249,6 @@ def test_scancel(site: Site) -> None:
         assert len(site.status()["leases"]) == 2
         site.slurm.run("scancel", *site.slurm.jobs())
         job.communicate(timeout=30)
-    until(lambda: site.launcher.records() == [])
-
-
-def test_time_limits(site: Site) -> None:
-    """A launch ends its job at its own limit, and Slurm ends both at that of the job."""
-    limited = ("--time-limit", "0.2s")
-    job = "echo ready; exec sleep 1000"
-    done = site.srun(*NODE, "-n1", "--gres=gpu:1", launch=limited, job=job)
-    assert done.returncode == 124
-    command = site.command(*NODE, "-n1", "--gres=gpu:1", job=job)
-    with site.slurm.start_job(*command, environment=site.environment) as task:
-        assert task.stdout.readline() == "ready\n"
-        (number,) = site.slurm.jobs()
-        site.slurm.run("scontrol", "update", f"JobId={number}", "EndTime=now")
-        task.communicate(timeout=120)
     until(lambda: site.launcher.records() == [])
 
 

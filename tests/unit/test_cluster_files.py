@@ -17,13 +17,12 @@ source = "made up"
 names = "n[1-2]"
 machine = "power8-minsky"
 cores = ["0-7", "64-71"]
-gb_per_s_per_uplink = 3.0
-uplinks = 2
+gb_per_s = 6.0
 
 [[nodes]]
 names = "m1"
 machine = "dgx1-v100"
-gb_per_s_per_uplink = 5.0
+gb_per_s = 5.0
 
 [network]
 source = "made up, too"
@@ -35,13 +34,12 @@ switches = "leaf[1-2]"
 [[network.switches]]
 name = "leaf1"
 nodes = "n[1-2]"
-gb_per_s_per_uplink = 2.0
+gb_per_s = 2.0
 
 [[network.switches]]
 name = "leaf2"
 nodes = "m1"
-uplinks = 4
-gb_per_s_per_uplink = 2.0
+gb_per_s = 8.0
 """
 
 
@@ -121,34 +119,33 @@ MISTAKES = {
         'machine = "nonesuch"',
         "6: unknown topology 'nonesuch'",
     ),
-    'names = "m1"': ('names = "n2"', "12: names: node 'n2' stands twice"),
+    'names = "m1"': ('names = "n2"', "11: names: node 'n2' stands twice"),
     'names = "n[1-2]"': ('names = "n[2-1]"', "5: names: 'n[2-1]': '2-1' is no range such as 1-4"),
-    "uplinks = 2": ("uplinks = 0", "9: uplinks: 0 is not within 1 to 65536"),
     'cores = ["0-7", "64-71"]': ('cores = ["0-7", "7-9"]', "7: cores: core 7 is in two sockets"),
-    "gb_per_s_per_uplink = 5.0": (
-        "gb_per_s_per_uplink = nan",
-        "14: gb_per_s_per_uplink: nan is no number above 0, 1e+09 at most",
+    "gb_per_s = 5.0": (
+        "gb_per_s = nan",
+        "13: gb_per_s: nan is no number above 0, 1e+09 at most",
     ),
-    'nodes = "m1"': ('nodes = "m[1-2]"', "30: nodes: unknown node 'm2'"),
+    'nodes = "m1"': ('nodes = "m[1-2]"', "29: nodes: unknown node 'm2'"),
     'switches = "leaf[1-2]"': (
         'switches = "leaf[1-3]"',
-        "19: switch 'top' has unknown switch 'leaf3' below it",
+        "18: switch 'top' has unknown switch 'leaf3' below it",
     ),
     'name = "leaf2"\nnodes = "m1"': (
         'name = "leaf2"\nnodes = "m1,n2"',
-        "28: the network is no tree: node 'n2' is below 'leaf1' and 'leaf2'",
+        "27: the network is no tree: node 'n2' is below 'leaf1' and 'leaf2'",
     ),
     'nodes = "m1"\n': (
         'nodes = "m1"\nswitches = "top"\n',
-        "19: the network is no tree: switch 'top' is above itself",
+        "18: the network is no tree: switch 'top' is above itself",
     ),
     'switches = "leaf[1-2]"\n': (
         "",
-        "27: the network is no tree: nodes 'n1' and 'm1' have no switch above both",
+        "26: the network is no tree: nodes 'n1' and 'm1' have no switch above both",
     ),
-    "uplinks = 4\ngb_per_s_per_uplink = 2.0": (
+    "gb_per_s = 8.0\n": (
         "",
-        "28: switch 'leaf2': key 'gb_per_s_per_uplink' is missing",
+        "27: switch 'leaf2': key 'gb_per_s' is missing",
     ),
     'nodes = "n[1-2]"': ('nodes = "n1"', " node 'n2' is on no switch of the network"),
 }

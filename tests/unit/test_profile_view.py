@@ -37,7 +37,6 @@ RESOURCES = {
     "utilization": "time-active",
     "time_active_percentage": 91.4,
     "power_w": 248.2,
-    "power_cap_percentage": 0,
     "energy_j": 20870,
     "duration_s": 84.1,
     "incomplete": True,
@@ -100,7 +99,6 @@ FULL = {
     },
     "shared_gpu": {
         "slowdown_percentage": {"memory-load": 148, "link-load": 0},
-        "predicted_from": "vgg16",
         "measured_on": "Tesla V100-SXM2-16GB",
         "source": "gpulaunch profile measure --pair synthetic",
     },
@@ -148,7 +146,7 @@ def hostile(text: str) -> dict:
             "source": text,
         },
         "collocation": {"slowdown_percentage": {text: 3}, "source": text},
-        "shared_gpu": {"slowdown_percentage": {text: 3}, "predicted_from": text, "source": text},
+        "shared_gpu": {"slowdown_percentage": {text: 3}, "source": text},
         "sensitivity": {"slowdown_percentage": 1, "measured_on": text, "source": text},
         "counters": {"warp_occupancy_percentage": 20, "measured_on": text, "source": text},
         "classification": {"intensity": "compute", "source": text},
@@ -288,7 +286,6 @@ source                          10 runs on one socket
 shared_gpu: how it does beside others on one GPU, through MPS; goes before
 [collocation] where GPUs are shared
 slowdown                        memory-load: 148 %, link-load: 0 %
-predicted from                  vgg16
 measured on                     Tesla V100-SXM2-16GB
 source                          gpulaunch profile measure --pair synthetic
 
@@ -301,7 +298,6 @@ memory bandwidth                ━━━━━━━━────────
 utilization                     time-active
 time active                     ━━━━━━━━━━━━━━━━━━──  91.4 %
 power                           248.2 W (± 3.1 W)
-time at the power cap           ────────────────────  0 %
 energy                          20.87 kJ
 duration                        84.1 s (p95 86 s)
 incomplete                      yes

@@ -17,7 +17,7 @@ from gpulaunch.measure.traffic import (
     communication_of,
     traffic_between,
 )
-from gpulaunch.profiles.pattern_union import union
+from gpulaunch.profiles.pattern import union
 from gpulaunch.records import replace
 
 MACHINES = Path(__file__).parents[2] / "profiles" / "machines"

@@ -13,9 +13,7 @@ from math import fsum
 
 from gpulaunch.errors import UsageError
 from gpulaunch.measure.traffic import NOISE_SHARE
-from gpulaunch.profiles.confidence import Confidence
-from gpulaunch.profiles.pattern import Edge
-from gpulaunch.profiles.pattern_union import union
+from gpulaunch.profiles.pattern import Confidence, Edge, union
 from gpulaunch.records import Record, replace
 
 LARGE_BYTES = 100_000
