@@ -1,6 +1,5 @@
 """`gpulaunch profile list|show|measure|scan`: what is known about jobs before they run."""
 
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,9 +19,6 @@ WORDS = {
 
 _MOST_CSV_BYTES = 1 << 28
 
-_MOVED = {"--scan": "", "--scan-nccl-log": "--nccl-log ", "--import-ncu": "--ncu "}
-"""Options of `gpulaunch profile` before it had words -> what stands after `profile scan` now."""
-
 
 def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     """Run one of the words.
@@ -31,7 +27,6 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         arguments: the word and the arguments after it, before the --.
         command: argv after the --; None if there is no --.
     """
-    known = f"known are {', '.join(WORDS)}"
     word = arguments[0] if arguments else ""
     if word in ("-h", "--help"):
         prepare_stdout()
@@ -42,11 +37,10 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     if word in WORDS and command is not None:
         raise UsageError(f"profile {word} runs no command, but -- is given")
     if word not in WORDS:
-        new_line = _new_line(arguments, command)
-        hint = f"it is now: gpulaunch profile {printable(new_line)}" if new_line else known
+        known = f"known are {', '.join(WORDS)}"
         if not word or word.startswith("-"):
-            raise UsageError("no word given after profile", hint)
-        raise UsageError(f"unknown word {quoted(word)} after profile", hint)
+            raise UsageError("no word given after profile", known)
+        raise UsageError(f"unknown word {quoted(word)} after profile", known)
     prepare_stdout()
     options = word_parsers()[word].parse_args(arguments[1:])
     if word == "list":
@@ -54,19 +48,6 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     if word == "show":
         return _show(options.profile, as_json=options.json)
     return _scan(options)
-
-
-def _new_line(arguments: Sequence[str], command: Sequence[str] | None) -> str | None:
-    """Return what a line without a word, as it was written earlier, is now; None if unknown."""
-    for at, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
-        if flag in _MOVED:
-            path = [value] if equals else arguments[at + 1 : at + 2]
-            rest = arguments[at + 1 + len(path) - bool(equals) :]
-            return f"scan {_MOVED[flag]}{shlex.join([*path, *arguments[:at], *rest])}"
-    if command is None or "measure" in arguments:
-        return None
-    return f"measure {shlex.join([*arguments, '--', *command])}"
 
 
 def make_parser() -> Parser:
