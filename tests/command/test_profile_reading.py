@@ -227,9 +227,7 @@ def test_a_guess_of_none_is_unsaid(
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_profiles_names_the_new_line(
-    launcher: Launcher, line: tuple[str, ...], hint: str
-) -> None:
+def test_profiles_names_the_new_line(launcher: Launcher, line: tuple[str, ...], hint: str) -> None:
     """The command `profiles` of earlier versions is an error whose hint is the line of today."""
     done = launcher.run(*line)
     want = f"gpulaunch: hint: it is now: gpulaunch {hint}"

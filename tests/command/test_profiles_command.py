@@ -131,7 +131,7 @@ def test_file_and_name_that_differ(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_list_has_everything(launcher: Launcher) -> None:
-    """`profile list --json` has every field, what may be asked of each, and earlier keys."""
+    """`profile list --json` has each profile's file, and what may be asked of it."""
     found = {
         one["name"]: one for one in json.loads(launcher.run("profile", "list", "--json").stdout)
     }
@@ -140,17 +140,6 @@ def test_list_has_everything(launcher: Launcher) -> None:
     assert found["kripke"]["variants"] == ["kripke@size=1", "kripke@size=4"]
     kripke = found["kripke-1x"]
     assert kripke["document"]["counters"]["warp_occupancy_percentage"] == 32.61
-    before = (
-        "memory_bytes",
-        "sm_utilization_percentage",
-        "measured_on",
-        "resources_source",
-        "counters",
-        "sm_curve",
-    )
-    assert [kripke[key] for key in before] == [
-        *(651_165_696, 26.56, "NVIDIA A100X 80GB", "mps-sharing-2024 Table II", None, [])
-    ]
     assert "@batch=128" in launcher.run("profile", "list").stdout
 
 
