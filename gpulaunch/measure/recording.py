@@ -156,7 +156,6 @@ class Recorder:
             gpus=gpus,
             date=self._date,
             problems=(*self._problems, *sampler.problems),
-            sampling_cpu_percentage=100 * sampler.cost,
             beside=beside,
             promised_slowdown=self._promised if beside else None,
         )

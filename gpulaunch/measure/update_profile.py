@@ -355,10 +355,7 @@ def learn(path: str, run: Run) -> list[str]:
     if run.beside is not None and run.exit_status == 0 and run.problems == (SHARED,):
         return _learn_beside(path, name, run, run.beside)
     if not run.is_complete:
-        why = next(iter(run.problems), None) or next(
-            (gpu.problem for gpu in run.gpus if gpu.problem), None
-        )
-        return [f"profile {name} learns nothing from this run: {why}"] if why else []
+        return [f"profile {name} learns nothing from this run: {why}" for why in run.problems[:1]]
     with alone():
         known, begins = learned_from(path, name)
         change = updated(known, run, RECORDED)
