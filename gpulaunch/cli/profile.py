@@ -86,7 +86,7 @@ def word_parsers() -> dict[str, Parser]:
     source.add_argument(
         "--nccl-log",
         metavar="FILE",
-        help="log of NCCL_DEBUG=INFO, best with NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH",
+        help="log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL",
     )
     source.add_argument("--ncu", metavar="FILE", help="counters in Nsight Compute's CSV")
     add_target(scan)
@@ -184,7 +184,7 @@ def _read_nccl_log(path: str) -> Findings:
 
     name = printable(path)
     found = communication(read_nccl_log(log_lines(path)), name)
-    document = nccl_document(found, name)
+    document = nccl_document(found)
     more: dict[str, Any] = {}
     if found.edges and is_whole(found.edges, found.ranks):
         more["edges"] = [list(edge) for edge in found.edges]
