@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import LaunchParser, Namespace, Parser
 from gpulaunch.cli.launch import tell_of
@@ -130,13 +130,13 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     from gpulaunch.measure.update_profile import check_own, keep
     from gpulaunch.process.job import exit_like, exit_status
 
-    part = _read_slice(options)
+    progress, slice_s = _read_slice(options)
     check_own(path)
     if options.name is not None:
         given["name"] = ("--name", options.name)
         words += ["--name", options.name]
     of_launch = Options(given, os.environ)
-    job = MeasuredJob(tuple(words), tuple(command), part, of_launch.grace_s)
+    job = MeasuredJob(tuple(words), tuple(command), progress, slice_s, of_launch.grace_s)
     warn = tell_of(of_launch)
     tell = warn if "quiet" in given else partial(say, "info")
     outcome = _measure(mode, options, given, job)
@@ -259,19 +259,21 @@ def _read_runs(options: Namespace, usual: int) -> int:
     return int(text)
 
 
-def _read_slice(options: Namespace) -> Any:  # noqa: ANN401
-    """Return how much of the job is enough; None for all of it."""
+def _read_slice(options: Namespace) -> tuple[re.Pattern[bytes] | None, float]:
+    """Return the pattern of progress and the seconds of it that are enough.
+
+    Without a pattern all of the job runs.
+    """
     from gpulaunch.files.duration import parse_duration
-    from gpulaunch.measure.launches import Slice
 
     text = options.iterations_from
+    if text is None and options.slice is not None:
+        raise UsageError(
+            "--slice: only a job that tells of its progress can be cut",
+            "add --iterations-from REGEX",
+        )
     if text is None:
-        if options.slice is not None:
-            raise UsageError(
-                "--slice: only a job that tells of its progress can be cut",
-                "add --iterations-from REGEX",
-            )
-        return None
+        return None, 0.0
     try:
         progress = re.compile(text.encode("utf-8", "surrogateescape"))
     except re.error as problem:
@@ -284,8 +286,8 @@ def _read_slice(options: Namespace) -> Any:  # noqa: ANN401
             "number"
         )
     if options.slice is None:
-        return Slice(progress, SLICE_S)
+        return progress, SLICE_S
     try:
-        return Slice(progress, parse_duration(options.slice))
+        return progress, parse_duration(options.slice)
     except UsageError as problem:
         raise UsageError(f"--slice: {problem.message}") from None

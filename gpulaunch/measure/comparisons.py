@@ -126,7 +126,7 @@ def measure_use(job: MeasuredJob, count: int, tell: Tell) -> Outcome:
     if communication:
         sections["communication"] = communication
     lines = list(about)
-    if job.part is not None and not any(one.marks for one in done):
+    if job.progress is not None and not any(one.marks for one in done):
         lines.insert(0, "--iterations-from: nothing that the job printed fits, so all of it ran")
     return Outcome(sections, status, tuple(lines))
 
@@ -189,7 +189,7 @@ def measure_sensitivity(
         "sensitivity": sensitivity,
         "communication": {"bandwidth_sensitive": is_sensitive, "source": source},
     }
-    unit = "an iteration" if job.part else "a run"
+    unit = "an iteration" if job.progress else "a run"
     verdict = "bandwidth-sensitive" if is_sensitive else "not bandwidth-sensitive"
     times = f"{best_s:.4g} s for {unit} at {fast:.4g} GB/s, {worst_s:.4g} s at {slow:.4g} GB/s"
     lines = [f"{times}: {slowdown:+.3g} %, {verdict}"]
@@ -242,7 +242,7 @@ def measure_curve(
     if len(points) < 2:
         return Outcome({}, done.status)
     model, source = site.gpus[0].model, f"{SOURCE} --sweep, alone under MPS"
-    unit = "iterations/s" if job.part else "runs/s"
+    unit = "iterations/s" if job.progress else "runs/s"
     curve = {
         "sm_percentage": [point.sm_percentage for point in points],
         "throughput": [point.throughput for point in points],
@@ -363,7 +363,7 @@ def measure_pair(
     for other in others:
         gpus = site.gpus if shares else _gpus_beside(site, other)
         options = (*part, "--only", gpu_names(gpus), "-n", str(len(gpus)), "--name", other.name)
-        with Background(other.name, options, other.command, other.says, 2 * job.grace_s) as beside:
+        with Background(other.name, options, other.command, other.says, job.grace_s) as beside:
             tell(f"{other.name} runs on {gpus_named(gpus)}")
             met = repeated(job, count, tell, f"beside {other.name}", (*part, "--only", own))
             beside.check()
