@@ -25,7 +25,7 @@ from gpulaunch.launch.children import own_command
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.measure.run import STOPPED, Run, run_of
 from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.ending import marked_by
+from gpulaunch.process.ending import family, marked_by
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.job import Job, Started, exit_status
 from gpulaunch.process.libc import end_with_parent
@@ -133,6 +133,7 @@ def launch(job: MeasuredJob, options: Sequence[str] = ()) -> Launched:
         job: the job to launch. If a slice of it is enough, its output passes through this process.
         options: further options, which override the job's own.
     """
+    spared = family()
     with TemporaryDirectory(prefix="gpulaunch-profile-") as directory:
         path = os.path.join(directory, "run.json")
         own = ["-o", "record=false", "-o", f"record_to={path}"]
@@ -155,7 +156,7 @@ def launch(job: MeasuredJob, options: Sequence[str] = ()) -> Launched:
             )
             cut = status is None
             if status is None:
-                _end_job(process, job.grace_s)
+                _end_job(process, job.grace_s, spared)
                 status = 0
         finally:
             marks = sorted(mark for listener in listeners for mark in listener.finish())
@@ -223,18 +224,22 @@ def _wait_for_slice(job: Job, listeners: "Sequence[_OutputCopier]", slice_s: flo
             return status
 
 
-def _end_job(job: Job, grace_s: float) -> None:
-    """Send TERM, and after the grace KILL to the job, but not to its launcher, which reports."""
-    import psutil  # late: few jobs are cut
+def _end_job(job: Job, grace_s: float, spared: set[int]) -> None:
+    """Send TERM, and after the grace KILL to the job, but not to its launcher, which reports.
 
+    Args:
+        job: the launcher.
+        grace_s: seconds between the two.
+        spared: processes that run beside the job; they are left out.
+    """
     os.kill(job.pid, signal.SIGTERM)
     os.kill(job.pid, signal.SIGCONT)  # a stopped launcher would not act on TERM
     if job.wait(grace_s) is not None:
         return
     under_a_lease = set().union(*marked_by(LEASE_VARIABLE).values())
-    below = {process.pid for process in psutil.Process(job.pid).children(recursive=True)}
-    take_off(below & under_a_lease, signal.SIGKILL)
-    for pid in below & under_a_lease:
+    doomed = (family(spared) - {job.pid}) & under_a_lease
+    take_off(doomed, signal.SIGKILL)
+    for pid in doomed:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     if job.wait(SETTLE_S) is None:
