@@ -198,14 +198,7 @@ def refuse_described(launch: Launch) -> None:
         UsageError: the launch's machine is only described.
     """
     if launch.machine.key:
-        name = launch.machine.topology.name
-        is_set = _named(os.environ.get("GPULAUNCH_TOPOLOGY", "")) == _named(launch.machine.key.file)
         raise UsageError(
-            f"{name} is only described: there is nothing to measure",
-            "unset GPULAUNCH_TOPOLOGY" if is_set else "leave out --topology",
+            f"{launch.machine.topology.name} is only described: there is nothing to measure",
+            "leave out --topology, or unset GPULAUNCH_TOPOLOGY",
         )
-
-
-def _named(path: str) -> str:
-    """Return the name in the name or path of a machine file."""
-    return os.path.basename(path).removesuffix(".toml")

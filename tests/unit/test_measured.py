@@ -147,7 +147,7 @@ def learned(*runs: Run) -> dict:
     """Return what a profile knows after these runs, one after the other."""
     known: dict = {}
     for one in runs:
-        known = updated(known, one, "here").sections
+        known, _ = updated(known, one, "here")
     return known
 
 
@@ -171,7 +171,7 @@ def test_memory_is_the_most_and_has_no_deviation() -> None:
 def test_what_a_run_does_not_tell_stays() -> None:
     """Figures from elsewhere stay where a run does not tell them, and so does their source."""
     known = {"resources": {"memory_mib": 4000, "sm_occupancy_percentage": 3.0, "source": "paper X"}}
-    after = updated(known, run(), "gpulaunch --record").sections["resources"]
+    after = updated(known, run(), "gpulaunch --record")[0]["resources"]
     assert (after["sm_occupancy_percentage"], after["memory_mib"]) == (3.0, 4000)
     assert after["source"] == "paper X; gpulaunch --record"
 
@@ -189,26 +189,26 @@ def test_what_a_run_does_not_tell_stays() -> None:
 def test_misfits(sentence: str, other: Run, want: str) -> None:
     """A run that is another job's is told as such, and changes nothing but the count of misfits."""
     before = learned(run(), run())
-    after = updated(before, other, "here")
-    assert after.misfits == (want,), sentence
-    assert after.sections["resources"] == before["resources"]
-    assert after.sections["runs"] == {**before["runs"], "misfits": 1}
-    fits = updated(after.sections, run(), "here")
-    assert (fits.misfits, fits.sections["runs"].get("misfits")) == ((), None)
+    after, misfits = updated(before, other, "here")
+    assert misfits == [f"does not fit this run: {want}"], sentence
+    assert after["resources"] == before["resources"]
+    assert after["runs"] == {**before["runs"], "misfits": 1}
+    after, misfits = updated(after, run(), "here")
+    assert (misfits, after["runs"].get("misfits")) == ([], None)
 
 
 def test_runs_that_differ_may_differ() -> None:
     """What is far from the mean still fits if runs have differed so much before."""
     before = learned(run(sm=45), run(sm=55), run(sm=46), run(sm=54))
-    assert updated(before, run(sm=62), "here").misfits == ()
-    assert updated(before, run(sm=75), "here").misfits != ()
+    assert updated(before, run(sm=62), "here")[1] == []
+    assert len(updated(before, run(sm=75), "here")[1]) == 2  # SMs and memory bandwidth
 
 
 def test_a_complete_run_replaces_an_incomplete_one() -> None:
     """Figures of a run that failed are not mixed with those of one that did not."""
     before = resources_of([run(sm=10, status=1)], "here")
     assert before["resources"]["incomplete"] is True
-    after = updated(before, run(sm=50), "here").sections
+    after, _ = updated(before, run(sm=50), "here")
     assert (after["runs"]["count"], after["resources"]["sm_utilization_percentage"]) == (1, 50)
     assert "incomplete" not in after["resources"]
 
