@@ -247,7 +247,7 @@ def _scanned(path: str) -> str:
     from gpulaunch.scan.sources import read_sources, scan_sources
 
     files, unread = read_sources(path)
-    found = scan_sources(files, unread, sys.stdlib_module_names)
+    found = scan_sources(files, unread)
     if found.pattern == "none" and found.confidence != "certain":
         raise UsageError(
             f"{printable(path)}: no call was found by which ranks communicate: that is a guess",

@@ -170,7 +170,7 @@ def _read_source(path: str) -> Findings:
     from gpulaunch.show.scan import scan_document, scan_lines
 
     files, unread = read_sources(path)
-    scan = scan_sources(files, unread, sys.stdlib_module_names)
+    scan = scan_sources(files, unread)
     document = scan_document(scan)
     section = _communication_section(document, f"source scan of {path}")
     return document, scan_lines(document), section, scan.warnings
