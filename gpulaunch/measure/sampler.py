@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import pynvml
@@ -134,9 +135,6 @@ _SILENT = (
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
 )
 """Errors after which the GPU answers no more questions."""
-
-_SIGNED = (pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG,)
-_WIDE = (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG)
 
 _GPM_METRICS = {
     "sm_percentage": pynvml.NVML_GPM_METRIC_SM_UTIL,
@@ -271,25 +269,24 @@ class Meter:
         for links in self._links.values():
             for link in links:
                 fields += [(_SENT, link), (_RECEIVED, link)]
-        told = self._ask(pynvml.nvmlDeviceGetFieldValues, fields) if fields else []
-        values = iter([_field_value(field) for field in told or []])
+        told = self._ask(pynvml.nvmlDeviceGetFieldValues, fields) if fields else None
+        values = iter(told or ())
         found = {}
         for peer, links in self._links.items():
-            counts = [next(values, None) for _ in range(2 * len(links))]
-            known = [count for count in counts if count is not None]
-            if len(known) == len(counts):
-                sent, received = sum(known[::2]), sum(known[1::2])
+            own = list(islice(values, 2 * len(links)))
+            if own and all(value.nvmlReturn == pynvml.NVML_SUCCESS for value in own):
+                sent = sum(value.value.ullVal for value in own[::2])
+                received = sum(value.value.ullVal for value in own[1::2])
                 found[peer] = (sent * _COUNTER_BYTES, received * _COUNTER_BYTES)
         return found
 
     def _open_gpm(self) -> "_Gpm | None":
-        query = getattr(pynvml, "nvmlGpmQueryDeviceSupport", None)  # pynvml 11.525 has no GPM
         instance = self._ask(pynvml.nvmlDeviceGetGpuInstanceId)
         handle = self._handle
         if instance is not None:
             handle = self._ask(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle)
         try:
-            if query is None or handle is None or not query(handle).isSupportedDevice:
+            if not handle or not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
                 return None
             return _Gpm(handle, instance, self._gpu.index)
         except pynvml.NVMLError:
@@ -345,11 +342,3 @@ def _metric_percentage(metric: Any) -> float | None:  # noqa: ANN401
     if metric.nvmlReturn != pynvml.NVML_SUCCESS or not 0 <= metric.value <= 100.5:
         return None
     return float(metric.value)
-
-
-def _field_value(field: Any) -> int | None:  # noqa: ANN401
-    if field.nvmlReturn != pynvml.NVML_SUCCESS:
-        return None
-    if field.valueType in _WIDE:
-        return int(field.value.ullVal)
-    return int(field.value.sllVal if field.valueType in _SIGNED else field.value.uiVal)

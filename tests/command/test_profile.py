@@ -399,7 +399,7 @@ def test_a_profile_of_the_users_own(launcher: Launcher) -> None:
         (
             ("-o", "x.toml", "--sweep", "1,5", "--pair", "x", "--", "true"),
             2,
-            "--sweep and --pair: one at a time",
+            "--pair: not allowed with argument --sweep",
         ),
         (
             ("-o", "x.toml", "--iterations-from", "(", "--", "true"),
