@@ -80,6 +80,18 @@ def bench(launcher: Launcher, nvml: "FakeNvml", tmp_path: Path) -> Bench:
     return bench
 
 
+def own_file(launcher: Launcher) -> Path:
+    """Return the user's machine file of this machine."""
+    folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "machines")
+    return folder / f"{os.uname().nodename}.toml"
+
+
+def by_measurement(launcher: Launcher, *options: str) -> dict:
+    """Return the decision by what was measured."""
+    line = ("-o", "bandwidth_model=measured", *options, "--dry-run", "--json", "--", "true")
+    return json.loads(launcher.run(*line).stdout)
+
+
 def measured(launcher: Launcher, *options: str) -> dict:
     done = launcher.run("topo", "--measure", "--json", *options)
     assert done.returncode == 0, done.stderr
@@ -119,12 +131,7 @@ def test_refit(launcher: Launcher, bench: Bench, tmp_path: Path) -> None:  # noq
 def test_machine_file(launcher: Launcher, bench: Bench) -> None:  # noqa: ARG001
     """Measurements go to the user's machine file, with date and tool, and describe the machine."""
     done = launcher.run("topo", "--measure")
-    path = Path(
-        launcher.environment["XDG_CONFIG_HOME"],
-        "gpulaunch",
-        "machines",
-        f"{os.uname().nodename}.toml",
-    )
+    path = own_file(launcher)
     assert f"written to {path}; -o bandwidth_model=measured goes by it" in done.stdout
     document = tomllib.loads(path.read_text())
     assert document["measurement"]["tool"] == "nccl-tests"
@@ -142,43 +149,19 @@ def test_machine_file(launcher: Launcher, bench: Bench) -> None:  # noqa: ARG001
 def test_measured_model(launcher: Launcher, bench: Bench, only: str, want: float) -> None:  # noqa: ARG001
     """-o bandwidth_model=measured gives a set the figure of its kind."""
     launcher.run("topo", "--measure")
-    count = str(len(only.split(",")))
-    done = launcher.run(
-        "-o",
-        "bandwidth_model=measured",
-        "--only",
-        only,
-        "-n",
-        count,
-        "--dry-run",
-        "--json",
-        "--",
-        "true",
-    )
-    document = json.loads(done.stdout)
-    assert (document["bandwidth_model"], document["scores"]["effective_bandwidth_gb_per_s"]) == (
-        "measured",
-        want,
-    )
+    document = by_measurement(launcher, "--only", only, "-n", str(len(only.split(","))))
+    found = document["scores"]["effective_bandwidth_gb_per_s"]
+    assert (document["bandwidth_model"], found) == ("measured", want)
 
 
 def test_measured_model_of_a_kind_that_was_not(launcher: Launcher, bench: Bench) -> None:
     """A kind of set that was not measured has the cut over links that carry what was measured."""
     bench.tell({"GPU-0,GPU-1": 30.0, "GPU-0,GPU-2": 15.0, "GPU-0,GPU-3": 5.0})
     launcher.run("topo", "--measure")
-    path = Path(
-        launcher.environment["XDG_CONFIG_HOME"],
-        "gpulaunch",
-        "machines",
-        f"{os.uname().nodename}.toml",
-    )
+    path = own_file(launcher)
     path.write_text(path.read_text().replace('"NV1 25", "NV1 25"]', '"NV1 25", "other"]'))
-    done = launcher.run(
-        "-o", "bandwidth_model=measured", "-n", "4", "--dry-run", "--json", "--", "true"
-    )
-    assert (
-        json.loads(done.stdout)["scores"]["effective_bandwidth_gb_per_s"] == 30.0
-    )  # two single ones at 15
+    scores = by_measurement(launcher, "-n", "4")["scores"]
+    assert scores["effective_bandwidth_gb_per_s"] == 30.0  # two single ones at 15
 
 
 def test_nothing_measured(launcher: Launcher, bench: Bench) -> None:  # noqa: ARG001
@@ -314,12 +297,7 @@ def test_nowhere_to_write(launcher: Launcher, tmp_path: Path) -> None:
     done = launcher.run("topo", "--measure", "-o", "/proc/no/machine.toml")
     assert (done.returncode, done.stdout) == (125, "")
     assert done.stderr.startswith("gpulaunch: error: /proc/no/machine.toml")
-    own = Path(
-        launcher.environment["XDG_CONFIG_HOME"],
-        "gpulaunch",
-        "machines",
-        f"{os.uname().nodename}.toml",
-    )
+    own = own_file(launcher)
     own.parent.mkdir(parents=True)
     own.write_text('name = "mine"\n')
     done = launcher.run("topo", "--measure")

@@ -77,18 +77,8 @@ def test_measured_edges_are_the_pattern(launcher: Launcher, tmp_path: Path) -> N
         (("-n", "2"), "pattern all-to-all,"),
         (("-n", "3", "--pattern", "ring"), "pattern ring,"),
     ):
-        explain = (
-            "--topology",
-            "dgx1-v100",
-            "-p",
-            str(path),
-            *options,
-            "--explain",
-            "--dry-run",
-            "--",
-            "true",
-        )
-        done = launcher.run(*explain)
+        line = ("--topology", "dgx1-v100", "-p", str(path), *options, "--explain", "--dry-run")
+        done = launcher.run(*line, "--", "true")
         assert (done.returncode, want in done.stdout) == (0, True), (options, done.stdout)
 
 

@@ -40,7 +40,6 @@ FULL = {
     "gpus": 4,
     "command": ["python", "train.py", "--note", "two words"],
     "variants": {"batch=1": {"gpus": 2}},
-    "scaling": {"parameter": "size", "profiles": {"1": "resnet50-1x", "4": "resnet50-4x"}},
     "communication": {
         "pattern": "ring",
         "edges": [[0, 1, 12.4], [0, 3, 11.9], [1, 2, 12.1], [1, 3, 0.8], [2, 3, 12.0]],
@@ -51,11 +50,6 @@ FULL = {
         "split_slowdown_percentage": 22,
         "confidence": "guess",
         "source": "NVLink counters before and after the run",
-    },
-    "sensitivity": {
-        "slowdown_percentage": 74,
-        "measured_on": "Tesla V100-SXM2-16GB",
-        "source": "gpulaunch profile measure --sensitivity",
     },
     "resources": RESOURCES,
     "runs": {
@@ -71,33 +65,10 @@ FULL = {
         "measured_on": "Tesla V100-SXM2-16GB",
         "source": "gpulaunch profile measure --sweep",
     },
-    "classification": {"intensity": "memory", "source": "its curve"},
-    "counters": {
-        "llc_accesses_per_kilo_instruction": 52.1,
-        "llc_hit_rate_percentage": 61,
-        "bytes_per_access": 32,
-        "warp_occupancy_percentage": 41,
-        "theoretical_warp_occupancy_percentage": 50,
-        "measured_on": "Tesla V100-SXM2-16GB",
-        "source": "Nsight Compute 2024.3",
-    },
     "collocation": {
         "slowdown_percentage": {"vgg16": 32, "kripke-4x": 4.5},
         "source": "10 runs on one socket",
     },
-    "shared_gpu": {
-        "slowdown_percentage": {"memory-load": 148, "link-load": 0},
-        "predicted_from": "vgg16",
-        "measured_on": "Tesla V100-SXM2-16GB",
-        "source": "gpulaunch profile measure --pair synthetic",
-    },
-    "placement": {
-        "min_bandwidth_gb_per_s": 25,
-        "min_utility": 0.5,
-        "single_node": True,
-        "host_gb_per_s": 3,
-    },
-    "sharing": {"share": True, "sm_percentage": 40},
 }
 
 
@@ -109,7 +80,6 @@ def hostile(text: str) -> dict:
         "base": text,
         "command": ["python", text],
         "scaling": {"parameter": text, "profiles": {"2": text}},
-        "communication": {"pattern": "chain", "source": text},
         "resources": {
             **RESOURCES,
             "measured_on": text,
@@ -123,10 +93,6 @@ def hostile(text: str) -> dict:
             "source": text,
         },
         "collocation": {"slowdown_percentage": {text: 3}, "source": text},
-        "shared_gpu": {"slowdown_percentage": {text: 3}, "predicted_from": text, "source": text},
-        "sensitivity": {"slowdown_percentage": 1, "measured_on": text, "source": text},
-        "counters": {"warp_occupancy_percentage": 20, "measured_on": text, "source": text},
-        "classification": {"intensity": "compute", "source": text},
     }
 
 
@@ -206,99 +172,57 @@ GOLDEN_FULL = """\
 resnet50-dgx: ResNet-50, batch 32 per GPU
 file: /p/job.toml
 
-what                               value
+what                            value
 ────────────────────────────────────────────────────────────────────────────────
-version                            1
-base                               gmm
-GPUs                               4
-command                            python train.py --note 'two words'
-variants                           batch=1
+version                         1
+base                            gmm
+GPUs                            4
+command                         python train.py --note 'two words'
+variants                        batch=1
 
 communication: how its GPUs talk to each other
-pattern                            ring
-edges                              0-1 12.4 GB, 1-2 12.1 GB, 2-3 12 GB, 0-3 11.9
-                                   GB, 1-3 0.8 GB
-bandwidth sensitive                yes
-weight of edges                    4
-collective calls per iteration     161
-time waiting for links             18.5 %
-split slowdown                     22 %
-confidence                         guess
-source                             NVLink counters before and after the run
-
-sensitivity: how it does on the best and on the worst placement of a machine
-(mapa-sc21 2.3)
-slowdown                           74 %
-measured on                        Tesla V100-SXM2-16GB
-source                             gpulaunch profile measure --sensitivity
-
-placement: what it needs of its GPUs; that is decided, not measured, so it has
-no source
-min bandwidth                      25 GB/s
-min utility                        0.5
-single node                        yes
-host memory traffic                3 GB/s
+pattern                         ring
+edges                           0-1 12.4 GB, 1-2 12.1 GB, 2-3 12 GB, 0-3 11.9
+                                GB, 1-3 0.8 GB
+bandwidth sensitive             yes
+weight of edges                 4
+collective calls per iteration  161
+time waiting for links          18.5 %
+split slowdown                  22 %
+confidence                      guess
+source                          NVLink counters before and after the run
 
 collocation: how it does beside others on one socket (topo-aware-sc17 4.2)
-slowdown                           vgg16: 32 %, kripke-4x: 4.5 %
-source                             10 runs on one socket
-
-shared_gpu: how it does beside others on one GPU, through MPS; goes before
-[collocation] where GPUs are shared
-slowdown                           memory-load: 148 %, link-load: 0 %
-predicted from                     vgg16
-measured on                        Tesla V100-SXM2-16GB
-source                             gpulaunch profile measure --pair synthetic
+slowdown                        vgg16: 32 %, kripke-4x: 4.5 %
+source                          10 runs on one socket
 
 resources: what it uses of one GPU when it runs there alone
-memory                             13.79 GiB
-memory is reservation              yes
-SM utilization                     63.2 % (sd 1.2 %, p95 65 %)
-SM occupancy                       41 %
-memory bandwidth                   38.3 %
-utilization                        time-active
-time active                        91.4 %
-power                              248.2 W (sd 3.1 W)
-time at the power cap              0 %
-energy                             20.87 kJ
-duration                           84.1 s (p95 86 s)
-incomplete                         yes
-measured on                        Tesla V100-SXM2-16GB
-source                             gpulaunch profile measure --runs 5
+memory                          13.79 GiB
+memory is reservation           yes
+SM utilization                  63.2 % (sd 1.2 %, p95 65 %)
+SM occupancy                    41 %
+memory bandwidth                38.3 %
+utilization                     time-active
+time active                     91.4 %
+power                           248.2 W (sd 3.1 W)
+time at the power cap           0 %
+energy                          20.87 kJ
+duration                        84.1 s (p95 86 s)
+incomplete                      yes
+measured on                     Tesla V100-SXM2-16GB
+source                          gpulaunch profile measure --runs 5
 
 runs: how these figures differ between runs; each is called as in [resources]
-count                              5
-misfits                            2
-
-sharing: whether it is to share GPUs
-share                              yes
-share of the SMs                   40 %
+count                           5
+misfits                         2
 
 sm_curve: its throughput over the share of SMs (cd-search-ics18 Figure 7,
 mps-sharing-2024 Figure 1)
-throughput                         images/s by share of the SMs: 10 %: 110, 20
-                                   %: 215, 30 %: 310, 40 %: 390, 50 %: 430, 60
-                                   %: 455, 80 %: 470, 100 %: 472
-measured on                        Tesla V100-SXM2-16GB
-source                             gpulaunch profile measure --sweep
-
-classification: what is said of a job whose curve and counters nobody has
-(cd-search-ics18 4.1)
-intensity                          memory
-source                             its curve
-
-counters: a profiler's counters
-LLC accesses per kilo instruction  52.1
-LLC hit rate                       61 %
-bytes per access                   32
-warp occupancy                     41 %
-theoretical warp occupancy         50 %
-measured on                        Tesla V100-SXM2-16GB
-source                             Nsight Compute 2024.3
-
-scaling: profiles of the same job at several problem sizes
-parameter                          size
-profiles                           1: resnet50-1x, 4: resnet50-4x
+throughput                      images/s by share of the SMs: 10 %: 110, 20 %:
+                                215, 30 %: 310, 40 %: 390, 50 %: 430, 60 %: 455,
+                                80 %: 470, 100 %: 472
+measured on                     Tesla V100-SXM2-16GB
+source                          gpulaunch profile measure --sweep
 """
 
 
