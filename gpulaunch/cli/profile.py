@@ -135,7 +135,7 @@ Findings = tuple[Mapping[str, Any], Sequence[str], dict[str, Any], Sequence[str]
 
 def _scan(options: Namespace) -> int:
     """Read a file, print the findings, and write those that belong into a profile."""
-    from gpulaunch.measure.update_profile import Outcome, check_own, keep
+    from gpulaunch.measure.update_profile import check_own, keep
 
     target = None
     if options.output is not None or options.name is not None:
@@ -156,7 +156,7 @@ def _scan(options: Namespace) -> int:
     if target is None:
         return 0
     path, name = target
-    for line in keep(path, name, Outcome(sections, 0, guessed=True), ()):
+    for line in keep(path, name, sections, guessed=True):
         warn(line)
     if not sections:
         warn(f"nothing for a profile was found, and nothing is written to {path}")

@@ -144,7 +144,7 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     outcome = _measure(options, given, job, warn, tell)
     for line in outcome.lines:
         tell(line)
-    for line in keep(path, name, outcome, job.command):
+    for line in keep(path, name, outcome.sections, job.command):
         warn(line)
     if outcome.sections:
         tell(f"written to {path}; to see it: gpulaunch profile show {shlex.quote(path)}")

@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from gpulaunch.decide.decide import used_outside
-from gpulaunch.decide.decision import Grant, Situation, Wait
-from gpulaunch.decide.needs import leased_until_s
+from gpulaunch.decide.decision import Grant, Wait
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.decide.request import Unfit
@@ -59,23 +57,20 @@ SYNTHETIC = "synthetic"
 Tell = Callable[[str], None]
 
 
-def find_site(one: Launch, warn: Tell) -> tuple[Grant, Situation, tuple[Gpu, ...]]:
-    """Decide about a launch without taking a lease.
-
-    Returns:
-        The decision, the situation in which it was made, and its GPUs in rank order.
+def find_site(one: Launch, warn: Tell) -> tuple[Grant, tuple[Gpu, ...]]:
+    """Decide about a launch without taking a lease; return the decision and its GPUs by rank.
 
     Raises:
         WouldWaitError: the GPUs that it needs are busy.
         UsageError: the launch can never be granted, or its machine is only described.
     """
     refuse_described(one)
-    decision, situation = preview(one, warn)
+    decision, _ = preview(one, warn)
     if isinstance(decision, Wait):
         raise WouldWaitError(decision.reason, "measure when they are free; see 'gpulaunch status'")
     if not isinstance(decision, Grant):
         raise UsageError(decision.reason)
-    return decision, situation, tuple(granted_gpus(one, decision))
+    return decision, tuple(granted_gpus(one, decision))
 
 
 def _check_sharable(one: Launch, gpus: Iterable[Gpu], option: str) -> None:
@@ -141,7 +136,7 @@ def measure_sensitivity(
     sure = replace(
         one, request=replace(one.request, bandwidth_sensitive=True, policy=DEFAULT_POLICY)
     )
-    grant, situation, gpus = find_site(sure, warn)
+    grant, gpus = find_site(sure, warn)
     if len(gpus) == 1:
         raise UsageError("--sensitivity: a job of 1 GPU has no links to compare", "-n 2 or more")
     candidates = ranking(grant.problem, DEFAULT_POLICY)
@@ -165,7 +160,7 @@ def measure_sensitivity(
     best_s, worst_s = (median(each.timed() for each in runs) for runs in done.values())
     slowdown = 100 * (worst_s / best_s - 1)
     compared = f"{_candidate_gpus(best)} and {_candidate_gpus(worst)}"
-    source = f"{SOURCE} --sensitivity on {situation.topology.name}, GPUs {compared}"
+    source = f"{SOURCE} --sensitivity on {one.machine.topology.name}, GPUs {compared}"
     is_sensitive = slowdown >= SENSITIVE_PERCENTAGE
     sensitivity: dict[str, Any] = {
         "slowdown_percentage": rounded(slowdown),
@@ -211,7 +206,7 @@ def measure_curve(
 
     Source: cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1.
     """
-    _, _, gpus = find_site(one, warn)
+    _, gpus = find_site(one, warn)
     _check_sharable(one, gpus, "--sweep")
     # All memory, so that no other job comes beside it.
     alone = ("--memory", str(_least_memory(gpus)), "--only", gpu_names(gpus))
@@ -318,15 +313,25 @@ def measure_pair(
         shares: whether the others share the job's GPUs.
 
     Raises:
-        WouldWaitError: too few GPUs are free.
-        UsageError: the launch can never be granted, or the job printed too little progress.
-        FailedError: another program ended too early.
+        WouldWaitError: the GPUs that the job needs are busy.
+        UsageError: the launch can never be granted, the socket has too few GPUs, or the job printed
+            too little progress.
+        FailedError: another program got no GPUs, or ended too early.
 
     Source: topo-aware-sc17 4.2 and 5.1; mps-sharing-2024.
     """
-    _, situation, gpus = find_site(one, warn)
+    _, gpus = find_site(one, warn)
+    sockets = {gpu.numa_node for gpu in gpus}
+    near = [gpu for gpu in one.machine.topology.gpus if gpu.numa_node in sockets]
+    theirs = list(gpus) if shares else [gpu for gpu in near if gpu not in gpus]
+    part = _half(gpus) if shares else ("--exclusive",)
     if shares:
         _check_sharable(one, gpus, "--pair --share")
+    elif len(theirs) < max(other.gpus for other in others):
+        raise UsageError(
+            f"--pair: the socket of {gpus_named(gpus)} has {gpus_text(len(theirs))} beside them",
+            "--share puts both on one GPU",
+        )
     own = gpu_names(gpus)
     for other in others:  # before long work: do our own loads run here?
         if other.says:
@@ -340,15 +345,13 @@ def measure_pair(
     slowdowns: dict[str, float] = {}
     lines = []
     status = alone[-1].status
-    part = _half(gpus) if shares else ("--exclusive",)
     for other in others:
-        theirs = gpus if shares else _gpus_beside(gpus, situation, other)
-        which = ("--only", gpu_names(theirs), "-n", str(len(theirs)))
+        theirs_count = str(len(gpus) if shares else other.gpus)
+        which = ("--only", gpu_names(theirs), "-n", theirs_count, "--no-wait")
         options = (*part, *which, "--name", other.name)
-        with Background(other.name, options, other.command, other.says, job.grace_s) as beside:
-            tell(f"{other.name} runs on {gpus_named(theirs)}")
+        with Background(other.name, options, other.command, other.says, job.grace_s) as company:
             met = repeated(job, count, tell, f"beside {other.name}", (*part, "--only", own))
-            beside.check()
+            company.check()
         status = met[-1].status
         if not met[-1].went_well:
             break
@@ -365,23 +368,3 @@ def measure_pair(
         section["measured_on"] = model
     section["source"] = f"{SOURCE} --pair: {runs}, on {model}"
     return Outcome({"shared_gpu" if shares else "collocation": section}, status, tuple(lines))
-
-
-def _gpus_beside(gpus: tuple[Gpu, ...], situation: Situation, other: Other) -> tuple[Gpu, ...]:
-    """Return free GPUs on the sockets of the job's GPUs.
-
-    Raises:
-        WouldWaitError: there are too few.
-    """
-    topology = situation.topology
-    leased = leased_until_s(topology, situation.leases, situation.within)
-    taken = leased.keys() | used_outside(situation, leased) | {gpu.uuid for gpu in gpus}
-    sockets = {gpu.numa_node for gpu in gpus}
-    free = [gpu for gpu in topology.gpus if gpu.uuid not in taken and gpu.numa_node in sockets]
-    if len(free) < other.gpus:
-        raise WouldWaitError(
-            f"--pair: {other.name} needs {gpus_text(other.gpus)}, and {len(free)} of those on the "
-            f"socket of {gpus_named(gpus)} are free",
-            "--share puts both on one GPU",
-        )
-    return tuple(free[: other.gpus])

@@ -212,16 +212,16 @@ class Outcome(Record):
         sections: sections for the profile; empty if nothing was found.
         status: wait status of the last launch.
         lines: lines to print for the user.
-        guessed: whether it was read from files, so that it must not replace measured figures.
     """
 
     sections: Document
     status: int
     lines: tuple[str, ...] = ()
-    guessed: bool = False
 
 
-def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list[str]:
+def keep(
+    path: str, name: str, found: Document, command: Sequence[str] = (), *, guessed: bool = False
+) -> list[str]:
     """Write measured sections into a profile, and return lines for the user.
 
     Figures of an incomplete run do not replace those of a complete one.
@@ -229,18 +229,19 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
     Args:
         path: path of the profile's file.
         name: name of the profile, if it is new.
-        outcome: result of the measurement.
+        found: the sections.
         command: argv that was measured; () if nothing ran.
+        guessed: whether they were read from files, so that they must not replace measured figures.
 
     Raises:
         UsageError: the file exists and is no profile.
         FailedError: it cannot be written.
     """
-    if not outcome.sections:
+    if not found:
         return []
     with alone():
         known = read_profile_file(path)
-        resources = outcome.sections.get("resources", {})
+        resources = found.get("resources", {})
         if (
             resources.get("incomplete")
             and "resources" in known
@@ -252,7 +253,7 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
         sections: Document = {} if known else {"version": VERSION, "name": name}
         if command and all(map(is_text, command)):
             sections["command"] = list(command)
-        fresh = _drop_measured(outcome.sections, known) if outcome.guessed else outcome.sections
+        fresh = _drop_measured(found, known) if guessed else found
         sections |= {key: _merge_section(key, known, value) for key, value in fresh.items()}
         write_sections(path, sections)
     lines = []
@@ -264,7 +265,7 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
         )
     if resources.get("memory_is_reservation"):
         lines.append(f"{path}: {RESERVATION}")
-    if fresh != outcome.sections:
+    if fresh != found:
         lines.append(f"{path}: what was measured of its communication stays")
     return lines
 

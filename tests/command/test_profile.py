@@ -574,12 +574,12 @@ def test_beside_another_job(launcher: Launcher, tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     script = f"touch {marker}; sleep 0.2; rm {marker}"
     other.write_text(f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n')
-    job = f"if [ -e {marker} ]; then sleep 0.6; else sleep 0.4; fi"
+    job = f"if [ -e {marker} ]; then sleep 1.6; else sleep 0.4; fi"
     path = tmp_path / "job.toml"
     done = measured(launcher, path, f"--pair {other} --runs 3", "sh", "-c", job)
     assert done.returncode == 0, done.stderr
     collocation = tomllib.loads(path.read_text())["collocation"]
-    assert collocation["slowdown_percentage"]["other"] == pytest.approx(45, abs=15)
+    assert collocation["slowdown_percentage"]["other"] > 50
     assert launcher.records() == []
 
 
