@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from gpulaunch.cli.arguments import Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json
 from gpulaunch.doctor.diagnose import diagnose, diagnose_health
+from gpulaunch.errors import printable
 from gpulaunch.records import as_dict
 
 
@@ -16,10 +17,17 @@ def main(arguments: Sequence[str]) -> int:
     if options.json:
         print_json({"findings": [as_dict(finding) for finding in findings]})
     else:
-        from gpulaunch.show.findings_table import findings_table
-        from gpulaunch.show.terminal import draw
+        from gpulaunch.show.terminal import Text, draw, make_table
 
-        draw(findings_table([as_dict(finding) for finding in findings]), sys.stdout)
+        colours = {"ok": "green", "warning": "yellow", "problem": "red"}
+        table = make_table("", "part", "found")
+        for finding in findings:
+            found = Text(printable(finding.text))
+            if finding.hint:
+                found.append(f"\n{printable(finding.hint)}", "dim")
+            state = Text(finding.state, colours[finding.state])
+            table.add_row(state, finding.subject, found)
+        draw(table, sys.stdout)
     return int(any(finding.state == "problem" for finding in findings))
 
 

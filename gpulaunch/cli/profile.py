@@ -1,6 +1,5 @@
 """`gpulaunch profile list|show|measure|scan`: what is known about jobs before they run."""
 
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,9 +19,6 @@ WORDS = {
 
 _MOST_CSV_BYTES = 1 << 28
 
-_MOVED = {"--scan": "", "--scan-nccl-log": "--nccl-log ", "--import-ncu": "--ncu "}
-"""Options of `gpulaunch profile` before it had words -> what stands after `profile scan` now."""
-
 
 def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     """Run one of the words.
@@ -31,7 +27,6 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
         arguments: the word and the arguments after it, before the --.
         command: argv after the --; None if there is no --.
     """
-    known = f"known are {', '.join(WORDS)}"
     word = arguments[0] if arguments else ""
     if word in ("-h", "--help"):
         prepare_stdout()
@@ -42,11 +37,10 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     if word in WORDS and command is not None:
         raise UsageError(f"profile {word} runs no command, but -- is given")
     if word not in WORDS:
-        new_line = _new_line(arguments, command)
-        hint = f"it is now: gpulaunch profile {printable(new_line)}" if new_line else known
+        known = f"known are {', '.join(WORDS)}"
         if not word or word.startswith("-"):
-            raise UsageError("no word given after profile", hint)
-        raise UsageError(f"unknown word {quoted(word)} after profile", hint)
+            raise UsageError("no word given after profile", known)
+        raise UsageError(f"unknown word {quoted(word)} after profile", known)
     prepare_stdout()
     options = word_parsers()[word].parse_args(arguments[1:])
     if word == "list":
@@ -54,19 +48,6 @@ def main(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     if word == "show":
         return _show(options.profile, as_json=options.json)
     return _scan(options)
-
-
-def _new_line(arguments: Sequence[str], command: Sequence[str] | None) -> str | None:
-    """Return what a line without a word, as it was written earlier, is now; None if unknown."""
-    for at, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
-        if flag in _MOVED:
-            path = [value] if equals else arguments[at + 1 : at + 2]
-            rest = arguments[at + 1 + len(path) - bool(equals) :]
-            return f"scan {_MOVED[flag]}{shlex.join([*path, *arguments[:at], *rest])}"
-    if command is None or "measure" in arguments:
-        return None
-    return f"measure {shlex.join([*arguments, '--', *command])}"
 
 
 def make_parser() -> Parser:
@@ -105,7 +86,7 @@ def word_parsers() -> dict[str, Parser]:
     source.add_argument(
         "--nccl-log",
         metavar="FILE",
-        help="log of NCCL_DEBUG=INFO, best with NCCL_DEBUG_SUBSYS=INIT,COLL,GRAPH",
+        help="log of NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,COLL",
     )
     source.add_argument("--ncu", metavar="FILE", help="counters in Nsight Compute's CSV")
     add_target(scan)
@@ -154,7 +135,7 @@ Findings = tuple[Mapping[str, Any], Sequence[str], dict[str, Any], Sequence[str]
 
 def _scan(options: Namespace) -> int:
     """Read a file, print the findings, and write those that belong into a profile."""
-    from gpulaunch.measure.update_profile import Outcome, check_own, keep
+    from gpulaunch.measure.update_profile import check_own, keep
 
     target = None
     if options.output is not None or options.name is not None:
@@ -175,7 +156,7 @@ def _scan(options: Namespace) -> int:
     if target is None:
         return 0
     path, name = target
-    for line in keep(path, name, Outcome(sections, 0, guessed=True), ()):
+    for line in keep(path, name, sections, guessed=True):
         warn(line)
     if not sections:
         warn(f"nothing for a profile was found, and nothing is written to {path}")
@@ -189,7 +170,7 @@ def _read_source(path: str) -> Findings:
     from gpulaunch.show.scan import scan_document, scan_lines
 
     files, unread = read_sources(path)
-    scan = scan_sources(files, unread, sys.stdlib_module_names)
+    scan = scan_sources(files, unread)
     document = scan_document(scan)
     section = _communication_section(document, f"source scan of {path}")
     return document, scan_lines(document), section, scan.warnings
@@ -203,7 +184,7 @@ def _read_nccl_log(path: str) -> Findings:
 
     name = printable(path)
     found = communication(read_nccl_log(log_lines(path)), name)
-    document = nccl_document(found, name)
+    document = nccl_document(found)
     more: dict[str, Any] = {}
     if found.edges and is_whole(found.edges, found.ranks):
         more["edges"] = [list(edge) for edge in found.edges]

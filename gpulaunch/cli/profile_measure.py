@@ -3,9 +3,9 @@
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import LaunchParser, Namespace, Parser
 from gpulaunch.cli.launch import tell_of
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 SLICE_S = 30.0
 MOST_RUNS = 100
 
-_MODES = ("sensitivity", "sweep", "pair")
+Tell = Callable[[str], None]
+
 _NOT_HERE = {"dry_run", "explain", "when", "json_status_fd", "record", "record_to", "version"}
 """Options of a launch that make no sense here."""
 
@@ -77,17 +78,18 @@ def make_measure_parser() -> Parser:
         metavar="N",
         help="run the job so often; says how runs differ, and their 95th percentiles",
     )
-    parser.add_argument(
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
         "--sensitivity",
         action="store_true",
         help="run it on the best and on the worst GPUs: do its links matter?",
     )
-    parser.add_argument(
+    mode.add_argument(
         "--sweep",
         metavar="PERCENT,...",
         help="run it with these shares of the SMs under MPS: how many it needs",
     )
-    parser.add_argument(
+    mode.add_argument(
         "--pair",
         metavar="OTHER|synthetic",
         help="run it beside another profile's job: how much slower it gets",
@@ -123,26 +125,26 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
             "no command given", "gpulaunch profile measure [OPTIONS] -o FILE -- COMMAND [ARG...]"
         )
     path, name = read_target(options)
-    mode = _read_mode(options, given)
+    _check_launch_options(options, given)
 
     # Late, with NVML's package: the parsers do without, as when a wheel is built.
     from gpulaunch.measure.launches import MeasuredJob
     from gpulaunch.measure.update_profile import check_own, keep
     from gpulaunch.process.job import exit_like, exit_status
 
-    part = _read_slice(options)
+    progress, slice_s = _read_slice(options)
     check_own(path)
     if options.name is not None:
         given["name"] = ("--name", options.name)
         words += ["--name", options.name]
     of_launch = Options(given, os.environ)
-    job = MeasuredJob(tuple(words), tuple(command), part, of_launch.grace_s)
+    job = MeasuredJob(tuple(words), tuple(command), progress, slice_s, of_launch.grace_s)
     warn = tell_of(of_launch)
     tell = warn if "quiet" in given else partial(say, "info")
-    outcome = _measure(mode, options, given, job)
+    outcome = _measure(options, given, job, warn, tell)
     for line in outcome.lines:
         tell(line)
-    for line in keep(path, name, outcome, job.command):
+    for line in keep(path, name, outcome.sections, job.command):
         warn(line)
     if outcome.sections:
         tell(f"written to {path}; to see it: gpulaunch profile show {shlex.quote(path)}")
@@ -151,46 +153,34 @@ def measure(arguments: Sequence[str], command: Sequence[str] | None) -> int:
     return exit_like(outcome.status)
 
 
-def _read_mode(options: Namespace, given: Given) -> str | None:
-    """Return which comparison is asked for; None for a job's use of its GPUs."""
-    modes = [mode for mode in _MODES if getattr(options, mode) not in (None, False)]
-    if len(modes) > 1:
-        raise UsageError(
-            f"{' and '.join(f'--{mode}' for mode in modes)}: one at a time",
-            "each of them changes its own part of the same -o FILE",
-        )
-    mode = modes[0] if modes else None
+def _measure(
+    options: Namespace, given: Given, job: "MeasuredJob", warn: Tell, tell: Tell
+) -> "Outcome":
+    from gpulaunch.measure import comparisons
+
+    if options.sensitivity:
+        one, runs = _read_exclusive_launch(given, job), _read_runs(options, 1)
+        return comparisons.measure_sensitivity(job, one, runs, warn, tell)
+    if options.sweep is not None:
+        one, shares = _read_exclusive_launch(given, job), _read_shares(options.sweep)
+        return comparisons.measure_curve(job, one, shares, warn, tell)
+    if options.pair is not None:
+        others, runs = comparisons.find_others(options.pair), _read_runs(options, comparisons.RUNS)
+        one, is_shared = _read_exclusive_launch(given, job), _is_on(given, "share")
+        return comparisons.measure_pair(job, one, others, runs, warn, tell, shares=is_shared)
+    return comparisons.measure_use(job, _read_runs(options, 1), tell)
+
+
+def _check_launch_options(options: Namespace, given: Given) -> None:
+    """Refuse options of a launch that would spoil the measurement."""
     shared = [given[key][0] for key in ("share", "guest") if _is_on(given, key)]
-    if shared and mode != "pair":
+    if shared and options.pair is None:
         raise UsageError(
             f"{shared[0]}: a GPU's counters are those of all jobs on it", "--pair OTHER takes it"
         )
-    if mode and _is_on(given, "wait"):
-        raise UsageError(f"--wait: --{mode} measures on GPUs that are free now")
-    return mode
-
-
-def _measure(mode: str | None, options: Namespace, given: Given, job: "MeasuredJob") -> "Outcome":
-    from gpulaunch.measure import comparisons
-
-    warn = tell_of(Options(given, os.environ))
-    tell = warn if "quiet" in given else partial(say, "info")
-    if mode is None:
-        return comparisons.measure_use(job, _read_runs(options, 1), tell)
-    if mode == "sensitivity":
-        runs = _read_runs(options, 1)
-        return comparisons.measure_sensitivity(
-            job, _read_exclusive_launch(given, job), runs, warn, tell
-        )
-    if mode == "sweep":
-        shares = _read_shares(options.sweep)
-        return comparisons.measure_curve(
-            job, _read_exclusive_launch(given, job), shares, warn, tell
-        )
-    others, runs = comparisons.find_others(options.pair), _read_runs(options, comparisons.RUNS)
-    shares_gpus = _is_on(given, "share")
-    one = _read_exclusive_launch(given, job)
-    return comparisons.measure_pair(job, one, others, runs, warn, tell, shares=shares_gpus)
+    is_compared = options.sensitivity or options.sweep is not None or options.pair is not None
+    if is_compared and _is_on(given, "wait"):
+        raise UsageError("--wait: runs are compared on GPUs that are free now")
 
 
 def _read_launch_options(words: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -259,19 +249,21 @@ def _read_runs(options: Namespace, usual: int) -> int:
     return int(text)
 
 
-def _read_slice(options: Namespace) -> Any:  # noqa: ANN401
-    """Return how much of the job is enough; None for all of it."""
+def _read_slice(options: Namespace) -> tuple[re.Pattern[bytes] | None, float]:
+    """Return the pattern of progress and the seconds of it that are enough.
+
+    Without a pattern all of the job runs.
+    """
     from gpulaunch.files.duration import parse_duration
-    from gpulaunch.measure.launches import Slice
 
     text = options.iterations_from
+    if text is None and options.slice is not None:
+        raise UsageError(
+            "--slice: only a job that tells of its progress can be cut",
+            "add --iterations-from REGEX",
+        )
     if text is None:
-        if options.slice is not None:
-            raise UsageError(
-                "--slice: only a job that tells of its progress can be cut",
-                "add --iterations-from REGEX",
-            )
-        return None
+        return None, 0.0
     try:
         progress = re.compile(text.encode("utf-8", "surrogateescape"))
     except re.error as problem:
@@ -284,8 +276,8 @@ def _read_slice(options: Namespace) -> Any:  # noqa: ANN401
             "number"
         )
     if options.slice is None:
-        return Slice(progress, SLICE_S)
+        return progress, SLICE_S
     try:
-        return Slice(progress, parse_duration(options.slice))
+        return progress, parse_duration(options.slice)
     except UsageError as problem:
         raise UsageError(f"--slice: {problem.message}") from None

@@ -217,16 +217,16 @@ def _measure(path: str | None, *, as_json: bool) -> int:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _raise_interrupted)
     try:
-        result = measure(warn, _tell)
+        topology, figures = measure(warn, _tell)
     # By now the benchmark is ended, the lease released, and nothing is written.
     except _Interrupted as interruption:
         signal.signal(interruption.number, signal.SIG_DFL)
         os.kill(os.getpid(), interruption.number)
         raise
-    write_text(file, document_text(measured_document(result)))
-    comparisons = compare(result.topology, result.figures)
+    write_text(file, document_text(measured_document(topology, figures)))
+    comparisons = compare(topology, figures)
     if as_json:
-        print_json(measurement_document(result.topology, result.tool, comparisons))
+        print_json(measurement_document(topology, comparisons))
     else:
         draw(measurement_table(comparisons), sys.stdout)
         print(f"written to {file}; -o bandwidth_model=measured goes by it")

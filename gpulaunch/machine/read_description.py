@@ -65,8 +65,6 @@ _MEASURED: FieldTable = {
     "gpus": list,
     "ring": ListOf(str, least=1),
     "all_reduce_gb_per_s": (0.001, 1e6),
-    "message_bytes": list,
-    "bus_gb_per_s": list,
 }
 _MIG: FieldTable = {
     "gpu": (0, MAX_GPUS),

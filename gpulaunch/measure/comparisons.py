@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import Any
 
-from gpulaunch.decide.decide import used_outside
-from gpulaunch.decide.decision import Grant, Situation, Wait
-from gpulaunch.decide.needs import leased_until_s
+from gpulaunch.decide.decision import Grant, Wait
 from gpulaunch.decide.placement.place import Candidate, ranking
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY
 from gpulaunch.decide.request import Unfit
@@ -59,34 +57,20 @@ SYNTHETIC = "synthetic"
 Tell = Callable[[str], None]
 
 
-class Site(Record):
-    """The GPUs that a launch would get now.
-
-    Attributes:
-        grant: the decision.
-        situation: the situation in which it was made.
-        gpus: the GPUs of the grant, in rank order.
-    """
-
-    grant: Grant
-    situation: Situation
-    gpus: tuple[Gpu, ...]
-
-
-def find_site(one: Launch, warn: Tell) -> Site:
-    """Decide about a launch without taking a lease.
+def find_site(one: Launch, warn: Tell) -> tuple[Grant, tuple[Gpu, ...]]:
+    """Decide about a launch without taking a lease; return the decision and its GPUs by rank.
 
     Raises:
         WouldWaitError: the GPUs that it needs are busy.
         UsageError: the launch can never be granted, or its machine is only described.
     """
     refuse_described(one)
-    decision, situation = preview(one, warn)
+    decision, _ = preview(one, warn)
     if isinstance(decision, Wait):
         raise WouldWaitError(decision.reason, "measure when they are free; see 'gpulaunch status'")
     if not isinstance(decision, Grant):
         raise UsageError(decision.reason)
-    return Site(decision, situation, tuple(granted_gpus(one, decision)))
+    return decision, tuple(granted_gpus(one, decision))
 
 
 def _check_sharable(one: Launch, gpus: Iterable[Gpu], option: str) -> None:
@@ -126,7 +110,7 @@ def measure_use(job: MeasuredJob, count: int, tell: Tell) -> Outcome:
     if communication:
         sections["communication"] = communication
     lines = list(about)
-    if job.part is not None and not any(one.marks for one in done):
+    if job.progress is not None and not any(one.marks for one in done):
         lines.insert(0, "--iterations-from: nothing that the job printed fits, so all of it ran")
     return Outcome(sections, status, tuple(lines))
 
@@ -152,44 +136,42 @@ def measure_sensitivity(
     sure = replace(
         one, request=replace(one.request, bandwidth_sensitive=True, policy=DEFAULT_POLICY)
     )
-    site = find_site(sure, warn)
-    if len(site.gpus) == 1:
+    grant, gpus = find_site(sure, warn)
+    if len(gpus) == 1:
         raise UsageError("--sensitivity: a job of 1 GPU has no links to compare", "-n 2 or more")
-    candidates = ranking(site.grant.problem, DEFAULT_POLICY)
+    candidates = ranking(grant.problem, DEFAULT_POLICY)
     best = worst = next(candidates)
     for candidate in candidates:
         worst = candidate
     fast, slow = best.scores.effective_bandwidth or 0.0, worst.scores.effective_bandwidth or 0.0
     if slow > NEAR * fast:
-        found = (
-            f"{gpus_text(len(site.gpus))} have {fast:.4g} GB/s at best and {slow:.4g} GB/s at worst"
-        )
+        found = f"{gpus_text(len(gpus))} have {fast:.4g} GB/s at best and {slow:.4g} GB/s at worst"
         raise UsageError(f"--sensitivity: {found} here: there is nothing to compare")
     done: dict[Candidate, list[Launched]] = {best: [], worst: []}
     for number in range(1, count + 1):
         for what, candidate in (("best", best), ("worst", worst)):
             of = f"run {number} of {count}: " if count > 1 else ""
-            gpus = _candidate_gpus(candidate)
-            where = f"GPUs {gpus}, {candidate.scores.effective_bandwidth:.4g} GB/s"
-            ran = repeated(job, 1, tell, f"{of}the {what} placement: {where}", ("--only", gpus))
+            only = _candidate_gpus(candidate)
+            where = f"GPUs {only}, {candidate.scores.effective_bandwidth:.4g} GB/s"
+            ran = repeated(job, 1, tell, f"{of}the {what} placement: {where}", ("--only", only))
             done[candidate] += ran
             if not ran[-1].went_well:
                 return Outcome({}, ran[-1].status)
     best_s, worst_s = (median(each.timed() for each in runs) for runs in done.values())
     slowdown = 100 * (worst_s / best_s - 1)
-    gpus = f"{_candidate_gpus(best)} and {_candidate_gpus(worst)}"
-    source = f"{SOURCE} --sensitivity on {site.situation.topology.name}, GPUs {gpus}"
+    compared = f"{_candidate_gpus(best)} and {_candidate_gpus(worst)}"
+    source = f"{SOURCE} --sensitivity on {one.machine.topology.name}, GPUs {compared}"
     is_sensitive = slowdown >= SENSITIVE_PERCENTAGE
     sensitivity: dict[str, Any] = {
         "slowdown_percentage": rounded(slowdown),
-        "measured_on": site.gpus[0].model,
+        "measured_on": gpus[0].model,
         "source": source,
     }
     sections = {
         "sensitivity": sensitivity,
         "communication": {"bandwidth_sensitive": is_sensitive, "source": source},
     }
-    unit = "an iteration" if job.part else "a run"
+    unit = "an iteration" if job.progress else "a run"
     verdict = "bandwidth-sensitive" if is_sensitive else "not bandwidth-sensitive"
     times = f"{best_s:.4g} s for {unit} at {fast:.4g} GB/s, {worst_s:.4g} s at {slow:.4g} GB/s"
     lines = [f"{times}: {slowdown:+.3g} %, {verdict}"]
@@ -224,41 +206,35 @@ def measure_curve(
 
     Source: cd-search-ics18 Figure 7, mps-sharing-2024 Figure 1.
     """
-    site = find_site(one, warn)
-    _check_sharable(one, site.gpus, "--sweep")
+    _, gpus = find_site(one, warn)
+    _check_sharable(one, gpus, "--sweep")
     # All memory, so that no other job comes beside it.
-    alone = ("--memory", str(_least_memory(site.gpus)), "--only", gpu_names(site.gpus))
+    alone = ("--memory", str(_least_memory(gpus)), "--only", gpu_names(gpus))
     points: list[CurvePoint] = []
     for share in shares:
-        tell(f"{share} % of the SMs of {gpus_named(site.gpus)}")
+        tell(f"{share} % of the SMs of {gpus_named(gpus)}")
         done = launch(job, (*alone, f"--share={share}%"))
         if not done.went_well:
             break
         if done.run and SHARED not in done.run.problems:
-            raise FailedError(
-                f"--sweep: {gpus_named(site.gpus)} not shared, so nothing bounds the SMs"
-            )
+            raise FailedError(f"--sweep: {gpus_named(gpus)} not shared, so nothing bounds the SMs")
         points.append(CurvePoint(float(share), rounded(1 / done.timed())))
     if len(points) < 2:
         return Outcome({}, done.status)
-    model, source = site.gpus[0].model, f"{SOURCE} --sweep, alone under MPS"
-    unit = "iterations/s" if job.part else "runs/s"
+    unit = "iterations/s" if job.progress else "runs/s"
     curve = {
         "sm_percentage": [point.sm_percentage for point in points],
         "throughput": [point.throughput for point in points],
         "unit": unit,
-        "measured_on": model,
-        "source": source,
+        "measured_on": gpus[0].model,
+        "source": f"{SOURCE} --sweep, alone under MPS",
     }
-    sections: dict[str, Any] = {"sm_curve": curve}
     shown = ", ".join(f"{point.sm_percentage:g} %: {point.throughput:.4g}" for point in points)
     line = f"{unit} by share of the SMs: {shown}"
     memory = saturates(points)
     if memory is not None:
-        intensity = "memory" if memory else "compute"
-        sections["classification"] = {"intensity": intensity, "source": source}
-        line += f"; {intensity}-intensive"
-    return Outcome(sections, done.status, (line,))
+        line += "; memory-intensive" if memory else "; compute-intensive"
+    return Outcome({"sm_curve": curve}, done.status, (line,))
 
 
 def _half(gpus: Sequence[Gpu]) -> tuple[str, ...]:
@@ -337,19 +313,29 @@ def measure_pair(
         shares: whether the others share the job's GPUs.
 
     Raises:
-        WouldWaitError: too few GPUs are free.
-        UsageError: the launch can never be granted, or the job printed too little progress.
-        FailedError: another program ended too early.
+        WouldWaitError: the GPUs that the job needs are busy.
+        UsageError: the launch can never be granted, the socket has too few GPUs, or the job printed
+            too little progress.
+        FailedError: another program got no GPUs, or ended too early.
 
     Source: topo-aware-sc17 4.2 and 5.1; mps-sharing-2024.
     """
-    site = find_site(one, warn)
+    _, gpus = find_site(one, warn)
+    sockets = {gpu.numa_node for gpu in gpus}
+    near = [gpu for gpu in one.machine.topology.gpus if gpu.numa_node in sockets]
+    theirs = list(gpus) if shares else [gpu for gpu in near if gpu not in gpus]
+    part = _half(gpus) if shares else ("--exclusive",)
     if shares:
-        _check_sharable(one, site.gpus, "--pair --share")
-    own = gpu_names(site.gpus)
+        _check_sharable(one, gpus, "--pair --share")
+    elif len(theirs) < max(other.gpus for other in others):
+        raise UsageError(
+            f"--pair: the socket of {gpus_named(gpus)} has {gpus_text(len(theirs))} beside them",
+            "--share puts both on one GPU",
+        )
+    own = gpu_names(gpus)
     for other in others:  # before long work: do our own loads run here?
         if other.says:
-            only = ("--only", gpu_names(site.gpus[:1]))
+            only = ("--only", gpu_names(gpus[:1]))
             with Background(other.name, only, other.command, other.says, job.grace_s):
                 pass
     alone = repeated(job, count, tell, "alone", ("--exclusive", "--only", own))
@@ -359,14 +345,13 @@ def measure_pair(
     slowdowns: dict[str, float] = {}
     lines = []
     status = alone[-1].status
-    part = _half(site.gpus) if shares else ("--exclusive",)
     for other in others:
-        gpus = site.gpus if shares else _gpus_beside(site, other)
-        options = (*part, "--only", gpu_names(gpus), "-n", str(len(gpus)), "--name", other.name)
-        with Background(other.name, options, other.command, other.says, 2 * job.grace_s) as beside:
-            tell(f"{other.name} runs on {gpus_named(gpus)}")
+        theirs_count = str(len(gpus) if shares else other.gpus)
+        which = ("--only", gpu_names(theirs), "-n", theirs_count, "--no-wait")
+        options = (*part, *which, "--name", other.name)
+        with Background(other.name, options, other.command, other.says, job.grace_s) as company:
             met = repeated(job, count, tell, f"beside {other.name}", (*part, "--only", own))
-            beside.check()
+            company.check()
         status = met[-1].status
         if not met[-1].went_well:
             break
@@ -376,31 +361,10 @@ def measure_pair(
         lines.append(f"{met_s:.4g} s beside {other.name}, {solo_s:.4g} s alone: {slowdown:+.3g} %")
     if not slowdowns:
         return Outcome({}, status)
-    model = site.gpus[0].model
+    model = gpus[0].model
     runs = f"95th percentiles of {count} runs" if count > 1 else "1 run each"
     section: dict[str, Any] = {"slowdown_percentage": slowdowns}
     if shares:
         section["measured_on"] = model
     section["source"] = f"{SOURCE} --pair: {runs}, on {model}"
     return Outcome({"shared_gpu" if shares else "collocation": section}, status, tuple(lines))
-
-
-def _gpus_beside(site: Site, other: Other) -> tuple[Gpu, ...]:
-    """Return free GPUs on the sockets of the job's GPUs.
-
-    Raises:
-        WouldWaitError: there are too few.
-    """
-    topology = site.situation.topology
-    leased = leased_until_s(topology, site.situation.leases, site.situation.within)
-    taken = leased.keys() | used_outside(site.situation, leased) | {gpu.uuid for gpu in site.gpus}
-    sockets = {gpu.numa_node for gpu in site.gpus}
-    free = [gpu for gpu in topology.gpus if gpu.uuid not in taken and gpu.numa_node in sockets]
-    if len(free) < other.gpus:
-        verb = "is" if len(free) == 1 else "are"
-        found = f"{gpus_text(len(free))} {verb} free on the socket of {gpus_named(site.gpus)}"
-        raise WouldWaitError(
-            f"--pair: {other.name} needs {gpus_text(other.gpus)}: {found}",
-            "--share puts both on one GPU",
-        )
-    return tuple(free[: other.gpus])

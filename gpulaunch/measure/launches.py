@@ -22,12 +22,10 @@ from types import TracebackType
 
 from gpulaunch.errors import FailedError, TimedOutError, UsageError
 from gpulaunch.launch.children import own_command
-from gpulaunch.launch.left_overs import without_mps
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.measure.run import STOPPED, Run, run_of
-from gpulaunch.process.companion import is_companion
 from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.ending import descendants, end_all, family, marked_by, wait_for_all
+from gpulaunch.process.ending import family, marked_by
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.job import Job, Started, exit_status
 from gpulaunch.process.libc import end_with_parent
@@ -55,45 +53,29 @@ _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 20
 
 
-class Slice(Record):
-    """The part of a job that is enough for a measurement.
-
-    Attributes:
-        progress: pattern of a line of progress; its one group is the number of iterations, or any
-            other amount, that the job has done so far.
-        lasting_s: seconds to run on after the first such line.
-    """
-
-    progress: re.Pattern[bytes]
-    lasting_s: float
-
-
 class MeasuredJob(Record):
     """A job that is to be measured.
 
     Attributes:
         options: options of its launches, as on a command line.
         command: argv.
-        part: how much of the job is enough; None for all of it.
+        progress: pattern of a line of progress; its one group is the number of iterations, or any
+            other amount, that the job has done so far. None if all of the job is to run.
+        slice_s: with `progress`, seconds to run on after the first such line.
         grace_s: seconds between TERM and KILL.
     """
 
     options: tuple[str, ...]
     command: tuple[str, ...]
-    part: Slice | None
+    progress: re.Pattern[bytes] | None
+    slice_s: float
     grace_s: float
 
 
-class Mark(Record):
-    """One report of a job's progress.
-
-    Attributes:
-        at_s: when it was read, by the monotonic clock.
-        done: the amount that the job said it had done so far.
-    """
-
-    at_s: float
-    done: float
+Mark = tuple[float, float]
+"""One report of a job's progress: when it was read, by the monotonic clock, and the amount that the
+job said it had done so far.
+"""
 
 
 class Launched(Record):
@@ -132,55 +114,52 @@ class Launched(Record):
         Raises:
             UsageError: the job printed too little progress.
         """
-        rate = None
-        if self.marks or self.cut:
-            rate = rate_of(self.marks)
-        elif self.run and self.run.duration_s:
-            rate = 1 / self.run.duration_s
-        if rate is None:
+        if not self.marks and not self.cut and self.run and self.run.duration_s:
+            return self.run.duration_s
+        done = progress_of(self.marks)
+        lasting_s = self.marks[-1][0] - self.marks[0][0] if self.marks else 0.0
+        if done <= 0 or lasting_s <= 0:
             raise UsageError(
                 f"--iterations-from: {len(self.marks)} lines with progress in what the job "
                 "printed: at least 2 are needed, that go on"
             )
-        return 1 / rate
+        return lasting_s / done
 
 
 def launch(job: MeasuredJob, options: Sequence[str] = ()) -> Launched:
     """Launch the job once, and return how it ended and what was recorded.
 
     Args:
-        job: the job to launch. If only a part of it is enough, its output passes through this
-            process.
+        job: the job to launch. If a slice of it is enough, its output passes through this process.
         options: further options, which override the job's own.
     """
-    part = job.part
-    spared = family()  # processes that this process started before
+    spared = family()
     with TemporaryDirectory(prefix="gpulaunch-profile-") as directory:
         path = os.path.join(directory, "run.json")
-        recorded = ("-o", "record=false", "-o", f"record_to={path}")
-        arguments = (*job.options, *options, *recorded, "--", *job.command)
-        listeners = (
-            [_OutputCopier(fd, part.progress) for fd in (1, 2) if _is_open(fd)] if part else []
-        )
+        own = ["-o", "record=false", "-o", f"record_to={path}"]
+        listeners = []
+        if job.progress is not None:
+            own += ["-o", "leftovers=end"]  # what the job leaves must not be in the next run
+            listeners = [_OutputCopier(fd, job.progress) for fd in (1, 2) if _is_open(fd)]
         try:
             process = Job(keep=None, tied=is_cancelled_by_kill())
         finally:
             for listener in listeners:
                 listener.restore()
+        command = (*own_command(), *job.options, *options, *own, "--", *job.command)
         try:
-            process.start(Started((*own_command(), *arguments), {}, frozenset()), last=False)
+            process.start(Started(command, {}, frozenset()), last=False)
             status = (
                 process.wait()
-                if part is None
-                else _wait_for_part(process, listeners, part.lasting_s)
+                if job.progress is None
+                else _wait_for_slice(process, listeners, job.slice_s)
             )
             cut = status is None
             if status is None:
                 _end_job(process, job.grace_s, spared)
                 status = 0
         finally:
-            marks = [mark for listener in listeners for mark in listener.finish()]
-            marks.sort(key=lambda mark: (mark.at_s, mark.done))
+            marks = sorted(mark for listener in listeners for mark in listener.finish())
         process.forget()
         run = _read_run(path)
     if run and cut:  # we ended it: the status of the signal is no failure
@@ -234,51 +213,37 @@ def _is_open(fd: int) -> bool:
     return False
 
 
-def _wait_for_part(job: Job, listeners: "Sequence[_OutputCopier]", lasting_s: float) -> int | None:
-    """Wait, and return the wait status; None once the job reported progress for `lasting_s`."""
+def _wait_for_slice(job: Job, listeners: "Sequence[_OutputCopier]", slice_s: float) -> int | None:
+    """Wait, and return the wait status; None once the job reported progress for `slice_s`."""
     while True:
-        began_s = min(
-            (mark.at_s for listener in listeners for mark in listener.marks[:1]), default=None
-        )
-        left_s = LOOK_S if began_s is None else began_s + lasting_s - time.monotonic()
+        firsts = [listener.marks[0] for listener in listeners if listener.marks]
+        began_s = min(firsts)[0] if firsts else None
+        left_s = LOOK_S if began_s is None else began_s + slice_s - time.monotonic()
         status = job.wait(max(0.0, left_s))
         if status is not None or began_s is not None:
             return status
 
 
 def _end_job(job: Job, grace_s: float, spared: set[int]) -> None:
-    """Send TERM, and after the grace KILL to the job, but not to its launcher, which reports."""
-    os.kill(job.pid, signal.SIGTERM)
-    os.kill(job.pid, signal.SIGCONT)  # a stopped launcher would not act on TERM
-    if job.wait(grace_s) is None:
-        under_a_lease = set().union(*marked_by(LEASE_VARIABLE).values())
-        doomed = (family(spared) - {job.pid}) & under_a_lease
-        take_off(doomed, signal.SIGKILL)
-        for pid in doomed:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        if job.wait(SETTLE_S) is None:
-            job.end(0.0)
-    _end_left_overs(spared, grace_s)
-
-
-def _end_left_overs(spared: set[int], grace_s: float) -> None:
-    """End what a launch has left of its job, and then what has looked after that.
-
-    Companions and MPS daemons end by themselves after the job; a client of a daemon that is gone
-    could not be taken off it.
+    """Send TERM, and after the grace KILL to the job, but not to its launcher, which reports.
 
     Args:
-        spared: processes to leave out, with their descendants.
-        grace_s: seconds between TERM and KILL.
+        job: the launcher.
+        grace_s: seconds between the two.
+        spared: processes that run beside the job; they are left out.
     """
-    end_all(
-        lambda: {pid for pid in without_mps(descendants(spared)) if not is_companion(pid)},
-        grace_s,
-        before_signal=take_off,
-    )
-    wait_for_all(descendants(spared), SETTLE_S)
-    end_all(lambda: descendants(spared), grace_s)
+    os.kill(job.pid, signal.SIGTERM)
+    os.kill(job.pid, signal.SIGCONT)  # a stopped launcher would not act on TERM
+    if job.wait(grace_s) is not None:
+        return
+    under_a_lease = set().union(*marked_by(LEASE_VARIABLE).values())
+    doomed = (family(spared) - {job.pid}) & under_a_lease
+    take_off(doomed, signal.SIGKILL)
+    for pid in doomed:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    if job.wait(SETTLE_S) is None:
+        job.end(0.0)
 
 
 class _OutputCopier:
@@ -329,7 +294,7 @@ class _OutputCopier:
             with suppress(ValueError, TypeError):  # no number, or a group that did not match
                 done = float(found[1])
                 if math.isfinite(done):
-                    self.marks.append(Mark(at_s, done))
+                    self.marks.append((at_s, done))
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -346,26 +311,13 @@ def progress_of(marks: Sequence[Mark]) -> float:
     """Return the progress from the first mark to the last; a count that falls began anew at 0.
 
     Example:
-        >>> progress_of([Mark(10.0, 98.0), Mark(11.0, 100.0), Mark(12.0, 1.0)])
+        >>> progress_of([(10.0, 98.0), (11.0, 100.0), (12.0, 1.0)])
         3.0
     """
     total = 0.0
-    for before, after in pairwise(marks):
-        fell = after.done < before.done
-        total += max(0.0, after.done) if fell else after.done - before.done
+    for (_, before), (_, after) in pairwise(marks):
+        total += after - before if after >= before else max(0.0, after)
     return total
-
-
-def rate_of(marks: Sequence[Mark]) -> float | None:
-    """Return the progress per second from the first mark to the last; None if unknown.
-
-    Example:
-        >>> rate_of([Mark(10.0, 100.0), Mark(12.0, 160.0)])
-        30.0
-    """
-    if len(marks) < 2 or marks[-1].at_s <= marks[0].at_s:
-        return None
-    return progress_of(marks) / (marks[-1].at_s - marks[0].at_s) or None
 
 
 _LOOP = """\
@@ -405,14 +357,13 @@ class Background:
             FailedError: the job ended first.
             TimedOutError: it was not at work within BESIDE_S.
         """
-        self._spared = family()
         told, write_end = (out_of_the_way(fd) for fd in os.pipe())
         said, out = (out_of_the_way(fd) for fd in os.pipe())
         try:
             # The command is the user's own program.
             self._process = subprocess.Popen(  # noqa: S603
                 [*own_command(), "-o", f"json_status_fd={write_end}", *self._arguments],
-                # CI: the launcher ends with its parent, so nothing is left if this one is killed.
+                # CI: the launcher ends with its parent, and ends all of its job.
                 env=clean_environment() | {b"CI": b"true"},
                 stdin=subprocess.DEVNULL,
                 stdout=out if self._says else subprocess.DEVNULL,
@@ -424,7 +375,7 @@ class Background:
             os.close(write_end)
             os.close(out)
         self._pidfd = os.pidfd_open(self._process.pid)
-        self._open = [told, said]
+        self._open = [self._pidfd, told, said]
         try:
             self._await(told, b'"started"')
             if self._says:
@@ -479,19 +430,20 @@ class Background:
         return f" with status {status}" if status else ""
 
     def _end(self) -> None:
-        """Send TERM, and KILL after the grace; end what the job left behind, too.
+        """Send TERM, at which the launcher ends its job; and KILL if it does not.
 
         Signals go through the pidfd: this process adopts orphans, so a wait elsewhere in it may
         have reaped the launcher already.
         """
-        for number, lasting_s in ((signal.SIGTERM, self._grace_s), (signal.SIGKILL, None)):
+        # The launcher has the same grace for the job, and again for what that leaves running.
+        patience_s = 2 * self._grace_s + SETTLE_S
+        for number, lasting_s in ((signal.SIGTERM, patience_s), (signal.SIGKILL, None)):
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
             if select.select([self._pidfd], [], [], lasting_s)[0]:
                 break
         self._process.wait()
-        _end_left_overs(self._spared, self._grace_s)
-        for fd in (self._pidfd, *self._open):
+        for fd in self._open:
             os.close(fd)
 
 

@@ -28,33 +28,18 @@ MOST_GPUS = 5
 _MOST_SETS = 20_000  # sizes with more sets are skipped
 
 
-class Sample(Record):
-    """A set of GPUs to be measured.
+class Figure(Record):
+    """The measured all-reduce bandwidth of a set of GPUs.
 
     Attributes:
         gpus: indices of the GPUs.
         ring: the links of its best ring, by class, slowest last.
+        all_reduce_gb_per_s: the peak bus bandwidth over all message sizes.
     """
 
     gpus: tuple[int, ...]
     ring: tuple[str, ...]
-
-
-class Figure(Record):
-    """The measured all-reduce bandwidth of a sample.
-
-    Attributes:
-        sample: the GPUs that were measured.
-        sizes: message size in bytes and bus bandwidth in GB/s, ascending.
-    """
-
-    sample: Sample
-    sizes: tuple[tuple[int, float], ...]
-
-    @property
-    def all_reduce_gb_per_s(self) -> float:
-        """The peak bus bandwidth over all message sizes, in GB/s."""
-        return max(bandwidth for _, bandwidth in self.sizes)
+    all_reduce_gb_per_s: float
 
 
 class Comparison(Record):
@@ -73,12 +58,17 @@ class Comparison(Record):
     refit: float | None
 
 
-def samples(topology: Topology, idle: Sequence[int]) -> list[Sample]:
+def sets_to_measure(
+    topology: Topology, idle: Sequence[int]
+) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
     """Return one set of each kind, of 2 to MOST_GPUS idle GPUs, and the set of all idle GPUs.
 
     Args:
         topology: the machine.
         idle: indices of the GPUs to choose from; no MIG instances.
+
+    Returns:
+        Indices of the GPUs, and the links of their best ring, by class, slowest last.
     """
     fabric = Fabric(topology)
     sizes = [
@@ -86,26 +76,24 @@ def samples(topology: Topology, idle: Sequence[int]) -> list[Sample]:
         for size in range(2, min(MOST_GPUS, len(idle)) + 1)
         if comb(len(idle), size) <= _MOST_SETS
     ]
-    found: dict[tuple[int, tuple[str, ...]], Sample] = {}
-    for size in [*sizes, *([len(idle)] if len(idle) > MOST_GPUS else [])]:
+    if len(idle) > MOST_GPUS:
+        sizes.append(len(idle))
+    found: dict[tuple[int, tuple[str, ...]], tuple[int, ...]] = {}
+    for size in sizes:
         for gpus in combinations(sorted(idle), size):
-            sample = Sample(gpus, ring_links(fabric, _positions(fabric, gpus)))
-            found.setdefault((size, sample.ring), sample)
-    return list(found.values())
+            ring = ring_links(fabric, _positions(fabric, gpus))
+            found.setdefault((size, ring), gpus)
+    return [(gpus, ring) for (_, ring), gpus in found.items()]
 
 
 def _positions(fabric: Fabric, gpus: Sequence[int]) -> list[int]:
     return [fabric.position[gpu] for gpu in gpus]
 
 
-def _cut_gb_per_s(fabric: Fabric, gpus: Sequence[int]) -> float:
-    return cut(fabric, _positions(fabric, gpus)) / UNIT
-
-
 def compare(topology: Topology, figures: Sequence[Figure]) -> list[Comparison]:
     """Return every figure with the predictions of `cut`, of Eq. 2, and of Eq. 2 fitted anew."""
     fabric = Fabric(topology)
-    counts = [ring_counts(fabric, _positions(fabric, figure.sample.gpus)) for figure in figures]
+    counts = [ring_counts(fabric, _positions(fabric, figure.gpus)) for figure in figures]
     refits = refit_equation(counts, [figure.all_reduce_gb_per_s for figure in figures])
     comparisons = []
     for figure, count in zip(figures, counts, strict=True):
@@ -113,7 +101,7 @@ def compare(topology: Topology, figures: Sequence[Figure]) -> list[Comparison]:
         if refits is not None:
             terms = mapa_terms(*count)
             refit = sum(theta * term for theta, term in zip(refits, terms, strict=True))
-        planned = _cut_gb_per_s(fabric, figure.sample.gpus)
+        planned = cut(fabric, _positions(fabric, figure.gpus)) / UNIT
         comparisons.append(Comparison(figure, planned, mapa_equation(*count), refit))
     return comparisons
 
@@ -158,8 +146,8 @@ def model_errors(comparisons: Sequence[Comparison]) -> dict[str, float | None]:
     return errors
 
 
-def kinds(sample: Sample) -> str:
-    """Describe a sample's ring by its link classes, such as "2x NV2 50, NV1 25"."""
+def ring_text(ring: Sequence[str]) -> str:
+    """Describe a ring by its link classes, such as "2x NV2 50, NV1 25"."""
     return ", ".join(
-        name if count == 1 else f"{count}x {name}" for name, count in Counter(sample.ring).items()
+        name if count == 1 else f"{count}x {name}" for name, count in Counter(ring).items()
     )

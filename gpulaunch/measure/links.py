@@ -13,16 +13,14 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from gpulaunch.api.allocate import allocate
-from gpulaunch.decide.needs import leased_until_s
-from gpulaunch.decide.request import admit_visible
-from gpulaunch.errors import FailedError, UsageError, WouldWaitError
+from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.machine.gpu_names import gpus_text
+from gpulaunch.machine.read_description import MAX_GPUS
 from gpulaunch.machine.topology import Topology
 from gpulaunch.machine.write_description import machine_document
-from gpulaunch.measure.link_fit import Figure, kinds, samples
+from gpulaunch.measure.link_fit import Figure, ring_text, sets_to_measure
 from gpulaunch.process.system import now
-from gpulaunch.records import Record
 
 NAME = "gpulaunch topo --measure"
 TOOL = "nccl-tests"
@@ -34,93 +32,60 @@ TIMEOUT_S = 300.0
 _PROGRAM = "all_reduce_perf"
 
 
-class Measurement(Record):
-    """The measured links of a machine.
-
-    Attributes:
-        topology: the machine.
-        tool: name of the benchmark.
-        figures: the bandwidths, in the order of measuring.
-    """
-
-    topology: Topology
-    tool: str
-    figures: tuple[Figure, ...]
-
-
-def measure(warn: Callable[[str], None], tell: Callable[[str], None]) -> Measurement:
+def measure(
+    warn: Callable[[str], None], tell: Callable[[str], None]
+) -> tuple[Topology, list[Figure]]:
     """Measure the all-reduce bandwidth of one set of each kind of this machine's idle GPUs.
 
     Args:
         warn: called with each warning.
         tell: called with each line of progress.
 
+    Returns:
+        The machine, and the bandwidths in the order of measuring.
+
     Raises:
         UsageError: settings put a described machine in this one's place, or it has fewer than two
             whole GPUs.
-        WouldWaitError: fewer than two GPUs are idle.
+        WouldWaitError: fewer than two of them are free.
         FailedError: there is no benchmark, or it fails.
     """
     shown = read_shown(None, warn)
     machine = shown.machine.topology
     if shown.machine.key:
         raise UsageError(f"{machine.name} is only described: there is nothing to measure")
-    scope = [
-        gpu
-        for gpu in machine.gpus
-        if not gpu.mig and (shown.within is None or gpu.uuid in shown.within.uuids)
-    ]
-    if shown.visible is not None:
-        scope = [gpu for gpu in scope if gpu.uuid in admit_visible(machine, shown.visible).uuids]
-    if len(scope) < 2:
-        raise UsageError(
-            f"2 GPUs are needed to measure a link: there {'is' if len(scope) == 1 else 'are'} "
-            f"{len(scope)}"
-        )
+    whole = [gpu.uuid for gpu in machine.gpus if not gpu.mig]
+    if len(whole) < 2:
+        raise UsageError(f"2 whole GPUs are needed to measure a link: found {len(whole)}")
     program = _find_benchmark()
-    leases = shown.table.peek().of(shown.machine).leases
-    taken = set(leased_until_s(machine, leases, shown.within))
-    if shown.within is None:
-        taken |= {use.uuid for use in shown.machine.outside}
-    idle = [gpu for gpu in scope if gpu.uuid not in taken]
-    if len(idle) < 2:
-        raise WouldWaitError(
-            f"2 idle GPUs are needed to measure a link: {len(idle)} of {len(scope)} is idle",
-            "see 'gpulaunch status'",
-        )
-    with allocate(
-        len(idle), only=[gpu.uuid for gpu in idle], uuid=True, wait=False, name=NAME
-    ) as lease:
-        tell(f"measuring {gpus_text(len(idle))} with {TOOL}")
+    only = whole if len(whole) < len(machine.gpus) else None
+    with allocate(f"2-{MAX_GPUS}", only=only, uuid=True, wait=False, name=NAME) as lease:
+        tell(f"measuring {gpus_text(len(lease.gpus))} with {TOOL}")
         uuids = {gpu.index: gpu.uuid for gpu in machine.gpus}
-        todo = samples(machine, [gpu.index for gpu in idle])
+        todo = sets_to_measure(machine, lease.gpus)
         figures = []
-        for number, sample in enumerate(todo, 1):
-            visible = ",".join(uuids[gpu] for gpu in sample.gpus)
+        for number, (gpus, ring) in enumerate(todo, 1):
+            visible = ",".join(uuids[gpu] for gpu in gpus)
             # The benchmark's processes inherit the lease.
-            found = _run(program, len(sample.gpus), visible, lease.fileno())
-            figure = Figure(sample, tuple(found))
-            figures.append(figure)
-            gpus = ",".join(map(str, sample.gpus))
-            carried = f"{figure.all_reduce_gb_per_s:.4g} GB/s"
-            tell(f"{number} of {len(todo)}: GPUs {gpus} ({kinds(sample)}): {carried}")
-        return Measurement(machine, TOOL, tuple(figures))
+            peak = _run(program, len(gpus), visible, lease.fileno())
+            figures.append(Figure(gpus, ring, peak))
+            named = ",".join(map(str, gpus))
+            tell(f"{number} of {len(todo)}: GPUs {named} ({ring_text(ring)}): {peak:.4g} GB/s")
+        return machine, figures
 
 
-def measured_document(result: Measurement) -> dict[str, Any]:
+def measured_document(topology: Topology, figures: Sequence[Figure]) -> dict[str, Any]:
     """Return the machine file of this machine, with its [[measured]] bandwidths."""
-    document = machine_document(result.topology)
-    document["source"] = f"{result.topology.source}; [[measured]] by {result.tool}"
-    document["measurement"] = {"tool": result.tool, "date": now()}
-    cards = sorted({gpu.card for gpu in result.topology.gpus})
+    document = machine_document(topology)
+    document["source"] = f"{topology.source}; [[measured]] by {TOOL}"
+    document["measurement"] = {"tool": TOOL, "date": now()}
+    cards = sorted({gpu.card for gpu in topology.gpus})
     document["measured"] = []
-    for figure in result.figures:
+    for figure in figures:
         entry = {
-            "gpus": [cards.index(gpu) for gpu in figure.sample.gpus],
-            "ring": list(figure.sample.ring),
+            "gpus": [cards.index(gpu) for gpu in figure.gpus],
+            "ring": list(figure.ring),
             "all_reduce_gb_per_s": figure.all_reduce_gb_per_s,
-            "message_bytes": [size for size, _ in figure.sizes],
-            "bus_gb_per_s": [bandwidth for _, bandwidth in figure.sizes],
         }
         document["measured"].append(entry)
     return document
@@ -141,8 +106,8 @@ def _find_benchmark() -> str:
     return program
 
 
-def _run(program: str, count: int, visible: str, lease: int) -> list[tuple[int, float]]:
-    """Run the benchmark once and return the bandwidth that it printed.
+def _run(program: str, count: int, visible: str, lease: int) -> float:
+    """Run the benchmark once and return its peak bus bandwidth over all message sizes, in GB/s.
 
     Args:
         program: path of all_reduce_perf.
@@ -150,9 +115,6 @@ def _run(program: str, count: int, visible: str, lease: int) -> list[tuple[int, 
         visible: their UUIDs.
         lease: a descriptor that the benchmark's processes inherit, so that they still hold the
             lease if this process dies.
-
-    Returns:
-        Message size in bytes and bus bandwidth in GB/s, ascending.
 
     Raises:
         FailedError: it fails, prints no figures, or does not end within TIMEOUT_S seconds.
@@ -182,10 +144,10 @@ def _run(program: str, count: int, visible: str, lease: int) -> list[tuple[int, 
     if status:
         last = (said.strip() or printed.strip() or "it says nothing").splitlines()[-1]
         raise FailedError(f"{TOOL}: {' '.join(command)} ended with status {status}: {last}")
-    figures = _parse_figures(printed.splitlines())
-    if not any(bandwidth > 0 for _, bandwidth in figures):
+    peak = _parse_peak(printed.splitlines())
+    if peak <= 0:
         raise FailedError(f"{TOOL}: {' '.join(command)} printed no figures")
-    return figures
+    return peak
 
 
 def _read_text(file: IO[bytes]) -> str:
@@ -193,17 +155,15 @@ def _read_text(file: IO[bytes]) -> str:
     return file.read().decode(errors="replace")
 
 
-def _parse_figures(lines: Sequence[str]) -> list[tuple[int, float]]:
-    """Read the columns size and busbw, the first of each name, from a table of nccl-tests."""
+def _parse_peak(lines: Sequence[str]) -> float:
+    """Return the largest figure in the first column busbw of a table of nccl-tests; 0 if none."""
     columns: list[str] = []
-    figures = []
+    peak = 0.0
     for line in lines:
         words = line.lstrip("# ").split()
         if words[:1] == ["size"] and "busbw" in words:
             columns = words
         elif columns and words and words[0].isdecimal() and len(words) >= len(columns) - 2:
-            try:
-                figures.append((int(words[0]), float(words[columns.index("busbw")])))
-            except ValueError:
-                continue
-    return sorted(figures)
+            with suppress(ValueError):
+                peak = max(peak, float(words[columns.index("busbw")]))
+    return peak

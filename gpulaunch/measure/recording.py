@@ -12,6 +12,7 @@ from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.leases.share import Share
 from gpulaunch.measure.run import SHARED, STOPPED, Run, run_document
 from gpulaunch.measure.sampler import Sampler
 from gpulaunch.measure.update_profile import check_own, learn
@@ -78,23 +79,21 @@ class Recorder:
         self._path = path and os.path.abspath(path)  # it outlives a change of the directory
         self._run: Run | None = None
         self._sampler: Sampler | None = None
-        self._problems: list[str] = []
-        self._lease_id = ""
-        self._keeper: Keeper | None = None
-        self._group: tuple[str, ...] = ()
-        self._directory = ""
-        self._mates: dict[str, str] = {}
-        self._joined_ns: int | None = None
-        self._promised: float | None = None
+        self._beside: tuple[dict[str, str], int | None] = ({}, None)
         self._date, self._began_s = now(), time.monotonic()
 
     def begin(self, acquired: Acquired[Keeper]) -> None:
         """Begin to measure, as the job has its GPUs and is about to start."""
+        self._acquired = acquired
         try:
-            self._begin(acquired)
+            if acquired.lease.share:
+                self._beside = self._look_beside(acquired.lease.share)
+            self._sampler = Sampler(granted_gpus(self._launch, acquired.grant))
+            self._sampler.start()
         except Exception as problem:  # noqa: BLE001  whatever fails here, the job starts
             self._warn(f"nothing can be measured: {problem!r}")
             self._sampler = None
+        self._date, self._began_s = now(), time.monotonic()
 
     def end(self, status: int) -> None:
         """End measuring, as the job has just ended.
@@ -127,57 +126,43 @@ class Recorder:
         except Exception as problem:  # noqa: BLE001
             self._warn(f"what was measured is lost: {problem!r}")
 
-    def _begin(self, acquired: Acquired[Keeper]) -> None:
-        if acquired.lease.share:
-            self._problems = [SHARED]
-            self._group = acquired.lease.share.group
-            self._directory = acquired.lease.share.pipe_directory or ""
-            self._joined_ns = last_join_ns(self._directory)
-            self._mates = self._find_mates(acquired.lease.id)
-            if pace := acquired.lease.share.promised_pace:
-                self._promised = 1 / pace - 1
-        self._lease_id = acquired.lease.id
-        self._keeper = acquired.holder
-        self._sampler = Sampler(granted_gpus(self._launch, acquired.grant))
-        self._sampler.start()
-        self._date, self._began_s = now(), time.monotonic()
-
     def _end(self, status: int, sampler: Sampler) -> Run:
         duration_s = time.monotonic() - self._began_s
-        stopped_s = self._keeper.stopped_s if self._keeper else 0.0
+        problems, beside, promised = [], None, None
+        if share := self._acquired.lease.share:
+            problems.append(SHARED)
+            mates = list(self._beside[0].values())
+            if len(mates) == 1 and self._look_beside(share) == self._beside:
+                beside = mates[0]
+                promised = 1 / share.promised_pace - 1 if share.promised_pace else None
+        stopped_s = self._acquired.holder.stopped_s
         if stopped_s > MOMENT_S:
-            self._problems.append(f"{STOPPED} for {stopped_s:.1f} s")
+            problems.append(f"{STOPPED} for {stopped_s:.1f} s")
         gpus = sampler.stop()
-        beside = self._find_constant_mate()
         return Run(
             command=self._launch.command,
             exit_status=exit_status(status),
             duration_s=duration_s,
             gpus=gpus,
             date=self._date,
-            problems=(*self._problems, *sampler.problems),
-            sampling_cpu_percentage=100 * sampler.cost,
+            problems=(*problems, *sampler.problems),
             beside=beside,
-            promised_slowdown=self._promised if beside else None,
+            promised_slowdown=promised,
         )
 
-    def _find_constant_mate(self) -> str | None:
-        """Return what the one other job on the GPUs uses, if nobody else was there meanwhile."""
-        if len(self._mates) != 1 or self._find_mates(self._lease_id) != self._mates:
-            return None
-        # A third job may have come and gone between the two looks.
-        if last_join_ns(self._directory) != self._joined_ns:
-            return None
-        return next(iter(self._mates.values()))
+    def _look_beside(self, share: Share) -> tuple[dict[str, str], int | None]:
+        """Return the jobs that share the GPUs now, and when the last one joined.
 
-    def _find_mates(self, own_id: str) -> dict[str, str]:
-        """Return the jobs that share the GPUs now: id of the lease -> name of what it uses."""
+        Jobs are told by the id of the lease, with the name of what it uses. The time tells of a
+        third job that came and went between two looks.
+        """
         seen = open_table_of(self._launch, lambda _: None).peek().of(self._launch.machine)
-        return {
-            lease.id: lease.share.client.demand.name
-            for lease in seen.leases
-            if lease.share and lease.share.group == self._group and lease.id != own_id
-        }
+        jobs = {}
+        for lease in seen.leases:
+            if lease.share and lease.share.group == share.group:
+                jobs[lease.id] = lease.share.client.demand.name
+        jobs.pop(self._acquired.lease.id, None)
+        return jobs, last_join_ns(share.pipe_directory or "")
 
 
 def _refuse_unmeasurable(launch: Launch) -> None:
@@ -199,14 +184,7 @@ def refuse_described(launch: Launch) -> None:
         UsageError: the launch's machine is only described.
     """
     if launch.machine.key:
-        name = launch.machine.topology.name
-        is_set = _named(os.environ.get("GPULAUNCH_TOPOLOGY", "")) == _named(launch.machine.key.file)
         raise UsageError(
-            f"{name} is only described: there is nothing to measure",
-            "unset GPULAUNCH_TOPOLOGY" if is_set else "leave out --topology",
+            f"{launch.machine.topology.name} is only described: there is nothing to measure",
+            "leave out --topology, or unset GPULAUNCH_TOPOLOGY",
         )
-
-
-def _named(path: str) -> str:
-    """Return the name in the name or path of a machine file."""
-    return os.path.basename(path).removesuffix(".toml")

@@ -5,7 +5,7 @@ the launch that records it to the process that asked for it, or into the file of
 """
 # pure: decides on plain values
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from math import fsum
 from typing import Any
 
@@ -51,18 +51,6 @@ def rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-class LinkBytes(Record):
-    """The bytes that one NVLink of a GPU carried.
-
-    Attributes:
-        sent: bytes sent; of a counter, since an unknown time.
-        received: bytes received; of a counter, since an unknown time.
-    """
-
-    sent: int
-    received: int
-
-
 class Reading(Record):
     """The counters of one GPU at one moment; None for what it does not report.
 
@@ -80,7 +68,6 @@ class Reading(Record):
         memory_bytes: device memory in use now.
         power_w: power drawn now.
         energy_j: counter of the energy used.
-        links: counters by number of the NVLink; None if they were not read this time.
     """
 
     at_s: float
@@ -92,93 +79,11 @@ class Reading(Record):
     memory_bytes: int | None = None
     power_w: float | None = None
     energy_j: float | None = None
-    links: Mapping[int, LinkBytes] | None = None
 
     @property
     def tells_nothing(self) -> bool:
         """Whether the reading has no figure at all."""
         return all(value is None for name, value in as_dict(self).items() if name != "at_s")
-
-
-class Figures(Record):
-    """The use of one GPU by a job; None for what the GPU does not report.
-
-    Percentages are 0-100, and averages over the time covered.
-
-    Attributes:
-        samples: number of readings after the first.
-        covered_s: seconds between the first reading and the last.
-        time_active_percentage: part of the time in which a kernel ran.
-        memory_active_percentage: part of the time in which device memory was in use.
-        sm_percentage: share of busy SMs, by GPM.
-        occupancy_percentage: warp occupancy, by GPM.
-        dram_percentage: share of the DRAM bandwidth, by GPM.
-        memory_bytes: maximum in use beyond what was in use before the job.
-        memory_steady_percentage: part of the time after its allocation that memory was at its
-            maximum.
-        power_w: power; by the energy counter where there is one.
-        energy_j: energy over the time covered.
-    """
-
-    samples: int
-    covered_s: float
-    time_active_percentage: float | None
-    memory_active_percentage: float | None
-    sm_percentage: float | None
-    occupancy_percentage: float | None
-    dram_percentage: float | None
-    memory_bytes: int | None
-    memory_steady_percentage: float | None
-    power_w: float | None
-    energy_j: float | None
-
-
-class _Level:
-    """The average over time of a quantity that is read again and again.
-
-    Args:
-        before: the first value of a momentary quantity, which is interpolated between readings;
-            None for a quantity that is an average since the reading before.
-    """
-
-    def __init__(self, before: float | None = None) -> None:
-        self._before = before
-        self._sum = 0.0
-        self._covered_s = 0.0
-
-    def add(self, value: float | None, lasting_s: float) -> None:
-        if value is None:
-            return
-        since = value if self._before is None else (self._before + value) / 2
-        self._before = None if self._before is None else value
-        self._sum += since * lasting_s
-        self._covered_s += lasting_s
-
-    @property
-    def mean(self) -> float | None:
-        return self._sum / self._covered_s if self._covered_s else None
-
-
-class _Counter:
-    """The growth of a counter; what is lost when the driver resets it is not counted."""
-
-    def __init__(self) -> None:
-        self._last: tuple[float, float] | None = None
-        self._covered_s = 0.0
-        self.grown = 0.0
-
-    def add(self, value: float | None, at_s: float) -> None:
-        if value is None:
-            return
-        if self._last is not None and value >= self._last[0]:
-            self.grown += value - self._last[0]
-            self._covered_s += at_s - self._last[1]
-        self._last = (value, at_s)
-
-    @property
-    def rate(self) -> float | None:
-        """Growth per second; None if it is unknown."""
-        return self.grown / self._covered_s if self._covered_s else None
 
 
 class _MemoryMeter:
@@ -216,7 +121,6 @@ _LEVELS = (
     "dram_percentage",
     "power_w",
 )
-_INSTANT = ("power_w",)
 
 
 class Usage:
@@ -224,75 +128,67 @@ class Usage:
 
     Args:
         first: the reading before the job begins; memory in use then is not the job's.
+
+    Attributes:
+        samples: number of readings after the first.
     """
 
     def __init__(self, first: Reading) -> None:
-        self._levels = {
-            name: _Level(getattr(first, name) if name in _INSTANT else None) for name in _LEVELS
-        }
-        self._energy = _Counter()
+        self.samples = 0
+        self._first = self._last = first
+        self._sums = dict.fromkeys(_LEVELS, 0.0)
+        self._covered_s = dict.fromkeys(_LEVELS, 0.0)
         self._memory = _MemoryMeter(first.memory_bytes or 0)
-        self._links: dict[int, tuple[_Counter, _Counter]] = {}
-        self._first_s = self._last_s = first.at_s
-        self._samples = 0
-        self._count(first)
+        self._counted = first  # the last reading that has the energy
 
     def add(self, reading: Reading) -> None:
         """Add a reading; its levels count for the time since the reading before."""
-        lasting_s = reading.at_s - self._last_s
-        for name, level in self._levels.items():
-            level.add(getattr(reading, name), lasting_s)
+        lasting_s = reading.at_s - self._last.at_s
+        for name in _LEVELS:
+            value = getattr(reading, name)
+            if value is not None:
+                self._sums[name] += value * lasting_s
+                self._covered_s[name] += lasting_s
         self._memory.add(reading.memory_bytes, lasting_s)
-        self._count(reading)
-        self._last_s = reading.at_s
-        self._samples += 1
+        if reading.energy_j is not None:
+            self._counted = reading
+        self._last = reading
+        self.samples += 1
 
-    def _count(self, reading: Reading) -> None:
-        self._energy.add(reading.energy_j, reading.at_s)
-        for link, carried in (reading.links or {}).items():
-            sent, received = self._links.setdefault(link, (_Counter(), _Counter()))
-            sent.add(carried.sent, reading.at_s)
-            received.add(carried.received, reading.at_s)
+    def figures(self) -> dict[str, float]:
+        """Return the figures of all readings so far, without those that are unknown.
 
-    def figures(self) -> Figures:
-        """Return the figures of all readings so far."""
-        covered_s = self._last_s - self._first_s
-        means = {name: level.mean for name, level in self._levels.items()}
-        if self._energy.rate is not None:
-            means["power_w"] = self._energy.rate
-        power_w = means["power_w"]
-        return Figures(
-            samples=self._samples,
-            covered_s=covered_s,
-            memory_bytes=self._memory.most,
-            memory_steady_percentage=self._memory.steady_percentage,
-            energy_j=None if power_w is None else power_w * covered_s,
-            **means,
-        )
-
-    def carried(self) -> dict[int, LinkBytes]:
-        """Return the bytes by number of the NVLink, for links whose counters were read twice."""
-        return {
-            link: LinkBytes(int(sent.grown), int(received.grown))
-            for link, (sent, received) in self._links.items()
-            if sent.rate is not None and received.rate is not None
-        }
+        They have the names of a reading's, and are averages over time, but for memory_bytes: the
+        maximum in use beyond what was in use before the job; memory_steady_percentage: the part of
+        the time after its allocation that memory was at its maximum, 0-100; and energy_j: the
+        energy from the first reading to the last. Power is that of the energy counter where there
+        is one.
+        """
+        found: dict[str, float | None] = {}
+        for name, covered_s in self._covered_s.items():
+            found[name] = self._sums[name] / covered_s if covered_s else None
+        before_j, after_j = self._first.energy_j, self._counted.energy_j
+        counted_s = self._counted.at_s - self._first.at_s
+        # A driver that was reset has begun to count anew.
+        if before_j is not None and after_j is not None and after_j >= before_j and counted_s:
+            found["power_w"] = (after_j - before_j) / counted_s
+        if found["power_w"] is not None:
+            found["energy_j"] = found["power_w"] * (self._last.at_s - self._first.at_s)
+        found["memory_bytes"] = self._memory.most
+        found["memory_steady_percentage"] = self._memory.steady_percentage
+        return {name: value for name, value in found.items() if value is not None}
 
 
-class CountedLink(Record):
-    """One NVLink of a GPU, and what it carried during the run.
+class PeerTraffic(Record):
+    """The bytes that a GPU exchanged with another one over the NVLinks between them.
 
     Attributes:
-        number: NVML's number of the link.
-        remote: what is at its other end: "gpu", "switch", "cpu", or "" if unknown.
-        peer: index of the GPU at its other end; None if it is no GPU, or an unknown one.
+        peer: index of the other GPU.
         sent: bytes sent; None if they were not counted.
         received: bytes received; None if they were not counted.
     """
 
-    number: int
-    remote: str
-    peer: int | None
+    peer: int
     sent: int | None = None
     received: int | None = None
 
@@ -305,20 +201,22 @@ class GpuRun(Record):
         uuid: UUID of the GPU.
         model: product name.
         memory_bytes: size of its memory.
-        figures: use from the job's beginning to its end, or until the readings stopped.
-        has_gpm: whether its SM and DRAM figures are true shares.
-        links: its NVLinks that are up.
-        problem: why it was not read to the end; None if it was.
+        figures: its use from the job's beginning to its end, or until the readings stopped, as of
+            Usage.figures.
+        samples: number of readings while the job ran.
+        traffic: what went over its NVLinks, by the GPU at their other end.
+        hides_peers: whether an NVLink ends at an NVSwitch or at something unknown, so that its
+            traffic with other GPUs does not show.
     """
 
     gpu: int
     uuid: str
     model: str
     memory_bytes: int
-    figures: Figures
-    has_gpm: bool
-    links: tuple[CountedLink, ...] = ()
-    problem: str | None = None
+    figures: Mapping[str, float]
+    samples: int = 0
+    traffic: tuple[PeerTraffic, ...] = ()
+    hides_peers: bool = False
 
 
 class Run(Record):
@@ -331,7 +229,6 @@ class Run(Record):
         gpus: its GPUs, by rank.
         date: when it began, ISO 8601, UTC.
         problems: why the measurement is incomplete or cannot be trusted.
-        sampling_cpu_percentage: part of one CPU that measuring took, 0-100.
         beside: name of the only job that shared its GPUs, from its start to its end; None if there
             was none, or another came or went.
         promised_slowdown: time beside that job / time alone - 1, as predicted at its start.
@@ -343,25 +240,18 @@ class Run(Record):
     gpus: tuple[GpuRun, ...]
     date: str
     problems: tuple[str, ...] = ()
-    sampling_cpu_percentage: float = 0.0
     beside: str | None = None
     promised_slowdown: float | None = None
 
     @property
     def is_complete(self) -> bool:
         """Whether the job succeeded and all its GPUs were read to its end."""
-        return (
-            self.exit_status == 0
-            and not self.problems
-            and not any(gpu.problem for gpu in self.gpus)
-        )
+        return self.exit_status == 0 and not self.problems
 
     @property
     def has_gpm(self) -> bool:
         """Whether the SM and DRAM figures of all its GPUs are true shares."""
-        return bool(self.gpus) and all(
-            gpu.has_gpm and gpu.figures.sm_percentage is not None for gpu in self.gpus
-        )
+        return bool(self.gpus) and all("sm_percentage" in gpu.figures for gpu in self.gpus)
 
     @property
     def models(self) -> str:
@@ -375,34 +265,26 @@ def figures_of(run: Run) -> dict[str, float]:
     All are per GPU: averages are taken over time and over the GPUs; memory is that of the GPU that
     uses most.
     """
-    true = run.has_gpm
-    memory = _combine_known(run, "memory_bytes", max)
-    found = {
-        # rounded up: a job that shares a GPU must not be short of memory
-        "memory_mib": -int(-memory // (1 << 20)) if memory else None,
-        "sm_utilization_percentage": _mean(
-            run, "sm_percentage" if true else "time_active_percentage"
+    found: dict[str, float] = {}
+    memory = max((gpu.figures.get("memory_bytes", 0) for gpu in run.gpus), default=0)
+    if memory:  # rounded up: a job that shares a GPU must not be short of memory
+        found["memory_mib"] = -int(-memory // (1 << 20))
+    names = {
+        "sm_utilization_percentage": "sm_percentage" if run.has_gpm else "time_active_percentage",
+        "sm_occupancy_percentage": "occupancy_percentage",
+        "memory_bandwidth_utilization_percentage": (
+            "dram_percentage" if run.has_gpm else "memory_active_percentage"
         ),
-        "sm_occupancy_percentage": _mean(run, "occupancy_percentage"),
-        "memory_bandwidth_utilization_percentage": _mean(
-            run, "dram_percentage" if true else "memory_active_percentage"
-        ),
-        "time_active_percentage": _mean(run, "time_active_percentage"),
-        "power_w": _mean(run, "power_w"),
-        "energy_j": _mean(run, "energy_j"),
-        "duration_s": run.duration_s,
+        "time_active_percentage": "time_active_percentage",
+        "power_w": "power_w",
+        "energy_j": "energy_j",
     }
-    return {key: value for key, value in found.items() if value is not None}
-
-
-def _mean(run: Run, name: str) -> float | None:
-    return _combine_known(run, name, lambda values: fsum(values) / len(values))
-
-
-def _combine_known(run: Run, name: str, combine: Callable[[list[float]], float]) -> float | None:
-    values = [getattr(gpu.figures, name) for gpu in run.gpus]
-    known = [value for value in values if value is not None]
-    return combine(known) if known else None
+    for key, name in names.items():
+        known = [gpu.figures[name] for gpu in run.gpus if name in gpu.figures]
+        if known:
+            found[key] = fsum(known) / len(known)
+    found["duration_s"] = run.duration_s
+    return found
 
 
 def is_reservation(run: Run) -> bool:
@@ -417,8 +299,9 @@ def is_reservation(run: Run) -> bool:
 
 
 def _looks_reserved(gpu: GpuRun) -> bool:
-    most, steady = gpu.figures.memory_bytes, gpu.figures.memory_steady_percentage
-    if not most or not gpu.memory_bytes or steady is None or steady < RESERVATION_STEADY_PERCENTAGE:
+    most = gpu.figures.get("memory_bytes", 0)
+    steady = gpu.figures.get("memory_steady_percentage", 0.0)
+    if not most or not gpu.memory_bytes or steady < RESERVATION_STEADY_PERCENTAGE:
         return False
     share = 100 * most / gpu.memory_bytes
     return abs(share - RESERVED_PERCENTAGE) <= RESERVED_WITHIN or share >= RESERVED_FROM_PERCENTAGE
@@ -428,8 +311,8 @@ def run_document(run: Run) -> dict[str, Any]:
     """Return a run as a JSON document."""
     gpus = []
     for gpu in run.gpus:
-        links = [as_dict(link) for link in gpu.links]
-        gpus.append({**as_dict(gpu), "figures": as_dict(gpu.figures), "links": links})
+        traffic = [as_dict(one) for one in gpu.traffic]
+        gpus.append({**as_dict(gpu), "traffic": traffic})
     return {**as_dict(run), "complete": run.is_complete, "figures": figures_of(run), "gpus": gpus}
 
 
@@ -437,8 +320,8 @@ def run_of(document: Mapping[str, Any]) -> Run:
     """Return the run of a document that run_document made."""
     gpus = []
     for gpu in document["gpus"]:
-        links = tuple(CountedLink(**link) for link in gpu["links"])
-        gpus.append(GpuRun(**{**gpu, "figures": Figures(**gpu["figures"]), "links": links}))
+        traffic = tuple(PeerTraffic(**one) for one in gpu["traffic"])
+        gpus.append(GpuRun(**{**gpu, "traffic": traffic}))
     run = Run(**{name: document[name] for name in field_names(Run)})
     return replace(
         run,

@@ -1,14 +1,14 @@
 """Readings of a job's use of its GPUs while it runs, in a thread of the launcher, from NVML.
 
 The launcher sleeps meanwhile. Unlike a process, a thread costs no start-up and cannot be left
-behind. A counter that the card or driver does not have is asked for only once; one that fails now
-and then is missing in that reading.
+behind. A counter that fails now and then is missing in that reading.
 """
 
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import pynvml
@@ -17,9 +17,8 @@ from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.nvidia import nvml
 from gpulaunch.machine.nvidia.nvml import LOST, LostGpuError, NvmlDevice, PciAddress
-from gpulaunch.machine.nvidia.nvml_links import NvlinkEnd, read_nvlinks
-from gpulaunch.measure.run import CountedLink, GpuRun, LinkBytes, Reading, Usage
-from gpulaunch.records import replace
+from gpulaunch.machine.nvidia.nvml_links import read_nvlinks
+from gpulaunch.measure.run import GpuRun, PeerTraffic, Reading, Usage
 
 PERIOD_S = 0.1
 """Time between two readings, unless they cost more than COST allows: the least time between two
@@ -31,16 +30,11 @@ COST = 0.01
 half a second.
 """
 
-SLOW_S = 1.0
-"""Time between two readings of what takes long: seventy-two NVLink counters."""
-
 START_S = 2.0
 """Time for the driver to answer before the job's start; the job starts without it then."""
 
 STOP_S = 0.5
 """Time for the driver to answer after the job's end; it is not waited for any longer."""
-
-_NO_ANSWER = "the driver tells nothing of it any more"
 
 
 class Sampler:
@@ -50,7 +44,7 @@ class Sampler:
         gpus: the job's, in rank order.
 
     Attributes:
-        problems: why not all GPUs were read from the job's beginning.
+        problems: why not all GPUs were read from the job's beginning to its end.
     """
 
     def __init__(self, gpus: Sequence[Gpu]) -> None:
@@ -58,9 +52,6 @@ class Sampler:
         self._gpus = gpus
         self._meters: list[Meter] = []
         self._ready, self._over = threading.Event(), threading.Event()
-        self._broken: str | None = None
-        self._began_s = time.monotonic()
-        self._spent_s = 0.0
         self._thread = threading.Thread(target=self._work, name="sampler", daemon=True)
 
     def start(self) -> None:
@@ -75,15 +66,12 @@ class Sampler:
         """Take a last reading, end the thread, and return the readings by rank."""
         self._over.set()
         self._thread.join(STOP_S)
-        late = self._broken
         if self._thread.is_alive():
-            late = f"the driver did not answer within {STOP_S:g} s after the job's end"
-        return tuple(meter.run(late) for meter in self._meters)
-
-    @property
-    def cost(self) -> float:
-        """Part of one CPU that the readings took so far."""
-        return self._spent_s / max(time.monotonic() - self._began_s, 1e-9)
+            self.problems.append(
+                f"the driver did not answer within {STOP_S:g} s after the job's end"
+            )
+        self.problems += [meter.problem for meter in self._meters if meter.problem]
+        return tuple(meter.run() for meter in self._meters)
 
     def _work(self) -> None:
         try:
@@ -94,8 +82,7 @@ class Sampler:
             self.problems.append(problem.message)
         # Any other failure of the thread: half a measurement must not pass for a whole one.
         except Exception as problem:  # noqa: BLE001
-            self._broken = f"measuring broke off: {problem!r}"
-            self.problems.append(self._broken)
+            self.problems.append(f"measuring broke off: {problem!r}")
         finally:
             self._ready.set()
             for meter in self._meters:
@@ -106,27 +93,21 @@ class Sampler:
         at = _indices_by_address()
         for gpu in self._gpus:
             try:
-                card = nvml.card_of(gpu.uuid, gpu.index)
-                ends = {} if gpu.mig else read_nvlinks(card, gpu.compute_capability)
-                self._meters.append(Meter(gpu, card, _active_links(ends, at)))
+                self._meters.append(Meter(gpu, nvml.card_of(gpu.uuid, gpu.index), at))
             except LostGpuError as problem:
                 self.problems.append(str(problem))
 
     def _sample(self) -> None:
-        slow_s = time.monotonic()
         pause_s = PERIOD_S
         while not self._over.wait(pause_s):
-            slowly = time.monotonic() - slow_s >= SLOW_S
-            slow_s = time.monotonic() if slowly else slow_s
             before_s = time.thread_time()
             for meter in self._meters:
                 if not self._over.is_set():
-                    meter.add(with_links=slowly)
+                    meter.add()
             spent_s = time.thread_time() - before_s
-            self._spent_s += spent_s
             pause_s = max(PERIOD_S, spent_s * (1 / COST - 1))
         for meter in self._meters:
-            meter.add(with_links=True)
+            meter.finish()
 
 
 def _indices_by_address() -> dict[PciAddress, int]:
@@ -140,33 +121,10 @@ def _indices_by_address() -> dict[PciAddress, int]:
     return found
 
 
-def _active_links(
-    ends: Mapping[int, NvlinkEnd], at: Mapping[PciAddress, int]
-) -> tuple[CountedLink, ...]:
-    return tuple(
-        CountedLink(number, end.remote, at.get(end.address) if end.address else None)
-        for number, end in ends.items()
-        if end.active
-    )
-
-
-_NEVER = (
-    pynvml.NVML_ERROR_NOT_SUPPORTED,
-    pynvml.NVML_ERROR_INVALID_ARGUMENT,
-    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-    pynvml.NVML_ERROR_NO_PERMISSION,
-)
-_NVLINK_COUNTERS = (
-    ((202, 204), 1),  # NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, _RCV_BYTES: NVLink 5
-    (
-        (
-            pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
-            pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
-        ),
-        1024,
-    ),
-)
-"""Alternatives, of which a card has one: fields for sent and received, and bytes in a unit."""
+_SENT = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX
+_RECEIVED = pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX
+_COUNTER_BYTES = 1024
+"""Unit of these two counters. NVLink 5 has others, but joins no two GPUs without an NVSwitch."""
 
 _SILENT = (
     *LOST,
@@ -175,9 +133,6 @@ _SILENT = (
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
 )
 """Errors after which the GPU answers no more questions."""
-
-_SIGNED = (pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG,)
-_WIDE = (pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG, pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG)
 
 _GPM_METRICS = {
     "sm_percentage": pynvml.NVML_GPM_METRIC_SM_UTIL,
@@ -192,50 +147,73 @@ class Meter:
     Args:
         gpu: the GPU.
         card: the same as NVML knows it.
-        links: its NVLinks that are up.
+        at: indices of all GPUs by PCI address.
+
+    Attributes:
+        problem: why it was not read until now; "" if it was.
+
+    Raises:
+        LostGpuError: the GPU does not answer.
     """
 
-    def __init__(self, gpu: Gpu, card: NvmlDevice, links: tuple[CountedLink, ...]) -> None:
-        self._gpu, self._handle, self._links = gpu, card.handle, links
-        self._problem: str | None = None
-        self._absent: set[object] = set()
-        self._counted_links, self._link_fields, self._link_unit = self._find_link_counters()
+    def __init__(self, gpu: Gpu, card: NvmlDevice, at: Mapping[PciAddress, int]) -> None:
+        self._gpu, self._handle = gpu, card.handle
+        self.problem = ""
+        self._is_lost = False
+        self._links: dict[int, list[int]] = {}  # numbers of its NVLinks by the GPU at their end
+        self._hides_peers = False
+        ends = {} if gpu.mig else read_nvlinks(card, gpu.compute_capability)
+        for number, end in ends.items():
+            if not end.active:
+                continue
+            if end.remote in ("switch", ""):
+                self._hides_peers = True
+            peer = at.get(end.address) if end.address else None
+            if peer is not None:
+                self._links.setdefault(peer, []).append(number)
+        self._carried_before = self._read_links()
+        self._carried: dict[int, tuple[int, int]] = {}
         self._gpm = self._open_gpm()
-        self._usage = Usage(self._read(with_links=True))
+        self._usage = Usage(self._read())
 
-    def add(self, *, with_links: bool) -> None:
-        """Add a reading, unless the GPU is lost.
-
-        Args:
-            with_links: whether to read the counters of its NVLinks, too, which are many.
-        """
-        if self._problem and self._problem != _NO_ANSWER:
+    def add(self) -> None:
+        """Add a reading, unless the GPU is lost."""
+        if self._is_lost:
             return
         try:
-            reading = self._read(with_links=with_links)
+            reading = self._read()
         except LostGpuError as problem:
-            self._problem = str(problem)
+            self.problem, self._is_lost = str(problem), True
         else:
-            self._problem = _NO_ANSWER if reading.tells_nothing else None
+            silent = f"GPU {self._gpu.index}: the driver tells nothing of it any more"
+            self.problem = silent if reading.tells_nothing else ""
             self._usage.add(reading)
 
-    def run(self, late: str | None) -> GpuRun:
-        """Return the readings; `late` is the problem of a driver that answers too late."""
-        gpu, carried = self._gpu, self._usage.carried()
-        links = []
-        for link in self._links:
-            counted = carried.get(link.number)
-            sent, received = (counted.sent, counted.received) if counted else (None, None)
-            links.append(replace(link, sent=sent, received=received))
+    def finish(self) -> None:
+        """Add the last reading, and what went over the NVLinks."""
+        self.add()
+        with suppress(LostGpuError):
+            self._carried = self._read_links()
+
+    def run(self) -> GpuRun:
+        """Return the readings."""
+        gpu, traffic = self._gpu, []
+        for peer in self._links:
+            before, after = self._carried_before.get(peer), self._carried.get(peer)
+            # A driver that was reset has begun to count anew: then nothing is known.
+            if before and after and before[0] <= after[0] and before[1] <= after[1]:
+                traffic.append(PeerTraffic(peer, after[0] - before[0], after[1] - before[1]))
+            else:
+                traffic.append(PeerTraffic(peer))
         return GpuRun(
             gpu=gpu.index,
             uuid=gpu.uuid,
             model=gpu.model,
             memory_bytes=gpu.memory_bytes,
             figures=self._usage.figures(),
-            has_gpm=self._gpm is not None,
-            links=tuple(links),
-            problem=self._problem or late,
+            samples=self._usage.samples,
+            traffic=tuple(traffic),
+            hides_peers=self._hides_peers,
         )
 
     def close(self) -> None:
@@ -244,7 +222,7 @@ class Meter:
             with suppress(pynvml.NVMLError):
                 self._gpm.close()
 
-    def _read(self, *, with_links: bool) -> Reading:
+    def _read(self) -> Reading:
         """Read all counters.
 
         Raises:
@@ -260,7 +238,6 @@ class Meter:
             memory_bytes=self._read_memory(),
             power_w=None if milliwatts is None else milliwatts / 1000,
             energy_j=None if millijoules is None else millijoules / 1000,
-            links=self._read_links() if with_links and self._counted_links else None,
             **(self._gpm.metrics() if self._gpm else {}),
         )
 
@@ -270,15 +247,11 @@ class Meter:
         Raises:
             LostGpuError: the GPU does not answer any more.
         """
-        if (function, arguments) in self._absent:
-            return None
         try:
             return function(self._handle, *arguments)
         except pynvml.NVMLError as problem:
             if problem.value in _SILENT:
                 raise LostGpuError(f"GPU {self._gpu.index}: {problem}") from None
-            if problem.value in _NEVER:
-                self._absent.add((function, arguments))
         return None
 
     def _read_memory(self) -> int | None:
@@ -286,47 +259,33 @@ class Meter:
         found = self._ask(pynvml.nvmlDeviceGetMemoryInfo) if newer is None else newer
         return None if found is None else int(found.used)
 
-    def _find_link_counters(self) -> tuple[tuple[int, ...], tuple[int, int], int]:
-        """Return the links that have counters, the fields to read, and the bytes in a unit."""
-        links = [link.number for link in self._links]
-        for fields, unit in _NVLINK_COUNTERS:
-            counted = tuple(
-                n for n in links if None not in self._read_fields([(field, n) for field in fields])
-            )
-            if counted:
-                return counted, fields, unit
-        return (), (0, 0), 1
+    def _read_links(self) -> dict[int, tuple[int, int]]:
+        """Return the bytes sent and received by peer, as counted since an unknown time.
 
-    def _read_links(self) -> dict[int, LinkBytes]:
-        """Return the bytes carried by number of the link, without links that fail this time."""
-        values = iter(
-            self._read_fields(
-                [(field, link) for link in self._counted_links for field in self._link_fields]
-            )
-        )
-        return {
-            link: LinkBytes(sent * self._link_unit, received * self._link_unit)
-            for link, sent, received in zip(self._counted_links, values, values, strict=True)
-            if sent is not None and received is not None
-        }
-
-    def _read_fields(self, fields: list[tuple[int, int]]) -> list[int | None]:
-        """Return the values of (field, scope) in their order; None for each that is unknown."""
-        try:
-            return list(map(_field_value, pynvml.nvmlDeviceGetFieldValues(self._handle, fields)))
-        except pynvml.NVMLError as problem:
-            if problem.value in _SILENT:
-                raise LostGpuError(f"GPU {self._gpu.index}: {problem}") from None
-        return [None] * len(fields)
+        A peer with a link that has no counters, or whose counters fail this time, is missing.
+        """
+        fields = []
+        for links in self._links.values():
+            for link in links:
+                fields += [(_SENT, link), (_RECEIVED, link)]
+        told = self._ask(pynvml.nvmlDeviceGetFieldValues, fields) if fields else None
+        values = iter(told or ())
+        found = {}
+        for peer, links in self._links.items():
+            own = list(islice(values, 2 * len(links)))
+            if own and all(value.nvmlReturn == pynvml.NVML_SUCCESS for value in own):
+                sent = sum(value.value.ullVal for value in own[::2])
+                received = sum(value.value.ullVal for value in own[1::2])
+                found[peer] = (sent * _COUNTER_BYTES, received * _COUNTER_BYTES)
+        return found
 
     def _open_gpm(self) -> "_Gpm | None":
-        query = getattr(pynvml, "nvmlGpmQueryDeviceSupport", None)  # pynvml 11.525 has no GPM
         instance = self._ask(pynvml.nvmlDeviceGetGpuInstanceId)
         handle = self._handle
         if instance is not None:
             handle = self._ask(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle)
         try:
-            if query is None or handle is None or not query(handle).isSupportedDevice:
+            if not handle or not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
                 return None
             return _Gpm(handle, instance, self._gpu.index)
         except pynvml.NVMLError:
@@ -382,11 +341,3 @@ def _metric_percentage(metric: Any) -> float | None:  # noqa: ANN401
     if metric.nvmlReturn != pynvml.NVML_SUCCESS or not 0 <= metric.value <= 100.5:
         return None
     return float(metric.value)
-
-
-def _field_value(field: Any) -> int | None:  # noqa: ANN401
-    if field.nvmlReturn != pynvml.NVML_SUCCESS:
-        return None
-    if field.valueType in _WIDE:
-        return int(field.value.ullVal)
-    return int(field.value.sllVal if field.valueType in _SIGNED else field.value.uiVal)

@@ -6,8 +6,8 @@ Sections that were not measured stay as they are in the file.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from math import fsum, sqrt
-from statistics import quantiles, stdev
+from math import sqrt
+from statistics import quantiles
 from typing import Any
 
 from gpulaunch.errors import printable
@@ -96,27 +96,32 @@ def resources_of(runs: Sequence[Run], source: str) -> Document:
         runs: one or more runs of one job, in their order.
         source: the source that the section names.
     """
-    last = runs[-1]
-    found = [figures_of(run) for run in runs]
-    keys = [key for key in found[0] if all(key in figures for figures in found)]
-    combined = {key: _combine(key, [figures[key] for figures in found]) for key in keys}
-    resources: Document = dict(combined)
-    if "sm_utilization_percentage" in combined:
-        true = all(run.has_gpm for run in runs)
-        resources["utilization"] = "share" if true else "time-active"
-    if any(map(is_reservation, runs)):
+    sections = _sections_of(runs[0], source)
+    for run in runs[1:]:
+        sections = _merge_run(sections, _sections_of(run, source), source)
+    if len(runs) > 1:
+        figures = [figures_of(run) for run in runs]
+        sections["runs"]["percentile_95"] = {
+            key: rounded(percentile_95([one[key] for one in figures]))
+            for key in figures[0]
+            if all(key in one for one in figures)
+        }
+    return sections
+
+
+def _sections_of(run: Run, source: str) -> Document:
+    """Return the [resources] and [runs] of a profile that only this run is known for."""
+    resources: Document = {key: _round_figure(key, value) for key, value in figures_of(run).items()}
+    if "sm_utilization_percentage" in resources:
+        resources["utilization"] = "share" if run.has_gpm else "time-active"
+    if is_reservation(run):
         resources["memory_is_reservation"] = True
-    if not all(run.is_complete for run in runs):
+    if not run.is_complete:
         resources["incomplete"] = True
-    if last.gpus:
-        resources["measured_on"] = last.models
+    if run.gpus:
+        resources["measured_on"] = run.models
     resources["source"] = source
-    return {"resources": resources, "runs": _runs_section(found, keys, max(1, len(last.gpus)))}
-
-
-def _combine(key: str, values: Sequence[float]) -> float:
-    """Return the average; of memory the maximum, so that a job that shares is not short of it."""
-    return _round_figure(key, max(values) if key == "memory_mib" else fsum(values) / len(values))
+    return {"resources": resources, "runs": {"count": 1, "gpus": max(1, len(run.gpus))}}
 
 
 def _round_figure(key: str, value: float) -> float:
@@ -124,33 +129,8 @@ def _round_figure(key: str, value: float) -> float:
     return int(value) if key == "memory_mib" else rounded(value)
 
 
-def _runs_section(found: Sequence[Mapping[str, float]], keys: Sequence[str], gpus: int) -> Document:
-    runs: Document = {"count": len(found), "gpus": gpus}
-    if len(found) > 1:
-        values = {key: [figures[key] for figures in found] for key in keys}
-        runs["spread"] = {
-            key: rounded(stdev(each)) for key, each in values.items() if key != "memory_mib"
-        }
-        runs["percentile_95"] = {key: rounded(percentile_95(each)) for key, each in values.items()}
-    return runs
-
-
-class Updated(Record):
-    """A profile after one more run.
-
-    Attributes:
-        sections: the new [resources] and [runs].
-        misfits: a line for each figure of the run that does not fit those known before.
-        replaced: whether the run replaced all that was known, since the job has changed.
-    """
-
-    sections: Document
-    misfits: tuple[str, ...] = ()
-    replaced: bool = False
-
-
-def updated(known: Mapping[str, Any], run: Run, source: str) -> Updated:
-    """Return the sections of a profile after one more run.
+def updated(known: Mapping[str, Any], run: Run, source: str) -> tuple[Document, list[str]]:
+    """Return the [resources] and [runs] of a profile after one more run.
 
     A run that does not fit is only counted; the third in a row replaces what was known, for then
     the job has changed. A complete run always replaces an incomplete one.
@@ -159,20 +139,22 @@ def updated(known: Mapping[str, Any], run: Run, source: str) -> Updated:
         known: the profile's document.
         run: a complete run.
         source: the source that new figures name.
+
+    Returns:
+        The sections, and a line for each figure of the run that does not fit those known before.
     """
-    fresh = resources_of([run], source)
+    fresh = _sections_of(run, source)
     before, runs = known.get("resources", {}), known.get("runs", {})
     if not before or before.get("incomplete"):
-        return Updated(fresh)
-    misfits = tuple(_misfits(before, runs, fresh))
+        return fresh, []
+    misfits = list(_misfits(before, runs, fresh))
     if not misfits:
-        return Updated(_merge_run(before, runs, fresh, source))
+        return _merge_run(known, fresh, source), []
     in_a_row = runs.get("misfits", 0) + 1
     if in_a_row >= ENOUGH_RUNS:
-        return Updated(fresh, misfits, replaced=True)
-    return Updated(
-        {"resources": dict(before), "runs": {"count": 1, **runs, "misfits": in_a_row}}, misfits
-    )
+        return fresh, [f"is replaced by this run: {what}" for what in misfits]
+    kept = {"resources": dict(before), "runs": {"count": 1, **runs, "misfits": in_a_row}}
+    return kept, [f"does not fit this run: {what}" for what in misfits]
 
 
 def _misfits(before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document) -> Iterator[str]:
@@ -198,25 +180,24 @@ def _is_near(
     return bool(abs(now[key] - before[key]) <= max(WITHIN_POINTS, WITHIN_SPREADS * spread))
 
 
-def _merge_run(
-    before: Mapping[str, Any], runs: Mapping[str, Any], fresh: Document, source: str
-) -> Document:
+def _merge_run(known: Mapping[str, Any], fresh: Document, source: str) -> Document:
     """Merge a run into the mean and standard deviation, as if all runs had been kept (Welford).
 
     Figures that this run lacks stay as they were. Memory is the maximum, without a deviation.
     """
+    before, runs = known["resources"], known.get("runs", {})
     now, gpus, count = fresh["resources"], fresh["runs"]["gpus"], runs.get("count", 1)
     resources, spread = {**before, **now}, dict(runs.get("spread", {}))
-    for key in before.keys() & now.keys() - _NO_MEANS:
-        mean = before[key] + (now[key] - before[key]) / (count + 1)
-        squares = spread.get(key, 0.0) ** 2 * (count - 1) + (now[key] - before[key]) * (
-            now[key] - mean
-        )
+    for key in now:
+        if key not in before or key in _NO_MEANS:
+            continue
+        change = now[key] - before[key]
+        mean = before[key] + change / (count + 1)
+        squares = spread.get(key, 0.0) ** 2 * (count - 1) + change * (now[key] - mean)
         spread[key] = rounded(sqrt(max(0.0, squares) / count))
         resources[key] = _round_figure(key, mean)
-    resources["memory_mib"] = max(before.get("memory_mib", 0), now.get("memory_mib", 0))
-    if not resources["memory_mib"]:
-        del resources["memory_mib"]
+    if "memory_mib" in resources:
+        resources["memory_mib"] = max(before.get("memory_mib", 0), now.get("memory_mib", 0))
     known_source = str(before.get("source", source))
     resources["source"] = known_source if source in known_source else f"{known_source}; {source}"
     kept = {key: value for key, value in runs.items() if key != "misfits"}
@@ -231,16 +212,16 @@ class Outcome(Record):
         sections: sections for the profile; empty if nothing was found.
         status: wait status of the last launch.
         lines: lines to print for the user.
-        guessed: whether it was read from files, so that it must not replace measured figures.
     """
 
     sections: Document
     status: int
     lines: tuple[str, ...] = ()
-    guessed: bool = False
 
 
-def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list[str]:
+def keep(
+    path: str, name: str, found: Document, command: Sequence[str] = (), *, guessed: bool = False
+) -> list[str]:
     """Write measured sections into a profile, and return lines for the user.
 
     Figures of an incomplete run do not replace those of a complete one.
@@ -248,18 +229,19 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
     Args:
         path: path of the profile's file.
         name: name of the profile, if it is new.
-        outcome: result of the measurement.
+        found: the sections.
         command: argv that was measured; () if nothing ran.
+        guessed: whether they were read from files, so that they must not replace measured figures.
 
     Raises:
         UsageError: the file exists and is no profile.
         FailedError: it cannot be written.
     """
-    if not outcome.sections:
+    if not found:
         return []
     with alone():
         known = read_profile_file(path)
-        resources = outcome.sections.get("resources", {})
+        resources = found.get("resources", {})
         if (
             resources.get("incomplete")
             and "resources" in known
@@ -271,7 +253,7 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
         sections: Document = {} if known else {"version": VERSION, "name": name}
         if command and all(map(is_text, command)):
             sections["command"] = list(command)
-        fresh = _drop_measured(outcome.sections, known) if outcome.guessed else outcome.sections
+        fresh = _drop_measured(found, known) if guessed else found
         sections |= {key: _merge_section(key, known, value) for key, value in fresh.items()}
         write_sections(path, sections)
     lines = []
@@ -283,7 +265,7 @@ def keep(path: str, name: str, outcome: Outcome, command: Sequence[str]) -> list
         )
     if resources.get("memory_is_reservation"):
         lines.append(f"{path}: {RESERVATION}")
-    if fresh != outcome.sections:
+    if fresh != found:
         lines.append(f"{path}: what was measured of its communication stays")
     return lines
 
@@ -307,7 +289,7 @@ def _merge_section(section: str, known: Mapping[str, Any], fresh: Any) -> Any:  
     before = known.get(section)
     if section not in _MERGED or not isinstance(before, Mapping):
         return fresh
-    stale = ("incomplete", *(_GRAPH_KEYS if fresh.keys() & {"pattern", "edges"} else ()))
+    stale = _GRAPH_KEYS if fresh.keys() & {"pattern", "edges"} else ()
     merged = {key: value for key, value in before.items() if key not in stale} | fresh
     for key, value in fresh.items():
         if isinstance(value, Mapping) and isinstance(before.get(key), Mapping):
@@ -355,20 +337,16 @@ def learn(path: str, run: Run) -> list[str]:
     if run.beside is not None and run.exit_status == 0 and run.problems == (SHARED,):
         return _learn_beside(path, name, run, run.beside)
     if not run.is_complete:
-        why = next(iter(run.problems), None) or next(
-            (gpu.problem for gpu in run.gpus if gpu.problem), None
-        )
-        return [f"profile {name} learns nothing from this run: {why}"] if why else []
+        return [f"profile {name} learns nothing from this run: {why}" for why in run.problems[:1]]
     with alone():
         known, begins = learned_from(path, name)
-        change = updated(known, run, RECORDED)
-        sections = {**begins, **change.sections}
+        measured, misfits = updated(known, run, RECORDED)
+        sections = {**begins, **measured}
         communication, _ = communication_of(run, RECORDED)
         if communication and not {"communication", "base"} & {*known, *begins}:
             sections["communication"] = communication
         write_sections(path, sections)
-    verdict = "is replaced by this run" if change.replaced else "does not fit this run"
-    return [f"profile {name} {verdict}: {what}" for what in change.misfits]
+    return [f"profile {name} {misfit}" for misfit in misfits]
 
 
 def _learn_beside(path: str, name: str, run: Run, beside: str) -> list[str]:

@@ -354,7 +354,9 @@ class Runs(Section):
     gpus = whole(1, 1 << 20, "how many GPUs the job had in them")
     misfits = whole(0, 1 << 62, "how many of the latest runs, in a row, did not fit")
     spread = FiguresOf(
-        Resources, "standard deviation of each figure between runs, in the figure's unit", label="±"
+        Resources,
+        "standard deviation of each figure between runs, in the figure's unit",
+        label="sd",
     )
     percentile_95 = FiguresOf(
         Resources, "95th percentile of each figure over the runs, in the figure's unit", label="p95"

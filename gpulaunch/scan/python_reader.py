@@ -5,6 +5,7 @@ Names are followed through imports, not through variables, parameters, classes o
 
 import ast
 import re
+import sys
 import warnings
 
 from gpulaunch.errors import printable
@@ -32,13 +33,13 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
 
-def read_python(path: str, text: str, known: set[str], found: Findings) -> None:
+def read_python(path: str, text: str, scanned: set[str], found: Findings) -> None:
     """Add the calls in one file of Python that make GPUs communicate.
 
     Args:
         path: path of the file.
         text: any text.
-        known: names of modules that are scanned, too, or known.
+        scanned: names of the modules that are scanned.
         found: what they are added to.
     """
     try:
@@ -55,7 +56,7 @@ def read_python(path: str, text: str, known: set[str], found: Findings) -> None:
     except ValueError as problem:  # a null byte, a number of too many digits
         found.warnings.append(f"{path}: no Python: {printable(str(problem))}")
     else:
-        quiet = listed("quiet_modules") | known
+        quiet = listed("quiet_modules") | sys.stdlib_module_names | scanned
         found.unknown.update(dict.fromkeys(x for x in file.imported if x not in quiet))
 
 

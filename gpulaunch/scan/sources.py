@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpulaunch.errors import UsageError, printable
 from gpulaunch.profiles.pattern import CONFIDENCES, Confidence, union
@@ -13,7 +13,6 @@ from gpulaunch.scan.python_reader import read_python
 MAX_FILE_BYTES = 4 << 20
 _ENDINGS = (".py", ".cu", ".cuh", ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp")
 _LEFT_OUT = {"build", "node_modules", "site-packages", "dist-packages", "__pycache__"}
-_ENVIRONMENT_MARKS = {"pyvenv.cfg", "conda-meta"}  # names in the folder of a virtual environment
 _ASSUMED = "all_to_all"  # pattern of a job of which nothing is known (mapa-sc21 3.1)
 _MOST_NAMED = 5
 
@@ -43,8 +42,8 @@ class Scan(Record):
 def read_sources(path: str) -> tuple[dict[str, str], list[str]]:
     """Read a source file, or all source files below a folder.
 
-    Hidden folders, build folders, installed packages, virtual environments, links to folders and
-    files of other languages are left out.
+    Hidden folders, build folders, installed packages, links to folders and files of other languages
+    are left out.
 
     Args:
         path: path of a file or a folder.
@@ -81,9 +80,6 @@ def _find_below(folder: str, unread: list[str]) -> Iterator[str]:
         unread.append(_complaint(str(problem.filename), problem))
 
     for directory, folders, names in os.walk(folder, onerror=complain):
-        if directory != folder and _ENVIRONMENT_MARKS & {*folders, *names}:
-            folders.clear()
-            continue
         folders[:] = sorted(x for x in folders if x not in _LEFT_OUT and not x.startswith("."))
         for name in sorted(names):
             if name.lower().endswith(_ENDINGS):
@@ -107,9 +103,7 @@ def _complaint(path: str, problem: OSError) -> str:
     return f"{printable(path)}: {reason}"
 
 
-def scan_sources(
-    files: Mapping[str, str], unread: Sequence[str] = (), known_modules: Collection[str] = ()
-) -> Scan:
+def scan_sources(files: Mapping[str, str], unread: Sequence[str] = ()) -> Scan:
     """Find the calls that make GPUs communicate, without running or compiling anything.
 
     Python is read as a syntax tree, C, C++ and CUDA by tree-sitter; an import, a comment, a string
@@ -119,8 +113,6 @@ def scan_sources(
     Args:
         files: texts of one program by path; the paths' endings tell the language.
         unread: warnings about files that could not be read, which lower the confidence.
-        known_modules: Python modules that are known not to make GPUs communicate, such as those of
-            the standard library.
 
     Raises:
         UsageError: all files are C, C++ or CUDA, one has a word that matters, and tree-sitter is
@@ -134,7 +126,7 @@ def scan_sources(
         >>> scan_sources(program).calls[0].api
         'torch.distributed.all_reduce'
     """
-    found = _read_all(files, {*known_modules})
+    found = _read_all(files)
     order = {path: at for at, path in enumerate(files)}
     uses = sorted(found.uses.values(), key=lambda use: (order[use.file], use.line, use.api))
     if any(use.api.endswith(".P2POp") for use in uses):  # whose operations it starts
@@ -174,7 +166,7 @@ def scan_sources(
     return Scan(tuple(calls), pattern, sensitive, confidence, tuple(reasons), warnings, understood)
 
 
-def _read_all(files: Mapping[str, str], known_modules: set[str]) -> Findings:
+def _read_all(files: Mapping[str, str]) -> Findings:
     scanned = {part for path in files for part in path.removesuffix(".py").split("/")}
     if len(files) == 1:  # the rest of the package around a single file is not scanned
         scanned = {path.removesuffix(".py").rpartition("/")[2] for path in files}
@@ -182,7 +174,7 @@ def _read_all(files: Mapping[str, str], known_modules: set[str]) -> Findings:
     others = {path: text for path, text in files.items() if not path.lower().endswith(".py")}
     for path, text in files.items():
         if path not in others:
-            read_python(path, text, scanned | known_modules, found)
+            read_python(path, text, scanned, found)
     if others:
         from gpulaunch.scan.c_reader import read_c  # late: Python alone does without tree-sitter
 

@@ -4,29 +4,23 @@ from collections.abc import Sequence
 
 from gpulaunch.files.extras import install_hint
 from gpulaunch.machine.topology import Topology
-from gpulaunch.measure.link_fit import Comparison, kinds, model_errors
+from gpulaunch.measure.link_fit import Comparison, model_errors, ring_text
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Group, Text, figure, make_table
 
 
-def measurement_document(
-    topology: Topology, tool: str, comparisons: Sequence[Comparison]
-) -> Document:
+def measurement_document(topology: Topology, comparisons: Sequence[Comparison]) -> Document:
     """Return what `gpulaunch topo --measure --json` prints."""
     return {
         "name": topology.name,
-        "tool": tool,
         "measured": [
             {
-                "gpus": list(entry.figure.sample.gpus),
-                "links": list(entry.figure.sample.ring),
+                "gpus": list(entry.figure.gpus),
+                "links": list(entry.figure.ring),
                 "all_reduce_gb_per_s": entry.figure.all_reduce_gb_per_s,
                 "cut_gb_per_s": round(entry.cut, 6),
                 "mapa_gb_per_s": round(entry.mapa, 6),
                 "refit_gb_per_s": None if entry.refit is None else round(entry.refit, 6),
-                "sizes": [
-                    {"bytes": size, "gb_per_s": bandwidth} for size, bandwidth in entry.figure.sizes
-                ],
             }
             for entry in comparisons
         ],
@@ -43,8 +37,8 @@ def measurement_table(comparisons: Sequence[Comparison]) -> Group:
     table = make_table("GPUs", *columns, "links of its best ring", right=columns)
     for entry in comparisons:
         figures = (entry.figure.all_reduce_gb_per_s, entry.cut, entry.mapa, entry.refit)
-        gpus = ",".join(map(str, entry.figure.sample.gpus))
-        table.add_row(gpus, *map(figure, figures), kinds(entry.figure.sample))
+        gpus = ",".join(map(str, entry.figure.gpus))
+        table.add_row(gpus, *map(figure, figures), ring_text(entry.figure.ring))
     errors = model_errors(comparisons)
     off = ", ".join(
         f"{_MODELS[name]} {error:.3g}" for name, error in errors.items() if error is not None

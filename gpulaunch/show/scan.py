@@ -48,19 +48,17 @@ def scan_lines(document: Document) -> list[str]:
     return [*rows, *([""] if rows else []), *_verdict_lines(document, f"{count} in {files}")]
 
 
-def nccl_document(found: LoggedTraffic, file: str) -> Document:
-    """Return the document of `--scan-nccl-log --json`: the keys of a source scan, and more.
+def nccl_document(found: LoggedTraffic) -> Document:
+    """Return the document of `gpulaunch profile scan --nccl-log FILE --json`.
 
     Args:
         found: from communication.
-        file: path of the log.
     """
-    calls = [{"file": file} | as_dict(one) for one in found.calls]
-    return as_dict(found) | {"calls": calls}
+    return as_dict(found) | {"calls": [as_dict(one) for one in found.calls]}
 
 
 def nccl_lines(document: Document) -> list[str]:
-    """Return lines on each function, the transports, who talks to whom, and the conclusion.
+    """Return lines on each function, who talks to whom, and the conclusion.
 
     Args:
         document: the document from nccl_document.
@@ -68,11 +66,7 @@ def nccl_lines(document: Document) -> list[str]:
     found = []
     for call in document["calls"]:
         size = f"{call['message_bytes'] / 1e6:.4g} MB on average"
-        place = f"{call['file']}:{call['line']}"
-        found.append(f"{place}  {call['api']}  {call['pattern']}  {call['calls']} calls  {size}")
-    if document["connections"]:
-        ways = document["connections"].items()
-        found.append(f"connections: {', '.join(f'{way} {count}' for way, count in ways)}")
+        found.append(f"{call['api']}  {call['pattern']}  {call['calls']} calls  {size}")
     if document["groups"]:
         groups = (" ".join(map(str, group)) for group in document["groups"])
         found.append(f"communicators of ranks {', '.join(groups)}")

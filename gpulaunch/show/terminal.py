@@ -1,6 +1,6 @@
 """The door to rich: tables and text for a terminal. Only this file imports it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD, Box
@@ -16,7 +16,6 @@ from rich.text import Text
 from gpulaunch.errors import printable
 
 __all__ = [
-    "Fitted",
     "Grid",
     "Group",
     "LiveScreen",
@@ -185,23 +184,6 @@ def bar(share: float, columns: int, *, plain: bool) -> Text:
     filled, empty = "#-" if plain else "━─"
     full = min(max(round(columns * share), share > 0), columns)
     return Text.assemble((filled * full, "cyan"), (empty * (columns - full), "dim"))
-
-
-class Fitted:
-    """Lines that depend on the width of the terminal, without trailing blanks.
-
-    Args:
-        lines: makes the lines from the number of columns and whether only ASCII can be printed.
-    """
-
-    def __init__(self, lines: Callable[[int, bool], Iterable[Text]]) -> None:
-        self._lines = lines
-
-    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the lines, as rich asks for them when it prints."""
-        for line in self._lines(options.max_width, options.ascii_only):
-            line.rstrip()
-            yield line
 
 
 class ProgressLine:

@@ -62,7 +62,7 @@ def keep(path: Path, content: bytes) -> None:
 def scanned(path: Path) -> Scan | None:
     try:
         files, unread = read_sources(str(path))
-        return scan_sources(files, unread, sys.stdlib_module_names)
+        return scan_sources(files, unread)
     except GpulaunchError as problem:
         print(f"{path}: {problem}")
         return None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,18 +14,18 @@ import pytest
 from conftest import Launcher, wait_for_end
 from fake_nvml import FakeNvml
 from filelock import FileLock
+from test_profile import measured
 from test_transparency import Terminal
 
 from gpulaunch.files.toml_parser import tomllib
 
 pytest_plugins = ("fake_nvml",)
 
-TWO = ("-n", "2", "--only", "0,3")
 STEPS = (
     "import time\nfor step in range(1, {count}):\n    print('step', step, flush=True)\n    "
     "time.sleep(0.02)\n"
 )
-PROGRESS = ("--iterations-from", r"step (\d+)")
+PROGRESS = r"--iterations-from 'step (\d+)'"
 
 
 @pytest.fixture
@@ -66,40 +67,6 @@ def alive(mark: str) -> list[str]:
     return found
 
 
-# --------------------------------------------------------------------------------- what is measured
-
-
-def test_counters_that_fail_for_a_while_lose_nothing(
-    launcher: Launcher, box: FakeNvml, tmp_path: Path
-) -> None:
-    """Links whose counters fail for a while lose nothing of what they carried."""
-    path = tmp_path / "job.toml"
-    job = ("--", "sh", "-c", "echo up; read x; sleep 1.5; echo again; read x")
-    with launcher.start(*MEASURE, str(path), *TWO, *job, stdin=subprocess.PIPE) as process:
-        process.stdout.readline()
-        box.answer("nvmlDeviceGetFieldValues", 999)
-        process.stdin.write("\n")
-        process.stdin.flush()
-        process.stdout.readline()
-        box.drop("error ")
-        process.communicate("\n", timeout=60)
-    document = read(path)
-    carried_gb = 2 * 2 * 5 * document["resources"]["duration_s"]  # two links, both ways
-    assert document["communication"]["edges"][0][2] == pytest.approx(carried_gb, rel=0.1)
-
-
-def test_a_driver_that_goes_away_is_told(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
-    """A driver that goes silent leaves a measurement marked incomplete, not a short whole one."""
-    path = tmp_path / "run.json"
-    job = ("-o", f"record_to={path}", "--only", "0", "--", "sh", "-c", "echo up; read x")
-    with launcher.start(*job, stdin=subprocess.PIPE) as process:
-        process.stdout.readline()
-        box.answer("*", 1, 0)
-        process.communicate("\n", timeout=60)
-    document = json.loads(path.read_text())
-    assert (document["complete"], document["gpus"][0]["problem"] is None) == (False, False)
-
-
 def test_a_driver_that_hangs_does_not_keep_the_job(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
@@ -107,12 +74,8 @@ def test_a_driver_that_hangs_does_not_keep_the_job(
     box.script(0, "power", 100)
     box.slow("nvmlDeviceGetPowerUsage", 30, 0)
     began, path = time.monotonic(), tmp_path / "run.json"
-    assert (
-        launcher.run(
-            "-o", f"record_to={path}", "--only", "0", "--", "sh", "-c", "exit 6"
-        ).returncode
-        == 6
-    )
+    line = ("-o", f"record_to={path}", "--only", "0", "--", "sh", "-c", "exit 6")
+    assert launcher.run(*line).returncode == 6
     assert time.monotonic() - began < 10
     assert "before the job's start" in json.loads(path.read_text())["problems"][0]
 
@@ -137,9 +100,7 @@ def test_a_slice_is_a_whole_measurement(launcher: Launcher, box: FakeNvml, tmp_p
     del box
     path = tmp_path / "job.toml"
     job = (sys.executable, "-c", STEPS.format(count=100_000))
-    done = launcher.run(
-        *MEASURE, str(path), "--only", "0", *PROGRESS, "--slice", "0.5s", "--", *job
-    )
+    done = measured(launcher, path, f"--only 0 {PROGRESS} --slice 0.5s", *job)
     assert (done.returncode, "incomplete" in read(path)["resources"]) == (0, False), done.stderr
     assert 0.4 < read(path)["resources"]["duration_s"] < 3
 
@@ -149,22 +110,15 @@ def test_progress_that_nobody_tells(launcher: Launcher, box: FakeNvml, tmp_path:
     del box
     path = tmp_path / "job.toml"
     job = (sys.executable, "-c", STEPS.format(count=5))
-    options = ("--only", "0", "--iterations-from", r"stop (\d+)")
-    done = launcher.run(*MEASURE, str(path), *options, "--", *job)
+    done = measured(launcher, path, r"--only 0 --iterations-from 'stop (\d+)'", *job)
     assert (done.returncode, "nothing that the job printed fits" in done.stderr) == (0, True)
 
 
 def test_a_reader_that_goes_ends_the_job(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
     """A reader that goes away ends the job, also where its progress is read on the way."""
     del box
-    command = [
-        launcher.script,
-        *MEASURE,
-        str(tmp_path / "job.toml"),
-        "--only",
-        "0",
-    ]
-    command += [*PROGRESS, "--", "yes", "step 1"]
+    line = ("-o", str(tmp_path / "job.toml"), "--only", "0", *shlex.split(PROGRESS))
+    command = [launcher.script, "profile", "measure", *line, "--", "yes", "step 1"]
     with subprocess.Popen(
         command, env=launcher.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as job:
@@ -181,8 +135,7 @@ def test_the_last_line_counts_though_it_has_no_end(
     del box
     path = tmp_path / "job.toml"
     script = "printf 'step 1\\r'; sleep 0.3; printf 'step 31'"
-    options = ("--sensitivity", *PROGRESS, "-n", "2")
-    done = launcher.run(*MEASURE, str(path), *options, "--", "sh", "-c", script)
+    done = measured(launcher, path, f"--sensitivity {PROGRESS} -n 2", "sh", "-c", script)
     assert (done.returncode, " s for an iteration at " in done.stderr) == (0, True), done.stderr
 
 
@@ -228,8 +181,8 @@ def test_what_ran_beside_leaves_nothing(launcher: Launcher, box: FakeNvml, tmp_p
     beats, other = tmp_path / "beats", tmp_path / "other.toml"
     script = f"while :; do echo >> {beats}; head -c 4096 /dev/zero; sleep 0.01; done & sleep 59.125"
     other.write_text(f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n')
-    options = ("--pair", str(other), "--runs", "1", "--only", "0-3", "-n", "1")
-    done = launcher.run(*MEASURE, str(tmp_path / "job.toml"), *options, "--", "sleep", "1.5")
+    options = f"--pair {other} --runs 1 --only 0-3 -n 1"
+    done = measured(launcher, tmp_path / "job.toml", options, "sleep", "1.5")
     assert done.returncode == 0, done.stderr
     assert len(beats.read_text()) > 40  # of 4 KiB each: a pipe has 64
     assert (alive("59.125"), alive(str(beats)), launcher.records()) == ([], [], [])
@@ -238,46 +191,34 @@ def test_what_ran_beside_leaves_nothing(launcher: Launcher, box: FakeNvml, tmp_p
 # ---------------------------------------------------------------------------------- what is written
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("broken.toml", "name = "),
-        ("other.toml", 'title = "x"\n'),
-        ("bad.toml", 'name = "x"\ngpus = 0\n'),
-    ],
-)
+@pytest.mark.parametrize("content", ["name = ", 'name = "x"\ngpus = 0\n'])
 def test_a_file_that_is_no_profile(
-    launcher: Launcher, box: FakeNvml, tmp_path: Path, name: str, content: str
+    launcher: Launcher, box: FakeNvml, tmp_path: Path, content: str
 ) -> None:
     """What is there already and is no profile is told before the job runs, and stays as it is."""
     del box
-    path = tmp_path / name
+    path = tmp_path / "job.toml"
     path.write_text(content)
-    done = launcher.run(*MEASURE, str(path), "--only", "0", "--", "echo", "ran")
+    done = measured(launcher, path, "--only 0", "echo", "ran")
     assert (done.returncode, done.stdout, path.read_text()) == (2, "", content)
     assert done.stderr.startswith(f"gpulaunch: error: {path}")
 
 
-@pytest.mark.parametrize("path", ["", "/dev/stdout", "/dev/full", ".", "caf\udce9.toml"])
+@pytest.mark.parametrize("path", ["", "/dev/full", "caf\udce9.toml"])
 def test_what_can_be_no_profile(launcher: Launcher, box: FakeNvml, path: str) -> None:
     """A path that can never be a profile is refused before the job runs, with one line."""
     del box
-    done = launcher.run(
-        *MEASURE, path, "--only", "0", "--", "echo", "ran", stdin=subprocess.DEVNULL
-    )
-    told = [line.split(": ")[1] for line in done.stderr.splitlines()]
-    assert (done.returncode, done.stdout, told in (["error"], ["error", "hint"])) == (
-        2,
-        "",
-        True,
-    ), done.stderr
+    line = ("profile", "measure", "-o", path, "--only", "0", "--", "echo", "ran")
+    done = launcher.run(*line, stdin=subprocess.DEVNULL)
+    told = [said.split(": ")[1] for said in done.stderr.splitlines()]
+    assert (done.returncode, done.stdout, told[:1]) == (2, "", ["error"]), done.stderr
 
 
 def test_arguments_that_are_no_text(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
     """A job whose arguments are no UTF-8 is measured; its command is left out of the profile."""
     del box
     path = tmp_path / "job.toml"
-    done = launcher.run(*MEASURE, str(path), "--only", "0", "--", "echo", "caf\udce9")
+    done = measured(launcher, path, "--only 0", "echo", "caf\udce9")
     assert (done.returncode, done.stdout, "command" in read(path)) == (0, "caf\udce9\n", False), (
         done.stderr
     )
@@ -296,13 +237,14 @@ def test_learning_holds_no_gpu(launcher: Launcher, box: FakeNvml) -> None:
     del box
     folder = Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch")
     folder.mkdir(parents=True)
+
+    def waits() -> bool:
+        is_free = launcher.records() == [] and (folder / "profiles").exists()
+        return is_free and job.poll() is None
+
     with FileLock(folder / "profiles.lock"):
         job = launcher.start("--record", "--name", "mine", "--only", "0", "--", "true")
-        eventually(
-            lambda: (
-                launcher.records() == [] and job.poll() is None and (folder / "profiles").exists()
-            )
-        )
+        eventually(waits)
     assert job.communicate(timeout=30)[1] == ""
     assert read(folder / "profiles" / "mine.toml")["runs"]["count"] == 1
 
@@ -314,8 +256,8 @@ def test_measuring_is_no_launch_to_learn_from(
     del box
     launcher.environment["GPULAUNCH_RECORD"] = "true"
     path = tmp_path / "job.toml"
-    options = ("--sensitivity", "-p", "vgg16", "-n", "2")
-    assert launcher.run(*MEASURE, str(path), *options, "--", "sleep", "0.1").returncode == 0
+    done = measured(launcher, path, "--sensitivity -p vgg16 -n 2", "sleep", "0.1")
+    assert done.returncode == 0, done.stderr
     assert not Path(launcher.environment["XDG_CONFIG_HOME"], "gpulaunch", "profiles").exists()
 
 
@@ -323,33 +265,24 @@ def test_two_jobs_in_one_profile(launcher: Launcher, box: FakeNvml, tmp_path: Pa
     """A profile that is given figures of another command is told of."""
     del box
     path = tmp_path / "job.toml"
-    assert launcher.run(*MEASURE, str(path), "--only", "0", "--", "sleep", "0.1").returncode == 0
-    done = launcher.run(*MEASURE, str(path), "--sensitivity", "-n", "2", "--", "sleep", "0.2")
+    assert measured(launcher, path, "--only 0", "sleep", "0.1").returncode == 0
+    done = measured(launcher, path, "--sensitivity -n 2", "sleep", "0.2")
     assert f"{path}: its other figures are of another command: sleep 0.1" in done.stderr
 
 
 # ------------------------------------------------------------------------------ what fails half way
 
 
-def test_a_whole_measurement_is_not_called_a_part(
-    launcher: Launcher, box: FakeNvml, tmp_path: Path
-) -> None:
-    """A pair that is measured to its end loses the mark of incompleteness, and keeps the rest."""
+def test_pairs_are_added(launcher: Launcher, box: FakeNvml, tmp_path: Path) -> None:
+    """A pair that is measured is added to those that are known."""
     del box
     path, other = tmp_path / "job.toml", tmp_path / "other.toml"
     other.write_text('name = "other"\ncommand = ["sleep", "60"]\n')
-    known = (
-        '[collocation]\nincomplete = true\nsource = "made up"\nslowdown_percentage = { kripke-1x = '
-        "3 }\n"
-    )
+    known = '[collocation]\nsource = "made up"\nslowdown_percentage = { kripke-1x = 3 }\n'
     path.write_text(f'name = "job"\n{known}')
-    options = ("--pair", str(other), "--runs", "1", "--only", "0-3", "-n", "1")
-    assert launcher.run(*MEASURE, str(path), *options, "--", "sleep", "0.1").returncode == 0
-    found = read(path)["collocation"]
-    assert ("incomplete" in found, sorted(found["slowdown_percentage"])) == (
-        False,
-        ["kripke-1x", "other"],
-    )
+    options = f"--pair {other} --runs 1 --only 0-3 -n 1"
+    assert measured(launcher, path, options, "sleep", "0.1").returncode == 0
+    assert sorted(read(path)["collocation"]["slowdown_percentage"]) == ["kripke-1x", "other"]
 
 
 def test_a_companion_has_the_gpus_that_it_was_measured_on(
@@ -362,6 +295,6 @@ def test_a_companion_has_the_gpus_that_it_was_measured_on(
     other.write_text(
         f'name = "other"\ncommand = ["sh", "-c", "{script}"]\n[runs]\ncount = 1\ngpus = 2\n'
     )
-    options = ("--pair", str(other), "--runs", "1", "--only", "0-3", "-n", "1")
-    done = launcher.run(*MEASURE, str(tmp_path / "job.toml"), *options, "--", "sleep", "0.3")
+    options = f"--pair {other} --runs 1 --only 0-3 -n 1"
+    done = measured(launcher, tmp_path / "job.toml", options, "sleep", "0.3")
     assert (done.returncode, len(seen.read_text().split(","))) == (0, 2), done.stderr

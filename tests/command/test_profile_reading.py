@@ -224,18 +224,11 @@ def test_a_guess_of_none_is_unsaid(
         (("profiles",), "profile list"),
         (("profiles", "--json"), "profile list --json"),
         (("profiles", "show", "vgg16"), "profile show vgg16"),
-        (("profile", "-n", "2", "-o", "x y", "--", "job"), "profile measure -n 2 -o 'x y' -- job"),
-        (("profile", "--", "job"), "profile measure -- job"),
-        (("profile", "--scan", "a.py", "-o", "f"), "profile scan a.py -o f"),
-        (("profile", "--scan-nccl-log=log"), "profile scan --nccl-log log"),
-        (("profile", "-o", "f", "--import-ncu", "x"), "profile scan --ncu x -o f"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
-def test_earlier_words_name_the_new_line(
-    launcher: Launcher, line: tuple[str, ...], hint: str
-) -> None:
-    """The words of earlier versions are usage errors whose hint is the line that works now."""
+def test_profiles_names_the_new_line(launcher: Launcher, line: tuple[str, ...], hint: str) -> None:
+    """The command `profiles` of earlier versions is an error whose hint is the line of today."""
     done = launcher.run(*line)
     want = f"gpulaunch: hint: it is now: gpulaunch {hint}"
     assert (done.returncode, done.stderr.splitlines()[1:]) == (2, [want])

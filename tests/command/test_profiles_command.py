@@ -77,18 +77,8 @@ def test_measured_edges_are_the_pattern(launcher: Launcher, tmp_path: Path) -> N
         (("-n", "2"), "pattern all-to-all,"),
         (("-n", "3", "--pattern", "ring"), "pattern ring,"),
     ):
-        explain = (
-            "--topology",
-            "dgx1-v100",
-            "-p",
-            str(path),
-            *options,
-            "--explain",
-            "--dry-run",
-            "--",
-            "true",
-        )
-        done = launcher.run(*explain)
+        line = ("--topology", "dgx1-v100", "-p", str(path), *options, "--explain", "--dry-run")
+        done = launcher.run(*line, "--", "true")
         assert (done.returncode, want in done.stdout) == (0, True), (options, done.stdout)
 
 
@@ -131,7 +121,7 @@ def test_file_and_name_that_differ(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def test_list_has_everything(launcher: Launcher) -> None:
-    """`profile list --json` has every field, what may be asked of each, and earlier keys."""
+    """`profile list --json` has each profile's file, and what may be asked of it."""
     found = {
         one["name"]: one for one in json.loads(launcher.run("profile", "list", "--json").stdout)
     }
@@ -140,17 +130,6 @@ def test_list_has_everything(launcher: Launcher) -> None:
     assert found["kripke"]["variants"] == ["kripke@size=1", "kripke@size=4"]
     kripke = found["kripke-1x"]
     assert kripke["document"]["counters"]["warp_occupancy_percentage"] == 32.61
-    before = (
-        "memory_bytes",
-        "sm_utilization_percentage",
-        "measured_on",
-        "resources_source",
-        "counters",
-        "sm_curve",
-    )
-    assert [kripke[key] for key in before] == [
-        *(651_165_696, 26.56, "NVIDIA A100X 80GB", "mps-sharing-2024 Table II", None, [])
-    ]
     assert "@batch=128" in launcher.run("profile", "list").stdout
 
 

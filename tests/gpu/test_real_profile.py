@@ -22,6 +22,8 @@ import pytest
 from real_gpu import CONTROL, PATIENCE_S, Bench
 
 from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.profiles.demand import CurvePoint
+from gpulaunch.sharing.curve import saturates
 
 REPORT = os.environ.get("GPULAUNCH_GPU_REPORT")
 """Read now: no test sees such a variable."""
@@ -162,7 +164,8 @@ def test_class(found: Profiler, kind: str) -> None:
     ]
     print("\n" + "\n".join(found.lines[-6:]))
     assert curve["sm_percentage"] == list(PERCENTAGES)
-    assert profile["classification"]["intensity"] == kind
+    points = [CurvePoint(*point) for point in zip(PERCENTAGES, curve["throughput"], strict=True)]
+    assert saturates(points) is (kind == "memory")
 
 
 @pytest.mark.parametrize("kind", KINDS)

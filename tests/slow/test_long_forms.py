@@ -23,12 +23,10 @@ import test_many_leases
 import test_mps
 import test_needs
 import test_nodes
-import test_nsight
 import test_nvml
 import test_papers
 import test_policies
 import test_queue
-import test_scan
 import test_scores
 import test_simulate
 import test_smi_text
@@ -185,17 +183,6 @@ def test_most_machines() -> None:
 def test_any_damage(text: str) -> None:
     """1,500 damaged texts instead of 25 or 200."""
     test_smi_text.test_any_damage.hypothesis.inner_test(text)
-
-
-@pytest.mark.parametrize(("name", "piece"), test_scan.REPEATED)
-def test_work_grows_with_size(name: str, piece: str) -> None:
-    """A piece 400 and 1,600 times instead of 50 and 200 times."""
-    test_scan.test_work_grows_with_size(name, piece, 400)
-
-
-def test_many_rows() -> None:
-    """20,000 kernels instead of 4,000."""
-    test_nsight.test_many_rows(20_000)
 
 
 # Killed at every step

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.measure.run import (
-    CountedLink,
     GpuRun,
-    LinkBytes,
+    PeerTraffic,
     Reading,
     Run,
     Usage,
@@ -47,9 +46,7 @@ def run(
             )
         )
     figures = usage.figures()
-    cards = tuple(
-        GpuRun(gpu, f"GPU-{gpu}", model, 16 * GIB, figures, has_gpm=False) for gpu in range(gpus)
-    )
+    cards = tuple(GpuRun(gpu, f"GPU-{gpu}", model, 16 * GIB, figures) for gpu in range(gpus))
     return Run(("job",), status, seconds, cards, DATE)
 
 
@@ -61,17 +58,17 @@ def test_uneven_intervals_weigh_what_they_last() -> None:
     usage = Usage(Reading(0.0))
     usage.add(Reading(1.0, time_active_percentage=100.0))
     usage.add(Reading(5.0, time_active_percentage=0.0))
-    figures = usage.figures()
-    assert (figures.time_active_percentage, figures.samples, figures.covered_s) == (20, 2, 5)
+    assert (usage.figures(), usage.samples) == ({"time_active_percentage": 20}, 2)
 
 
-def test_a_counter_that_steps_back_loses_one_interval() -> None:
-    """A driver that starts its counters anew costs the interval in which it did, and no other."""
-    usage = Usage(Reading(0.0, energy_j=5000.0))
-    for at_s, energy_j in ((1.0, 5100.0), (2.0, 5200.0), (3.0, 20.0), (4.0, 120.0)):
-        usage.add(Reading(at_s, energy_j=energy_j))
-    figures = usage.figures()
-    assert (figures.power_w, figures.energy_j) == (100, 400)
+def test_a_counter_that_steps_back_does_not_count() -> None:
+    """Energy is that of the counter, and of the power where a driver has begun to count anew."""
+    for last_j, want in ((5200.0, (50, 200)), (20.0, (70, 280))):
+        usage = Usage(Reading(0.0, energy_j=5000.0))
+        usage.add(Reading(1.0, power_w=40.0))
+        usage.add(Reading(4.0, power_w=80.0, energy_j=last_j))
+        figures = usage.figures()
+        assert (figures["power_w"], figures["energy_j"]) == want
 
 
 def test_memory_that_was_in_use_before_is_not_the_jobs() -> None:
@@ -79,20 +76,13 @@ def test_memory_that_was_in_use_before_is_not_the_jobs() -> None:
     usage = Usage(Reading(0.0, memory_bytes=GIB))
     for second in (1.0, 2.0):
         usage.add(Reading(second, memory_bytes=3 * GIB))
-    assert usage.figures().memory_bytes == 2 * GIB
-
-
-def test_what_was_counted_once_is_unknown() -> None:
-    """Counters that could be read only before the job tell nothing: that is no traffic of 0."""
-    usage = Usage(Reading(0.0, links={0: LinkBytes(7, 7), 1: LinkBytes(7, 7)}))
-    usage.add(Reading(1.0, links={1: LinkBytes(7, 1007)}))
-    assert usage.carried() == {1: LinkBytes(0, 1000)}
+    assert usage.figures()["memory_bytes"] == 2 * GIB
 
 
 def test_nothing_read_is_nothing_known() -> None:
     """A job that ends before the second reading has a duration, and no figure of its GPU."""
     figures = Usage(Reading(0.0, memory_bytes=5)).figures()
-    one = Run(("true",), 0, 0.002, (GpuRun(0, "GPU-0", "V100", GIB, figures, has_gpm=True),), DATE)
+    one = Run(("true",), 0, 0.002, (GpuRun(0, "GPU-0", "V100", GIB, figures),), DATE)
     assert figures_of(one) == {"duration_s": 0.002}
     assert resources_of([one], "here")["runs"] == {"count": 1, "gpus": 1}
 
@@ -112,9 +102,9 @@ def test_averages_are_those_of_all_readings(readings: list[tuple[float, float, i
         usage.add(Reading(at_s, sm_percentage=level, memory_bytes=memory))
     figures = usage.figures()
     want = sum(lasting_s * level for lasting_s, level, _ in readings) / at_s
-    assert figures.sm_percentage == pytest.approx(want, abs=1e-6)
-    assert figures.memory_bytes == max(memory for _, _, memory in readings)
-    assert 0 <= (figures.memory_steady_percentage or 0) <= 100.0000001
+    assert figures["sm_percentage"] == pytest.approx(want, abs=1e-6)
+    assert figures["memory_bytes"] == max(memory for _, _, memory in readings)
+    assert 0 <= figures.get("memory_steady_percentage", 0) <= 100.0000001
 
 
 @pytest.mark.parametrize(
@@ -137,19 +127,16 @@ def test_what_a_framework_sets_aside(sentence: str, levels: tuple[float, ...], w
     usage = Usage(Reading(0.0, memory_bytes=0))
     for second, level in enumerate(levels, 1):
         usage.add(Reading(float(second), memory_bytes=int(level * 16 * GIB)))
-    card = GpuRun(0, "GPU-0", "V100", 16 * GIB, usage.figures(), has_gpm=False)
+    card = GpuRun(0, "GPU-0", "V100", 16 * GIB, usage.figures())
     assert is_reservation(Run(("job",), 0, 10.0, (card,), DATE)) is want, sentence
 
 
 def test_a_run_survives_json() -> None:
     """What -o record_to writes is read as what it was."""
     one = run(gpus=2)
-    links = (CountedLink(3, "gpu", 1, 5, 6), CountedLink(4, "switch", None))
-    one = replace(
-        one,
-        gpus=(replace(one.gpus[0], links=links), one.gpus[1]),
-        problems=("odd",),
-    )
+    traffic = (PeerTraffic(1, 5, 6), PeerTraffic(4))
+    first = replace(one.gpus[0], traffic=traffic, hides_peers=True)
+    one = replace(one, gpus=(first, one.gpus[1]), problems=("odd",))
     assert run_of(run_document(one)) == one
 
 
@@ -160,7 +147,7 @@ def learned(*runs: Run) -> dict:
     """Return what a profile knows after these runs, one after the other."""
     known: dict = {}
     for one in runs:
-        known = updated(known, one, "here").sections
+        known, _ = updated(known, one, "here")
     return known
 
 
@@ -184,7 +171,7 @@ def test_memory_is_the_most_and_has_no_deviation() -> None:
 def test_what_a_run_does_not_tell_stays() -> None:
     """Figures from elsewhere stay where a run does not tell them, and so does their source."""
     known = {"resources": {"memory_mib": 4000, "sm_occupancy_percentage": 3.0, "source": "paper X"}}
-    after = updated(known, run(), "gpulaunch --record").sections["resources"]
+    after = updated(known, run(), "gpulaunch --record")[0]["resources"]
     assert (after["sm_occupancy_percentage"], after["memory_mib"]) == (3.0, 4000)
     assert after["source"] == "paper X; gpulaunch --record"
 
@@ -202,26 +189,26 @@ def test_what_a_run_does_not_tell_stays() -> None:
 def test_misfits(sentence: str, other: Run, want: str) -> None:
     """A run that is another job's is told as such, and changes nothing but the count of misfits."""
     before = learned(run(), run())
-    after = updated(before, other, "here")
-    assert after.misfits == (want,), sentence
-    assert after.sections["resources"] == before["resources"]
-    assert after.sections["runs"] == {**before["runs"], "misfits": 1}
-    fits = updated(after.sections, run(), "here")
-    assert (fits.misfits, fits.sections["runs"].get("misfits")) == ((), None)
+    after, misfits = updated(before, other, "here")
+    assert misfits == [f"does not fit this run: {want}"], sentence
+    assert after["resources"] == before["resources"]
+    assert after["runs"] == {**before["runs"], "misfits": 1}
+    after, misfits = updated(after, run(), "here")
+    assert (misfits, after["runs"].get("misfits")) == ([], None)
 
 
 def test_runs_that_differ_may_differ() -> None:
     """What is far from the mean still fits if runs have differed so much before."""
     before = learned(run(sm=45), run(sm=55), run(sm=46), run(sm=54))
-    assert updated(before, run(sm=62), "here").misfits == ()
-    assert updated(before, run(sm=75), "here").misfits != ()
+    assert updated(before, run(sm=62), "here")[1] == []
+    assert len(updated(before, run(sm=75), "here")[1]) == 2  # SMs and memory bandwidth
 
 
 def test_a_complete_run_replaces_an_incomplete_one() -> None:
     """Figures of a run that failed are not mixed with those of one that did not."""
     before = resources_of([run(sm=10, status=1)], "here")
     assert before["resources"]["incomplete"] is True
-    after = updated(before, run(sm=50), "here").sections
+    after, _ = updated(before, run(sm=50), "here")
     assert (after["runs"]["count"], after["resources"]["sm_utilization_percentage"]) == (1, 50)
     assert "incomplete" not in after["resources"]
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from time import perf_counter
 
 import pytest
 from hypothesis import given
@@ -98,7 +97,7 @@ PUBLISHED = [
             "NET/Socket/0\n"
             "NCCL version 2.18.3+cuda12.1\n"
         ),
-        {"ways": {"P2P": 1, "NET": 1}},
+        {"damaged": 0},
     ),
     (
         (
@@ -152,13 +151,21 @@ def test_members_of_old_and_new_versions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "size"), list(enumerate([1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1])), ids=str
+    ("name", "kind", "size"),
+    [
+        ("AllReduce", 0, 1000),
+        ("AllReduce", FLOAT, 4000),
+        ("AllReduce", 8, 8000),
+        ("AllReduce", 9, 2000),
+        ("AllGather", FLOAT, 4 * 4000),
+        ("Scatter", FLOAT, 4 * 4000),
+    ],
 )
-def test_data_types(kind: int, size: int) -> None:
-    """Each data type of NCCL has its size; an unknown one cannot be read."""
-    (found,) = read_nccl_log([call(0, "AllReduce", 1000, kind=kind)]).calls
-    assert found.message_bytes == 1000 * size
-    assert read_nccl_log([call(0, "AllReduce", 1000, kind=12)]).damaged == 1
+def test_size_of_a_message(name: str, kind: int, size: int) -> None:
+    """A message is the whole buffer, of which each rank may have a part, by the data type."""
+    (found,) = read_nccl_log([call(0, name, 1000, kind=kind)]).calls
+    assert found.message_bytes == size
+    assert read_nccl_log([call(0, name, 1000, kind=12)]).damaged == 1
 
 
 @pytest.mark.parametrize(
@@ -194,13 +201,6 @@ def test_data_types(kind: int, size: int) -> None:
 def test_pattern(sentence: str, lines: list[str], pattern: str) -> None:
     """The pattern is the union of those of all functions that move something."""
     assert read(lines)[1].pattern == pattern, sentence
-
-
-@pytest.mark.parametrize(("name", "times"), [("AllReduce", 1), ("AllGather", 4), ("Scatter", 4)])
-def test_size_of_a_message(name: str, times: int) -> None:
-    """The size of a message is that of the whole buffer, of which each rank may have a part."""
-    (found,) = read_nccl_log([call(0, name, MB)]).calls
-    assert found.message_bytes == times * 4 * MB
 
 
 def test_pipeline_from_send_and_recv() -> None:
@@ -300,7 +300,7 @@ def test_mess() -> None:
     ],
 )
 def test_no_calls(lines: list[str], message: str) -> None:
-    """A log without calls, communicators and connections is refused, with what to set."""
+    """A log without calls and communicators is refused, with what to set."""
     with pytest.raises(UsageError) as caught:
         read(lines)
     assert caught.value.message == message
@@ -327,21 +327,9 @@ def test_nothing_in_a_log_is_fatal(lines: list[str | bytes], data: st.DataObject
     torn = [line[data.draw(st.integers(0, 60)) :] for line in lines]
     log = read_nccl_log(torn)
     try:
-        nccl_lines(nccl_document(communication(log, "run.log"), "run.log"))
+        nccl_lines(nccl_document(communication(log, "run.log")))
     except UsageError:
         assert not log.calls
-
-
-def test_garbage_is_read_in_linear_time() -> None:
-    """A long line without blanks, colons or an end takes no longer than its length."""
-    lines = [
-        "NCCL " + "a" * 2_000_000,
-        "NCCL " + "a:1:" * 500_000,
-        "opCount" + ": opCount 1" * 100_000,
-    ]
-    begin = perf_counter()
-    read_nccl_log(lines)
-    assert perf_counter() - begin < 10  # 0.3 s on an idle core
 
 
 COUNTS = "comm 0x5{0} rank {0} nRanks 8 nNodes 1 localRanks 8 localRank {0} MNNVL 0"
@@ -372,15 +360,13 @@ def test_pattern_without_calls(lines: list[str], pattern: str) -> None:
 
 
 def test_document_and_lines() -> None:
-    """The document is JSON with the keys of a source scan; lines tell who talks to whom."""
-    via = said(0, "Channel 00/0 : 0[0] -> 1[3] via SHM/direct/direct")
-    found = read([*pairs_of_pairs(calls=True), via])[1]
-    document = json.loads(json.dumps(nccl_document(found, "run.log"), allow_nan=False))
-    call_keys = {key: document["calls"][0][key] for key in ("file", "line", "api", "pattern")}
-    assert call_keys == {"file": "run.log", "line": 7, "api": "ncclAllReduce", "pattern": "ring"}
-    assert nccl_lines(document)[:8] == [
-        "run.log:7  ncclAllReduce  ring  160 calls  4 MB on average",
-        "connections: SHM 1",
+    """The document is JSON; lines tell who talks to whom."""
+    found = read(pairs_of_pairs(calls=True))[1]
+    document = json.loads(json.dumps(nccl_document(found), allow_nan=False))
+    call = document["calls"][0]
+    assert (call["api"], call["pattern"], call["calls"]) == ("ncclAllReduce", "ring", 160)
+    assert nccl_lines(document)[:7] == [
+        "ncclAllReduce  ring  160 calls  4 MB on average",
         "communicators of ranks 0 1, 0 2, 1 3, 2 3",
         "ranks 0 and 1: 0.24 GB",
         "ranks 0 and 2: 0.08 GB",

@@ -27,7 +27,7 @@ LABELS = tomllib.loads((SET / "expected.toml").read_text())
 
 
 def scanned(name: str, text: str) -> Scan:
-    return scan_sources({name: text}, known_modules=sys.stdlib_module_names)
+    return scan_sources({name: text})
 
 
 @pytest.mark.parametrize("name", LABELS)
@@ -139,7 +139,7 @@ def test_what_is_no_python(text: str, complaint: str) -> None:
 
 
 def test_standard_library_is_known() -> None:
-    """Modules that the caller knows, as Python's own, leave the result as sure as it was."""
+    """Python's own modules leave the result as sure as it was."""
     text = (
         "import errno, pdb, optparse, codecs\nimport faulthandler as f\nfrom http import client\n"
     )
@@ -287,46 +287,14 @@ def test_python_beside_c_without_tree_sitter(text: str, calls: int, confidence: 
     )
 
 
-C_PIECES = [
-    "ncclAllReduce(",
-    "#if 0\n",
-    "#else\n",
-    "#endif\n",
-    "#define A(x) x##x A(x)\n",
-    "A(",
-    "/*",
-    "*/",
-    '"',
-    "'",
-    'R"x(',
-]
-C_SHAPES = [
-    "\\\n",
-    "\n",
-    "{",
-    "}",
-    "(",
-    ")",
-    ";",
-    "for (",
-    "do ",
-    "while(0)",
-    "if (rank == 0) ",
-    ",",
-    "::",
-    "\udcff",
-    "\0",
-]
-PYTHON_PIECES = [
-    "import torch.distributed as d\n",
-    "d.all_reduce(",
-    "x = ",
-    "def f(a):\n ",
-    "class C:\n ",
-    "  ",
-    "lambda d: ",
-]
-PIECES = st.sampled_from([*C_PIECES, *C_SHAPES, *PYTHON_PIECES])
+TEXT = (
+    'ncclAllReduce( #else #endif A( /* */ " \' R"x( { } ( ) ; , :: for( do while(0) '
+    "if(rank==0) d.all_reduce( x="
+)
+WORDS = TEXT.split()
+LINES = ["\\\n", "\n", "#if 0\n", "#endif\n", "#define A(x) x##x A(x)\n", "  ", "lambda d: "]
+LINES += ["import torch.distributed as d\n", "def f(a):\n ", "class C:\n ", "\udcff", "\0"]
+PIECES = st.sampled_from([*WORDS, *LINES])
 
 
 @given(
@@ -346,42 +314,6 @@ def test_any_text(text: str | bytes) -> None:
         json.dumps(scan_document(found)).encode()
 
 
-REPEATED = [
-    ("a.cu", "ncclSend(a, n, t, next, c, s); "),
-    ("a.cu", "if (x) { "),
-    ("a.cu", "f("),
-    ("a.cu", "#define A A A ncclSend(A)\nA A A\n"),
-    ("a.py", "import torch.distributed as d\nd.send(x, peer)\n"),
-    ("a.py", "import torch.distributed as d\ndef f(a):\n    return f(d)\n"),
-]
-
-
-@pytest.mark.parametrize("count", [50])
-@pytest.mark.parametrize(("name", "piece"), REPEATED)
-def test_work_grows_with_size(name: str, piece: str, count: int) -> None:
-    """Four times the text takes under six times the work: no scan is quadratic in a file."""
-
-    def work(count: int) -> int:
-        """Count calls of functions, ours and built-in ones."""
-        calls = 0
-
-        def count_one(_frame: object, event: str, _argument: object) -> None:
-            nonlocal calls
-            calls += event in ("call", "c_call")
-
-        before = sys.getprofile()
-        sys.setprofile(count_one)
-        try:
-            scanned(name, piece * count)
-        finally:
-            sys.setprofile(before)
-        return calls
-
-    scanned("a.py", "")
-    scanned("a.cu", "ncclSend(a)")  # the data file and the grammar are loaded once
-    assert work(4 * count) < 6 * max(2.5 * count, work(count))
-
-
 def tree(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
         path = folder / name
@@ -397,8 +329,6 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
         ".git/a.c",
         "node_modules/a.c",
         "lib/site-packages/a.py",
-        "env/pyvenv.cfg",
-        "env/lib/a.py",
     )
     tree(tmp_path, kept | dict.fromkeys(left, b""))
     (tmp_path / "sub" / "loop").symlink_to(tmp_path)

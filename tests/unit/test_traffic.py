@@ -9,15 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpulaunch.files.toml_parser import tomllib
-from gpulaunch.measure.run import CountedLink, GpuRun, Reading, Run, Usage
+from gpulaunch.measure.run import GpuRun, PeerTraffic, Run
 from gpulaunch.measure.traffic import (
     NOISE_BYTES,
     NOISE_SHARE,
-    TrafficGraph,
     communication_of,
     traffic_between,
 )
-from gpulaunch.profiles.pattern import union
 from gpulaunch.records import replace
 
 MACHINES = Path(__file__).parents[2] / "profiles" / "machines"
@@ -26,37 +24,39 @@ WIRES = {
     for a, b, n in tomllib.loads((MACHINES / "dgx1-v100.toml").read_text())["nvlink"]["links"]
 }
 GB = 10**9
-FIGURES = Usage(Reading(0.0)).figures()
 
 Bytes = dict[tuple[int, int], int]
 
 
-def gpu_run(gpu: int, *links: CountedLink) -> GpuRun:
-    """Make a GPU of a job with these NVLinks."""
-    return GpuRun(gpu, f"GPU-{gpu}", "V100", 16 << 30, FIGURES, has_gpm=False, links=links)
+def gpu_run(gpu: int, *traffic: PeerTraffic) -> GpuRun:
+    """Make a GPU of a job with this traffic."""
+    return GpuRun(gpu, f"GPU-{gpu}", "V100", 16 << 30, {}, traffic=traffic)
+
+
+def job_of(gpus: list[GpuRun], seconds: float = 1.0) -> Run:
+    return Run(("job",), 0, seconds, tuple(gpus), "2026-11-21T20:00:00Z")
 
 
 def counted(order: list[int], sent: Bytes) -> list[GpuRun]:
-    """Return a DGX-1's GPUs after `sent` bytes between ranks, split over a pair's links."""
+    """Return a DGX-1's GPUs after `sent` bytes between ranks."""
     found = []
     for rank, gpu in enumerate(order):
-        links = []
-        for pair, count in WIRES.items():
+        traffic = []
+        for pair in WIRES:
             if gpu in pair:
                 peer = sum(pair) - gpu
                 other = order.index(peer) if peer in order else None
-                for share in range(count):
-                    parts = [
-                        (amount + share) // count
-                        for amount in (sent.get((rank, other), 0), sent.get((other, rank), 0))
-                    ]
-                    links.append(CountedLink(len(links), "gpu", peer, *parts))
-        found.append(gpu_run(gpu, *links))
+                there, back = sent.get((rank, other), 0), sent.get((other, rank), 0)
+                traffic.append(PeerTraffic(peer, there, back))
+        found.append(gpu_run(gpu, *traffic))
     return found
 
 
-def amounts(traffic: TrafficGraph) -> Bytes:
-    return {(a, b): round(gb * GB) for a, b, gb in traffic.edges}
+def edges_of(gpus: list[GpuRun]) -> Bytes:
+    """Return the edges that have more than noise, in bytes."""
+    amounts = traffic_between(gpus)
+    floor = max(NOISE_BYTES, NOISE_SHARE * max(amounts.values(), default=0))
+    return {pair: round(amount) for pair, amount in amounts.items() if amount >= floor}
 
 
 @st.composite
@@ -81,16 +81,13 @@ def both_ways(sent: Bytes) -> Bytes:
 
 
 def test_the_papers_example() -> None:
-    """GPUs 5 and 6 of mapa-sc21 Figure 9b, joined by link 0 and link 2, are one edge."""
+    """GPUs 5 and 6 of mapa-sc21 Figure 9b are one edge; other GPUs' traffic is not the job's."""
     there, back = 6_417_636_280 * 1024, 5_242_973_340 * 1024
-    five = gpu_run(5, CountedLink(0, "gpu", 6, there, back), CountedLink(1, "gpu", 7, 0, 0))
-    six = gpu_run(6, CountedLink(0, "gpu", 2, 0, 0), CountedLink(2, "gpu", 5, back, there))
-    traffic = traffic_between([five, six], 3600.0)
-    assert traffic.edges == ((0, 1, (there + back) / GB),)
-    assert traffic.lines == (
-        "over direct NVLinks, both ways: ranks 0-1 3.32 GB/s",
-        "over all NVLinks each rank sent and received 3.32 GB/s",
-    )
+    five = gpu_run(5, PeerTraffic(6, there, back), PeerTraffic(7, 0, 0))
+    six = gpu_run(6, PeerTraffic(2, 9 * GB, 0), PeerTraffic(5, back, there))
+    section, lines = communication_of(job_of([five, six], 3600.0), "here")
+    assert section["edges"] == [[0, 1, 11940.0]]
+    assert lines == ("over direct NVLinks, both ways: ranks 0-1 3.32 GB/s",)
 
 
 @given(jobs())
@@ -98,7 +95,7 @@ def test_the_graph_comes_back(job: tuple[list[int], Bytes]) -> None:
     """The counters of any job on a DGX-1 give back how much each rank sent to which."""
     order, sent = job
     floor = NOISE_SHARE * max(both_ways(sent).values(), default=0)
-    assert amounts(traffic_between(counted(order, sent), 60.0)) == {
+    assert edges_of(counted(order, sent)) == {
         pair: amount for pair, amount in both_ways(sent).items() if amount >= floor
     }
 
@@ -114,12 +111,12 @@ def test_noise_and_crooked_counters(job: tuple[list[int], Bytes], seed: int) -> 
 
     gpus = []
     for gpu in counted(order, sent):
-        links = tuple(
-            replace(link, sent=crooked(link.sent), received=crooked(link.received))
-            for link in gpu.links
+        traffic = tuple(
+            replace(one, sent=crooked(one.sent), received=crooked(one.received))
+            for one in gpu.traffic
         )
-        gpus.append(replace(gpu, links=links))
-    found, true = amounts(traffic_between(gpus, 60.0)), both_ways(sent)
+        gpus.append(replace(gpu, traffic=traffic))
+    found, true = edges_of(gpus), both_ways(sent)
     largest = max(true.values(), default=0)
     sure = {pair for pair, amount in true.items() if amount > 1.02 * NOISE_SHARE * largest}
     assert sure <= found.keys() <= true.keys()
@@ -128,92 +125,54 @@ def test_noise_and_crooked_counters(job: tuple[list[int], Bytes], seed: int) -> 
     )
 
 
-UNCOUNTED = CountedLink(0, "gpu", 0)
-SWITCH = "NVSwitch hides who talks to whom"
-
-
 @pytest.mark.parametrize(
-    ("sentence", "one", "other", "edges", "line"),
+    ("sentence", "one", "other", "want"),
     [
+        ("one end is enough", PeerTraffic(1, 3 * GB, GB), PeerTraffic(0), {(0, 1): 4 * GB}),
+        ("without both ends nothing is known", PeerTraffic(1), PeerTraffic(0), None),
         (
-            "one end's counters are enough",
-            CountedLink(0, "gpu", 1, 3 * GB, GB),
-            UNCOUNTED,
-            ((0, 1, 4.0),),
-            "over direct NVLinks, both ways: ranks 0-1 4 GB/s",
+            "ends that differ have their mean",
+            PeerTraffic(1, 100 * GB, 0),
+            PeerTraffic(0, 0, 97 * GB),
+            {(0, 1): 98.5 * GB},
         ),
-        (
-            "without both ends a pair is unknown",
-            replace(UNCOUNTED, peer=1),
-            UNCOUNTED,
-            (),
-            "no end counted what ranks 0 and 1 exchanged",
-        ),
-        (
-            "ends that differ by more than 2 % are named, and the edge is the mean",
-            CountedLink(0, "gpu", 1, 100 * GB, 0),
-            CountedLink(0, "gpu", 0, 0, 97 * GB),
-            ((0, 1, 98.5),),
-            "ranks 0 and 1: the two ends of their NVLinks differ by 3.0 %, the edge is the mean",
-        ),
-        (
-            "ranks that only shook hands have no edge",
-            CountedLink(0, "gpu", 1, 5000, 5000),
-            CountedLink(0, "gpu", 0, 5000, 5000),
-            (),
-            "no pair of ranks talked over direct NVLinks",
-        ),
-        (
-            "links to GPUs of other jobs, and to the CPU, are left out",
-            CountedLink(0, "gpu", 7, GB, GB),
-            CountedLink(0, "cpu", None, GB, GB),
-            (),
-            None,
-        ),
-        (
-            "NVSwitch hides the peer",
-            CountedLink(0, "switch", None, GB, GB),
-            CountedLink(0, "switch", None, GB, GB),
-            (),
-            SWITCH,
-        ),
+        ("traffic with other jobs' GPUs is left out", PeerTraffic(7, GB, GB), PeerTraffic(6), {}),
     ],
 )
-def test_two_ends(
-    sentence: str,
-    one: CountedLink,
-    other: CountedLink,
-    edges: tuple[tuple[int, int, float], ...],
-    line: str,
-) -> None:
+def test_two_ends(sentence: str, one: PeerTraffic, other: PeerTraffic, want: object) -> None:
     """What one end sent, the other received: each direction is counted twice."""
-    traffic = traffic_between([gpu_run(0, one), gpu_run(1, other)], 1.0)
-    assert traffic.edges == edges, sentence
-    assert (line is None or line in traffic.lines) is True, sentence
+    assert traffic_between([gpu_run(0, one), gpu_run(1, other)]) == want, sentence
 
 
 def test_a_graph_that_joins_all_ranks_is_kept() -> None:
     """A profile gets the edges if they join all ranks; ranks apart, or one GPU, give nothing."""
     found = []
     for order in ([0, 1, 2], [0, 1], [0]):
-        gpus = counted(order, {(0, 1): GB, (1, 0): GB})
-        run = Run(("job",), 0, 1.0, tuple(gpus), "2026-11-21T20:00:00Z")
+        run = job_of(counted(order, {(0, 1): GB, (1, 0): GB}))
         found.append(communication_of(run, "here")[0].get("edges"))
     assert found == [None, [[0, 1, 2.0]], None]
 
 
 @pytest.mark.parametrize(
-    ("names", "want"),
+    ("sentence", "gpus", "line"),
     [
-        ((), "none"),
-        (("ring",), "ring"),
-        (("none", "chain"), "chain"),
-        (("chain", "ring"), "ring"),
-        (("ring", "tree"), "ring+tree"),
-        (("star", "ring"), "all_to_all"),
-        (("stencil_2d", "stencil_3d"), "all_to_all"),
+        (
+            "ranks that only shook hands do not talk",
+            [gpu_run(0, PeerTraffic(1, 5000, 5000)), gpu_run(1, PeerTraffic(0, 5000, 5000))],
+            "no pair of ranks talked over direct NVLinks",
+        ),
+        (
+            "an NVSwitch hides the peers",
+            [replace(gpu, hides_peers=True) for gpu in counted([0, 1], {(0, 1): GB})],
+            "who talks to whom does not show: NVLinks end at an NVSwitch, or unknown",
+        ),
+        (
+            "what nobody counted is not known",
+            [gpu_run(0, PeerTraffic(1)), gpu_run(1)],
+            "who talks to whom does not show: some NVLinks have no counters",
+        ),
     ],
 )
-def test_union(names: tuple[str, ...], want: str) -> None:
-    """Several patterns are the smallest one that holds them all."""
-    assert union(names) == want
+def test_what_does_not_show(sentence: str, gpus: list[GpuRun], line: str) -> None:
+    """Where the counters give no graph, a line says why."""
+    assert communication_of(job_of(gpus), "here") == ({}, (line,)), sentence

@@ -56,10 +56,6 @@ _COMM = re.compile(
     r"(?: commId (?P<id>0x[0-9a-f]{1,16}))?(?: parent (?P<parent>0x[0-9a-f]{1,16})"
     r" (?:split|child)Count (?P<split>\d{1,9}) color (?P<color>-?\d{1,10}))?"
 )
-_VIA = re.compile(
-    r" -> \d{1,7}(?:\[[0-9a-f]{1,9}\])?(?: \[(?:send|receive)\])?"
-    r" via (?P<way>[A-Z][A-Z0-9]{1,8}|direct shared memory)"
-)
 _BEFORE = 400  # characters before a message that are searched for its prefix
 
 
@@ -116,40 +112,32 @@ class NcclLog:
         lines: number of lines of NCCL.
         damaged: number of calls that cannot be read: torn, or of an unknown data type.
         calls: number of times that each call was made.
-        first_lines: line where each function first appears, from 1 on, by its name.
         members: known ranks of communicators.
         devices: GPUs whose calls are in the log, by machine, process and number.
-        ways: transports, such as "P2P", "SHM" or "NET", with their number of connections.
     """
 
     def __init__(self) -> None:
         self.lines = self.damaged = 0
         self.calls: Counter[Calls] = Counter()
-        self.first_lines: dict[str, int] = {}
         self.members: dict[Endpoint, Member] = {}
         self.devices: set[tuple[str, ...]] = set()
-        self.ways: Counter[str] = Counter()
 
     @property
     def gpus(self) -> int:
         """Number of GPUs whose calls are in the log."""
         return len(self.devices) or int(bool(self.calls))
 
-    def read(self, number: int, line: str) -> None:
+    def read(self, line: str) -> None:
         """Read one line."""
         self.lines += 1
         announced = line.count(": opCount ")
         if announced:
-            found = [
-                match for match in _CALL.finditer(line) if self._count_call(number, line, match)
-            ]
+            found = [match for match in _CALL.finditer(line) if self._count_call(line, match)]
             self.damaged += announced - len(found)
         elif "cudaDev" in line or "nRanks" in line:
             self._note_member(line)
-        elif via := _VIA.search(line):
-            self.ways[via["way"] if via["way"].isupper() else "SHM"] += 1
 
-    def _count_call(self, number: int, line: str, match: re.Match[str]) -> bool:
+    def _count_call(self, line: str, match: re.Match[str]) -> bool:
         """Count one call; return False if its size is unknown."""
         kind, ranks = int(match["type"]), int(match["ranks"])
         if kind >= len(_TYPE_BYTES) or not ranks:
@@ -162,7 +150,6 @@ class NcclLog:
         self.calls[
             Calls(match["name"], (host, pid, match["comm"]), ranks, size, int(match["root"]))
         ] += 1
-        self.first_lines.setdefault(match["name"], number)
         if prefix:
             self.devices.add((host, pid, prefix["device"]))
         return True
@@ -207,10 +194,10 @@ def read_nccl_log(lines: Iterable[str | bytes]) -> NcclLog:
     Cost: about 8 us a line of NCCL's.
     """
     log = NcclLog()
-    for number, line in enumerate(lines, 1):
+    for line in lines:
         text = line.decode("ascii", "replace") if isinstance(line, bytes) else line
         if "NCCL" in text or "opCount" in text:
-            log.read(number, _CONTROL.sub("", text))
+            log.read(_CONTROL.sub("", text))
     return log
 
 
@@ -218,7 +205,6 @@ class Function(Record):
     """All calls of one function.
 
     Attributes:
-        line: line of the log where it first appears.
         api: its name, such as "ncclAllReduce".
         pattern: name of the pattern between ranks that it causes.
         calls: number of calls by all ranks in the log.
@@ -226,7 +212,6 @@ class Function(Record):
         moved_gb: GB that the ranks in the log sent or received for it, if NCCL uses rings.
     """
 
-    line: int
     api: str
     pattern: str
     calls: int
@@ -240,7 +225,6 @@ class LoggedTraffic(Record):
     Attributes:
         ranks: number of ranks of the job.
         groups: ranks of each communicator of only a part of the ranks.
-        connections: number of connections by transport, such as "P2P", "SHM" or "NET".
         calls: all functions, the one that moves most first.
         pattern: the union of the graphs of all functions that move more than NOISE_SHARE of all
             bytes; UNKNOWN if they do not all involve all ranks: then the edges tell.
@@ -254,7 +238,6 @@ class LoggedTraffic(Record):
 
     ranks: int
     groups: tuple[tuple[int, ...], ...]
-    connections: dict[str, int]
     calls: tuple[Function, ...] = ()
     pattern: str = UNKNOWN
     sensitive: bool | None = None
@@ -272,12 +255,12 @@ def communication(log: NcclLog, name: str) -> LoggedTraffic:
         name: what errors call the file.
 
     Raises:
-        UsageError: the log has neither calls nor communicators nor connections.
+        UsageError: the log has neither calls nor communicators.
 
     Source: mapa-sc21 2.3: fast links pay for messages of 10^5 bytes and more, if there are enough
         of them; 3.1: the graphs of all calls are united. The paper has no bound for "enough".
     """
-    if not (log.calls or log.members or log.ways):
+    if not (log.calls or log.members):
         what = "no calls in its" if log.lines else "no"
         raise UsageError(f"{name}: {what} lines of NCCL", _HINT)
     moving = {call: count for call, count in log.calls.items() if call.ranks > 1}
@@ -285,14 +268,14 @@ def communication(log: NcclLog, name: str) -> LoggedTraffic:
     ranks = max([1, *sizes])
     numbers = _number_gpus(log, ranks)
     groups = _find_groups(log, ranks, numbers)
-    found = LoggedTraffic(ranks, groups, dict(log.ways.most_common()))
+    found = LoggedTraffic(ranks, groups)
     if not moving and (log.calls or ranks == 1):
         why = "every communicator has one rank"
         return replace(found, pattern="none", sensitive=False, confidence="likely", reasons=(why,))
     if not moving:
         why = "calls and sizes are not logged: NCCL_DEBUG_SUBSYS=INIT,COLL adds them"
         return replace(found, reasons=(why,))
-    functions = _sum_up(log, moving)
+    functions = _sum_up(moving)
     pattern, edges, sure, why = _find_pattern(log, ranks, moving, functions, numbers)
     mean = fsum(call.message_bytes * n for call, n in moving.items()) / sum(moving.values())
     large = sum(n for call, n in moving.items() if call.message_bytes >= LARGE_BYTES) / log.gpus
@@ -328,7 +311,7 @@ def _moved_bytes(call: Calls) -> float:
     return size * (ranks - 1) / ranks**2 if call.name in _ONE_ROOT else size
 
 
-def _sum_up(log: NcclLog, moving: Mapping[Calls, int]) -> tuple[Function, ...]:
+def _sum_up(moving: Mapping[Calls, int]) -> tuple[Function, ...]:
     by_name: dict[str, list[tuple[Calls, int]]] = defaultdict(list)
     for call, count in moving.items():
         by_name[call.name].append((call, count))
@@ -338,7 +321,7 @@ def _sum_up(log: NcclLog, moving: Mapping[Calls, int]) -> tuple[Function, ...]:
         mean = fsum(call.message_bytes * count for call, count in calls) / number
         moved = fsum(_moved_bytes(call) * count for call, count in calls) / 1e9
         pattern = _pattern_of(name, calls)
-        found.append(Function(log.first_lines[name], f"nccl{name}", pattern, number, mean, moved))
+        found.append(Function(f"nccl{name}", pattern, number, mean, moved))
     return tuple(sorted(found, key=lambda one: (-one.moved_gb, one.api)))
 
 

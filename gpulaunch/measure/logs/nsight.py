@@ -1,8 +1,7 @@
 """Reader of Nsight Compute's CSV: the counters of a job for the off-SM bandwidth model.
 
-`ncu --csv` prints a row for each metric of each kernel; with `--page raw`, a row for each kernel
-and a column for each metric, the units in a row of their own. Before and after the table are the
-job's own output and lines of ncu (==PROF==). Figures are read as in English: 1,234.5.
+`ncu --csv --metrics ...` prints a row for each metric of each kernel. Before and after the table
+are the job's own output and lines of ncu (==PROF==). Figures are read as in English: 1,234.5.
 
 Source: Nsight Compute CLI, "Output Pages" and "Metrics and Units".
 """
@@ -10,7 +9,7 @@ Source: Nsight Compute CLI, "Output Pages" and "Metrics and Units".
 
 import csv
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.records import Record
@@ -24,17 +23,12 @@ METRICS = ("lts__t_sectors.sum", "lts__t_sector_hit_rate.pct", "smsp__inst_execu
 HINT = f"ncu --csv --metrics {','.join(METRICS)} COMMAND counts what is needed"
 
 _SECTORS, _HIT, _INSTRUCTIONS = METRICS
-# Other names of the metrics in the table: of a counter that serves as well, of the details page.
-_NAMES = {
-    **{name: name for name in METRICS},
-    "L2 Hit Rate": _HIT,
-    "sm__inst_executed.sum": _INSTRUCTIONS,
-    "Executed Instructions": _INSTRUCTIONS,
-}
 _UNIT = re.compile(r"(?P<factor>[kKMGT]?)(?:(?:sector|inst(?:ruction)?)s?)?|%|pct")
 _FACTORS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d*)?(?:[eE][+-]?\d{1,2})?")
 _MOST_PERCENT = 110.0  # ncu counts hits and accesses in different replays of the kernel
+
+_COLUMNS = {"ID", "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"}
 
 Cells = dict[str, tuple[int, str, str]]  # of one kernel: line, figure and unit by metric
 
@@ -93,32 +87,24 @@ def _read_kernels(text: str, origin: str) -> dict[tuple[int, str, str], Cells]:
     """Return the cells of each kernel launch, by table, process and ID."""
     kernels: dict[tuple[int, str, str], Cells] = {}
     columns: dict[str, int] = {}
-    units: list[str] = []
     tables = 0
     for line, row in _read_rows(text, origin):
         if _is_header(row):
-            columns, units = {name: at for at, name in enumerate(row)}, []
+            columns = {name: at for at, name in enumerate(row)}
             tables += 1
             continue
         if len(row) != len(columns):
             count = len(columns)
             raise UsageError(f"{origin}:{line}: a row of {len(row)} cells under {count} columns")
         number = row[0]
-        if not number and not units:
-            units = row
-            continue
         if not number.isdecimal():
             raise UsageError(f"{origin}:{line}: ID {quoted(number)} is not a number")
         process = row[columns["Process ID"]] if "Process ID" in columns else ""
         cells = kernels.setdefault((tables, process, number), {})
-        for name, value, unit in _read_cells(row, columns, units):
-            metric = _NAMES.get(name)
-            # A metric's own name takes precedence over its other names.
-            if metric and (metric == name or metric not in cells):
-                cells[metric] = line, value, unit
+        value, unit = row[columns["Metric Value"]], row[columns["Metric Unit"]]
+        cells[row[columns["Metric Name"]]] = (line, value, unit)
     if not kernels:
-        found = "no table of Nsight Compute with a kernel: no row with ID and Kernel Name"
-        raise UsageError(f"{origin}: {found}", HINT)
+        raise UsageError(f"{origin}: no table of Nsight Compute with the metrics of a kernel", HINT)
     return kernels
 
 
@@ -138,19 +124,7 @@ def _read_rows(text: str, origin: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _is_header(row: list[str]) -> bool:
-    return row[:1] == ["ID"] and "Kernel Name" in row
-
-
-def _read_cells(
-    row: list[str], columns: Mapping[str, int], units: list[str]
-) -> Iterator[tuple[str, str, str]]:
-    """Yield name, figure and unit: one of a row on the details page, all columns on the raw one."""
-    if "Metric Name" in columns and "Metric Value" in columns:
-        unit = row[columns["Metric Unit"]] if "Metric Unit" in columns else ""
-        yield row[columns["Metric Name"]], row[columns["Metric Value"]], unit
-        return
-    for name, at in columns.items():
-        yield name, row[at], units[at] if units else ""
+    return row[:1] == ["ID"] and {*row} >= _COLUMNS
 
 
 def _read_figure(cells: Cells, metric: str, origin: str) -> float:

@@ -1,3 +1,0 @@
-import pytorch_lightning as pl
-
-pl.Trainer(devices=4, strategy="ddp").fit(model)

@@ -1,4 +1,0 @@
-import lightning as L
-
-trainer = L.Trainer(devices=1, accelerator="gpu")
-trainer.fit(model)
