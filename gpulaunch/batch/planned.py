@@ -10,9 +10,8 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import least_of
-from gpulaunch.sharing.plan import Plan, make_plan
+from gpulaunch.sharing.plan import Plan, PlannedJob, PlanSite, make_plan
 from gpulaunch.sharing.prediction import idle_power
-from gpulaunch.sharing.workload import PlannedJob, PlanSite
 
 
 def plan_tasks(tasks: Sequence[Task]) -> tuple[list[Task], str]:
