@@ -226,7 +226,7 @@ def _draw_timelines(replays: Sequence[Replay]) -> "Figure":
         axes.set_yticks(range(len(rows)), [f"GPU {gpu}" for gpu in rows], fontsize=9)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         for row, gpu in enumerate(rows):
-            _draw_row(axes, row, panel.get(gpu, []), replay.levels[0].time_s, end_s)
+            _draw_row(axes, row, panel.get(gpu, []), _first_s(replay), end_s)
     grid[-1].set_xlim(0, end_s / size_s)
     grid[-1].set_xlabel(f"time since the first arrival, {unit}")
     return figure
@@ -235,7 +235,11 @@ def _draw_timelines(replays: Sequence[Replay]) -> "Figure":
 def _last_start_s(replay: Replay, panel: dict[int, list[ReplayedJob]]) -> float:
     """Return until when a replay can be drawn with no more bars than may be."""
     starts_s = sorted(one.started_s for jobs in panel.values() for one in jobs)
-    return starts_s[_MOST_BARS] - replay.levels[0].time_s if len(starts_s) > _MOST_BARS else 1e99
+    return starts_s[_MOST_BARS] - _first_s(replay) if len(starts_s) > _MOST_BARS else 1e99
+
+
+def _first_s(replay: Replay) -> float:
+    return min(one.arrival_s for one in replay.jobs)
 
 
 def jobs_by_gpu(replay: Replay) -> dict[int, list[ReplayedJob]]:

@@ -80,7 +80,6 @@ class Remembered:
         kinds: a number for each kind of request.
         found: decisions by kind, earlier requests and state.
         utilities: utilities of GPUs, by kind and state.
-        refusals: why a request can never be granted, or None, by kind and least utility.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -89,7 +88,6 @@ class Remembered:
         self.kinds: dict[str, int] = {}
         self.found: dict[object, _KnownDecisions] = {}
         self.utilities: dict[object, float] = {}
-        self.refusals: dict[tuple[int, float], str | None] = {}
 
     def yardstick(self, model: str) -> Yardstick:
         """Return the yardstick of a bandwidth model."""
@@ -103,7 +101,6 @@ class SimulatedMachine:
         leases: leases of the jobs that run on it, by id.
         signatures: their signatures, in the same order.
         state: state of these leases.
-        untimed: the same without their time limits.
         free: number of GPUs without a lease.
     """
 
@@ -112,7 +109,6 @@ class SimulatedMachine:
         self.leases: dict[str, Lease] = {}
         self.signatures: dict[str, Signature] = {}
         self.state: State = ()
-        self.untimed: State = ()
 
 
 class SimulatedMachines:
@@ -168,13 +164,10 @@ class SimulatedMachines:
     def _name_of(self, request: Request) -> str | None:
         return request.name if self._names else None
 
-    def refusal(self, request: Request, kind: int) -> str | None:
-        """Return why a job of this kind can never run on these machines; None if it can."""
-        refusals, key = self._remembered.refusals, (kind, request.utility.least)
-        if key not in refusals:
-            decision = decide(request, Situation(self.topology))
-            refusals[key] = decision.reason if isinstance(decision, Refuse) else None
-        return refusals[key]
+    def refusal(self, request: Request) -> str | None:
+        """Return why a job can never run on these machines; None if it can."""
+        decision = decide(request, Situation(self.topology))
+        return decision.reason if isinstance(decision, Refuse) else None
 
     def admitted(self, request: Request) -> tuple[str, ...]:
         """Return the UUIDs of the GPUs of a machine that the request admits."""
@@ -237,7 +230,7 @@ class SimulatedMachines:
             key: object = (kind, within_s, len(ahead.tickets), state)
             memory = ahead.found.setdefault(key, _KnownDecisions())
         else:  # time matters only to who may pass others
-            key = (kind, ahead.summary, self.all[number].untimed)
+            key = (kind, ahead.summary, state)
             memory = self._remembered.found.setdefault(key, _KnownDecisions())
         patient = POLICIES[job.request.policy].waits_for_utility
         least = job.request.utility.least if patient else 0.0
@@ -324,10 +317,7 @@ class SimulatedMachines:
         machine = self.all[number]
         held = {uuid for lease in machine.leases.values() for uuid in lease.uuids}
         machine.free = len(self.topology.gpus) - len(held)
-        signatures = machine.signatures.values()
-        machine.state = machine.untimed = self._state_of(signatures)
-        if self.timed:
-            machine.untimed = self._state_of([(uuids, rest[:-1]) for uuids, rest in signatures])
+        machine.state = self._state_of(machine.signatures.values())
         heappush(self._by_free[machine.free].setdefault(machine.state, []), number)
 
     def _state_of(self, signatures: Collection[Signature]) -> State:

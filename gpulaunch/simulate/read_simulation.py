@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from gpulaunch.batch.job_file import Entry, JobFile, Where, load_jobs
+from gpulaunch.batch.job_file import Entry, JobFile, load_jobs
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
@@ -23,15 +23,9 @@ _APART = ("min_utility",)  # differs for almost every job
 
 
 class Trace(Record):
-    """The jobs of a file or a program.
-
-    Attributes:
-        jobs: jobs in order.
-        wheres: their places, for messages.
-    """
+    """The jobs of a file or a program, in order."""
 
     jobs: tuple[SimulatedJob, ...]
-    wheres: tuple[Where, ...]
 
 
 def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> Trace:
@@ -52,7 +46,7 @@ def trace_of(file: JobFile, machine: Machine, warn: Callable[[str], None]) -> Tr
     """Read the jobs of a file whose form has been checked; see read_trace."""
     reader = TraceReader(file.profiles, machine, warn)
     jobs = tuple(reader.read(number, entry) for number, entry in enumerate(file.entries))
-    return Trace(jobs, tuple(entry.where for entry in file.entries))
+    return Trace(jobs)
 
 
 class TraceReader:

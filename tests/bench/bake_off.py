@@ -145,7 +145,8 @@ def figures(stays: list[Stay], yardstick: Yardstick) -> tuple[float | None, floa
     bandwidths = [
         yardstick.scores(stay.job.request.pattern, stay.gpus).effective_bandwidth for stay in judged
     ]
-    return slowdown, completion_s, quartiles(min(one, ENOUGH_GB_PER_S) for one in bandwidths).low
+    found = quartiles(min(one, ENOUGH_GB_PER_S) for one in bandwidths)
+    return slowdown, completion_s, found["p25"]
 
 
 def replayed(unit: Unit) -> tuple[Unit, dict[int, tuple[float | None, ...]], float]:
