@@ -221,18 +221,11 @@ def _read_json_lines(path: str, text: str) -> list[Entry]:
         if line.strip():
             where = Where(path, number, None, len(entries))
             try:
-                job = json.loads(line, object_pairs_hook=_refuse_duplicates)
+                job = json.loads(line)
             except (ValueError, RecursionError) as problem:
                 raise where.error(None, f"no JSON: {problem}") from None
             entries.append(_read_entry(job, where))
     return entries
-
-
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands there twice")
-    return found
 
 
 def _read_columns(path: str, text: str) -> list[Entry]:

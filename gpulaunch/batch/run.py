@@ -8,7 +8,6 @@ batch is in the queue, and jobs start in the order of the file.
 import errno
 import os
 import time
-from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
@@ -113,7 +112,6 @@ class _Batch:
         logs: str | None,
         grace_s: float,
     ) -> None:
-        self._order = {task.id: place for place, task in enumerate(tasks)}
         self._results, self._launches = results, launches
         self._say, self._tell_end = say, ended
         self._common, self._logs, self._grace_s = common, logs, grace_s
@@ -242,10 +240,7 @@ class _Batch:
         if begun.started_s is not None or not begun.told_to_end:
             self._add_result(begun, over.exit_status)
         else:
-            self._put_back(begun.task)
-
-    def _put_back(self, task: Task) -> None:
-        insort(self._pending, task, key=lambda one: self._order[one.id])
+            self._pending.append(begun.task)  # none is begun any more, so the order is no matter
 
     def _add_result(self, begun: _Begun, exit_status: int) -> None:
         task = begun.task

@@ -112,12 +112,6 @@ def make_parser() -> Parser:
         help="what policies go by (default: cut; preserve-paper: mapa)",
     )
     parser.add_argument(
-        "--measure-by",
-        choices=SIMULATED_MODELS,
-        default="cut",
-        help="what results are told in (default: cut)",
-    )
-    parser.add_argument(
         "--at-once",
         action="store_true",
         help="all jobs come at the beginning, in the order of the file",
@@ -181,7 +175,6 @@ def _run_replays(options: Namespace, machine: Machine) -> list[Replay]:
             machines=options.machines,
             queue=options.queue,
             time_models=tuple(name for name in options.time_model if name != "fixed"),
-            yardstick=options.measure_by,
         )
         stays = simulate(machine.topology, jobs, rules)
         replays.append(measure(machine.topology, stays, rules, options.seed))

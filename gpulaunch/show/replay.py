@@ -43,7 +43,6 @@ def _run_document(replay: Replay) -> Document:
         "seed": replay.seed,
         "queue": rules.queue,
         "bandwidth_model": rules.model,
-        "measured_by": rules.yardstick,
         "time_models": list(rules.time_models) or ["fixed"],
         "makespan_s": round(replay.makespan_s, 6),
         "throughput_jobs_per_hour": round(replay.throughput_jobs_per_hour, 6),
@@ -107,7 +106,7 @@ def replays_rows(document: Document) -> tuple[str, str, Rows, Rows]:
     jobs = f"{count} job{'' if count == 1 else 's'}"
     title = f"{jobs} ({number} bandwidth-sensitive) on {machines}, {first['queue']}"
     times = " and ".join(first["time_models"])
-    how = f"run times: {times}; bandwidths by the {first['measured_by']} model"
+    how = f"run times: {times}; bandwidths by the cut model"
     columns = ("makespan", "jobs/h", "in use", "broken", "wait", "longest", "slower", "SLO")
     everyone: Rows = ("policy", *columns), []
     few: Rows = ("policy", *_QUARTILES, "no ring", "slower"), []

@@ -41,8 +41,6 @@ class Rules(Record):
             again.
         tick_s: period of the scheduler in seconds; it starts no job in a step in which another
             ends, like the published simulator of topo-aware-sc17; 0: it acts at once.
-        yardstick: name of the bandwidth model by which placements are reported, whatever the policy
-            uses.
     """
 
     policy: str
@@ -52,7 +50,6 @@ class Rules(Record):
     time_models: tuple[str, ...] = ()
     lasting: bool = False
     tick_s: float = 0.0
-    yardstick: str = "cut"
 
 
 class Stay(Record):
@@ -148,7 +145,7 @@ class _Simulation:
         self._jobs = [ruled(job) for job in jobs]
         self._rules = rules
         self._machines = SimulatedMachines(topology, rules.machines, requests.values(), remembered)
-        self._times = TimeModel(rules.time_models, remembered.yardstick(rules.yardstick))
+        self._times = TimeModel(rules.time_models, remembered.yardstick("cut"))
         kinds = {id(request): self._machines.kind_of(request) for request in requests.values()}
         self._kind = [kinds[id(job.request)] for job in self._jobs]
         self._admitted: dict[int, tuple[str, ...]] = {}

@@ -98,8 +98,7 @@ class SimulatedMachine:
     """One machine.
 
     Attributes:
-        leases: leases of the jobs that run on it, by id.
-        signatures: their signatures, in the same order.
+        leases: leases of the jobs that run on it, by id, in the order of their beginning.
         state: state of these leases.
         free: number of GPUs without a lease.
     """
@@ -107,7 +106,6 @@ class SimulatedMachine:
     def __init__(self, gpus: int) -> None:
         self.free = gpus
         self.leases: dict[str, Lease] = {}
-        self.signatures: dict[str, Signature] = {}
         self.state: State = ()
 
 
@@ -304,20 +302,20 @@ class SimulatedMachines:
             together = lease.share and other.share and lease.share.group == other.share.group
             assert together or set(lease.uuids).isdisjoint(other.uuids), (lease, other)  # noqa: S101  decide() guarantees this
         machine.leases[lease.id] = lease
-        machine.signatures[lease.id] = self._signature(lease)
         self._update_state(number)
 
     def end(self, number: int, lease: Lease) -> None:
         """Free the GPUs of a job on a machine."""
         del self.all[number].leases[lease.id]
-        del self.all[number].signatures[lease.id]
         self._update_state(number)
 
     def _update_state(self, number: int) -> None:
         machine = self.all[number]
         held = {uuid for lease in machine.leases.values() for uuid in lease.uuids}
         machine.free = len(self.topology.gpus) - len(held)
-        machine.state = self._state_of(machine.signatures.values())
+        machine.state = self._state_of(
+            [self._signature(lease) for lease in machine.leases.values()]
+        )
         heappush(self._by_free[machine.free].setdefault(machine.state, []), number)
 
     def _state_of(self, signatures: Collection[Signature]) -> State:

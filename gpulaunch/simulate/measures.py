@@ -28,9 +28,9 @@ class ReplayedJob(Record):
         started_s: its start.
         ended_s: its end.
         utility: utility when it started, 0 to 1 (topo-aware-sc17 Eq. 2); None if it asked for none.
-        effective_bandwidth: effective bandwidth of its GPUs by the yardstick, GB/s; None without
+        effective_bandwidth: effective bandwidth of its GPUs by the cut model, GB/s; None without
             communication (mapa-sc21 3.4).
-        aggregate_bandwidth: aggregate bandwidth of its GPUs by the yardstick, GB/s; None without
+        aggregate_bandwidth: aggregate bandwidth of its GPUs by the cut model, GB/s; None without
             communication (Eq. 1).
         quality: aggregate bandwidth as a share of the best that the idle machine has (mapa-sc21
             Figure 4).
@@ -143,7 +143,7 @@ def measure(
         remembered: decisions of simulations of this machine.
     """
     remembered = remembered or Remembered(topology)
-    yardstick, own = remembered.yardstick(rules.yardstick), remembered.yardstick(rules.model)
+    yardstick, own = remembered.yardstick("cut"), remembered.yardstick(rules.model)
     jobs = tuple(_measure_job(stay, yardstick, own) for stay in stays)
     used_s, broken_s = _sum_loads(stays, yardstick)
     whole_s = max(stay.ended_s for stay in stays) - min(stay.job.arrival_s for stay in stays)

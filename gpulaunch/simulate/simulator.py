@@ -121,7 +121,6 @@ class Simulator:
         queue: str = "backfill",
         time_models: Iterable[str] = ("bandwidth",),
         bandwidth_model: str | None = None,
-        measure_by: str = "cut",
         lasting: bool = False,
         tick_s: float = 0.0,
     ) -> Replay:
@@ -136,7 +135,6 @@ class Simulator:
             time_models: models that make jobs take longer than they say: any of "bandwidth",
                 "interference" and "sharing".
             bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
-            measure_by: "cut" or "mapa", by which bandwidths are reported and jobs slowed down.
             lasting: a job stays as slow as its worst neighbours have made it after they have left.
             tick_s: the scheduler acts at multiples of this only, and starts no job in a tick in
                 which another ends; 0: it acts at once. This, `lasting` and "first_fit" are rules of
@@ -159,7 +157,6 @@ class Simulator:
             time_models=tuple(map(one_of(MODELS[1:], "time model"), time_models)),
             lasting=lasting,
             tick_s=tick_s,
-            yardstick=_read_model(measure_by),
         )
         stays = simulate(self.topology, trace.jobs, rules, remembered=self._remembered)
         return measure(self.topology, stays, rules, None, self._remembered)

@@ -163,11 +163,6 @@ BROKEN = [
     ),
     ("a sensitivity that is neither", "3,ring,0,5,7,a\n", "1: sensitive: '7' is neither 0 nor 1"),
     (
-        "a key twice",
-        '{"gpus": 1, "gpus": 2, "duration_s": 1}\n',
-        "1: no JSON: a key stands there twice",
-    ),
-    (
         "a number beyond TOML's",
         f"[[job]]\ngpus = 0x{'f' * 5000}\n",
         "2: gpus: a number of more than 64 bits",

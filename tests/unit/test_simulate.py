@@ -502,7 +502,7 @@ def test_what_a_job_needs_is_judged_by_what_its_policy_goes_by() -> None:
 def test_quality_and_rings() -> None:
     """Quality is the share of the best aggregate bandwidth: {0,1,4} of a DGX-1 has 87 of 125."""
     held = [job(0, 2, 0, 9), job(1, 1, 0, 50), job(2, 1, 0, 50), job(3, 1, 0, 9)]
-    rules = Rules("baseline", "mapa", yardstick="mapa")
+    rules = Rules("baseline", "cut")
     last = job(4, 3, 10, 5, sensitive=True)
     replay = measure(DGX, checked(DGX, [*held, last], rules), rules, None)
     (found,) = (one for one in replay.jobs if one.id == 4)
