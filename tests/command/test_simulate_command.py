@@ -1,7 +1,6 @@
 """`gpulaunch simulate`: job files in three forms, their mistakes, and what is printed."""
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -295,16 +294,3 @@ def test_what_a_job_says_of_itself_comes_before_its_profile(
         )
         ends.append(json.loads(done.stdout)["runs"][0]["jobs"][0]["ended_s"])
     assert ends == [30, 10]
-
-
-def test_reader_that_goes_away(launcher: Launcher) -> None:
-    """A reader that reads only the beginning gets no traceback."""
-    done = subprocess.run(
-        f"{launcher.script} simulate --generate uniform --count 2000 | head -n 1",
-        env=launcher.environment,
-        shell=True,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.stdout, done.stderr) == ("[[job]]\n", "")

@@ -459,16 +459,6 @@ def test_poisson_batches() -> None:
     assert 0.30 <= min(least) < max(least) <= 0.52
 
 
-def test_sizes_of_helios() -> None:
-    """Sizes that fall geometrically have the published mean and median of Helios."""
-    sizes = MIXES["Helios"].sizes
-    ratio = sizes[2] / sizes[1]
-    every = {2**k: sizes[1] * ratio**k for k in range(40)}  # beyond 16 GPUs, too
-    assert sizes == pytest.approx({size: every[size] for size in sizes}, abs=1e-3)
-    assert sum(size * share for size, share in every.items()) == pytest.approx(3.716, rel=0.02)
-    assert sizes[1] > 0.5
-
-
 # ----------------------------------------------------------------------------------------- measures
 
 
