@@ -45,8 +45,6 @@ _JOB: FieldTable = {
     "after": ListOf(str),
     "arrival_s": (0.0, 1e9),
     "duration_s": (1e-3, 1e9),
-    "communication_percentage": (0.0, 100.0),
-    "split_slowdown_percentage": (0.0, 1e4),
 }
 _MOST_BYTES = 64 << 20
 STDIN = "-"

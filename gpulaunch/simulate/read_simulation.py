@@ -76,22 +76,15 @@ class TraceReader:
         request, profile = self.request(entry)
         duration_s = entry.own.get("duration_s", profile.resources.duration_s)
         if not duration_s:
-            said = (
-                "nobody says its duration_s"
-                if duration_s is None
-                else f"profile {profile.name} says that it takes 0 s"
-            )
-            raise entry.where.error(None, f"job {quoted(entry.name)}: {said}")
-        share = _read_fraction(entry, "communication_percentage", profile.communication_share)
-        split = None if "communication_percentage" in entry.own else profile.split_slowdown
+            raise entry.where.error(None, f"job {quoted(entry.name)}: nobody says its duration_s")
         return SimulatedJob(
             id=number,
             name=entry.name,
             request=replace(request, name=entry.own.get("name")),
             arrival_s=float(entry.own.get("arrival_s", 0.0)),
             duration_s=float(duration_s),
-            communication_share=share,
-            split_slowdown=_read_fraction(entry, "split_slowdown_percentage", split),
+            communication_share=profile.communication_share,
+            split_slowdown=profile.split_slowdown,
         )
 
     def request(self, entry: Entry) -> tuple[Request, Profile]:
@@ -133,10 +126,6 @@ class TraceReader:
         if request.least_gpus:
             raise UsageError(f"{options.origin('gpus')}: a simulated job has one number")
         return _with_slowdowns(request, profile, self._profiles), profile
-
-
-def _read_fraction(entry: Entry, key: str, default: float | None) -> float | None:
-    return entry.own[key] / 100 if key in entry.own else default
 
 
 def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Profile]) -> Request:

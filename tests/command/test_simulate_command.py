@@ -275,22 +275,3 @@ def test_a_name_is_what_the_file_calls_a_job(launcher: Launcher, tmp_path: Path)
             "simulate", "--topology", "power8-minsky", "--jobs", str(path), "--json"
         )
         assert [job["gpus"] for job in json.loads(done.stdout)["runs"][0]["jobs"]] == want
-
-
-def test_what_a_job_says_of_itself_comes_before_its_profile(
-    launcher: Launcher, tmp_path: Path
-) -> None:
-    """A job's own share of communication beats its profile's split slowdown."""
-    profile = (
-        "[profile.p]\n[profile.p.communication]\nsplit_slowdown_percentage = 200.0\nsource = "
-        '"here"\n'
-    )
-    job = '[[job]]\nprofile = "p"\ngpus = 2\nonly = ["0", "2"]\nduration_s = 10\n'
-    ends = []
-    for own in ("", "communication_percentage = 0.0\n"):
-        path = written(tmp_path, f"{job}{own}\n{profile}")
-        done = launcher.run(
-            "simulate", "--topology", "power8-minsky", "--jobs", str(path), "--json"
-        )
-        ends.append(json.loads(done.stdout)["runs"][0]["jobs"][0]["ended_s"])
-    assert ends == [30, 10]
