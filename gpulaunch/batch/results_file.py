@@ -13,32 +13,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from gpulaunch.errors import FailedError, FieldError, UsageError, WouldWaitError
-from gpulaunch.files.fields import FieldTable, checked
+from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.files.iso_time import parse_time
 from gpulaunch.history.line import is_own_file
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.system import iso
 from gpulaunch.records import Record, as_dict, field_names
 
-_SECONDS = (-1e12, 1e12)
-_FIELDS: FieldTable = {
-    "id": (0, 1 << 31),
-    "name": str,
-    "digest": str,
-    "exit_status": (0, 255),
-    "gpus": list,
-    "uuids": list,
-    "lease": str,
-    "interrupted": bool,
-    "submitted_s": _SECONDS,
-    "started_s": _SECONDS,
-    "ended_s": _SECONDS,
-}
-_ALWAYS = ("id", "name", "digest", "exit_status", "gpus", "uuids", "interrupted", "submitted_s")
 _DIGITS = 3  # of seconds
-_NOT_OURS = TypeError, ValueError, LookupError, ArithmeticError, RecursionError, FieldError
-"""What reading a line raises that no batch has written."""
 
 
 class Result(Record):
@@ -74,18 +56,6 @@ class Result(Record):
     def is_final(self) -> bool:
         """True if the job has run to its own end."""
         return self.started_s is not None and not self.interrupted
-
-
-def _read_result(document: Mapping[str, Any]) -> Result:
-    """Read the document of a result.
-
-    Raises:
-        FieldError: the document has another form.
-    """
-    fields = {name: document.get(name) for name in field_names(Result)}
-    known = {name: value for name, value in fields.items() if value is not None}
-    checked(known, _FIELDS, required=_ALWAYS)
-    return Result(**fields | {"gpus": tuple(known["gpus"]), "uuids": tuple(known["uuids"])})
 
 
 class ResultsFile:
@@ -186,7 +156,7 @@ class ResultsFile:
             try:
                 if line.strip():
                     self._take(dict(json.loads(line)))
-            except _NOT_OURS:
+            except (TypeError, ValueError, LookupError):
                 if not self.batch:
                     break
                 warn(f"{self.path}:{number}: passed over: this line is torn, or not a batch's")
@@ -198,8 +168,9 @@ class ResultsFile:
             self.began_s = parse_time(document["began_at"]).timestamp()
             self.batch = str(document["batch"])
         elif "event" not in document:  # a launch whose batch was killed tells its end there
-            result = _read_result(document)
-            self.results[result.id] = result
+            fields = {name: document[name] for name in field_names(Result)}
+            lists = {"gpus": tuple(document["gpus"]), "uuids": tuple(document["uuids"])}
+            self.results[document["id"]] = Result(**fields | lists)
 
     def _write_error(self, problem: OSError) -> FailedError:
         return FailedError(f"{self.path}: {os.strerror(problem.errno or 0).lower()}")

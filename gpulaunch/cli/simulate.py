@@ -28,13 +28,10 @@ _MOST_JOBS = 200_000
 def main(arguments: Sequence[str]) -> int:
     """Replay jobs as the command line says."""
     options = make_parser().parse_args(arguments)
-    _check_together(options)
     if options.generate:
         trace = generate_trace(options.generate, options.seed or 0, options.count)
         print(document_text(trace), end="")
         return 0
-    if options.jobs is None:
-        raise UsageError("no jobs given", "--jobs FILE, or --generate to make some")
     machine = shown_machine(options.topology, warn)
     if options.report is not None:  # what cannot be is said before a long run
         from gpulaunch.show.report import load_matplotlib, report_files
@@ -58,15 +55,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _check_together(options: Namespace) -> None:
-    """Refuse options that would have no effect beside others."""
-    for other in ("jobs", "report", "json"):
-        if options.generate and getattr(options, other):
-            raise UsageError(f"--{other} has no effect with --generate")
-    if "fixed" in options.time_model and len(options.time_model) > 1:
-        raise UsageError("--time-model: fixed is none of the others")
-
-
 def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
@@ -74,10 +62,14 @@ def make_parser() -> Parser:
         "Replay jobs on described machines, by the launcher's own decisions and queue.",
     )
     add_topology(parser)
-    parser.add_argument(
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
         "--jobs",
         metavar="FILE",
         help="the jobs: TOML, JSON lines or MAPA's columns (docs/guides/simulate.md)",
+    )
+    source.add_argument(
+        "--generate", choices=sorted(GENERATORS), help="print a file of random jobs instead"
     )
     parser.add_argument(
         "--policy",
@@ -115,9 +107,6 @@ def make_parser() -> Parser:
         "--at-once",
         action="store_true",
         help="all jobs come at the beginning, in the order of the file",
-    )
-    parser.add_argument(
-        "--generate", choices=sorted(GENERATORS), help="print a file of random jobs instead"
     )
     parser.add_argument(
         "--count",

@@ -6,7 +6,7 @@ import random
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -842,25 +842,3 @@ def test_no_room_to_begin(site: Site) -> None:
     done = site.run(preexec_fn=no_room)
     assert (done.returncode, done.stderr) == (125, f"gpulaunch: error: {RESULTS}: file too large\n")
     assert sorted(os.listdir(site.home)) == ["jobs.toml", "started"]
-
-
-DAMAGE: list[tuple[str, Callable[[dict[str, Any]], object]]] = [
-    ("a number for a name", lambda line: line | {"name": 7}),
-    ("a list", lambda line: [line]),
-    ("no id", lambda line: {key: value for key, value in line.items() if key != "id"}),
-]
-
-
-@pytest.mark.parametrize(("sentence", "change"), DAMAGE, ids=[case[0] for case in DAMAGE])
-def test_a_line_that_is_none(
-    site: Site, sentence: str, change: Callable[[dict[str, Any]], object]
-) -> None:
-    """A line that no batch has written is passed over with a warning, and the job run again."""
-    site.write([{"command": ["sh", "-c", "echo >>ran"]}])
-    site.run()
-    header, result = site.lines()
-    (site.home / RESULTS).write_text(f"{json.dumps(header)}\n{json.dumps(change(result))}\n")
-    done = site.run("--resume")
-    warning = f"gpulaunch: warning: {RESULTS}:2: passed over: this line is torn, or not a batch's\n"
-    assert (done.returncode, done.stderr.startswith(warning)) == (0, True), sentence
-    assert (site.home / "ran").read_text() == "\n\n"

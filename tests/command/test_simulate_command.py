@@ -226,11 +226,7 @@ def test_mistakes_in_a_job_file(
             "--machines: '0' is no whole number from 1 to 100000",
         ),
         (("--jobs", "/nowhere"), "/nowhere: no such file or directory"),
-        ((), "no jobs given"),
-        (
-            ("--jobs", "JOBS", "--time-model", "fixed,bandwidth"),
-            "--time-model: fixed is none of the others",
-        ),
+        ((), "one of the arguments --jobs --generate is required"),
         (("--jobs", "JOBS", "--queue", "lifo"), "--queue: invalid choice: 'lifo'"),
     ],
 )
