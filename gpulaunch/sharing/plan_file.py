@@ -1,10 +1,9 @@
 """A queue file: its TOML -> the jobs and the GPUs that `gpulaunch plan` is about."""
 
-from collections.abc import Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Mapping
 from typing import Any
 
-from gpulaunch.errors import FieldError, UsageError, printable, quoted
+from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import read_document
 from gpulaunch.files.fields import FieldTable, ListOf, Path, RowOf, checked
 from gpulaunch.files.size import Size, parse_size
@@ -93,9 +92,19 @@ def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, tuple[Plann
     )
     idle_w = idle_power(capacity, top.get("idle_power_w"))
     site = PlanSite(capacity, top.get("gpus", 1), objective, idle_w)
-    jobs = tuple(_job(entry, ("job", place), site) for place, entry in enumerate(top["job"]))
-    _check_names(jobs)
-    return model.name, site, jobs
+    jobs: dict[str, PlannedJob] = {}
+    for place, entry in enumerate(top["job"]):
+        job = _job(entry, ("job", place), site)
+        if job.name in jobs:
+            raise FieldError(("job", place, "name"), f"name: there are two jobs {quoted(job.name)}")
+        unknown = [name for name in job.after if name not in jobs]
+        if unknown:
+            raise FieldError(
+                ("job", place, "after"),
+                f"after: no job before this one in the file is called {quoted(unknown[0])}",
+            )
+        jobs[job.name] = job
+    return model.name, site, tuple(jobs.values())
 
 
 def _size(text: str, where: Path) -> Size:
@@ -162,26 +171,3 @@ def _profile(table: Mapping[str, Any], where: Path) -> Profile:
     except UsageError as problem:
         hint = f": {problem.hint}" if problem.hint else ""
         raise FieldError((*where, "profile"), f"profile: {problem.message}{hint}") from None
-
-
-def _check_names(jobs: Sequence[PlannedJob]) -> None:
-    """Check that names are unique, that those in `after` exist, and that no job waits for itself.
-
-    Raises:
-        FieldError: one does not hold.
-    """
-    places: dict[str, int] = {}
-    for place, job in enumerate(jobs):
-        if places.setdefault(job.name, place) != place:
-            raise FieldError(("job", place, "name"), f"name: there are two jobs {quoted(job.name)}")
-    for place, job in enumerate(jobs):
-        unknown = next((name for name in job.after if name not in places), None)
-        if unknown is not None:
-            raise FieldError(("job", place, "after"), f"after: there is no job {quoted(unknown)}")
-    try:
-        TopologicalSorter({job.name: job.after for job in jobs}).prepare()
-    except CycleError as problem:
-        circle = problem.args[1][::-1]  # of names that wait for each other, the first one twice
-        where = "job", places[circle[0]], "after"
-        waits = " after ".join(map(printable, circle))
-        raise FieldError(where, f"after: these wait for each other: {waits}") from None
