@@ -11,6 +11,6 @@ mkdir -p "$directory"
 awk -v train="$(dirname "$0")/train.py" 'BEGIN {
     for (i = 0; i < 20; i++) printf "python3 \"%s\" --lr %.4f\n", train, 0.001 * 500 ^ (i / 19)
 }' >"$directory/jobs.txt"
-gpulaunch batch --resume --results "$directory/results.jsonl" --logs "$directory" -q "$directory/jobs.txt"
+gpulaunch batch --resume --results "$directory/results.jsonl" --logs "$directory" -q - <"$directory/jobs.txt"
 echo "the best of them:"
 grep -h '^loss' "$directory"/*.log | sort -g -k 2 | head -n 3

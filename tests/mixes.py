@@ -4,72 +4,33 @@ from collections.abc import Mapping
 from math import log, sqrt
 from random import Random
 
-from gpulaunch.records import Record, replace
+from gpulaunch.records import Record
 from gpulaunch.simulate.generate import Row
 
 
 class Mix(Record):
-    """The kinds of jobs that come to a machine.
+    """The kinds of jobs that come to a machine; half of them are bandwidth-sensitive.
 
     Attributes:
         sizes: weight of each number of GPUs of a job.
-        sensitive: share of jobs that are bandwidth-sensitive, 0 to 1.
-        pattern: name of the communication pattern of all jobs.
         mean_s: mean run time in seconds.
         median_s: median run time in seconds; the distribution is lognormal. None: exponential.
-        source: where the figures come from, for readers; "" if all are assumed.
     """
 
     sizes: Mapping[int, float]
-    sensitive: float = 0.5
-    pattern: str = "ring"
     mean_s: float = 100.0
     median_s: float | None = None
-    source: str = ""
 
-    def on(self, gpus: int) -> "Mix":
-        """Return the mix without jobs that are too large for a machine with so many GPUs."""
-        return replace(self, sizes={n: part for n, part in self.sizes.items() if n <= gpus})
-
-
-def _uniform(*sizes: int) -> dict[int, float]:
-    return dict.fromkeys(sizes, 1.0)
-
-
-_TRACES = "mean and median run time: cluster_summary.csv of AcmeTrace (NSDI'24), lognormal assumed"
 
 MIXES: dict[str, Mix] = {
-    "uniform 1-5": Mix(_uniform(1, 2, 3, 4, 5), source="sizes: mapa-sc21 4"),
-    "10 % sensitive": Mix(_uniform(1, 2, 3, 4, 5), sensitive=0.1, source="sizes: mapa-sc21 4"),
-    "100 % sensitive": Mix(_uniform(1, 2, 3, 4, 5), sensitive=1.0, source="sizes: mapa-sc21 4"),
-    "2 and 4": Mix(_uniform(2, 4)),
-    "1, 2, 4": Mix(_uniform(1, 2, 4)),
-    "2, 4, 8": Mix(_uniform(2, 4, 8)),
-    "large 4-8": Mix(_uniform(4, 5, 6, 7, 8)),
-    "mostly 1": Mix({1: 70, 2: 10, 3: 10, 4: 10}),
-    "chains": Mix(_uniform(1, 2, 3, 4, 5), pattern="chain", source="sizes: mapa-sc21 4"),
-    "all to all": Mix(_uniform(1, 2, 3, 4, 5), pattern="all_to_all", source="sizes: mapa-sc21 4"),
-    "Philly": Mix(
-        {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05},
-        mean_s=18006.055,
-        median_s=874.0,
-        source=f"sizes: Gavel (OSDI'20), its generator; {_TRACES}",
-    ),
-    "Helios": Mix(
-        {1: 0.578, 2: 0.244, 4: 0.103, 8: 0.043, 16: 0.018},
-        mean_s=6651.681,
-        median_s=206.0,
-        source="sizes: mean 3.716 and median 1 (SC'21, HeliosArtifact), falling geometrically over "
-        f"powers of two assumed; {_TRACES}",
-    ),
-    "PAI": Mix(
-        {1: 0.982, 2: 0.004, 4: 0.004, 8: 0.010},
-        mean_s=4787.109,
-        median_s=480.667,
-        source=f"sizes: jobs with whole GPUs of ATC'23 (FGD) Table 1; {_TRACES}",
-    ),
+    "uniform 1-5": Mix(dict.fromkeys((1, 2, 3, 4, 5), 1.0)),  # mapa-sc21 4
+    "2 and 4": Mix({2: 1.0, 4: 1.0}),
+    "1, 2, 4": Mix({1: 1.0, 2: 1.0, 4: 1.0}),
+    # Sizes: Gavel (OSDI'20), its generator. Mean and median run time: cluster_summary.csv of
+    # AcmeTrace (NSDI'24), lognormal assumed.
+    "Philly": Mix({1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}, mean_s=18006.055, median_s=874.0),
 }
-"""Mixes of jobs by name; what their source does not tell is assumed."""
+"""Mixes of jobs by name; what is without a source is assumed."""
 
 
 def loaded_mix(seed: int, jobs: int, gpus: int, load: float, mix: Mix) -> list[Row]:
@@ -84,7 +45,7 @@ def loaded_mix(seed: int, jobs: int, gpus: int, load: float, mix: Mix) -> list[R
         mix: the kinds of jobs.
     """
     draw = Random(seed)
-    sizes = mix.on(gpus).sizes
+    sizes = {size: weight for size, weight in mix.sizes.items() if size <= gpus}
     rows: list[Row] = []
     now = asked = 0.0
     for _ in range(jobs):
@@ -96,8 +57,8 @@ def loaded_mix(seed: int, jobs: int, gpus: int, load: float, mix: Mix) -> list[R
             {
                 "name": "job",
                 "gpus": count,
-                "pattern": mix.pattern,
-                "bandwidth_sensitive": draw.random() < mix.sensitive,
+                "pattern": "ring",
+                "bandwidth_sensitive": draw.random() < 0.5,
                 "arrival_s": now,
                 "duration_s": run_s,
             }

@@ -42,6 +42,9 @@ _JOB = re.compile(
 @cache
 def _profiles(paper: str) -> dict[str, dict[str, Any]]:
     profiles: dict[str, dict[str, Any]] = read_toml(PROFILES[paper])["profile"]
+    for profile in profiles.values():
+        # If a job was not measured with its GPUs on two sockets, that costs it nothing.
+        profile["communication"].setdefault("split_slowdown_percentage", 0.0)
     return profiles
 
 
@@ -97,10 +100,6 @@ def generated(seed: int, count: int) -> gpulaunch.Trace:
 
 
 def _trace(jobs: list[dict[str, Any]], profiles: dict[str, dict[str, Any]]) -> gpulaunch.Trace:
-    for job in jobs:
-        # If a job was not measured with its GPUs on two sockets, that costs it nothing.
-        measured = profiles[job["profile"]]["communication"].get("split_slowdown_percentage", 0.0)
-        job["split_slowdown_percentage"] = measured
     return simulator(_MACHINE).read_trace({"profile": profiles, "job": jobs})
 
 

@@ -1,9 +1,8 @@
-"""Files of jobs: TOML, JSON lines, plain lines, or the columns of mapa-sc21's simulator."""
+"""Jobs to run or to simulate: TOML, JSON lines, MAPA's columns, or on stdin plain lines."""
 
 import json
-import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from gpulaunch.errors import FieldError, UsageError, quoted
@@ -46,24 +45,11 @@ _JOB: FieldTable = {
     "after": ListOf(str),
     "arrival_s": (0.0, 1e9),
     "duration_s": (1e-3, 1e9),
-    "communication_percentage": (0.0, 100.0),
-    "split_slowdown_percentage": (0.0, 1e4),
 }
 _MOST_BYTES = 64 << 20
 STDIN = "-"
 _COLUMNS = ("gpus", "pattern", "arrival", "time", "sensitive", "name")
-_COLUMN_OF = {"arrival_s": "arrival", "duration_s": "time"}
 _LONGEST_TITLE = 40
-
-_NAMES = r"""([\w.-]|"[^"]*"|'[^']*')+"""
-_OTHERS = (
-    rf"\[\s*{_NAMES}\s*\]\s*(#.*)?|\[\[\s*{_NAMES}\s*\]\]\s*(#.*)?",  # a table of TOML
-    rf"(job|profile)\s*=\s*[\[{{].*|profile\.{_NAMES}\s*=.*",
-    r'\{\s*["}].*',  # JSON
-    rf"{_COLUMNS[0]},.*|\d+(,[^,]*){{5}}",
-)
-_NO_COMMAND = re.compile("|".join(_OTHERS))
-"""First lines of files of jobs that have no plain lines of commands."""
 
 
 class Entry(Record):
@@ -95,14 +81,12 @@ class Where(Record):
         line: number of the line; None for TOML, where the document finds it.
         document: the TOML document; None for other formats.
         number: number of the job in the file.
-        columns: whether the file has MAPA's columns.
     """
 
     path: str
     line: int | None
     document: Document | None
     number: int
-    columns: bool = False
 
     def error(self, key: str | None, message: str, hint: str | None = None) -> UsageError:
         """Return an error about one key of the job, or about the whole job."""
@@ -111,8 +95,6 @@ class Where(Record):
             if not self.document.text:  # a program gave the jobs: there is no line to name
                 message = f"job {self.number}: {message}"
             return UsageError(self.document.error(FieldError(where, message)).message, hint)
-        for own, column in _COLUMN_OF.items() if self.columns else ():
-            message = message.replace(f"{own}:", f"{column}:", 1)
         return UsageError(f"{self.path}:{self.line}: {message}", hint)
 
 
@@ -134,9 +116,8 @@ def load_jobs(path: str, *, to_run: bool = False) -> JobFile:
     """Read a file of jobs; docs/guides/simulate.md and docs/guides/batch.md explain the keys.
 
     Args:
-        path: path of the file; "-" for stdin.
-        to_run: whether the jobs are to be run: then each line may be a command, and jobs may come
-            after others. Stdin has commands, or JSON lines.
+        path: path of the file; "-" for stdin, where each line is a command, if they are to be run.
+        to_run: whether the jobs are to be run: then they may come after others.
 
     Raises:
         UsageError: the file cannot be read, or is wrong; with path and line.
@@ -144,19 +125,21 @@ def load_jobs(path: str, *, to_run: bool = False) -> JobFile:
     if to_run and path == STDIN:
         if sys.stdin is None:
             raise UsageError("stdin is closed, so there are no jobs to read")
-        path, text = "stdin", sys.stdin.buffer.read().decode(errors="surrogateescape")
-    else:
-        text = read_text(path, _MOST_BYTES)
-    text = text.removeprefix("\ufeff")
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    if to_run and are_commands(path, text):
-        found = JobFile(tuple(_read_commands(path, text)), {}, {})
-    elif first.startswith("{"):
+        text = sys.stdin.buffer.read().decode(errors="surrogateescape")
+        return _refuse_empty("stdin", JobFile(tuple(_read_commands(text)), {}, {}))
+    text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
+    first = text.lstrip()
+    if first.startswith("{"):
         found = JobFile(tuple(_read_json_lines(path, text)), {}, {})
     elif first[:1].isdigit() or first.startswith(f"{_COLUMNS[0]},"):
         found = JobFile(tuple(_read_columns(path, text)), {}, {})
     else:
-        found = _read_toml(parse_document(path, text))
+        try:
+            document = parse_document(path, text)
+        except UsageError as problem:
+            hint = f"commands, one a line, are read from stdin: gpulaunch batch - <{path}"
+            raise UsageError(problem.message, hint if to_run else None) from None
+        found = _read_toml(document)
     for entry in () if to_run else found.entries:
         if "after" in entry.own:
             raise entry.where.error("after", "after: the simulator knows no order but arrival_s")
@@ -210,27 +193,21 @@ def _read_profile(document: Document, name: str, table: object) -> Profile:
     )
 
 
-def are_commands(path: str, text: str) -> bool:
-    """Return whether a file of jobs has plain lines of commands, by its name and first line."""
-    first = next((line for _, line in _command_lines(text)), "")
-    return not (path.endswith((".toml", ".json", ".jsonl", ".csv")) or _NO_COMMAND.fullmatch(first))
+def _read_commands(text: str) -> list[Entry]:
+    """Read a command for sh in each line, as xargs and simple_gpu_scheduler have them.
 
-
-def _command_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines with a command, and their numbers: not blank ones, nor those from # on."""
-    for number, line in enumerate(text.split("\n"), 1):
-        stripped = line.strip()
-        if stripped and not stripped.startswith("#"):
-            yield number, stripped
-
-
-def _read_commands(path: str, text: str) -> list[Entry]:
-    """Read a command for sh in each line, as xargs and simple_gpu_scheduler have them."""
+    Blank lines, and those from # on, are none.
+    """
     entries: list[Entry] = []
-    for number, line in _command_lines(text):
-        title = line if len(line) <= _LONGEST_TITLE else f"{line[: _LONGEST_TITLE - 1]}…"
-        own = {"command": ["sh", "-c", line], "title": title}
-        entries.append(Entry(own, {}, Where(path, number, None, len(entries))))
+    for number, line in enumerate(text.split("\n"), 1):
+        command = line.strip()
+        if not command or command.startswith("#"):
+            continue
+        title = command
+        if len(command) > _LONGEST_TITLE:
+            title = f"{command[: _LONGEST_TITLE - 1]}…"
+        own = {"command": ["sh", "-c", command], "title": title}
+        entries.append(Entry(own, {}, Where("stdin", number, None, len(entries))))
     return entries
 
 
@@ -242,18 +219,11 @@ def _read_json_lines(path: str, text: str) -> list[Entry]:
         if line.strip():
             where = Where(path, number, None, len(entries))
             try:
-                job = json.loads(line, object_pairs_hook=_refuse_duplicates)
+                job = json.loads(line)
             except (ValueError, RecursionError) as problem:
                 raise where.error(None, f"no JSON: {problem}") from None
             entries.append(_read_entry(job, where))
     return entries
-
-
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key stands there twice")
-    return found
 
 
 def _read_columns(path: str, text: str) -> list[Entry]:
@@ -262,7 +232,7 @@ def _read_columns(path: str, text: str) -> list[Entry]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or (number == 1 and line.startswith(f"{_COLUMNS[0]},")):
             continue
-        where = Where(path, number, None, len(entries), columns=True)
+        where = Where(path, number, None, len(entries))
         values = [value.strip() for value in line.split(",")]
         if len(values) != len(_COLUMNS):
             raise where.error(
@@ -271,24 +241,20 @@ def _read_columns(path: str, text: str) -> list[Entry]:
         row = dict(zip(_COLUMNS, values, strict=True))
         if row["sensitive"] not in ("0", "1"):
             raise where.error(None, f"sensitive: {quoted(row['sensitive'])} is neither 0 nor 1")
+        try:
+            times = {"arrival_s": float(row["arrival"]), "duration_s": float(row["time"])}
+        except ValueError:
+            found = f"{quoted(row['arrival'])} and {quoted(row['time'])}"
+            raise where.error(None, f"arrival, time: {found} are not two numbers") from None
         job = {
             "name": row["name"].removesuffix(".sh"),
-            "gpus": _read_number(where, row, "gpus", int),
+            "gpus": row["gpus"],
             "pattern": row["pattern"],
-            "arrival_s": _read_number(where, row, "arrival", float),
-            "duration_s": _read_number(where, row, "time", float),
             "bandwidth_sensitive": row["sensitive"] == "1",
+            **times,
         }
         entries.append(_read_entry(job, where))
     return entries
-
-
-def _read_number(where: Where, row: Mapping[str, str], column: str, kind: type) -> Any:  # noqa: ANN401
-    try:
-        return kind(row[column])
-    except ValueError:
-        wanted = "a whole number" if kind is int else "a number"
-        raise where.error(None, f"{column}: {quoted(row[column])} is not {wanted}") from None
 
 
 def _read_entry(job: object, where: Where) -> Entry:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gpulaunch.batch.tasks import CheckedTask, Task
+from gpulaunch.batch.tasks import Task
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import UsageError, counted
 from gpulaunch.files.duration import format_duration
@@ -10,12 +10,11 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import least_of
-from gpulaunch.sharing.plan import Plan, make_plan
+from gpulaunch.sharing.plan import Plan, PlannedJob, PlanSite, make_plan
 from gpulaunch.sharing.prediction import idle_power
-from gpulaunch.sharing.workload import PlannedJob, PlanSite
 
 
-def plan_tasks(checked: Sequence[CheckedTask]) -> tuple[list[Task], str]:
+def plan_tasks(tasks: Sequence[Task]) -> tuple[list[Task], str]:
     """Return the jobs of a batch with the GPU, the cap and the predecessors that a plan gives them.
 
     Planned are jobs that share, want one GPU, leave their share of it open, are there from the
@@ -23,7 +22,7 @@ def plan_tasks(checked: Sequence[CheckedTask]) -> tuple[list[Task], str]:
     after them, in their order.
 
     Args:
-        checked: the jobs, with their launches.
+        tasks: the jobs.
 
     Returns:
         All jobs in the order of their start, and what the plan predicts, in a line.
@@ -32,11 +31,11 @@ def plan_tasks(checked: Sequence[CheckedTask]) -> tuple[list[Task], str]:
         UsageError: none can be planned, or there is no GPU that all may have.
     """
     jobs, planned = [], []
-    for one in checked:
+    for one in tasks:
         sharing, duration_s = one.launch.request.sharing, _planned_duration(one)
         if sharing and duration_s:
             planned.append(one)
-            jobs.append(PlannedJob(str(one.task.id), sharing.client, duration_s))
+            jobs.append(PlannedJob(str(one.id), sharing.client, duration_s))
     if not planned:
         raise UsageError(
             "no job can be planned: none shares one GPU from the beginning and has a duration_s",
@@ -49,16 +48,16 @@ def plan_tasks(checked: Sequence[CheckedTask]) -> tuple[list[Task], str]:
     objective = sharing.client.objective
     site = PlanSite(capacity, len(gpus), objective, idle_power(capacity))
     plan = make_plan(jobs, site)
-    tasks = {str(one.task.id): one.task for one in planned}
-    ordered = _in_order(plan, tasks, [gpu.uuid for gpu in gpus])
+    by_name = {str(one.id): one for one in planned}
+    ordered = _in_order(plan, by_name, [gpu.uuid for gpu in gpus])
     last = tuple(task.id for task in ordered)
-    for one in checked:
+    for one in tasks:
         if one not in planned:
-            ordered.append(replace(one.task, after=(*last, *one.task.after)))
-    return ordered, _message(plan, len(jobs), len(checked))
+            ordered.append(replace(one, after=(*last, *one.after)))
+    return ordered, _message(plan, len(jobs), len(tasks))
 
 
-def _common_gpus(planned: Sequence[CheckedTask]) -> list[Gpu]:
+def _common_gpus(planned: Sequence[Task]) -> list[Gpu]:
     """Return the GPUs that all jobs may have and share."""
     gpus = list(planned[0].launch.machine.topology.gpus)
     for one in planned:
@@ -71,10 +70,10 @@ def _common_gpus(planned: Sequence[CheckedTask]) -> list[Gpu]:
     return gpus
 
 
-def _planned_duration(one: CheckedTask) -> float | None:
+def _planned_duration(one: Task) -> float | None:
     """Return how long a job takes alone, in seconds; None if it is not to be planned."""
-    request, settings = one.launch.request, one.task.settings
-    if request.sharing is None or request.gpus != 1 or one.task.arrival_s or one.task.after:
+    request, settings = one.launch.request, one.settings
+    if request.sharing is None or request.gpus != 1 or one.arrival_s or one.after:
         return None
     if request.sharing.sm_percentage is not None:
         return None

@@ -8,15 +8,13 @@ batch is in the queue, and jobs start in the order of the file.
 import errno
 import os
 import time
-from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import inf
 from signal import SIGCONT, SIGINT, SIGKILL, SIGTERM
-from typing import Any, Protocol
+from typing import Any
 
-from gpulaunch.batch.results_file import Header, Result, ResultsFile
-from gpulaunch.batch.resume import look_back
+from gpulaunch.batch.results_file import Result, ResultsFile
 from gpulaunch.batch.tasks import Task
 from gpulaunch.errors import FAILED, FailedError, GpulaunchError, UsageError
 from gpulaunch.files.duration import format_duration
@@ -26,39 +24,7 @@ from gpulaunch.launch.free import free
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.system import is_cancelled_by_kill
 from gpulaunch.records import Record
-
-
-class Counts(Record):
-    """The progress of a batch.
-
-    Attributes:
-        jobs: number of jobs.
-        done: number of ended jobs.
-        failed: number of ended jobs with another exit status than 0.
-        running: number of jobs that have their GPUs.
-        queued: name of the job that waits for its GPUs, and its reason; None if none waits.
-    """
-
-    jobs: int
-    done: int
-    failed: int
-    running: int
-    queued: tuple[str, str] | None
-
-
-class Listener(Protocol):
-    """What a batch reports to as it goes; no method may raise."""
-
-    def say(self, kind: str, text: str) -> None:
-        """Take a message of a kind: "info", "warning" or "error"."""
-
-    def ended(self, result: Result, counts: Counts) -> None:
-        """Take the result of a job, and the progress of the batch."""
-
-    def changed(self, counts: Counts) -> None:
-        """Take the progress of the batch."""
 
 
 class BatchOutcome(Record):
@@ -75,22 +41,6 @@ class BatchOutcome(Record):
     problem: FailedError | None
 
 
-class Ways(Record):
-    """The form of the launches of a batch.
-
-    Attributes:
-        words: returns settings as options of a launch.
-        common: settings of all launches.
-        logs: directory for the output of jobs; None for the batch's own output.
-        grace_s: seconds between TERM and KILL.
-    """
-
-    words: Callable[[Mapping[str, str]], list[str]]
-    common: Mapping[str, str]
-    logs: str | None
-    grace_s: float
-
-
 class _Begun:
     """A job whose launch has begun."""
 
@@ -100,16 +50,14 @@ class _Begun:
         self.gpus: tuple[int, ...] = ()
         self.uuids: tuple[str, ...] = ()
         self.started_s: float | None = None
-        self.why_waiting = ""
         self.told_to_end = False
 
 
-def begin(path: str, file: str, warn: Callable[[str], None], *, resume: bool) -> ResultsFile:
+def begin(path: str, warn: Callable[[str], None], *, resume: bool) -> ResultsFile:
     """Open the results of a batch, new or to be resumed.
 
     Args:
         path: path of the results.
-        file: path of the jobs.
         warn: called with the text of a warning.
         resume: whether there may be results already.
 
@@ -119,8 +67,8 @@ def begin(path: str, file: str, warn: Callable[[str], None], *, resume: bool) ->
         FailedError: the results cannot be written.
     """
     results = ResultsFile(path, warn)
-    if results.header is None:
-        results.begin(Header(os.urandom(6).hex(), file, time.time()))
+    if not results.batch:
+        results.begin()
     elif not resume:
         hint = "--resume continues them; to begin anew, remove the file or give --results FILE"
         raise UsageError(f"{path} already holds results of a batch", hint)
@@ -128,22 +76,28 @@ def begin(path: str, file: str, warn: Callable[[str], None], *, resume: bool) ->
 
 
 def run(
-    tasks: Sequence[Task], results: ResultsFile, ways: Ways, listener: Listener
+    tasks: Sequence[Task],
+    results: ResultsFile,
+    say: Callable[[str, str], None],
+    ended: Callable[[Result, int], None],
+    common: Mapping[str, str],
+    logs: str | None,
+    grace_s: float,
 ) -> BatchOutcome:
     """Run all jobs that have no result yet.
 
     Args:
         tasks: tasks in the order of their start.
         results: results of this batch so far; more are added.
-        ways: form of the launches.
-        listener: functions to call.
-
-    Raises:
-        WouldWaitError: a job of an earlier run of the batch still runs.
-        FailedError: the results cannot be written.
+        say: called with a kind, "info", "warning" or "error", and the text of a message; it must
+            not raise.
+        ended: called with the result of a job, and how many have ended; it must not raise.
+        common: settings of all launches.
+        logs: directory for the output of jobs; None for the batch's own output.
+        grace_s: seconds between TERM and KILL.
     """
-    with Launches(guarded=is_cancelled_by_kill()) as launches:
-        return _Batch(tasks, results, launches, ways, listener).run()
+    with Launches() as launches:
+        return _Batch(tasks, results, launches, say, ended, common, logs, grace_s).run()
 
 
 class _Batch:
@@ -152,49 +106,36 @@ class _Batch:
         tasks: Sequence[Task],
         results: ResultsFile,
         launches: Launches,
-        ways: Ways,
-        listener: Listener,
+        say: Callable[[str, str], None],
+        ended: Callable[[Result, int], None],
+        common: Mapping[str, str],
+        logs: str | None,
+        grace_s: float,
     ) -> None:
-        assert results.header is not None  # noqa: S101  begin() has written one
-        self._count_jobs = len(tasks)
-        self._order = {task.id: place for place, task in enumerate(tasks)}
-        self._results, self._launches, self._ways, self._listener = (
-            results,
-            launches,
-            ways,
-            listener,
-        )
-        self._began = time.monotonic() - max(0.0, time.time() - results.header.began_s)
-        self._table = open_table(described=True, warn=lambda text: listener.say("warning", text))
-        self._otherwise = results.opened_apart()
-        self._done: dict[int, Result] = {}
-        self._pending: list[Task] = []
+        self._results, self._launches = results, launches
+        self._say, self._tell_end = say, ended
+        self._common, self._logs, self._grace_s = common, logs, grace_s
+        self._began = time.monotonic() - max(0.0, time.time() - results.began_s)
+        self._table = open_table(described=True, warn=lambda text: say("warning", text))
+        self._done = {task.id: result for task in tasks if (result := _ended(task, results))}
+        self._pending = [task for task in tasks if task.id not in self._done]
         self._begun: dict[int, _Begun] = {}
         self._queued: _Begun | None = None
         self._unwritten: list[Result] = []
         self._problem: FailedError | None = None
         self._signal: int | None = None
         self._kill_at: float | None = None
-        self._done |= look_back(tasks, results, self._table, ways.grace_s)
-        self._pending += [task for task in tasks if task.id not in self._done]
-
-    def _mark(self, task: Task) -> str:
-        return self._results.mark(task.id, task.digest)
 
     def run(self) -> BatchOutcome:
         """Run until nothing runs and nothing is left to start."""
-        try:
-            while True:
-                self._begin_next()
-                self._listener.changed(self._counts())
-                if not (self._begun or (self._pending and not self._stops)):
-                    break
-                for event in self._launches.wait(self._longest_wait_s()):
-                    self._dispatch(event)
-                if self._kill_at is not None and self._clock() >= self._kill_at:
-                    self._kill()
-        finally:
-            os.close(self._otherwise)
+        while True:
+            self._begin_next()
+            if not (self._begun or (self._pending and not self._stops)):
+                break
+            for event in self._launches.wait(self._longest_wait_s()):
+                self._dispatch(event)
+            if self._kill_at is not None and self._clock() >= self._kill_at:
+                self._kill()
         self._write_what_is_left()
         problem = self._problem if self._unwritten or self._pending else None
         return BatchOutcome(self._done, self._signal, problem)
@@ -206,13 +147,6 @@ class _Batch:
     def _clock(self) -> float:
         """Return the seconds since the batch began, which was before it was resumed."""
         return time.monotonic() - self._began
-
-    def _counts(self) -> Counts:
-        failed = sum(result.exit_status != 0 for result in self._done.values())
-        queued = (self._queued.task.name, self._queued.why_waiting) if self._queued else None
-        return Counts(
-            self._count_jobs, len(self._done), failed, len(self._begun) - bool(queued), queued
-        )
 
     def _longest_wait_s(self) -> float | None:
         times = [] if self._kill_at in (None, inf) else [self._kill_at]
@@ -241,23 +175,25 @@ class _Batch:
     def _leave_out(self, task: Task, before: Result) -> None:
         """Give a job its result without running it: one before it has not ended with 0."""
         how = f"job {before.id} ({before.name}) has ended with {before.exit_status}"
-        self._listener.say("error", f"{_describe_task(task)} is not run: {how}")
+        self._say("error", f"{_describe_task(task)} is not run: {how}")
         self._add_result(_Begun(task), FAILED)
 
     def _launch(self, task: Task) -> None:
-        words = self._ways.words({**self._ways.common, **task.settings, "wait": "true"})
+        words = []
+        for name, text in {**self._common, **task.settings, "wait": "true"}.items():
+            words += ["-o", f"{name}={text}"]
         if task.label:
             words.append(f"--name={task.label}")
-        variables = {BATCH_VARIABLE: self._mark(task)}
+        variables = {BATCH_VARIABLE: f"{self._results.batch}.{task.id}"}
         begun = _Begun(task)
         try:
             with self._open_output(task) as output:
                 self._launches.start(
-                    task.id, [*words, "--", *task.command], variables, self._otherwise, output
+                    task.id, [*words, "--", *task.command], variables, self._results.lock, output
                 )
         except OSError as problem:  # no room for a process, or for its log
             reason = str(problem.strerror).lower()
-            self._listener.say(
+            self._say(
                 "error",
                 f"{_describe_task(task)}: {problem.filename or 'cannot be launched'}: {reason}",
             )
@@ -268,10 +204,10 @@ class _Batch:
     @contextmanager
     def _open_output(self, task: Task) -> Iterator[tuple[int | None, int | None]]:
         """Open stdout and stderr of a job's launch."""
-        if self._ways.logs is None:
+        if self._logs is None:
             yield None, None
             return
-        path = os.path.join(self._ways.logs, f"{task.id}.log")
+        path = os.path.join(self._logs, f"{task.id}.log")
         # In a shared directory another user may have made a link, a pipe or a file of this name.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
         log = out_of_the_way(os.open(path, flags, 0o666))
@@ -293,9 +229,7 @@ class _Batch:
             self._take_end(self._begun.pop(event.key), event)
 
     def _take_event(self, begun: _Begun, said: Mapping[str, Any]) -> None:
-        if said["event"] == "waiting":
-            begun.why_waiting = said["reason"]
-        elif said["event"] == "started":
+        if said["event"] == "started":
             begun.lease, begun.started_s = said["lease"], self._clock()
             begun.gpus, begun.uuids = tuple(said["gpus"]), tuple(said["uuids"])
             self._queued = None
@@ -306,10 +240,7 @@ class _Batch:
         if begun.started_s is not None or not begun.told_to_end:
             self._add_result(begun, over.exit_status)
         else:
-            self._put_back(begun.task)
-
-    def _put_back(self, task: Task) -> None:
-        insort(self._pending, task, key=lambda one: self._order[one.id])
+            self._pending.append(begun.task)  # none is begun any more, so the order is no matter
 
     def _add_result(self, begun: _Begun, exit_status: int) -> None:
         task = begun.task
@@ -337,7 +268,7 @@ class _Batch:
         self._done[result.id] = result
         self._unwritten.append(result)
         self._write_what_is_left()
-        self._listener.ended(result, self._counts())
+        self._tell_end(result, len(self._done))
 
     def _write_what_is_left(self) -> None:
         try:
@@ -346,7 +277,7 @@ class _Batch:
                 del self._unwritten[0]
         except FailedError as problem:
             if self._problem is None:
-                self._listener.say("error", f"{problem.message}: no more jobs are started")
+                self._say("error", f"{problem.message}: no more jobs are started")
                 self._end(self._queued)
             self._problem = problem
 
@@ -361,15 +292,15 @@ class _Batch:
                 if running > 1:
                     jobs = f"{running} jobs go on to their ends"
                 again = f"Ctrl-C again ends {'it' if running == 1 else 'them'}"
-                self._listener.say("info", f"no more jobs are started, {jobs}; {again}")
+                self._say("info", f"no more jobs are started, {jobs}; {again}")
         elif self._kill_at is None:
-            self._kill_at = self._clock() + self._ways.grace_s
+            self._kill_at = self._clock() + self._grace_s
             for begun in self._begun.values():
                 self._end(begun)
             if running:
                 jobs = "1 job" if running == 1 else f"{running} jobs"
-                grace = format_duration(self._ways.grace_s)
-                self._listener.say("info", f"ending {jobs}: TERM now, KILL after {grace}")
+                grace = format_duration(self._grace_s)
+                self._say("info", f"ending {jobs}: TERM now, KILL after {grace}")
         else:
             self._kill_at = self._clock()
 
@@ -392,7 +323,13 @@ class _Batch:
             except UsageError:  # it has ended meanwhile
                 pass
             except GpulaunchError as problem:
-                self._listener.say("error", f"{_describe_task(begun.task)}: {problem.message}")
+                self._say("error", f"{_describe_task(begun.task)}: {problem.message}")
+
+
+def _ended(task: Task, results: ResultsFile) -> Result | None:
+    """Return the result of a task that has run to its own end, by an earlier run of the batch."""
+    result = results.results.get(task.id)
+    return result if result and result.digest == task.digest and result.is_final else None
 
 
 def _describe_task(task: Task) -> str:

@@ -3,14 +3,13 @@
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from gpulaunch.batch import run as batch
 from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB, STDIN, JobFile, load_jobs
 from gpulaunch.batch.results_file import Result
-from gpulaunch.batch.run import BatchOutcome, Counts, Ways
+from gpulaunch.batch.run import BatchOutcome
 from gpulaunch.batch.tasks import Task, read_tasks
 from gpulaunch.cli.arguments import (
     Namespace,
@@ -18,7 +17,6 @@ from gpulaunch.cli.arguments import (
     add_rows,
     add_topology,
     with_parts,
-    written,
 )
 from gpulaunch.cli.output import say, warn
 from gpulaunch.errors import FailedError, UsageError, printable
@@ -33,9 +31,6 @@ from gpulaunch.process.system import now
 from gpulaunch.profiles.catalog import profiles_at_hand
 from gpulaunch.records import replace
 
-if TYPE_CHECKING:
-    from gpulaunch.show.terminal import ProgressLine
-
 _MOST_NAMED = 5
 _SOME_FAILED = 1
 _OF_ALL_JOBS = [OPTIONS[name] for name in (*SETTINGS_OF_A_JOB, "notify", "wait_timeout")]
@@ -49,36 +44,36 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     if options.resume and options.file == STDIN and not options.results:
         raise UsageError("--resume: which results? --results FILE names them")
-    file = _with_options(load_jobs(options.file, to_run=True), options)
-    for name in file.tables:
-        if os.sep in name:
-            raise UsageError(
-                f"{options.file}: profile {printable(name)}: a name with {os.sep} in it would be a "
-                "path"
-            )
+    file = _read_file(options)
     if options.policy is not None:
         Options({"policy": ("--policy", options.policy)}, {}).find(OPTIONS["policy"])
     common = {key: getattr(options, key) for key in ("topology", "policy") if getattr(options, key)}
     path = options.results or _results_of(options.file)
     with profiles_at_hand(file.tables):
         shown_machine(options.topology, warn)  # a mistake in the machine is one in all jobs
-        checked = read_tasks(file, common, warn, at_once=options.at_once)
-        tasks, predicted = [one.task for one in checked], None
+        tasks = read_tasks(file, common, warn, at_once=options.at_once)
+        predicted = None
         if options.plan:
             from gpulaunch.batch.planned import plan_tasks  # late: few batches are planned
 
-            tasks, predicted = plan_tasks(checked)
+            tasks, predicted = plan_tasks(tasks)
         if options.logs:
             make_directory(options.logs)
-        results = batch.begin(path, options.file, warn, resume=options.resume)
-        display = _Display(quiet=options.quiet, shared=options.logs is None)
-        if predicted:
-            display.say("info", predicted)
-        ways = Ways(_words, common, options.logs, Options({}, os.environ).grace_s)
-        try:
-            outcome = batch.run(tasks, results, ways, display)
-        finally:
-            display.clear()
+        results = batch.begin(path, warn, resume=options.resume)
+        if predicted and not options.quiet:
+            say("info", predicted)
+
+        def tell(kind: str, text: str) -> None:
+            if kind == "error" or not options.quiet:
+                say(kind, text)
+
+        def tell_end(result: Result, done: int) -> None:
+            if sys.stderr is not None and sys.stderr.isatty():
+                job = f"job {result.id} ({result.name})"
+                tell("info", f"{done} of {len(tasks)}: {job} {_describe_end(result)}")
+
+        grace_s = Options({}, os.environ).grace_s
+        outcome = batch.run(tasks, results, tell, tell_end, common, options.logs, grace_s)
     return _finish(tasks, results.path, outcome, quiet=options.quiet)
 
 
@@ -91,7 +86,7 @@ def make_parser() -> Parser:
     parser.add_argument(
         "file",
         metavar="FILE|-",
-        help="the jobs: lines with a command for sh each, TOML, or JSON lines; - reads stdin",
+        help="the jobs, in TOML or JSON lines; - reads a command for sh from each line of stdin",
     )
     add_rows(parser, _OF_ALL_JOBS)
     add_topology(parser)
@@ -121,8 +116,15 @@ def make_parser() -> Parser:
     return parser
 
 
-def _with_options(file: JobFile, options: Namespace) -> JobFile:
-    """Return the jobs with the options of the command line that they do not set themselves."""
+def _read_file(options: Namespace) -> JobFile:
+    """Read the jobs, with the options of the command line that they do not set themselves."""
+    file = load_jobs(options.file, to_run=True)
+    for name in file.tables:
+        if os.sep in name:
+            raise UsageError(
+                f"{options.file}: profile {printable(name)}: a name with {os.sep} in it would be a "
+                "path"
+            )
     said = {row.name: vars(options).get(row.name) for row in _OF_ALL_JOBS}
     given = {name: pair for name, pair in said.items() if pair}
     checked, texts = Options(given, {}), {name: text for name, (_, text) in given.items()}
@@ -144,64 +146,6 @@ def _results_of(file: str) -> str:
     with suppress(OSError):  # opening the file will say it
         make_own(directory)  # a line may have a secret in it
     return f"{directory}/{now().replace(':', '')}-{os.urandom(2).hex()}.results.jsonl"
-
-
-def _words(settings: Mapping[str, str]) -> list[str]:
-    """Return settings as options of a launch."""
-    return written({name: ("-o", text) for name, text in settings.items()})
-
-
-class _Display:
-    """The reporter of a batch's progress on stderr.
-
-    At a terminal it prints a line for each job that has ended, or one line that is redrawn if jobs
-    print elsewhere; into a pipe it prints nothing.
-
-    Args:
-        quiet: whether to print errors only.
-        shared: whether jobs print to the same terminal.
-    """
-
-    def __init__(self, *, quiet: bool, shared: bool) -> None:
-        self._quiet = quiet
-        self._tells = not quiet and sys.stderr is not None and sys.stderr.isatty()
-        self._line: ProgressLine | None = None
-        if self._tells and not shared:
-            from gpulaunch.show import terminal  # late: few need it
-
-            line = terminal.ProgressLine(sys.stderr)
-            self._line = line if line.possible else None
-
-    def say(self, kind: str, text: str) -> None:
-        """Print one message."""
-        self.clear()
-        if kind == "error" or not self._quiet:
-            say(kind, text)
-
-    def ended(self, result: Result, counts: Counts) -> None:
-        """Report that a job has ended."""
-        if self._tells and (result.exit_status or self._line is None):
-            job = f"job {result.id} ({result.name})"
-            self.say("info", f"{counts.done} of {counts.jobs}: {job} {_describe_end(result)}")
-
-    def changed(self, counts: Counts) -> None:
-        """Draw the progress of the batch."""
-        if self._line is None:
-            return
-        parts = [f"{counts.done} of {counts.jobs} done", f"{counts.running} running"]
-        if counts.failed:
-            parts.append(f"{counts.failed} failed")
-        if counts.queued:
-            name, why = counts.queued
-            parts.append(f"{name} waits: {why}" if why else f"{name} waits")
-        with suppress(OSError):
-            self._line.draw(counts.done / counts.jobs, ", ".join(parts))
-
-    def clear(self) -> None:
-        """Clear the line that is drawn."""
-        if self._line:
-            with suppress(OSError):
-                self._line.clear()
 
 
 def _describe_end(result: Result) -> str:

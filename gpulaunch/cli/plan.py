@@ -12,12 +12,12 @@ from gpulaunch.sharing.plan_file import load_queue
 def main(arguments: Sequence[str]) -> int:
     """Print the plan of one queue file."""
     options = make_parser().parse_args(arguments)
-    queue = load_queue(options.file)
-    plan = make_plan(queue.jobs, queue.site)
+    gpu_model, site, jobs = load_queue(options.file)
+    plan = make_plan(jobs, site)
     from gpulaunch.show.plan import plan_document, plan_table
     from gpulaunch.show.terminal import draw
 
-    document = plan_document(plan, queue)
+    document = plan_document(plan, jobs, site, gpu_model)
     if options.json:
         print_json(document)
     else:

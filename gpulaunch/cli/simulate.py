@@ -3,27 +3,23 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
-from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
 from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.files.duration import format_duration
-from gpulaunch.files.write import make_directory, write_bytes
+from gpulaunch.files.write import document_text, make_directory, write_bytes
 from gpulaunch.launch.options import OPTIONS, QUEUES, one_of
+from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.find import Machine
 from gpulaunch.records import replace
-from gpulaunch.simulate.event_loop import ImpossibleJobError, Moment, Rules, simulate
+from gpulaunch.simulate.event_loop import Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.measures import Replay, measure
 from gpulaunch.simulate.read_simulation import read_trace
-from gpulaunch.simulate.simulator import SIMULATED_MODELS, generated_trace, simulated_machine
+from gpulaunch.simulate.simulator import SIMULATED_MODELS, generate_trace
 from gpulaunch.simulate.time_model import MODELS
-
-if TYPE_CHECKING:
-    from gpulaunch.show.terminal import ProgressLine
 
 _MOST_MACHINES = 100_000
 _MOST_JOBS = 200_000
@@ -32,18 +28,20 @@ _MOST_JOBS = 200_000
 def main(arguments: Sequence[str]) -> int:
     """Replay jobs as the command line says."""
     options = make_parser().parse_args(arguments)
-    _check_together(options)
     if options.generate:
-        print(generated_trace(options.generate, options.seed or 0, options.count), end="")
+        trace = generate_trace(options.generate, options.seed or 0, options.count)
+        print(document_text(trace), end="")
         return 0
-    if options.jobs is None:
-        raise UsageError("no jobs given", "--jobs FILE, or --generate to make some")
-    machine = simulated_machine(options.topology, warn)
-    if options.report is not None:
-        _prepare_report(options.report)
+    machine = shown_machine(options.topology, warn)
+    if options.report is not None:  # what cannot be is said before a long run
+        from gpulaunch.show.report import load_matplotlib, report_files
+
+        load_matplotlib()
+        make_directory(options.report)
     replays = _run_replays(options, machine)
     if options.report is not None:
-        _write_report(options.report, replays)
+        for name, content in report_files(replays).items():
+            write_bytes(os.path.join(options.report, name), content)
     from gpulaunch.show.replay import replays_document, replays_table
     from gpulaunch.show.terminal import draw
 
@@ -57,15 +55,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _check_together(options: Namespace) -> None:
-    """Refuse options that would have no effect beside others."""
-    for other in ("jobs", "report", "json"):
-        if options.generate and getattr(options, other):
-            raise UsageError(f"--{other} has no effect with --generate")
-    if "fixed" in options.time_model and len(options.time_model) > 1:
-        raise UsageError("--time-model: fixed is none of the others")
-
-
 def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
@@ -73,15 +62,19 @@ def make_parser() -> Parser:
         "Replay jobs on described machines, by the launcher's own decisions and queue.",
     )
     add_topology(parser)
-    parser.add_argument(
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
         "--jobs",
         metavar="FILE",
         help="the jobs: TOML, JSON lines or MAPA's columns (docs/guides/simulate.md)",
     )
+    source.add_argument(
+        "--generate", choices=sorted(GENERATORS), help="print a file of random jobs instead"
+    )
     parser.add_argument(
         "--policy",
         metavar="P,...",
-        type=_option_parser(OPTIONS["policy"].parse, each=True),
+        type=_list_parser(OPTIONS["policy"].parse),
         default=[DEFAULT_POLICY],
         help=f"one run for each (default: {DEFAULT_POLICY})",
     )
@@ -101,28 +94,19 @@ def make_parser() -> Parser:
     parser.add_argument(
         "--time-model",
         metavar="M,...",
-        type=_option_parser(one_of(MODELS, "time model"), each=True),
+        type=_list_parser(one_of(MODELS, "time model")),
         default=["bandwidth"],
         help="what makes jobs slower: fixed (nothing), bandwidth (default), interference, sharing",
     )
     parser.add_argument(
         "--bandwidth-model",
         choices=SIMULATED_MODELS,
-        help=_bandwidth_model_help(),
-    )
-    parser.add_argument(
-        "--measure-by",
-        choices=SIMULATED_MODELS,
-        default="cut",
-        help="what results are told in (default: cut)",
+        help="what policies go by (default: cut; preserve-paper: mapa)",
     )
     parser.add_argument(
         "--at-once",
         action="store_true",
         help="all jobs come at the beginning, in the order of the file",
-    )
-    parser.add_argument(
-        "--generate", choices=sorted(GENERATORS), help="print a file of random jobs instead"
     )
     parser.add_argument(
         "--count",
@@ -141,27 +125,16 @@ def make_parser() -> Parser:
     return parser
 
 
-def _bandwidth_model_help() -> str:
-    others = [
-        f"{name.replace('_', '-')}: {policy.bandwidth_model}"
-        for name, policy in POLICIES.items()
-        if policy.bandwidth_model != POLICIES[DEFAULT_POLICY].bandwidth_model
-    ]
-    defaults = [f"default: {POLICIES[DEFAULT_POLICY].bandwidth_model}", *others]
-    return f"what policies go by ({'; '.join(defaults)})"
-
-
-def _option_parser(parse: Callable[[str], Any], *, each: bool = False) -> Callable[[str], Any]:
-    """Return a parser of an option's text that reads it like a setting.
+def _list_parser(parse: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Return a parser of values separated by commas, which leaves out repeated ones.
 
     Args:
-        parse: parses one value.
-        each: whether the text is a list of values, which is freed of duplicates.
+        parse: parses one value, as a setting's.
     """
 
-    def read(text: str) -> Any:  # noqa: ANN401
+    def read(text: str) -> list[Any]:
         try:
-            return list(dict.fromkeys(map(parse, text.split(",")))) if each else parse(text)
+            return list(dict.fromkeys(map(parse, text.split(","))))
         except UsageError as problem:
             raise ArgumentTypeError(
                 ": ".join(filter(None, (problem.message, problem.hint)))
@@ -180,74 +153,18 @@ def _number_parser(most: int) -> Callable[[str], int]:
 
 
 def _run_replays(options: Namespace, machine: Machine) -> list[Replay]:
-    """Return all runs; a line on a terminal shows their progress."""
-    trace = read_trace(options.jobs, machine, warn)
-    jobs = list(trace.jobs)
+    jobs = list(read_trace(options.jobs, machine, warn).jobs)
     if options.at_once:
         jobs = [replace(job, arrival_s=0.0) for job in jobs]
-    from gpulaunch.show.terminal import ProgressLine
-
-    line = None
-    if sys.stderr is not None and sys.stderr.isatty():
-        line = ProgressLine(sys.stderr)
     replays = []
-    try:
-        for policy in options.policy:
-            rules = _make_rules(options, policy)
-            watch = _progress(line, policy.replace("_", "-"), len(jobs))
-            try:
-                stays = simulate(machine.topology, jobs, rules, watch)
-            except ImpossibleJobError as problem:
-                raise trace.wheres[problem.job_id].error(None, problem.message) from None
-            replays.append(measure(machine.topology, stays, rules, options.seed))
-    finally:
-        if line:
-            line.clear()
+    for policy in options.policy:
+        rules = Rules(
+            policy=policy,
+            model=options.bandwidth_model or POLICIES[policy].bandwidth_model,
+            machines=options.machines,
+            queue=options.queue,
+            time_models=tuple(name for name in options.time_model if name != "fixed"),
+        )
+        stays = simulate(machine.topology, jobs, rules)
+        replays.append(measure(machine.topology, stays, rules, options.seed))
     return replays
-
-
-def _progress(line: "ProgressLine | None", policy: str, jobs: int) -> Callable[[Moment], None]:
-    """Return the function that draws how far a replay is, if it takes longer than a second."""
-    began_s = monotonic()
-    next_s = began_s + 1
-
-    def tell(moment: Moment) -> None:
-        nonlocal next_s
-        now_s = monotonic()
-        if line is None or not line.possible or now_s < next_s:
-            return
-        next_s = now_s + 0.1
-        left = ""
-        if moment.ended:
-            left_s = (now_s - began_s) / moment.ended * (jobs - moment.ended)
-            left = f", about {format_duration(round(left_s))} left"
-        line.draw(moment.ended / jobs, f"{policy}: {moment.ended:,} of {jobs:,} jobs{left}")
-
-    return tell
-
-
-def _prepare_report(directory: str) -> None:
-    """Make the directory of a report, and check before a long run that it can be drawn."""
-    from gpulaunch.show.report import load_matplotlib
-
-    load_matplotlib()
-    make_directory(directory)
-
-
-def _write_report(directory: str, replays: Sequence[Replay]) -> None:
-    """Write the pictures of a report, and the page last."""
-    from gpulaunch.show.report import report_files
-
-    for name, content in report_files(replays).items():
-        write_bytes(os.path.join(directory, name), content)
-
-
-def _make_rules(options: Namespace, policy: str) -> Rules:
-    return Rules(
-        policy=policy,
-        model=options.bandwidth_model or POLICIES[policy].bandwidth_model,
-        machines=options.machines,
-        queue=options.queue,
-        time_models=tuple(name for name in options.time_model if name != "fixed"),
-        yardstick=options.measure_by,
-    )

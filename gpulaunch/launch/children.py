@@ -96,14 +96,11 @@ class _Child:
 class Launches:
     """The running launches, with their events and the user's signals.
 
-    Between __enter__ and __exit__ signals to this process have no effect but their events.
-
-    Args:
-        guarded: whether the launches are killed, too, if this process is killed.
+    Between __enter__ and __exit__ signals to this process have no effect but their events. If this
+    process is killed, its launches get TERM, and end their jobs.
     """
 
-    def __init__(self, *, guarded: bool) -> None:
-        self._guarded = guarded
+    def __init__(self) -> None:
         self._command = own_command()
         self._environment = clean_environment()
         self._running: dict[int, _Child] = {}
@@ -142,7 +139,7 @@ class Launches:
         key: int,
         arguments: Sequence[str],
         variables: Mapping[str, str],
-        otherwise: int,
+        lock: int,
         output: tuple[int | None, int | None],
     ) -> None:
         """Start a launch.
@@ -151,7 +148,7 @@ class Launches:
             key: identifies it among the launches.
             arguments: arguments of gpulaunch.
             variables: variables to add to the environment.
-            otherwise: descriptor for its status lines once this process is gone.
+            lock: descriptor of a locked file, which it keeps open until its job has ended.
             output: its stdout and stderr; None for this process's own.
 
         Raises:
@@ -163,16 +160,16 @@ class Launches:
         try:
             # The command comes from the user's own job file.
             process = subprocess.Popen(  # noqa: S603
-                [*self._command, "-o", f"json_status_fd={write_end},{otherwise}", *arguments],
+                [*self._command, "-o", f"json_status_fd={write_end},{lock}", *arguments],
                 env=self._environment
                 | {os.fsencode(k): os.fsencode(v) for k, v in variables.items()},
                 stdin=subprocess.DEVNULL,
                 stdout=output[0],
                 stderr=output[1],
-                pass_fds=(write_end, otherwise),
+                pass_fds=(write_end, lock),
                 start_new_session=True,
                 # A preexec_fn is safe, since this process has no threads.
-                preexec_fn=end_with_parent(os.getpid()) if self._guarded else None,  # noqa: PLW1509
+                preexec_fn=end_with_parent(os.getpid(), signal.SIGTERM),  # noqa: PLW1509
             )
         except BaseException:
             os.close(read_end)

@@ -54,15 +54,16 @@ def set_process_name(name: str) -> None:
     _libc.prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
-def end_with_parent(parent: int) -> Callable[[], None]:
-    """Return a function that a child calls before exec to be killed when its parent dies.
+def end_with_parent(parent: int, number: int = signal.SIGKILL) -> Callable[[], None]:
+    """Return a function that a child calls before exec to get a signal when its parent dies.
 
     Args:
         parent: pid of the process that starts it.
+        number: number of the signal.
     """
 
     def ask() -> None:
-        _checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+        _checked(_libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0))
         if os.getppid() != parent:  # it has died before it was asked for
             os.kill(os.getpid(), signal.SIGKILL)
 

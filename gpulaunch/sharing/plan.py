@@ -5,25 +5,113 @@ All times and energies are predictions, by the models of prediction.py.
 # pure: decides on plain values
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from heapq import heappop, heappush
-from math import fsum, isqrt
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush, heapreplace
+from itertools import combinations
+from math import fsum
 
 from gpulaunch.errors import printable
+from gpulaunch.leases.share import Client, Objective
+from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record, replace
-from gpulaunch.sharing.grouping import divide
+from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.interference import judge
-from gpulaunch.sharing.prediction import Gain, normalized_turnaround, system_throughput, worth_of
-from gpulaunch.sharing.workload import (
-    Cost,
-    PlannedJob,
-    PlanSite,
-    Workflow,
-    add_up,
-    refusals,
-    share,
-    sum_known,
+from gpulaunch.sharing.partition import partition
+from gpulaunch.sharing.prediction import (
+    Gain,
+    Solo,
+    Together,
+    normalized_turnaround,
+    run_together,
+    system_throughput,
+    worth_of,
 )
+
+_TOGETHER = 24
+"""Workflows among which partners are sought; in a longer queue those of like duration."""
+
+_DIGITS = 9  # decimals to which predictions are rounded before they are compared
+_LEAST_GAIN = 1e-9
+
+
+class PlannedJob(Record):
+    """An entry of the queue.
+
+    Attributes:
+        name: a name that no other entry has.
+        client: what it uses of a GPU, and its objective.
+        duration_s: duration of one task, alone on the GPU; above 0.
+        repetitions: number of tasks; 1 or more.
+        parallel: number of workflows that the tasks are divided among, each running its tasks one
+            after the other; a divisor of repetitions.
+        after: names of the jobs that must have ended.
+    """
+
+    name: str
+    client: Client
+    duration_s: float
+    repetitions: int = 1
+    parallel: int = 1
+    after: tuple[str, ...] = ()
+
+
+class PlanSite(Record):
+    """The GPUs that the queue will run on.
+
+    Attributes:
+        capacity: what one GPU offers.
+        gpus: number of GPUs; 1 or more.
+        objective: objective of all jobs.
+        idle_w: power of a GPU without kernels; None if unknown.
+    """
+
+    capacity: Capacity
+    gpus: int = 1
+    objective: Objective = Objective()
+    idle_w: float | None = None
+
+
+class Workflow(Record):
+    """Tasks of a job that run one after the other: one client of a GPU.
+
+    Attributes:
+        job: the job.
+        number: number of the workflow among those of its job, from 1.
+        tasks: number of tasks.
+    """
+
+    job: PlannedJob
+    number: int
+    tasks: int
+
+    @property
+    def demand(self) -> Demand:
+        """Demand of any of its tasks."""
+        return self.job.client.demand
+
+    @property
+    def alone_s(self) -> float:
+        """Time that it takes alone on a GPU."""
+        return self.tasks * self.job.duration_s
+
+    @property
+    def alone_j(self) -> float | None:
+        """Energy that it takes alone."""
+        return None if self.demand.power_w is None else self.demand.power_w * self.alone_s
+
+
+class Cost(Record):
+    """Time and energy; the energy is None if a power is unknown."""
+
+    time_s: float
+    energy_j: float | None
+
+    def gain_over(self, other: "Cost") -> Gain:
+        """Return what this brings against another cost."""
+        energies = (
+            other.energy_j / self.energy_j if self.energy_j and other.energy_j is not None else None
+        )
+        return Gain(other.time_s / self.time_s, energies)
 
 
 class GroupMember(Record):
@@ -68,31 +156,6 @@ class Group(Record):
     why_alone: str | None
 
 
-class Configuration(Record):
-    """A way to run all tasks of one job on one GPU, in so many workflows of so many tasks."""
-
-    tasks: int
-    workflows: int
-    cost: Cost
-    gain: Gain
-
-
-class Configurations(Record):
-    """The ways to run one job that are compared.
-
-    Attributes:
-        job: the job.
-        choices: the ways, by number of workflows.
-        best: the best way by the objective; of equals the one with the fewest workflows.
-        limits: why there are no more workflows; empty if every task could be one.
-    """
-
-    job: PlannedJob
-    choices: tuple[Configuration, ...]
-    best: Configuration
-    limits: tuple[str, ...]
-
-
 class Plan(Record):
     """The groups that a queue is divided into, and what they are predicted to take.
 
@@ -102,14 +165,12 @@ class Plan(Record):
         sequential: its cost if no job shared, each starting in the order of the queue when a GPU
             gets free.
         gain: predicted gain.
-        configurations: ways to run each job with more than one task.
     """
 
     groups: tuple[Group, ...]
     cost: Cost
     sequential: Cost
     gain: Gain
-    configurations: tuple[Configurations, ...]
 
 
 def make_plan(jobs: Sequence[PlannedJob], site: PlanSite) -> Plan:
@@ -130,25 +191,33 @@ def make_plan(jobs: Sequence[PlannedJob], site: PlanSite) -> Plan:
     ascending = sorted(
         jobs, key=lambda job: (job.client.demand.sm_utilization_percentage, job.name)
     )
-    flows = [flow for job in ascending for flow in _make_workflows(job)]
-    groups = _schedule(flows, site, divide)
+    flows: list[Workflow] = []
+    for job in ascending:
+        tasks = job.repetitions // job.parallel
+        flows += [Workflow(job, number, tasks) for number in range(1, job.parallel + 1)]
+    groups = _schedule(flows, site, _divide)
     alone = [Workflow(job, 1, job.repetitions) for job in jobs]
     baseline = _schedule(alone, site, lambda ready, _: [[flow] for flow in ready])
     cost, sequential = _total_of(groups, site), _total_of(baseline, site)
-    repeated = [job for job in jobs if job.repetitions > 1]
-    return Plan(
-        groups,
-        cost,
-        sequential,
-        cost.gain_over(sequential),
-        tuple(compare_configurations(job, site) for job in repeated),
-    )
+    return Plan(groups, cost, sequential, cost.gain_over(sequential))
 
 
-def _make_workflows(job: PlannedJob) -> Iterator[Workflow]:
-    return (
-        Workflow(job, number + 1, job.repetitions // job.parallel) for number in range(job.parallel)
-    )
+def best_parallel(job: PlannedJob, site: PlanSite) -> tuple[int, Gain]:
+    """Return the number of workflows for the tasks of a job that has a GPU to itself, and its gain.
+
+    Of equal numbers, by the objective, the smallest. Source: mps-sharing-2024 V.D, Figure 5.
+    """
+    best, gain = 1, Gain(1.0, None if job.client.demand.power_w is None else 1.0)
+    for workflows in range(2, site.capacity.most_clients + 1):
+        if job.repetitions % workflows:
+            continue
+        flows = [Workflow(job, 1, job.repetitions // workflows)] * workflows
+        if _refusals(flows, site):
+            break
+        found = _predict_group(flows, 0, 0.0, site).gain
+        if worth_of(found, site.objective) > worth_of(gain, site.objective) + _LEAST_GAIN:
+            best, gain = workflows, found
+    return best, gain
 
 
 def _schedule(
@@ -198,7 +267,7 @@ def _why_alone(flow: Workflow, ready: Sequence[Workflow], site: PlanSite) -> str
         return "no other job can start then"
     if len(ready) <= site.gpus:
         return "there is a GPU for each"
-    reasons = {other.job.name: refusals([flow, other], site) for other in others}
+    reasons = {other.job.name: _refusals([flow, other], site) for other in others}
     allowed = [name for name, why in reasons.items() if not why]
     if allowed:
         return f"beside {printable(allowed[0])}: other groups are predicted to bring more"
@@ -208,8 +277,7 @@ def _why_alone(flow: Workflow, ready: Sequence[Workflow], site: PlanSite) -> str
 
 def _predict_group(flows: Sequence[Workflow], gpu: int, start_s: float, site: PlanSite) -> Group:
     """Return a group with its predicted costs."""
-    shared = share(flows, site)
-    run, caps = shared.run, shared.sm_percentages
+    caps, run = _share(flows, site)
     cost, alone = Cost(run.time_s, run.energy_j), [flow.alone_s for flow in flows]
     return Group(
         gpu=gpu,
@@ -219,45 +287,167 @@ def _predict_group(flows: Sequence[Workflow], gpu: int, start_s: float, site: Pl
             for flow, cap, end in zip(flows, caps or (None,), run.ends_s, strict=True)
         ),
         cost=cost,
-        gain=cost.gain_over(Cost(fsum(alone), sum_known([flow.alone_j for flow in flows]))),
+        gain=cost.gain_over(Cost(fsum(alone), _sum_known([flow.alone_j for flow in flows]))),
         stp=system_throughput(alone, run.ends_s),
         antt=normalized_turnaround(alone, run.ends_s),
-        notes=judge([flow.job.client for flow in flows], site.capacity, site.bounds).notes,
+        notes=judge([flow.job.client for flow in flows], site.capacity).notes,
         why_alone=None,
     )
+
+
+def _share(flows: Sequence[Workflow], site: PlanSite) -> tuple[tuple[int, ...], Together]:
+    """Predict what workflows take that start together on one GPU.
+
+    Returns:
+        The cap of each, none for a single one; and their ends and energy.
+    """
+    demands = [flow.demand for flow in flows]
+    caps: tuple[int, ...] = ()
+    if len(flows) > 1:
+        found = partition(demands, site.capacity, site.objective, adjust=False)
+        caps = found.sm_percentages
+    solos = [Solo(flow.demand, flow.alone_s) for flow in flows]
+    return caps, run_together(solos, site.capacity, caps, site.idle_w)
+
+
+def _refusals(flows: Sequence[Workflow], site: PlanSite) -> tuple[str, ...]:
+    """Return why workflows may not share a GPU; nothing if they may."""
+    return judge([flow.job.client for flow in flows], site.capacity, quick=True).reasons
+
+
+def _sum_known(values: Sequence[float | None]) -> float | None:
+    """Return a sum; None if a summand is unknown."""
+    known = [value for value in values if value is not None]
+    return fsum(known) if len(known) == len(values) else None
 
 
 def _total_of(groups: Sequence[Group], site: PlanSite) -> Cost:
     """Return the time until the last job ends, and the energy of all GPUs until then."""
     time_s = max((group.start_s + group.cost.time_s for group in groups), default=0.0)
-    return add_up([group.cost for group in groups], time_s, site)
+    return _add_up([group.cost for group in groups], time_s, site)
 
 
-def compare_configurations(job: PlannedJob, site: PlanSite) -> Configurations:
-    """Compare the ways to run all tasks of one job on one GPU.
+def _add_up(costs: Sequence[Cost], time_s: float, site: PlanSite) -> Cost:
+    """Return the cost of all GPUs until the last job ends; those that wait do so at idle power.
 
-    The number of tasks stays the same: a in each of b workflows, a x b of them. b goes up to what
-    judge allows.
-
-    Source: mps-sharing-2024 V.D, Figure 5.
+    Args:
+        costs: cost of each group.
+        time_s: the end of the last.
+        site: the GPUs.
     """
-    choices: list[Configuration] = []
-    limits: tuple[str, ...] = ()
-    for workflows in _divisors(job.repetitions):
-        clients = [job.client] * min(workflows, site.capacity.most_clients + 1)
-        limits = judge(clients, site.capacity, site.bounds).reasons
-        if limits:
-            break
-        tasks = job.repetitions // workflows
-        group = _predict_group([Workflow(job, 1, tasks)] * workflows, 0, 0.0, site)
-        choices.append(Configuration(tasks, workflows, group.cost, group.gain))
-    best = max(
-        choices,
-        key=lambda choice: (round(worth_of(choice.gain, site.objective), 9), -choice.workflows),
-    )
-    return Configurations(job, tuple(choices), best, limits)
+    energy_j = _sum_known([cost.energy_j for cost in costs])
+    waiting_s = max(0.0, site.gpus * time_s - fsum(cost.time_s for cost in costs))
+    if energy_j is None or site.idle_w is None:
+        return Cost(time_s, None)
+    return Cost(time_s, energy_j + site.idle_w * waiting_s)
 
 
-def _divisors(number: int) -> list[int]:
-    small = [divisor for divisor in range(1, isqrt(number) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})
+_Places = frozenset[int]
+"""Workflows by their places."""
+
+_Division = tuple[_Places, ...]
+
+
+def _divide(flows: Sequence[Workflow], site: PlanSite) -> list[list[Workflow]]:
+    """Return the groups into which workflows are divided, in the order in which they start.
+
+    At first all are alone; then single ones move and change places as long as that is better. There
+    are as many groups as GPUs at least: nobody shares beside an empty GPU.
+
+    Args:
+        flows: workflows that could all start now.
+        site: the GPUs, all free.
+    """
+    by_duration = sorted(range(len(flows)), key=lambda place: (flows[place].alone_s, place))
+    found: list[_Places] = []
+    for first in range(0, len(flows), _TOGETHER):
+        places = sorted(by_duration[first : first + _TOGETHER])
+        best = _Search([flows[place] for place in places], site).best_division()
+        found += [frozenset(places[at] for at in group) for group in best]
+    ordered = _Search(flows, site).in_order(found)
+    return [[flows[place] for place in sorted(group)] for group in ordered]
+
+
+class _Search:
+    """The search for the best division of workflows, with the costs of groups that were tried."""
+
+    def __init__(self, flows: Sequence[Workflow], site: PlanSite) -> None:
+        self._flows, self._site = flows, site
+        self._costs: dict[_Places, Cost | None] = {}
+        self._alone = tuple(frozenset([place]) for place in range(len(flows)))
+        costs = self._costs_of(self._alone)
+        self._sequential = _add_up(costs, sum(cost.time_s for cost in costs), site)
+
+    def best_division(self) -> _Division:
+        """Return a division in which no workflow is better off elsewhere."""
+        division, best = self._alone, self._worth(self._alone)
+        least = min(len(self._flows), self._site.gpus)
+        better = True
+        while better:
+            better = False
+            for changed in self._near(division):
+                if len(changed) < least:
+                    continue
+                worth = self._worth(changed)
+                if worth > best:
+                    division, best, better = changed, worth, True
+                    break
+        return division
+
+    def in_order(self, division: Iterable[_Places]) -> list[_Places]:
+        """Return groups in the order in which they start.
+
+        On several GPUs the longest come first, so that all end at about the same time; then those
+        with the lowest utilization (mps-sharing-2024 IV.B criterion 1).
+        """
+
+        def key(group: _Places) -> tuple[float, float, str]:
+            (cost,) = self._costs_of([group])
+            flows = [self._flows[place] for place in group]
+            first = min((flow.demand.sm_utilization_percentage, flow.job.name) for flow in flows)
+            return (-cost.time_s if self._site.gpus > 1 else 0.0, *first)
+
+        return sorted(division, key=key)
+
+    def _cost(self, group: _Places) -> Cost | None:
+        """Return the cost of a group; None if it may not share a GPU."""
+        if group not in self._costs:
+            flows = [self._flows[place] for place in sorted(group)]
+            found = None
+            if len(flows) == 1 or not _refusals(flows, self._site):
+                _, run = _share(flows, self._site)
+                found = Cost(run.time_s, run.energy_j)
+            self._costs[group] = found
+        return self._costs[group]
+
+    def _costs_of(self, division: Iterable[_Places]) -> list[Cost]:
+        """Return the costs of groups that may all share a GPU."""
+        return [cost for cost in map(self._cost, division) if cost]
+
+    def _worth(self, division: _Division) -> tuple[float, float]:
+        """Return what the objective wants most of groups that start when GPUs get free.
+
+        Of equals the division with the most throughput is worth more.
+        """
+        ends = [0.0] * self._site.gpus
+        costs = self._costs_of(self.in_order(division))
+        for cost in costs:
+            heapreplace(ends, ends[0] + cost.time_s)
+        gain = _add_up(costs, max(ends), self._site).gain_over(self._sequential)
+        objective = self._site.objective
+        known = gain.energy_efficiency is not None or objective.name == "throughput"
+        wanted = worth_of(gain, objective) if known else gain.throughput
+        return round(wanted, _DIGITS), round(gain.throughput, _DIGITS)
+
+    def _near(self, division: _Division) -> Iterator[_Division]:
+        """Yield divisions in which a workflow has moved, or changed places with another."""
+        for one, other in combinations((*division, frozenset[int]()), 2):
+            rest = tuple(group for group in division if group not in (one, other))
+            moves = [(one - {place}, other | {place}) for place in one]
+            moves += [(one | {place}, other - {place}) for place in other]
+            for mine in one:
+                moves += [(one - {mine} | {yours}, other - {yours} | {mine}) for yours in other]
+            for changed in moves:
+                groups = tuple(group for group in changed if group)
+                if all(map(self._cost, groups)):
+                    yield (*rest, *groups)

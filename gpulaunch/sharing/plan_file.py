@@ -1,31 +1,29 @@
 """A queue file: its TOML -> the jobs and the GPUs that `gpulaunch plan` is about."""
 
-import re
-from collections.abc import Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Mapping
 from typing import Any
 
-from gpulaunch.errors import FieldError, UsageError, printable, quoted
+from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import read_document
-from gpulaunch.files.fields import FieldTable, Path, checked
+from gpulaunch.files.fields import FieldTable, ListOf, Path, RowOf, checked
 from gpulaunch.files.size import Size, parse_size
 from gpulaunch.leases.share import OBJECTIVES, Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
-from gpulaunch.machine.gpu_model import GpuModel
+from gpulaunch.machine.gpu_model import named_gpu_model
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
-from gpulaunch.records import Record, replace
+from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import MEMORY_HEADROOM_PERCENTAGE, capacity_by, with_headroom
 from gpulaunch.sharing.interference import judge
+from gpulaunch.sharing.plan import PlannedJob, PlanSite
 from gpulaunch.sharing.prediction import idle_power
-from gpulaunch.sharing.workload import PlannedJob, PlanSite
 
 _QUEUE: FieldTable = {
     "gpu": str,
     "gpu_memory": str,
     "gpus": (1, 1024),
     "objective": OBJECTIVES,
-    "weights": list,
+    "weights": RowOf((0.0, 10.0), (0.0, 10.0)),
     "throughput_tolerance_percentage": (0.0, 100.0),
     "idle_power_w": (0.0, 1e5),
     "job": list,
@@ -40,7 +38,7 @@ _JOB: FieldTable = {
     "duration_s": (0.001, 1e9),
     "repetitions": (1, 1_000_000),
     "parallel": (1, 1024),
-    "after": list,
+    "after": ListOf(str),
 }
 _FIGURES = {
     "sm": "sm_utilization_percentage",
@@ -57,27 +55,12 @@ _NAMES = {
 }
 """Keys of a job -> what a profile calls them."""
 
-_MOST_WEIGHT = 10.0
 
-
-class Queue(Record):
-    """The content of a queue file.
-
-    Attributes:
-        gpu_model: name of the GPU model.
-        site: the GPUs that its jobs will run on.
-        jobs: the jobs, in order.
-        idle_estimated: the file does not give the idle power.
-    """
-
-    gpu_model: str
-    site: PlanSite
-    jobs: tuple[PlannedJob, ...]
-    idle_estimated: bool
-
-
-def load_queue(path: str) -> Queue:
+def load_queue(path: str) -> tuple[str, PlanSite, tuple[PlannedJob, ...]]:
     """Read a queue file; the keys are explained in docs/guides/plan.md.
+
+    Returns:
+        The name of the GPU model, the GPUs that the jobs will run on, and the jobs in order.
 
     Raises:
         UsageError: it cannot be read, or is wrong; with path and line.
@@ -89,39 +72,39 @@ def load_queue(path: str) -> Queue:
         raise document.error(problem) from None
 
 
-def _read_queue(document: Mapping[str, Any]) -> Queue:
+def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, tuple[PlannedJob, ...]]:
     top = checked(document, _QUEUE, required=("gpu", "gpu_memory", "job"))
     if not top["job"]:
         raise FieldError(("job",), "job: there is none")
-    model = _model(top["gpu"])
+    try:
+        model = named_gpu_model(load_gpu_models(), top["gpu"])
+    except UsageError as problem:
+        raise FieldError(("gpu",), f"gpu: {problem.message}: {problem.hint}") from None
     memory_bytes = _size(top["gpu_memory"], ("gpu_memory",)).of_gpu_bytes
     capacity = capacity_by(model, memory_bytes, model.mps_clients)
-    idle_w = top.get("idle_power_w")
-    site = PlanSite(capacity, top.get("gpus", 1), _objective(top), idle_power(capacity, idle_w))
-    jobs = tuple(_job(entry, ("job", place), site) for place, entry in enumerate(top["job"]))
-    _check_names(jobs)
-    return Queue(model.name, site, jobs, idle_estimated=idle_w is None)
-
-
-def _model(name: str) -> GpuModel:
-    """Return the one model whose name and product names have all words of a text."""
-    models = load_gpu_models()
-    found = [
-        model for model in models if _words(name) <= _words(" ".join([model.name, *model.models]))
-    ]
-    if len(found) == 1 and _words(name):
-        return found[0]
-    if found and _words(name):
-        raise FieldError(
-            ("gpu",), f"gpu: {quoted(name)} could be {' or '.join(model.name for model in found)}"
-        )
-    known = ", ".join(sorted(model.name for model in models))
-    raise FieldError(("gpu",), f"gpu: unknown GPU model {quoted(name)}: known are {known}")
-
-
-def _words(text: str) -> set[str]:
-    """Return words and numbers in small letters, "80 GB" being one."""
-    return set(re.findall(r"[a-z0-9]+", re.sub(r"(\d) gb\b", r"\1gb", text.lower())))
+    usual = Objective()
+    throughput_weight, energy_weight = top.get("weights", (1.0, 1.0))
+    objective = Objective(
+        top.get("objective", usual.name),
+        throughput_weight,
+        energy_weight,
+        top.get("throughput_tolerance_percentage", usual.throughput_tolerance_percentage),
+    )
+    idle_w = idle_power(capacity, top.get("idle_power_w"))
+    site = PlanSite(capacity, top.get("gpus", 1), objective, idle_w)
+    jobs: dict[str, PlannedJob] = {}
+    for place, entry in enumerate(top["job"]):
+        job = _job(entry, ("job", place), site)
+        if job.name in jobs:
+            raise FieldError(("job", place, "name"), f"name: there are two jobs {quoted(job.name)}")
+        unknown = [name for name in job.after if name not in jobs]
+        if unknown:
+            raise FieldError(
+                ("job", place, "after"),
+                f"after: no job before this one in the file is called {quoted(unknown[0])}",
+            )
+        jobs[job.name] = job
+    return model.name, site, tuple(jobs.values())
 
 
 def _size(text: str, where: Path) -> Size:
@@ -129,22 +112,6 @@ def _size(text: str, where: Path) -> Size:
         return parse_size(text)
     except UsageError as problem:
         raise FieldError(where, f"{where[-1]}: {problem.message}") from None
-
-
-def _objective(top: Mapping[str, Any]) -> Objective:
-    usual = Objective()
-    weights = top.get("weights", [usual.throughput_weight, usual.energy_weight])
-    numbers = all(
-        type(weight) in (int, float) and 0 <= weight <= _MOST_WEIGHT for weight in weights
-    )
-    if len(weights) != 2 or not numbers or not any(weights):
-        problem = (
-            f"{weights!r} is not two numbers, of throughput and energy, 0 to {_MOST_WEIGHT:g} and "
-            "not both 0"
-        )
-        raise FieldError(("weights",), f"weights: {problem}")
-    tolerance = top.get("throughput_tolerance_percentage", usual.throughput_tolerance_percentage)
-    return Objective(top.get("objective", usual.name), weights[0], weights[1], tolerance)
 
 
 def _job(entry: object, where: Path, site: PlanSite) -> PlannedJob:
@@ -169,7 +136,7 @@ def _job(entry: object, where: Path, site: PlanSite) -> PlannedJob:
         known.gpu_slowdowns,
         known.measured_on_one_gpu,
     )
-    alone = judge([client], site.capacity, site.bounds)
+    alone = judge([client], site.capacity)
     if not alone.compatible:
         raise FieldError(
             where, f"job {quoted(name)} does not fit on the GPU: {'; '.join(alone.reasons)}"
@@ -180,7 +147,7 @@ def _job(entry: object, where: Path, site: PlanSite) -> PlannedJob:
             (*where, "parallel"),
             f"parallel: {parallel} workflows cannot share {repetitions} tasks evenly",
         )
-    after = _names(table.get("after", []), (*where, "after"))
+    after = tuple(table.get("after", ()))
     return PlannedJob(name, client, known.resources.duration_s, repetitions, parallel, after)
 
 
@@ -203,32 +170,3 @@ def _profile(table: Mapping[str, Any], where: Path) -> Profile:
     except UsageError as problem:
         hint = f": {problem.hint}" if problem.hint else ""
         raise FieldError((*where, "profile"), f"profile: {problem.message}{hint}") from None
-
-
-def _names(values: Sequence[object], where: Path) -> tuple[str, ...]:
-    if not all(isinstance(value, str) for value in values):
-        raise FieldError(where, f"after: {values!r} is not a list of names")
-    return tuple(map(str, values))
-
-
-def _check_names(jobs: Sequence[PlannedJob]) -> None:
-    """Check that names are unique, that those in `after` exist, and that no job waits for itself.
-
-    Raises:
-        FieldError: one does not hold.
-    """
-    places: dict[str, int] = {}
-    for place, job in enumerate(jobs):
-        if places.setdefault(job.name, place) != place:
-            raise FieldError(("job", place, "name"), f"name: there are two jobs {quoted(job.name)}")
-    for place, job in enumerate(jobs):
-        unknown = next((name for name in job.after if name not in places), None)
-        if unknown is not None:
-            raise FieldError(("job", place, "after"), f"after: there is no job {quoted(unknown)}")
-    try:
-        TopologicalSorter({job.name: job.after for job in jobs}).prepare()
-    except CycleError as problem:
-        circle = problem.args[1][::-1]  # of names that wait for each other, the first one twice
-        where = "job", places[circle[0]], "after"
-        waits = " after ".join(map(printable, circle))
-        raise FieldError(where, f"after: these wait for each other: {waits}") from None

@@ -4,10 +4,16 @@ from collections.abc import Sequence
 
 from gpulaunch.errors import counted, printable
 from gpulaunch.files.duration import format_duration
-from gpulaunch.sharing.plan import Configurations, Group, GroupMember, Plan
-from gpulaunch.sharing.plan_file import Queue
+from gpulaunch.sharing.plan import (
+    Cost,
+    Group,
+    GroupMember,
+    Plan,
+    PlannedJob,
+    PlanSite,
+    best_parallel,
+)
 from gpulaunch.sharing.prediction import Gain
-from gpulaunch.sharing.workload import Cost, PlanSite
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Grid, Text, figure, make_table
 from gpulaunch.show.terminal import Group as Parts
@@ -15,22 +21,19 @@ from gpulaunch.show.terminal import Group as Parts
 _RATIOS = ("throughput", "energy_efficiency", "product")
 
 
-def plan_document(plan: Plan, queue: Queue) -> Document:
+def plan_document(
+    plan: Plan, jobs: Sequence[PlannedJob], site: PlanSite, gpu_model: str
+) -> Document:
     """Return the document that `gpulaunch plan --json` prints."""
-    site = queue.site
     return {
-        "gpu_model": queue.gpu_model,
+        "gpu_model": gpu_model,
         "gpus": site.gpus,
         "objective": site.objective.name,
-        "throughput_weight": site.objective.throughput_weight,
-        "energy_weight": site.objective.energy_weight,
-        "throughput_tolerance_percentage": site.objective.throughput_tolerance_percentage,
         "idle_power_w": site.idle_w,
-        "idle_power_estimated": queue.idle_estimated,
         "sequential": _cost(plan.sequential),
         "predicted": _predicted(plan.cost, plan.gain, site),
         "groups": [_group(number, group, site) for number, group in enumerate(plan.groups, 1)],
-        "configurations": [_configurations(entry, site) for entry in plan.configurations],
+        "parallel": [_parallel(job, site) for job in jobs if job.repetitions > 1],
     }
 
 
@@ -39,9 +42,13 @@ def _cost(cost: Cost) -> Document:
 
 
 def _predicted(cost: Cost, gain: Gain, site: PlanSite) -> Document:
+    return _cost(cost) | _gains(gain, site)
+
+
+def _gains(gain: Gain, site: PlanSite) -> Document:
     product = gain.product(site.objective.throughput_weight, site.objective.energy_weight)
     ratios = (gain.throughput, gain.energy_efficiency, product)
-    return _cost(cost) | dict(zip(_RATIOS, map(_rounded, ratios), strict=True))
+    return dict(zip(_RATIOS, map(_rounded, ratios), strict=True))
 
 
 def _group(number: int, group: Group, site: PlanSite) -> Document:
@@ -73,22 +80,10 @@ def _member(member: GroupMember) -> Document:
     }
 
 
-def _configurations(entry: Configurations, site: PlanSite) -> Document:
-    choices = [
-        {
-            "tasks": choice.tasks,
-            "workflows": choice.workflows,
-            "predicted": _predicted(choice.cost, choice.gain, site),
-        }
-        for choice in entry.choices
-    ]
-    return {
-        "job": printable(entry.job.name),
-        "repetitions": entry.job.repetitions,
-        "choices": choices,
-        "best": {"tasks": entry.best.tasks, "workflows": entry.best.workflows},
-        "limits": list(entry.limits),
-    }
+def _parallel(job: PlannedJob, site: PlanSite) -> Document:
+    """Return into how many workflows to divide a job that has a GPU to itself."""
+    workflows, gain = best_parallel(job, site)
+    return {"job": printable(job.name), "best": workflows, "predicted": _gains(gain, site)}
 
 
 def _rounded(value: float | None) -> float | None:
@@ -96,7 +91,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def plan_table(document: Document) -> Parts:
-    """Return what to run together, what alone and why, and how to divide repeated jobs.
+    """Return what to run together, and what alone and why.
 
     Args:
         document: the document from plan_document.
@@ -104,21 +99,23 @@ def plan_table(document: Document) -> Parts:
     jobs = len({job["name"] for group in document["groups"] for job in group["jobs"]})
     counts = f"{counted(jobs, 'job')} in {counted(len(document['groups']), 'group')}"
     gpus = f"{counted(document['gpus'], 'GPU')} ({printable(document['gpu_model'])})"
-    ratios = zip(_RATIOS, _ratios(document["predicted"]), strict=True)
-    gains = ", ".join(f"{name.replace('_', ' ')} {ratio}" for name, ratio in ratios)
     idle = ""
     if document["idle_power_w"] is not None:
-        estimated = " (estimated)" if document["idle_power_estimated"] else ""
-        idle = f"; idle GPU: {document['idle_power_w']:.0f} W{estimated}"
+        idle = f"; idle GPU: {document['idle_power_w']:.0f} W"
+    divided = []
+    for one in document["parallel"]:
+        if one["best"] > 1:
+            head = f"{one['job']} alone on a GPU, parallel = {one['best']}"
+            divided.append(Text(f"{head}: {_ratios(one['predicted'])}"))
     return Parts(
         Text(f"{counts} on {gpus}", "bold"),
         Text(f"predicted:           {_cost_text(document['predicted'])}"),
         Text(f"one after the other: {_cost_text(document['sequential'])}"),
-        Text(f"objective {document['objective']}: {gains}", "bold green"),
+        Text(f"objective {document['objective']}: {_ratios(document['predicted'])}", "bold green"),
         Text(),
         *_group_parts(document["groups"]),
-        *_configuration_parts(document["configurations"]),
         Text(),
+        *divided,
         Text(f"all predicted from the figures of each job alone{idle}", "dim"),
     )
 
@@ -155,30 +152,6 @@ def _member_text(job: Document) -> str:
     return f"{job['name']}{part}{tasks} ({share})"
 
 
-def _configuration_parts(configurations: Sequence[Document]) -> list[Grid | Text]:
-    columns = ("tasks x workflows", "time", "throughput", "efficiency", "product")
-    table = make_table("", "job", *columns, right=columns)
-    limits = make_table("most workflows", "because")
-    for entry in configurations:
-        choices = entry["choices"]
-        if entry["limits"]:
-            most = f"{entry['job']}: {choices[-1]['workflows']}"
-            limits.add_row(most, "; ".join(map(printable, entry["limits"])))
-        for choice in choices if len(choices) > 1 else []:
-            best = choice["workflows"] == entry["best"]["workflows"]
-            table.add_row(
-                ">" if best else "",
-                entry["job"] if choice is choices[0] else "",
-                f"{choice['tasks']} x {choice['workflows']}",
-                format_duration(choice["predicted"]["time_s"]),
-                *_ratios(choice["predicted"]),
-                style="bold green" if best else "",
-            )
-    title = Text("all tasks of one job on one GPU:", "bold")
-    parts: list[Grid | Text] = [Text(), title, table] if table.row_count else []
-    return [*parts, Text(), limits] if limits.row_count else parts
-
-
 def _cost_text(cost: Document) -> str:
     return f"{format_duration(cost['time_s'])}, energy {_energy(cost['energy_j'])}"
 
@@ -187,6 +160,9 @@ def _energy(energy_j: float | None) -> str:
     return "unknown" if energy_j is None else f"{figure(energy_j / 1000)} kJ"
 
 
-def _ratios(predicted: Document) -> list[str]:
-    values = [predicted[name] for name in _RATIOS]
-    return ["-" if value is None else f"{value:.2f}" for value in values]
+def _ratios(predicted: Document) -> str:
+    parts = []
+    for name in _RATIOS:
+        value = predicted[name]
+        parts.append(f"{name.replace('_', ' ')} {'-' if value is None else f'{value:.2f}'}")
+    return ", ".join(parts)

@@ -5,10 +5,9 @@ from typing import Any
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
-from gpulaunch.records import as_dict, field_names
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Grid, Group, Text, figure, make_table
-from gpulaunch.simulate.measures import Quartiles, Replay, ReplayedJob, quartiles
+from gpulaunch.simulate.measures import Replay, ReplayedJob, quartiles
 
 Rows = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Headings of columns, of which the first has text, and a row of cells for each policy."""
@@ -44,7 +43,6 @@ def _run_document(replay: Replay) -> Document:
         "seed": replay.seed,
         "queue": rules.queue,
         "bandwidth_model": rules.model,
-        "measured_by": rules.yardstick,
         "time_models": list(rules.time_models) or ["fixed"],
         "makespan_s": round(replay.makespan_s, 6),
         "throughput_jobs_per_hour": round(replay.throughput_jobs_per_hour, 6),
@@ -67,14 +65,8 @@ def _run_document(replay: Replay) -> Document:
 
 
 def _quartiles(values: Iterable[float]) -> Document | None:
-    """Return least, quartiles, largest and mean; None without values."""
-    found = list(values)
-    four = quartiles(found)
-    if four is None:
-        return None
-    names = dict(zip(field_names(Quartiles), ("min", "p25", "p50", "p75", "max"), strict=True))
-    shown = {names[field]: round(value, 6) for field, value in as_dict(four).items()}
-    return {**shown, "mean": round(sum(found) / len(found), 6)}
+    found = quartiles(values)
+    return found and {name: round(value, 6) for name, value in found.items()}
 
 
 def _job_document(one: ReplayedJob) -> dict[str, Any]:
@@ -87,9 +79,6 @@ def _job_document(one: ReplayedJob) -> dict[str, Any]:
         "submitted_s": round(one.arrival_s, 6),
         "started_s": round(one.started_s, 6),
         "ended_s": round(one.ended_s, 6),
-        "wait_s": round(one.wait_s, 6),
-        "run_s": round(one.run_s, 6),
-        "turnaround_s": round(one.turnaround_s, 6),
         "effective_bandwidth_gb_per_s": _rounded(one.effective_bandwidth),
         "aggregate_bandwidth_gb_per_s": _rounded(one.aggregate_bandwidth),
         "allocation_quality": _rounded(one.quality),
@@ -117,7 +106,7 @@ def replays_rows(document: Document) -> tuple[str, str, Rows, Rows]:
     jobs = f"{count} job{'' if count == 1 else 's'}"
     title = f"{jobs} ({number} bandwidth-sensitive) on {machines}, {first['queue']}"
     times = " and ".join(first["time_models"])
-    how = f"run times: {times}; bandwidths by the {first['measured_by']} model"
+    how = f"run times: {times}; bandwidths by the cut model"
     columns = ("makespan", "jobs/h", "in use", "broken", "wait", "longest", "slower", "SLO")
     everyone: Rows = ("policy", *columns), []
     few: Rows = ("policy", *_QUARTILES, "no ring", "slower"), []

@@ -19,15 +19,13 @@ from gpulaunch.show.replay import KEY, SENSITIVE, Rows, replays_document, replay
 from gpulaunch.simulate.measures import Replay, ReplayedJob
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes  # noqa: TC004 - a type for others, too
-    from matplotlib.figure import Figure  # noqa: TC004
-
-    __all__ = ["Axes", "Figure"]
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 INDEX = "index.html"
-WIDTH = 1040
-INK, PAPER = "#1f2933", "#ffffff"
 
+_WIDTH = 1040
+_INK, _PAPER = "#1f2933", "#ffffff"
 _PER_INCH = 72  # so that a point of matplotlib's is a pixel
 _SLOWDOWNS = {  # the largest of a class of slowdowns: its colour and its meaning
     1.05: ("#c3cfdc", "at full speed, or within 5 %"),
@@ -40,8 +38,8 @@ _MOST_ROWS = 80  # GPUs of a timeline
 _MOST_BARS = 1500  # of each policy's timeline
 _LETTER = 6.2  # width of a letter on a bar
 _STYLE = f"""
-body {{ margin: 0; background: {PAPER}; color: {INK}; font: 15px/1.5 system-ui, sans-serif; }}
-main {{ max-width: {WIDTH}px; margin: 0 auto; padding: 24px 24px 64px; }}
+body {{ margin: 0; background: {_PAPER}; color: {_INK}; font: 15px/1.5 system-ui, sans-serif; }}
+main {{ max-width: {_WIDTH}px; margin: 0 auto; padding: 24px 24px 64px; }}
 table {{ border-collapse: collapse; margin: 4px 0 20px; font-size: 14px; }}
 caption {{ text-align: left; font-weight: bold; padding-bottom: 2px; }}
 th, td {{ padding: 4px 16px 4px 0; text-align: right; white-space: nowrap; }}
@@ -87,36 +85,6 @@ def load_matplotlib() -> None:
     )
 
 
-def new_figure(height: float) -> "Figure":
-    """Return an empty figure that lays out what is drawn on it.
-
-    Raises:
-        FailedError: matplotlib is not installed, or does not start.
-    """
-    load_matplotlib()
-    from matplotlib.figure import Figure
-
-    size = WIDTH / _PER_INCH, height / _PER_INCH
-    return Figure(figsize=size, dpi=_PER_INCH, layout="constrained")
-
-
-def svg_of(figure: "Figure", name: str) -> str:
-    """Return a figure as an SVG document; the same figure makes the same text.
-
-    Args:
-        figure: The figure.
-        name: The name on which ids in the document depend.
-    """
-    import matplotlib as mpl
-
-    vector = BytesIO()
-    unsaid = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a letter that the font does not have is drawn as a box
-        figure.savefig(vector, format="svg", metadata=unsaid)
-    return vector.getvalue().decode()
-
-
 def report_files(replays: Sequence[Replay]) -> dict[str, bytes]:
     """Return the files of a report by name: its pictures, and the page, which needs none of them.
 
@@ -128,6 +96,7 @@ def report_files(replays: Sequence[Replay]) -> dict[str, bytes]:
     Raises:
         FailedError: matplotlib is not installed, or does not start.
     """
+    load_matplotlib()
     figures = {}
     sensitive = [[one for one in replay.jobs if one.sensitive] for replay in replays]
     if sensitive[0]:
@@ -140,7 +109,7 @@ def report_files(replays: Sequence[Replay]) -> dict[str, bytes]:
         waits = [[one.wait_s / size_s for one in replay.jobs] for replay in replays]
         figures["wait"] = _draw_boxes(replays, waits, f"time from arrival to start, {unit}")
     figures["timeline"] = _draw_timelines(replays)
-    pictures = {f"{name}.svg": svg_of(figure, name).encode() for name, figure in figures.items()}
+    pictures = {f"{name}.svg": _svg_of(figure, name) for name, figure in figures.items()}
     return pictures | {INDEX: _page(replays, list(pictures.values())).encode()}
 
 
@@ -184,11 +153,36 @@ def _time_unit(longest_s: float) -> tuple[float, str]:
     return next(found, (86400, "days"))
 
 
+def _new_figure(height: float) -> "Figure":
+    """Return an empty figure that lays out what is drawn on it."""
+    from matplotlib.figure import Figure
+
+    size = _WIDTH / _PER_INCH, height / _PER_INCH
+    return Figure(figsize=size, dpi=_PER_INCH, layout="constrained")
+
+
+def _svg_of(figure: "Figure", name: str) -> bytes:
+    """Return a figure as an SVG document; the same figure makes the same bytes.
+
+    Args:
+        figure: the figure.
+        name: the name on which ids in the document depend.
+    """
+    import matplotlib as mpl
+
+    vector = BytesIO()
+    unsaid = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a letter that the font does not have is drawn as a box
+        figure.savefig(vector, format="svg", metadata=unsaid)
+    return vector.getvalue()
+
+
 def _draw_boxes(
     replays: Sequence[Replay], values: Sequence[Sequence[float]], what: str
 ) -> "Figure":
     """Draw a box for each policy: quartiles, least and most, and the mean as a triangle."""
-    figure = new_figure(80 + 32 * len(replays))
+    figure = _new_figure(80 + 32 * len(replays))
     axes = figure.subplots()
     names = [_name(replay) for replay in replays]
     axes.boxplot(
@@ -215,7 +209,7 @@ def _draw_timelines(replays: Sequence[Replay]) -> "Figure":
     rows = sorted({gpu for panel in panels for gpu in panel})[:_MOST_ROWS]
     end_s = min([longest_s, *(_last_start_s(replay, panels[0]) for replay in replays)])
     size_s, unit = _time_unit(end_s)
-    figure = new_figure(80 + len(replays) * (16 * len(rows) + 52))
+    figure = _new_figure(80 + len(replays) * (16 * len(rows) + 52))
     patches = [Patch(color=colour, label=text) for colour, text in _SLOWDOWNS.values()]
     figure.legend(handles=patches, loc="outside upper left", ncols=len(patches), frameon=False)
     grid = figure.subplots(len(replays), 1, squeeze=False, sharex=True)[:, 0]
@@ -226,7 +220,7 @@ def _draw_timelines(replays: Sequence[Replay]) -> "Figure":
         axes.set_yticks(range(len(rows)), [f"GPU {gpu}" for gpu in rows], fontsize=9)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         for row, gpu in enumerate(rows):
-            _draw_row(axes, row, panel.get(gpu, []), replay.levels[0].time_s, end_s)
+            _draw_row(axes, row, panel.get(gpu, []), _first_s(replay), end_s)
     grid[-1].set_xlim(0, end_s / size_s)
     grid[-1].set_xlabel(f"time since the first arrival, {unit}")
     return figure
@@ -235,7 +229,11 @@ def _draw_timelines(replays: Sequence[Replay]) -> "Figure":
 def _last_start_s(replay: Replay, panel: dict[int, list[ReplayedJob]]) -> float:
     """Return until when a replay can be drawn with no more bars than may be."""
     starts_s = sorted(one.started_s for jobs in panel.values() for one in jobs)
-    return starts_s[_MOST_BARS] - replay.levels[0].time_s if len(starts_s) > _MOST_BARS else 1e99
+    return starts_s[_MOST_BARS] - _first_s(replay) if len(starts_s) > _MOST_BARS else 1e99
+
+
+def _first_s(replay: Replay) -> float:
+    return min(one.arrival_s for one in replay.jobs)
 
 
 def jobs_by_gpu(replay: Replay) -> dict[int, list[ReplayedJob]]:
@@ -271,9 +269,9 @@ def _draw_row(
             break
         y = row - 0.5 + (lane + 0.5) * height
         colour = next(named[0] for most, named in _SLOWDOWNS.items() if one.slowdown <= most)
-        style: Any = {"color": colour, "edgecolor": PAPER, "linewidth": 0.5}
+        style: Any = {"color": colour, "edgecolor": _PAPER, "linewidth": 0.5}
         axes.barh(y, length_s / size_s, height * 0.94, begin_s / size_s, **style)
-        letters = (WIDTH - 80) * min(length_s, end_s - begin_s) / end_s / _LETTER - 1
+        letters = (_WIDTH - 80) * min(length_s, end_s - begin_s) / end_s / _LETTER - 1
         for text in (f"{one.id} {printable(one.name)}", str(one.id)):
             if len(text) <= letters and height == 1:
                 middle = (begin_s + min(length_s, end_s - begin_s) / 2) / size_s

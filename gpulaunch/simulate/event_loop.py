@@ -4,7 +4,8 @@ Jobs arrive, start when decide() grants them GPUs, run for as long as the time m
 """
 # pure: decides on plain values
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import ceil
 from typing import TYPE_CHECKING
@@ -25,23 +26,6 @@ _NONE = -1  # number for no event
 _DIGITS = 9  # of a time: two that differ only by rounding are the same
 
 
-class ImpossibleJobError(UsageError):
-    """A job can never run on the machines of the simulation.
-
-    Args:
-        job: the job.
-        reason: the reason.
-
-    Attributes:
-        job_id: place of the job in the trace.
-        reason: the reason.
-    """
-
-    def __init__(self, job: SimulatedJob, reason: str) -> None:
-        super().__init__(f"job {job.id} ({printable(job.name)}) can never run: {reason}")
-        self.job_id, self.reason = job.id, reason
-
-
 class Rules(Record):
     """The rules of a replay.
 
@@ -57,8 +41,6 @@ class Rules(Record):
             again.
         tick_s: period of the scheduler in seconds; it starts no job in a step in which another
             ends, like the published simulator of topo-aware-sc17; 0: it acts at once.
-        yardstick: name of the bandwidth model by which placements are reported, whatever the policy
-            uses.
     """
 
     policy: str
@@ -68,7 +50,6 @@ class Rules(Record):
     time_models: tuple[str, ...] = ()
     lasting: bool = False
     tick_s: float = 0.0
-    yardstick: str = "cut"
 
 
 class Stay(Record):
@@ -82,7 +63,6 @@ class Stay(Record):
         ended_s: end, in seconds from the beginning of the trace.
         utility: utility to the job, 0 to 1, at its start (topo-aware-sc17 Eq. 2); None if none was
             asked for.
-        place: place in the order of starts, from 0.
     """
 
     job: SimulatedJob
@@ -91,74 +71,37 @@ class Stay(Record):
     started_s: float
     ended_s: float
     utility: float | None
-    place: int
 
 
-class Moment(Record):
-    """The state of a simulation at one time, after all events of that time.
-
-    Attributes:
-        time_s: the time in seconds.
-        waiting: number of waiting jobs.
-        running: number of running jobs.
-        ended: number of ended jobs.
-        machines: machines with their leases.
-    """
-
-    time_s: float
-    waiting: int
-    running: int
-    ended: int
-    machines: SimulatedMachines
-
-
+@dataclass(eq=False, slots=True)
 class _Running:
-    """A running job.
+    """A job that has started.
 
     Attributes:
         left_s: remaining time in seconds at its best speed.
+        since_s: time at which that and the slowdown were set.
         slowdown: present slowdown.
-        since_s: time at which these two were set.
         event: number of the event that ends it; any other is out of date.
+        ended_s: its end, once it has ended.
     """
 
-    __slots__ = (
-        "event",
-        "gpus",
-        "job",
-        "lease",
-        "left_s",
-        "machine",
-        "place",
-        "since_s",
-        "slowdown",
-        "started_s",
-        "utility",
-    )
-
-    def __init__(
-        self,
-        job: SimulatedJob,
-        machine: int,
-        gpus: tuple[int, ...],
-        lease: Lease,
-        started_s: float,
-        utility: float | None,
-        place: int,
-    ) -> None:
-        self.job, self.machine, self.gpus, self.lease = job, machine, gpus, lease
-        self.started_s = self.since_s = started_s
-        self.utility, self.place = utility, place
-        self.left_s = job.duration_s
-        self.slowdown = 0.0
-        self.event = _NONE
+    job: SimulatedJob
+    machine: int
+    gpus: tuple[int, ...]
+    lease: Lease
+    started_s: float
+    utility: float | None
+    left_s: float
+    since_s: float
+    slowdown: float = 0.0
+    event: int = _NONE
+    ended_s: float = 0.0
 
 
 def simulate(
     topology: Topology,
     jobs: Sequence[SimulatedJob],
     rules: Rules,
-    watch: Callable[[Moment], None] = lambda _: None,
     remembered: Remembered | None = None,
 ) -> list[Stay]:
     """Replay jobs on machines.
@@ -167,16 +110,15 @@ def simulate(
         topology: the machine, or each of several identical ones.
         jobs: jobs in any order of arrival; ids are their places.
         rules: rules of the replay.
-        watch: called after all events of one time.
         remembered: decisions of other simulations of this machine.
 
     Returns:
         The stays of all jobs, in the order of starts.
 
     Raises:
-        ImpossibleJobError: a job can never run there.
+        UsageError: a job can never run there.
     """
-    return _Simulation(topology, jobs, rules, watch, remembered or Remembered(topology)).run()
+    return _Simulation(topology, jobs, rules, remembered or Remembered(topology)).run()
 
 
 class _Simulation:
@@ -185,7 +127,6 @@ class _Simulation:
         topology: Topology,
         jobs: Sequence[SimulatedJob],
         rules: Rules,
-        watch: Callable[[Moment], None],
         remembered: Remembered,
     ) -> None:
         requests: dict[int, Request] = {}  # by id: the jobs of a trace often share theirs
@@ -202,9 +143,9 @@ class _Simulation:
             return replace(job, arrival_s=arrival_s, request=requests[id(job.request)])
 
         self._jobs = [ruled(job) for job in jobs]
-        self._rules, self._watch = rules, watch
+        self._rules = rules
         self._machines = SimulatedMachines(topology, rules.machines, requests.values(), remembered)
-        self._times = TimeModel(rules.time_models, remembered.yardstick(rules.yardstick))
+        self._times = TimeModel(rules.time_models, remembered.yardstick("cut"))
         kinds = {id(request): self._machines.kind_of(request) for request in requests.values()}
         self._kind = [kinds[id(job.request)] for job in self._jobs]
         self._admitted: dict[int, tuple[str, ...]] = {}
@@ -212,8 +153,7 @@ class _Simulation:
         self._running: dict[int, dict[str, _Running]] = {}
         self._events: list[tuple[float, int, SimulatedJob | _Running | None]] = []
         self._numbers = 0
-        self._done: list[Stay] = []
-        self._started = 0
+        self._started: list[_Running] = []
         self._gpus = len(topology.gpus)
 
     def run(self) -> list[Stay]:
@@ -223,22 +163,24 @@ class _Simulation:
         while self._events:
             self._process_time()
         self._check_conservation()
-        return sorted(self._done, key=lambda stay: stay.place)
+        return [
+            Stay(one.job, one.machine, one.gpus, one.started_s, one.ended_s, one.utility)
+            for one in self._started
+        ]
 
     def _check_conservation(self) -> None:
-        """Check that every job has ended once, and that all GPUs are free again."""
-        ended = sorted(stay.job.id for stay in self._done)
+        """Check that every job has run once, and that all GPUs are free again."""
+        started = sorted(one.job.id for one in self._started)
         free = sum(machine.free for machine in self._machines.all)
         # _refuse_impossible has found that all of them can run.
-        assert not self._queue, "jobs wait, and nothing will happen any more"  # noqa: S101
-        assert ended == sorted(job.id for job in self._jobs), ended  # noqa: S101
+        assert started == sorted(job.id for job in self._jobs), started  # noqa: S101
         assert free == self._gpus * len(self._machines.all), free  # noqa: S101
 
     def _refuse_impossible(self) -> None:
         """Refuse jobs that would wait for ever.
 
-        Of jobs that differ only in their least utility the most demanding one is tried first: if it
-        can run, all can.
+        Of jobs that differ only in their least utility the most demanding one is tried: if it can
+        run, all can.
         """
         same: dict[int, list[SimulatedJob]] = {}
         for job, kind in zip(self._jobs, self._kind, strict=True):
@@ -246,10 +188,10 @@ class _Simulation:
         for kind, jobs in same.items():
             self._admitted[kind] = self._machines.admitted(jobs[0].request)
             hardest = max(jobs, key=lambda job: job.request.utility.least)
-            if self._machines.refusal(hardest.request, kind):
-                for job in jobs:
-                    if reason := self._machines.refusal(job.request, kind):
-                        raise ImpossibleJobError(job, reason)
+            reason = self._machines.refusal(hardest.request)
+            if reason:
+                name = f"job {hardest.id} ({printable(hardest.name)})"
+                raise UsageError(f"{name} can never run: {reason}")
 
     def _add_event(self, time_s: float, about: SimulatedJob | _Running | None) -> int:
         """Add an event: a job arrives or ends, or (None) the queue is tried; return its number."""
@@ -279,24 +221,13 @@ class _Simulation:
         else:
             self._end(ends, now)
             self._start_some(now)
-        self._watch(
-            Moment(
-                now,
-                len(self._queue),
-                self._started - len(self._done),
-                len(self._done),
-                self._machines,
-            )
-        )
 
     def _end(self, ends: Sequence[_Running], now: float) -> None:
         for one in ends:
             one.event = _NONE  # also of one whose end was put off by a new neighbour in this step
             self._machines.end(one.machine, one.lease)
             del self._running[one.machine][one.lease.id]
-            self._done.append(
-                Stay(one.job, one.machine, one.gpus, one.started_s, now, one.utility, one.place)
-            )
+            one.ended_s = now
         for machine in dict.fromkeys(one.machine for one in ends):
             self._update_slowdowns(machine, now)
 
@@ -345,8 +276,8 @@ class _Simulation:
             clock_s=now,
             ends_within_s=job.request.ends_within_s,
         )
-        one = _Running(job, machine, found.gpus, lease, now, utility, self._started)
-        self._started += 1
+        one = _Running(job, machine, found.gpus, lease, now, utility, job.duration_s, now)
+        self._started.append(one)
         self._machines.start(machine, lease)
         self._running.setdefault(machine, {})[lease.id] = one
         if self._times.depends_on_company:

@@ -28,7 +28,7 @@ BATCHES = (1, 4, 64, 128)
 """Batch sizes of topo-aware-sc17: tiny, small, medium, big."""
 
 
-def uniform_mix(seed: int, jobs: int = 300, least: int = 1, most: int = 5) -> Iterator[Row]:
+def uniform_mix(seed: int, jobs: int = 300) -> Iterator[Row]:
     """Yield jobs that arrive at once, with uniform networks and numbers of GPUs.
 
     Source: mapa-sc21 4: 300 jobs, 1-5 GPUs, a uniform mix of networks. Run times are uniform over
@@ -37,10 +37,9 @@ def uniform_mix(seed: int, jobs: int = 300, least: int = 1, most: int = 5) -> It
     draw = Random(seed)  # noqa: S311
     for _ in range(jobs):
         network = draw.choice(list(NETWORKS))
-        gpus = draw.randint(least, most)
         yield {
             "name": network,
-            "gpus": gpus,
+            "gpus": draw.randint(1, 5),
             "pattern": "ring",
             "bandwidth_sensitive": NETWORKS[network],
             "arrival_s": 0.0,
@@ -48,7 +47,7 @@ def uniform_mix(seed: int, jobs: int = 300, least: int = 1, most: int = 5) -> It
         }
 
 
-def poisson_batches(seed: int, jobs: int = 100, mean_gap_s: float = 10.0) -> Iterator[Row]:
+def poisson_batches(seed: int, jobs: int = 100) -> Iterator[Row]:
     """Yield arrivals with Poisson gaps; batch class, network and number of GPUs are binomial.
 
     Source: topo-aware-sc17 5.3 names the distributions, and its published generator the parameters:
@@ -59,7 +58,7 @@ def poisson_batches(seed: int, jobs: int = 100, mean_gap_s: float = 10.0) -> Ite
     draw = Random(seed)  # noqa: S311
     now = 0
     for _ in range(jobs):
-        now += _poisson(draw, mean_gap_s)
+        now += _poisson(draw, 10.0)
         batch = BATCHES[(0, 1, 3, 2)[_binomial(draw, 3, 0.1)]]
         gpus = 1 + _binomial(draw, 2, 0.39)
         network = ("alexnet", "googlenet")[_binomial(draw, 1, 0.2)]

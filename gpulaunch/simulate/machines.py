@@ -79,7 +79,6 @@ class Remembered:
         kinds: a number for each kind of request.
         found: decisions by kind, earlier requests and state.
         utilities: utilities of GPUs, by kind and state.
-        refusals: why a request can never be granted, or None, by kind and least utility.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -88,7 +87,6 @@ class Remembered:
         self.kinds: dict[str, int] = {}
         self.found: dict[object, _KnownDecisions] = {}
         self.utilities: dict[object, float] = {}
-        self.refusals: dict[tuple[int, float], str | None] = {}
 
     def yardstick(self, model: str) -> Yardstick:
         """Return the yardstick of a bandwidth model."""
@@ -99,19 +97,15 @@ class SimulatedMachine:
     """One machine.
 
     Attributes:
-        leases: leases of the jobs that run on it, by id.
-        signatures: their signatures, in the same order.
+        leases: leases of the jobs that run on it, by id, in the order of their beginning.
         state: state of these leases.
-        untimed: the same without their time limits.
         free: number of GPUs without a lease.
     """
 
     def __init__(self, gpus: int) -> None:
         self.free = gpus
         self.leases: dict[str, Lease] = {}
-        self.signatures: dict[str, Signature] = {}
         self.state: State = ()
-        self.untimed: State = ()
 
 
 class SimulatedMachines:
@@ -167,13 +161,10 @@ class SimulatedMachines:
     def _name_of(self, request: Request) -> str | None:
         return request.name if self._names else None
 
-    def refusal(self, request: Request, kind: int) -> str | None:
-        """Return why a job of this kind can never run on these machines; None if it can."""
-        refusals, key = self._remembered.refusals, (kind, request.utility.least)
-        if key not in refusals:
-            decision = decide(request, Situation(self.topology))
-            refusals[key] = decision.reason if isinstance(decision, Refuse) else None
-        return refusals[key]
+    def refusal(self, request: Request) -> str | None:
+        """Return why a job can never run on these machines; None if it can."""
+        decision = decide(request, Situation(self.topology))
+        return decision.reason if isinstance(decision, Refuse) else None
 
     def admitted(self, request: Request) -> tuple[str, ...]:
         """Return the UUIDs of the GPUs of a machine that the request admits."""
@@ -236,7 +227,7 @@ class SimulatedMachines:
             key: object = (kind, within_s, len(ahead.tickets), state)
             memory = ahead.found.setdefault(key, _KnownDecisions())
         else:  # time matters only to who may pass others
-            key = (kind, ahead.summary, self.all[number].untimed)
+            key = (kind, ahead.summary, state)
             memory = self._remembered.found.setdefault(key, _KnownDecisions())
         patient = POLICIES[job.request.policy].waits_for_utility
         least = job.request.utility.least if patient else 0.0
@@ -310,23 +301,20 @@ class SimulatedMachines:
             together = lease.share and other.share and lease.share.group == other.share.group
             assert together or set(lease.uuids).isdisjoint(other.uuids), (lease, other)  # noqa: S101  decide() guarantees this
         machine.leases[lease.id] = lease
-        machine.signatures[lease.id] = self._signature(lease)
         self._update_state(number)
 
     def end(self, number: int, lease: Lease) -> None:
         """Free the GPUs of a job on a machine."""
         del self.all[number].leases[lease.id]
-        del self.all[number].signatures[lease.id]
         self._update_state(number)
 
     def _update_state(self, number: int) -> None:
         machine = self.all[number]
         held = {uuid for lease in machine.leases.values() for uuid in lease.uuids}
         machine.free = len(self.topology.gpus) - len(held)
-        signatures = machine.signatures.values()
-        machine.state = machine.untimed = self._state_of(signatures)
-        if self.timed:
-            machine.untimed = self._state_of([(uuids, rest[:-1]) for uuids, rest in signatures])
+        machine.state = self._state_of(
+            [self._signature(lease) for lease in machine.leases.values()]
+        )
         heappush(self._by_free[machine.free].setdefault(machine.state, []), number)
 
     def _state_of(self, signatures: Collection[Signature]) -> State:

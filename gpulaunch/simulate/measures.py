@@ -3,7 +3,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from statistics import quantiles
+from statistics import fmean, quantiles
 
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
@@ -16,13 +16,21 @@ _SLO_ROUNDING = 1e-9
 
 
 class ReplayedJob(Record):
-    """The measures of one job.
+    """The measures of one job. Times are in seconds from the beginning of the trace.
 
     Attributes:
-        stay: the stay of the job.
-        effective_bandwidth: effective bandwidth of its GPUs by the yardstick, GB/s; None without
+        id: place of the job in the trace, from 0.
+        name: name of the job.
+        machine: number of the machine that it ran on, from 0.
+        gpus: indices of its GPUs, in rank order.
+        sensitive: whether its speed depends on its links.
+        arrival_s: its arrival.
+        started_s: its start.
+        ended_s: its end.
+        utility: utility when it started, 0 to 1 (topo-aware-sc17 Eq. 2); None if it asked for none.
+        effective_bandwidth: effective bandwidth of its GPUs by the cut model, GB/s; None without
             communication (mapa-sc21 3.4).
-        aggregate_bandwidth: aggregate bandwidth of its GPUs by the yardstick, GB/s; None without
+        aggregate_bandwidth: aggregate bandwidth of its GPUs by the cut model, GB/s; None without
             communication (Eq. 1).
         quality: aggregate bandwidth as a share of the best that the idle machine has (mapa-sc21
             Figure 4).
@@ -32,7 +40,15 @@ class ReplayedJob(Record):
             (topo-aware-sc17 5.1: SLO).
     """
 
-    stay: Stay
+    id: int
+    name: str
+    machine: int
+    gpus: tuple[int, ...]
+    sensitive: bool
+    arrival_s: float
+    started_s: float
+    ended_s: float
+    utility: float | None
     effective_bandwidth: float | None
     aggregate_bandwidth: float | None
     quality: float | None
@@ -41,80 +57,19 @@ class ReplayedJob(Record):
     violates: bool
 
     @property
-    def id(self) -> int:
-        """Place of the job in the trace, from 0."""
-        return self.stay.job.id
-
-    @property
-    def name(self) -> str:
-        """Name of the job."""
-        return self.stay.job.name
-
-    @property
-    def arrival_s(self) -> float:
-        """Arrival, in seconds from the beginning of the trace."""
-        return self.stay.job.arrival_s
-
-    @property
-    def machine(self) -> int:
-        """Number of the machine that it ran on, from 0."""
-        return self.stay.machine
-
-    @property
-    def gpus(self) -> tuple[int, ...]:
-        """Indices of its GPUs, in rank order."""
-        return self.stay.gpus
-
-    @property
-    def started_s(self) -> float:
-        """Start, in seconds from the beginning of the trace."""
-        return self.stay.started_s
-
-    @property
-    def ended_s(self) -> float:
-        """End, in seconds from the beginning of the trace."""
-        return self.stay.ended_s
-
-    @property
-    def utility(self) -> float | None:
-        """Utility when it started, 0 to 1 (topo-aware-sc17 Eq. 2); None if it asked for none."""
-        return self.stay.utility
-
-    @property
     def wait_s(self) -> float:
         """Seconds from its arrival to its start."""
-        return self.stay.started_s - self.stay.job.arrival_s
+        return self.started_s - self.arrival_s
 
     @property
     def run_s(self) -> float:
         """Seconds from its start to its end."""
-        return self.stay.ended_s - self.stay.started_s
+        return self.ended_s - self.started_s
 
     @property
     def turnaround_s(self) -> float:
         """Seconds from its arrival to its end."""
-        return self.stay.ended_s - self.stay.job.arrival_s
-
-    @property
-    def sensitive(self) -> bool:
-        """True if its speed depends on its links."""
-        return self.stay.job.request.bandwidth_sensitive and len(self.stay.gpus) > 1
-
-
-class LoadStep(Record):
-    """The load of the machines from a time on.
-
-    Attributes:
-        time_s: beginning of the load, in seconds.
-        used: number of GPUs that are held.
-        broken: number of free GPUs on sockets where others are held.
-        waiting: number of waiting jobs.
-    """
-
-    time_s: float
-    used: int
-    broken: int
-    waiting: int
+        return self.ended_s - self.arrival_s
 
 
 class Replay(Record):
@@ -125,22 +80,21 @@ class Replay(Record):
         rules: rules of the replay.
         seed: seed of the trace; None if it was not generated.
         jobs: measures of each job, in the order of starts.
-        levels: load over time.
-        gpus: number of GPUs of all machines.
+        utilization: share of GPU time until the last end in which a GPU was held, 0 to 1.
+        fragmentation: mean share of GPUs that were free on a socket where others were held, 0 to 1.
     """
 
     topology: str
     rules: Rules
     seed: int | None
     jobs: tuple[ReplayedJob, ...]
-    levels: tuple[LoadStep, ...]
-    gpus: int
+    utilization: float
+    fragmentation: float
 
     @property
     def makespan_s(self) -> float:
         """Seconds from the first arrival to the last end."""
-        first = min(one.stay.job.arrival_s for one in self.jobs)
-        return max(one.stay.ended_s for one in self.jobs) - first
+        return max(one.ended_s for one in self.jobs) - min(one.arrival_s for one in self.jobs)
 
     @property
     def throughput_jobs_per_hour(self) -> float:
@@ -148,43 +102,28 @@ class Replay(Record):
         return len(self.jobs) * _HOUR_S / self.makespan_s if self.makespan_s else 0.0
 
     @property
-    def utilization(self) -> float:
-        """Share of GPU time until the last end in which a GPU was held, 0 to 1."""
-        return self._mean("used", self.gpus)
-
-    @property
-    def fragmentation(self) -> float:
-        """Mean share of GPUs that were free on a socket where others were held, 0 to 1."""
-        return self._mean("broken", self.gpus)
-
-    @property
     def violations(self) -> int:
         """Number of jobs that ran with less than they asked for."""
         return sum(one.violates for one in self.jobs)
 
-    def _mean(self, what: str, of: int) -> float:
-        spans = zip(self.levels, self.levels[1:], strict=False)
-        area = sum(getattr(level, what) * (after.time_s - level.time_s) for level, after in spans)
-        return area / (of * self.makespan_s) if self.makespan_s else 0.0
 
+def quartiles(values: Iterable[float]) -> dict[str, float] | None:
+    """Return least, quartiles, largest and mean of values; None if there are none.
 
-class Quartiles(Record):
-    """Minimum, 25th, 50th and 75th percentile, maximum, linear between values, as in mapa-sc21."""
-
-    least: float
-    low: float
-    median: float
-    high: float
-    most: float
-
-
-def quartiles(values: Iterable[float]) -> Quartiles | None:
-    """Return the quartiles of values; None if there are none."""
+    Quartiles are linear between values, as in mapa-sc21.
+    """
     found = sorted(values)
     if not found:
         return None
     low, median, high = quantiles(found, n=4, method="inclusive") if len(found) > 1 else found * 3
-    return Quartiles(found[0], low, median, high, found[-1])
+    return {
+        "min": found[0],
+        "p25": low,
+        "p50": median,
+        "p75": high,
+        "max": found[-1],
+        "mean": fmean(found),
+    }
 
 
 def measure(
@@ -204,45 +143,58 @@ def measure(
         remembered: decisions of simulations of this machine.
     """
     remembered = remembered or Remembered(topology)
-    yardstick, own = remembered.yardstick(rules.yardstick), remembered.yardstick(rules.model)
+    yardstick, own = remembered.yardstick("cut"), remembered.yardstick(rules.model)
     jobs = tuple(_measure_job(stay, yardstick, own) for stay in stays)
-    gpus = len(topology.gpus) * rules.machines
-    return Replay(topology.name, rules, seed, jobs, tuple(_find_levels(stays, yardstick)), gpus)
+    used_s, broken_s = _sum_loads(stays, yardstick)
+    whole_s = max(stay.ended_s for stay in stays) - min(stay.job.arrival_s for stay in stays)
+    whole_s *= len(topology.gpus) * rules.machines
+    utilization, fragmentation = (used_s / whole_s, broken_s / whole_s) if whole_s else (0.0, 0.0)
+    return Replay(topology.name, rules, seed, jobs, utilization, fragmentation)
 
 
 def _measure_job(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJob:
     """Return the measures of one job; its needs are judged by the model that its policy used."""
-    request = stay.job.request
+    job, request = stay.job, stay.job.request
     scores = yardstick.scores(request.pattern, stay.gpus)
-    best = yardstick.best(request.pattern, len(stay.gpus))
-    ideal = best.aggregate_bandwidth if scores.aggregate_bandwidth is not None else None
+    ideal = None
+    if scores.aggregate_bandwidth is not None:
+        ideal = yardstick.best(request.pattern, len(stay.gpus), "aggregate_bandwidth")
     got = own.scores(request.pattern, stay.gpus).effective_bandwidth
     return ReplayedJob(
-        stay=stay,
+        id=job.id,
+        name=job.name,
+        machine=stay.machine,
+        gpus=stay.gpus,
+        sensitive=request.bandwidth_sensitive and len(stay.gpus) > 1,
+        arrival_s=job.arrival_s,
+        started_s=stay.started_s,
+        ended_s=stay.ended_s,
+        utility=stay.utility,
         effective_bandwidth=scores.effective_bandwidth,
         aggregate_bandwidth=scores.aggregate_bandwidth,
         quality=(scores.aggregate_bandwidth or 0.0) / ideal if ideal else None,
         nvlink_ring=yardstick.has_nvlink_ring(frozenset(stay.gpus)) if ideal else None,
-        slowdown=(stay.ended_s - stay.started_s) / stay.job.duration_s,
+        slowdown=(stay.ended_s - stay.started_s) / job.duration_s,
         violates=(stay.utility is not None and stay.utility < request.utility.least - _SLO_ROUNDING)
         or (got is not None and got < request.wishes.least_gb_per_s - _SLO_ROUNDING),
     )
 
 
-def _find_levels(stays: Sequence[Stay], yardstick: Yardstick) -> list[LoadStep]:
-    """Return the load of the machines at every time when it changes."""
-    events = [(stay.job.arrival_s, 1, 0, stay) for stay in stays]
-    events += [(stay.started_s, -1, 1, stay) for stay in stays]
-    events += [(stay.ended_s, 0, -1, stay) for stay in stays]
+def _sum_loads(stays: Sequence[Stay], yardstick: Yardstick) -> tuple[float, float]:
+    """Return the GPU seconds that were held, and those free on a socket where others were held."""
+    events = [(stay.started_s, 1, stay) for stay in stays]
+    events += [(stay.ended_s, -1, stay) for stay in stays]
     events.sort(key=lambda event: event[0])
     holders: dict[tuple[int, int], int] = {}
     on_socket: dict[tuple[int, int], int] = {}
-    used = broken = waiting = 0
-    levels = []
+    used = broken = 0
+    used_s = broken_s = before_s = 0.0
     for time_s, together in groupby(events, key=lambda event: event[0]):
-        for _, queued, change, stay in together:
-            waiting += queued
-            for gpu in stay.gpus if change else ():
+        used_s += used * (time_s - before_s)
+        broken_s += broken * (time_s - before_s)
+        before_s = time_s
+        for _, change, stay in together:
+            for gpu in stay.gpus:
                 key = stay.machine, gpu
                 before = holders.get(key, 0)
                 holders[key] = before + change
@@ -253,8 +205,7 @@ def _find_levels(stays: Sequence[Stay], yardstick: Yardstick) -> list[LoadStep]:
                 on_socket[socket] = held + change
                 used += change
                 broken += _count_broken(size, held + change) - _count_broken(size, held)
-        levels.append(LoadStep(time_s, used, broken, waiting))
-    return levels
+    return used_s, broken_s
 
 
 def _count_broken(size: int, held: int) -> int:

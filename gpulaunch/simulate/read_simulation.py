@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from gpulaunch.batch.job_file import Entry, JobFile, Where, load_jobs
+from gpulaunch.batch.job_file import Entry, JobFile, load_jobs
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
@@ -23,15 +23,9 @@ _APART = ("min_utility",)  # differs for almost every job
 
 
 class Trace(Record):
-    """The jobs of a file or a program.
-
-    Attributes:
-        jobs: jobs in order.
-        wheres: their places, for messages.
-    """
+    """The jobs of a file or a program, in order."""
 
     jobs: tuple[SimulatedJob, ...]
-    wheres: tuple[Where, ...]
 
 
 def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> Trace:
@@ -52,7 +46,7 @@ def trace_of(file: JobFile, machine: Machine, warn: Callable[[str], None]) -> Tr
     """Read the jobs of a file whose form has been checked; see read_trace."""
     reader = TraceReader(file.profiles, machine, warn)
     jobs = tuple(reader.read(number, entry) for number, entry in enumerate(file.entries))
-    return Trace(jobs, tuple(entry.where for entry in file.entries))
+    return Trace(jobs)
 
 
 class TraceReader:
@@ -82,22 +76,15 @@ class TraceReader:
         request, profile = self.request(entry)
         duration_s = entry.own.get("duration_s", profile.resources.duration_s)
         if not duration_s:
-            said = (
-                "nobody says its duration_s"
-                if duration_s is None
-                else f"profile {profile.name} says that it takes 0 s"
-            )
-            raise entry.where.error(None, f"job {quoted(entry.name)}: {said}")
-        share = _read_fraction(entry, "communication_percentage", profile.communication_share)
-        split = None if "communication_percentage" in entry.own else profile.split_slowdown
+            raise entry.where.error(None, f"job {quoted(entry.name)}: nobody says its duration_s")
         return SimulatedJob(
             id=number,
             name=entry.name,
             request=replace(request, name=entry.own.get("name")),
             arrival_s=float(entry.own.get("arrival_s", 0.0)),
             duration_s=float(duration_s),
-            communication_share=share,
-            split_slowdown=_read_fraction(entry, "split_slowdown_percentage", split),
+            communication_share=profile.communication_share,
+            split_slowdown=profile.split_slowdown,
         )
 
     def request(self, entry: Entry) -> tuple[Request, Profile]:
@@ -139,10 +126,6 @@ class TraceReader:
         if request.least_gpus:
             raise UsageError(f"{options.origin('gpus')}: a simulated job has one number")
         return _with_slowdowns(request, profile, self._profiles), profile
-
-
-def _read_fraction(entry: Entry, key: str, default: float | None) -> float | None:
-    return entry.own[key] / 100 if key in entry.own else default
 
 
 def _with_slowdowns(request: Request, profile: Profile, brought: Mapping[str, Profile]) -> Request:

@@ -95,23 +95,20 @@ def is_timed(request: Request) -> bool:
 
 def signature(requests: Iterable[Request]) -> Callable[[Lease], Signature]:
     """Return a function that reads the signature of a lease, given the requests of a trace."""
-    names, profiles, hosts, shares, timed = False, False, False, False, False
+    names = profiles = timed = False
     for request in requests:
         timed |= is_timed(request)
-        apart = bool(request.wishes.apart_from)
-        names |= apart
-        profiles |= apart or bool(request.utility.slowdowns)
-        hosts |= bool(request.wishes.host_gb_per_s)
-        shares |= request.sharing is not None
+        names |= bool(request.wishes.apart_from)
+        profiles |= bool(request.wishes.apart_from or request.utility.slowdowns)
 
     def read(lease: Lease) -> Signature:
         rest = (
             (lease.name, lease.apart_from) if names else (),
             lease.profile if profiles else None,
-            lease.host_gb_per_s if hosts else 0.0,
-            repr(lease.share) if shares else None,
+            lease.host_gb_per_s,
+            lease.share and repr(lease.share),
             lease.ends_s if timed else 0.0,
         )
-        return lease.uuids if shares else tuple(sorted(lease.uuids)), rest
+        return lease.uuids if lease.share else tuple(sorted(lease.uuids)), rest
 
     return read

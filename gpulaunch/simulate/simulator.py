@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpulaunch.batch.job_file import read_jobs
@@ -15,11 +15,9 @@ from gpulaunch.decide.request import select_gpus
 from gpulaunch.errors import UsageError, WouldWaitError
 from gpulaunch.files.data_files import shipped_directory
 from gpulaunch.files.document import read_document
-from gpulaunch.files.write import document_text
 from gpulaunch.launch.options import QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.driver import OutsideUse
-from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.pattern_file import load_pattern
 from gpulaunch.records import replace
 from gpulaunch.simulate.event_loop import Rules, simulate
@@ -67,24 +65,6 @@ def generate_trace(generator: str, seed: int = 0, count: int = 300) -> dict[str,
     }
 
 
-def generated_trace(kind: str, seed: int, count: int) -> str:
-    """Return the text of a file with the jobs of generate_trace."""
-    return document_text(generate_trace(kind, seed, count))
-
-
-def simulated_machine(topology: str | None, warn: Callable[[str], None]) -> Machine:
-    """Return the machine of a simulation: a described one, or this one.
-
-    Args:
-        topology: name or file of a described machine, or None.
-        warn: called with each warning.
-
-    Raises:
-        UsageError: the description is unknown or wrong.
-    """
-    return shown_machine(topology, warn)
-
-
 class Simulator:
     """A machine on which jobs are placed and replayed, and nothing is launched.
 
@@ -111,7 +91,7 @@ class Simulator:
     """
 
     def __init__(self, topology: str | None = None) -> None:
-        self._machine = simulated_machine(topology, _log.warning)
+        self._machine = shown_machine(topology, _log.warning)
         self._remembered = Remembered(self._machine.topology)
         self.topology = self._machine.topology
 
@@ -141,7 +121,6 @@ class Simulator:
         queue: str = "backfill",
         time_models: Iterable[str] = ("bandwidth",),
         bandwidth_model: str | None = None,
-        measure_by: str = "cut",
         lasting: bool = False,
         tick_s: float = 0.0,
     ) -> Replay:
@@ -156,7 +135,6 @@ class Simulator:
             time_models: models that make jobs take longer than they say: any of "bandwidth",
                 "interference" and "sharing".
             bandwidth_model: "cut" or "mapa", by which the policy chooses; None for its usual one.
-            measure_by: "cut" or "mapa", by which bandwidths are reported and jobs slowed down.
             lasting: a job stays as slow as its worst neighbours have made it after they have left.
             tick_s: the scheduler acts at multiples of this only, and starts no job in a tick in
                 which another ends; 0: it acts at once. This, `lasting` and "first_fit" are rules of
@@ -170,16 +148,15 @@ class Simulator:
         """
         if machines < 1:
             raise UsageError(f"{machines} machines requested: at least 1 is needed")
-        name = _read_policy(policy)
+        name = one_of(POLICIES, "policy")(policy)
         rules = Rules(
             name,
-            _choose_bandwidth_model(bandwidth_model, name),
+            _read_model(bandwidth_model or POLICIES[name].bandwidth_model),
             machines,
             queue=one_of((*QUEUES, "first_fit"), "queue")(queue),
             time_models=tuple(map(one_of(MODELS[1:], "time model"), time_models)),
             lasting=lasting,
             tick_s=tick_s,
-            yardstick=_choose_bandwidth_model(measure_by, name),
         )
         stays = simulate(self.topology, trace.jobs, rules, remembered=self._remembered)
         return measure(self.topology, stays, rules, None, self._remembered)
@@ -212,12 +189,11 @@ class Simulator:
             >>> gpulaunch.Simulator("dgx1-v100").place({"gpus": 3}, busy=[0, 1]).gpus
             (4, 6, 7)
         """
-        name = _read_policy(policy)
+        name = one_of(POLICIES, "policy")(policy)
+        model = _read_model(bandwidth_model or POLICIES[name].bandwidth_model)
         entry = read_jobs({"job": [job]}).entries[0]
         request, _ = TraceReader({}, self._machine, _log.warning).request(entry)
-        request = replace(
-            request, policy=name, bandwidth_model=_choose_bandwidth_model(bandwidth_model, name)
-        )
+        request = replace(request, policy=name, bandwidth_model=model)
         outside = tuple(
             OutsideUse(gpu.uuid, "given as busy")
             for gpu in select_gpus(self.topology, map(str, busy), "busy")
@@ -251,16 +227,9 @@ class Simulator:
         found = tuple(gpu.index for gpu in select_gpus(self.topology, map(str, gpus), "gpus"))
         if not found or len(set(found)) < len(found):
             raise UsageError(f"gpus: {list(gpus)} are not one GPU or several different ones")
-        model = _choose_bandwidth_model(bandwidth_model, "")
-        return self._remembered.yardstick(model).scores(load_pattern(pattern), found)
+        yardstick = self._remembered.yardstick(_read_model(bandwidth_model))
+        return yardstick.scores(load_pattern(pattern), found)
 
 
-def _read_policy(name: str) -> str:
-    return one_of(POLICIES, "policy")(name)
-
-
-def _choose_bandwidth_model(name: str | None, policy: str) -> str:
-    """Return the model of this name, or the usual one of a policy."""
-    if name is None:
-        return POLICIES[policy].bandwidth_model if policy else "cut"
+def _read_model(name: str) -> str:
     return one_of(SIMULATED_MODELS, "bandwidth model")(name)

@@ -59,7 +59,7 @@ class TimeModel:
             lease: its lease.
             company: leases of all other jobs on the machine.
         """
-        links = self.links(job, gpus)
+        links = self._slowdown_of_links(job, gpus) if self._bandwidth else 0.0
         neighbours = (
             self._slowdown_of_neighbours(job.request, lease, company) if self._interference else 0.0
         )
@@ -67,11 +67,7 @@ class TimeModel:
             _speed_beside(lease, company) if self._sharing else 1.0
         ) - 1
 
-    def links(self, job: SimulatedJob, gpus: tuple[int, ...]) -> float:
-        """Return the part of the slowdown that its links cause, if that is modelled."""
-        return self.slowdown_of_links(job, gpus) if self._bandwidth else 0.0
-
-    def slowdown_of_links(self, job: SimulatedJob, gpus: tuple[int, ...]) -> float:
+    def _slowdown_of_links(self, job: SimulatedJob, gpus: tuple[int, ...]) -> float:
         """Return how much longer a job takes on links slower than the best.
 
         A measured slowdown is used if there is one, else the share of its time that it waits for
@@ -82,7 +78,7 @@ class TimeModel:
         share = job.communication_share
         if share is None:
             share = COMMUNICATION_SHARE if job.request.bandwidth_sensitive else 0.0
-        best = self._yardstick.best(job.request.pattern, len(gpus)).effective_bandwidth
+        best = self._yardstick.best(job.request.pattern, len(gpus), "effective_bandwidth")
         if not share or not best:
             return 0.0
         got = self._yardstick.scores(job.request.pattern, gpus).effective_bandwidth or 0.0

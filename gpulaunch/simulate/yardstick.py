@@ -4,25 +4,15 @@
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
+from typing import Literal
 
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import Mapper
 from gpulaunch.decide.placement.problem import PlacementProblem, Scores
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Pattern
-from gpulaunch.records import Record
 
-
-class Best(Record):
-    """The best scores of the idle machine, GB/s; None where there is no such score.
-
-    Attributes:
-        effective_bandwidth: largest of any set.
-        aggregate_bandwidth: largest of any set, not necessarily the same one.
-    """
-
-    effective_bandwidth: float | None
-    aggregate_bandwidth: float | None
+Bandwidth = Literal["effective_bandwidth", "aggregate_bandwidth"]
 
 
 class Yardstick:
@@ -82,16 +72,19 @@ class Yardstick:
         positions = [problem.fabric.position[gpu] for gpu in gpus]
         return problem.scores(problem.mapper.figures(positions))
 
-    def _best(self, pattern: Pattern, count: int) -> Best:
+    def _best(self, pattern: Pattern, count: int, figure: Bandwidth) -> float | None:
+        """Return the largest bandwidth of any set of the idle machine, GB/s; None if none exists.
+
+        Args:
+            pattern: communication pattern of the ranks.
+            count: number of GPUs.
+            figure: the bandwidth.
+        """
         if not pattern.edges(count):
-            return Best(None, None)
+            return None
         problem = self._problem(pattern, count)
-        effective = next(problem.ranked(("effective_bandwidth",)))
-        aggregate = next(problem.ranked(("aggregate_bandwidth",)))
-        return Best(
-            problem.scores_by(effective, ("effective_bandwidth",))[0] / UNIT,
-            problem.scores_by(aggregate, ("aggregate_bandwidth",))[0] / UNIT,
-        )
+        best = next(problem.ranked((figure,)))
+        return problem.scores_by(best, (figure,))[0] / UNIT
 
     def are_split(self, gpus: Sequence[int]) -> bool:
         """Return whether GPUs, by index, are on several sockets."""

@@ -112,6 +112,7 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
             row["time_limit"] = f"{limit_of(draw, row['duration_s']):.0f}s"
     simulator = gpulaunch.Simulator(MACHINE)
     trace = simulator.read_trace({"job": rows})
+    requests = [job.request for job in trace.jobs]
     done = simulator.replay(trace, "baseline", time_models=()).jobs
     uuids = tuple(gpu.uuid for gpu in simulator.topology.gpus)
     late = [one for one in done if one.started_s > one.arrival_s]
@@ -130,8 +131,8 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
             key=lambda job: (job.arrival_s, job.id),
         )
         held = [tuple(uuids[gpu] for gpu in job.gpus) for job in live]
-        tickets = [ticket_of(job.stay.job, uuids) for job in queue]
-        within = [job.stay.job.request.ends_within_s for job in live]
+        tickets = [ticket_of(trace.jobs[job.id], uuids) for job in queue]
+        within = [requests[job.id].ends_within_s for job in live]
         ends = [
             float("inf") if limit is None else job.started_s + limit
             for job, limit in zip(live, within, strict=True)
@@ -141,7 +142,7 @@ def predictions(kind: str, seed: int, *, limits: bool) -> Iterator[Asked]:
         def drawn(
             job: object, ran_s: float, at: int, known: Experience = experience
         ) -> list[float]:
-            limit = job.stay.job.request.ends_within_s
+            limit = requests[job.id].ends_within_s
             parts = known.of(identity(job.name), limit)
             return draw_remaining(parts, ran_s, limit, DRAWS, str(at))
 

@@ -1,4 +1,4 @@
-"""`gpulaunch batch` of plain lines, from stdin too, and jobs of a file that come after others."""
+"""`gpulaunch batch` of lines from stdin, and jobs of a file that come after others."""
 
 import json
 import os
@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 from conftest import DGX, Launcher, complaint, ending_in_time
-
-from gpulaunch.batch.job_file import are_commands
 
 
 @pytest.fixture(autouse=True)
@@ -97,48 +95,27 @@ def test_no_job(site: Site, text: str) -> None:
     assert not (site.home / "r").exists()
 
 
-@pytest.mark.parametrize(
-    ("path", "text", "commands"),
-    [
-        ("jobs", "python train.py", True),
-        ("jobs.txt", "# [[job]]\npython train.py", True),
-        ("jobs.toml", "python train.py", False),
-        ("jobs", '[[job]]\nname = "a"', False),
-        ("jobs", "[profile.own] # mine", False),
-        ("jobs", "[ -f a ] && python train.py", True),
-        ("jobs", "[[ -f a ]] || python train.py", True),
-        ("jobs", '{"command": ["true"]}', False),
-        ("jobs", "{ echo a; }", True),
-        ("jobs", "3,ring,0,10,1,vgg16", False),
-        ("jobs", "gpus,pattern,arrival,time,sensitive,name", False),
-        ("jobs", "1,2", True),
-        ("jobs", "job = [{ command = ['true'] }]", False),
-        ("jobs", "profile = { a = { gpus = 2 } }", False),
-        ("jobs", "[profile.'my own'.memory]", False),
-        ("jobs", "job=3 ./run", True),
-        ("jobs", "job_id=7 ./run", True),
-        ("jobs", "profile_dir=/x nsys profile ./run", True),
-        ("jobs", "[ -f a ]", True),
-        ("jobs.csv", "python train.py", False),
-    ],
-)
-def test_what_a_file_has(path: str, text: str, commands: bool) -> None:
-    """The name of a file and its first line that counts tell whether it has commands."""
-    assert are_commands(path, text) == commands
-
-
-def test_a_list_of_lines_is_resumed(site: Site) -> None:
-    """Lines that have ended are not run again, in a file as from stdin."""
+def test_lines_are_resumed(site: Site) -> None:
+    """Lines that have ended are not run again, if it is said where their results are."""
     text = "echo a >>ran\necho b >>ran; exit 1\n"
-    (site.home / "jobs").write_text(text)
     assert site.run("-", text=text).returncode == 1
     site.forget(1)
-    assert site.run("jobs", "--resume").returncode == 1
+    assert site.run("-", "--resume", text=text).returncode == 1
     assert site.read("ran") == "a\nb\nb\n"
     done = site.launcher.run("batch", *DGX, "--resume", "-", input=text)
     assert (done.returncode, done.stderr) == (
         2,
         complaint("--resume: which results? --results FILE names them"),
+    )
+
+
+def test_a_file_of_commands(site: Site) -> None:
+    """A file that has lines with commands is refused with the command that reads them."""
+    (site.home / "jobs").write_text("python train.py\n")
+    done = site.run("jobs")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[1] == (
+        "gpulaunch: hint: commands, one a line, are read from stdin: gpulaunch batch - <jobs"
     )
 
 

@@ -1,23 +1,23 @@
-"""`simulate --report` and its progress, as commands: what they write where, and what they say."""
+"""`simulate --report` as a command: what it writes where, and what it says."""
 
 import json
 import os
 import re
 from pathlib import Path
 
-import pexpect
 import pytest
 from conftest import Launcher
 
+import gpulaunch
+from gpulaunch.files.write import document_text
 from gpulaunch.show.report import INDEX
-from gpulaunch.simulate.simulator import generated_trace
 
 
 @pytest.fixture
 def trace(tmp_path: Path) -> list[str]:
     """Return a command line that replays 10 jobs."""
     path = tmp_path / "jobs.toml"
-    path.write_text(generated_trace("uniform", 1, 10))
+    path.write_text(document_text(gpulaunch.generate_trace("uniform", 1, 10)))
     return [
         "simulate",
         "--topology",
@@ -122,66 +122,3 @@ def test_place_that_cannot_be_written(
         f"gpulaunch: error: {place}: {why}\n",
     )
     assert (tmp_path / "file").read_text() == "mine"
-
-
-# Progress
-
-
-@pytest.fixture
-def long_run(tmp_path: Path) -> list[str]:
-    """Return a command line that replays for a few seconds."""
-    path = tmp_path / "many.toml"
-    path.write_text(generated_trace("poisson", 1, 8000))
-    options = [
-        "--machines",
-        "9",
-        "--time-model",
-        "bandwidth,interference",
-        "--policy",
-        "topo-aware,topo-aware-p",
-    ]
-    return ["simulate", "--topology", "power8-minsky", "--jobs", str(path), *options]
-
-
-def at_terminal(launcher: Launcher, *arguments: str, **variables: str) -> str:
-    """Return what a command shows at a terminal, control characters included."""
-    environment = launcher.environment | {"TERM": "xterm", "NO_COLOR": "1", **variables}
-    size = (24, 120)
-    terminal = pexpect.spawn(
-        launcher.script,
-        list(arguments),
-        env=environment,
-        encoding="utf-8",
-        timeout=60,
-        dimensions=size,
-    )
-    terminal.expect(pexpect.EOF)
-    return terminal.before
-
-
-def test_progress_at_a_terminal(launcher: Launcher, long_run) -> None:
-    """At a terminal a long run shows policy, jobs and time left on one line, gone at the end."""
-    seen = re.sub(r"\x1b\[\d*m", "", at_terminal(launcher, *long_run))
-    lines, _, rest = seen.rpartition("\r\x1b[2K")
-    told = [
-        re.fullmatch(r".*(topo-aware(?:-p)?): ([\d,]+) of 8,000 jobs(?:, about .+ left)?", line)
-        for line in lines.split("\r\x1b[2K")
-    ]
-    assert all(told)
-    assert {line[1] for line in told} <= {"topo-aware", "topo-aware-p"}
-    ended = [int(line[2].replace(",", "")) for line in told if line[1] == "topo-aware-p"]
-    assert ended == sorted(ended)
-    assert rest.startswith("8000 jobs")
-    assert (
-        "\x1b[?25l" not in seen
-    )  # the cursor is never hidden: whoever ends this by Ctrl-C sees it
-
-
-def test_no_progress(launcher: Launcher, long_run, trace) -> None:
-    """A pipe, a terminal that cannot redraw a line, and a short run show no progress."""
-    one = [*long_run, "--policy", "topo-aware"]
-    piped = launcher.start(*one)
-    assert " of 8,000 jobs" not in at_terminal(launcher, *one, TERM="dumb")
-    assert " of 10 jobs" not in at_terminal(launcher, *trace)
-    output, told = piped.communicate(timeout=60)
-    assert (piped.returncode, told, output.count("topo-aware")) == (0, "", 2)

@@ -87,7 +87,7 @@ def test_home_of_somebody_else(tmp_path: Path, kept: str) -> None:
     if kept == "XDG":
         variables = {f"XDG_{name}": str(strange / path) for name, path in bases.items()}
         launcher.environment |= variables | {"XDG_RUNTIME_DIR": str(strange / "run")}
-    (tmp_path / "jobs").write_text("true\n")
+    (tmp_path / "jobs").write_text('{"command": ["true"]}\n')
     (tmp_path / "job.py").write_text("import torch\n")
     (tmp_path / "hosts").write_text("localhost slots=2\n")
     (mpirun := tmp_path / "bin/mpirun").parent.mkdir()
@@ -152,7 +152,7 @@ def test_log_of_a_batch_that_somebody_else_made(
         log.write_text("theirs")
     if plant != "hard link":
         os.chown(log, 12345, 12345, follow_symlinks=False)
-    (tmp_path / "jobs").write_text("echo one\necho two\n")
+    (tmp_path / "jobs").write_text('{"command": ["true"]}\n{"command": ["echo", "two"]}\n')
     words = ("batch", *DGX, "--logs", str(logs), "--results", f"{tmp_path}/results")
     done = launcher.run(*words, str(tmp_path / "jobs"), cwd=tmp_path)
     assert (done.returncode, done.stderr.count(f"{log}: ")) == (1, 1)
@@ -167,7 +167,7 @@ def test_results_of_somebody_else(
     """A batch writes into no results file of another user, who could change what is in it."""
     if os.geteuid() != 0:
         pytest.skip("needs root to give a file away")
-    (tmp_path / "jobs").write_text("true\nfalse\n")
+    (tmp_path / "jobs").write_text('{"command": ["true"]}\n{"command": ["false"]}\n')
     results = tmp_path / "results"
     words = ("batch", *DGX, "--results", str(results), str(tmp_path / "jobs"))
     if resume:

@@ -271,9 +271,9 @@ def test_the_document_is_what_the_commands_print(found: dict[str, Reproduction])
 
 
 @pytest.mark.parametrize("machine", test_bake_off.COMPARED)
-def test_no_policy_serves_sensitive_jobs_better_than_the_default(machine: str) -> None:
+def test_no_policy_serves_jobs_better_than_the_default(machine: str) -> None:
     """24 traces of 100 jobs instead of 8 of 50."""
-    test_bake_off.test_no_policy_serves_sensitive_jobs_better_than_the_default(machine, 24, 100)
+    test_bake_off.test_no_policy_serves_jobs_better_than_the_default(machine, 24, 100)
 
 
 # A crowd

@@ -15,7 +15,7 @@ from equation_2 import as_coded, simulator
 from mapa_quirks import PublishedSimulator
 from reproduce import FIGURES, HEADLINES
 from reproduction import Reproduction, summary
-from topo_aware import figure_8, figure_10, generated, job_set, replayed, seen_s, split_pairs
+from topo_aware import figure_8, figure_10, generated, replayed, seen_s, split_pairs
 
 ROOT = Path(__file__).parents[2]
 TIMED = ("mapa-fig19", "topo-fig11")
@@ -110,22 +110,6 @@ def test_all_six_job_files(found: dict[str, Reproduction], machines: Sequence[st
     )
 
 
-def test_job_sets() -> None:
-    """The sets have as many jobs and GPUs as named, and four of six networks are sensitive."""
-    for size, least, most in ((100, 2, 5), (300, 1, 5)):
-        for number in range(3):
-            jobs = mapa.job_set(f"{size}-jobs-{least}-to-{most}-gpus-{number}")
-            assert len(jobs) == size
-            assert {job["gpus"] for job in jobs} == set(range(least, most + 1))
-            assert {job["duration_s"] for job in jobs} <= set(map(float, range(5, 25)))
-            assert {job["name"] for job in jobs if job["bandwidth_sensitive"]} == {
-                "alexnet",
-                "inception-v3",
-                "vgg16",
-                "resnet50",
-            }
-
-
 @pytest.mark.parametrize(("near", "better_in"), [(0.04, ("75 %", "throughput"))], ids=["few sets"])
 def test_table_3(found: dict[str, Reproduction], near: float, better_in: Sequence[str]) -> None:
     """With run times by bandwidth the tail is shorter, as in the paper, most with the default."""
@@ -206,23 +190,6 @@ def test_1000_jobs_on_100_machines() -> None:
     assert (replay.violations, split_pairs(replay), len(replay.jobs)) == (0, 0, 1000)
 
 
-def test_published_sets() -> None:
-    """The published sets have 6 and 100 jobs, with the same profiles by both measurements."""
-    assert [job.duration_s for job in job_set("six-jobs").jobs] == [
-        69.165,
-        109.435,
-        112.365,
-        152.285,
-        127.415,
-        127.415,
-    ]
-    assert len(job_set("100-jobs").jobs) == 100
-    full = job_set("six-jobs", "topo-aware-sc17-full")
-    assert [job.duration_s for job in full.jobs] == [
-        job.duration_s for job in job_set("six-jobs").jobs
-    ]
-
-
 # ------------------------------------------------------------------------------------- the document
 
 
@@ -257,16 +224,3 @@ def test_the_program() -> None:
     document = json.loads(reproduce("mapa-fig16", "--json").stdout)
     assert document["name"] == "mapa-fig16"
     assert document["parts"][0]["rows"][0]["theirs"] == 3.0
-
-
-def test_mistakes_of_the_program() -> None:
-    """An unknown figure, none, and what has no effect are refused with status 2."""
-    for arguments, words in (
-        (("mapa-fig99",), "invalid choice: 'mapa-fig99'"),
-        ((), "either NAME"),
-        (("topo-fig8", "--all"), "either NAME"),
-        (("--all", "--json"), "either NAME"),
-    ):
-        done = reproduce(*arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert words in done.stderr

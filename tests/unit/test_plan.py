@@ -15,12 +15,18 @@ from gpulaunch.profiles.catalog import find_profile, is_benchmark, load_profile,
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.interference import BOUNDS, judge
+from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.partition import partition
-from gpulaunch.sharing.plan import Group, Plan, compare_configurations, make_plan
-from gpulaunch.sharing.plan_file import Queue
-from gpulaunch.sharing.prediction import Solo, run_together
-from gpulaunch.sharing.workload import PlannedJob, PlanSite, Workflow
+from gpulaunch.sharing.plan import (
+    Group,
+    Plan,
+    PlannedJob,
+    PlanSite,
+    Workflow,
+    best_parallel,
+    make_plan,
+)
+from gpulaunch.sharing.prediction import Gain, Solo, run_together
 from gpulaunch.show.plan import plan_document
 
 CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limit_w=300.0)
@@ -75,7 +81,7 @@ def complaints(jobs: Sequence[PlannedJob], plan: Plan, where: PlanSite) -> list[
 
 def _refusals(group: Group, where: PlanSite) -> tuple[str, ...]:
     clients = [member.workflow.job.client for member in group.members]
-    return judge(clients, where.capacity, where.bounds).reasons
+    return judge(clients, where.capacity).reasons
 
 
 # random queues
@@ -143,8 +149,7 @@ def test_one_gpu_never_loses_by_sharing(queue) -> None:
 def test_documents_have_no_nan(queue) -> None:
     """Every plan is JSON without NaN; energy is null exactly if a job's power is unknown."""
     jobs, where = queue
-    queue = Queue("card", where, tuple(jobs), idle_estimated=True)
-    document = plan_document(make_plan(jobs, where), queue)
+    document = plan_document(make_plan(jobs, where), jobs, where, "card")
     json.dumps(document, allow_nan=False)
     unknown = any(job.client.demand.power_w is None for job in jobs)
     assert (document["predicted"]["energy_j"] is None) == unknown
@@ -159,7 +164,7 @@ def test_many_jobs_in_one_plan() -> None:
     ]
     plan = make_plan(jobs, site())
     assert complaints(jobs, plan, site()) == []
-    assert max(map(len, names(plan))) > 10
+    assert plan.gain.throughput > 2
 
 
 # by hand
@@ -336,52 +341,28 @@ def test_nearly_the_best_division(objective: str, gpus: int) -> None:
         assert sum(loss > 1e-6 for loss in losses) <= 1
 
 
-# a x b
+# workflows of one job
 
 
-@pytest.mark.parametrize("repetitions", [1, 7, 48, 60, 240, 7919])
-@pytest.mark.parametrize("objective", ["throughput", "energy", "product"])
-def test_configurations_keep_the_number_of_tasks(repetitions, objective) -> None:
-    """Tasks x workflows is the number of tasks, for every divisor of it that judge allows."""
-    each = job("a", 5, objective=objective, repetitions=repetitions)
-    found = compare_configurations(each, site(objective))
-    assert all(choice.tasks * choice.workflows == repetitions for choice in found.choices)
-    allowed = [
-        b
-        for b in range(1, 49)
-        if repetitions % b == 0 and judge([each.client] * b, CARD, BOUNDS).compatible
-    ]
-    assert [choice.workflows for choice in found.choices] == allowed
-    assert bool(found.limits) == (repetitions not in allowed)
-
-
-def test_configurations_by_hand() -> None:
-    """Two workflows of two tasks at 50 % take 25 s; four would not be allowed."""
-    found = compare_configurations(job("a", 50, repetitions=4), site())
-    assert [(choice.tasks, choice.workflows, choice.cost.time_s) for choice in found.choices] == [
-        (4, 1, 40),
-        (2, 2, 25),
-    ]
-    assert found.limits[0] == "average SM utilization 200 % of at most 100 %"
-
-
-def test_the_best_configuration_is_the_objectives() -> None:
-    """Throughput ends at three small workflows; energy goes on until the power limit."""
-    best = {
-        name: compare_configurations(
-            job("a", 8, 2.6, 90.0, repetitions=240, objective=name), site(name)
-        ).best.workflows
-        for name in ("throughput", "energy", "product")
-    }
-    assert best == {"throughput": 3, "energy": 8, "product": 8}
+@pytest.mark.parametrize(
+    ("objective", "sm", "repetitions", "want"),
+    [
+        ("throughput", 8, 240, 3),  # three small workflows fill the GPU
+        ("energy", 8, 240, 8),  # up to the power limit
+        ("product", 8, 240, 8),
+        ("energy", 50, 4, 2),  # four would use 200 % of the SMs
+        ("energy", 8, 7, 7),
+    ],
+)
+def test_the_best_number_of_workflows(
+    objective: str, sm: float, repetitions: int, want: int
+) -> None:
+    """The best number of workflows is the objective's, of those that judge allows."""
+    one = job("a", sm, 2.6, 90.0, repetitions=repetitions, objective=objective)
+    assert best_parallel(one, site(objective))[0] == want
 
 
 def test_without_power_no_energy_is_claimed() -> None:
-    """A job of unknown power has no energy efficiency; fewer, longer workflows are preferred."""
-    found = compare_configurations(job("a", 8, power_w=None, repetitions=6), site("energy"))
-    assert {choice.gain.energy_efficiency for choice in found.choices} == {None}
-    assert found.best.workflows == 1
-    assert (
-        compare_configurations(found.job, site("throughput", throughput_weight=0)).best.workflows
-        == 6
-    )
+    """A job of unknown power has no energy efficiency, and stays one workflow."""
+    one = job("a", 8, power_w=None, repetitions=6)
+    assert best_parallel(one, site("energy")) == (1, Gain(1.0, None))

@@ -11,14 +11,15 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+import gpulaunch
+from gpulaunch.files.write import document_text
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.records import replace
 from gpulaunch.show.replay import replays_document, replays_rows
 from gpulaunch.show.report import INDEX, jobs_by_gpu, lanes_of, report_files
-from gpulaunch.simulate.event_loop import Rules, Stay, simulate
+from gpulaunch.simulate.event_loop import Rules, simulate
 from gpulaunch.simulate.measures import Replay, measure
 from gpulaunch.simulate.read_simulation import read_trace
-from gpulaunch.simulate.simulator import generated_trace
 
 HOSTILE = "<script>alert(1)</script> \"'&amp; $\\frac$ ]]> \x1b[31m\x07"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -53,19 +54,20 @@ def replayed(text: str, *policies: str, topology="dgx1-v100", machines=1) -> lis
 @cache
 def paper() -> tuple[Replay, ...]:
     """80 jobs as in mapa-sc21, all there at once, by two policies."""
-    return tuple(replayed(generated_trace("uniform", 1, 80), "baseline", "preserve"))
+    return tuple(
+        replayed(document_text(gpulaunch.generate_trace("uniform", 1, 80)), "baseline", "preserve")
+    )
 
 
 def test_jobs_in_lanes() -> None:
     """Of jobs that share a GPU no two overlap in a lane; without sharing there is one lane."""
     (replay,) = replayed(job(gpus=1) * 5, "preserve")
     spans = [(0, 9), (3, 5), (5, 12), (9, 10), (12, 13)]
-    stays = [
-        Stay(one.stay.job, 0, (0,), from_s, to_s, None, i)
-        for i, (one, (from_s, to_s)) in enumerate(zip(replay.jobs, spans, strict=True))
+    shared = [
+        replace(one, gpus=(0,), started_s=from_s, ended_s=to_s)
+        for one, (from_s, to_s) in zip(replay.jobs, spans, strict=True)
     ]
-    shared = measure(shown_machine("dgx1-v100", print).topology, stays, replay.rules, None)
-    assert lanes_of(shared.jobs) == [0, 1, 1, 0, 0]
+    assert lanes_of(shared) == [0, 1, 1, 0, 0]
     for own in paper():
         for jobs in jobs_by_gpu(own).values():
             assert set(lanes_of(jobs)) == {0}
@@ -125,12 +127,12 @@ def test_many_jobs_on_many_machines() -> None:
     """Of 10,000 jobs the timeline has the first 1,500 bars, on the first of the machines."""
     text = job(gpus=1) + job(gpus=2)
     (replay,) = replayed(text, "baseline", topology="power8-minsky", machines=1000)
-    two = [one.stay.job for one in replay.jobs]
-    stays = [
-        Stay(replace(two[0], id=i, arrival_s=0.0), i % 2, (0,), 30.0 * i, 30.0 * i + 9, None, i)
+    jobs = [
+        replace(
+            replay.jobs[0], id=i, machine=i % 2, gpus=(0,), started_s=30.0 * i, ended_s=30.0 * i + 9
+        )
         for i in range(10_000)
     ]
-    topology = shown_machine("power8-minsky", print).topology
-    svg = report_files([measure(topology, stays, replay.rules, None)])["timeline.svg"]
+    svg = report_files([replace(replay, jobs=tuple(jobs))])["timeline.svg"]
     assert bars(svg) == 1500
     assert "baseline: jobs on GPUs, machine 0 of 1,000" in "".join(ET.fromstring(svg).itertext())
