@@ -2,36 +2,167 @@
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.cli.status_reading import StatusReader
+from gpulaunch.containers.life import Standing
 from gpulaunch.errors import UsageError
-from gpulaunch.process.system import user_name
+from gpulaunch.launch.outside_use import read_containers, with_containers
+from gpulaunch.launch.strays import find_strays
+from gpulaunch.launch.surroundings import read_shown
+from gpulaunch.leases.holders import LeftOver, left_over_holders
+from gpulaunch.leases.table import Snapshot
+from gpulaunch.machine.find import ask_apart, look_again, read_health, read_load
+from gpulaunch.process.system import is_stopped, user_name
 from gpulaunch.show import Document
+from gpulaunch.show.status import of_user, status_document
 
 if TYPE_CHECKING:
-    from gpulaunch.show.terminal import Group
+    from gpulaunch.errors import FailedError
+    from gpulaunch.forecast.starts import StartRange
+    from gpulaunch.history.past_launch import PastLaunch
+    from gpulaunch.machine.driver import OutsideUse
+
+_SLOW_S = 5.0
+"""Time between two looks at what costs more: health, use outside, containers, left-overs."""
+
+_FORECAST_S = 15.0
+
+
+class StatusReader:
+    """A reader of the table and the GPUs of the machine that a command is to show.
+
+    Args:
+        topology: value of --topology, or None.
+    """
+
+    def __init__(self, topology: str | None) -> None:
+        ask_apart()
+        shown = read_shown(topology, warn)
+        self.machine, self.table = shown.machine, shown.table
+        self._containers = shown.containers
+        self._health = read_health(self.machine)
+        self._left_over: dict[str, LeftOver] = {}
+        self._strays: list[OutsideUse] = []
+        self._looked_at: set[str] = set()
+        self._starts: dict[str, StartRange] = {}
+        self._predicted_for: tuple[str, ...] = ()
+        self._predicted_s = -_FORECAST_S
+        self._read_s = time.monotonic()
+
+    def read(self) -> Document:
+        """Return the document of this moment.
+
+        Raises:
+            FailedError: the driver fails.
+        """
+        if time.monotonic() - self._read_s > _SLOW_S:
+            self._containers = read_containers(self.machine)
+            self.machine = with_containers(look_again(self.machine), self._containers)
+            self._health = read_health(self.machine)
+            self._looked_at = set()
+            self._read_s = time.monotonic()
+        problems: list[FailedError] = []
+        seen = self.table.peek(problems=problems).of(self.machine)
+        stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
+        stopped |= {lease.id for lease in seen.leases if is_stopped(lease.job)}
+        self._look_at_processes(seen)
+        return status_document(
+            self.machine.topology,
+            seen.leases,
+            self.machine.outside,
+            user_name,
+            seen.tickets,
+            self._left_over,
+            stopped,
+            _find_standings(seen),
+            self._containers,
+            self._health,
+            seen.drained,
+            read_load(self.machine),
+            self._predict_starts(seen, stopped),
+            self._find_dependent(seen),
+            problems,
+            self._strays,
+        )
+
+    def _find_dependent(self, seen: Snapshot) -> "list[PastLaunch]":
+        """Return the user's launches that wait for the end of others, and not in the queue yet."""
+        from gpulaunch.history.read import read_dependent  # late: the tables need it
+        from gpulaunch.launch.before_queue import before_queue
+
+        return before_queue(read_dependent(), seen.tickets, self.machine)
+
+    def _look_at_processes(self, seen: Snapshot) -> None:
+        """Find left-overs and strays, anew with what is slow, or for other leases."""
+        ids = {lease.id for lease in seen.leases}
+        if ids != self._looked_at:
+            self._left_over = left_over_holders(self.table, seen.leases)
+            self._strays = find_strays(self.machine.topology, self.machine.outside, seen.leases)
+            self._looked_at = ids
+
+    def _predict_starts(self, seen: Snapshot, stopped: set[str]) -> "dict[str, StartRange]":
+        """Return when those that wait will probably start.
+
+        With 100 waiting it takes 0.15 s, so it is predicted anew every _FORECAST_S, and after
+        _SLOW_S for another queue.
+        """
+        if not seen.tickets:
+            return {}
+        ids = (*(one.id for one in seen.leases), *(one.id for one in seen.tickets))
+        age_s = time.monotonic() - self._predicted_s
+        if age_s >= (_FORECAST_S if ids == self._predicted_for else _SLOW_S):
+            from gpulaunch.launch.predict import predicted_starts  # late: often nobody waits
+
+            self._starts = predicted_starts(self.machine, seen, stopped)
+            self._predicted_for, self._predicted_s = ids, time.monotonic()
+        return self._starts
+
+
+def _find_standings(seen: Snapshot) -> dict[str, Standing]:
+    """Return container states by lease, without permission errors for leases held by processes."""
+    leases = [lease for lease in seen.leases if lease.engine is not None]
+    if not leases:
+        return {}
+    from gpulaunch.containers.standings import standings_of  # late: few leases need it
+
+    found = standings_of(leases)
+    return {
+        key: standing
+        for key, standing in found.items()
+        if key in seen.unlocked or not standing.forbidden
+    }
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the allocation table of one machine."""
     options = _parse(arguments)
-    reader = StatusReader(options.topology, warn)
-    only = user_name(os.geteuid()) if options.mine else options.user
+    reader = StatusReader(options.topology)
+    user = user_name(os.geteuid()) if options.mine else options.user
+    document, now = reader.read(), datetime.now(timezone.utc)
+    if user is not None:
+        document = of_user(document, user)
     if options.json:
-        print_json(_read(reader, only))
+        print_json(document)
     elif options.openmetrics:
         from gpulaunch.show.openmetrics import openmetrics_text
 
-        print(openmetrics_text(_read(reader, only)), end="")
-    else:
+        print(openmetrics_text(document), end="")
+    elif options.gpus:
+        from gpulaunch.show.gpu_places import gpu_places
+        from gpulaunch.show.gpu_table import gpus_view
         from gpulaunch.show.terminal import draw
 
-        draw(make_view(reader, options, only), sys.stdout)
+        draw(gpus_view(document, gpu_places(reader.machine.topology), now, user), sys.stdout)
+    else:
+        from gpulaunch.show.status_table import status_table
+        from gpulaunch.show.terminal import draw
+
+        draw(status_table(document, now), sys.stdout)
     return 0
 
 
@@ -58,25 +189,3 @@ def make_parser() -> Parser:
     add_topology(parser)
     add_json(parser)
     return parser
-
-
-def _read(reader: StatusReader, only: str | None) -> Document:
-    document = reader.read()
-    if only is None:
-        return document
-    from gpulaunch.show.status_cells import of_user
-
-    return of_user(document, only)
-
-
-def make_view(reader: StatusReader, options: Namespace, only: str | None) -> "Group":
-    """Read once, and return the tables."""
-    document, now = _read(reader, only), datetime.now(timezone.utc)
-    if options.gpus:
-        from gpulaunch.show.gpu_places import gpu_places
-        from gpulaunch.show.gpu_table import gpus_view
-
-        return gpus_view(document, gpu_places(reader.machine.topology), now, only)
-    from gpulaunch.show.status_table import status_table
-
-    return status_table(document, now)

@@ -8,20 +8,21 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_topology
-from gpulaunch.cli.output import warn
-from gpulaunch.cli.status import make_view
-from gpulaunch.cli.status_reading import StatusReader
+from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_topology
+from gpulaunch.cli.keyboard import Keyboard
+from gpulaunch.cli.status import StatusReader
 from gpulaunch.errors import UsageError
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.launch.children import own_command
 from gpulaunch.leases.changes import Changes
 from gpulaunch.process.system import user_name
 from gpulaunch.show import Document
+from gpulaunch.show.gpu_places import gpu_places
+from gpulaunch.show.status import of_user
 
 if TYPE_CHECKING:
-    from gpulaunch.cli.keyboard import Keyboard
     from gpulaunch.show.terminal import LiveScreen
+    from gpulaunch.show.top_screen import TopScreen
 
 _LEAST_S = 0.1
 _SETTLE_S = 0.3  # after a change others are waited for: a burst of launches is shown once
@@ -32,17 +33,22 @@ _PAGES = {"page down": 10, " ": 10, "page up": -10}
 def main(arguments: Sequence[str]) -> int:
     """Show the screen until `q`; where none can be drawn, print it once."""
     options = make_parser().parse_args(arguments)
-    reader = StatusReader(options.topology, warn)
+    from gpulaunch.show.gpu_table import gpus_view  # late: the help does without rich
     from gpulaunch.show.terminal import LiveScreen, draw
+    from gpulaunch.show.top_screen import TopScreen
 
+    reader = StatusReader(options.topology)
+    places = gpu_places(reader.machine.topology)
     if not _can_draw():
-        draw(make_view(reader, Namespace(gpus=True), options.user), sys.stdout)
+        document, now = reader.read(), datetime.now(timezone.utc)
+        if options.user is not None:
+            document = of_user(document, options.user)
+        draw(gpus_view(document, places, now, options.user), sys.stdout)
         return 0
-    from gpulaunch.cli.keyboard import Keyboard
-
     screen = LiveScreen(sys.stdout)
+    shown = TopScreen(places, user_name(os.geteuid()), options.user)
     with Keyboard(sys.stdin.fileno(), screen) as keyboard:
-        _Top(reader, screen, keyboard, options.user).run(options.interval)
+        _Top(reader, screen, keyboard, shown).run(options.interval)
     return 0
 
 
@@ -90,18 +96,14 @@ class _Top:
         reader: reads what is shown.
         screen: the terminal.
         keyboard: its keys.
-        user: whose jobs are shown; None for all.
+        shown: what is on it.
     """
 
     def __init__(
-        self, reader: StatusReader, screen: "LiveScreen", keyboard: "Keyboard", user: str | None
+        self, reader: StatusReader, screen: "LiveScreen", keyboard: Keyboard, shown: "TopScreen"
     ) -> None:
-        from gpulaunch.show.gpu_places import gpu_places
-        from gpulaunch.show.top_screen import TopScreen
-
         self._reader, self._screen, self._keyboard = reader, screen, keyboard
-        self._own = user_name(os.geteuid())
-        self._shown = TopScreen(gpu_places(reader.machine.topology), self._own, user)
+        self._shown = shown
         self._asking = False
         self._ending: subprocess.Popen[str] | None = None
 
@@ -151,7 +153,7 @@ class _Top:
     def _ask(self, record: Document) -> None:
         """Ask whether to end the selected job."""
         owner = record["user"]
-        if os.geteuid() and owner != self._own:
+        if os.geteuid() and owner != user_name(os.geteuid()):
             self._shown.message = f"it belongs to {owner}: only {owner} or root can end it"
             return
         what = "end this job" if "started_at" in record else "leave the queue"

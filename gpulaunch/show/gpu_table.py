@@ -1,5 +1,6 @@
 """The table with a row for each GPU, in its place in the machine."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
@@ -7,9 +8,16 @@ from gpulaunch.errors import printable
 from gpulaunch.leases.who_has_what import age
 from gpulaunch.show import Document
 from gpulaunch.show.gpu_places import GpuPlace
-from gpulaunch.show.status_cells import describe_command, job_names, left_cell, state_of
-from gpulaunch.show.status_notes import job_notes, machine_notes
-from gpulaunch.show.status_table import jobs_table, status_title, waiting
+from gpulaunch.show.status_table import (
+    job_names,
+    job_notes,
+    jobs_table,
+    left_cell,
+    machine_notes,
+    state_of,
+    status_title,
+    waiting,
+)
 from gpulaunch.show.terminal import Grid, Group, Text, cut, make_table
 
 LEAVE = ("MODEL", "POWER", "°C", "TIME", "MEMORY", "LEFT")
@@ -136,7 +144,7 @@ def _job_cell(
         for lease in held:
             state = state_of(lease, now)
             name = names[lease["id"]]
-            job = name if lease["name"] else f"{name} {describe_command(lease)}"
+            job = name if lease["name"] else f"{name} {shlex.join(lease['command'])}"
             jobs.append(job if state == "running" else f"{state}: {job}")
         return cut(" + ".join(jobs))
     if gpu["strays"]:

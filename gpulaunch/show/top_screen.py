@@ -1,5 +1,6 @@
 """The screen of `gpulaunch top`: GPUs in their places, the queue, and the keys."""
 
+import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -7,16 +8,18 @@ from gpulaunch.errors import printable
 from gpulaunch.show import Document
 from gpulaunch.show.gpu_places import GpuPlace
 from gpulaunch.show.gpu_table import gpus_table
-from gpulaunch.show.status_cells import (
-    describe_command,
+from gpulaunch.show.status import of_user
+from gpulaunch.show.status_table import (
+    free_gpus,
     gpus_cell,
+    job_notes,
+    jobs_table,
     left_cell,
-    of_user,
+    machine_notes,
     state_of,
     time_cell,
+    waiting,
 )
-from gpulaunch.show.status_notes import job_notes, machine_notes
-from gpulaunch.show.status_table import free_gpus, jobs_table, waiting
 from gpulaunch.show.terminal import LiveScreen, Text
 
 
@@ -143,7 +146,7 @@ def _details(record: Document, now: datetime) -> Text:
     left = left_cell(record, now) if "started_at" in record else ""
     parts += [f"{left} left" if left != "over" else "over its limit"] if left else []
     parts += [f"profile {printable(record['profile'])}"] if record["profile"] else []
-    parts += [printable(describe_command(record))]
+    parts += [printable(shlex.join(record["command"]))]
     return Text(", ".join(parts), "cyan")
 
 

@@ -13,10 +13,17 @@ from gpulaunch.process.system import this_process
 from gpulaunch.show.gpu_places import gpu_places
 from gpulaunch.show.gpu_table import gpus_table
 from gpulaunch.show.openmetrics import openmetrics_text
-from gpulaunch.show.status import status_document
-from gpulaunch.show.status_cells import gpus_cell, job_names, of_user, short_ids, state_of
-from gpulaunch.show.status_notes import job_notes
-from gpulaunch.show.status_table import jobs_table, status_table, waiting
+from gpulaunch.show.status import of_user, status_document
+from gpulaunch.show.status_table import (
+    gpus_cell,
+    job_names,
+    job_notes,
+    jobs_table,
+    short_ids,
+    state_of,
+    status_table,
+    waiting,
+)
 from gpulaunch.show.terminal import Grid, LiveScreen, cut, draw, make_table
 from gpulaunch.show.top_screen import TopScreen
 
