@@ -245,7 +245,7 @@ class Reporter:
         if self._options.explain:
             from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 
-            explain_on_stderr(self._launch, acquired.grant, acquired.situation, self._options)
+            explain_on_stderr(self._launch, acquired.grant, acquired.situation)
         if self._talks:
             _say_less_than_all(self._launch, acquired)
         if self._options.verbose:
@@ -346,4 +346,4 @@ def _explain_refusal(launch: Launch, options: Options) -> None:
     if options.explain:
         from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 
-        explain_on_stderr(launch, *preview(launch, _ignore), options)
+        explain_on_stderr(launch, *preview(launch, _ignore))
