@@ -6,14 +6,15 @@ import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import gpulaunch
-from gpulaunch.cli.arguments import LaunchParser
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.cli.output import flush_stdout, name_stdout, prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, call_failed
-from gpulaunch.launch.options import OPTIONS, Given
+
+if TYPE_CHECKING:
+    from gpulaunch.launch.options import Given
 
 
 def main() -> None:
@@ -78,11 +79,10 @@ def run(argv: Sequence[str]) -> int:
     """
     divider = argv.index("--") if "--" in argv else len(argv)
     before, command = [*argv[:divider]], argv[divider + 1 :]
-    parser = LaunchParser(OPTIONS.values())
-    given, at = parser.read(before)
+    given, at = _read_options(before)
     if at is not None and before[at] == "run":
         before = [*before[:at], *before[at + 1 :]]
-        given, at = parser.read(before)
+        given, at = _read_options(before)
     if at is not None and _runs_containers(os.path.basename(before[at])):
         if given.keys() & {"help", "version"}:
             raise UsageError(f"--help and --version stand alone, but {before[at]} is given")
@@ -105,7 +105,17 @@ def run(argv: Sequence[str]) -> int:
     return int(importlib.import_module("gpulaunch.cli.launch").main(given, command))
 
 
-def _tell(given: Given, command: Sequence[str]) -> int:
+def _read_options(before: Sequence[str]) -> "tuple[Given, int | None]":
+    """Return the options before the first word, and the index of that; None if there is none."""
+    if before and not before[0].startswith("-"):
+        return {}, 0
+    from gpulaunch.cli.arguments import LaunchParser  # late: `docker ps` does without argparse
+    from gpulaunch.launch.options import OPTIONS
+
+    return LaunchParser(OPTIONS.values()).read(before)
+
+
+def _tell(given: "Given", command: Sequence[str]) -> int:
     """Print the version, when a launch would start, or else the short help."""
     if "when" in given and not given.keys() & {"help", "version"}:
         return int(importlib.import_module("gpulaunch.cli.when").main(given, command))
@@ -155,7 +165,7 @@ def _runs_containers(program: str) -> bool:
     return runs_containers(program)
 
 
-def _run_engine(given: Given, command: Sequence[str]) -> int:
+def _run_engine(given: "Given", command: Sequence[str]) -> int:
     """Run the command line of a container engine."""
     if "dry_run" in given:
         prepare_stdout()
