@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gpulaunch.cli.arguments import SUPPRESS, Action, ArgumentParser, Parser
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.errors import GpulaunchError, UsageError
-from gpulaunch.launch.options import OPTIONS
+from gpulaunch.launch.options import OPTIONS, SETTINGS, TYPED
 
 if TYPE_CHECKING:
     from gpulaunch.leases.lease import Lease
@@ -29,6 +29,7 @@ _COMPLETED_BY = {
     "DIR": "directories",
     "FILE": "files",
     "ID|NAME": "leases",
+    "NAME=VALUE": "settings",
     "NAME|ID": "jobs",
     "PATH": "files",
     "PROFILE": "profiles files",
@@ -41,6 +42,7 @@ _OF_SHELL = {
     "bash": {"files": 'compgen -f -- "$1"', "directories": 'compgen -d -- "$1"'}
     | {"commands": 'compgen -c -- "$1"', "users": 'compgen -u -- "$1"'},
     "zsh": {"files": "_files", "directories": "_files -/"}
+    | {"settings": 'compadd -S "" -- ${(f)"$(gpulaunch completion --names settings)"}'}
     | {"commands": "_command_names -e", "users": "_users"},
     "fish": {"files": "__fish_complete_path (commandline -ct)", "users": "__fish_complete_users"}
     | {"commands": "__fish_complete_command"}
@@ -71,6 +73,7 @@ _gpulaunch() {
     return
   done
   _shtab_gpulaunch "$@"
+  [[ ${COMPREPLY[0]} != *= ]] || compopt -o nospace
 }
 complete -o bashdefault -o default -F _gpulaunch gpulaunch
 """,
@@ -191,6 +194,8 @@ def completion_script(shell: str) -> str:
     functions: dict[str, str] = {}
     for parser in (root, *_below(root)):
         for action in parser._actions:  # noqa: SLF001  argparse has no other door to them
+            if isinstance(action.metavar, str) and action.metavar.islower():
+                action.choices = action.metavar.split("|")  # such as keep|end
             by = _completed_by(action)
             if by:
                 action.complete = {shell: _function(shell, by, functions)}  # type: ignore[attr-defined]
@@ -280,6 +285,10 @@ def _words() -> Iterable[str]:
     return [name.partition(" ")[2] for name in all_parsers() if " " in name]
 
 
+def _settings() -> Iterable[str]:
+    return [f"{name}=" for name in (*SETTINGS, *TYPED)]
+
+
 def _jobs() -> Iterator[str]:
     """Yield the names and ids of this user's newest launches."""
     from gpulaunch.history.read import RECENT_S, read_history
@@ -308,6 +317,7 @@ _NAMES: dict[str, Callable[[], Iterable[str]]] = {
     "patterns": _patterns,
     "policies": _policies,
     "profiles": _profiles,
+    "settings": _settings,
     "topics": _topics,
     "words": _words,
 }

@@ -29,6 +29,8 @@ TAB_ADDS = {
     "gpulaunch --topology ./jo": "bs.toml",
     "gpulaunch --policy best-f": "it",
     "gpulaunch --notify chgr": "p",
+    "gpulaunch --leftovers ke": "ep",
+    "gpulaunch -o idle_l": "imit",
     "gpulaunch --after exp": "7",
     "gpulaunch status --user roo": "t",
     "gpulaunch plan jo": "bs.toml",

@@ -82,6 +82,7 @@ def test_where_a_value_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (2, Source.FILE, f"{path}: gpus"),
         (None, Source.BUILT_IN, ""),
     ]
+    assert [one.source("gpus") for one in found] == sorted(Source)
 
 
 def test_what_only_a_command_line_sets() -> None:
