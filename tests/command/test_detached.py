@@ -410,21 +410,6 @@ def test_another_process_with_the_launchers_number_is_not_taken_for_it(site: Sit
     assert (done.returncode, done.stderr) == (125, complaint(error))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (("wait", "a", *DGX), "leave it out: the history knows where the job runs"),
-        (("logs", "a", *DGX), "leave it out: the history knows where the job runs"),
-        (("wait", "a", "--timeout=1h"), "timeout 10m gpulaunch wait NAME ends with 124 then"),
-        (("wait", "a", "--mine"), "see 'gpulaunch wait --help'"),
-    ],
-)
-def test_options_that_others_have(launcher: Launcher, arguments: list[str], hint: str) -> None:
-    """Commands about one job say what to do instead of an option that they do not have."""
-    done = launcher.run(*arguments)
-    assert (done.returncode, done.stderr.splitlines()[1]) == (2, f"gpulaunch: hint: {hint}")
-
-
 def test_wait_ends_as_the_first_job_that_failed(site: Site) -> None:
     """Of several jobs it is the first exit status in their order that is not 0."""
     for name, status in (("a", 0), ("b", 4), ("c", 5)):

@@ -99,7 +99,7 @@ MISTAKES = [  # line, what version 0.1.0 of November 2026 said, message, hint
     (
         "gpulaunch setup --nvidia-docker=/x",
         "--nvidia-docker/--no-nvidia-docker: ignored explicit argument '/x'",
-        "--nvidia-docker takes no value, but '/x' is given",
+        "--nvidia-docker/--no-nvidia-docker takes no value, but '/x' is given",
         "see 'gpulaunch setup --help'",
     ),
     (

@@ -221,9 +221,6 @@ def test_a_guess_of_none_is_unsaid(
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
-        (("profiles",), "profile list"),
-        (("profiles", "--json"), "profile list --json"),
-        (("profiles", "show", "vgg16"), "profile show vgg16"),
         (("profile", "-n", "2", "-o", "x y", "--", "job"), "profile measure -n 2 -o 'x y' -- job"),
         (("profile", "--", "job"), "profile measure -- job"),
         (("profile", "--scan", "a.py", "-o", "f"), "profile scan a.py -o f"),
