@@ -14,7 +14,7 @@ from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.files.iso_time import parse_time
 from gpulaunch.forecast.starts import format_start
-from gpulaunch.history.find import LEAST_CHARACTERS
+from gpulaunch.history.past_launch import LEAST_CHARACTERS
 from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.leases.who_has_what import age
 from gpulaunch.machine.cpuset import format_cpuset
