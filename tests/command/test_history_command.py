@@ -105,26 +105,6 @@ def test_each_machine_has_its_own(launcher: Launcher) -> None:
         assert [one["key"] for one in document["launches"]] == keys
 
 
-def test_where_nothing_ran_it_says_what_ran_on_described_machines(launcher: Launcher) -> None:
-    """It gives their names and numbers; nothing of that if launches ran here, or nowhere."""
-    nothing = "nothing ran here yet, as far as the history knows\n"
-    assert launcher.run("history").stdout == nothing
-    remember(
-        launcher,
-        {"hours_ago": 5, "topology": "dgx2"},
-        {"hours_ago": 3},
-        {"hours_ago": 2},
-    )
-    more = "on described machines, which --topology shows: dgx1-v100 (2)"
-    for options, others in (
-        ((), ", dgx2 (1)"),
-        (("--since", "4h"), ""),
-        (("--totals",), ", dgx2 (1)"),
-    ):
-        assert launcher.run("history", *options).stdout == f"{nothing}{more}{others}\n"
-    assert launcher.run("history", "--topology", "dgx1-p100").stdout == nothing
-
-
 def test_those_of_others_need_a_common_place(launcher: Launcher) -> None:
     """Where each user has his own history, those of others are refused with how to have them."""
     if os.path.exists("/var/lib/gpulaunch/history"):
