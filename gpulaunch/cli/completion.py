@@ -5,12 +5,22 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from gpulaunch.cli.arguments import SUPPRESS, Action, ArgumentParser, Parser
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
+from gpulaunch.cli.help import WORDS_WITHOUT_ROWS, make_launch_parser
+from gpulaunch.cluster.cluster_file import cluster_names
+from gpulaunch.cluster.policies import MAPPING_POLICIES
+from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.errors import GpulaunchError, UsageError
+from gpulaunch.history.read import RECENT_S, read_history
+from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.options import OPTIONS, SETTINGS, TYPED
+from gpulaunch.machine.catalog import machine_names
+from gpulaunch.profiles.catalog import profile_names
+from gpulaunch.profiles.pattern import PATTERNS
 
 if TYPE_CHECKING:
     from gpulaunch.leases.lease import Lease
@@ -147,8 +157,6 @@ def make_parser() -> Parser:
 
 def all_parsers() -> dict[str, Parser]:
     """Return the parser of each command by its words, such as "cluster map"; "" is a launch."""
-    from gpulaunch.cli.help import make_launch_parser  # late: names do without
-
     parsers: dict[str, Parser] = {"": make_launch_parser()}
     for command in COMMANDS.values():
         module = importlib.import_module(command.module or f"gpulaunch.cli.{command.word}")
@@ -165,8 +173,6 @@ def all_parsers() -> dict[str, Parser]:
 
 def whole_parser() -> ArgumentParser:
     """Return one parser of the whole command line: a launch's options, and all commands."""
-    from gpulaunch.cli.help import WORDS_WITHOUT_ROWS  # late: names do without
-
     parsers = all_parsers()
     summaries = {word: row.summary for word, row in COMMANDS.items()} | WORDS_WITHOUT_ROWS
     summaries |= {name: summaries[word] for name, word in OTHER_NAMES.items()}
@@ -239,68 +245,23 @@ def _function(shell: str, kinds: str, functions: dict[str, str]) -> str:
     return name
 
 
-def _profiles() -> Iterable[str]:
-    from gpulaunch.profiles.catalog import profile_names
-
-    return profile_names()
+def _with_dashes(names: Iterable[str]) -> list[str]:
+    return [name.replace("_", "-") for name in names]
 
 
-def _machines() -> Iterable[str]:
-    from gpulaunch.machine.catalog import machine_names
-
-    return machine_names()
-
-
-def _clusters() -> Iterable[str]:
-    from gpulaunch.cluster.cluster_file import cluster_names
-
-    return cluster_names()
-
-
-def _policies() -> Iterable[str]:
-    from gpulaunch.decide.placement.policies import POLICIES
-
-    return [name.replace("_", "-") for name in POLICIES]
-
-
-def _mappings() -> Iterable[str]:
-    from gpulaunch.cluster.policies import MAPPING_POLICIES
-
-    return [name.replace("_", "-") for name in MAPPING_POLICIES]
-
-
-def _patterns() -> Iterable[str]:
-    from gpulaunch.profiles.pattern import PATTERNS
-
-    return [name.replace("_", "-") for name in PATTERNS]
-
-
-def _topics() -> Iterable[str]:
-    from gpulaunch.cli.help import WORDS_WITHOUT_ROWS
-
-    return ["launch", "settings", *COMMANDS, *WORDS_WITHOUT_ROWS]
-
-
-def _words() -> Iterable[str]:
+def _words() -> list[str]:
+    """Return the second words of commands, such as "map" of "cluster map"."""
     return [name.partition(" ")[2] for name in all_parsers() if " " in name]
-
-
-def _settings() -> Iterable[str]:
-    return [f"{name}=" for name in (*SETTINGS, *TYPED)]
 
 
 def _jobs() -> Iterator[str]:
     """Yield the names and ids of this user's newest launches."""
-    from gpulaunch.history.read import RECENT_S, read_history
-
     for launch in read_history(within_s=RECENT_S)[: -_MOST_JOBS - 1 : -1]:
         yield from filter(None, (launch.name, launch.id or launch.key))
 
 
 def _leases() -> Iterator[str]:
     """Yield the names and ids of the leases and tickets that this user may end."""
-    from gpulaunch.launch.open_table import open_table
-
     snapshot = open_table(described=True, warn=lambda _: None).peek(problems=[])
     records: list[Lease | Ticket] = [*snapshot.leases, *snapshot.tickets]
     for record in records:
@@ -309,15 +270,15 @@ def _leases() -> Iterator[str]:
 
 
 _NAMES: dict[str, Callable[[], Iterable[str]]] = {
-    "clusters": _clusters,
+    "clusters": cluster_names,
     "jobs": _jobs,
     "leases": _leases,
-    "machines": _machines,
-    "mappings": _mappings,
-    "patterns": _patterns,
-    "policies": _policies,
-    "profiles": _profiles,
-    "settings": _settings,
-    "topics": _topics,
+    "machines": machine_names,
+    "mappings": partial(_with_dashes, MAPPING_POLICIES),
+    "patterns": partial(_with_dashes, PATTERNS),
+    "policies": partial(_with_dashes, POLICIES),
+    "profiles": profile_names,
+    "settings": partial(list, [f"{name}=" for name in (*SETTINGS, *TYPED)]),
+    "topics": partial(list, ["launch", "settings", *COMMANDS, *WORDS_WITHOUT_ROWS]),
     "words": _words,
 }
