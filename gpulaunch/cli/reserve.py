@@ -124,8 +124,6 @@ def _pass_on(given: Given, keeper: socket.socket, pid: int) -> int:
     keeper.send(b".")
     if "quiet" not in given:
         say("info", said)
-        if sys.stdout.isatty() and "json" not in given:
-            say("hint", 'eval "$(gpulaunch reserve ...)" sets these variables in a shell')
     return 0
 
 

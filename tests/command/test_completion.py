@@ -134,16 +134,6 @@ def test_tab_says_nothing_of_errors(shell: Shell) -> None:
         assert "gpulaunch:" not in shell.printed
 
 
-def test_names_of_an_unreadable_place(launcher: Launcher, tmp_path: Path) -> None:
-    """Where names cannot be found, none are printed, and nothing else."""
-    (tmp_path / "not_a_directory").touch()
-    for variable in ("GPULAUNCH_STATE_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
-        launcher.environment[variable] = str(tmp_path / "not_a_directory")
-    for kind in ("jobs", "leases"):
-        done = launcher.run("completion", "--names", kind)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
 def test_completion_of_an_unknown_shell(launcher: Launcher) -> None:
     """A shell has to be named, and be known."""
     done = launcher.run("completion")

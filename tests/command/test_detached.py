@@ -236,12 +236,6 @@ def test_names_are_made_and_kept_apart(site: Site) -> None:
     assert site.wait("mine") == 0
 
 
-def test_a_name_that_a_launch_in_the_foreground_has_is_refused(site: Site) -> None:
-    """Names are kept apart from those of all live launches."""
-    with held(site.launcher, *DGX, "--name", "mine"):
-        assert site.launcher.run(*QUIET, "--name", "mine", "--", "true").returncode == 2
-
-
 def test_launches_that_are_detached_at_once_get_names_of_their_own(site: Site) -> None:
     """Ten that choose a name at the same moment have ten names."""
     running = [
@@ -280,24 +274,6 @@ def test_a_terminal_that_is_closed_takes_nothing_along(site: Site) -> None:
     assert os.getsid(launcher) == launcher
     shell.close(force=True)
     wait_for_end(shell.pid)
-    site.end("go")
-    assert site.wait("stays") == 3
-
-
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
-def test_a_tmux_that_is_killed_takes_nothing_along(site: Site) -> None:
-    """A job that was detached in a tmux outlives its server."""
-    site.home.joinpath("run").write_text(
-        f"{site.launcher.script} {' '.join(QUIET)} --name stays -- sh -c 'read x <go; exit 3'\n"
-        "echo >told; sleep 60\n"
-    )
-    for name in ("go", "told"):
-        os.mkfifo(site.home / name)
-    tmux = ["tmux", "-S", "tmux.socket"]
-    options = {"env": site.launcher.environment, "cwd": site.home}
-    subprocess.run([*tmux, "new-session", "-d", "sh", "run"], check=True, **options)
-    (site.home / "told").read_text()
-    subprocess.run([*tmux, "kill-server"], check=True, **options)
     site.end("go")
     assert site.wait("stays") == 3
 
@@ -596,13 +572,6 @@ def test_output_that_cannot_be_written(site: Site) -> None:
     assert (done.returncode, done.stderr) == (125, complaint(error))
 
 
-def test_attach_to_what_was_in_the_foreground(site: Site) -> None:
-    """A launch whose output went elsewhere gets no hint at a log."""
-    site.launcher.run(*DGX, "--name", "a", "--", "true")
-    done = site.launcher.run("attach", "a")
-    assert (done.returncode, done.stderr) == (2, complaint("a has ended with 0"))
-
-
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
@@ -734,12 +703,6 @@ class TestTerminal:
         (site.home / "go").write_text("over\n")
         assert site.wait("a") == 3
         until(lambda: "over" in site.logs("a"))
-
-    def test_free(self, site: Site) -> None:
-        """A job with a terminal is freed as any other."""
-        self.start(site)
-        assert site.launcher.run("free", "a").returncode == 0
-        assert site.wait("a") == 143
 
 
 def test_attach_without_a_terminal(site: Site) -> None:

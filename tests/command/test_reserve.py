@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pexpect
 import pytest
 from conftest import DGX, SHOW, Launcher, complaint, ending_in_time, held, until, wait_for_end
 from fake_nvml import FakeNvml
@@ -181,16 +180,6 @@ def test_free_ends_it(launcher: Launcher) -> None:
     assert [line["exit_status"] for line in past(launcher)] == [0]
 
 
-def test_killed_it_holds_nothing(launcher: Launcher) -> None:
-    """After KILL to the keeper all GPUs are free at once."""
-    reserve(launcher, "-n", "8")
-    (lease,) = leases(launcher)
-    os.kill(lease["pid"], signal.SIGKILL)
-    wait_for_end(lease["pid"])
-    assert launcher.run(*DGX, "-n", "8", "--", "true").returncode == 0
-    assert launcher.records() == []
-
-
 def test_a_runner_finds_and_kills_it(launcher: Launcher) -> None:
     """The keeper has the variables of its CI job, by which a runner ends what that has left."""
     launcher.environment |= {"RUNNER_TRACKING_ID": "job 7", "CI": "true"}
@@ -325,11 +314,3 @@ def test_mistakes(launcher: Launcher) -> None:
     }.items():
         done = launcher.run("reserve", *DGX, *arguments)
         assert (done.returncode, done.stderr) == (2, error)
-
-
-def test_on_a_terminal_it_says_what_to_do_with_the_lines(launcher: Launcher) -> None:
-    """Who types it without eval is told how it is meant."""
-    child = pexpect.spawn(
-        launcher.script, [*KEEP], env=launcher.environment, encoding="utf-8", dimensions=(24, 200)
-    )
-    assert 'hint: eval "$(gpulaunch reserve ...)" sets these' in child.read()

@@ -223,24 +223,6 @@ def test_one_table() -> None:
     assert lines[7:] == ["", "GPUs are in rank order: the first is the job's GPU 0"]
 
 
-@pytest.mark.parametrize(
-    ("width", "heading", "last"),
-    [
-        (120, "NAME STATE USER GPUS TIME COMMAND", "train --seed 1 --data /scratch/imagenet"),
-        (80, "NAME STATE USER GPUS TIME COMMAND", "train --seed 1 --data /scratc…"),
-        (40, "NAME STATE USER GPUS", "0-3"),
-    ],
-)
-def test_status_on_three_widths(width: int, heading: str, last: str) -> None:
-    """Where `status` has little room the command is cut, then TIME and COMMAND leave."""
-    told = document(waiting=1)
-    told["leases"][0]["command"] = ["train", "--seed", "1", "--data", "/scratch/imagenet"]
-    lines = printed(status_table(told, NOW), width)
-    assert lines[1].split() == heading.split()
-    assert re.split("  +", lines[3])[-1] == last
-    assert max(map(len, lines)) <= width
-
-
 def test_the_end_by_the_time_limit() -> None:
     """A lease tells when it ends at most: its limit after its start."""
     first, second = document()["leases"]
