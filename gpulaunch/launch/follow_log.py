@@ -2,6 +2,7 @@
 
 import os
 import select
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -21,19 +22,9 @@ def begin_of_last(fd: int, lines: int) -> int:
         fd: descriptor of the file.
         lines: how many; an unfinished one at the end counts.
     """
-    at = end = os.fstat(fd).st_size
-    if not lines:
-        return end
-    found = 0
-    while at > 0:
-        piece = os.pread(fd, min(_PIECE_BYTES, at), at - min(_PIECE_BYTES, at))
-        at -= len(piece)
-        for place in range(len(piece) - 1, -1, -1):
-            if piece[place] == ord("\n") and at + place != end - 1:
-                found += 1
-                if found == lines:
-                    return at + place + 1
-    return 0
+    with open(fd, "rb", closefd=False) as file:
+        last = deque(file, maxlen=lines)
+        return file.tell() - sum(map(len, last))
 
 
 def follow(
