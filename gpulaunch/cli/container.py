@@ -52,7 +52,7 @@ def _pass_on(
     hidden: Sequence[str] = (),
 ) -> int:
     """Become the engine's client, for a command that takes no GPUs."""
-    if given.keys() & {"dry_run", "explain"}:
+    if given.keys() & {"dry_run", "explain", "when"}:
         shown = printable(" ".join(command.argv[:3]))
         raise UsageError(f"'{shown}' takes no GPUs here, so there is nothing to decide")
     return become(argv, hidden)

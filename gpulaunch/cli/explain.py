@@ -1,25 +1,28 @@
-"""What --dry-run and --explain print: the decision about a launch, and its reasons."""
+"""What --dry-run, --explain and --when print: a decision, its reasons, and when a launch starts."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, TextIO
 
 from gpulaunch.cli.output import print_json
-from gpulaunch.decide.decision import Decision, Grant, Situation, Wait
+from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.decide.explain import Alternative, Explanation, explain
 from gpulaunch.decide.placement.scores import Scores
 from gpulaunch.decide.request import Request
-from gpulaunch.errors import printable
-from gpulaunch.launch.assess import granted_gpus, visible_gpus
+from gpulaunch.errors import UsageError, printable
+from gpulaunch.launch.assess import assess_now, granted_gpus, visible_gpus
 from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Options
+from gpulaunch.launch.predict import predicted_start
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.share import Share
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.system import user_name
 from gpulaunch.show import Document
+from gpulaunch.show.status import start_document
 
 if TYPE_CHECKING:
     from gpulaunch.decide.share_options import ShareOption
@@ -106,6 +109,42 @@ def _print_explanation(
 
     explanation = _make_explanation(launch, decision, situation)
     draw(explanation_table(launch.request, decision, explanation), stream)
+
+
+def print_start(launch: Launch, options: Options, tell: Callable[[str], None]) -> int:
+    """Print when a launch would probably start, and take nothing.
+
+    Args:
+        launch: the launch.
+        options: its options.
+        tell: called with each warning.
+
+    Raises:
+        UsageError: it can never start.
+    """
+    if options.after is not None:
+        raise UsageError("--when and --after: how long the others still run is not predicted")
+    assessment = assess_now(launch, open_table_of(launch, tell), None)
+    decision = assessment.decision
+    if isinstance(decision, Refuse):
+        raise UsageError(decision.reason)
+    granted = isinstance(decision, Grant)
+    start = None if granted else predicted_start(launch, assessment.snapshot)
+    if options.json:
+        print_json(
+            {
+                "decision": "grant" if granted else "wait",
+                "reason": decision.reason,
+                "predicted_start": start_document(start),
+            }
+        )
+    elif granted:
+        print("now")
+    elif start:
+        print(f"probably {start.text}: {decision.reason}")
+    else:
+        print(f"nobody can tell: {decision.reason}")
+    return 0
 
 
 def _decision_document(

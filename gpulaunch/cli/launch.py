@@ -69,7 +69,7 @@ def carry_out(options: Options, launch: Launch) -> int:
         options: its options.
         launch: the launch.
     """
-    if options.json and not options.dry_run:
+    if options.json and not (options.dry_run or options.when):
         raise UsageError(
             "--json needs --dry-run, since stdout belongs to the job",
             "see 'gpulaunch status --json'",
@@ -77,6 +77,10 @@ def carry_out(options: Options, launch: Launch) -> int:
     tell = tell_of(options)
     if options.record_to and options.dry_run:
         raise UsageError("-o record_to and --dry-run: nothing runs, so nothing is measured")
+    if options.when:
+        from gpulaunch.cli.explain import print_start  # late: a job that runs does without
+
+        return print_start(launch, options, tell)
     before: Sequence[Predecessor] = ()
     if options.after is not None:
         from gpulaunch.launch.predecessors import find_predecessors  # late: few come after others

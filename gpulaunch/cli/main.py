@@ -94,9 +94,9 @@ def run(argv: Sequence[str]) -> int:
         return _run_word(before, at, command if divider < len(argv) else None)
     if not command or given.keys() & {"help", "version", "dry_run", "when"}:
         prepare_stdout()
-    if not argv or given.keys() & {"help", "version", "when"}:
-        return _tell(given, command)
-    if not command and not given.keys() & {"dry_run", "explain"}:
+    if not argv or given.keys() & {"help", "version"}:
+        return _tell(given)
+    if not command and not given.keys() & {"dry_run", "explain", "when"}:
         raise UsageError(
             "no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help"
         )
@@ -115,10 +115,8 @@ def _read_options(before: Sequence[str]) -> "tuple[Given, int | None]":
     return LaunchParser(OPTIONS.values()).read(before)
 
 
-def _tell(given: "Given", command: Sequence[str]) -> int:
-    """Print the version, when a launch would start, or else the short help."""
-    if "when" in given and not given.keys() & {"help", "version"}:
-        return int(importlib.import_module("gpulaunch.cli.when").main(given, command))
+def _tell(given: "Given") -> int:
+    """Print the version, or else the short help."""
     if "version" in given and "help" not in given:
         print(f"gpulaunch {gpulaunch.__version__}")
     else:
@@ -167,7 +165,7 @@ def _runs_containers(program: str) -> bool:
 
 def _run_engine(given: "Given", command: Sequence[str]) -> int:
     """Run the command line of a container engine."""
-    if "dry_run" in given:
+    if given.keys() & {"dry_run", "when"}:
         prepare_stdout()
     from gpulaunch.containers.engines import engine_of_program
 
