@@ -1,20 +1,16 @@
 """`gpulaunch top`: a live screen of GPUs, their jobs and the queue."""
 
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_topology
+from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.keyboard import Keyboard
 from gpulaunch.cli.status import StatusReader
-from gpulaunch.errors import UsageError
-from gpulaunch.files.duration import parse_duration
 from gpulaunch.launch.children import own_command
-from gpulaunch.leases.changes import Changes
 from gpulaunch.process.system import user_name
 from gpulaunch.show import Document
 from gpulaunch.show.gpu_places import gpu_places
@@ -24,8 +20,7 @@ if TYPE_CHECKING:
     from gpulaunch.show.terminal import LiveScreen
     from gpulaunch.show.top_screen import TopScreen
 
-_LEAST_S = 0.1
-_SETTLE_S = 0.3  # after a change others are waited for: a burst of launches is shown once
+_INTERVAL_S = 1.0
 _STEPS = {"j": 1, "down": 1, "k": -1, "up": -1}
 _PAGES = {"page down": 10, " ": 10, "page up": -10}
 
@@ -48,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     screen = LiveScreen(sys.stdout)
     shown = TopScreen(places, user_name(os.geteuid()), options.user)
     with Keyboard(sys.stdin.fileno(), screen) as keyboard:
-        _Top(reader, screen, keyboard, shown).run(options.interval)
+        _Top(reader, screen, keyboard, shown).run()
     return 0
 
 
@@ -59,28 +54,8 @@ def make_parser() -> Parser:
         "A live screen: GPUs in their places, their jobs, and who waits.",
     )
     parser.add_argument("--user", metavar="NAME", help="only the jobs of one user")
-    parser.add_argument(
-        "--interval",
-        metavar="SECONDS",
-        type=_interval,
-        default=1.0,
-        help="time between two readings (1); changes of the table are shown at once",
-    )
     add_topology(parser)
     return parser
-
-
-def _interval(text: str) -> float:
-    """Return the seconds between two readings.
-
-    Raises:
-        ArgumentTypeError: the text is no length of time.
-    """
-    try:
-        plain = text.replace(".", "", 1).isdecimal()  # the help says SECONDS
-        return max(_LEAST_S, parse_duration(f"{text}s" if plain else text))
-    except UsageError as problem:
-        raise ArgumentTypeError(problem.message) from None
 
 
 def _can_draw() -> bool:
@@ -107,19 +82,15 @@ class _Top:
         self._asking = False
         self._ending: subprocess.Popen[str] | None = None
 
-    def run(self, interval_s: float) -> None:
+    def run(self) -> None:
         """Read and draw until a key ends it."""
-        changes = Changes(self._reader.table.directory)
         keys: list[str] = []
         while True:
             if not keys:  # a key changes the view only
                 self._shown.update(self._reader.read())
                 self._note_end()
             self._screen.draw(self._shown.lines(datetime.now(timezone.utc), self._screen))
-            keys = self._keyboard.wait(changes.fds, interval_s)
-            if not keys and changes.fds and select.select(changes.fds, [], [], 0)[0]:
-                keys = self._keyboard.wait((), _SETTLE_S)
-                changes.forget()
+            keys = self._keyboard.wait(_INTERVAL_S)
             for key in keys:
                 if not self._press(key):
                     return
