@@ -11,7 +11,6 @@ import struct
 from collections.abc import Callable
 
 # inotify.h
-IN_MODIFY = 0x2
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
 IN_CREATE = 0x100
