@@ -5,7 +5,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
 import gpulaunch
@@ -21,7 +20,7 @@ def main() -> None:
     """Run the command line and exit with its status.
 
     Raises:
-        Exception: a module cannot be loaded.
+        ImportError: a module cannot be loaded.
     """
     try:
         name_stdout()
@@ -33,24 +32,12 @@ def main() -> None:
     except MemoryError:
         report(FailedError("out of memory"))
         status = FailedError.exit_status
-    except Exception as problem:
-        if _is_of_loading(problem):
-            raise
+    except ImportError:
+        raise
+    except Exception as problem:  # noqa: BLE001  a fault of ours: with its traceback
         _report_fault(problem)
         status = FailedError.exit_status
     os._exit(status)  # nothing is left to tidy up, and the interpreter would take its time
-
-
-def _is_of_loading(problem: Exception) -> bool:
-    """Return whether a module could not be loaded, or lacks what it should have."""
-    at = problem.__traceback__
-    while at and at.tb_next:
-        at = at.tb_next
-    return (
-        isinstance(problem, ImportError)
-        or (isinstance(problem, AttributeError) and isinstance(problem.obj, ModuleType))
-        or (at is not None and at.tb_frame.f_code.co_filename.startswith("<frozen importlib"))
-    )
 
 
 def _report_fault(problem: Exception) -> None:

@@ -11,6 +11,8 @@ from gpulaunch.cli.arguments import Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.containers.life import Standing
 from gpulaunch.errors import UsageError
+from gpulaunch.history.read import read_dependent
+from gpulaunch.launch.before_queue import before_queue
 from gpulaunch.launch.outside_use import read_containers, with_containers
 from gpulaunch.launch.strays import find_strays
 from gpulaunch.launch.surroundings import read_shown
@@ -24,13 +26,10 @@ from gpulaunch.show.status import of_user, status_document
 if TYPE_CHECKING:
     from gpulaunch.errors import FailedError
     from gpulaunch.forecast.starts import StartRange
-    from gpulaunch.history.past_launch import PastLaunch
     from gpulaunch.machine.driver import OutsideUse
 
 _SLOW_S = 5.0
-"""Time between two looks at what costs more: health, use outside, containers, left-overs."""
-
-_FORECAST_S = 15.0
+"""Time between two looks at what costs more, such as health, use outside and containers."""
 
 
 class StatusReader:
@@ -48,10 +47,8 @@ class StatusReader:
         self._health = read_health(self.machine)
         self._left_over: dict[str, LeftOver] = {}
         self._strays: list[OutsideUse] = []
-        self._looked_at: set[str] = set()
+        self._looked_at: set[str] | None = None
         self._starts: dict[str, StartRange] = {}
-        self._predicted_for: tuple[str, ...] = ()
-        self._predicted_s = -_FORECAST_S
         self._read_s = time.monotonic()
 
     def read(self) -> Document:
@@ -64,13 +61,13 @@ class StatusReader:
             self._containers = read_containers(self.machine)
             self.machine = with_containers(look_again(self.machine), self._containers)
             self._health = read_health(self.machine)
-            self._looked_at = set()
+            self._looked_at = None
             self._read_s = time.monotonic()
         problems: list[FailedError] = []
         seen = self.table.peek(problems=problems).of(self.machine)
         stopped = {ticket.id for ticket in seen.tickets if is_stopped(ticket.launcher)}
         stopped |= {lease.id for lease in seen.leases if is_stopped(lease.job)}
-        self._look_at_processes(seen)
+        self._look_slowly(seen, stopped)
         return status_document(
             self.machine.topology,
             seen.leases,
@@ -84,43 +81,28 @@ class StatusReader:
             self._health,
             seen.drained,
             read_load(self.machine),
-            self._predict_starts(seen, stopped),
-            self._find_dependent(seen),
+            self._starts,
+            before_queue(read_dependent(), seen.tickets, self.machine),
             problems,
             self._strays,
         )
 
-    def _find_dependent(self, seen: Snapshot) -> "list[PastLaunch]":
-        """Return the user's launches that wait for the end of others, and not in the queue yet."""
-        from gpulaunch.history.read import read_dependent  # late: the tables need it
-        from gpulaunch.launch.before_queue import before_queue
+    def _look_slowly(self, seen: Snapshot, stopped: set[str]) -> None:
+        """Find left-overs, strays and probable starts, anew for other leases or another queue.
 
-        return before_queue(read_dependent(), seen.tickets, self.machine)
-
-    def _look_at_processes(self, seen: Snapshot) -> None:
-        """Find left-overs and strays, anew with what is slow, or for other leases."""
-        ids = {lease.id for lease in seen.leases}
-        if ids != self._looked_at:
-            self._left_over = left_over_holders(self.table, seen.leases)
-            self._strays = find_strays(self.machine.topology, self.machine.outside, seen.leases)
-            self._looked_at = ids
-
-    def _predict_starts(self, seen: Snapshot, stopped: set[str]) -> "dict[str, StartRange]":
-        """Return when those that wait will probably start.
-
-        With 100 waiting it takes 0.15 s, so it is predicted anew every _FORECAST_S, and after
-        _SLOW_S for another queue.
+        With 100 waiting the starts take 0.15 s.
         """
-        if not seen.tickets:
-            return {}
-        ids = (*(one.id for one in seen.leases), *(one.id for one in seen.tickets))
-        age_s = time.monotonic() - self._predicted_s
-        if age_s >= (_FORECAST_S if ids == self._predicted_for else _SLOW_S):
+        ids = {one.id for one in seen.leases} | {one.id for one in seen.tickets}
+        if ids == self._looked_at:
+            return
+        self._looked_at = ids
+        self._left_over = left_over_holders(self.table, seen.leases)
+        self._strays = find_strays(self.machine.topology, self.machine.outside, seen.leases)
+        self._starts = {}
+        if seen.tickets:
             from gpulaunch.launch.predict import predicted_starts  # late: often nobody waits
 
             self._starts = predicted_starts(self.machine, seen, stopped)
-            self._predicted_for, self._predicted_s = ids, time.monotonic()
-        return self._starts
 
 
 def _find_standings(seen: Snapshot) -> dict[str, Standing]:
