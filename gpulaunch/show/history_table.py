@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.files.iso_time import parse_time
-from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.machine.gpu_names import names_in_order
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Group, Text, cut, make_table
 
@@ -87,13 +87,10 @@ def _hours(hours: float) -> str:
 
 
 def _gpus(launch: Document) -> str:
-    """Return the GPUs' names, those of whole GPUs as ranges; else how many it waits for."""
-    names = launch["gpus"]
-    if not names:
+    """Return the GPUs' names in rank order; else how many it waits for."""
+    if not launch["gpus"]:
         return f"({launch['count'] or 'all'})"
-    if all(name.isdecimal() for name in names):
-        return format_cpuset(frozenset(map(int, names)))
-    return ",".join(map(printable, names))
+    return names_in_order(map(printable, launch["gpus"]))
 
 
 def _ending(launch: Document) -> Text:
