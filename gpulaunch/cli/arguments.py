@@ -60,11 +60,7 @@ class _LineFormatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argparse parser that never abbreviates options and raises UsageError on a mistake.
-
-    Attributes:
-        ways: what to do instead of an option that other commands or tools have, by the option.
-    """
+    """An argparse parser that never abbreviates options and raises UsageError on a mistake."""
 
     def __init__(
         self,
@@ -88,7 +84,6 @@ class Parser(argparse.ArgumentParser):
             formatter_class=_LineFormatter,
         )
         self.color = False  # of Python 3.14: the text is the same for all versions
-        self.ways: dict[str, str] = {}
 
     def error(self, message: str) -> NoReturn:
         """Raise the mistake that argparse has found.
@@ -96,13 +91,16 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: always.
         """
-        message = message.replace("argument ", "", 1)
+        message = message.removeprefix("argument ")
         kind, _, words = message.partition(": ")
         if kind == "unrecognized arguments" and words.startswith("--"):
             raise self.unknown_option(words.split()[0])
+        if words == "expected one argument":
+            action = self._option_string_actions[kind.partition("/")[0]]
+            message = f"{kind} needs a value: {action.metavar}"
         if words.startswith("ignored explicit argument "):
-            option, value = kind.partition("/")[0], printable(words.partition("argument ")[2])
-            message = f"{option} takes no value, but {value} is given"
+            value = printable(words.partition("argument ")[2])
+            message = f"{kind} takes no value, but {value} is given"
         raise UsageError(message, self._hint())
 
     def unknown_option(self, word: str) -> UsageError:
@@ -110,10 +108,9 @@ class Parser(argparse.ArgumentParser):
         from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
 
         flag = word.partition("=")[0]
-        hint = self.ways.get(flag, self._hint())
-        guess = flag.startswith("--") and flag not in self.ways
-        meant = did_you_mean(flag, self._option_string_actions) if guess else ""
-        return UsageError(f"unknown option {printable(flag)}{meant}", hint)
+        known = self._option_string_actions
+        meant = did_you_mean(flag, known) if flag.startswith("--") else ""
+        return UsageError(f"unknown option {printable(flag)}{meant}", self._hint())
 
     def _hint(self) -> str:
         return f"see '{self.prog} --help'"
@@ -130,11 +127,6 @@ class LaunchParser(Parser):
 
     def __init__(self, rows: Iterable[Option[Any]], prog: str = "gpulaunch", **more: Any) -> None:  # noqa: ANN401
         super().__init__(prog, add_help=False, **more)
-        self.ways = {
-            "--set": "write -o NAME=VALUE",
-            "--sm": "write -o utilization=SM,BANDWIDTH",
-            "--memory-bandwidth": "write -o utilization=SM,BANDWIDTH",
-        }
         rows = list(rows)
         groups = add_rows(self, rows)
         taken = {flag for row in rows for flag in row.flags}
@@ -145,24 +137,6 @@ class LaunchParser(Parser):
             default=SUPPRESS,
             help="any setting, such as queue=fifo (see 'gpulaunch help settings')",
         )
-
-    def error(self, message: str) -> NoReturn:
-        """Raise the mistake that argparse has found.
-
-        Raises:
-            UsageError: always.
-        """
-        names, _, words = message.removeprefix("argument ").partition(": ")
-        flag = next((one for one in names.split("/") if one in self._typed), names.split("/")[0])
-        if words == "expected one argument":
-            action = self._option_string_actions[flag]
-            raise UsageError(f"{flag} needs a value: {action.metavar}")
-        value = words.partition("argument ")[2]
-        if words.startswith("ignored explicit argument ") and not flag.startswith("--"):
-            raise self.unknown_option(f"-{value[1]}")
-        if value:
-            raise UsageError(f"{flag} takes no value, but {value} is given")
-        super().error(message)
 
     def unknown_option(self, word: str) -> UsageError:
         """Return the mistake of an unknown option; one that is a setting has another way."""
@@ -192,8 +166,6 @@ class LaunchParser(Parser):
         if not self._get_positional_actions():
             # In a group, since argparse asks a formatter, and so imports shutil, for others.
             self.add_argument_group().add_argument("words", nargs=argparse.REMAINDER, help=SUPPRESS)
-        self._typed = [word.partition("=")[0] for word in arguments]
-        self._typed += [word[:2] for word in arguments]
         line, unknown = self.parse_known_args(with_parts(arguments))
         if unknown:
             raise self.unknown_option(unknown[0])
@@ -319,10 +291,6 @@ def add_job(parser: Parser, nargs: str | None = None) -> None:
     """Add the argument of commands about jobs in the history."""
     text = "the newest job of that name; or its id, or the first 4 characters of that or more"
     parser.add_argument("name", metavar="NAME|ID", nargs=nargs, help=text)
-    parser.ways = {
-        "--topology": "leave it out: the history knows where the job runs",
-        "--timeout": "timeout 10m gpulaunch wait NAME ends with 124 then",
-    }
 
 
 def add_json(parser: Parser) -> None:

@@ -5,12 +5,22 @@ import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from gpulaunch.cli.arguments import SUPPRESS, Action, ArgumentParser, Parser
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
+from gpulaunch.cli.help import WORDS_WITHOUT_ROWS, make_launch_parser
+from gpulaunch.cluster.cluster_file import cluster_names
+from gpulaunch.cluster.policies import MAPPING_POLICIES
+from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.errors import GpulaunchError, UsageError
-from gpulaunch.launch.options import OPTIONS
+from gpulaunch.history.read import RECENT_S, read_history
+from gpulaunch.launch.open_table import open_table
+from gpulaunch.launch.options import OPTIONS, SETTINGS, TYPED
+from gpulaunch.machine.catalog import machine_names
+from gpulaunch.profiles.catalog import profile_names
+from gpulaunch.profiles.pattern import PATTERNS
 
 if TYPE_CHECKING:
     from gpulaunch.leases.lease import Lease
@@ -29,6 +39,7 @@ _COMPLETED_BY = {
     "DIR": "directories",
     "FILE": "files",
     "ID|NAME": "leases",
+    "NAME=VALUE": "settings",
     "NAME|ID": "jobs",
     "PATH": "files",
     "PROFILE": "profiles files",
@@ -41,6 +52,7 @@ _OF_SHELL = {
     "bash": {"files": 'compgen -f -- "$1"', "directories": 'compgen -d -- "$1"'}
     | {"commands": 'compgen -c -- "$1"', "users": 'compgen -u -- "$1"'},
     "zsh": {"files": "_files", "directories": "_files -/"}
+    | {"settings": 'compadd -S "" -- ${(f)"$(gpulaunch completion --names settings)"}'}
     | {"commands": "_command_names -e", "users": "_users"},
     "fish": {"files": "__fish_complete_path (commandline -ct)", "users": "__fish_complete_users"}
     | {"commands": "__fish_complete_command"}
@@ -71,6 +83,7 @@ _gpulaunch() {
     return
   done
   _shtab_gpulaunch "$@"
+  [[ ${COMPREPLY[0]} != *= ]] || compopt -o nospace
 }
 complete -o bashdefault -o default -F _gpulaunch gpulaunch
 """,
@@ -144,8 +157,6 @@ def make_parser() -> Parser:
 
 def all_parsers() -> dict[str, Parser]:
     """Return the parser of each command by its words, such as "cluster map"; "" is a launch."""
-    from gpulaunch.cli.help import make_launch_parser  # late: names do without
-
     parsers: dict[str, Parser] = {"": make_launch_parser()}
     for command in COMMANDS.values():
         module = importlib.import_module(command.module or f"gpulaunch.cli.{command.word}")
@@ -162,8 +173,6 @@ def all_parsers() -> dict[str, Parser]:
 
 def whole_parser() -> ArgumentParser:
     """Return one parser of the whole command line: a launch's options, and all commands."""
-    from gpulaunch.cli.help import WORDS_WITHOUT_ROWS  # late: names do without
-
     parsers = all_parsers()
     summaries = {word: row.summary for word, row in COMMANDS.items()} | WORDS_WITHOUT_ROWS
     summaries |= {name: summaries[word] for name, word in OTHER_NAMES.items()}
@@ -191,6 +200,8 @@ def completion_script(shell: str) -> str:
     functions: dict[str, str] = {}
     for parser in (root, *_below(root)):
         for action in parser._actions:  # noqa: SLF001  argparse has no other door to them
+            if isinstance(action.metavar, str) and action.metavar.islower():
+                action.choices = action.metavar.split("|")  # such as keep|end
             by = _completed_by(action)
             if by:
                 action.complete = {shell: _function(shell, by, functions)}  # type: ignore[attr-defined]
@@ -234,64 +245,23 @@ def _function(shell: str, kinds: str, functions: dict[str, str]) -> str:
     return name
 
 
-def _profiles() -> Iterable[str]:
-    from gpulaunch.profiles.catalog import profile_names
-
-    return profile_names()
+def _with_dashes(names: Iterable[str]) -> list[str]:
+    return [name.replace("_", "-") for name in names]
 
 
-def _machines() -> Iterable[str]:
-    from gpulaunch.machine.catalog import machine_names
-
-    return machine_names()
-
-
-def _clusters() -> Iterable[str]:
-    from gpulaunch.cluster.cluster_file import cluster_names
-
-    return cluster_names()
-
-
-def _policies() -> Iterable[str]:
-    from gpulaunch.decide.placement.policies import POLICIES
-
-    return [name.replace("_", "-") for name in POLICIES]
-
-
-def _mappings() -> Iterable[str]:
-    from gpulaunch.cluster.policies import MAPPING_POLICIES
-
-    return [name.replace("_", "-") for name in MAPPING_POLICIES]
-
-
-def _patterns() -> Iterable[str]:
-    from gpulaunch.profiles.pattern import PATTERNS
-
-    return [name.replace("_", "-") for name in PATTERNS]
-
-
-def _topics() -> Iterable[str]:
-    from gpulaunch.cli.help import WORDS_WITHOUT_ROWS
-
-    return ["launch", "settings", *COMMANDS, *WORDS_WITHOUT_ROWS]
-
-
-def _words() -> Iterable[str]:
+def _words() -> list[str]:
+    """Return the second words of commands, such as "map" of "cluster map"."""
     return [name.partition(" ")[2] for name in all_parsers() if " " in name]
 
 
 def _jobs() -> Iterator[str]:
     """Yield the names and ids of this user's newest launches."""
-    from gpulaunch.history.read import RECENT_S, read_history
-
     for launch in read_history(within_s=RECENT_S)[: -_MOST_JOBS - 1 : -1]:
         yield from filter(None, (launch.name, launch.id or launch.key))
 
 
 def _leases() -> Iterator[str]:
     """Yield the names and ids of the leases and tickets that this user may end."""
-    from gpulaunch.launch.open_table import open_table
-
     snapshot = open_table(described=True, warn=lambda _: None).peek(problems=[])
     records: list[Lease | Ticket] = [*snapshot.leases, *snapshot.tickets]
     for record in records:
@@ -300,14 +270,15 @@ def _leases() -> Iterator[str]:
 
 
 _NAMES: dict[str, Callable[[], Iterable[str]]] = {
-    "clusters": _clusters,
+    "clusters": cluster_names,
     "jobs": _jobs,
     "leases": _leases,
-    "machines": _machines,
-    "mappings": _mappings,
-    "patterns": _patterns,
-    "policies": _policies,
-    "profiles": _profiles,
-    "topics": _topics,
+    "machines": machine_names,
+    "mappings": partial(_with_dashes, MAPPING_POLICIES),
+    "patterns": partial(_with_dashes, PATTERNS),
+    "policies": partial(_with_dashes, POLICIES),
+    "profiles": profile_names,
+    "settings": partial(list, [f"{name}=" for name in (*SETTINGS, *TYPED)]),
+    "topics": partial(list, ["launch", "settings", *COMMANDS, *WORDS_WITHOUT_ROWS]),
     "words": _words,
 }

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.containers.command import ContainerCommand, read_command
 from gpulaunch.errors import UsageError, printable
-from gpulaunch.launch.options import Given, Options
 from gpulaunch.process.execute import become
 
 if TYPE_CHECKING:
     from gpulaunch.containers.engine import ContainerEngine
+    from gpulaunch.launch.options import Given
 
 
-def main(given: Given, engine: "ContainerEngine", argv: Sequence[str]) -> int:
+def main(given: "Given", engine: "ContainerEngine", argv: Sequence[str]) -> int:
     """Run a command of a container engine; those that make or start containers get GPUs.
 
     Args:
@@ -23,15 +23,17 @@ def main(given: Given, engine: "ContainerEngine", argv: Sequence[str]) -> int:
     """
     command = read_command(argv, engine.grammar)
     if command.launches or command.starts or command.composes:
-        return _launch(Options(given, os.environ), engine, command)
+        return _launch(given, engine, command)
     return _pass_on(given, command, command.argv)
 
 
-def _launch(options: Options, engine: "ContainerEngine", command: ContainerCommand) -> int:
+def _launch(given: "Given", engine: "ContainerEngine", command: ContainerCommand) -> int:
     # late: a command that is passed on needs nothing of a launch
     from gpulaunch.cli.launch import carry_out, tell_of
     from gpulaunch.launch.launch import Launch
+    from gpulaunch.launch.options import Options
 
+    options = Options(given, os.environ)
     if command.composes:
         from gpulaunch.launch.read_compose import read_compose_launch as read
     else:
@@ -44,13 +46,13 @@ def _launch(options: Options, engine: "ContainerEngine", command: ContainerComma
 
 
 def _pass_on(
-    given: Given,
+    given: "Given",
     command: ContainerCommand,
     argv: Sequence[str],
     hidden: Sequence[str] = (),
 ) -> int:
     """Become the engine's client, for a command that takes no GPUs."""
-    if given.keys() & {"dry_run", "explain"}:
+    if given.keys() & {"dry_run", "explain", "when"}:
         shown = printable(" ".join(command.argv[:3]))
         raise UsageError(f"'{shown}' takes no GPUs here, so there is nothing to decide")
     return become(argv, hidden)

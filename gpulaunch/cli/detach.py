@@ -26,7 +26,6 @@ from gpulaunch.errors import (
     quoted,
 )
 from gpulaunch.files.data_files import make_own
-from gpulaunch.history.job_name import chosen_name, file_name
 from gpulaunch.history.line import state_home
 from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import preview
@@ -45,6 +44,9 @@ _NAMES_KEPT_S = 7 * 86400.0
 _LINGER = "/var/lib/systemd/linger"
 _MOST_BYTES = 1 << 16
 _TERMINAL_PROGRAMS = ("dtach", "script")
+_LONGEST_STEM = 20
+_LONGEST_FILE = 60
+_SCRIPTS = (".py", ".sh")
 _PLACES = {1: "first", 2: "second", 3: "third"}
 _PATIENCE_S = 30.0
 """How long a launch that was started may take to answer; another may have the host-wide lock."""
@@ -68,7 +70,7 @@ def detach(options: Options, launch: Launch, tell: Callable[[str], None]) -> int
     with _logs_locked() as directory:
         name = _choose_name(launch, tell)
         key = os.urandom(6).hex()
-        log = f"{directory}/{file_name(name)}-{key}.log"
+        log = f"{directory}/{_file_name(name)}-{key}.log"
         terminal = f"{directory}/{key}.terminal" if _wants_terminal(options) else None
         told = Detached(key, log, terminal, -1, os.environ.get("SHELL"))
         process, answers = _start(told, name)
@@ -162,7 +164,7 @@ def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
     live |= {lease.name for lease in snapshot.leases if lease.user_id == own}
     live |= {one.name for one in history if one.exit_status is None and is_running(one)}
     if launch.name is None:
-        return chosen_name(
+        return _free_name(
             launch.command, live | {one.name for one in history if one.submitted_s > since_s}
         )
     if launch.name in live:
@@ -171,6 +173,34 @@ def _choose_name(launch: Launch, tell: Callable[[str], None]) -> str:
             "give another --name, or none",
         )
     return launch.name
+
+
+def _free_name(command: Sequence[str], taken: Collection[str | None]) -> str:
+    """Return a name such as train-1 for `python train.py`: the smallest number that is not taken.
+
+    Args:
+        command: argv of the job.
+        taken: names that others have.
+    """
+    script = next((word for word in command if word.endswith(_SCRIPTS)), None)
+    program = os.path.basename(command[0])
+    if script:
+        stem = os.path.basename(script)[:-3]
+    elif program.startswith("python") and "-m" in command[1:-1]:
+        stem = command[command.index("-m") + 1].rpartition(".")[2]
+    else:
+        stem = program
+    stem = _file_name(stem)[:_LONGEST_STEM].strip("-.") or "job"
+    number = 1
+    while f"{stem}-{number}" in taken:
+        number += 1
+    return f"{stem}-{number}"
+
+
+def _file_name(name: str) -> str:
+    """Return a name with a _ for each character that might do harm in a path, and not too long."""
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "-_.+=@") else "_" for c in name)
+    return f"_{safe[1:]}"[:_LONGEST_FILE] if safe.startswith(".") else safe[:_LONGEST_FILE]
 
 
 def _start(told: Detached, name: str) -> tuple["subprocess.Popen[bytes]", FileIO]:

@@ -7,8 +7,7 @@ from contextlib import suppress
 from gpulaunch.cli.arguments import Parser, add_topology
 from gpulaunch.cli.output import report, warn
 from gpulaunch.errors import GpulaunchError, UsageError, printable
-from gpulaunch.history.find import find_past
-from gpulaunch.history.past_launch import PastLaunch
+from gpulaunch.history.past_launch import PastLaunch, find_past
 from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.before_queue import before_queue, end_before_queue
 from gpulaunch.launch.find_records import find_id, has_own, own_ids

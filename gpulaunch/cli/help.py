@@ -188,11 +188,6 @@ def unknown_command(before: Sequence[str], at: int, rest: Sequence[str]) -> Usag
         rest: the -- and what comes after it, if there is any.
     """
     word = before[at]
-    if word == "profiles":  # as earlier versions called it
-        after = before[at + 1 :]
-        rest = after if {"list", "show"} & {*after} else ["list", *after]
-        line = printable(join(["gpulaunch", "profile", *rest]))
-        return UsageError("unknown command 'profiles'", f"it is now: {line}")
     near = [_SYNONYMS[word]] if word in _SYNONYMS else nearest(word, COMMANDS, _ALIKE)
     meant = f": did you mean {' or '.join(near)}?" if near else ""
     command = [*before[at:], *rest]

@@ -1,13 +1,13 @@
 """`gpulaunch history`: what ran, on which GPUs, for how long, and how it ended."""
 
+import os
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import ArgumentTypeError, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
-from gpulaunch.errors import FailedError, UsageError, quoted
+from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.history.line import has_common
 from gpulaunch.history.past_launch import PastLaunch
@@ -15,8 +15,9 @@ from gpulaunch.history.read import read_history
 from gpulaunch.launch.past_end import is_elsewhere
 from gpulaunch.launch.surroundings import shown_settings, shown_table
 from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.process.system import boot_id, state_of, user_name
-from gpulaunch.show.history import history_document
+from gpulaunch.process.system import boot_id, iso, state_of, user_name
+from gpulaunch.records import replace
+from gpulaunch.show import Document
 
 _SHOWN = 20
 _MOST = 1 << 20
@@ -28,26 +29,22 @@ def main(arguments: Sequence[str]) -> int:
     everyone = options.everyone or options.user is not None
     launches = _past_launches(options.topology, options.since, everyone=everyone)
     launches = _of_user(options.user, launches)
-    elsewhere: Counter[str] = Counter()
-    if not launches and shown_settings(options.topology).topology is None:
-        others = _of_user(options.user, _latest(options.since, everyone=everyone))
-        elsewhere.update(one.topology for one in others)
     shown = len(launches) if options.all or options.totals else _SHOWN
     shown = options.count or shown
     earlier = max(0, len(launches) - shown)
     launches = launches[earlier:]
-    states = states_of(launches, options.topology)
-    document = history_document(
-        launches, states, user_name, time.time(), earlier=earlier, totals=options.totals
-    )
+    documents = launch_documents(launches, options.topology)
+    if options.totals:
+        document: Document = {"totals": _totals(launches, documents)}
+    else:
+        document = {"launches": documents, "earlier": earlier}
     if options.json:
         print_json(document)
     else:
         from gpulaunch.show.history_table import history_table
         from gpulaunch.show.terminal import draw
 
-        table = history_table(document, several_users=everyone, elsewhere=elsewhere)
-        draw(table, sys.stdout)
+        draw(history_table(document, several_users=everyone), sys.stdout)
     return 0
 
 
@@ -106,16 +103,12 @@ def _past_launches(
             "sudo gpulaunch setup --history makes a place for all, from then on",
         )
     wanted = shown_settings(topology).topology
-    found = _latest(since_s, everyone=everyone)
+    earliest_s = 0.0 if since_s is None else time.time() - since_s
+    found = [one for one in read_history(everyone=everyone) if one.submitted_s >= earliest_s]
     if wanted is None:
         return [launch for launch in found if not launch.described]
     name = load_described_machine(wanted)[0].name
     return [launch for launch in found if launch.described and launch.topology == name]
-
-
-def _latest(since_s: float | None, *, everyone: bool) -> list[PastLaunch]:
-    earliest_s = 0.0 if since_s is None else time.time() - since_s
-    return [one for one in read_history(everyone=everyone) if one.submitted_s >= earliest_s]
 
 
 def _of_user(name: str | None, launches: list[PastLaunch]) -> list[PastLaunch]:
@@ -126,7 +119,88 @@ def _of_user(name: str | None, launches: list[PastLaunch]) -> list[PastLaunch]:
     return [one for one in launches if name == name_of[one.user_id]]
 
 
-def states_of(launches: Sequence[PastLaunch], topology: str | None) -> dict[str, str]:
+def _parse_time(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except UsageError as problem:
+        raise ArgumentTypeError(problem.message) from None
+
+
+def _parse_count(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST):
+        raise ArgumentTypeError(f"{quoted(text)} is no whole number from 1 to {_MOST}")
+    return int(text)
+
+
+def launch_documents(launches: Sequence[PastLaunch], topology: str | None) -> list[Document]:
+    """Return the documents of launches on one machine, as `gpulaunch history --json` prints them.
+
+    Args:
+        launches: the launches.
+        topology: value of --topology, or None.
+    """
+    states, now_s = _states_of(launches, topology), time.time()
+    return [_launch_document(one, states.get(one.key, "ended"), now_s) for one in launches]
+
+
+def _launch_document(launch: PastLaunch, state: str, now_s: float) -> Document:
+    # Those that run are counted up to now.
+    until_now = replace(launch, ended_s=now_s) if state == "running" else launch
+    duration_s = until_now.duration_s
+    return {
+        "key": launch.key,
+        "lease": launch.id or None,
+        "user": user_name(launch.user_id),
+        "name": launch.name,
+        "command": [printable(argument) for argument in launch.command],
+        "directory": launch.directory,
+        "gpus": list(launch.gpus),
+        "count": len(launch.gpus) or launch.count or None,
+        "sm_percentage": launch.sm_percentage,
+        "profile": launch.profile,
+        "pattern": launch.pattern,
+        "submitted_at": iso(launch.submitted_s),
+        "started_at": None if launch.started_s is None else iso(launch.started_s),
+        "ended_at": None if launch.ended_s is None else iso(launch.ended_s),
+        "state": state,
+        "exit_status": launch.exit_status,
+        "duration_s": None if duration_s is None else round(duration_s, 3),
+        "gpu_hours": round(until_now.gpu_hours, 6),
+        "time_limit_s": launch.time_limit_s,
+        "log": launch.log,
+        "table": launch.table,
+    }
+
+
+def _totals(launches: Sequence[PastLaunch], documents: Sequence[Document]) -> list[Document]:
+    """Return the sums of each user's launches of one job, those with most GPU-hours first."""
+    sums: dict[tuple[str, str], Document] = {}
+    for launch, one in zip(launches, documents, strict=True):
+        who = {"user": one["user"], "job": _job_of(launch)}
+        row = sums.setdefault(
+            (who["user"], who["job"]), {**who, "launches": 0, "failed": 0, "gpu_hours": 0.0}
+        )
+        row["launches"] += 1
+        row["failed"] += one["state"] == "killed" or bool(one["exit_status"])
+        row["gpu_hours"] += one["gpu_hours"]
+    rows = [row | {"gpu_hours": round(row["gpu_hours"], 6)} for row in sums.values()]
+    return sorted(rows, key=lambda row: (-row["gpu_hours"], row["user"], row["job"]))
+
+
+def _job_of(launch: PastLaunch) -> str:
+    """Return what launches of one job have in common: the name, else the program and its script.
+
+    Example:
+        `python train.py` for /usr/bin/python -u train.py --lr 0.1
+    """
+    if launch.name:
+        return printable(launch.name)
+    words = [os.path.basename(word) for word in launch.command[:1]]
+    words += [word for word in launch.command[1:] if not word.startswith("-")][:1]
+    return printable(" ".join(words)) or "?"
+
+
+def _states_of(launches: Sequence[PastLaunch], topology: str | None) -> dict[str, str]:
     """Return what has become of the launches without an end, by their keys.
 
     What neither waits nor runs was killed, or is unknown if its lease may be in another table.
@@ -150,16 +224,3 @@ def states_of(launches: Sequence[PastLaunch], topology: str | None) -> dict[str,
         else:
             states[launch.key] = "unknown" if elsewhere else "killed"
     return states
-
-
-def _parse_time(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except UsageError as problem:
-        raise ArgumentTypeError(problem.message) from None
-
-
-def _parse_count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST):
-        raise ArgumentTypeError(f"{quoted(text)} is no whole number from 1 to {_MOST}")
-    return int(text)

@@ -6,7 +6,7 @@ import signal
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
@@ -52,7 +52,6 @@ class Keyboard:
             signal.SIGTERM: _end,
             signal.SIGHUP: _end,
             signal.SIGTSTP: self._note_stop,
-            signal.SIGWINCH: _do_nothing,
         }
         try:
             for number, handler in handlers.items():
@@ -72,13 +71,13 @@ class Keyboard:
         for end in self._wakeup:
             os.close(end)
 
-    def wait(self, fds: Sequence[int], seconds: float) -> list[str]:
-        """Sleep until a key, a signal, one of the descriptors, or the time is over.
+    def wait(self, seconds: float) -> list[str]:
+        """Sleep until a key, a signal, or the time is over.
 
         Returns:
             The keys, each as its character or its name; "end" when the terminal is gone.
         """
-        ready = select.select([self._fd, self._wakeup[0], *fds], [], [], max(0.0, seconds))[0]
+        ready = select.select([self._fd, self._wakeup[0]], [], [], seconds)[0]
         with suppress(BlockingIOError):
             os.read(self._wakeup[0], _LONGEST)
         if self._stop:
@@ -134,7 +133,3 @@ def _keys_in(data: bytes) -> list[str]:
 
 def _end(number: int, _: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
-
-
-def _do_nothing(_: int, __: FrameType | None) -> None:
-    """Only wake the sleep up, as the terminal has another size."""

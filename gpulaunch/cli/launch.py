@@ -69,7 +69,7 @@ def carry_out(options: Options, launch: Launch) -> int:
         options: its options.
         launch: the launch.
     """
-    if options.json and not options.dry_run:
+    if options.json and not (options.dry_run or options.when):
         raise UsageError(
             "--json needs --dry-run, since stdout belongs to the job",
             "see 'gpulaunch status --json'",
@@ -77,6 +77,10 @@ def carry_out(options: Options, launch: Launch) -> int:
     tell = tell_of(options)
     if options.record_to and options.dry_run:
         raise UsageError("-o record_to and --dry-run: nothing runs, so nothing is measured")
+    if options.when:
+        from gpulaunch.cli.explain import print_start  # late: a job that runs does without
+
+        return print_start(launch, options, tell)
     before: Sequence[Predecessor] = ()
     if options.after is not None:
         from gpulaunch.launch.predecessors import find_predecessors  # late: few come after others
@@ -245,7 +249,7 @@ class Reporter:
         if self._options.explain:
             from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 
-            explain_on_stderr(self._launch, acquired.grant, acquired.situation, self._options)
+            explain_on_stderr(self._launch, acquired.grant, acquired.situation)
         if self._talks:
             _say_less_than_all(self._launch, acquired)
         if self._options.verbose:
@@ -346,4 +350,4 @@ def _explain_refusal(launch: Launch, options: Options) -> None:
     if options.explain:
         from gpulaunch.cli.explain import explain_on_stderr  # late: few launches are explained
 
-        explain_on_stderr(launch, *preview(launch, _ignore), options)
+        explain_on_stderr(launch, *preview(launch, _ignore))

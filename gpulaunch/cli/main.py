@@ -5,22 +5,22 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from types import ModuleType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import gpulaunch
-from gpulaunch.cli.arguments import LaunchParser
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.cli.output import flush_stdout, name_stdout, prepare_stdout, report
 from gpulaunch.errors import FailedError, GpulaunchError, UsageError, call_failed
-from gpulaunch.launch.options import OPTIONS, Given
+
+if TYPE_CHECKING:
+    from gpulaunch.launch.options import Given
 
 
 def main() -> None:
     """Run the command line and exit with its status.
 
     Raises:
-        Exception: a module cannot be loaded.
+        ImportError: a module cannot be loaded.
     """
     try:
         name_stdout()
@@ -32,24 +32,12 @@ def main() -> None:
     except MemoryError:
         report(FailedError("out of memory"))
         status = FailedError.exit_status
-    except Exception as problem:
-        if _is_of_loading(problem):
-            raise
+    except ImportError:
+        raise
+    except Exception as problem:  # noqa: BLE001  a fault of ours: with its traceback
         _report_fault(problem)
         status = FailedError.exit_status
     os._exit(status)  # nothing is left to tidy up, and the interpreter would take its time
-
-
-def _is_of_loading(problem: Exception) -> bool:
-    """Return whether a module could not be loaded, or lacks what it should have."""
-    at = problem.__traceback__
-    while at and at.tb_next:
-        at = at.tb_next
-    return (
-        isinstance(problem, ImportError)
-        or (isinstance(problem, AttributeError) and isinstance(problem.obj, ModuleType))
-        or (at is not None and at.tb_frame.f_code.co_filename.startswith("<frozen importlib"))
-    )
 
 
 def _report_fault(problem: Exception) -> None:
@@ -78,11 +66,10 @@ def run(argv: Sequence[str]) -> int:
     """
     divider = argv.index("--") if "--" in argv else len(argv)
     before, command = [*argv[:divider]], argv[divider + 1 :]
-    parser = LaunchParser(OPTIONS.values())
-    given, at = parser.read(before)
+    given, at = _read_options(before)
     if at is not None and before[at] == "run":
         before = [*before[:at], *before[at + 1 :]]
-        given, at = parser.read(before)
+        given, at = _read_options(before)
     if at is not None and _runs_containers(os.path.basename(before[at])):
         if given.keys() & {"help", "version"}:
             raise UsageError(f"--help and --version stand alone, but {before[at]} is given")
@@ -94,9 +81,9 @@ def run(argv: Sequence[str]) -> int:
         return _run_word(before, at, command if divider < len(argv) else None)
     if not command or given.keys() & {"help", "version", "dry_run", "when"}:
         prepare_stdout()
-    if not argv or given.keys() & {"help", "version", "when"}:
-        return _tell(given, command)
-    if not command and not given.keys() & {"dry_run", "explain"}:
+    if not argv or given.keys() & {"help", "version"}:
+        return _tell(given)
+    if not command and not given.keys() & {"dry_run", "explain", "when"}:
         raise UsageError(
             "no command given", "gpulaunch [OPTIONS] -- COMMAND [ARG...], or gpulaunch --help"
         )
@@ -105,10 +92,18 @@ def run(argv: Sequence[str]) -> int:
     return int(importlib.import_module("gpulaunch.cli.launch").main(given, command))
 
 
-def _tell(given: Given, command: Sequence[str]) -> int:
-    """Print the version, when a launch would start, or else the short help."""
-    if "when" in given and not given.keys() & {"help", "version"}:
-        return int(importlib.import_module("gpulaunch.cli.when").main(given, command))
+def _read_options(before: Sequence[str]) -> "tuple[Given, int | None]":
+    """Return the options before the first word, and the index of that; None if there is none."""
+    if before and not before[0].startswith("-"):
+        return {}, 0
+    from gpulaunch.cli.arguments import LaunchParser  # late: `docker ps` does without argparse
+    from gpulaunch.launch.options import OPTIONS
+
+    return LaunchParser(OPTIONS.values()).read(before)
+
+
+def _tell(given: "Given") -> int:
+    """Print the version, or else the short help."""
     if "version" in given and "help" not in given:
         print(f"gpulaunch {gpulaunch.__version__}")
     else:
@@ -155,9 +150,9 @@ def _runs_containers(program: str) -> bool:
     return runs_containers(program)
 
 
-def _run_engine(given: Given, command: Sequence[str]) -> int:
+def _run_engine(given: "Given", command: Sequence[str]) -> int:
     """Run the command line of a container engine."""
-    if "dry_run" in given:
+    if given.keys() & {"dry_run", "when"}:
         prepare_stdout()
     from gpulaunch.containers.engines import engine_of_program
 

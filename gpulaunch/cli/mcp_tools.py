@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Annotated, Any
@@ -19,15 +18,13 @@ from mcp.types import ToolAnnotations
 from pydantic import AfterValidator, BaseModel, Field
 
 import gpulaunch
-from gpulaunch.cli.history import states_of
+from gpulaunch.cli.history import launch_documents
 from gpulaunch.errors import USAGE, GpulaunchError, printable, quoted
 from gpulaunch.files.data_files import is_path
 from gpulaunch.launch.children import own_command
 from gpulaunch.launch.past_end import find_launch
 from gpulaunch.process.execute import clean_environment
-from gpulaunch.process.system import user_name
 from gpulaunch.profiles.layers import split_variant
-from gpulaunch.show.history import history_document
 
 _INSTRUCTIONS = """\
 gpulaunch shares the GPUs of this machine among its users. `launch` starts a command on GPUs of \
@@ -239,12 +236,10 @@ def _error(message: str, exit_status: int) -> ToolError:
 def _find(job: str) -> Any:  # noqa: ANN401  a JSON document
     """Return the launch of this user that is called so, as the history has it."""
     try:
-        found = find_launch(job)
-        states = states_of([found], None)
+        (document,) = launch_documents([find_launch(job)], None)
     except GpulaunchError as problem:
         raise _error(problem.message, problem.exit_status) from None
-    document = history_document([found], states, user_name, time.time())
-    return _escaped(document["launches"][0])
+    return _escaped(document)
 
 
 async def _wait_for_end(job: str, timeout_s: float) -> None:

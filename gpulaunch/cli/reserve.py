@@ -1,8 +1,14 @@
-"""`gpulaunch reserve`: hold GPUs for people, or for the steps of a job."""
+"""`gpulaunch reserve`: hold GPUs for people, or for the steps of a job.
+
+A small process, the keeper, holds them: it is the launcher and the job of its lease, and a fork of
+the command line that the user types. docs/decisions/reserve.md says why it is made so.
+"""
 
 import json
 import os
+import select
 import shlex
+import signal
 import socket
 import sys
 import time
@@ -21,7 +27,6 @@ from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import OPTIONS, Given, OnOff, Option, Options
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.reservation import session_leader, sleep_until_its_end
 from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.table import release
@@ -30,7 +35,8 @@ from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.identity import Process
 from gpulaunch.process.job import exit_like
 from gpulaunch.process.libc import end_with_parent, outlive_parent
-from gpulaunch.process.system import is_cancelled_by_kill, iso
+from gpulaunch.process.pidfd import open_process
+from gpulaunch.process.system import identify, is_cancelled_by_kill, iso, seconds_since_boot
 from gpulaunch.records import replace
 
 _NAMES = (
@@ -48,6 +54,8 @@ _ROWS: tuple[Option[Any], ...] = (
 )
 
 _DAY_S = 86400.0
+_LONGEST_S = _DAY_S  # the kernel does not take centuries
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 _ABOUT = """\
 Hold GPUs, and print the variables that tell a shell which ones:
@@ -75,7 +83,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UsageError("--for is missing", "gpulaunch reserve -n 2 --for 2h")
     leader = None
     if "keep" not in given and not is_cancelled_by_kill():
-        leader = session_leader()
+        leader = _session_leader()
         if leader is None:
             raise UsageError("there is no shell with which it could end", "add --keep")
     if sys.stdout is None:
@@ -124,8 +132,6 @@ def _pass_on(given: Given, keeper: socket.socket, pid: int) -> int:
     keeper.send(b".")
     if "quiet" not in given:
         say("info", said)
-        if sys.stdout.isatty() and "json" not in given:
-            say("hint", 'eval "$(gpulaunch reserve ...)" sets these variables in a shell')
     return 0
 
 
@@ -149,7 +155,7 @@ def _reserve(given: Given, leader: Process | None, parent: socket.socket) -> NoR
         parent.sendall(_told(launch, held, leader) + b"\n")
         if parent.recv(1):
             parent.close()
-            sleep_until_its_end(leader, held.lease.clock_s + (launch.time_limit_s or 0))
+            _sleep_until_its_end(leader, held.lease.clock_s + (launch.time_limit_s or 0))
     release(table, held.record, held.lease)
     reporter.ended(0)  # each of its ends is as it should be
     os._exit(0)
@@ -195,3 +201,39 @@ def _told(launch: Launch, held: Any, leader: Process | None) -> bytes:  # noqa: 
     names = held.grant.problem.format_ranks(held.grant.gpus)
     said = f"GPUs {names} of {launch.machine.topology.name} are held until {clock}: {ends}"
     return json.dumps([document, said]).encode()
+
+
+def _session_leader() -> Process | None:
+    """Return the shell of this session, with which a reservation ends; None if there is none.
+
+    There is none if this process leads its session itself, if the leader has ended, or if it is in
+    another pid namespace, as that of `docker exec` is.
+    """
+    pid = os.getsid(0)
+    leader = identify(pid) if pid not in (0, os.getpid()) else Process(0, 0)
+    return leader if leader.start_time else None
+
+
+def _sleep_until_its_end(leader: Process | None, until_s: float) -> None:
+    """Sleep until a reservation is over: by time, by a signal, or with its session.
+
+    Args:
+        leader: the shell with whose end it ends; None for none.
+        until_s: its end at the latest, in seconds since boot.
+    """
+    read_end, write_end = (out_of_the_way(fd) for fd in os.pipe())
+    for fd in (read_end, write_end):
+        os.set_blocking(fd, False)
+    signal.set_wakeup_fd(write_end)
+    for number in _SIGNALS:
+        signal.signal(number, lambda *_: None)
+    poll = select.poll()
+    poll.register(read_end, select.POLLIN)
+    if leader:
+        process = open_process(leader)
+        if process is None:
+            return
+        poll.register(process, select.POLLIN)
+    while (left_s := until_s - seconds_since_boot()) > 0:
+        if poll.poll(min(left_s, _LONGEST_S) * 1000):
+            return

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.history and options.nvidia_docker:
         parser.error("--history and --nvidia-docker are two calls")
     if options.history:
-        from gpulaunch.history.setup import set_up_history  # late: not for the table
+        from gpulaunch.history.line import set_up_history  # late: not for the table
 
         set_up_history()
         print(f"{COMMON} holds the history of all users' launches from now on")

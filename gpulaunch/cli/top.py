@@ -7,22 +7,20 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
-from gpulaunch.cli.arguments import Namespace, Parser, add_topology
-from gpulaunch.cli.output import warn
-from gpulaunch.cli.status import interval, make_view, user
-from gpulaunch.cli.status_reading import StatusReader
-from gpulaunch.cli.watch import can_draw, wait_for_change
+from gpulaunch.cli.arguments import Parser, add_topology
+from gpulaunch.cli.keyboard import Keyboard
+from gpulaunch.cli.status import StatusReader
 from gpulaunch.launch.children import own_command
-from gpulaunch.leases.changes import Changes
 from gpulaunch.process.system import user_name
-from gpulaunch.records import replace
 from gpulaunch.show import Document
+from gpulaunch.show.gpu_table import gpu_places
+from gpulaunch.show.status import of_user
 
 if TYPE_CHECKING:
-    from gpulaunch.cli.keyboard import Keyboard
     from gpulaunch.show.terminal import LiveScreen
-    from gpulaunch.show.top_screen import TopView
+    from gpulaunch.show.top_screen import TopScreen
 
+_INTERVAL_S = 1.0
 _STEPS = {"j": 1, "down": 1, "k": -1, "up": -1}
 _PAGES = {"page down": 10, " ": 10, "page up": -10}
 
@@ -30,18 +28,22 @@ _PAGES = {"page down": 10, " ": 10, "page up": -10}
 def main(arguments: Sequence[str]) -> int:
     """Show the screen until `q`; where none can be drawn, print it once."""
     options = make_parser().parse_args(arguments)
-    reader = StatusReader(options.topology, warn)
+    from gpulaunch.show.gpu_table import gpus_view  # late: the help does without rich
     from gpulaunch.show.terminal import LiveScreen, draw
+    from gpulaunch.show.top_screen import TopScreen
 
-    if not can_draw():
-        draw(make_view(reader, Namespace(gpus=True), options.user), sys.stdout)
+    reader = StatusReader(options.topology)
+    places = gpu_places(reader.machine.topology)
+    if not _can_draw():
+        document, now = reader.read(), datetime.now(timezone.utc)
+        if options.user is not None:
+            document = of_user(document, options.user)
+        draw(gpus_view(document, places, now, options.user), sys.stdout)
         return 0
-    from gpulaunch.cli.keyboard import Keyboard
-    from gpulaunch.show.top_screen import TopView
-
     screen = LiveScreen(sys.stdout)
+    shown = TopScreen(places, user_name(os.geteuid()), options.user)
     with Keyboard(sys.stdin.fileno(), screen) as keyboard:
-        _Top(reader, screen, keyboard, TopView(user=options.user)).run(options.interval)
+        _Top(reader, screen, keyboard, shown).run()
     return 0
 
 
@@ -49,18 +51,17 @@ def make_parser() -> Parser:
     """Return the parser of the command line."""
     parser = Parser(
         "gpulaunch top",
-        "A live screen: GPUs in their places, their jobs, and who waits. Press ? for the keys.",
+        "A live screen: GPUs in their places, their jobs, and who waits.",
     )
-    parser.add_argument("--user", metavar="NAME", type=user, help="only the jobs of one user")
-    parser.add_argument(
-        "--interval",
-        metavar="SECONDS",
-        type=interval,
-        default=1.0,
-        help="time between two readings (1); changes of the table are shown at once",
-    )
+    parser.add_argument("--user", metavar="NAME", help="only the jobs of one user")
     add_topology(parser)
     return parser
+
+
+def _can_draw() -> bool:
+    """Return whether stdin and stdout are a terminal on which a screen can be drawn."""
+    dumb = os.environ.get("TERM", "").lower() in ("dumb", "unknown")
+    return os.isatty(0) and os.isatty(1) and not dumb
 
 
 class _Top:
@@ -70,43 +71,29 @@ class _Top:
         reader: reads what is shown.
         screen: the terminal.
         keyboard: its keys.
-        view: what to show at first.
+        shown: what is on it.
     """
 
     def __init__(
-        self, reader: StatusReader, screen: "LiveScreen", keyboard: "Keyboard", view: "TopView"
+        self, reader: StatusReader, screen: "LiveScreen", keyboard: Keyboard, shown: "TopScreen"
     ) -> None:
-        from gpulaunch.show.gpu_table import gpu_places
-
-        self._reader, self._screen, self._keyboard, self._view = reader, screen, keyboard, view
-        self._places = gpu_places(reader.machine.topology)
-        self._own = user_name(os.geteuid())
-        self._document: Document = {}
+        self._reader, self._screen, self._keyboard = reader, screen, keyboard
+        self._shown = shown
         self._asking = False
         self._ending: subprocess.Popen[str] | None = None
 
-    def run(self, interval_s: float) -> None:
+    def run(self) -> None:
         """Read and draw until a key ends it."""
-        changes = Changes(self._reader.table.directory)
-        fresh = False
+        keys: list[str] = []
         while True:
-            if not fresh:
-                self._document = self._reader.read()
+            if not keys:  # a key changes the view only
+                self._shown.update(self._reader.read())
                 self._note_end()
-            self._draw()
-            keys = wait_for_change(self._keyboard, changes, interval_s)
-            fresh = bool(keys)  # a key changes the view only
+            self._screen.draw(self._shown.lines(datetime.now(timezone.utc), self._screen))
+            keys = self._keyboard.wait(_INTERVAL_S)
             for key in keys:
                 if not self._press(key):
                     return
-
-    def _draw(self) -> None:
-        from gpulaunch.show.top_screen import top_lines
-
-        now = datetime.now(timezone.utc)
-        self._screen.draw(
-            top_lines(self._document, self._places, now, self._view, self._own, self._screen)
-        )
 
     def _press(self, key: str) -> bool:
         """Do what a key stands for; return whether to go on."""
@@ -114,63 +101,44 @@ class _Top:
             return False
         if self._asking:
             self._answer(key)
-        elif self._view.help:
-            self._view = replace(self._view, help=False)
-        elif key == "q":
+            return True
+        if key == "q":
             return False
-        else:
-            self._view = self._viewed(key, replace(self._view, message=""))
-            if key == "f":
-                self._ask()
-            elif key == "l":
-                self._show_log()
+        self._shown.message = ""
+        if key in _STEPS:
+            self._shown.step(_STEPS[key])
+        elif key in _PAGES:
+            self._shown.scroll(_PAGES[key])
+        elif key == "escape":
+            self._shown.selected = ""
+        elif key in ("f", "l"):
+            record = self._shown.record
+            if record is None:
+                self._shown.message = "no job is selected: j and k select one"
+            elif key == "f":
+                self._ask(record)
+            else:
+                self._show_log(record)
         return True
 
-    def _viewed(self, key: str, view: "TopView") -> "TopView":
-        """Return what is to be shown after a key."""
-        from gpulaunch.show.top_screen import next_sort, next_user, scrolled, step_selection
-
-        if key in _STEPS:
-            return step_selection(self._document, view, _STEPS[key])
-        if key in _PAGES:
-            return scrolled(self._document, view, _PAGES[key])
-        if key == "escape":
-            return replace(view, selected="")
-        if key == "s":
-            return next_sort(view)
-        if key == "u":
-            return next_user(self._document, view, self._own)
-        return replace(view, help=key in ("?", "h"))
-
-    def _selected(self) -> Document | None:
-        from gpulaunch.show.top_screen import record_of
-
-        record = record_of(self._document, self._view.selected)
-        if record is None:
-            self._say("no job is selected: j and k select one")
-        return record
-
-    def _ask(self) -> None:
+    def _ask(self, record: Document) -> None:
         """Ask whether to end the selected job."""
-        record = self._selected()
-        if record is None:
-            return
         owner = record["user"]
-        if os.geteuid() and owner != self._own:
-            self._say(f"it belongs to {owner}: only {owner} or root can end it")
+        if os.geteuid() and owner != user_name(os.geteuid()):
+            self._shown.message = f"it belongs to {owner}: only {owner} or root can end it"
             return
         what = "end this job" if "started_at" in record else "leave the queue"
-        self._say(f"{what} ({record['id']})? y/n")
+        self._shown.message = f"{what} ({record['id']})? y/n"
         self._asking = True
 
     def _answer(self, key: str) -> None:
         self._asking = False
+        self._shown.message = ""
         if key != "y":
-            self._say("")
             return
-        self._say(f"ending {self._view.selected} ...")
+        self._shown.message = f"ending {self._shown.selected} ..."
         self._ending = subprocess.Popen(  # noqa: S603
-            [*own_command(), "free", self._view.selected],
+            [*own_command(), "free", self._shown.selected],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -183,17 +151,11 @@ class _Top:
             return
         said = self._ending.communicate()[0].splitlines()
         self._ending = None
-        self._say(said[0] if said else "")
+        self._shown.message = said[0] if said else ""
 
-    def _show_log(self) -> None:
-        """Show the log of the selected job in place of the screen, until a key."""
-        record = self._selected()
-        if record is None:
-            return
+    def _show_log(self, record: Document) -> None:
+        """Show the log of a job in place of the screen, until a key."""
         with self._keyboard.away():
             subprocess.run([*own_command(), "logs", record["id"]], check=False)  # noqa: S603
             print("-- enter goes back --", end="", flush=True)
             sys.stdin.readline()
-
-    def _say(self, text: str) -> None:
-        self._view = replace(self._view, message=text)

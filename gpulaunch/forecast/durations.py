@@ -12,6 +12,10 @@ _SHORTEST_S = 1.0  # what was shorter counts as so long: logarithms tell such ti
 _NORMAL = NormalDist()
 
 
+Relation = tuple[object, ...]
+"""What launches have in common: its kind, then values, such as ("name", 1000, "exp7")."""
+
+
 class Component(Record):
     """One lognormal distribution of a mixture.
 
@@ -27,7 +31,7 @@ class Component(Record):
     weight: float
     mean: float
     deviation: float
-    relation: tuple[object, ...] = ()
+    relation: Relation = ()
     doubt: float = 0.0
 
     def share_beyond(self, seconds: float) -> float:
@@ -48,33 +52,26 @@ lognormal is assumed.
 _PRIOR_DOUBT = 0.5  # of the logarithm: how far jobs here may differ from those clusters'; assumed
 
 
-class Identity(Record):
-    """What tells that two launches are of the same job, or of similar ones.
+def relations_of(
+    user_id: int, command: tuple[str, ...], name: str | None, profile: str | None, gpus: int
+) -> list[Relation]:
+    """Return what a job has in common with others, by which it is known: the closest first.
 
-    Attributes:
+    Args:
         user_id: the user.
         command: argv as it is published; empty if nothing is.
         name: name that the user gave the job, or None.
         profile: name of its profile, or None.
         gpus: number of its GPUs.
     """
-
-    user_id: int
-    command: tuple[str, ...]
-    name: str | None
-    profile: str | None
-    gpus: int
-
-    def relations(self) -> list[tuple[object, ...]]:
-        """Return what it has in common with other launches: first the closest relation."""
-        kinds: list[tuple[object, ...]] = []
-        if self.command:
-            kinds.append(("command", self.user_id, self.command, self.gpus))
-        if self.name:
-            kinds.append(("name", self.user_id, self.name))
-        if self.profile:
-            kinds.append(("profile", self.profile))
-        return [*kinds, ("user", self.user_id), ("all",)]
+    kinds: list[Relation] = []
+    if command:
+        kinds.append(("command", user_id, command, gpus))
+    if name:
+        kinds.append(("name", user_id, name))
+    if profile:
+        kinds.append(("profile", profile))
+    return [*kinds, ("user", user_id), ("all",)]
 
 
 _NEEDED = {"command": 0.5, "name": 1.0, "profile": 2.0, "user": 8.0, "all": 8.0}
@@ -99,29 +96,26 @@ class Experience:
     """Known run times of jobs, from which those of others are estimated.
 
     Args:
-        past: jobs that have ended, in their order, and the seconds that each ran.
+        past: relations of jobs that have ended, in their order, and the seconds that each ran.
     """
 
-    def __init__(self, past: Iterable[tuple[Identity, float]]) -> None:
-        self._logs: dict[tuple[object, ...], list[float]] = {}
-        for identity, duration_s in past:
+    def __init__(self, past: Iterable[tuple[Sequence[Relation], float]]) -> None:
+        self._logs: dict[Relation, list[float]] = {}
+        for relations, duration_s in past:
             value = log(max(duration_s, _SHORTEST_S))
-            for key in identity.relations():
+            for key in relations:
                 self._logs.setdefault(key, []).append(value)
 
-    def of(
-        self, identity: Identity, limit_s: float | None = None, profile_s: float | None = None
-    ) -> list[Component]:
+    def of(self, relations: Sequence[Relation], limit_s: float | None = None) -> list[Component]:
         """Return the distribution of the run time of a job, as a mixture.
 
         Args:
-            identity: what the job is.
+            relations: by which it is known, from relations_of.
             limit_s: its time limit in seconds, or None.
-            profile_s: seconds that its profile says, or None.
         """
         left = 1.0
         parts: list[Component] = []
-        for key in identity.relations():
+        for key in relations:
             kind = str(key[0])
             if kind == "user" and limit_s:
                 part = left * _BY_LIMIT / len(_SHARES_OF_LIMIT)
@@ -129,8 +123,6 @@ class Experience:
                 means = [log(used * limit_s) for used in _SHARES_OF_LIMIT]
                 parts += [Component(part, mean, 0.2, ("limit",), 0.3) for mean in means]
             logs = self._logs.get(key, [])[-_LATEST:]
-            if kind == "profile" and profile_s:
-                logs = [log(max(profile_s, _SHORTEST_S)), *logs]
             if not logs:
                 continue
             mean = sum(logs) / len(logs)
@@ -155,7 +147,7 @@ def draw_remaining(
     The error of what is known is the same for all jobs of a relation in one draw.
 
     Args:
-        parts: distribution of its whole run time.
+        parts: distribution of its whole run time, with the published ones, which never end.
         ran_s: seconds that it has run.
         limit_s: its time limit in seconds, or None.
         count: number of draws.
@@ -169,14 +161,11 @@ def draw_remaining(
     found = []
     for _ in range(count):
         error = {relation: one.gauss(0.0, 1.0) for relation, one in errors.items()}
-        if sum(weights) <= 0:  # longer than anything that is known: as long again
-            seconds = ran_s * (1 / max(draw.random(), 1e-9) - 1)
-        else:
-            at = draw.choices(range(len(parts)), weights)[0]
-            part = parts[at]
-            # The share of this part's jobs that run longer than the one drawn.
-            longer = min(max(beyond[at] * draw.random(), 1e-12), 1 - 1e-12)
-            seconds = exp(part.mean - part.deviation * _NORMAL.inv_cdf(longer)) - ran_s
-            seconds *= exp(part.doubt * error[part.relation])
+        at = draw.choices(range(len(parts)), weights)[0]
+        part = parts[at]
+        # The share of this part's jobs that run longer than the one drawn.
+        longer = min(max(beyond[at] * draw.random(), 1e-12), 1 - 1e-12)
+        seconds = exp(part.mean - part.deviation * _NORMAL.inv_cdf(longer)) - ran_s
+        seconds *= exp(part.doubt * error[part.relation])
         found.append(max(0.0, min(seconds, most)))
     return found

@@ -85,25 +85,22 @@ def _parse(line: bytes, user_id: int) -> PastLaunch | None:
 def _files(*, everyone: bool, within_s: float | None) -> list[tuple[str, int]]:
     """Return the history's files, the newest first, and the user that each has to belong to.
 
-    What ran before there was a common place is in the user's private one; and in the common place
-    itself, where earlier versions had their files. What is of everyone is the same for all.
+    What ran before there was a common place is in the user's private one. What is of everyone is
+    the same for all.
     """
     first = "" if within_s is None else month_of(time.time() - within_s)
-    directories = [] if everyone and has_common() else [private_directory()]
+    own = os.geteuid()
+    directories = [] if everyone and has_common() else [(own, private_directory())]
     if has_common():
-        users = os.listdir(COMMON) if everyone else [str(os.geteuid())]
-        users = [user for user in users if user.isascii() and user.isdecimal()]
-        own = [user for user in users if is_directory_of(f"{COMMON}/{user}", int(user))]
-        directories += [COMMON, *(f"{COMMON}/{user}" for user in own)]
+        for name in os.listdir(COMMON) if everyone else [str(own)]:
+            path = f"{COMMON}/{name}"
+            if name.isascii() and name.isdecimal() and is_directory_of(path, int(name)):
+                directories.append((int(name), path))
     found = []
-    for directory in directories:
+    for user_id, directory in directories:
         with suppress(OSError):
             for name in os.listdir(directory):
-                user, dash, month = name.removesuffix(SUFFIX).partition("-")
-                if not (name.endswith(SUFFIX) and dash and user.isascii() and user.isdecimal()):
-                    continue
-                if user != os.path.basename(directory) and directory.startswith(f"{COMMON}/"):
-                    continue  # a line of one user's is in no directory of another
-                if month >= first and (everyone or int(user) == os.geteuid()):
-                    found.append((month, os.path.join(directory, name), int(user)))
+                user, _, month = name.removesuffix(SUFFIX).partition("-")
+                if name.endswith(SUFFIX) and user == str(user_id) and month >= first:
+                    found.append((month, os.path.join(directory, name), user_id))
     return [(path, user_id) for _, path, user_id in sorted(found, reverse=True)]

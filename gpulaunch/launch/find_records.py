@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.history.find import LEAST_CHARACTERS
+from gpulaunch.history.past_launch import LEAST_CHARACTERS
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.ticket import Ticket

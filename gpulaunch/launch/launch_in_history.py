@@ -41,8 +41,7 @@ class LaunchInHistory:
         Returns:
             Why the line cannot be written; None if it has been.
         """
-        own = {"launcher": as_list(this_process()), "boot_id": boot_id()}
-        self._line = HistoryLine(**self._asked(), **own, key=key, log=log, terminal=terminal)
+        self._line = HistoryLine(**self._asked(), key=key, log=log, terminal=terminal)
         return self._line.problem
 
     def granted(self, acquired: Acquired[Keeper]) -> None:
@@ -53,8 +52,6 @@ class LaunchInHistory:
             "gpus": [gpu.name for gpu in granted_gpus(self._launch, acquired.grant)],
             "sm_percentage": lease.share.sm_percentage if lease.share else None,
             "started_s": time.time(),
-            "launcher": as_list(lease.launcher),
-            "boot_id": lease.boot_id,
         }
         if self._line:
             self._line.update(**got)
@@ -83,6 +80,8 @@ class LaunchInHistory:
             "submitted_s": self._submitted_s,
             "time_limit_s": launch.time_limit_s,
             "after": list(self._after) or None,
+            "launcher": as_list(this_process()),
+            "boot_id": boot_id(),
         }
 
 

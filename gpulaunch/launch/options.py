@@ -480,9 +480,7 @@ class Options:
         "what others can read of a job's command",
     )
     dry_run = OnOff("--dry-run", "say what would be decided, and take nothing", typed=True)
-    explain = OnOff(
-        "--explain", "show the candidates, and why the best won (-v: all scores)", typed=True
-    )
+    explain = OnOff("--explain", "show the candidates, and why the best won", typed=True)
     json = OnOff("--json", "with --dry-run: print a JSON document", typed=True)
     record = OnOff(
         "--record", "measure what the job uses, and add it to its profile (-p or --name)"

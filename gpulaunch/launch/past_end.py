@@ -5,8 +5,7 @@ import select
 from collections.abc import Callable
 
 from gpulaunch.errors import FailedError, UsageError, printable
-from gpulaunch.history.find import LEAST_CHARACTERS, find_past
-from gpulaunch.history.past_launch import PastLaunch
+from gpulaunch.history.past_launch import LEAST_CHARACTERS, PastLaunch, find_past
 from gpulaunch.history.read import read_history
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.state_directory import own_table

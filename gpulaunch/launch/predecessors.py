@@ -3,8 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
-from gpulaunch.history.find import find_past
-from gpulaunch.history.past_launch import PastLaunch
+from gpulaunch.history.past_launch import PastLaunch, find_past
 from gpulaunch.history.read import read_history
 from gpulaunch.launch.past_end import is_elsewhere, is_running, unknown_end, wait_for_end
 from gpulaunch.records import Record

@@ -1,15 +1,9 @@
 """When those that wait for GPUs will probably start, by what can be read of jobs' run times."""
 
-import os
-import time
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 
 from gpulaunch.decide.needs import leased_until_s
-from gpulaunch.errors import GpulaunchError
-from gpulaunch.files.data_files import is_path
-from gpulaunch.files.iso_time import parse_time
-from gpulaunch.forecast.durations import Experience, Identity, draw_remaining
+from gpulaunch.forecast.durations import Experience, draw_remaining, relations_of
 from gpulaunch.forecast.starts import DRAWS, StartRange, predict_starts
 from gpulaunch.history.read import RECENT_S, read_history
 from gpulaunch.launch.assess import drained_uses
@@ -21,8 +15,6 @@ from gpulaunch.leases.table import Snapshot
 from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.system import seconds_since_boot
-from gpulaunch.profiles.catalog import load_profile
-from gpulaunch.profiles.layers import split_variant
 
 _MOST = 200  # tickets, the first ones, of which it is told: the time grows with their number
 
@@ -79,18 +71,13 @@ class _RunTimes:
         runs = []
         for past in read_history(everyone=True, within_s=RECENT_S):
             if past.duration_s is not None and (past.topology, past.described) == (name, described):
-                what = past.user_id, past.command, past.name, past.profile or None, len(past.gpus)
-                runs.append((Identity(*what), past.duration_s))
+                what = past.user_id, past.command, past.name, past.profile, len(past.gpus)
+                runs.append((relations_of(*what), past.duration_s))
         self._experience = Experience(runs)
-        self._profiles: dict[str, float | None] = {}
 
     def remaining(self, lease: Lease, clock_s: float) -> tuple[tuple[str, ...], Sequence[float]]:
         """Return the GPUs of a job, and how long it still runs."""
-        ran_s = clock_s - lease.clock_s
-        if not lease.clock_s:
-            ran_s = 0.0
-            with suppress(ValueError):  # another user may have written nonsense there
-                ran_s = time.time() - parse_time(lease.started_at).timestamp()
+        ran_s = clock_s - lease.clock_s if lease.clock_s else 0.0
         limit_s = lease.ends_within_s if lease.time_limit_s is None else lease.time_limit_s
         drawn = self.draw(lease, len(lease.uuids), max(0.0, ran_s), limit_s)
         return tuple(lease.held_from(None)), drawn
@@ -99,15 +86,6 @@ class _RunTimes:
         self, record: Lease | Ticket, gpus: int, ran_s: float, limit_s: float | None
     ) -> Sequence[float]:
         """Draw how long a job still runs."""
-        identity = Identity(record.user_id, record.command, record.name, record.profile, gpus)
-        name = record.profile
-        # Another user's record may name any file of this host.
-        is_file = name is not None and is_path(split_variant(name)[0])
-        if name is not None and name not in self._profiles:
-            self._profiles[name] = None
-            if record.user_id == os.geteuid() or not is_file:
-                with suppress(GpulaunchError):
-                    self._profiles[name] = load_profile(name).resources.duration_s
-        said_s = self._profiles[name] if name is not None else None
-        parts = self._experience.of(identity, limit_s, said_s)
+        what = record.user_id, record.command, record.name, record.profile, gpus
+        parts = self._experience.of(relations_of(*what), limit_s)
         return draw_remaining(parts, ran_s, limit_s, DRAWS, record.id)

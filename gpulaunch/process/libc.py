@@ -11,11 +11,9 @@ import struct
 from collections.abc import Callable
 
 # inotify.h
-IN_MODIFY = 0x2
 IN_ATTRIB = 0x4
 IN_CLOSE_WRITE = 0x8
 IN_CREATE = 0x100
-IN_DELETE = 0x200
 IN_DELETE_SELF = 0x400
 
 # prctl.h

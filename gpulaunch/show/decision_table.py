@@ -15,22 +15,16 @@ from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.show.terminal import Grid, Group, Text, cut, figure, make_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpulaunch.machine.gpu import Gpu
-    from gpulaunch.sharing.partition import Partition
 
 
-def explanation_table(
-    request: Request, decision: Decision, explanation: Explanation, *, every_score: bool
-) -> Group:
+def explanation_table(request: Request, decision: Decision, explanation: Explanation) -> Group:
     """Return why the decision was made: excluded GPUs, the best candidates, or alternatives.
 
     Args:
         request: what was asked.
         decision: the decision about it.
         explanation: what explains it.
-        every_score: whether to show all scores of candidates, not only those that decided.
     """
     parts: list[Grid | Text] = []
     if explanation.excluded:
@@ -40,7 +34,7 @@ def explanation_table(
         parts += [table, Text()]
     parts += _sharing_parts(request, decision, explanation)
     if isinstance(decision, Grant):
-        parts += _grant_parts(request, decision, explanation, every_score=every_score)
+        parts += _grant_parts(request, decision, explanation)
     else:
         parts += _alternative_parts(request, explanation)
     return Group(*parts)
@@ -71,28 +65,10 @@ def _sharing_parts(
         parts.append(
             Text(f"{chosen.allotment.sm_percentage} % of the SMs: {chosen.allotment.reason}")
         )
-        optimum = chosen.allotment.optimum
-        if optimum.reason != chosen.allotment.reason and len(optimum.sm_percentages) > 1:
-            parts.append(
-                Text(
-                    f"best for all together would be {_format_shares(optimum)}: {optimum.reason}",
-                    "dim",
-                )
-            )
     if chosen and chosen.residents and chosen.prediction:
         stp, antt = chosen.prediction.stp, chosen.prediction.antt
         parts.append(Text(f"predicted: STP {stp:.3g}, ANTT {antt:.3g}", "dim"))
     return [*parts, Text()]
-
-
-def _format_shares(optimum: "Partition") -> str:
-    """Format shares of the SMs, such as "30 % / 70 %", or "50 % each"."""
-    percentages = optimum.sm_percentages
-    return (
-        f"{percentages[0]} % each"
-        if len(set(percentages)) == 1
-        else " / ".join(f"{p} %" for p in percentages)
-    )
 
 
 def _describe_verdict(option: "ShareOption") -> Text:
@@ -126,12 +102,8 @@ _LEGEND = {
 """What each score is; docs/explanation/placement.md defines them."""
 
 
-def _grant_parts(
-    request: Request, grant: Grant, explanation: Explanation, *, every_score: bool
-) -> list[Grid | Text]:
-    shown: Sequence[str] = explanation.deciding or ("effective_bandwidth",)
-    if every_score:
-        shown = list(_LEGEND)
+def _grant_parts(request: Request, grant: Grant, explanation: Explanation) -> list[Grid | Text]:
+    shown = explanation.deciding or ("effective_bandwidth",)
     titles = [name.split("_")[0 if name.endswith("_bandwidth") else -1] for name in shown]
     table = make_table("", *titles, "GPUs", right=titles, leave=titles[:0:-1])
     problem = grant.problem

@@ -1,5 +1,6 @@
 """The table with a row for each GPU, in its place in the machine."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 
@@ -10,9 +11,16 @@ from gpulaunch.machine.levels import Level, machine_tree
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 from gpulaunch.show import Document
-from gpulaunch.show.status_cells import describe_command, job_names, left_cell, state_of
-from gpulaunch.show.status_notes import job_notes, machine_notes
-from gpulaunch.show.status_table import jobs_table, status_title, waiting
+from gpulaunch.show.status_table import (
+    job_names,
+    job_notes,
+    jobs_table,
+    left_cell,
+    machine_notes,
+    state_of,
+    status_title,
+    waiting,
+)
 from gpulaunch.show.terminal import Grid, Group, Text, cut, make_table
 
 LEAVE = ("MODEL", "POWER", "°C", "TIME", "MEMORY", "LEFT")
@@ -197,7 +205,7 @@ def _job_cell(
         for lease in held:
             state = state_of(lease, now)
             name = names[lease["id"]]
-            job = name if lease["name"] else f"{name} {describe_command(lease)}"
+            job = name if lease["name"] else f"{name} {shlex.join(lease['command'])}"
             jobs.append(job if state == "running" else f"{state}: {job}")
         return cut(" + ".join(jobs))
     if gpu["strays"]:

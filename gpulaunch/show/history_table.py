@@ -2,35 +2,27 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
 from gpulaunch.files.iso_time import parse_time
-from gpulaunch.leases.state_directory import own_table
-from gpulaunch.machine.gpu import format_cpuset
+from gpulaunch.machine.gpu_names import names_in_order
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Group, Text, cut, make_table
 
 
-def history_table(
-    document: Document,
-    *,
-    several_users: bool,
-    elsewhere: Mapping[str, int] = {},
-) -> Group:
+def history_table(document: Document, *, several_users: bool) -> Group:
     """Return the table of launches, or of their sums.
 
     Args:
-        document: the document from history_document.
+        document: the document that `gpulaunch history --json` prints.
         several_users: whether to name the users.
-        elsewhere: numbers of launches on described machines by the machine's name, told of where
-            nothing ran here.
     """
-    if "totals" in document and (document["totals"] or not elsewhere):
+    if "totals" in document:
         return _totals_table(document)
-    if not document.get("launches"):
-        return Group(*_nothing_here(elsewhere))
+    if not document["launches"]:
+        return Group(Text("nothing ran here yet, as far as the history knows"))
     users = ["user"] if several_users else []
     names = ("began", *users, "ran", "GPUs", "GPU-h", "end", "job")
     table = make_table(*names, right=("ran", "GPU-h"), leave=("GPU-h", "began"))
@@ -42,29 +34,12 @@ def history_table(
             "GPUs": _gpus(launch),
             "GPU-h": _hours(launch["gpu_hours"]),
             "end": _ending(launch),
-            "job": cut(_job(launch)),
+            "job": cut(launch["name"] or shlex.join(launch["command"])),
         }
         table.add_row(*(cells[name] for name in names))
-    notes = []
-    unended = [one for one in document["launches"] if one["state"] not in ("ended", "killed")]
-    for other in sorted({one["table"] or "" for one in unended} - {"", own_table()}):
-        jobs = ", ".join(_job(one) for one in unended if one["table"] == other)
-        notes.append(f"on another table, GPULAUNCH_STATE_DIR={printable(other)}: {jobs}")
     if document["earlier"]:
-        notes.append(f"{document['earlier']} earlier: --all shows them")
-    return Group(table, *(Text(f"\n{note}", "dim") for note in notes))
-
-
-def _job(launch: Document) -> str:
-    return printable(launch["name"] or shlex.join(launch["command"]))
-
-
-def _nothing_here(elsewhere: Mapping[str, int]) -> list[Text]:
-    lines = [Text("nothing ran here yet, as far as the history knows")]
-    if elsewhere:
-        machines = ", ".join(f"{printable(name)} ({n})" for name, n in sorted(elsewhere.items()))
-        lines.append(Text(f"on described machines, which --topology shows: {machines}"))
-    return lines
+        return Group(table, Text(f"\n{document['earlier']} earlier: --all shows them", "dim"))
+    return Group(table)
 
 
 def _totals_table(document: Document) -> Group:
@@ -112,13 +87,10 @@ def _hours(hours: float) -> str:
 
 
 def _gpus(launch: Document) -> str:
-    """Return the GPUs' names, those of whole GPUs as ranges; else how many it waits for."""
-    names = launch["gpus"]
-    if not names:
+    """Return the GPUs' names in rank order; else how many it waits for."""
+    if not launch["gpus"]:
         return f"({launch['count'] or 'all'})"
-    if all(name.isdecimal() for name in names):
-        return format_cpuset(frozenset(map(int, names)))
-    return ",".join(map(printable, names))
+    return names_in_order(map(printable, launch["gpus"]))
 
 
 def _ending(launch: Document) -> Text:

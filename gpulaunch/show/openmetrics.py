@@ -3,12 +3,12 @@
 Source of the format: OpenMetrics 1.0, https://prometheus.io/docs/specs/om/open_metrics_spec/.
 """
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpulaunch.files.iso_time import parse_time
 from gpulaunch.show import Document
-from gpulaunch.show.status_cells import describe_job
 
 Labels = Mapping[str, str]
 
@@ -99,7 +99,7 @@ def _lease_labels(lease: Document, where: Labels) -> Labels:
         "lease": lease["id"],
         "user": lease["user"],
         "profile": lease["profile"] or "",
-        "job": describe_job(lease),
+        "job": lease["name"] or shlex.join(lease["command"]),
     }
 
 

@@ -152,6 +152,14 @@ def status_document(
     }
 
 
+def of_user(document: Document, user: str) -> Document:
+    """Return the document with the leases, tickets and dependent launches of one user."""
+    return document | {
+        key: [record for record in document[key] if record["user"] == user]
+        for key in ("leases", "queue", "dependent")
+    }
+
+
 def _marks_of(topology: Topology, drained: "Sequence[Drain]") -> "dict[str, Drain]":
     if not drained:
         return {}

@@ -1,22 +1,30 @@
-"""The table of `gpulaunch status`."""
+"""The table of `gpulaunch status`, its cells, and the notes below it, which `top` has, too.
 
-from collections.abc import Callable, Sequence
+Colour adds to the words and never replaces them.
+"""
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from itertools import pairwise
+from os.path import commonprefix
 
 from gpulaunch.errors import printable
+from gpulaunch.files.duration import format_duration
+from gpulaunch.files.iso_time import parse_time
+from gpulaunch.forecast.starts import format_start
+from gpulaunch.history.past_launch import LEAST_CHARACTERS
+from gpulaunch.leases.lease import IDLE_AFTER_S
+from gpulaunch.leases.who_has_what import age
 from gpulaunch.machine.gpu import format_cpuset
+from gpulaunch.machine.gpu_names import names_in_order
 from gpulaunch.show import Document
-from gpulaunch.show.status_cells import (
-    describe_command,
-    gpus_cell,
-    job_names,
-    starts_cell,
-    state_of,
-    time_cell,
-)
-from gpulaunch.show.status_notes import job_notes, machine_notes
 from gpulaunch.show.terminal import Grid, Group, Text, cut, make_table
 
+_LONGEST_NAME = 24
+_UUID_START = len("GPU-01234567")
+_MOST_PROBLEMS = 5
 _STYLES = {"stopped": "yellow", "left over": "red", "idle": "yellow", "waiting": "dim"}
 
 
@@ -84,7 +92,7 @@ def jobs_table(
             gpus_cell(record),
             time_cell(record, now),
             *([starts_cell(record, now)] if starts else []),
-            cut(_command_prefix(record, names) + describe_command(record)),
+            cut(_command_prefix(record, names) + shlex.join(record["command"])),
             style=style(record),
         )
     return table
@@ -166,3 +174,208 @@ def _format_names(gpus: Sequence[Document]) -> str:
             [format_cpuset(whole), *(gpu["name"] for gpu in gpus if gpu["index"] not in whole)],
         )
     )
+
+
+def short_ids(document: Document) -> dict[str, str]:
+    """Return the shortest unique beginning of the id of each lease and ticket."""
+    ids = sorted(record["id"] for record in (*document["leases"], *document["queue"]))
+    # In this order no id begins more like another than like its neighbours.
+    shared = [0, *(len(commonprefix(pair)) for pair in pairwise(ids)), 0]  # noqa: RUF071  no paths
+    lengths = [max(LEAST_CHARACTERS, before + 1, after + 1) for before, after in pairwise(shared)]
+    return {one: one[:length] for one, length in zip(ids, lengths, strict=False)}
+
+
+def job_names(document: Document) -> dict[str, str]:
+    """Return the name of each job by the id of its lease or ticket; a short id if it has none.
+
+    A name that is long, that several jobs of a user have, or that is a short id of another, is
+    followed by the short id.
+    """
+    names, records = short_ids(document), (*document["leases"], *document["queue"])
+    # The leases of all ranks of a step are one job.
+    jobs = {(one["user"], one["name"], (one.get("engine_job") or one)["id"]) for one in records}
+    uses, shown_ids = Counter(job[:2] for job in jobs), set(names.values())
+    for record in records:
+        name = printable(record["name"] or "")
+        is_unclear = uses[record["user"], record["name"]] > 1 or name in shown_ids
+        if len(name) > _LONGEST_NAME or is_unclear:
+            name = f"{name[: _LONGEST_NAME - 7]} ({names[record['id']]})" if name else ""
+        names[record["id"]] = name or names[record["id"]]
+    return names
+
+
+def state_of(record: Document, now: datetime) -> str:
+    """Return the state of a lease, a ticket or a dependent launch in one or two words."""
+    if record.get("left_over_pids"):
+        return "left over"
+    if record.get("stopped"):
+        return "stopped"
+    if "started_at" not in record:
+        return "waiting"
+    if record["command"][:1] == ["reserve"] and record["pid"] == record["job_pid"]:
+        return "reserved"
+    return "idle" if idle_text(record, now) else "running"
+
+
+def gpus_cell(record: Document) -> str:
+    """Return the GPUs of a lease in rank order, such as "0-3,7,6"; how many others wait for."""
+    if "started_at" not in record:
+        return f"any {record['gpus']}" if record["gpus"] else "all"
+    # A GPU that is out of service since, such as a lost one, has no index any more.
+    named = zip(record["gpu_names"], record["uuids"], strict=True)
+    gpus = names_in_order(name or printable(uuid[:_UUID_START]) for name, uuid in named)
+    if not record["shared"]:
+        return gpus
+    part = record["sm_percentage"]
+    share = "shared" if part is None or part == 100 else f"{part} %"
+    return f"{gpus} ({share}, guest)" if record["guest"] else f"{gpus} ({share})"
+
+
+def time_cell(record: Document, now: datetime) -> str:
+    """Return for how long a job has run, and of how long it may; for how long others wait."""
+    if "started_at" not in record:
+        return age(record["since"], now)
+    limit_s = record["time_limit_s"]
+    limit = "" if limit_s is None else f" of {format_duration(limit_s).removesuffix(' 00 min')}"
+    return age(record["started_at"], now) + limit
+
+
+def left_cell(lease: Document, now: datetime) -> str:
+    """Return the time until a lease ends at most; empty without a limit."""
+    if lease["ends_at"] is None:
+        return ""
+    left_s = (parse_time(lease["ends_at"]) - now).total_seconds()
+    return format_duration(int(left_s)) if left_s > 0 else "over"
+
+
+def starts_cell(record: Document, now: datetime) -> str:
+    """Return when a job that waits probably starts, or after which others; empty if unknown."""
+    if record.get("after"):
+        return f"after {', '.join(record['after'])}"
+    predicted = record.get("predicted_start")
+    if not predicted:
+        return ""
+    first_s, last_s = (
+        max(0.0, (parse_time(predicted[key]) - now).total_seconds()) for key in ("from", "to")
+    )
+    return format_start(first_s, last_s)
+
+
+def idle_text(lease: Document, now: datetime) -> str:
+    """Return for how long a lease's GPUs have done nothing, if that is long."""
+    since = lease["idle_since"]
+    if since is None or (now - parse_time(since)).total_seconds() < IDLE_AFTER_S:
+        return ""
+    return f"idle for {age(since, now)}"
+
+
+def job_notes(document: Document, now: datetime) -> list[Text]:
+    """Return lines on jobs: left over, held by a container, idle, or choosy."""
+    names, ids, leases = job_names(document), short_ids(document), document["leases"]
+    lines = []
+    for lease in leases:
+        name, way_out = names[lease["id"]], f"'gpulaunch free {ids[lease['id']]}'"
+        if lease["left_over_pids"]:
+            lines.append(_left_over_note(lease, name, way_out, now))
+        if note := _container_note(lease, name, way_out):
+            lines.append(note)
+        if idle := idle_text(lease, now):
+            lines.append(f"{name} of {printable(lease['user'])} has been {idle}")
+    lines += [
+        f"{names[ticket['id']]} is choosy about its GPUs, so others may pass it"
+        for ticket in document["queue"]
+        if ticket["choosy"]
+    ]
+    return [Text(line, "yellow") for line in lines]
+
+
+def machine_notes(document: Document, now: datetime) -> Iterator[Text]:
+    """Yield lines on what stops all launches, on use outside, GPUs out of service, containers."""
+    for problem in document["problems"][:_MOST_PROBLEMS]:
+        yield Text(f"nobody can launch: {problem}", "red")
+    if len(document["problems"]) > _MOST_PROBLEMS:
+        yield Text(f"and {len(document['problems']) - _MOST_PROBLEMS} more such records", "red")
+    for gpu in document["gpus"]:
+        for job in dict.fromkeys(stray["who"] for stray in gpu["strays"]):
+            yield Text(f"GPU {gpu['name']} is in use by {job}", "red")
+        if gpu["state"] == "outside" and not gpu["strays"]:
+            who = printable(gpu["outside"])
+            yield Text(f"GPU {gpu['name']} is in use outside gpulaunch: {who}", "red")
+    yield from _service_notes(document["gpus"], now)
+    for container in document["containers"]:
+        note = running_container_note(container)
+        if note:
+            yield Text(note, "red" if container["leases"] else "yellow")
+
+
+def _service_notes(gpus: Sequence[Document], now: datetime) -> list[Text]:
+    """Return a line for each GPU that is out of service, or has something to be known."""
+    lines: list[Text] = []
+    for gpu in gpus:
+        name, mark = gpu["name"], gpu["drained"]
+        if gpu["problems"]:
+            lines.append(
+                Text(f"GPU {name} is barred: {printable('; '.join(gpu['problems']))}", "red")
+            )
+        if mark:
+            why = f": {mark['reason']}" if mark["reason"] else ""
+            since = age(mark["since"], now)
+            lines.append(
+                Text(f"GPU {name} is drained by {printable(mark['by'])} for {since}{why}", "yellow")
+            )
+        if gpu["warnings"]:
+            lines.append(Text(f"GPU {name}: {printable('; '.join(gpu['warnings']))}", "yellow"))
+    return lines
+
+
+def _left_over_note(lease: Document, name: str, way_out: str, now: datetime) -> str:
+    """Return which processes hold GPUs after their job, for how long, and to what use."""
+    about = [f"pid {', '.join(map(str, lease['left_over_pids']))}"]
+    if lease["left_over_since"]:
+        about.append(f"for {age(lease['left_over_since'], now)}")
+    if lease["left_over_uses_gpus"] is not None:
+        about.append("using its GPUs" if lease["left_over_uses_gpus"] else "without using its GPUs")
+    return (
+        f"{name} has ended, but a left-over process keeps its GPUs ({', '.join(about)}): "
+        f"{way_out} ends it"
+    )
+
+
+def _container_note(lease: Document, name: str, way_out: str) -> str:
+    """Return why a job keeps GPUs whose container does not run, or whose engine does not answer."""
+    if lease["container_problem"]:
+        return (
+            f"{name} keeps its GPUs until its engine reports on its container: "
+            f"{lease['container_problem']}"
+        )
+    if lease["container_state"] in (None, "running"):
+        return ""
+    note = f"{name} keeps its GPUs: container {printable(lease['container_name'])} "
+    if lease["container_state"] == "exited":
+        return f"{note}has ended, and a restart policy may start it again: {way_out} ends that"
+    if lease["container_state"] == "created":
+        return f"{note}is made, and not started yet"
+    return f"{note}is {printable(lease['container_state'])}"
+
+
+def running_container_note(container: Document) -> str:
+    """Return what is to be known of a running container without a lease, beside its GPUs' lines."""
+    name, program = container["name"], container["engine"]
+    title = container_title(container)
+    if container["sees_all"]:
+        return f"{title} sees all GPUs"
+    gpus = f"GPU{'' if len(container['gpus']) == 1 else 's'} {','.join(container['gpu_names'])}"
+    if container["leases"]:
+        held = ", ".join(container["leases"])
+        return f"{title} has {gpus} beside lease {held}: '{program} stop {name}' ends it"
+    if container["made_under"] and not container["is_here"]:
+        return (
+            f"{title} has {gpus} without a lease: '{program} stop {name}', then "
+            f"'gpulaunch {program} start {name}'"
+        )
+    return ""
+
+
+def container_title(container: Document) -> str:
+    """Return the name of a container and its engine."""
+    return f"container {container['name']} ({container['engine']})"

@@ -14,7 +14,7 @@ from random import Random
 from statistics import median
 
 import gpulaunch
-from gpulaunch.forecast.durations import Experience, Identity, draw_remaining
+from gpulaunch.forecast.durations import Experience, Relation, draw_remaining, relations_of
 from gpulaunch.forecast.starts import DRAWS, StartRange, predict_starts
 from gpulaunch.simulate.simulated_job import ticket_of
 
@@ -176,9 +176,9 @@ def limits_only(
     return predict_starts(running, waiting, busy, uuids, now)
 
 
-def identity(name: str) -> Identity:
+def identity(name: str) -> list[Relation]:
     """Return what a launcher knows of a job: its command, and the user, here always the same."""
-    return Identity(1000, (name,), None, None, 0)
+    return relations_of(1000, (name,), None, None, 0)
 
 
 def figures(found: Sequence[Asked]) -> dict[str, float]:

@@ -58,10 +58,9 @@ MASKS = (
 )
 MASKS_OF_TIMES = (
     (r'("\w*_s": )\d+\.\d+', r"\1SECONDS"),
+    (r"\b(with)?in [\d.]+( to [\d.]+)? (s|min|h|d)\b", "in SECONDS"),
     (r"\b\d+(\.\d+)? m?s\b", "SECONDS"),
     (r"(?m)^[0-9a-f]{4}(?=  (running|waiting))", "ID"),
-    (r"probably in [^:;]*", "probably in SECONDS"),
-    (r"within \d+ (min|h)( \d+ min)?", "within SECONDS"),
     (r"\b\d\d-\d\d \d\d:\d\d\b", "TIME"),
     (r'("gpu_hours": )[\d.]+', r"\1HOURS"),
     (r"[ <]*\b0\.0\d\b", " HOURS"),

@@ -566,7 +566,6 @@ def test_each_call_may_fail(tmp_path: Path, every: int) -> None:
     [
         ("before the command line is read", "sys.modules['json'] = None", "json"),
         ("while it is carried out", "sys.modules['gpulaunch.leases.watch'] = None", "watch"),
-        ("only a part of a module is there", "import json; del json.dumps", "dumps"),
     ],
 )
 def test_a_module_that_cannot_be_loaded(

@@ -236,12 +236,6 @@ def test_names_are_made_and_kept_apart(site: Site) -> None:
     assert site.wait("mine") == 0
 
 
-def test_a_name_that_a_launch_in_the_foreground_has_is_refused(site: Site) -> None:
-    """Names are kept apart from those of all live launches."""
-    with held(site.launcher, *DGX, "--name", "mine"):
-        assert site.launcher.run(*QUIET, "--name", "mine", "--", "true").returncode == 2
-
-
 def test_launches_that_are_detached_at_once_get_names_of_their_own(site: Site) -> None:
     """Ten that choose a name at the same moment have ten names."""
     running = [
@@ -280,24 +274,6 @@ def test_a_terminal_that_is_closed_takes_nothing_along(site: Site) -> None:
     assert os.getsid(launcher) == launcher
     shell.close(force=True)
     wait_for_end(shell.pid)
-    site.end("go")
-    assert site.wait("stays") == 3
-
-
-@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
-def test_a_tmux_that_is_killed_takes_nothing_along(site: Site) -> None:
-    """A job that was detached in a tmux outlives its server."""
-    site.home.joinpath("run").write_text(
-        f"{site.launcher.script} {' '.join(QUIET)} --name stays -- sh -c 'read x <go; exit 3'\n"
-        "echo >told; sleep 60\n"
-    )
-    for name in ("go", "told"):
-        os.mkfifo(site.home / name)
-    tmux = ["tmux", "-S", "tmux.socket"]
-    options = {"env": site.launcher.environment, "cwd": site.home}
-    subprocess.run([*tmux, "new-session", "-d", "sh", "run"], check=True, **options)
-    (site.home / "told").read_text()
-    subprocess.run([*tmux, "kill-server"], check=True, **options)
     site.end("go")
     assert site.wait("stays") == 3
 
@@ -410,21 +386,6 @@ def test_another_process_with_the_launchers_number_is_not_taken_for_it(site: Sit
     assert (done.returncode, done.stderr) == (125, complaint(error))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "hint"),
-    [
-        (("wait", "a", *DGX), "leave it out: the history knows where the job runs"),
-        (("logs", "a", *DGX), "leave it out: the history knows where the job runs"),
-        (("wait", "a", "--timeout=1h"), "timeout 10m gpulaunch wait NAME ends with 124 then"),
-        (("wait", "a", "--mine"), "see 'gpulaunch wait --help'"),
-    ],
-)
-def test_options_that_others_have(launcher: Launcher, arguments: list[str], hint: str) -> None:
-    """Commands about one job say what to do instead of an option that they do not have."""
-    done = launcher.run(*arguments)
-    assert (done.returncode, done.stderr.splitlines()[1]) == (2, f"gpulaunch: hint: {hint}")
-
-
 def test_wait_ends_as_the_first_job_that_failed(site: Site) -> None:
     """Of several jobs it is the first exit status in their order that is not 0."""
     for name, status in (("a", 0), ("b", 4), ("c", 5)):
@@ -480,7 +441,6 @@ def test_a_job_on_another_table(site: Site, tmp_path: Path) -> None:
         return [one["state"] for one in launches]
 
     until(lambda: states(other) == ["running", "unknown", "waiting", "waiting"])
-    assert asked("history", *DGX)[1].splitlines()[-1] == f"{there}: a, k, w, z"
     unknown = f"k: its launcher was killed, and its job is {there}"
     assert asked("wait", "k") == (125, "", complaint(unknown))
     assert asked("logs", "-f", "k") == (0, "begun \n", f"gpulaunch: warning: {unknown}\n")
@@ -610,13 +570,6 @@ def test_output_that_cannot_be_written(site: Site) -> None:
     )
     error = "cannot write to stdout: no space left on device"
     assert (done.returncode, done.stderr) == (125, complaint(error))
-
-
-def test_attach_to_what_was_in_the_foreground(site: Site) -> None:
-    """A launch whose output went elsewhere gets no hint at a log."""
-    site.launcher.run(*DGX, "--name", "a", "--", "true")
-    done = site.launcher.run("attach", "a")
-    assert (done.returncode, done.stderr) == (2, complaint("a has ended with 0"))
 
 
 @pytest.mark.parametrize(
@@ -750,12 +703,6 @@ class TestTerminal:
         (site.home / "go").write_text("over\n")
         assert site.wait("a") == 3
         until(lambda: "over" in site.logs("a"))
-
-    def test_free(self, site: Site) -> None:
-        """A job with a terminal is freed as any other."""
-        self.start(site)
-        assert site.launcher.run("free", "a").returncode == 0
-        assert site.wait("a") == 143
 
 
 def test_attach_without_a_terminal(site: Site) -> None:

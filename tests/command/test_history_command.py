@@ -2,11 +2,9 @@
 
 import json
 import os
-import re
 import time
 from pathlib import Path
 
-import pexpect
 import pytest
 from conftest import DGX, Launcher, complaint, held
 
@@ -105,26 +103,6 @@ def test_each_machine_has_its_own(launcher: Launcher) -> None:
         assert [one["key"] for one in document["launches"]] == keys
 
 
-def test_where_nothing_ran_it_says_what_ran_on_described_machines(launcher: Launcher) -> None:
-    """It gives their names and numbers; nothing of that if launches ran here, or nowhere."""
-    nothing = "nothing ran here yet, as far as the history knows\n"
-    assert launcher.run("history").stdout == nothing
-    remember(
-        launcher,
-        {"hours_ago": 5, "topology": "dgx2"},
-        {"hours_ago": 3},
-        {"hours_ago": 2},
-    )
-    more = "on described machines, which --topology shows: dgx1-v100 (2)"
-    for options, others in (
-        ((), ", dgx2 (1)"),
-        (("--since", "4h"), ""),
-        (("--totals",), ", dgx2 (1)"),
-    ):
-        assert launcher.run("history", *options).stdout == f"{nothing}{more}{others}\n"
-    assert launcher.run("history", "--topology", "dgx1-p100").stdout == nothing
-
-
 def test_those_of_others_need_a_common_place(launcher: Launcher) -> None:
     """Where each user has his own history, those of others are refused with how to have them."""
     if os.path.exists("/var/lib/gpulaunch/history"):
@@ -136,33 +114,3 @@ def test_those_of_others_need_a_common_place(launcher: Launcher) -> None:
     for options in (("--everyone",), ("--user", "root")):
         done = launcher.run("history", *options)
         assert (done.returncode, done.stdout, done.stderr) == (125, "", problem)
-
-
-@pytest.mark.parametrize(
-    ("words", "columns", "gone"),
-    [
-        ((), 80, []),
-        ((), 47, ["GPU-h"]),
-        ((), 40, ["GPU-h", "began"]),
-        (("--totals",), 60, []),
-        (("--totals",), 40, ["failed"]),
-    ],
-)
-def test_columns_give_way_with_a_word(
-    launcher: Launcher, words: tuple[str, ...], columns: int, gone: list[str]
-) -> None:
-    """On a narrow terminal a line says which columns had no room."""
-    remember(launcher, {"hours_ago": 2, "name": "a-rather-long-name"})
-    child = pexpect.spawn(
-        launcher.script,
-        ["history", *DGX, *words],
-        env=launcher.environment | {"TERM": "xterm"},
-        encoding="utf-8",
-        dimensions=(24, columns),
-    )
-    shown = re.sub(r"\x1b\[[\d;]*m|\r", "", child.read())
-    told = [line for line in shown.splitlines() if line.startswith("no room for: ")]
-    assert told == ([f"no room for: {', '.join(gone)}"] if gone else [])
-    heading = next(line for line in shown.splitlines() if "GPU" in line).split()
-    optional = ["failed"] if words else ["GPU-h", "began"]
-    assert [name for name in optional if name not in heading] == gone

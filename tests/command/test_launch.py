@@ -623,7 +623,7 @@ BAD_INPUT: list[tuple[str, tuple[str, ...], int, str]] = [
     ),
     ("unknown option", (*DGX, "--profil", "vgg16", "--", "x"), 2, "unknown option --profil"),
     ("unknown letter", ("-xn3", "--", "x"), 2, "unknown option -x"),
-    ("missing value", (*DGX, "-n"), 2, "-n needs a value: N|2-4|all"),
+    ("missing value", (*DGX, "-n"), 2, "-n/--gpus needs a value: N|2-4|all"),
     (
         "value for a switch",
         (*DGX, "--uuid=yes", "--", "x"),

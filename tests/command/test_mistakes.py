@@ -1,6 +1,5 @@
-"""Mistakes that new users made, with the answer of earlier versions and that of this one."""
+"""Mistakes that new users made, and what is said of them."""
 
-import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -16,146 +15,70 @@ POLICIES = (
     "topo-aware, topo-aware-drb, topo-aware-p"
 )
 
-MISTAKES = [  # line, what version 0.1.0 of November 2026 said, message, hint
-    (
-        "gpulaunch stauts",
-        "write -- before it",
-        "unknown command 'stauts': did you mean status?",
-        None,
-    ),
-    (
-        "gpulaunch ls",
-        "write -- before it",
-        "unknown command 'ls': did you mean status?",
-        DASHES + "gpulaunch -- ls",
-    ),
-    ("gpulaunch queue", "as above", "unknown command 'queue': did you mean status?", None),
-    (
-        "gpulaunch kill",
-        "as above",
-        "unknown command 'kill': did you mean free?",
-        DASHES + "gpulaunch -- kill",
-    ),
-    ("gpulaunch hold", "as above", "unknown command 'hold': did you mean reserve?", None),
-    ("gpulaunch book", "as above", "unknown command 'book': did you mean reserve?", None),
-    ("gpulaunch version", "as above", "unknown command 'version': did you mean --version?", None),
-    ("gpulaunch dcotor", "as above", "unknown command 'dcotor': did you mean doctor?", None),
+MISTAKES = [  # line, message, hint
+    ("gpulaunch stauts", "unknown command 'stauts': did you mean status?", None),
+    ("gpulaunch ls", "unknown command 'ls': did you mean status?", DASHES + "gpulaunch -- ls"),
+    ("gpulaunch kill", "unknown command 'kill': did you mean free?", DASHES + "gpulaunch -- kill"),
+    ("gpulaunch hold", "unknown command 'hold': did you mean reserve?", None),
     (
         "gpulaunch help stauts",
-        "as above",
         "unknown command 'stauts': did you mean status?",
         "see 'gpulaunch --help'",
     ),
     (
-        "gpulaunch exporter",
-        "as above",
-        "unknown command 'exporter'",
-        DASHES + "gpulaunch -- exporter",
-    ),
-    (
         "gpulaunch train.py --epochs 3",
-        "gpulaunch -- train.py --epochs 3, which cannot be executed",
         "unknown command 'train.py'",
         DASHES + "gpulaunch -- python3 train.py --epochs 3",
     ),
     (
         "gpulaunch -n2 python3 -c 'import os;print(1)'",
-        "gpulaunch -n2 -- python3 -c import os;print(1)",
         "unknown command 'python3'",
         DASHES + "gpulaunch -n2 -- python3 -c 'import os;print(1)'",
     ),
     (
-        "gpulaunch run printenv X",
-        "gpulaunch -- printenv X",
-        "unknown command 'printenv'",
-        DASHES + "gpulaunch run -- printenv X",
-    ),
-    (
         "gpulaunch -n2 sh -c 'echo $1' -- me",
-        "gpulaunch -n2 -- sh -c echo $1",
         "unknown command 'sh'",
         DASHES + "gpulaunch -n2 -- sh -c 'echo $1' -- me",
     ),
     (
         "gpulaunch 'echo hello'",
-        "gpulaunch -- echo hello",
         "unknown command 'echo hello'",
         DASHES + "gpulaunch -- sh -c 'echo hello'",
     ),
     (
         f"gpulaunch {D} -- 'echo hello'",
         "echo hello: no such file or directory",
-        "echo hello: no such file or directory",
         "it is one word, blanks and all: leave out its quotes, or write sh -c 'echo hello'",
     ),
-    ("gpulaunch --wiat -- x", "no neighbour", "unknown option --wiat: did you mean --wait?", SEE),
-    (
-        "gpulaunch --gpu 2 -- x",
-        "no neighbour",
-        "unknown option --gpu: did you mean --gpus or --gpu-model?",
-        SEE,
-    ),
-    ("gpulaunch -g 2 -- x", "no neighbour", "unknown option -g", SEE),
+    ("gpulaunch --wiat -- x", "unknown option --wiat: did you mean --wait?", SEE),
+    ("gpulaunch --gpu 2 -- x", "unknown option --gpu: did you mean --gpus or --gpu-model?", SEE),
     (
         "gpulaunch setup --nvidia-docker=/x",
-        "--nvidia-docker: ignored explicit argument '/x'",
-        "--nvidia-docker takes no value, but '/x' is given",
+        "--nvidia-docker/--no-nvidia-docker takes no value, but '/x' is given",
         "see 'gpulaunch setup --help'",
     ),
     (
-        "gpulaunch status --json=1",
-        "--json: ignored explicit argument '1'",
-        "--json takes no value, but '1' is given",
-        "see 'gpulaunch status --help'",
-    ),
-    (
-        "gpulaunch status --jsn",
-        "unrecognized arguments: --jsn",
-        "unknown option --jsn: did you mean --json?",
-        "see 'gpulaunch status --help'",
-    ),
-    (
         "gpulaunch free --all",
-        "unrecognized arguments: --all",
         "unknown option --all: did you mean --mine, for all that are yours?",
         "see 'gpulaunch free --help'",
     ),
     (
         f"gpulaunch {D} --profile VGG16 -- x",
-        "unknown profile 'VGG16'",
         "unknown profile 'VGG16': did you mean vgg16?",
         "'gpulaunch profile list' lists them",
     ),
     (
         f"gpulaunch {D} --policy preserv -- x",
-        "unknown policy 'preserv'",
         "--policy: unknown policy 'preserv': did you mean preserve or preserve-paper?",
         POLICIES,
     ),
     (
-        f"gpulaunch {D} --pattern rign -- x",
-        "unknown pattern 'rign'",
-        "--pattern: unknown pattern 'rign': did you mean ring?",
-        (
-            "known are ring, tree, ring+tree, chain, all-to-all, star, stencil-2d, stencil-3d, "
-            "none, or give a file"
-        ),
-    ),
-    (
         f"gpulaunch {D} -o queue=fifi -- x",
-        "unknown queue 'fifi'",
         "-o queue: unknown queue 'fifi': did you mean fifo?",
         "known are backfill, fifo",
     ),
     (
-        "GPULAUNCH_TOPOLOGY=dgx1-v100 gpulaunch profile measure -o f -- x",
-        "leave out --topology, which nobody wrote",
-        "dgx1-v100 is only described: there is nothing to measure",
-        "unset GPULAUNCH_TOPOLOGY",
-    ),
-    (
         f"gpulaunch profile measure {D} -o f -- x",
-        "the same",
         "dgx1-v100 is only described: there is nothing to measure",
         "leave out --topology",
     ),
@@ -177,7 +100,7 @@ def typed(launcher: Launcher, line: str, directory: Path) -> subprocess.Complete
 
 @pytest.mark.parametrize(
     ("line", "message", "hint"),
-    [(line, message, hint) for line, _, message, hint in MISTAKES],
+    MISTAKES,
     ids=[line for line, *_ in MISTAKES],
 )
 def test_what_is_said_of_a_mistake(
@@ -238,14 +161,6 @@ def test_nothing_is_said_twice(launcher: Launcher) -> None:
     shown = launcher.run(*DGX, "-n", "3", "--dry-run", "--explain", "--", "x").stdout
     for text in ("policy preserve", "pattern all-to-all", "assumed:", "rank order 0,2,3"):
         assert shown.count(text) == 1, text
-
-
-def test_python_completes_the_public_names() -> None:
-    """An interpreter offers what the package has."""
-    import gpulaunch
-
-    assert set(gpulaunch.__all__) <= set(dir(gpulaunch))
-    assert os.path.basename(gpulaunch.__file__) == "__init__.py"
 
 
 def test_a_relative_home(launcher: Launcher, tmp_path: Path) -> None:

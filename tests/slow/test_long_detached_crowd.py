@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 from conftest import DGX, Launcher, companion_of, ending_in_time, until, wait_for_end
 
-KILLED = ("nothing", "launcher", "job", "companion", "follower", "launcher and companion")
+KILLED = (
+    *("nothing", "launcher", "job", "companion", "follower"),
+    *("launcher and companion", "launcher and job"),
+)
 LINES = 400
 
 
@@ -47,10 +50,11 @@ def crowd(launcher: Launcher, home: Path, count: int) -> None:
                 "companion": [companion],
                 "follower": [follower.pid],
                 "launcher and companion": [companion, victim],
+                "launcher and job": [victim, pid],
             }[kind]
             for one in victims:
                 os.kill(one, signal.SIGKILL)
-            if kind not in ("job", "launcher and companion"):
+            if kind not in ("job", "launcher and companion", "launcher and job"):
                 (home / name).write_text("go\n")
             if kind == "launcher and companion":  # its job alone holds the lease now
                 os.kill(pid, signal.SIGTERM)
@@ -59,6 +63,7 @@ def crowd(launcher: Launcher, home: Path, count: int) -> None:
                 "job": (137, ""),
                 "launcher": (125, printed),
                 "launcher and companion": (125, ""),
+                "launcher and job": (125, ""),
             }.get(kind, (7, printed))
             assert launcher.run("wait", name).returncode == want[name][0], kind
             wait_for_end(pid)
@@ -73,7 +78,7 @@ def crowd(launcher: Launcher, home: Path, count: int) -> None:
 def test_a_crowd_of_detached_jobs(launcher: Launcher, tmp_path: Path) -> None:
     """No output, no status and no GPU is lost; where the launcher was killed, that is said."""
     with ending_in_time(300):
-        crowd(launcher, tmp_path, 12)
+        crowd(launcher, tmp_path, 14)
 
 
 @pytest.mark.long

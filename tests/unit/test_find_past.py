@@ -3,8 +3,7 @@
 import pytest
 
 from gpulaunch.errors import UsageError
-from gpulaunch.history.find import find_past
-from gpulaunch.history.past_launch import PastLaunch, parse_past_launch
+from gpulaunch.history.past_launch import PastLaunch, find_past, parse_past_launch
 
 
 def past(key: str, name: str | None, lease: str = "", **more: object) -> PastLaunch:

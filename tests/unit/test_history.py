@@ -125,9 +125,17 @@ def test_each_month_has_its_file() -> None:
     assert [entry.key for entry in read_history()] == ["0a1b2c3d4e5f", "b"]
 
 
-@pytest.mark.parametrize("damage", [b"{\n", b"[]\n", b'{"version": 9, "key": "x"}\n', b"\xff\n"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(b"{\n", b"[]\n", b'{"version": 9, "key": "x"}\n', b"\xff\n"),
+        b"{" + b'"a": {' * 100_000 + b"\n",
+        b'{"version": 1, "key": "x", "submitted_s": 1e15}\n',  # no time that has a date
+    ],
+    ids=["torn", "list", "later", "bytes", "deep", "time"],
+)
 def test_damaged_and_unknown_lines_are_passed_over(damage: bytes) -> None:
-    """A torn line, or one of a later version, hides no other."""
+    """A torn line, one of a later version, or one that another user made up, hides no other."""
     HistoryLine(**ASKED)
     with files()[0].open("ab") as file:
         file.write(damage)
@@ -189,15 +197,6 @@ def test_what_is_recent() -> None:
         HistoryLine(**ASKED | {"key": key, "submitted_s": time.time() - age_s})
     assert [one.key for one in read_history()] == ["old", "young", "new"]
     assert [one.key for one in read_history(within_s=21 * day_s)] == ["young", "new"]
-
-
-def test_lines_of_others_cannot_harm() -> None:
-    """Lines that are nested too deeply, or are of a time without a date, are passed over."""
-    HistoryLine(**ASKED)
-    with files()[0].open("a") as file:
-        file.write("[" * 100_000 + "\n")
-        file.write(json.dumps(ASKED | {"version": 1, "key": "b", "submitted_s": 1e15}) + "\n")
-    assert [one.key for one in read_history()] == [ASKED["key"]]
 
 
 def test_totals_of_several_users_end_with_a_sum_for_each() -> None:

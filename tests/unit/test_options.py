@@ -31,16 +31,14 @@ def test_a_line_is_read_up_to_its_first_word(line: str) -> None:
 
 
 MISTAKES = {
-    "-qx": ("unknown option -x", "see 'gpulaunch help launch'"),
     "--wai": ("unknown option --wai: did you mean --wait or --wait-timeout?",),
-    "--wait=3": ("--wait takes no value, but '3' is given",),
-    "-n --wait": ("-n needs a value: N|2-4|all",),
+    "--wait=3": ("--wait/--no-wait takes no value, but '3' is given",),
+    "-n --wait": ("-n/--gpus needs a value: N|2-4|all",),
     "--queue fifo": ("unknown option --queue", "write -o queue=backfill"),
     "--no-bind-cpu": ("unknown option --no-bind-cpu", "write -o bind_cpu=false"),
     "-o queue": ("-o queue: it is not NAME=VALUE",),
     "-o queu=fifo": ("-o: unknown setting 'queu': did you mean queue?",),
     "-o after=x": ("-o: 'after' is an option, not a setting", "write --after"),
-    "--set queue=fifo": ("unknown option --set", "write -o NAME=VALUE"),
     "--xt 2": ("unknown option --xt", "see 'gpulaunch help launch'"),
 }
 """A command line -> the message and perhaps the hint of its mistake."""
@@ -82,6 +80,7 @@ def test_where_a_value_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (2, Source.FILE, f"{path}: gpus"),
         (None, Source.BUILT_IN, ""),
     ]
+    assert [one.source("gpus") for one in found] == sorted(Source)
 
 
 def test_what_only_a_command_line_sets() -> None:

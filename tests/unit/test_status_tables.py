@@ -3,7 +3,6 @@
 import io
 import re
 from datetime import datetime, timedelta, timezone
-from itertools import pairwise
 
 import pytest
 from rich.console import Console
@@ -13,20 +12,19 @@ from gpulaunch.machine.driver import Load
 from gpulaunch.process.system import this_process
 from gpulaunch.show.gpu_table import gpu_places, gpus_table
 from gpulaunch.show.openmetrics import openmetrics_text
-from gpulaunch.show.status import status_document
-from gpulaunch.show.status_cells import gpus_cell, job_names, of_user, short_ids, state_of
-from gpulaunch.show.status_notes import job_notes
-from gpulaunch.show.status_table import jobs_table, status_table, waiting
-from gpulaunch.show.terminal import Grid, LiveScreen, cut, draw, make_table
-from gpulaunch.show.top_screen import (
-    SORTS,
-    TopView,
-    next_sort,
-    next_user,
-    scrolled,
-    step_selection,
-    top_lines,
+from gpulaunch.show.status import of_user, status_document
+from gpulaunch.show.status_table import (
+    gpus_cell,
+    job_names,
+    job_notes,
+    jobs_table,
+    short_ids,
+    state_of,
+    status_table,
+    waiting,
 )
+from gpulaunch.show.terminal import Grid, LiveScreen, cut, draw, make_table
+from gpulaunch.show.top_screen import TopScreen
 
 NOW = datetime(2026, 1, 2, 5, 10, tzinfo=timezone.utc)  # values.lease began at 03:04:05
 USERS = {1000: "alice", 1001: "bob"}
@@ -120,14 +118,6 @@ def test_a_cut_command_ends_with_an_ellipsis() -> None:
     """What is cut of the last column is marked as cut."""
     assert printed(sample(), 60)[2].endswith("…")
     assert not any(line.endswith("…") for line in printed(sample(), 200))
-
-
-def test_rows_become_lines_at_last() -> None:
-    """Where not even the columns that stay have room, each cell has a line, and none is missing."""
-    lines = printed(sample(), 24)
-    text = " ".join(" ".join(lines).split())
-    assert "id: 0123456789ab user: alice since: 2 h 05 min profile: vgg16 command: train" in text
-    assert max(map(len, lines)) <= 24
 
 
 def test_prose_wraps() -> None:
@@ -232,24 +222,6 @@ def test_one_table() -> None:
     assert lines[7:] == ["", "GPUs are in rank order: the first is the job's GPU 0"]
 
 
-@pytest.mark.parametrize(
-    ("width", "heading", "last"),
-    [
-        (120, "NAME STATE USER GPUS TIME COMMAND", "train --seed 1 --data /scratch/imagenet"),
-        (80, "NAME STATE USER GPUS TIME COMMAND", "train --seed 1 --data /scratc…"),
-        (40, "NAME STATE USER GPUS", "0-3"),
-    ],
-)
-def test_status_on_three_widths(width: int, heading: str, last: str) -> None:
-    """Where `status` has little room the command is cut, then TIME and COMMAND leave."""
-    told = document(waiting=1)
-    told["leases"][0]["command"] = ["train", "--seed", "1", "--data", "/scratch/imagenet"]
-    lines = printed(status_table(told, NOW), width)
-    assert lines[1].split() == heading.split()
-    assert re.split("  +", lines[3])[-1] == last
-    assert max(map(len, lines)) <= width
-
-
 def test_the_end_by_the_time_limit() -> None:
     """A lease tells when it ends at most: its limit after its start."""
     first, second = document()["leases"]
@@ -325,50 +297,55 @@ def test_a_machine_without_parts_has_no_heading() -> None:
 # The screen of top
 
 
-@pytest.mark.parametrize("size", [(120, 40), (80, 24), (30, 24), (40, 12), (20, 10)])
+def top(waiting: int = 3, selected: str = "") -> TopScreen:
+    """Return what alice sees of a box."""
+    shown = TopScreen(gpu_places(box()), "alice")
+    shown.update(document(waiting=waiting))
+    shown.selected = selected
+    return shown
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (40, 12), (20, 10)])
 @pytest.mark.parametrize("selected", ["", "abcd00000001", "000000000040"])
 def test_the_screen_is_full_and_no_more(size: tuple[int, int], selected: str) -> None:
     """Whatever its size, the screen has exactly its lines, none of which is too long."""
     width, height = size
-    made = screen(width, height)
-    lines = top_lines(
-        document(waiting=40), gpu_places(box()), NOW, TopView(selected=selected), "alice", made
-    )
+    lines = top(40, selected).lines(NOW, screen(width, height))
     assert len(lines) == height
     assert max(line.cell_len for line in lines) <= width
 
 
-def test_what_does_not_fit_is_counted() -> None:
-    """The screen says how many of those who wait, and how many lines of GPUs, are not shown."""
-    made = screen(80, 16)
-    text = [
-        line.plain
-        for line in top_lines(document(waiting=40), gpu_places(box()), NOW, TopView(), "bob", made)
-    ]
-    (waiting,) = (line for line in text if line.startswith("waiting: "))
-    (gpus,) = (line for line in text if line.endswith("more lines"))
-    rows = sum(line.startswith("exp") for line in text)
-    shown = sum(line[:1].isdecimal() and line[1:4] == "   " for line in text)
-    assert waiting == f"waiting: {40 - rows} more"
-    assert gpus == f"{8 - shown} more lines"
+def test_what_does_not_fit_is_counted_and_can_be_scrolled_to() -> None:
+    """The screen says how many lines come before and after those that it shows."""
+    shown, made = top(40), screen(80, 16)
+
+    def rows() -> tuple[str, list[str]]:
+        text = [line.plain for line in shown.lines(NOW, made)]
+        (note,) = (line for line in text if line.endswith((" more", " before")))
+        return note, [line.split()[0] for line in text if line.startswith("exp")]
+
+    assert rows() == ("41 more", [])
+    shown.scroll(30)
+    assert rows() == ("24 before, 17 more", [f"exp{n}" for n in range(12, 24)])
+    shown.scroll(100)
+    assert rows() == ("41 before", [f"exp{n}" for n in range(29, 41)])
 
 
 def test_selection_goes_through_leases_and_tickets() -> None:
     """The key j goes through leases by their GPUs, then through the queue, and stays at the end."""
-    told, view = document(), TopView()
-    seen = []
+    shown, seen = top(), []
     for _ in range(6):
-        view = step_selection(told, view, 1)
-        seen.append(view.selected)
+        shown.step(1)
+        seen.append(shown.selected)
     assert [int(one, 16) & 0xF for one in seen] == [1, 2, 1, 2, 3, 3]
-    assert step_selection(told, TopView(), -1).selected == "000000000003"
+    shown.scroll(0)
+    shown.step(-1)
+    assert shown.selected == "000000000003"
 
 
 def test_a_selected_job_is_shown_in_full() -> None:
     """The lines at the bottom tell all of the selected job, though columns had to go."""
-    made = screen(40, 24)
-    view = TopView(selected="abcd00000001")
-    lines = top_lines(document(), gpu_places(box()), NOW, view, "alice", made)
+    lines = top(selected="abcd00000001").lines(NOW, screen(40, 24))
     text = " ".join(line.plain for line in lines)
     assert (
         "my job (abcd00000001) of alice, running, GPUs 0-3, for 2 h 05 min of 2 h, over its limit, "
@@ -380,43 +357,9 @@ def test_a_selected_job_is_shown_in_full() -> None:
 
 def test_own_jobs_are_bold() -> None:
     """Rows of the user's own jobs are bold, and no others."""
-    lines = top_lines(document(), gpu_places(box()), NOW, TopView(), "bob", screen(80, 30))
-    rows = [line for line in lines if "bold" in str(line.style) and line.plain[:1].isdecimal()]
-    assert [row.plain[0] for row in rows] == ["4", "5"]
-
-
-@pytest.mark.parametrize(
-    ("sort", "want"),
-    [
-        ("place", "01234567"),
-        ("own first", "45012367"),
-        ("use", "76543210"),
-        ("memory", "76543210"),
-        ("time left", "01234567"),
-    ],
-)
-def test_sorting(sort: str, want: str) -> None:
-    """The GPUs are in the order that the view says."""
-    lines = top_lines(
-        document(waiting=0), gpu_places(box()), NOW, TopView(sort=sort), "bob", screen(80, 30)
-    )
-    rows = [line.plain[0] for line in lines if line.plain[:2].strip().isdecimal()]
-    assert "".join(rows) == want
-
-
-def test_views_go_round() -> None:
-    """S goes through all orders, u through oneself, the others and all, and back."""
-    view = TopView()
-    for sort in (*SORTS[1:], SORTS[0]):
-        view = next_sort(view)
-        assert view.sort == sort
-    for user in ("bob", "alice", None):
-        view = next_user(document(), view, "bob")
-        assert view.user == user
-    views = [TopView()]
-    for _ in range(5):
-        views.append(scrolled(document(), views[-1], 10))
-    assert [after.scroll - before.scroll for before, after in pairwise(views)] == [10, 6, 0, 0, 0]
+    lines = top().lines(NOW, screen(80, 30))
+    rows = [line.plain.split() for line in lines if "bold" in str(line.style)]
+    assert [row[0] for row in rows] == ["box:", "0", "1", "2", "3", "exp2"]
 
 
 # Metrics
