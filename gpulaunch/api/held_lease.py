@@ -7,11 +7,10 @@ from typing import Any
 
 from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL
 from gpulaunch.errors import FailedError
-from gpulaunch.launch.acquire import Acquired
+from gpulaunch.launch.acquire import Acquired, ThisProcess
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
 from gpulaunch.launch.group_companion import GroupCompanion
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table, release

@@ -12,9 +12,8 @@ from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.history.line import taken
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import preview, would_wait
-from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.keepers import Keeper
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.launch_in_history import LaunchInHistory
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Given, Options

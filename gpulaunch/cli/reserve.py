@@ -14,15 +14,13 @@ from gpulaunch.cli.arguments import LaunchParser
 from gpulaunch.cli.launch import Reporter, refusal, tell_of
 from gpulaunch.cli.output import flush_stdout, print_json, say
 from gpulaunch.errors import FailedError, UsageError, quoted
-from gpulaunch.launch.acquire import Acquired, acquire
+from gpulaunch.launch.acquire import Acquired, ThisProcess, acquire
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
-from gpulaunch.launch.callbacks import Callbacks
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import OPTIONS, Given, OnOff, Option, Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.reservation import session_leader, sleep_until_its_end
-from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.table import release
 from gpulaunch.process.companion import stand_apart

@@ -20,8 +20,7 @@ from gpulaunch.launch.assess import (
     read_snapshot,
     relevant,
 )
-from gpulaunch.launch.callbacks import Callbacks
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.make_records import make_lease
 from gpulaunch.launch.outside_use import see_again
 from gpulaunch.leases.lease import Lease
@@ -29,6 +28,7 @@ from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import LockedTable, Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.identity import Process
+from gpulaunch.process.system import this_process
 from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:  # few launches share, or wait
@@ -45,6 +45,16 @@ class Holder(Protocol):
 
     def dismiss(self) -> None:
         """Undo everything: the GPUs went to another launch."""
+
+
+class ThisProcess:
+    """The holder of a lease without a job: the process itself that takes it."""
+
+    def __init__(self) -> None:
+        self.process = this_process()
+
+    def dismiss(self) -> None:
+        """Do nothing: no process was started."""
 
 
 C = TypeVar("C", bound=Holder)

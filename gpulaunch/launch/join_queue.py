@@ -7,8 +7,7 @@ from gpulaunch.decide.decide import used_outside
 from gpulaunch.decide.needs import leased_until_s
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.assess import Assessment, read_snapshot
-from gpulaunch.launch.callbacks import Callbacks
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.make_records import make_ticket
 from gpulaunch.launch.place_in_queue import PlaceInQueue, WordsOnWaiting
 from gpulaunch.leases.bell import LOOK, WAKE, might_pass, ring

@@ -1,5 +1,6 @@
-"""The Launch record: one command, what it asks of the machine, and how it waits."""
+"""The Launch record: one command, what it asks of the machine, how it waits, whom it tells."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.request import Request
@@ -11,6 +12,7 @@ from gpulaunch.sharing.mps_directories import MpsPlace
 if TYPE_CHECKING:  # few launches need it
     from gpulaunch.containers.container_launch import ContainerLaunch
     from gpulaunch.containers.docker.compose import ComposeLaunch
+    from gpulaunch.leases.table import Snapshot
 
 
 class Patience(Record):
@@ -86,3 +88,31 @@ class Launch(Record):
     idle_after_s: float | None = None
     idle_limit_s: float | None = None
     notify: str | None = None
+
+
+def _nothing(_: float) -> None:
+    """Tell nobody."""
+
+
+class Callbacks(Record):
+    """Functions that a launch calls on its way; none may raise.
+
+    Attributes:
+        warn: called with each warning.
+        waiting: called with the reason why the launch joins the queue, and with the live leases
+            and earlier tickets.
+        first: called when it becomes the first in the queue, with the reason to go on waiting and
+            the seconds of waiting.
+        minute: called once a minute with the seconds of waiting, and a function that returns the
+            launch's place in the queue.
+        idle: called from another thread with the seconds for which its GPUs have done nothing, once
+            each time that this is long enough to be told.
+        given_up: descriptor that is readable once the launch is not wanted any more, or None.
+    """
+
+    warn: Callable[[str], None]
+    waiting: "Callable[[str, Snapshot], None]"
+    first: Callable[[str, float], None]
+    minute: Callable[[float, Callable[[], int]], None]
+    idle: Callable[[float], None] = _nothing
+    given_up: int | None = None

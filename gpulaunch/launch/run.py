@@ -10,9 +10,8 @@ from gpulaunch.errors import TimedOutError
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import granted_gpus
-from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.keepers import Keeper, keeper_for
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft

@@ -15,9 +15,8 @@ from gpulaunch.containers.docker.compose import (
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import granted_gpus
-from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.keepers import Keeper
-from gpulaunch.launch.launch import Launch, Patience
+from gpulaunch.launch.launch import Callbacks, Launch, Patience
 from gpulaunch.launch.read_compose import written
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft, is_alive
