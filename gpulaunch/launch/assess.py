@@ -19,7 +19,8 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import is_stopped, seconds_since_boot
 from gpulaunch.records import Record, replace
 
-if TYPE_CHECKING:  # described machines load no driver
+if TYPE_CHECKING:  # few launches share, and described machines load no driver
+    from gpulaunch.decide.share_options import ShareOption
     from gpulaunch.machine.driver import OutsideUse
 
 QUICK_S = 0.005
@@ -47,6 +48,11 @@ class Assessment(Record):
     def behind(self) -> Ticket | None:
         """The earlier request that this one comes after, or None."""
         return self.decision.behind if isinstance(self.decision, Wait) else None
+
+    @property
+    def share_option(self) -> "ShareOption | None":
+        """The share group that was granted, or None."""
+        return self.decision.share_option if isinstance(self.decision, Grant) else None
 
 
 def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, Situation]:

@@ -52,7 +52,6 @@ class Launch(Record):
             docker compose.
         mps: place of this user's MPS daemons; None on a described machine.
         recorded_in: file of the profile that learns from the job, or None.
-        hurried: whether any free GPUs will do: others were faster several times.
         visible: what the job sees of the GPUs of its step, if its ranks divide them: one of
             settings.VISIBLE.
         core: number of the CPU to run on, by a map of ranks; None for no such.
@@ -81,7 +80,6 @@ class Launch(Record):
     compose: "ComposeLaunch | None" = None
     mps: MpsPlace | None = None
     recorded_in: str | None = None
-    hurried: bool = False
     visible: str = "all"
     core: int | None = None
     in_history: bool = True
