@@ -7,8 +7,8 @@ from gpulaunch.containers.command import read_command
 from gpulaunch.containers.docker import sdk
 from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.docker.sdk import DeviceRequest, DockerClient
-from gpulaunch.launch.choose_way import choose_way
 from gpulaunch.launch.options import Options
+from gpulaunch.launch.read_container import choose_way
 from gpulaunch.machine.find import Machine
 
 

@@ -12,9 +12,9 @@ from gpulaunch.containers.engine import EngineClient, Info
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.acquire import Acquired, ThisProcess
 from gpulaunch.launch.assess import granted_gpus
-from gpulaunch.launch.choose_way import choose_way
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options
+from gpulaunch.launch.read_container import choose_way
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.catalog import Label

@@ -88,7 +88,7 @@ class StatusReader:
     def _find_dependent(self, seen: Snapshot) -> "list[PastLaunch]":
         """Return the user's launches that wait for the end of others, and not in the queue yet."""
         from gpulaunch.history.read import read_dependent  # late: only screens need them
-        from gpulaunch.launch.before_queue import before_queue
+        from gpulaunch.launch.past_end import before_queue
 
         return before_queue(read_dependent(), seen.tickets, self.machine)
 

@@ -6,10 +6,10 @@ from gpulaunch.containers.command import read_command
 from gpulaunch.containers.engine import QUESTION_S, ContainerEngine, Info
 from gpulaunch.containers.ways import NO_WAY, Offer, describe_way
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.launch.abandoned import reason_to_end
-from gpulaunch.launch.choose_way import choose_way
+from gpulaunch.launch.free import reason_to_end
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.outside_use import read_containers
+from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.surroundings import shown_table
 from gpulaunch.machine.driver import Finding
 from gpulaunch.machine.find import Machine

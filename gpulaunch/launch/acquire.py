@@ -168,7 +168,7 @@ def _end_abandoned(launch: Launch, table: Table, snapshot: Snapshot, tried: set[
     """
     if not snapshot.unlocked - tried:
         return False
-    from gpulaunch.launch.abandoned import end_abandoned  # late: few leases are containers'
+    from gpulaunch.launch.free import end_abandoned  # late: few leases are containers'
 
     return end_abandoned(table, snapshot, launch.grace_s, tried)
 

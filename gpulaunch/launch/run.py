@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from gpulaunch.containers.engines import clients_at_hand
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import TimedOutError
 from gpulaunch.files.duration import format_duration
@@ -13,6 +12,7 @@ from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers import Keeper, keeper_for
 from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.open_table import open_table_of
+from gpulaunch.launch.outside_use import started_over
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
@@ -108,10 +108,8 @@ def _tell_of_overlaps(launch: Launch, table: Table, lease: Lease) -> None:
 
     It costs a question to each engine that runs, which a short job is not worth.
     """
-    if seconds_since_boot() - lease.clock_s < _WORTH_A_QUESTION_S or not clients_at_hand():
+    if seconds_since_boot() - lease.clock_s < _WORTH_A_QUESTION_S:
         return
-    from gpulaunch.launch.started_over import started_over  # late: many machines have no engine
-
     for text in started_over(launch.machine, table, lease):
         table.warn(text)
 
