@@ -1,7 +1,7 @@
 """Keepers, which hold a lease from before it is taken until it is released.
 
-There are keepers for a process, a container and a member of a share group; run() uses them through
-one protocol.
+There are keepers for a process, a container and a project of docker compose; run() uses them
+through one protocol.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # few launches share
 class Keeper(Protocol):
     """A job with its lease. Made before the lease is taken, so that its pid can be recorded."""
 
-    _job: "Job | Keeper"
+    _job: "Job"
 
     @property
     def process(self) -> Process:
@@ -69,18 +69,16 @@ def keeper_for(launch: Launch, table: Table, record: Draft, share: "Share | None
         record: draft of the lease's record.
         share: the job's part of the GPUs, or None if it does not share them.
     """
-    if share is not None and share.pipe_directory is not None:
-        from gpulaunch.launch.keepers.shared import SharedKeeper  # late: few launches share
-
-        return SharedKeeper(launch, table, record, share)
     if launch.compose:
         from gpulaunch.launch.keepers.compose import ComposeKeeper  # late: few are compose's
 
         return ComposeKeeper(launch, launch.compose, table, record)
+    if share is not None and share.pipe_directory is None:  # on a described machine: without MPS
+        share = None
     if launch.container:
         from gpulaunch.launch.keepers.container import ContainerKeeper  # late: few are docker's
 
-        return ContainerKeeper(launch, table, record)
+        return ContainerKeeper(launch, table, record, share)
     from gpulaunch.launch.keepers.process import ProcessKeeper
 
-    return ProcessKeeper(launch, table, record)
+    return ProcessKeeper(launch, table, record, share)

@@ -1,6 +1,7 @@
 """ContainerKeeper: a lease that lives as long as the docker command and its containers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.companion import ContainerCompanion
 from gpulaunch.containers.container_launch import HOST_VARIABLES, ContainerLaunch, started_command
@@ -16,6 +17,9 @@ from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.job import Started
 from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace
 
+if TYPE_CHECKING:  # few launches share
+    from gpulaunch.leases.share import Share
+
 
 class ContainerKeeper(ProcessKeeper):
     """The docker command as a child of this process, and the companion of its containers.
@@ -27,30 +31,28 @@ class ContainerKeeper(ProcessKeeper):
         launch: the launch to run, with its container.
         table: the allocation table.
         record: draft of the lease's record.
-        before_signal: called with processes of the job before they get a signal from here.
+        share: the job's part of the GPUs, with a pipe directory; None for GPUs of its own.
     """
 
     def __init__(
-        self,
-        launch: Launch,
-        table: Table,
-        record: Draft,
-        before_signal: Callable[[set[int], int], object] | None = None,
+        self, launch: Launch, table: Table, record: Draft, share: "Share | None" = None
     ) -> None:
         container = launch.container
         assert container is not None  # noqa: S101  for the type checker
         self._container: ContainerLaunch = container
         self._ends_with_client = ends_with_launcher(container)
+        super().__init__(launch, table, record, share)
+
+    def _start_companions(self) -> None:
         self._companion_of_containers = ContainerCompanion(
-            container,
-            table,
-            record,
+            self._container,
+            self._table,
+            self._record,
             guards=is_cancelled_by_kill(),
-            time_limit_s=launch.time_limit_s,
-            grace_s=launch.grace_s,
-            before_signal=before_signal,
+            time_limit_s=self._launch.time_limit_s,
+            grace_s=self._launch.grace_s,
+            before_signal=self._before_signal,
         )
-        super().__init__(launch, table, record, before_signal)
 
     def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
         """Start the docker command with the GPUs of its lease, in rank order."""
@@ -61,6 +63,7 @@ class ContainerKeeper(ProcessKeeper):
             **dict.fromkeys(HOST_VARIABLES),
             LEASE_VARIABLE: lease.id,
         }
+        self._uuids = lease.uuids
         command = started_command(self._container, gpus, lease.id, lease.share)
         self._job.start(Started(command, environment, frozenset()))
 
