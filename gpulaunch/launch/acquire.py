@@ -147,7 +147,7 @@ def acquire(
                 with table.locked(_lock_patience_s(launch)) as locked:
                     snapshot = relevant(launch, locked.read())
                 assessment = assess(launch, snapshot, assessment.outside)
-            elif not launch.patience.wait:
+            elif not launch.wait:
                 return decision
             else:
                 place = place or _join_queue(launch, table, callbacks)
@@ -186,10 +186,9 @@ def _without_stale_daemons(launch: Launch, table: Table) -> Launch:
 
 def _lock_patience_s(launch: Launch) -> float | None:
     """Return how long to wait for the host-wide lock; None for as long as any launch does."""
-    patience = launch.patience
-    if not patience.wait:
+    if not launch.wait:
         return None
-    return float("inf") if patience.timeout_s is None else patience.timeout_s
+    return float("inf") if launch.wait_timeout_s is None else launch.wait_timeout_s
 
 
 def _ticket_of(place: "PlaceInQueue | None") -> Ticket | None:

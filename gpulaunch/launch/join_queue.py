@@ -47,7 +47,7 @@ def join_queue(launch: Launch, table: Table, callbacks: Callbacks) -> PlaceInQue
         or request.is_choosy
         or bool(request.sharing)
         or bool(request.engine_job and request.engine_job.is_divided),
-        timeout_s=launch.patience.timeout_s,
+        timeout_s=launch.wait_timeout_s,
         warn=callbacks.warn,
         words=WordsOnWaiting(callbacks.first, minute),
         given_up=callbacks.given_up,

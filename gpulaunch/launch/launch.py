@@ -15,18 +15,6 @@ if TYPE_CHECKING:  # few launches need it
     from gpulaunch.leases.table import Snapshot
 
 
-class Patience(Record):
-    """The patience of a launch: whether and for how long it waits.
-
-    Attributes:
-        wait: whether to queue for GPUs that are busy.
-        timeout_s: seconds of the longest wait, or None for no limit.
-    """
-
-    wait: bool
-    timeout_s: float | None = None
-
-
 class Launch(Record):
     """One command to be run on GPUs.
 
@@ -37,7 +25,8 @@ class Launch(Record):
         within: the live lease that this launch runs inside of, or None.
         name: name that the user gave the job, or None.
         publish: what others may read of the command: one of PUBLISHED.
-        patience: whether and for how long it waits.
+        wait: whether to queue for GPUs that are busy.
+        wait_timeout_s: seconds of the longest wait, or None for no limit.
         private: whether a container's own table will do if the host's is not mounted.
         by_uuid: whether CUDA_VISIBLE_DEVICES names the GPUs by UUID.
         bind_cpu: whether to run on the CPUs of the GPUs' NUMA node, if they share one.
@@ -68,7 +57,8 @@ class Launch(Record):
     within: Lease | None
     name: str | None
     publish: str
-    patience: Patience
+    wait: bool
+    wait_timeout_s: float | None
     private: bool
     by_uuid: bool
     bind_cpu: bool

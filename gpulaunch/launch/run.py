@@ -18,7 +18,6 @@ from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import watch_faults
 from gpulaunch.process.system import seconds_since_boot
-from gpulaunch.records import Record
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.launch.idle_watch import IdleWatch
@@ -27,22 +26,12 @@ if TYPE_CHECKING:  # few launches need these
 _WORTH_A_QUESTION_S = 1.0
 
 
-class Ended(Record):
-    """A job that has run; its GPUs are free again, unless left-overs keep its lease.
-
-    Attributes:
-        status: wait status of the job.
-    """
-
-    status: int
-
-
 def run(
     launch: Launch,
     callbacks: Callbacks,
     granted: Callable[[Acquired[Keeper]], None],
     ended: Callable[[int], None],
-) -> Ended | Wait | Refuse:
+) -> int | Wait | Refuse:
     """Run the command on GPUs of its own until it ends.
 
     Args:
@@ -52,7 +41,8 @@ def run(
         ended: called with the job's wait status as soon as it has ended; must not raise.
 
     Returns:
-        The end of the job, or the decision if that was no Grant.
+        The job's wait status; its GPUs are free again, unless left-overs keep its lease. Or the
+        decision if that was no Grant.
 
     Raises:
         FailedError: the table cannot be used; nothing is held and nothing has run.
@@ -88,7 +78,7 @@ def run(
     if not in_time:
         limit = format_duration(launch.time_limit_s or 0)
         raise TimedOutError(f"the job ran longer than its limit of {limit}")
-    return Ended(status)
+    return status
 
 
 def _watch_idleness(

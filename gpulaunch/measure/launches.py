@@ -29,7 +29,7 @@ from gpulaunch.process.companion import is_companion
 from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.ending import descendants, end_all, family, marked_by, wait_for_all
 from gpulaunch.process.execute import clean_environment
-from gpulaunch.process.job import Job, Started, exit_status
+from gpulaunch.process.job import Job, exit_status
 from gpulaunch.process.libc import end_with_parent
 from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
 from gpulaunch.process.system import is_cancelled_by_kill
@@ -168,7 +168,7 @@ def launch(job: MeasuredJob, options: Sequence[str] = ()) -> Launched:
             for listener in listeners:
                 listener.restore()
         try:
-            process.start(Started((*own_command(), *arguments), {}, frozenset()), last=False)
+            process.start((*own_command(), *arguments), {}, last=False)
             status = (
                 process.wait()
                 if part is None

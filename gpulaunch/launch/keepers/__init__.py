@@ -52,12 +52,8 @@ class Keeper(Protocol):
     def end(self) -> int:
         """End a job that has run for too long: TERM, grace, KILL. Return its wait status."""
 
-    def release(self, lease: Lease) -> bool:
-        """End what the job left on its GPUs and release the lease.
-
-        Returns:
-            False if something else keeps the lease from here on.
-        """
+    def release(self, lease: Lease) -> None:
+        """End what the job left on its GPUs, and release the lease unless something keeps it."""
 
 
 def keeper_for(launch: Launch, table: Table, record: Draft, share: "Share | None") -> Keeper:

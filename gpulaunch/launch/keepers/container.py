@@ -14,7 +14,6 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.process.job import Started
 from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace
 
 if TYPE_CHECKING:  # few launches share
@@ -65,7 +64,7 @@ class ContainerKeeper(ProcessKeeper):
         }
         self._uuids = lease.uuids
         command = started_command(self._container, gpus, lease.id, lease.share)
-        self._job.start(Started(command, environment, frozenset()))
+        self._job.start(command, environment)
 
     def pids(self) -> set[int]:
         """Return the processes in the containers."""

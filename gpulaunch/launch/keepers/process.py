@@ -27,7 +27,7 @@ from gpulaunch.process.ending import (
     reached_by,
     wait_for_all,
 )
-from gpulaunch.process.job import Job, Started, cpus_near
+from gpulaunch.process.job import Job, cpus_near
 from gpulaunch.process.system import command_text, identify, is_cancelled_by_kill, state_of
 from gpulaunch.sharing.mps_directories import inherited_variables
 
@@ -115,7 +115,7 @@ class ProcessKeeper(Keeper):
             program=self._launch.command[0],
         )
         environment_changes = {**inherited_variables(), **environment}
-        self._job.start(Started(self._launch.command, environment_changes, self._cpus(gpus)))
+        self._job.start(self._launch.command, environment_changes, self._cpus(gpus))
 
     def _visible(self, lease: Lease, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
         """Return the GPUs that the job sees: those of its lease, and of its step's other ranks."""
@@ -190,15 +190,12 @@ class ProcessKeeper(Keeper):
         """Return those of the job's processes that get the signals for it."""
         return {self._job.pid}
 
-    def release(self, lease: Lease) -> bool:
+    def release(self, lease: Lease) -> None:
         """Release the lease, unless something that the job left running keeps it.
 
         What the job left is ended only if somebody asked for that: by --leftovers end, by a signal
         to this process, or by a time limit. All else goes on, and a companion keeps the lease. The
         MPS daemon of a share group ends with its last member.
-
-        Returns:
-            False if the lease is kept.
         """
         try:
             released = self._release(lease)
@@ -207,12 +204,12 @@ class ProcessKeeper(Keeper):
                 problem = call_failed(f"cannot release lease {lease.id}", problem)
             self._table.warn(problem.message)
             self._record.close()
-            return False
+            return
         if released and self._membership:
             self._membership.leave()
-        return released
 
     def _release(self, lease: Lease) -> bool:
+        """Release the lease if nothing keeps it; return whether it has been released."""
         ends = self._ends_left_overs or self._is_asked_to_end()  # before the waits below
         left = self._left_overs(lease)
         if left:
