@@ -37,8 +37,8 @@ class StatusReader:
 
     def __init__(self, topology: str | None, warn: Callable[[str], None]) -> None:
         ask_apart()
-        shown = read_shown(topology, warn)
-        self.machine, self.table = shown.machine, shown.table
+        shown, self.table = read_shown(topology, warn)
+        self.machine = shown.machine
         self._containers = shown.containers
         self._health = read_health(self.machine)
         self._left_over: dict[str, LeftOver] = {}

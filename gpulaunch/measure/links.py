@@ -61,7 +61,7 @@ def measure(warn: Callable[[str], None], tell: Callable[[str], None]) -> Measure
         WouldWaitError: fewer than two GPUs are idle.
         FailedError: there is no benchmark, or it fails.
     """
-    shown = read_shown(None, warn)
+    shown, table = read_shown(None, warn)
     machine = shown.machine.topology
     if shown.machine.key:
         raise UsageError(f"{machine.name} is only described: there is nothing to measure")
@@ -78,7 +78,7 @@ def measure(warn: Callable[[str], None], tell: Callable[[str], None]) -> Measure
             f"{len(scope)}"
         )
     program = _find_benchmark()
-    leases = shown.table.peek().of(shown.machine).leases
+    leases = table.peek().of(shown.machine).leases
     taken = set(leased_until_s(machine, leases, shown.within))
     if shown.within is None:
         taken |= {use.uuid for use in shown.machine.outside}
