@@ -14,8 +14,7 @@ from gpulaunch.containers.container_launch import (
     with_gpus,
 )
 from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient, Image, Info
-from gpulaunch.containers.labels import PROFILE_LABEL
-from gpulaunch.containers.life import Container
+from gpulaunch.containers.life import PROFILE_LABEL, Container
 from gpulaunch.containers.ways import NO_WAY, VISIBLE, Offer, cdi_prefixes, describe_way
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import FailedError, UsageError, printable

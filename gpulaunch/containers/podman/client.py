@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpulaunch.containers.docker.answers import checked_text, parse_image
 from gpulaunch.containers.engine import ANSWER_S, ForbiddenError, LateError, NoAnswerError
-from gpulaunch.containers.labels import LEASE_LABEL
-from gpulaunch.containers.life import Container
+from gpulaunch.containers.life import LEASE_LABEL, Container
 from gpulaunch.containers.podman import TITLE
 from gpulaunch.containers.podman.answers import (
     Inspected,
