@@ -21,8 +21,8 @@ from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.launch.run import run
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu_names import gpus_called
-from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.job import exit_like, exit_status
+from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few launches need these

@@ -24,10 +24,9 @@ from gpulaunch.launch.reservation import session_leader, sleep_until_its_end
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.table import release
 from gpulaunch.process.companion import stand_apart
-from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.identity import Process
 from gpulaunch.process.job import exit_like
-from gpulaunch.process.libc import end_with_parent, outlive_parent
+from gpulaunch.process.libc import end_with_parent, out_of_the_way, outlive_parent
 from gpulaunch.process.system import is_cancelled_by_kill, iso
 from gpulaunch.records import replace
 

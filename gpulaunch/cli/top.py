@@ -13,7 +13,7 @@ from gpulaunch.cli.status import interval, make_view, user
 from gpulaunch.cli.status_reading import StatusReader
 from gpulaunch.cli.watch import can_draw, wait_for_change
 from gpulaunch.launch.children import own_command
-from gpulaunch.leases.changes import Changes
+from gpulaunch.leases.watch import Changes
 from gpulaunch.process.system import user_name
 from gpulaunch.records import replace
 from gpulaunch.show import Document

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from gpulaunch.leases.changes import Changes
 from gpulaunch.leases.table import Table
+from gpulaunch.leases.watch import Changes
 
 if TYPE_CHECKING:
     from gpulaunch.cli.keyboard import Keyboard

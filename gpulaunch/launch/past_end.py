@@ -15,8 +15,7 @@ from gpulaunch.leases.state_directory import own_table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.process.ending import wait_for_one
-from gpulaunch.process.pidfd import open_process
-from gpulaunch.process.system import boot_id
+from gpulaunch.process.system import boot_id, open_process
 
 
 def find_launch(text: str) -> PastLaunch:

@@ -15,8 +15,7 @@ from gpulaunch.leases.table import LockedTable, Table, release
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.leases.watch import WITHOUT_EVENTS_S, Watch, wait_until_dead
 from gpulaunch.process.apart import GivenUpError
-from gpulaunch.process.pidfd import open_pid
-from gpulaunch.process.system import is_stopped
+from gpulaunch.process.system import is_stopped, open_pid
 from gpulaunch.records import Record, replace
 
 LOOK_EVERY_S = 5.0

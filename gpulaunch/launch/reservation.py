@@ -8,10 +8,9 @@ import os
 import select
 import signal
 
-from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.identity import Process
-from gpulaunch.process.pidfd import open_process
-from gpulaunch.process.system import identify, seconds_since_boot
+from gpulaunch.process.libc import out_of_the_way
+from gpulaunch.process.system import identify, open_process, seconds_since_boot
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _LONGEST_S = 86400.0  # the kernel does not take centuries

@@ -17,7 +17,7 @@ from gpulaunch.errors import FailedError, FieldError, call_failed
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.record_fields import MAX_UNLOCKED_BYTES, NewerRecordError
 from gpulaunch.leases.ticket import Ticket, parse_ticket
-from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.process.system import boot_id, user_name, who_may
 from gpulaunch.records import Record
 

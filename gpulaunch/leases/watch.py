@@ -1,4 +1,4 @@
-"""A watch for the end of records, by kernel events where there are any."""
+"""Watches of the table by kernel events: for the end of records, and for any change."""
 
 import _thread
 import os
@@ -9,8 +9,7 @@ from contextlib import suppress
 
 from gpulaunch.leases.record_file import LEASE_PREFIX, is_alive
 from gpulaunch.process import libc
-from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
+from gpulaunch.process.libc import ALL_SIGNALS, change_mask, out_of_the_way
 
 _ENDED = libc.IN_ATTRIB | libc.IN_CLOSE_WRITE | libc.IN_DELETE_SELF
 """Events at the end of a record: its name is removed, or its last writer has closed it."""
@@ -130,3 +129,27 @@ def wait_until_dead(paths: Iterable[str]) -> None:
     while any(map(is_alive, paths)) and time.monotonic() < deadline:
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PROBE_S)
+
+
+class Changes:
+    """A descriptor that polls as readable when the table may have changed.
+
+    Args:
+        directory: directory of the records.
+
+    Attributes:
+        fds: the descriptor; empty if there are no events, so that one has to look now and then.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.fds: list[int] = []
+        # Whoever dies with a record closes it: an event of the directory, too.
+        events = libc.IN_CREATE | libc.IN_DELETE | libc.IN_CLOSE_WRITE
+        with suppress(OSError):
+            self.fds = [libc.inotify()]
+            libc.watch_file(self.fds[0], directory, events)
+
+    def forget(self) -> None:
+        """Take the events that have come."""
+        for fd in self.fds:
+            libc.file_events(fd)

@@ -26,12 +26,10 @@ from gpulaunch.launch.left_overs import without_mps
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.measure.run import STOPPED, Run, run_of
 from gpulaunch.process.companion import is_companion
-from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.ending import descendants, end_all, family, marked_by, wait_for_all
 from gpulaunch.process.execute import clean_environment
 from gpulaunch.process.job import Job, exit_status
-from gpulaunch.process.libc import end_with_parent
-from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
+from gpulaunch.process.libc import ALL_SIGNALS, change_mask, end_with_parent, out_of_the_way
 from gpulaunch.process.system import is_cancelled_by_kill
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.mps_daemon import take_off

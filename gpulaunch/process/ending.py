@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from gpulaunch.errors import FailedError
-from gpulaunch.process.pidfd import open_pid
-from gpulaunch.process.system import reaction, stat_fields, variable_of
+from gpulaunch.process.system import open_pid, reaction, stat_fields, variable_of
 
 SETTLE_S = 0.3
 """Time that processes of a job have to end by themselves once its main process has ended."""

@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.errors import FAILED, call_failed
-from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.execute import PYTHON_IGNORES, clean_environment, complain, execute
-from gpulaunch.process.libc import adopt_orphans, end_with_parent
+from gpulaunch.process.libc import adopt_orphans, end_with_parent, out_of_the_way
 from gpulaunch.process.system import identify, pending_signals, stat_fields
 from gpulaunch.process.witness import Witness
 from gpulaunch.records import Record

@@ -385,7 +385,7 @@ STOPPED = [
     ),
     (
         "after it has published",
-        "leases.host_lock.HostLock.held:signal_mask.change_mask#3",
+        "leases.host_lock.HostLock.held:libc.change_mask#3",
         "4,6,7",
         "0,2,3",
     ),
