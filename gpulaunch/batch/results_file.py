@@ -14,10 +14,9 @@ from typing import Any
 
 from gpulaunch.errors import FailedError, FieldError, UsageError, WouldWaitError
 from gpulaunch.files.fields import FieldTable, checked
-from gpulaunch.files.iso_time import parse_time
 from gpulaunch.history.line import is_own_file
 from gpulaunch.process.libc import out_of_the_way
-from gpulaunch.process.system import iso
+from gpulaunch.process.system import iso, parse_time
 from gpulaunch.records import Record, as_dict, field_names, replace
 
 _SECONDS = (-1e12, 1e12)

@@ -21,8 +21,7 @@ from gpulaunch.cluster.traffic import (
     summed,
 )
 from gpulaunch.cluster.traffic_file import read_traffic_file
-from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.files.nearest import did_you_mean
+from gpulaunch.errors import UsageError, did_you_mean, printable, quoted
 from gpulaunch.files.write import make_directory, write_text
 from gpulaunch.profiles.pattern import PATTERNS, Edge
 from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS
@@ -257,7 +256,7 @@ def _scanned(path: str) -> str:
 
 
 def _of_nccl_log(path: str, ranks: int) -> RankTraffic:
-    from gpulaunch.files.log_file import log_lines
+    from gpulaunch.files.document import log_lines
     from gpulaunch.measure.logs.nccl_log import communication, read_nccl_log
 
     name = printable(path)

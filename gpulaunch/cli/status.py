@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import flush_stdout, print_json, warn
 from gpulaunch.cli.status_reading import StatusReader
-from gpulaunch.errors import UsageError, quoted
+from gpulaunch.errors import UsageError, did_you_mean, quoted
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.process.system import user_name
 from gpulaunch.show import Document
@@ -83,8 +83,6 @@ def user(text: str) -> str:
         if not text.removeprefix("uid ").isdecimal():
             pwd.getpwnam(text)
     except (KeyError, ValueError):
-        from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
-
         meant = did_you_mean(text, [one.pw_name for one in pwd.getpwall()])
         raise ArgumentTypeError(f"there is no user {quoted(text)}{meant}") from None
     return text

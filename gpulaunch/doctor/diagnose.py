@@ -16,8 +16,7 @@ from gpulaunch.doctor.containers import (
     ignore_warning,
     is_present,
 )
-from gpulaunch.errors import FailedError, GpulaunchError, printable
-from gpulaunch.files.nearest import nearest
+from gpulaunch.errors import FailedError, GpulaunchError, nearest, printable
 from gpulaunch.history.line import taken
 from gpulaunch.launch.options import SETTINGS, Options
 from gpulaunch.launch.read_sharing import what_can_be_shared

@@ -8,7 +8,6 @@ from contextlib import suppress
 from gpulaunch.decide.needs import leased_until_s
 from gpulaunch.errors import GpulaunchError
 from gpulaunch.files.data_files import is_path
-from gpulaunch.files.iso_time import parse_time
 from gpulaunch.forecast.durations import Experience, Identity, draw_remaining
 from gpulaunch.forecast.starts import DRAWS, StartRange, predict_starts
 from gpulaunch.history.read import RECENT_S, read_history
@@ -20,7 +19,7 @@ from gpulaunch.leases.queue import ENDLESS
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.leases.ticket import MAX_NUMBER, Ticket
 from gpulaunch.machine.find import Machine
-from gpulaunch.process.system import seconds_since_boot
+from gpulaunch.process.system import parse_time, seconds_since_boot
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.layers import read_reference
 

@@ -6,12 +6,11 @@ from datetime import datetime, timezone
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
-from gpulaunch.files.iso_time import parse_time
 from gpulaunch.leases.lease import IDLE_AFTER_S, Lease
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.machine.topology import Topology
-from gpulaunch.process.system import state_of, user_name
+from gpulaunch.process.system import parse_time, state_of, user_name
 
 _MOST = 5
 """The most users, jobs of a user, and earlier requests that are told one by one."""

@@ -3,15 +3,19 @@
 import errno
 import os
 import pwd
+import re
 import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gpulaunch.errors import printable
 from gpulaunch.process.identity import Process
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 _LONGEST_COMMAND = 50
 """Characters of a command in a message."""
@@ -125,6 +129,20 @@ def boot_id() -> str:
 def now() -> str:
     """Return the time as records and documents have it: ISO 8601, UTC, whole seconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def parse_time(text: str) -> "datetime":
+    """Parse a time in ISO 8601, whose fraction of a second may have any number of digits.
+
+    Python 3.10 by itself reads neither Z nor fractions of other than 3 or 6 digits.
+
+    Raises:
+        ValueError: the text is no time.
+    """
+    from datetime import datetime  # late: many launches read no time
+
+    text = re.sub(r"(\.\d{1,6})\d*", lambda found: f"{found[1]:0<7}", text)
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def iso(seconds: float) -> str:

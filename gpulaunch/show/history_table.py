@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
-from gpulaunch.files.iso_time import parse_time
 from gpulaunch.leases.state_directory import own_table
 from gpulaunch.machine.cpuset import format_cpuset
+from gpulaunch.process.system import parse_time
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Group, Text, cut, make_table
 

@@ -6,7 +6,7 @@ Source of the format: OpenMetrics 1.0, https://prometheus.io/docs/specs/om/open_
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpulaunch.files.iso_time import parse_time
+from gpulaunch.process.system import parse_time
 from gpulaunch.show import Document
 from gpulaunch.show.status_cells import describe_job
 

@@ -8,11 +8,11 @@ from os.path import commonprefix
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
-from gpulaunch.files.iso_time import parse_time
 from gpulaunch.history.find import LEAST_CHARACTERS
 from gpulaunch.leases.lease import IDLE_AFTER_S
 from gpulaunch.leases.who_has_what import age
 from gpulaunch.machine.gpu_names import names_in_order
+from gpulaunch.process.system import parse_time
 from gpulaunch.show import Document
 
 _LONGEST_NAME = 24

@@ -24,8 +24,7 @@ from gpulaunch.containers.podman.answers import (
     parse_inspected,
 )
 from gpulaunch.errors import FailedError, printable
-from gpulaunch.files.iso_time import parse_time
-from gpulaunch.process.system import stat_fields, user_name
+from gpulaunch.process.system import parse_time, stat_fields, user_name
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:
