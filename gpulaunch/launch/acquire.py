@@ -197,7 +197,7 @@ def _ticket_of(place: "PlaceInQueue | None") -> Ticket | None:
 
 
 def _join_queue(launch: Launch, table: Table, callbacks: Callbacks) -> "PlaceInQueue":
-    from gpulaunch.launch.join_queue import join_queue  # late: few launches wait
+    from gpulaunch.launch.place_in_queue import join_queue  # late: few launches wait
 
     return join_queue(launch, table, callbacks)
 
@@ -212,7 +212,7 @@ def _wake_others(
     """Wake the next that might start, since what this launch wanted and did not take is free."""
     if place is None:
         return
-    from gpulaunch.launch.join_queue import wake_next  # late: few launches wait
+    from gpulaunch.launch.place_in_queue import wake_next  # late: few launches wait
 
     with suppress(FailedError):
         wake_next(launch, table, assessment, place.ticket, lease.uuids)
@@ -231,7 +231,7 @@ def _sleep_in_queue(
     callbacks: Callbacks,
 ) -> None:
     """Sleep until deciding again may have another answer; say why before the first time."""
-    from gpulaunch.launch.join_queue import wake_next  # late: few launches wait
+    from gpulaunch.launch.place_in_queue import wake_next  # late: few launches wait
 
     if not place.has_slept:
         callbacks.waiting(assessment.decision.reason, read_snapshot(launch, table, place.ticket))
