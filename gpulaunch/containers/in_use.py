@@ -124,20 +124,6 @@ def uses_of(containers: Iterable[RunningContainer]) -> tuple[OutsideUse, ...]:
     )
 
 
-def find_running(clients: Iterable[tuple[str, EngineClient]], text: str) -> RunningContainer | None:
-    """Return the running container that is meant, without its GPUs; None if there is none.
-
-    Args:
-        clients: clients of the engines, with the names of their programs.
-        text: name of the container, its id or the first 12 characters, or the id of the lease that
-            it was made under.
-    """
-    for one in _ask_engines(clients)[0]:
-        if text in (one.name, one.id, one.id[:12], one.traits.lease_id):
-            return one
-    return None
-
-
 def _ask_engines(
     clients: Iterable[tuple[str, EngineClient]],
 ) -> tuple[list[RunningContainer], list[str]]:

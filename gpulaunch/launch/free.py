@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from gpulaunch.containers.engines import clients_at_hand
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
 from gpulaunch.files.duration import format_duration
 from gpulaunch.history.find import LEAST_CHARACTERS
@@ -68,10 +67,7 @@ def free(
         found = table.find(name) if fd is not None else None
         if fd is None or found is None or not (found.locked or parse_unlocked(found)):
             place = machine.topology.name if machine else "this host"
-            raise UsageError(
-                f"no job {quoted(lease_id)} runs or waits on {place}",
-                _hint_of_container(table, lease_id),
-            )
+            raise UsageError(f"no job {quoted(lease_id)} runs or waits on {place}")
         owner_id = os.fstat(fd).st_uid
         if os.geteuid() not in (0, owner_id):
             raise UsageError(
@@ -101,22 +97,6 @@ def free(
     if isinstance(record, Lease) and record.share:
         _leave_group(table, record)
     return record
-
-
-def _hint_of_container(table: Table, text: str) -> str | None:
-    """Return how to end a running container that is named, or was made under a former lease."""
-    clients = clients_at_hand()
-    if not clients:
-        return None
-    from gpulaunch.containers.in_use import find_running  # late: see above
-
-    found = find_running(clients, text)
-    if found is None:
-        return None
-    for lease in table.peek(problems=[]).leases:
-        if found.is_of(lease):
-            return f"{found.title} has lease {lease.id}: 'gpulaunch free {lease.id}'"
-    return f"{found.title} runs without a lease: '{found.program} stop {found.name}' ends it"
 
 
 def _leave_group(table: Table, lease: Lease) -> None:

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.containers.engines import clients_at_hand
-from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine, look_again
 from gpulaunch.records import replace
 
@@ -55,28 +53,3 @@ def see_again(launch: "Launch") -> "Launch":
     started = launch.container.container_id if launch.container else None
     others = [one for one in read_containers(machine) if one.id != started]
     return replace(launch, machine=with_containers(machine, others))
-
-
-def started_over(machine: Machine, table: Table, lease: Lease) -> list[str]:
-    """Return a line about each container of gpulaunch's that runs without a lease over a live one.
-
-    Args:
-        machine: the machine.
-        table: the allocation table, which is read only if there may be such a container.
-        lease: the live lease.
-    """
-    if not _suspects(machine, lease):
-        return []
-    # A container's own lease ends after it, so one that runs both before and after this look at
-    # the table, and has no lease there, has none.
-    leases = table.peek().leases
-    return [
-        f"{one.beside(machine.topology, lease.id)}: '{one.program} stop {one.name}' ends it"
-        for one in _suspects(machine, lease)
-        if one.leases_beside(leases)
-    ]
-
-
-def _suspects(machine: Machine, lease: Lease) -> "list[RunningContainer]":
-    labelled = (one for one in read_containers(machine) if one.traits.lease_id)
-    return [one for one in labelled if not set(one.uuids).isdisjoint(lease.uuids)]

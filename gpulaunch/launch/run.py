@@ -12,18 +12,13 @@ from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers import Keeper, keeper_for
 from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.open_table import open_table_of
-from gpulaunch.launch.outside_use import started_over
-from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import watch_faults
-from gpulaunch.process.system import seconds_since_boot
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.launch.idle_watch import IdleWatch
     from gpulaunch.leases.share import Share
-
-_WORTH_A_QUESTION_S = 1.0
 
 
 def run(
@@ -72,7 +67,6 @@ def run(
             table.warn(line)
         if idle_watch and idle_watch.strayed:
             table.warn(f"the job computed {idle_watch.strayed}")
-        _tell_of_overlaps(launch, table, acquired.lease)
     if idle_watch and idle_watch.limit_is_over:
         raise TimedOutError("the job was ended, as the setting idle_limit asks: its GPUs were idle")
     if not in_time:
@@ -91,17 +85,6 @@ def _watch_idleness(
 
     limits, lease = (launch.idle_after_s, launch.idle_limit_s), acquired.lease
     return IdleWatch(launch.machine, table, lease, acquired.record, limits, callbacks.idle)
-
-
-def _tell_of_overlaps(launch: Launch, table: Table, lease: Lease) -> None:
-    """Warn of containers that were started over the GPUs of a job that is just over.
-
-    It costs a question to each engine that runs, which a short job is not worth.
-    """
-    if seconds_since_boot() - lease.clock_s < _WORTH_A_QUESTION_S:
-        return
-    for text in started_over(launch.machine, table, lease):
-        table.warn(text)
 
 
 @contextmanager
