@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
@@ -14,7 +14,7 @@ from gpulaunch.leases.holders import holders, members
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import (
     is_locked,
-    open_record,
+    opened,
     parse_record,
     parse_unlocked,
 )
@@ -63,7 +63,7 @@ def free(
         FailedError: its processes are not visible here, are another user's, or survive KILL.
     """
     name = table.file_of(lease_id)
-    with _open(os.path.join(table.directory, name)) as fd:
+    with opened(os.path.join(table.directory, name)) as fd:
         found = table.find(name) if fd is not None else None
         if fd is None or found is None or not (found.locked or parse_unlocked(found)):
             place = machine.topology.name if machine else "this host"
@@ -237,18 +237,6 @@ def _find_pid(process: Process, fd: int) -> int | None:
     if state_of(process) and (process.pid in found or user_of(process.pid) == os.fstat(fd).st_uid):
         return process.pid
     return next((pid for pid in found if is_same(pid, process)), None)
-
-
-@contextmanager
-def _open(path: str) -> Iterator[int | None]:
-    fd = None
-    with suppress(OSError):
-        fd = open_record(path)
-    try:
-        yield fd
-    finally:
-        if fd is not None:
-            os.close(fd)
 
 
 def end_abandoned(table: Table, snapshot: Snapshot, grace_s: float, tried: set[str]) -> bool:

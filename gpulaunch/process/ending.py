@@ -50,7 +50,7 @@ def descendants(spared: Collection[int] = ()) -> set[int]:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-            found = _look_for_descendants(spared)
+            found = family(spared)
             if found or os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return found
         except ChildProcessError:
@@ -63,10 +63,6 @@ def family(spared: Collection[int] = ()) -> set[int]:
     Args:
         spared: these are left out, and theirs.
     """
-    return _look_for_descendants(spared)
-
-
-def _look_for_descendants(spared: Collection[int]) -> set[int]:
     children = _children()
     if children is not None and not children.difference(spared):
         return set()
