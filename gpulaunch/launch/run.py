@@ -55,7 +55,7 @@ def run(
         granted(acquired)
         if acquired.grant.exclusive_reason:
             callbacks.warn(f"not shared: {acquired.grant.exclusive_reason}")
-        keeper.start(acquired.lease, granted_gpus(launch, acquired.grant))
+        keeper.start(acquired.lease, acquired.grant)
         watch = watch_faults(launch.machine, granted_gpus(launch, acquired.grant))
         idle_watch = _watch_idleness(launch, table, acquired, callbacks)
         status = keeper.wait(launch.time_limit_s)

@@ -27,12 +27,6 @@ def holders(record_fd: int) -> set[int]:
     return _look_at_processes({"": os.fstat(record_fd)})[0][""]
 
 
-def holders_of(path: str) -> set[int]:
-    """Return the processes that hold the record at a path; none if it is gone."""
-    with opened(path) as fd:
-        return set() if fd is None else holders(fd)
-
-
 def members(record_fd: int, lease_id: str, known: Collection[int] = ()) -> set[int]:
     """Return the processes of a lease that are visible here.
 

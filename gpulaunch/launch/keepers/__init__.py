@@ -4,14 +4,13 @@ There are keepers for a process, a container and a project of docker compose; ru
 through one protocol.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from gpulaunch.decide.decision import Grant
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
-from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.identity import Process
 
 if TYPE_CHECKING:  # few launches share
@@ -38,13 +37,8 @@ class Keeper(Protocol):
         """Undo everything, without starting the job: the GPUs went to another launch."""
         self._job.dismiss()
 
-    def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
-        """Start the job on the GPUs of its lease, in rank order.
-
-        Args:
-            lease: its lease.
-            gpus: the GPUs of the lease.
-        """
+    def start(self, lease: Lease, grant: Grant) -> None:
+        """Start the job on the GPUs of its lease, as they were granted."""
 
     def wait(self, limit_s: float | None) -> int | None:
         """Wait for the job; return its wait status, or None if it runs longer than the limit."""

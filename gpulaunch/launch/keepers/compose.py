@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Sequence
 
 from gpulaunch.containers.companion import ContainerCompanion
 from gpulaunch.containers.container_launch import HOST_VARIABLES
@@ -12,6 +11,7 @@ from gpulaunch.containers.docker.compose import (
     generated_line,
     with_lease,
 )
+from gpulaunch.decide.decision import Grant
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import granted_gpus
@@ -22,7 +22,6 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft, is_alive
 from gpulaunch.leases.table import Table, release
 from gpulaunch.leases.watch import wait_until_dead
-from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.identity import Process
 from gpulaunch.process.job import Job
 from gpulaunch.process.system import is_cancelled_by_kill
@@ -70,12 +69,10 @@ class ComposeKeeper(Keeper):
         super().dismiss()
         os.close(self._file)
 
-    def start(
-        self,
-        lease: Lease,
-        gpus: Sequence[Gpu],  # noqa: ARG002  each service's are chosen again
-    ) -> None:
+    def start(self, lease: Lease, _grant: Grant) -> None:
         """Take a lease for each service, and start docker with a project that says so.
+
+        Each service's GPUs are chosen again, out of those of the lease.
 
         Raises:
             FailedError: the GPUs cannot be divided so that each service has what it asks for.

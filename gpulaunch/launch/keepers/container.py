@@ -1,11 +1,12 @@
 """ContainerKeeper: a lease that lives as long as the docker command and its containers."""
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.containers.companion import ContainerCompanion
 from gpulaunch.containers.container_launch import HOST_VARIABLES, ContainerLaunch, started_command
+from gpulaunch.decide.decision import Grant
 from gpulaunch.errors import FailedError
+from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers.process import ProcessKeeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.make_records import ends_with_launcher
@@ -13,7 +14,6 @@ from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
-from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace
 
 if TYPE_CHECKING:  # few launches share
@@ -53,16 +53,17 @@ class ContainerKeeper(ProcessKeeper):
             before_signal=self._before_signal,
         )
 
-    def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
+    def start(self, lease: Lease, grant: Grant) -> None:
         """Start the docker command with the GPUs of its lease, in rank order."""
         if self._container.leaves_out_gpus:
             name = self._launch.machine.topology.name
             self._table.warn(f"{name} is only described: its GPUs get into no container")
-        environment: Mapping[str, str | None] = {
+        environment: dict[str, str | None] = {
             **dict.fromkeys(HOST_VARIABLES),
             LEASE_VARIABLE: lease.id,
         }
         self._uuids = lease.uuids
+        gpus = granted_gpus(self._launch, grant)
         command = started_command(self._container, gpus, lease.id, lease.share)
         self._job.start(command, environment)
 

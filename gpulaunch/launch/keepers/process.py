@@ -8,11 +8,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpulaunch.decide.decision import Grant
 from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.duration import format_duration
+from gpulaunch.launch.assess import granted_gpus, visible_gpus
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
-from gpulaunch.leases.environment import in_sight, job_environment
+from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
@@ -90,8 +92,8 @@ class ProcessKeeper(Keeper):
         """Whether what the job leaves is ended in any case."""
         return self._launch.leftovers == "end" or self._companion is None
 
-    def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
-        """Start the job on the GPUs of its lease, in rank order."""
+    def start(self, lease: Lease, grant: Grant) -> None:
+        """Start the job on the GPUs of its lease, as they were granted."""
         from gpulaunch.launch.left_overs import LeaseCompanion  # late: containers have another
 
         self._uuids = lease.uuids
@@ -105,8 +107,9 @@ class ProcessKeeper(Keeper):
             idle_s=None if self._launch.machine.key else self._launch.leftover_timeout_s,
             before_signal=self._before_signal,
         )
+        gpus = granted_gpus(self._launch, grant)
         environment = job_environment(
-            self._visible(lease, gpus),
+            visible_gpus(self._launch, grant),
             driver=self._launch.machine.topology.driver,
             by_uuid=self._launch.by_uuid,
             count=len(gpus),
@@ -116,14 +119,6 @@ class ProcessKeeper(Keeper):
         )
         environment_changes = {**inherited_variables(), **environment}
         self._job.start(self._launch.command, environment_changes, self._cpus(gpus))
-
-    def _visible(self, lease: Lease, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
-        """Return the GPUs that the job sees: those of its lease, and of its step's other ranks."""
-        if lease.engine_job is None or not lease.engine_job.group:
-            return gpus
-        by_uuid = {gpu.uuid: gpu for gpu in self._launch.machine.topology.gpus}
-        group = [by_uuid[uuid] for uuid in lease.engine_job.group]
-        return in_sight(gpus, group, self._launch.visible)
 
     def _cpus(self, gpus: Sequence[Gpu]) -> frozenset[int]:
         """Return the core of a map of ranks, else the CPUs next to the GPUs; empty for any."""
