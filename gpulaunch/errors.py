@@ -13,11 +13,6 @@ FAILED = 125
 CANNOT_EXECUTE = 126
 NOT_FOUND = 127
 
-_LEAST_OF_A_NAME = 3
-"""A shorter text is not the beginning of a name: it would often fit by chance."""
-
-_MOST_MEANT = 3
-
 
 def printable(text: str) -> str:
     r"""Escape control characters and undecodable bytes of text that a user supplied, as \xNN.
@@ -58,10 +53,10 @@ def nearest(text: str, known: Iterable[str], least: float = 0.6) -> list[str]:
     wanted = _form(text)
     if wanted in forms:
         return [forms[wanted]]
-    if len(wanted) >= _LEAST_OF_A_NAME:
+    if len(wanted) >= 3:  # a shorter beginning would often fit by chance
         longer = sorted((form for form in forms if form.startswith(wanted)), key=len)
         if longer:
-            return [forms[form] for form in longer[:_MOST_MEANT]]
+            return [forms[form] for form in longer[:3]]
     return [forms[form] for form in get_close_matches(wanted, forms, n=1, cutoff=least)]
 
 

@@ -1,7 +1,6 @@
 """The run of a launch: request -> decision -> lease -> job -> release."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decision import Refuse, Wait
@@ -51,7 +50,8 @@ def run(
     acquired = acquire(launch, table, callbacks, prepare)
     if not isinstance(acquired, Acquired):
         return acquired
-    with _release_at_the_end(acquired) as keeper:
+    keeper = acquired.holder
+    try:
         granted(acquired)
         if acquired.grant.exclusive_reason:
             callbacks.warn(f"not shared: {acquired.grant.exclusive_reason}")
@@ -67,6 +67,8 @@ def run(
             table.warn(line)
         if idle_watch and idle_watch.strayed:
             table.warn(f"the job computed {idle_watch.strayed}")
+    finally:  # also if a callback or the job's start fails
+        keeper.release(acquired.lease)
     if idle_watch and idle_watch.limit_is_over:
         raise TimedOutError("the job was ended, as the setting idle_limit asks: its GPUs were idle")
     if not in_time:
@@ -85,12 +87,3 @@ def _watch_idleness(
 
     limits, lease = (launch.idle_after_s, launch.idle_limit_s), acquired.lease
     return IdleWatch(launch.machine, table, lease, acquired.record, limits, callbacks.idle)
-
-
-@contextmanager
-def _release_at_the_end(acquired: Acquired[Keeper]) -> Iterator[Keeper]:
-    """Release the lease when the block ends, however it ends."""
-    try:
-        yield acquired.holder
-    finally:
-        acquired.holder.release(acquired.lease)

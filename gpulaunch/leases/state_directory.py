@@ -28,26 +28,19 @@ def preferred_directory(chosen: str | None) -> str:
                 f"GPULAUNCH_STATE_DIR={chosen} is not an absolute path, which all launches agree on"
             )
         return chosen
-    return SET_UP if os.path.isdir(SET_UP) else directory_without_setup()
+    if os.path.isdir(SET_UP):
+        return SET_UP
+    for directory in _SHARED_BY_ALL:
+        if _is_safe_for_all(directory):
+            return directory
+    raise FailedError(
+        "no state directory: neither /run/lock nor /tmp is root's, world-writable and sticky"
+    )
 
 
 def own_table() -> str:
     """Return the real path of the preferred state directory, which tells tables apart."""
     return os.path.realpath(preferred_directory(os.environ.get("GPULAUNCH_STATE_DIR")))
-
-
-def directory_without_setup() -> str:
-    """Return the directory of the table if none was chosen or set up.
-
-    Raises:
-        FailedError: there is no safe directory.
-    """
-    directory = next(filter(_is_safe_for_all, _SHARED_BY_ALL), None)
-    if directory is None:
-        raise FailedError(
-            "no state directory: neither /run/lock nor /tmp is root's, world-writable and sticky"
-        )
-    return directory
 
 
 def state_directory(chosen: str | None, *, described: bool, private: bool) -> str:
