@@ -1,8 +1,10 @@
-"""The failures that a user can meet, with their exit statuses.
+"""The failures that a user can meet, with their exit statuses, and words of their messages.
 
 The statuses are those of docker run, env and timeout where these have one, and sysexits'
 EX_TEMPFAIL for 75.
 """
+
+from collections.abc import Iterable
 
 USAGE = 2
 WOULD_WAIT = 75
@@ -32,6 +34,41 @@ def quoted(text: str) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a number of things in words: "1 rank", "2 ranks"."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def nearest(text: str, known: Iterable[str], least: float = 0.6) -> list[str]:
+    """Return the names that somebody may have meant; empty if none is near.
+
+    This is the same name but for capitals, and _ for -; else those that begin with the text, three
+    at most; else the most alike one.
+
+    Args:
+        text: what was written.
+        known: the names.
+        least: how much alike they have to be, as difflib measures it: 0 to 1.
+    """
+    from difflib import get_close_matches  # late: it costs 3 ms
+
+    forms = {_form(name): name for name in known}
+    wanted = _form(text)
+    if wanted in forms:
+        return [forms[wanted]]
+    if len(wanted) >= 3:  # a shorter beginning would often fit by chance
+        longer = sorted((form for form in forms if form.startswith(wanted)), key=len)
+        if longer:
+            return [forms[form] for form in longer[:3]]
+    return [forms[form] for form in get_close_matches(wanted, forms, n=1, cutoff=least)]
+
+
+def did_you_mean(text: str, known: Iterable[str]) -> str:
+    """Return the end of a message about an unknown name: ": did you mean status?", or nothing."""
+    found = nearest(text, known)
+    return f": did you mean {' or '.join(found)}?" if found else ""
+
+
+def _form(name: str) -> str:
+    """Return a name in the form that is compared: dashes before it would make any two alike."""
+    return name.lower().replace("_", "-").lstrip("-")
 
 
 def _escaped(character: str) -> str:

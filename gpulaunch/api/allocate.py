@@ -14,13 +14,12 @@ from gpulaunch.decide.decision import Wait
 from gpulaunch.errors import RefusedError
 from gpulaunch.files.duration import parse_duration
 from gpulaunch.files.fields import unknown
-from gpulaunch.launch.acquire import Acquired, acquire
+from gpulaunch.launch.acquire import Acquired, ThisProcess, acquire
 from gpulaunch.launch.assess import would_wait
-from gpulaunch.launch.callbacks import Callbacks
+from gpulaunch.launch.launch import Callbacks
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import SETTINGS, Given, Options
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.graph import Graph
 from gpulaunch.process.apart import Attempt

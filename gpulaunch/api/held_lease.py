@@ -5,13 +5,12 @@ from collections.abc import MutableMapping
 from types import TracebackType
 from typing import Any
 
-from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL
+from gpulaunch.containers.life import GPUS_LABEL, LEASE_LABEL
 from gpulaunch.errors import FailedError
-from gpulaunch.launch.acquire import Acquired
+from gpulaunch.launch.acquire import Acquired, ThisProcess
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
 from gpulaunch.launch.group_companion import GroupCompanion
 from gpulaunch.launch.launch import Launch
-from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table, release
@@ -155,7 +154,7 @@ class HeldLease:
         Raises:
             FailedError: the engine does not answer, or has no way to give GPUs to containers.
         """
-        from gpulaunch.api.device_requests import device_requests  # late: it imports the SDK
+        from gpulaunch.api.docker_sdk import device_requests  # late: it imports the SDK
 
         return device_requests(client, self._machine, self.uuids)
 

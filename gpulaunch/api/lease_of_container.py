@@ -3,19 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gpulaunch.api.docker_sdk import device_requests_by
 from gpulaunch.api.held_lease import HeldLease
 from gpulaunch.containers.command import ContainerCommand, read_command
 from gpulaunch.containers.container_launch import ContainerLaunch, started_command
-from gpulaunch.containers.docker import sdk
 from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.engine import EngineClient, Info
 from gpulaunch.errors import FailedError
-from gpulaunch.launch.acquire import Acquired
+from gpulaunch.launch.acquire import Acquired, ThisProcess
 from gpulaunch.launch.assess import granted_gpus
-from gpulaunch.launch.choose_way import choose_way
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options
-from gpulaunch.launch.this_process import ThisProcess
+from gpulaunch.launch.read_container import choose_way
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import Machine
 from gpulaunch.profiles.catalog import Label
@@ -92,5 +91,5 @@ class LeaseOfContainer(HeldLease):
         if way == "runtime":
             added["runtime"] = self._flags.values("--runtime")[-1]
         else:
-            added["device_requests"] = sdk.device_requests(self.uuids, way, driver)
+            added["device_requests"] = device_requests_by(way, driver, self.uuids)
         return {**options, **added}

@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from gpulaunch.api.allocate import attempt_to_allocate
+from gpulaunch.api.docker_sdk import DockerClient, info_of
 from gpulaunch.api.lease_of_container import ContainerFor, LeaseOfContainer
 from gpulaunch.containers.command import read_command
-from gpulaunch.containers.docker import sdk
 from gpulaunch.containers.docker.engine import Docker
-from gpulaunch.containers.docker.sdk import DockerClient
 from gpulaunch.containers.engine import EngineClient, Info
-from gpulaunch.containers.labels import PROFILE_LABEL
+from gpulaunch.containers.life import PROFILE_LABEL
 from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.profiles.catalog import Label
 
@@ -88,7 +87,7 @@ def run_container(
 
 
 def _container_for(client: DockerClient, image: str, options: Mapping[str, Any]) -> ContainerFor:
-    info = sdk.info_of(client)
+    info = info_of(client)
     own = next(filter(lambda known: _is_of(known, info), _DOCKER.known_clients(os.geteuid())), None)
     if own is None:
         raise UsageError(

@@ -14,10 +14,9 @@ from contextlib import suppress
 from typing import Any
 
 from gpulaunch.errors import FailedError, UsageError, WouldWaitError
-from gpulaunch.files.iso_time import parse_time
 from gpulaunch.history.line import is_own_file
-from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.system import iso
+from gpulaunch.process.libc import out_of_the_way
+from gpulaunch.process.system import iso, parse_time
 from gpulaunch.records import Record, as_dict, field_names
 
 _DIGITS = 3  # of seconds

@@ -23,7 +23,7 @@ from gpulaunch.launch.children import Event, Exited, Launches, Signalled, Status
 from gpulaunch.launch.free import free
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.environment import BATCH_VARIABLE
-from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.records import Record
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from gpulaunch.cli.commands import COMMANDS
-from gpulaunch.errors import UsageError, printable, quoted
+from gpulaunch.errors import UsageError, did_you_mean, printable, quoted
 from gpulaunch.launch.options import OPTIONS, RUNNING, SETTINGS, TYPED, Given, Option
 
 __all__ = [
@@ -105,8 +105,6 @@ class Parser(argparse.ArgumentParser):
 
     def unknown_option(self, word: str) -> UsageError:
         """Return the mistake of an unknown option, with the nearest one or what to do instead."""
-        from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
-
         flag = word.partition("=")[0]
         known = self._option_string_actions
         meant = did_you_mean(flag, known) if flag.startswith("--") else ""
@@ -236,8 +234,6 @@ class _Setting(Action):
         if not equals:
             raise UsageError(f"{flag} {printable(name)}: it is not NAME=VALUE")
         if name not in _BY_O:
-            from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
-
             row = OPTIONS.get(name)
             if row and row.flags:
                 raise UsageError(

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from gpulaunch.cli.arguments import Parser
 from gpulaunch.cli.output import prepare_stdout
-from gpulaunch.errors import UsageError, quoted
-from gpulaunch.files.nearest import did_you_mean
+from gpulaunch.errors import UsageError, did_you_mean, quoted
 
 WORDS = {
     "map": "which rank on which node, core and GPU of a described cluster",

@@ -21,8 +21,7 @@ from gpulaunch.cluster.traffic import (
     summed,
 )
 from gpulaunch.cluster.traffic_file import read_traffic_file
-from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.files.nearest import did_you_mean
+from gpulaunch.errors import UsageError, did_you_mean, printable, quoted
 from gpulaunch.files.write import make_directory, write_text
 from gpulaunch.profiles.pattern_file import GRAPH_ENDINGS
 from gpulaunch.show import Document

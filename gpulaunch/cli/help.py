@@ -10,8 +10,7 @@ from textwrap import wrap
 from gpulaunch.cli.arguments import LaunchParser, Parser, add_rows
 from gpulaunch.cli.commands import COMMANDS, OTHER_NAMES
 from gpulaunch.cli.output import prepare_stdout
-from gpulaunch.errors import UsageError, printable, quoted
-from gpulaunch.files.nearest import did_you_mean, nearest
+from gpulaunch.errors import UsageError, did_you_mean, nearest, printable, quoted
 from gpulaunch.launch.options import OPTIONS, SETTINGS, TYPED
 
 _COMMANDS = {

@@ -11,7 +11,7 @@ from gpulaunch.errors import UsageError, quoted
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.leases.environment import BATCH_VARIABLE
-from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.process.system import iso
 
 _OPTION = "-o json_status_fd"

@@ -12,18 +12,17 @@ from gpulaunch.errors import GpulaunchError, UsageError, WouldWaitError
 from gpulaunch.history.line import taken
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import preview, would_wait
-from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.keepers import Keeper
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.launch_in_history import LaunchInHistory
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import Given, Options
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.run import Ended, run
+from gpulaunch.launch.run import run
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu_names import gpus_called
-from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.job import exit_like, exit_status
+from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:  # few launches need these
@@ -87,7 +86,7 @@ def carry_out(options: Options, launch: Launch) -> int:
 
         before = find_predecessors(options.after.split("\0"))
         if "wait" not in options.given:  # nobody may be there any more when its turn comes
-            launch = replace(launch, patience=replace(launch.patience, wait=True))
+            launch = replace(launch, wait=True)
     if options.dry_run:
         decision, situation = preview(launch, tell)
         from gpulaunch.cli.explain import print_decision  # late: a job that runs does without
@@ -133,15 +132,15 @@ def _run(
             tell_of(options), listener.waiting, listener.first, listener.minute, idle=listener.idle
         )
         outcome = run(launch, callbacks, listener.granted, listener.over)
-        if not isinstance(outcome, Ended):
+        if not isinstance(outcome, int):
             _explain_refusal(launch, options)
             raise refusal(launch, outcome, options)
     except GpulaunchError as problem:
         listener.ended(problem.exit_status)
         raise
     else:
-        listener.ended(exit_status(outcome.status))
-    return exit_like(outcome.status)
+        listener.ended(exit_status(outcome))
+    return exit_like(outcome)
 
 
 class Reporter:

@@ -177,7 +177,7 @@ def _read_source(path: str) -> Findings:
 
 
 def _read_nccl_log(path: str) -> Findings:
-    from gpulaunch.files.log_file import log_lines
+    from gpulaunch.files.document import log_lines
     from gpulaunch.measure.logs.nccl_log import communication, read_nccl_log
     from gpulaunch.profiles.pattern import is_whole
     from gpulaunch.show.scan import nccl_document, nccl_lines

@@ -20,23 +20,25 @@ from gpulaunch.cli.arguments import LaunchParser
 from gpulaunch.cli.launch import Reporter, refusal, tell_of
 from gpulaunch.cli.output import flush_stdout, print_json, say
 from gpulaunch.errors import FailedError, UsageError, quoted
-from gpulaunch.launch.acquire import Acquired, acquire
+from gpulaunch.launch.acquire import Acquired, ThisProcess, acquire
 from gpulaunch.launch.assess import granted_gpus, visible_gpus
-from gpulaunch.launch.callbacks import Callbacks
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.open_table import open_table_of
 from gpulaunch.launch.options import OPTIONS, Given, OnOff, Option, Options
 from gpulaunch.launch.read_launch import read_launch
-from gpulaunch.launch.this_process import ThisProcess
 from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.table import release
 from gpulaunch.process.companion import stand_apart
-from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.identity import Process
 from gpulaunch.process.job import exit_like
-from gpulaunch.process.libc import end_with_parent, outlive_parent
-from gpulaunch.process.pidfd import open_process
-from gpulaunch.process.system import identify, is_cancelled_by_kill, iso, seconds_since_boot
+from gpulaunch.process.libc import end_with_parent, out_of_the_way, outlive_parent
+from gpulaunch.process.system import (
+    identify,
+    is_cancelled_by_kill,
+    iso,
+    open_process,
+    seconds_since_boot,
+)
 from gpulaunch.records import replace
 
 _NAMES = (

@@ -9,8 +9,7 @@ from gpulaunch.cli.arguments import Parser
 from gpulaunch.cli.output import warn
 from gpulaunch.errors import FailedError, UsageError, call_failed
 from gpulaunch.history.line import COMMON
-from gpulaunch.launch.open_table import ended_containers
-from gpulaunch.leases.setup import TMPFILES, set_up
+from gpulaunch.launch.open_table import TMPFILES, set_up
 from gpulaunch.leases.state_directory import SET_UP
 
 _NVIDIA_DOCKER = "nvidia-docker"
@@ -31,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.nvidia_docker:
         print(_link(sys.argv[0]))
         return 0
-    set_up(warn, ended_containers)
+    set_up(warn)
     print(f"{SET_UP} holds the allocation table from now on; {TMPFILES} makes it at every boot")
     return 0
 

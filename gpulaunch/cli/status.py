@@ -12,8 +12,8 @@ from gpulaunch.cli.output import print_json, warn
 from gpulaunch.containers.life import Standing
 from gpulaunch.errors import UsageError
 from gpulaunch.history.read import read_dependent
-from gpulaunch.launch.before_queue import before_queue
 from gpulaunch.launch.outside_use import read_containers, with_containers
+from gpulaunch.launch.past_end import before_queue
 from gpulaunch.launch.strays import find_strays
 from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.leases.holders import LeftOver, left_over_holders
@@ -41,8 +41,8 @@ class StatusReader:
 
     def __init__(self, topology: str | None) -> None:
         ask_apart()
-        shown = read_shown(topology, warn)
-        self.machine, self.table = shown.machine, shown.table
+        shown, self.table = read_shown(topology, warn)
+        self.machine = shown.machine
         self._containers = shown.containers
         self._health = read_health(self.machine)
         self._left_over: dict[str, LeftOver] = {}

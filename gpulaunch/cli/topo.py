@@ -108,8 +108,8 @@ def _write_picture(name: str | None, path: str) -> int:
     from gpulaunch.show.status import status_document
     from gpulaunch.show.topology.svg import GpuState, topology_svg
 
-    shown = read_shown(name, warn)
-    machine, table = shown.machine, shown.table
+    shown, table = read_shown(name, warn)
+    machine = shown.machine
     seen = table.peek(problems=[]).of(machine)
     document = status_document(
         machine.topology, seen.leases, machine.outside, user_name, drained=seen.drained

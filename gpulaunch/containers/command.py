@@ -8,7 +8,7 @@ value; the engine's Grammar says so. The image and all that follows it are left 
 from collections.abc import Sequence
 from posixpath import basename
 
-from gpulaunch.errors import FlagError, UsageError, printable
+from gpulaunch.errors import FlagError, UsageError, nearest, printable
 from gpulaunch.records import Record, replace
 
 
@@ -309,8 +309,6 @@ def _take_next_word(
 
 
 def _suggest_flag(name: str, table: FlagTable, command: str) -> str | None:
-    from gpulaunch.files.nearest import nearest  # late: for mistakes only
-
     if not name.startswith("--"):
         return None
     near = nearest(name, sorted(table.switches | table.valued))

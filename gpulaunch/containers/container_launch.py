@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.containers.command import ContainerCommand
-from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
+from gpulaunch.containers.life import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
 from gpulaunch.containers.ways import NO_WAY
 from gpulaunch.leases.environment import COUNT_VARIABLE, LEASE_VARIABLE
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS

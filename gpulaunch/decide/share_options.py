@@ -238,9 +238,7 @@ def _allot(sharing: Sharing, shares: Sequence[Share], capacity: Capacity) -> All
     asked = sharing.sm_percentage
     if asked is None:
         return allotment
-    return replace(
-        allotment, sm_percentage=asked, overlaps=asked > allotment.left, reason="as asked for"
-    )
+    return replace(allotment, sm_percentage=asked, reason="as asked for")
 
 
 def _rank(request: Request, option: ShareOption) -> tuple[object, ...]:

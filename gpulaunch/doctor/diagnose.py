@@ -10,13 +10,12 @@ from gpulaunch.containers.engine import QUESTION_S, ContainerEngine
 from gpulaunch.containers.engines import all_engines
 from gpulaunch.containers.ways import NO_WAY, Offer, describe_way
 from gpulaunch.decide.request import Unfit
-from gpulaunch.errors import FailedError, GpulaunchError, printable
-from gpulaunch.files.nearest import nearest
+from gpulaunch.errors import FailedError, GpulaunchError, nearest, printable
 from gpulaunch.history.line import taken
-from gpulaunch.launch.abandoned import reason_to_end
-from gpulaunch.launch.choose_way import choose_way
+from gpulaunch.launch.free import reason_to_end
 from gpulaunch.launch.options import SETTINGS, Options
 from gpulaunch.launch.outside_use import read_containers
+from gpulaunch.launch.read_container import choose_way
 from gpulaunch.launch.read_sharing import what_can_be_shared
 from gpulaunch.launch.strays import find_strays
 from gpulaunch.launch.surroundings import shown_machine, shown_settings, shown_table

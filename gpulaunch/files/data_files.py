@@ -3,7 +3,7 @@
 import os
 from contextlib import suppress
 
-from gpulaunch.errors import UsageError, call_failed, quoted
+from gpulaunch.errors import UsageError, call_failed, did_you_mean, quoted
 
 
 def config_directory() -> str:
@@ -75,8 +75,6 @@ def find_file(name: str, directories: list[str], subject: str, hint: str) -> str
         path = os.path.join(directory, f"{name}.toml")
         if os.path.isfile(path):
             return path
-    from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
-
     meant = did_you_mean(name, file_names(directories))
     raise UsageError(f"unknown {subject} {quoted(name)}{meant}", hint)
 

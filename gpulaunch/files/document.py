@@ -2,10 +2,10 @@
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, TypeVar
 
-from gpulaunch.errors import FieldError, UsageError
+from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.records import Record
 
 T = TypeVar("T")
@@ -101,3 +101,16 @@ def parsed(document: Document, parse: Callable[[dict[str, Any]], T]) -> T:
         return parse(document.data)
     except FieldError as problem:
         raise document.error(problem) from None
+
+
+def log_lines(path: str) -> Iterator[bytes]:
+    """Yield the lines of a log.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            yield from file
+    except OSError as problem:
+        raise UsageError(f"{printable(path)}: {os.strerror(problem.errno or 0).lower()}") from None

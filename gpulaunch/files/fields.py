@@ -4,7 +4,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpulaunch.errors import FieldError
+from gpulaunch.errors import FieldError, nearest
 from gpulaunch.records import Record
 
 Rule = type | tuple[float, float] | tuple[str, ...]
@@ -108,8 +108,6 @@ def checked(
 
 def unknown(key: str, known: Iterable[str]) -> str:
     """Return the message for an unknown key: the nearest known key, or all of them."""
-    from gpulaunch.files.nearest import nearest  # late: for mistakes only
-
     names = list(known)
     found = nearest(key, names, 0.75)
     return f"unknown key {key!r}: " + (

@@ -5,7 +5,6 @@ lock, and changes since then are checked under it.
 """
 
 import os
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -20,8 +19,7 @@ from gpulaunch.launch.assess import (
     read_snapshot,
     relevant,
 )
-from gpulaunch.launch.callbacks import Callbacks
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.make_records import make_lease
 from gpulaunch.launch.outside_use import see_again
 from gpulaunch.leases.lease import Lease
@@ -29,9 +27,12 @@ from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import LockedTable, Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.identity import Process
+from gpulaunch.process.system import this_process
 from gpulaunch.records import Record, replace
 
 if TYPE_CHECKING:  # few launches share, or wait
+    from collections.abc import Callable
+
     from gpulaunch.launch.place_in_queue import PlaceInQueue
     from gpulaunch.leases.share import Share
 
@@ -47,7 +48,20 @@ class Holder(Protocol):
         """Undo everything: the GPUs went to another launch."""
 
 
+class ThisProcess:
+    """The holder of a lease without a job: the process itself that takes it."""
+
+    def __init__(self) -> None:
+        self.process = this_process()
+
+    def dismiss(self) -> None:
+        """Do nothing: no process was started."""
+
+
 C = TypeVar("C", bound=Holder)
+
+MOST_LOST_RACES = 3
+"""After this many lost races a launch decides under the host-wide lock, however long that takes."""
 
 
 class Acquired(Record, Generic[C]):
@@ -66,16 +80,6 @@ class Acquired(Record, Generic[C]):
     lease: Lease
     record: Draft
     holder: C
-
-
-class _Terms(Record):
-    """The way in which the GPUs will be held.
-
-    Attributes:
-        share: the launch's part of shared GPUs; None for GPUs of its own.
-    """
-
-    share: "Share | None"
 
 
 def acquire(
@@ -122,13 +126,11 @@ def acquire(
                 place = None
                 assessment = assess_now(launch, table, None)
             elif isinstance(decision, Grant):
-                launch = _ask_less(launch, lost_races, callbacks.warn)
                 try:
-                    acquired = _take(launch, table, assessment, place, prepare)
+                    acquired = _take(launch, table, assessment, place, prepare, lost_races)
                 except NotShareableError as problem:
-                    from gpulaunch.launch.ask_less import share_no_longer
-
-                    launch = share_no_longer(launch, str(problem), callbacks.warn)
+                    callbacks.warn(f"not shared: {problem}")
+                    launch = replace(launch, request=replace(launch.request, sharing=None))
                     acquired = None
                 if acquired is not None:
                     _wake_others(launch, table, assessment, place, acquired.lease)
@@ -145,7 +147,7 @@ def acquire(
                 with table.locked(_lock_patience_s(launch)) as locked:
                     snapshot = relevant(launch, locked.read())
                 assessment = assess(launch, snapshot, assessment.outside)
-            elif not launch.patience.wait:
+            elif not launch.wait:
                 return decision
             else:
                 place = place or _join_queue(launch, table, callbacks)
@@ -166,18 +168,9 @@ def _end_abandoned(launch: Launch, table: Table, snapshot: Snapshot, tried: set[
     """
     if not snapshot.unlocked - tried:
         return False
-    from gpulaunch.launch.abandoned import end_abandoned  # late: few leases are containers'
+    from gpulaunch.launch.free import end_abandoned  # late: few leases are containers'
 
     return end_abandoned(table, snapshot, launch.grace_s, tried)
-
-
-def _ask_less(launch: Launch, lost_races: int, warn: Callable[[str], None]) -> Launch:
-    """Return what the launch asks for after this many lost races."""
-    if not lost_races:
-        return launch
-    from gpulaunch.launch.ask_less import ask_less  # late: few races are lost
-
-    return ask_less(launch, lost_races, warn)
 
 
 def _without_stale_daemons(launch: Launch, table: Table) -> Launch:
@@ -193,10 +186,9 @@ def _without_stale_daemons(launch: Launch, table: Table) -> Launch:
 
 def _lock_patience_s(launch: Launch) -> float | None:
     """Return how long to wait for the host-wide lock; None for as long as any launch does."""
-    patience = launch.patience
-    if not patience.wait:
+    if not launch.wait:
         return None
-    return float("inf") if patience.timeout_s is None else patience.timeout_s
+    return float("inf") if launch.wait_timeout_s is None else launch.wait_timeout_s
 
 
 def _ticket_of(place: "PlaceInQueue | None") -> Ticket | None:
@@ -205,7 +197,7 @@ def _ticket_of(place: "PlaceInQueue | None") -> Ticket | None:
 
 
 def _join_queue(launch: Launch, table: Table, callbacks: Callbacks) -> "PlaceInQueue":
-    from gpulaunch.launch.join_queue import join_queue  # late: few launches wait
+    from gpulaunch.launch.place_in_queue import join_queue  # late: few launches wait
 
     return join_queue(launch, table, callbacks)
 
@@ -220,7 +212,7 @@ def _wake_others(
     """Wake the next that might start, since what this launch wanted and did not take is free."""
     if place is None:
         return
-    from gpulaunch.launch.join_queue import wake_next  # late: few launches wait
+    from gpulaunch.launch.place_in_queue import wake_next  # late: few launches wait
 
     with suppress(FailedError):
         wake_next(launch, table, assessment, place.ticket, lease.uuids)
@@ -239,7 +231,7 @@ def _sleep_in_queue(
     callbacks: Callbacks,
 ) -> None:
     """Sleep until deciding again may have another answer; say why before the first time."""
-    from gpulaunch.launch.join_queue import wake_next  # late: few launches wait
+    from gpulaunch.launch.place_in_queue import wake_next  # late: few launches wait
 
     if not place.has_slept:
         callbacks.waiting(assessment.decision.reason, read_snapshot(launch, table, place.ticket))
@@ -260,13 +252,14 @@ def _take(
     assessment: Assessment,
     place: "PlaceInQueue | None",
     prepare: "Callable[[Draft, Share | None], C]",
+    lost_races: int,
 ) -> Acquired[C] | None:
     """Take what was granted; None if another launcher was faster.
 
     Raises:
         NotShareableError: the GPUs were to be shared, and their MPS daemon cannot be had.
     """
-    with _prepare_share(launch, table, assessment.decision) as share:
+    with _prepare_share(launch, table, assessment) as share:
         record = table.draft(place.ticket.id if place else None)
         holder: C | None = None
         acquired: Acquired[C] | None = None
@@ -274,7 +267,9 @@ def _take(
             # Fork the job before taking the lock: forking is slow, and the record needs its pid.
             holder = prepare(record, share)
             with table.locked(_lock_patience_s(launch)) as locked:
-                acquired = _publish(launch, assessment, place, locked, record, holder, share)
+                acquired = _publish(
+                    launch, assessment, place, locked, record, holder, share, lost_races
+                )
         except BaseException:  # includes the KeyboardInterrupt of a program that calls allocate()
             _discard(record, holder)
             raise
@@ -284,10 +279,10 @@ def _take(
 
 
 def _prepare_share(
-    launch: Launch, table: Table, decision: Wait | Refuse | Grant
+    launch: Launch, table: Table, assessment: Assessment
 ) -> "AbstractContextManager[Share | None]":
     """Return a context with the share that the lease will have; its MPS daemon stays that long."""
-    option = decision.share_option if isinstance(decision, Grant) else None
+    option = assessment.share_option
     if option is None:
         return nullcontext(launch.within.share if launch.within else None)
     from gpulaunch.decide.share_options import share_of  # late: few launches share
@@ -304,49 +299,49 @@ def _publish(
     record: Draft,
     holder: C,
     share: "Share | None",
+    lost_races: int,
 ) -> Acquired[C] | None:
     """Write the lease into the table, under its lock; None if the GPUs are gone."""
     # Another launcher may have taken these GPUs since we decided: look again under the lock.
     snapshot = relevant(launch, locked.read(_ticket_of(place)))
-    terms: _Terms | None = _Terms(share)
     before = assessment.snapshot
     if snapshot != before:
-        again = _decide_again(launch, assessment, snapshot)
+        again = _decide_again(launch, assessment, snapshot, lost_races)
         if again is not None:
             assessment, before = again, snapshot
-            terms = _renew_terms(launch, assessment, share)
+            if not _suits_daemon(launch, assessment, share):
+                return None
+            share = _renew_share(launch, assessment, share)
     grant = assessment.decision
-    if not isinstance(grant, Grant) or terms is None:
+    if not isinstance(grant, Grant) or not is_still_valid(launch, grant, before, snapshot):
         return None
-    if not is_still_valid(launch, grant, before, snapshot):
-        return None
-    lease = replace(make_lease(launch, grant, record.id, holder.process), share=terms.share)
+    lease = replace(make_lease(launch, grant, record.id, holder.process), share=share)
     locked.publish(record, lease)
     if place:
         place.take(locked)
     return Acquired(grant, assessment.situation, lease, record, holder)
 
 
-def _decide_again(launch: Launch, assessment: Assessment, snapshot: Snapshot) -> Assessment | None:
+def _decide_again(
+    launch: Launch, assessment: Assessment, snapshot: Snapshot, lost_races: int
+) -> Assessment | None:
     """Decide on a new snapshot under the host-wide lock, which has to be quick.
 
     Where it takes longer it is done only once others were faster several times: a lost race is no
     reason to send somebody away. None if the old decision is to be tried.
     """
     grant = assessment.decision
-    if assessment.quick:
-        return assess(launch, snapshot, assessment.outside)
-    if not launch.hurried or not isinstance(grant, Grant):
-        return None
-    if launch.request.is_choosy or launch.request.sharing:
-        return None
-    if is_still_valid(launch, grant, assessment.snapshot, snapshot):
+    if not assessment.quick and (
+        lost_races < MOST_LOST_RACES
+        or not isinstance(grant, Grant)
+        or is_still_valid(launch, grant, assessment.snapshot, snapshot)
+    ):
         return None
     return assess(launch, snapshot, assessment.outside)
 
 
-def _renew_terms(launch: Launch, assessment: Assessment, prepared: "Share | None") -> _Terms | None:
-    """Return the terms of a decision that was made again; None if they need another MPS daemon.
+def _suits_daemon(launch: Launch, assessment: Assessment, prepared: "Share | None") -> bool:
+    """Return whether a decision that was made again needs the very MPS daemon that is ready.
 
     Args:
         launch: the launch that needs the GPUs.
@@ -354,18 +349,26 @@ def _renew_terms(launch: Launch, assessment: Assessment, prepared: "Share | None
         prepared: the share whose daemon is ready; None if none is.
     """
     if launch.request.sharing is None:  # the share, if any, is that of the lease around the launch
-        return _Terms(prepared) if assessment.situation.within or prepared is None else None
-    decision = assessment.decision
-    option = decision.share_option if isinstance(decision, Grant) else None
+        return assessment.situation.within is not None or prepared is None
+    option = assessment.share_option
     if option is None or prepared is None:
-        return _Terms(None) if option is None and prepared is None else None
+        return option is None and prepared is None
+    daemons = {lease.share.pipe_directory for lease in option.residents if lease.share}
+    return launch.mps is None or (
+        option.group == prepared.group and daemons <= {prepared.pipe_directory}
+    )
+
+
+def _renew_share(
+    launch: Launch, assessment: Assessment, prepared: "Share | None"
+) -> "Share | None":
+    """Return the share of a decision that was made again, with the MPS daemon that is ready."""
+    option = assessment.share_option
+    if launch.request.sharing is None or option is None or prepared is None:
+        return prepared
     from gpulaunch.decide.share_options import share_of  # late: few launches share
 
-    share = share_of(launch.request, option)
-    daemons = {lease.share.pipe_directory for lease in option.residents if lease.share}
-    if launch.mps and (share.group != prepared.group or daemons - {prepared.pipe_directory}):
-        return None
-    return _Terms(replace(share, pipe_directory=prepared.pipe_directory))
+    return replace(share_of(launch.request, option), pipe_directory=prepared.pipe_directory)
 
 
 def _discard(record: Draft, holder: Holder | None) -> None:

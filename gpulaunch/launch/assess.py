@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Decision, Grant, Situation, Wait
+from gpulaunch.decide.decision import Decision, Grant, ShareOption, Situation, Wait
 from gpulaunch.errors import WouldWaitError
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table_of
@@ -19,7 +19,7 @@ from gpulaunch.machine.topology import Topology
 from gpulaunch.process.system import is_stopped, seconds_since_boot
 from gpulaunch.records import Record, replace
 
-if TYPE_CHECKING:  # described machines load no driver
+if TYPE_CHECKING:  # few launches share, and described machines load no driver
     from gpulaunch.machine.driver import OutsideUse
 
 QUICK_S = 0.005
@@ -47,6 +47,11 @@ class Assessment(Record):
     def behind(self) -> Ticket | None:
         """The earlier request that this one comes after, or None."""
         return self.decision.behind if isinstance(self.decision, Wait) else None
+
+    @property
+    def share_option(self) -> ShareOption | None:
+        """The share group that was granted, or None."""
+        return self.decision.share_option if isinstance(self.decision, Grant) else None
 
 
 def preview(launch: Launch, warn: Callable[[str], None]) -> tuple[Decision, Situation]:

@@ -15,9 +15,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.execute import clean_environment
-from gpulaunch.process.libc import end_with_parent
+from gpulaunch.process.libc import end_with_parent, out_of_the_way
 from gpulaunch.records import Record
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

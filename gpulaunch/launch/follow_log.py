@@ -1,16 +1,18 @@
-"""The output of a detached launch: read to its end, or followed as it grows."""
+"""The output of a detached launch, read to its end or followed as it grows, and its terminal."""
 
 import os
 import select
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from gpulaunch.history.past_launch import PastLaunch
 from gpulaunch.launch.past_end import open_job, open_launcher, read_again
-from gpulaunch.process.terminal import wait_until_closed
 
 _PIECE_BYTES = 1 << 16
 _INTERVAL_S = 0.2  # between two looks at the file
+_LONGEST_S = 5.0
 
 
 def begin_of_last(fd: int, lines: int) -> int:
@@ -65,3 +67,33 @@ def _has_ended(process: int, within_s: float) -> bool:
     poll = select.poll()  # select takes no descriptor from 1024 on
     poll.register(process, select.POLLIN)
     return bool(poll.poll(within_s * 1000))
+
+
+def connect(path: str) -> socket.socket | None:
+    """Return a connection to the socket of the dtach that holds a terminal; None if it is closed.
+
+    A path may be longer than the kernel takes for a socket, so it is reached by its directory.
+    """
+    end = socket.socket(socket.AF_UNIX)
+    directory = -1
+    try:
+        directory = os.open(os.path.dirname(path), os.O_PATH | os.O_CLOEXEC)
+        end.connect(f"/proc/self/fd/{directory}/{os.path.basename(path)}")
+    except OSError:
+        end.close()
+        return None
+    finally:
+        if directory >= 0:
+            os.close(directory)
+    return end
+
+
+def wait_until_closed(path: str) -> None:
+    """Sleep until a terminal whose job has ended is closed, for a few seconds at most."""
+    end = connect(path)
+    if end is None:
+        return
+    with end, suppress(OSError):
+        poll = select.poll()
+        poll.register(end, 0)  # for the end alone
+        poll.poll(_LONGEST_S * 1000)

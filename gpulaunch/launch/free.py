@@ -1,28 +1,37 @@
-"""The end of leases from outside: of unwanted jobs, and of left-over processes that hold them."""
+"""The end of leases from outside: which are meant, and the end of all that holds them."""
 
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpulaunch.errors import FailedError, UsageError, printable, quoted
+from gpulaunch.files.duration import format_duration
+from gpulaunch.history.past_launch import LEAST_CHARACTERS
 from gpulaunch.leases.holders import holders, members
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import (
     is_locked,
-    open_record,
+    opened,
     parse_record,
     parse_unlocked,
 )
-from gpulaunch.leases.table import Table
+from gpulaunch.leases.table import Snapshot, Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.topology import same_table
 from gpulaunch.process.ending import KILL_S, end_all, reached_by, wait_for_all, wait_for_one
 from gpulaunch.process.identity import Process
-from gpulaunch.process.system import is_same, state_of, user_name, user_of, who_may
+from gpulaunch.process.system import (
+    is_same,
+    seconds_since_boot,
+    state_of,
+    user_name,
+    user_of,
+    who_may,
+)
 
 if TYPE_CHECKING:  # what few leases need, the others do not load
     from gpulaunch.containers.engine import EngineClient
@@ -54,7 +63,7 @@ def free(
         FailedError: its processes are not visible here, are another user's, or survive KILL.
     """
     name = table.file_of(lease_id)
-    with _open(os.path.join(table.directory, name)) as fd:
+    with opened(os.path.join(table.directory, name)) as fd:
         found = table.find(name) if fd is not None else None
         if fd is None or found is None or not (found.locked or parse_unlocked(found)):
             place = machine.topology.name if machine else "this host"
@@ -230,13 +239,115 @@ def _find_pid(process: Process, fd: int) -> int | None:
     return next((pid for pid in found if is_same(pid, process)), None)
 
 
-@contextmanager
-def _open(path: str) -> Iterator[int | None]:
-    fd = None
-    with suppress(OSError):
-        fd = open_record(path)
-    try:
-        yield fd
-    finally:
-        if fd is not None:
-            os.close(fd)
+def end_abandoned(table: Table, snapshot: Snapshot, grace_s: float, tried: set[str]) -> bool:
+    """End this user's containers that nobody looks after, and that are over their time or CI's.
+
+    Those of other users are left alone, also by root: a record says what its owner likes, and might
+    name somebody else's container.
+
+    Args:
+        table: the allocation table.
+        snapshot: leases with the ids of those that no process holds.
+        grace_s: seconds between TERM and KILL.
+        tried: ids of leases to leave alone; those that are tried are added.
+
+    Returns:
+        Whether any has been tried.
+    """
+    abandoned = [
+        (lease, reason)
+        for lease in snapshot.leases
+        if lease.id in snapshot.unlocked - tried and lease.user_id == os.geteuid()
+        if (reason := reason_to_end(lease))
+    ]
+    for lease, reason in abandoned:
+        tried.add(lease.id)
+        try:
+            free(table, lease.id, grace_s)
+        except UsageError:  # it has ended meanwhile
+            continue
+        except FailedError as problem:
+            table.warn(f"{problem.message}, and {reason}")
+        else:
+            table.warn(f"ended lease {lease.id}: {reason}")
+    return bool(abandoned)
+
+
+def reason_to_end(lease: Lease) -> str:
+    """Return why a lease that no process holds has to end; empty if its container may go on."""
+    if lease.ends_with_launcher:
+        return "its CI job is gone, and its container was left"
+    limit_s = lease.time_limit_s
+    if limit_s is not None and seconds_since_boot() >= lease.clock_s + limit_s:
+        return f"its container outlived the time limit of {format_duration(limit_s)}"
+    return ""
+
+
+def find_id(table: Table, text: str, machine: Machine | None) -> str:
+    """Return the id of the live lease or ticket that is meant; the text itself if there is none.
+
+    To all but root a name or the beginning of an id means another user's record only if it fits
+    none of their own.
+
+    Args:
+        table: the allocation table.
+        text: an id, its first characters, 4 or more, or the name of a job.
+        machine: the machine of the record; None for any.
+
+    Raises:
+        UsageError: several records fit.
+    """
+    if table.file_of(text):
+        return text
+    fitting = _fitting(table, text, machine)
+    mine = [record for record in fitting if os.geteuid() in (0, record.user_id)]
+    found = mine or fitting
+    if len(found) > 1:
+        ids = ", ".join(f"{record.id} ({user_name(record.user_id)})" for record in found)
+        raise UsageError(f"{quoted(text)} may be any of {ids}", "give its id")
+    return found[0].id if found else text
+
+
+def has_own(table: Table, text: str, machine: Machine | None) -> bool:
+    """Return whether a text is a whole id, or means a live lease or ticket of this user."""
+    if table.file_of(text):
+        return True
+    return any(one.user_id == os.geteuid() for one in _fitting(table, text, machine))
+
+
+def own_ids(table: Table, machine: Machine | None) -> Iterator[str]:
+    """Yield the ids of this user's live tickets and leases, and read the table anew for each.
+
+    Tickets come first, since their launches would take GPUs that become free, and leases before
+    those inside them.
+
+    Args:
+        table: the allocation table.
+        machine: the machine of the records; None for any.
+    """
+    seen: set[str] = set()
+    while True:
+        own = [record.id for record in _records(table, machine) if record.user_id == os.geteuid()]
+        new = next((record_id for record_id in own if record_id not in seen), None)
+        if new is None:
+            return
+        seen.add(new)
+        yield new
+
+
+def _fitting(table: Table, text: str, machine: Machine | None) -> list[Lease | Ticket]:
+    """Return this user's records of a name; if none, all of it, and those whose id begins so."""
+    records = _records(table, machine)
+    called = [record for record in records if record.name == text]
+    if own := [record for record in called if record.user_id == os.geteuid()]:
+        return own
+    begun = [record for record in records if record.id.startswith(text)]
+    return called + (begun if len(text) >= LEAST_CHARACTERS else [])
+
+
+def _records(table: Table, machine: Machine | None) -> list[Lease | Ticket]:
+    """Return the live tickets and leases of a machine, or of all."""
+    # What cannot be read is no reason to end nothing else.
+    snapshot = table.peek(problems=[])
+    snapshot = snapshot.of(machine) if machine else snapshot
+    return [*snapshot.tickets, *snapshot.leases]

@@ -13,7 +13,7 @@ from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.process.companion import forget_environment
-from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.sharing.share_group import ShareGroup
 
 _DONE = b"."

@@ -18,8 +18,6 @@ _CHOICE = r"(?:^|[\s;&|(])CUDA_VISIBLE_DEVICES=[\"']?((?:\d|GPU-|MIG-)[^\s;&|\"'
 
 _CHOOSING = ("--num_gpus", "--num_accelerators", "-i", "--include", "-e", "--exclude", "--gpu_ids")
 _WHATEVER = ", whatever GPUs this lease has: write"
-_OTHERS_SESSION = frozenset({"-r", "-R", "-RR", "-x", "-X", "-dr", "-dR", "-dRR"})
-"""Options with which screen uses a session that runs already."""
 
 
 def explain_hand_over(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
@@ -68,22 +66,6 @@ def _explain_sudo(command: Sequence[str], _: Mapping[str, str]) -> str | None:
     return f"{_RESET} '{program} gpulaunch ... -- COMMAND'"
 
 
-def _explain_systemd_run(command: Sequence[str], _: Mapping[str, str]) -> str | None:
-    if "--scope" in command:
-        return None
-    return (
-        "has systemd start the command, outside this lease: write "
-        "'systemd-run ... gpulaunch ... -- COMMAND', or add --scope"
-    )
-
-
-def _explain_su(command: Sequence[str], _: Mapping[str, str]) -> str | None:
-    program = os.path.basename(command[0])
-    if not any(re.fullmatch("-|-[fmpPT]*l.*|--login", word) for word in command[1:]):
-        return None
-    return f"{_RESET} '{program} - USER -c \"gpulaunch ... -- COMMAND\"'"
-
-
 def _explain_env(command: Sequence[str], _: Mapping[str, str]) -> str | None:
     words = list(takewhile(lambda word: word.startswith("-") or "=" in word, command[1:]))
     if not _CLEAR.isdisjoint(words):
@@ -114,29 +96,6 @@ def _explain_launcher(command: Sequence[str], _: Mapping[str, str]) -> str | Non
         if word.endswith(".py"):  # what follows is for the script
             break
     return None
-
-
-def _explain_at(_command: Sequence[str], _environment: Mapping[str, str]) -> str:
-    return (
-        "has a daemon start the command later, outside this lease: "
-        "give it the line 'gpulaunch --wait ... -- COMMAND'"
-    )
-
-
-def _explain_ssh(_command: Sequence[str], _environment: Mapping[str, str]) -> str:
-    return (
-        "runs the command on another machine, outside this lease: "
-        "write 'ssh HOST gpulaunch ... -- COMMAND'"
-    )
-
-
-def _explain_screen(command: Sequence[str], _: Mapping[str, str]) -> str | None:
-    if _OTHERS_SESSION.isdisjoint(command):
-        return None
-    return (
-        "uses a session that runs already, outside this lease: "
-        "start 'gpulaunch ... -- COMMAND' in it"
-    )
 
 
 def _explain_tmux(command: Sequence[str], environment: Mapping[str, str]) -> str | None:
@@ -202,14 +161,9 @@ def _explain_srun(command: Sequence[str], environment: Mapping[str, str]) -> str
 
 _PROGRAMS: Mapping[str, Callable[[Sequence[str], Mapping[str, str]], str | None]] = {
     **dict.fromkeys(_SUDO, _explain_sudo),
-    **dict.fromkeys(("su", "runuser"), _explain_su),
     "env": _explain_env,
     **dict.fromkeys(("sh", "bash", "dash", "zsh"), _explain_shell),
     **dict.fromkeys(("accelerate", "accelerate-launch", "deepspeed"), _explain_launcher),
-    "systemd-run": _explain_systemd_run,
-    **dict.fromkeys(("at", "batch", "sbatch", "qsub", "bsub"), _explain_at),
-    "screen": _explain_screen,
-    "ssh": _explain_ssh,
     "tmux": _explain_tmux,
     "srun": _explain_srun,
     **dict.fromkeys(("mpirun", "mpiexec", "orterun", "prterun"), _explain_mpirun),

@@ -21,7 +21,7 @@ from gpulaunch.leases.who_has_what import name_job
 from gpulaunch.machine.driver import OutsideUse
 from gpulaunch.machine.find import Machine, are_busy, load_driver
 from gpulaunch.machine.gpu_names import gpus_named
-from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
+from gpulaunch.process.libc import ALL_SIGNALS, change_mask
 from gpulaunch.process.system import name_this_thread
 
 _LOOK_EVERY_S = 20.0

@@ -1,5 +1,6 @@
-"""The Launch record: one command, what it asks of the machine, and how it waits."""
+"""The Launch record: one command, what it asks of the machine, how it waits, whom it tells."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gpulaunch.decide.request import Request
@@ -11,18 +12,7 @@ from gpulaunch.sharing.mps_directories import MpsPlace
 if TYPE_CHECKING:  # few launches need it
     from gpulaunch.containers.container_launch import ContainerLaunch
     from gpulaunch.containers.docker.compose import ComposeLaunch
-
-
-class Patience(Record):
-    """The patience of a launch: whether and for how long it waits.
-
-    Attributes:
-        wait: whether to queue for GPUs that are busy.
-        timeout_s: seconds of the longest wait, or None for no limit.
-    """
-
-    wait: bool
-    timeout_s: float | None = None
+    from gpulaunch.leases.table import Snapshot
 
 
 class Launch(Record):
@@ -35,7 +25,8 @@ class Launch(Record):
         within: the live lease that this launch runs inside of, or None.
         name: name that the user gave the job, or None.
         publish: what others may read of the command: one of PUBLISHED.
-        patience: whether and for how long it waits.
+        wait: whether to queue for GPUs that are busy.
+        wait_timeout_s: seconds of the longest wait, or None for no limit.
         private: whether a container's own table will do if the host's is not mounted.
         by_uuid: whether CUDA_VISIBLE_DEVICES names the GPUs by UUID.
         bind_cpu: whether to run on the CPUs of the GPUs' NUMA node, if they share one.
@@ -50,7 +41,6 @@ class Launch(Record):
             docker compose.
         mps: place of this user's MPS daemons; None on a described machine.
         recorded_in: file of the profile that learns from the job, or None.
-        hurried: whether any free GPUs will do: others were faster several times.
         visible: what the job sees of the GPUs of its step, if its ranks divide them: one of
             settings.VISIBLE.
         core: number of the CPU to run on, by a map of ranks; None for no such.
@@ -67,7 +57,8 @@ class Launch(Record):
     within: Lease | None
     name: str | None
     publish: str
-    patience: Patience
+    wait: bool
+    wait_timeout_s: float | None
     private: bool
     by_uuid: bool
     bind_cpu: bool
@@ -79,10 +70,37 @@ class Launch(Record):
     compose: "ComposeLaunch | None" = None
     mps: MpsPlace | None = None
     recorded_in: str | None = None
-    hurried: bool = False
     visible: str = "all"
     core: int | None = None
     in_history: bool = True
     idle_after_s: float | None = None
     idle_limit_s: float | None = None
     notify: str | None = None
+
+
+def _nothing(_: float) -> None:
+    """Tell nobody."""
+
+
+class Callbacks(Record):
+    """Functions that a launch calls on its way; none may raise.
+
+    Attributes:
+        warn: called with each warning.
+        waiting: called with the reason why the launch joins the queue, and with the live leases
+            and earlier tickets.
+        first: called when it becomes the first in the queue, with the reason to go on waiting and
+            the seconds of waiting.
+        minute: called once a minute with the seconds of waiting, and a function that returns the
+            launch's place in the queue.
+        idle: called from another thread with the seconds for which its GPUs have done nothing, once
+            each time that this is long enough to be told.
+        given_up: descriptor that is readable once the launch is not wanted any more, or None.
+    """
+
+    warn: Callable[[str], None]
+    waiting: "Callable[[str, Snapshot], None]"
+    first: Callable[[str, float], None]
+    minute: Callable[[float, Callable[[], int]], None]
+    idle: Callable[[float], None] = _nothing
+    given_up: int | None = None

@@ -1,20 +1,24 @@
 """`--notify COMMAND`: a command of the user's at each event of a launch."""
 
 import os
+import signal
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 
 from gpulaunch.launch.acquire import Acquired
 from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.environment import LEASE_VARIABLE
-from gpulaunch.process.background import run_beside
-from gpulaunch.process.execute import clean_environment
+from gpulaunch.process.companion import fork_orphan
+from gpulaunch.process.execute import PYTHON_IGNORES, clean_environment
 
 EVENT_VARIABLE = "GPULAUNCH_EVENT"
 """Variable with the event; those with more about it begin so, too."""
 
 _LIMIT_S = 60
+_KILL_AFTER_S = 5  # after TERM
 
 
 def notifier_of(launch: Launch, command: str) -> "Notifier | None":
@@ -41,7 +45,7 @@ def notify(command: str, event: str, **about: str | None) -> None:
     for name, text in {EVENT_VARIABLE: event, **told}.items():
         if text is not None:
             variables[os.fsencode(name)] = os.fsencode(text)
-    run_beside(command, variables, _LIMIT_S)
+    _run_beside(command, variables)
 
 
 class Notifier:
@@ -89,3 +93,28 @@ class Notifier:
             exit_status=str(exit_status),
             duration_s=None if seconds is None else f"{seconds:.0f}",
         )
+
+
+def _run_beside(command: str, variables: Mapping[bytes, bytes]) -> None:
+    """Run a shell command in a session of its own, without stdin, stdout and stderr.
+
+    It is nobody's child, and has none of this process's descriptors: no lease and no pipe lasts
+    longer for it. If it cannot be run, nothing happens.
+    """
+    shell = ["/bin/sh", "-c", command]
+    limited = ["timeout", "-k", str(_KILL_AFTER_S), str(_LIMIT_S), *shell]
+
+    def run() -> None:
+        os.setsid()
+        os.closerange(0, os.sysconf("SC_OPEN_MAX"))
+        for _ in range(3):
+            os.open(os.devnull, os.O_RDWR)
+        for number in (*PYTHON_IGNORES, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        with suppress(FileNotFoundError):  # without coreutils it has no limit
+            os.execvpe(limited[0], limited, variables)  # noqa: S606
+        os.execve(shell[0], shell, variables)  # noqa: S606
+
+    with suppress(OSError):
+        fork_orphan(run)

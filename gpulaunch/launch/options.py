@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-from gpulaunch.errors import FieldError, UsageError, printable, quoted
+from gpulaunch.errors import FieldError, UsageError, did_you_mean, printable, quoted
 from gpulaunch.files.data_files import config_directory
 from gpulaunch.files.document import Document, read_document
 from gpulaunch.files.duration import parse_duration
@@ -76,8 +76,6 @@ def one_of(names: Iterable[str], subject: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         name = text.replace("-", "_")
         if name not in names:
-            from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
-
             known = [name.replace("_", "-") for name in sorted(names)]
             raise UsageError(
                 f"unknown {subject} {quoted(text)}{did_you_mean(text, known)}",
@@ -643,7 +641,5 @@ def _read_config(option: Option[T], config: Document) -> T:
 def _check_keys(config: Document) -> None:
     for key in config.data:
         if key not in SETTINGS:
-            from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
-
             meant = did_you_mean(key, SETTINGS) or ": 'gpulaunch help settings' lists them"
             raise config.error(FieldError((key,), f"unknown setting {quoted(key)}{meant}"))

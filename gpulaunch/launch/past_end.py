@@ -1,16 +1,20 @@
-"""The end of a launch that another process runs, awaited by events."""
+"""This user's launches that other processes run: found, awaited, and ended before they queue."""
 
 import os
 import select
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.history.past_launch import LEAST_CHARACTERS, PastLaunch, find_past
 from gpulaunch.history.read import read_history
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.leases.state_directory import own_table
-from gpulaunch.process.pidfd import open_process
-from gpulaunch.process.system import boot_id
+from gpulaunch.leases.ticket import Ticket
+from gpulaunch.machine.find import Machine
+from gpulaunch.process.ending import wait_for_one
+from gpulaunch.process.system import boot_id, open_process
 
 
 def find_launch(text: str) -> PastLaunch:
@@ -125,3 +129,44 @@ def open_job(launch: PastLaunch, warn: Callable[[str], None]) -> int | None:
     table = open_table(described=launch.described, warn=warn)
     lease = next((one for one in table.own_leases() if one.id == launch.id), None)
     return open_process(lease.job) if lease else None
+
+
+def before_queue(
+    launches: Iterable[PastLaunch], tickets: Collection[Ticket], machine: Machine | None
+) -> list[PastLaunch]:
+    """Return the live launches among those of this user that have no place in the queue yet.
+
+    Args:
+        launches: launches of this user.
+        tickets: live tickets: what has one is in the queue.
+        machine: the machine of the launches; None for any.
+    """
+    queued = {ticket.launcher for ticket in tickets}
+    wanted = (machine.topology.name, machine.key is not None) if machine else None
+    return [
+        one
+        for one in launches
+        if not one.id
+        and one.exit_status is None
+        and one.launcher not in queued
+        and wanted in (None, (one.topology, one.described))
+        and not is_elsewhere(one)
+        and is_running(one)
+    ]
+
+
+def end_before_queue(launch: PastLaunch, grace_s: float) -> None:
+    """End a launch, and wait for that.
+
+    Args:
+        launch: a launch that has no place in the queue.
+        grace_s: seconds to wait at most.
+    """
+    fd = open_launcher(launch)
+    if fd is None:
+        return
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(fd, signal.SIGTERM)
+        signal.pidfd_send_signal(fd, signal.SIGCONT)  # a stopped one would not receive TERM
+    os.close(fd)
+    wait_for_one([launch.launcher.pid], grace_s)

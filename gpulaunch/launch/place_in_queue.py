@@ -1,4 +1,4 @@
-"""A place in the queue, in which a launch sleeps until it can take its GPUs."""
+"""The queue of launches: how they join it, sleep until they can start, and wake each other."""
 
 import os
 import select
@@ -6,18 +6,24 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 
-from gpulaunch.errors import TimedOutError
+from gpulaunch.decide.decide import used_outside
+from gpulaunch.decide.needs import leased_until_s
+from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.files.duration import format_duration
-from gpulaunch.leases.bell import LOOK, Bell, listen
+from gpulaunch.launch.assess import Assessment, read_snapshot
+from gpulaunch.launch.launch import Callbacks, Launch
+from gpulaunch.launch.make_records import make_ticket
+from gpulaunch.leases.bell import LOOK, WAKE, Bell, listen, might_pass, ring
 from gpulaunch.leases.lease import Lease
+from gpulaunch.leases.queue import ENDLESS, first_to_try, leaves_some, queued
 from gpulaunch.leases.record_file import is_alive, record_name
 from gpulaunch.leases.table import LockedTable, Table, release
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.leases.watch import WITHOUT_EVENTS_S, Watch, wait_until_dead
+from gpulaunch.machine.topology import same_table
 from gpulaunch.process.apart import GivenUpError
-from gpulaunch.process.pidfd import open_pid
-from gpulaunch.process.system import is_stopped
-from gpulaunch.records import Record, replace
+from gpulaunch.process.system import is_stopped, open_pid, seconds_since_boot
+from gpulaunch.records import replace
 
 LOOK_EVERY_S = 5.0
 """Longest time between two looks, for changes without an event, such as use outside gpulaunch."""
@@ -32,20 +38,7 @@ RING_EVERY_S = 0.25
 """Shortest time between two looks because of a bell that was rung."""
 
 MINUTE_S = 60.0
-"""Time between two words on a wait, and two looks of those that others should have woken."""
-
-
-class WordsOnWaiting(Record):
-    """Functions that tell how a wait goes.
-
-    Attributes:
-        first: called when the place becomes the first, with the reason to go on waiting and the
-            seconds of waiting.
-        minute: called once a minute with the seconds of waiting.
-    """
-
-    first: Callable[[str, float], None]
-    minute: Callable[[float], None]
+"""Time between two words on a wait."""
 
 
 _waiting: "set[PlaceInQueue]" = set()
@@ -75,7 +68,9 @@ class PlaceInQueue:
         passes: whether it might pass tickets that want all that it could have.
         timeout_s: seconds of the longest wait, or None for no limit.
         warn: called with each warning.
-        words: functions that tell how the wait goes.
+        first: called when the place becomes the first, with the reason to go on waiting and the
+            seconds of waiting.
+        minute: called once a minute with the seconds of waiting.
         given_up: descriptor that is readable once nobody wants the place any more, or None.
 
     Attributes:
@@ -94,11 +89,13 @@ class PlaceInQueue:
         passes: bool,
         timeout_s: float | None,
         warn: Callable[[str], None],
-        words: WordsOnWaiting,
+        first: Callable[[str, float], None],
+        minute: Callable[[float], None],
         given_up: int | None = None,
     ) -> None:
-        self._table, self._warn, self._words, self._given_up = table, warn, words, given_up
-        self._timeout_s, self._passes = timeout_s, passes
+        self._table, self._warn, self._given_up = table, warn, given_up
+        self._first, self._minute = first, minute
+        self._timeout_s = timeout_s
         self._joined_s = self._told_s = time.monotonic()
         self._rung_s = 0.0
         self._pause_s = FIRST_LOOK_S
@@ -152,7 +149,7 @@ class PlaceInQueue:
         if self._listen_to(behind) if behind else self._follow(leases):
             return
         if behind is None and self._was_behind:
-            self._words.first(reason, time.monotonic() - self._joined_s)
+            self._first(reason, time.monotonic() - self._joined_s)
         self._was_behind = behind is not None
         if self._was_woken:
             self._woken_in_vain.clear()
@@ -188,7 +185,6 @@ class PlaceInQueue:
     def _sleep_behind(self, behind: Ticket, reason: str) -> None:
         """Sleep until the ticket before this one ends or is stopped, or somebody rings."""
         path = self._table.path_of(behind)
-        began_s = time.monotonic()
         while True:
             fd = self._behind[1] if self._behind else None
             pause_s = self._pause_s if fd is not None else WITHOUT_EVENTS_S
@@ -206,8 +202,6 @@ class PlaceInQueue:
                 self._stop_listening()
                 again = listen(self._table.directory, behind.id) if fd is None else None
                 self._behind = behind.id, again
-            if self._passes and time.monotonic() - began_s >= MINUTE_S:
-                return  # an earlier version, as the first, wakes nobody
 
     def _sleep_as_first(self, reason: str, pids: Iterable[int]) -> None:
         """Sleep until a lease or one of the processes ends, or it is time to look."""
@@ -272,7 +266,7 @@ class PlaceInQueue:
                 self._was_told_to_look = True
         if time.monotonic() - self._told_s >= MINUTE_S:
             self._told_s = time.monotonic()
-            self._words.minute(self._told_s - self._joined_s)
+            self._minute(self._told_s - self._joined_s)
         return ready
 
     def _left_s(self, reason: str) -> float:
@@ -311,3 +305,113 @@ class PlaceInQueue:
         if self._in_queue:
             release(self._table, self._draft, self.ticket)
         self.close_copy()
+
+
+def join_queue(launch: Launch, table: Table, callbacks: Callbacks) -> PlaceInQueue:
+    """Put a launch at the end of the queue.
+
+    Args:
+        launch: the launch that has to wait.
+        table: the allocation table.
+        callbacks: functions that tell how the wait goes.
+
+    Raises:
+        FailedError: the ticket cannot be written.
+    """
+    request = launch.request
+
+    def write(ticket_id: str, number: int) -> Ticket:
+        return make_ticket(launch, ticket_id, number)
+
+    def minute(waited_s: float) -> None:
+        with suppress(FailedError):  # a word less, and not the end of the wait
+            callbacks.minute(
+                waited_s, lambda: len(read_snapshot(launch, table, place.ticket).tickets) + 1
+            )
+
+    place = PlaceInQueue(
+        table,
+        write,
+        passes=request.ends_within_s is not None
+        or request.is_choosy
+        or bool(request.sharing)
+        or bool(request.engine_job and request.engine_job.is_divided),
+        timeout_s=launch.wait_timeout_s,
+        warn=callbacks.warn,
+        first=callbacks.first,
+        minute=minute,
+        given_up=callbacks.given_up,
+    )
+    return place
+
+
+def wake_next(
+    launch: Launch,
+    table: Table,
+    assessment: Assessment,
+    ticket: Ticket,
+    taken: Iterable[str] = (),
+    skipped: Collection[str] = (),
+    *,
+    after_event: bool = True,
+) -> str | None:
+    """Wake the first of the later tickets that might start now, before this one.
+
+    After an event it wakes the next if it does not start. So one is woken for each GPU that comes
+    free, and not all who wait.
+
+    Args:
+        launch: the launch that does not start now, or has just started.
+        table: the allocation table.
+        assessment: its last assessment.
+        ticket: its ticket.
+        taken: UUIDs of the GPUs that it has just taken.
+        skipped: ids of tickets that have been woken and did not start.
+        after_event: whether anything has changed that is known.
+
+    Returns:
+        The id of the ticket that was woken; None for none.
+    """
+    situation = assessment.situation
+    topology, within = situation.topology, situation.within
+    busy_until_s = leased_until_s(topology, situation.leases, within)
+    busy_until_s |= dict.fromkeys((*used_outside(situation, busy_until_s), *taken), ENDLESS)
+    uuids = {gpu.uuid for gpu in topology.gpus}
+    scope = [uuid for uuid in uuids if within is None or uuid in within.uuids]
+    free = [uuid for uuid in scope if uuid not in busy_until_s]
+    sharers = {lease.user_id for lease in situation.leases if lease.share}
+    begun = {
+        (lease.engine_job.title, lease.user_id)
+        for lease in situation.leases
+        if lease.engine_job and lease.engine_job.group
+    }
+    job = launch.request.engine_job
+    if taken and job and job.is_divided:
+        begun.add((job.title, job.user_id))
+    if not free and not sharers and not begun:
+        return None
+    clock_s = seconds_since_boot()
+    ahead = queued(situation.ahead, within) + ([] if taken else [ticket])
+    for_all = leaves_some(ahead, free, clock_s)  # else only those that pass, of hundreds
+
+    def is_wanted(ticket_id: str) -> bool:
+        return for_all or might_pass(table.directory, ticket_id)
+
+    later = (one.among(uuids) for one in table.later(ticket, is_wanted) if _is_rival(launch, one))
+    found = first_to_try(
+        ahead, later, busy_until_s, clock_s, sharers=sharers, skipped=skipped, begun=begun
+    )
+    if found is None:
+        return None
+    ring(table.directory, found.id, WAKE if after_event else LOOK)
+    return found.id
+
+
+def _is_rival(launch: Launch, ticket: Ticket) -> bool:
+    """Return whether a ticket is of the same machine and lease, and its launcher not stopped."""
+    within = launch.within.id if launch.within else None
+    return (
+        same_table(ticket.table, launch.machine.key)
+        and ticket.within == within
+        and not is_stopped(ticket.launcher)
+    )

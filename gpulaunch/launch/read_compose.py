@@ -26,13 +26,13 @@ from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient, In
 from gpulaunch.containers.life import Container
 from gpulaunch.decide.request import admit_only
 from gpulaunch.errors import UsageError, call_failed, printable
-from gpulaunch.launch.choose_way import choose_way
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.open_table import open_table
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_container import (
     asked_by_flags,
     asked_by_image,
+    choose_way,
     has_lease,
     option_text,
     warn_of_options,

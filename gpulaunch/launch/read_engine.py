@@ -15,6 +15,7 @@ from gpulaunch.leases.environment import BATCH_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.topology import Topology
+from gpulaunch.process.system import stat_fields
 from gpulaunch.records import Record, replace
 
 _MOST_MAP_BYTES = 16 << 20
@@ -137,11 +138,8 @@ def _job_of(place: EnginePlace) -> EngineJob:
 
 def _parent_of_session() -> int:
     """Return the pid of the process that started this session's first one; 0 if it is gone."""
-    try:
-        with open(f"/proc/{os.getsid(0)}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
+    fields = stat_fields(os.getsid(0))
+    return int(fields[1]) if fields else 0
 
 
 def _read_grant(place: EnginePlace, topology: Topology) -> list[Constraint]:

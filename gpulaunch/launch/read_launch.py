@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpulaunch.decide import request as requests
 from gpulaunch.errors import UsageError, quoted
-from gpulaunch.launch.launch import Launch, Patience
+from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.options import Options, Source
 from gpulaunch.launch.request_from_settings import request_of
 from gpulaunch.launch.surroundings import Surroundings, is_private, read_surroundings
@@ -75,7 +75,8 @@ def read_launch(
         within=around.within,
         name=name,
         publish=options.publish or "command",
-        patience=_read_patience(options),
+        wait=_read_wait(options),
+        wait_timeout_s=options.wait_timeout,
         private=is_private(options),
         by_uuid=options.uuid or not counts_as_cuda(around.machine.topology),
         bind_cpu=options.bind_cpu,
@@ -262,17 +263,14 @@ def _read_profile(options: Options, label: "Label | None") -> Profile:
     return load_profile(options.profile)
 
 
-def _read_patience(options: Options) -> Patience:
-    """Return whether and for how long to wait.
+def _read_wait(options: Options) -> bool:
+    """Return whether to wait.
 
     --wait-timeout implies --wait, unless --no-wait has at least its precedence; in a file of
     settings it is only the limit of launches that wait.
     """
-    return Patience(
-        wait=options.wait
-        or options.source("wait_timeout") < min(options.source("wait"), Source.PROFILE),
-        timeout_s=options.wait_timeout,
-    )
+    limit_is_from, wait_is_from = options.source("wait_timeout"), options.source("wait")
+    return options.wait or limit_is_from < min(wait_is_from, Source.PROFILE)
 
 
 def _value_or(value: float | None, built_in: float) -> float:

@@ -38,8 +38,6 @@ def request_of(
     Raises:
         UsageError: the request can never be granted.
     """
-    if _guesses_none(profile):
-        profile = profile.but(communication={"pattern": None, "bandwidth_sensitive": None})
     options = _with_profile(options, profile, topology, ranks)
     gpus = options.gpus
     if isinstance(gpus, int):
@@ -100,15 +98,6 @@ def _with_profile(options: Options, profile: Profile, topology: Topology, ranks:
         one_per_node=needed.one_per_node or None,
         min_utility=needed.min_utility,
     )
-
-
-def _guesses_none(profile: Profile) -> bool:
-    """Return whether a profile has a guess that its job does not communicate.
-
-    Scans of earlier versions wrote such guesses, and were wrong often. They count as unsaid.
-    """
-    said = profile.communication
-    return said.pattern == "none" and said.confidence == "guess"
 
 
 def _choose_pattern(options: Options, profile: Profile, gpus: int | str | None) -> Pattern | None:

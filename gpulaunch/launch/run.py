@@ -1,41 +1,23 @@
 """The run of a launch: request -> decision -> lease -> job -> release."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gpulaunch.containers.engines import clients_at_hand
 from gpulaunch.decide.decision import Refuse, Wait
 from gpulaunch.errors import TimedOutError
 from gpulaunch.files.duration import format_duration
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import granted_gpus
-from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.keepers import Keeper, keeper_for
-from gpulaunch.launch.launch import Launch
+from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.open_table import open_table_of
-from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
 from gpulaunch.machine.find import watch_faults
-from gpulaunch.process.system import seconds_since_boot
-from gpulaunch.records import Record
 
 if TYPE_CHECKING:  # few launches need these
     from gpulaunch.launch.idle_watch import IdleWatch
     from gpulaunch.leases.share import Share
-
-_WORTH_A_QUESTION_S = 1.0
-
-
-class Ended(Record):
-    """A job that has run; its GPUs are free again, unless left-overs keep its lease.
-
-    Attributes:
-        status: wait status of the job.
-    """
-
-    status: int
 
 
 def run(
@@ -43,7 +25,7 @@ def run(
     callbacks: Callbacks,
     granted: Callable[[Acquired[Keeper]], None],
     ended: Callable[[int], None],
-) -> Ended | Wait | Refuse:
+) -> int | Wait | Refuse:
     """Run the command on GPUs of its own until it ends.
 
     Args:
@@ -53,7 +35,8 @@ def run(
         ended: called with the job's wait status as soon as it has ended; must not raise.
 
     Returns:
-        The end of the job, or the decision if that was no Grant.
+        The job's wait status; its GPUs are free again, unless left-overs keep its lease. Or the
+        decision if that was no Grant.
 
     Raises:
         FailedError: the table cannot be used; nothing is held and nothing has run.
@@ -67,11 +50,12 @@ def run(
     acquired = acquire(launch, table, callbacks, prepare)
     if not isinstance(acquired, Acquired):
         return acquired
-    with _release_at_the_end(acquired) as keeper:
+    keeper = acquired.holder
+    try:
         granted(acquired)
         if acquired.grant.exclusive_reason:
             callbacks.warn(f"not shared: {acquired.grant.exclusive_reason}")
-        keeper.start(acquired.lease, granted_gpus(launch, acquired.grant))
+        keeper.start(acquired.lease, acquired.grant)
         watch = watch_faults(launch.machine, granted_gpus(launch, acquired.grant))
         idle_watch = _watch_idleness(launch, table, acquired, callbacks)
         status = keeper.wait(launch.time_limit_s)
@@ -83,13 +67,14 @@ def run(
             table.warn(line)
         if idle_watch and idle_watch.strayed:
             table.warn(f"the job computed {idle_watch.strayed}")
-        _tell_of_overlaps(launch, table, acquired.lease)
+    finally:  # also if a callback or the job's start fails
+        keeper.release(acquired.lease)
     if idle_watch and idle_watch.limit_is_over:
         raise TimedOutError("the job was ended, as the setting idle_limit asks: its GPUs were idle")
     if not in_time:
         limit = format_duration(launch.time_limit_s or 0)
         raise TimedOutError(f"the job ran longer than its limit of {limit}")
-    return Ended(status)
+    return status
 
 
 def _watch_idleness(
@@ -102,25 +87,3 @@ def _watch_idleness(
 
     limits, lease = (launch.idle_after_s, launch.idle_limit_s), acquired.lease
     return IdleWatch(launch.machine, table, lease, acquired.record, limits, callbacks.idle)
-
-
-def _tell_of_overlaps(launch: Launch, table: Table, lease: Lease) -> None:
-    """Warn of containers that were started over the GPUs of a job that is just over.
-
-    It costs a question to each engine that runs, which a short job is not worth.
-    """
-    if seconds_since_boot() - lease.clock_s < _WORTH_A_QUESTION_S or not clients_at_hand():
-        return
-    from gpulaunch.launch.started_over import started_over  # late: many machines have no engine
-
-    for text in started_over(launch.machine, table, lease):
-        table.warn(text)
-
-
-@contextmanager
-def _release_at_the_end(acquired: Acquired[Keeper]) -> Iterator[Keeper]:
-    """Release the lease when the block ends, however it ends."""
-    try:
-        yield acquired.holder
-    finally:
-        acquired.holder.release(acquired.lease)

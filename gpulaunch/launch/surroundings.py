@@ -62,30 +62,11 @@ def shown_machine(
     return read_surroundings(shown_settings(topology), warn, may_hide=True, use=use).machine
 
 
-class Shown(Record):
-    """The machine and table that a command shows without launching anything.
-
-    Attributes:
-        machine: the machine.
-        table: the allocation table with its leases.
-        within: the live lease on that machine that the command runs inside of, or None.
-        visible: value of CUDA_VISIBLE_DEVICES that restricts a launch, or None.
-        containers: running containers that were given GPUs of the machine.
-    """
-
-    machine: Machine
-    table: Table
-    within: Lease | None
-    visible: str | None
-    containers: "Sequence[RunningContainer]"
-
-
-def read_shown(topology: str | None, warn: Callable[[str], None]) -> Shown:
+def read_shown(topology: str | None, warn: Callable[[str], None]) -> tuple[Surroundings, Table]:
     """Return the machine that a command is to show, and its table; see shown_machine."""
     options = shown_settings(topology)
     around = read_surroundings(options, warn, may_hide=True)
-    table = shown_table(options, described=around.machine.key is not None, warn=warn)
-    return Shown(around.machine, table, around.within, around.visible, around.containers)
+    return around, shown_table(options, described=around.machine.key is not None, warn=warn)
 
 
 def shown_settings(topology: str | None) -> Options:

@@ -11,7 +11,7 @@ import stat
 from contextlib import suppress
 
 from gpulaunch.leases.record_file import BELL_PREFIX
-from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.libc import out_of_the_way
 
 WAKE = b"w"
 """Rung after an event: whoever cannot start wakes the next."""

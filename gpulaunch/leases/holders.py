@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
-from gpulaunch.leases.record_file import open_record
+from gpulaunch.leases.record_file import opened
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.process.companion import is_companion
@@ -25,20 +25,6 @@ def holders(record_fd: int) -> set[int]:
         record_fd: descriptor of the record; while it is open, its inode number is not reused.
     """
     return _look_at_processes({"": os.fstat(record_fd)})[0][""]
-
-
-def holders_of(path: str) -> set[int]:
-    """Return the processes that hold the record at a path; none if it is gone."""
-    try:
-        fd = open_record(path)
-    except OSError:
-        return set()
-    if fd is None:
-        return set()
-    try:
-        return holders(fd)
-    finally:
-        os.close(fd)
 
 
 def members(record_fd: int, lease_id: str, known: Collection[int] = ()) -> set[int]:
@@ -110,9 +96,12 @@ def nested_processes(table: Table, lease_id: str) -> set[int]:
             found |= {other.launcher.pid} if other.within == lease_id else set()
         elif lease_id in other.ancestors:
             alive = {process.pid for process in (other.launcher, other.job) if state_of(process)}
-            found |= alive or _members_at(table.path_of(other), other.id)
-            if other.engine is not None:  # its companion alone may hold a container's lease
-                found |= holders_of(table.path_of(other))
+            found |= alive
+            with opened(table.path_of(other)) as fd:
+                if fd is not None and not alive:
+                    found |= members(fd, other.id)
+                if fd is not None and other.engine is not None:
+                    found |= holders(fd)  # its companion alone may hold a container's lease
     return _with_descendants(found, _look_at_processes({})[2]) if found else found
 
 
@@ -168,18 +157,6 @@ def _left_since(record: os.stat_result, held: Iterable[int]) -> str | None:
         return iso(record.st_mtime)
     except (OSError, OverflowError, ValueError):  # no year that there is: its owner can set it
         return None
-
-
-def _members_at(path: str, lease_id: str) -> set[int]:
-    fd = None
-    with suppress(OSError):
-        fd = open_record(path)
-    if fd is None:
-        return set()
-    try:
-        return members(fd, lease_id)
-    finally:
-        os.close(fd)
 
 
 def _open_to_write(pid: int, names: Mapping[tuple[int, int], str]) -> set[str]:

@@ -10,8 +10,7 @@ from contextlib import contextmanager, suppress
 
 from gpulaunch.errors import FailedError, TimedOutError
 from gpulaunch.leases.state_directory import directory_failed, preferred_directory
-from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
+from gpulaunch.process.libc import ALL_SIGNALS, change_mask, out_of_the_way
 from gpulaunch.process.system import command_text, identify, is_stopped, owner_of, state_of
 
 LOCK_TIMEOUT_S = 10.0

@@ -10,14 +10,15 @@ import json
 import os
 import stat
 import struct
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import FileIO
 
 from gpulaunch.errors import FailedError, FieldError, call_failed
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.record_fields import MAX_UNLOCKED_BYTES, NewerRecordError
 from gpulaunch.leases.ticket import Ticket, parse_ticket
-from gpulaunch.process.descriptor import out_of_the_way
+from gpulaunch.process.libc import out_of_the_way
 from gpulaunch.process.system import boot_id, user_name, who_may
 from gpulaunch.records import Record
 
@@ -233,6 +234,19 @@ def open_record(name: str, directory_fd: int | None = None) -> int | None:
         return fd
     os.close(fd)
     return None
+
+
+@contextmanager
+def opened(path: str) -> Iterator[int | None]:
+    """Open a record to read as long as the block lasts; give None if it is gone or unreadable."""
+    fd = None
+    with suppress(OSError):
+        fd = open_record(path)
+    try:
+        yield fd
+    finally:
+        if fd is not None:
+            os.close(fd)
 
 
 def is_alive(path: str) -> bool:

@@ -4,7 +4,6 @@ import errno
 import os
 
 from gpulaunch.errors import FailedError, UsageError
-from gpulaunch.records import Record
 
 SET_UP = "/run/gpulaunch"
 """Directory that `gpulaunch setup` makes."""
@@ -29,26 +28,19 @@ def preferred_directory(chosen: str | None) -> str:
                 f"GPULAUNCH_STATE_DIR={chosen} is not an absolute path, which all launches agree on"
             )
         return chosen
-    return SET_UP if os.path.isdir(SET_UP) else directory_without_setup()
+    if os.path.isdir(SET_UP):
+        return SET_UP
+    for directory in _SHARED_BY_ALL:
+        if _is_safe_for_all(directory):
+            return directory
+    raise FailedError(
+        "no state directory: neither /run/lock nor /tmp is root's, world-writable and sticky"
+    )
 
 
 def own_table() -> str:
     """Return the real path of the preferred state directory, which tells tables apart."""
     return os.path.realpath(preferred_directory(os.environ.get("GPULAUNCH_STATE_DIR")))
-
-
-def directory_without_setup() -> str:
-    """Return the directory of the table if none was chosen or set up.
-
-    Raises:
-        FailedError: there is no safe directory.
-    """
-    directory = next(filter(_is_safe_for_all, _SHARED_BY_ALL), None)
-    if directory is None:
-        raise FailedError(
-            "no state directory: neither /run/lock nor /tmp is root's, world-writable and sticky"
-        )
-    return directory
 
 
 def state_directory(chosen: str | None, *, described: bool, private: bool) -> str:
@@ -64,21 +56,19 @@ def state_directory(chosen: str | None, *, described: bool, private: bool) -> st
         FailedError: no directory can hold the table.
     """
     directory = preferred_directory(chosen)
-    mount = _find_mount(directory)
-    own = mount.kind == "overlay" or (
-        mount.point == "/" and mount.root != "/" and _has_container_mark()
-    )
+    point, root, kind = _find_mount(directory)
+    own = kind == "overlay" or (point == "/" and root != "/" and _has_container_mark())
     if own and not described and not private:
         hint = f'mount the host\'s: docker run -v {directory}:{directory}, or set table = "private"'
         raise FailedError(
             f"{directory} is this container's own: no other launcher of this machine sees it", hint
         )
-    if mount.kind in _NETWORK_FILE_SYSTEMS or mount.kind.startswith("fuse"):
+    if kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse"):
         hint = "set GPULAUNCH_STATE_DIR to a directory on a local file system"
         raise FailedError(
-            f"{directory}: locks on {mount.kind} do not reach every launcher of this machine", hint
+            f"{directory}: locks on {kind} do not reach every launcher of this machine", hint
         )
-    if mount.kind == "overlay" and not chosen and _is_safe_for_all("/dev/shm"):  # noqa: S108
+    if kind == "overlay" and not chosen and _is_safe_for_all("/dev/shm"):  # noqa: S108
         # In a container, for described GPUs or a private table, which are not shared outside it.
         return "/dev/shm"  # noqa: S108
     return directory
@@ -101,34 +91,23 @@ def _has_container_mark() -> bool:
     return any(map(os.path.exists, ("/.dockerenv", "/run/.containerenv")))
 
 
-class _Mount(Record):
-    """A mount of a file system.
+def _find_mount(directory: str) -> tuple[str, str, str]:
+    """Return where the file system of a directory is mounted, what of it, and its type.
 
-    Attributes:
-        point: the mount point.
-        root: the directory of the file system that is mounted.
-        kind: type of the file system.
+    All are empty if they are unknown.
     """
-
-    point: str
-    root: str
-    kind: str
-
-
-def _find_mount(directory: str) -> _Mount:
-    """Return the mount that a directory is on; all fields are empty if it is unknown."""
     real = os.path.realpath(directory)
-    best = _Mount("", "", "")
+    best = ("", "", "")
     try:
         with open("/proc/self/mountinfo") as mounts:
             for line in mounts:
                 fields = line.split()
                 point = fields[4].replace("\\040", " ")
                 inside = real == point or real.startswith(point.rstrip("/") + "/")
-                if inside and len(point) >= len(best.point):
-                    best = _Mount(point, fields[3], fields[fields.index("-") + 1])
+                if inside and len(point) >= len(best[0]):
+                    best = (point, fields[3], fields[fields.index("-") + 1])
     except (OSError, ValueError, IndexError):
-        return _Mount("", "", "")
+        return "", "", ""
     return best
 
 

@@ -1,4 +1,4 @@
-"""A watch for the end of records, by kernel events where there are any."""
+"""Watches of the table by kernel events: for the end of records, and for any change."""
 
 import _thread
 import os
@@ -9,8 +9,7 @@ from contextlib import suppress
 
 from gpulaunch.leases.record_file import LEASE_PREFIX, is_alive
 from gpulaunch.process import libc
-from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
+from gpulaunch.process.libc import ALL_SIGNALS, change_mask, out_of_the_way
 
 _ENDED = libc.IN_ATTRIB | libc.IN_CLOSE_WRITE | libc.IN_DELETE_SELF
 """Events at the end of a record: its name is removed, or its last writer has closed it."""

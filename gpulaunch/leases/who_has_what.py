@@ -1,20 +1,21 @@
 """Lines for people whose launch cannot start: users that have GPUs, and earlier requests."""
 
+import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
-from gpulaunch.files.iso_time import parse_time
-from gpulaunch.leases.idle import idle_since_s
 from gpulaunch.leases.lease import IDLE_AFTER_S, Lease
 from gpulaunch.leases.table import Snapshot
 from gpulaunch.machine.gpu_names import gpus_named, gpus_text
 from gpulaunch.machine.topology import Topology
-from gpulaunch.process.system import user_name
+from gpulaunch.process.system import parse_time, state_of, user_name
 
 _MOST = 5
 """The most users, jobs of a user, and earlier requests that are told one by one."""
+
+_WORTH_A_WORD_S = 60.0
 
 
 def who_has_what(topology: Topology, seen: Snapshot, within: Lease | None) -> list[str]:
@@ -100,3 +101,14 @@ def age(since: str, now: datetime) -> str:
         return format_duration(int((now - parse_time(since)).total_seconds()))
     except ValueError:
         return "?"
+
+
+def idle_since_s(lease: Lease) -> float | None:
+    """Return since when the GPUs of a lease have done nothing, in seconds since 1970.
+
+    None means that they work, did so a minute ago, or that nobody looks: its launcher has ended, is
+    in another pid namespace or an older gpulaunch, or the machine is a described one.
+    """
+    if not lease.watches_use or time.time() - lease.busy_s < _WORTH_A_WORD_S:
+        return None
+    return lease.busy_s if state_of(lease.launcher) else None

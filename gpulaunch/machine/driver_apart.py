@@ -13,8 +13,7 @@ from typing import Any, BinaryIO, NoReturn
 from gpulaunch.errors import FailedError
 from gpulaunch.machine import slow_calls
 from gpulaunch.process.companion import stand_apart
-from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.libc import end_with_parent
+from gpulaunch.process.libc import end_with_parent, out_of_the_way
 
 _LEAVE_S = 5
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
+from gpulaunch.process.libc import ALL_SIGNALS, change_mask
 
 PATIENCE_S = 3  # the first call about a GPU that sleeps may well take one
 NO_GPU = -1  # in place of an index

@@ -24,12 +24,10 @@ from gpulaunch.errors import FailedError, TimedOutError, UsageError
 from gpulaunch.launch.children import own_command
 from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.measure.run import STOPPED, Run, run_of
-from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.ending import family, marked_by
 from gpulaunch.process.execute import clean_environment
-from gpulaunch.process.job import Job, Started, exit_status
-from gpulaunch.process.libc import end_with_parent
-from gpulaunch.process.signal_mask import ALL_SIGNALS, change_mask
+from gpulaunch.process.job import Job, exit_status
+from gpulaunch.process.libc import ALL_SIGNALS, change_mask, end_with_parent, out_of_the_way
 from gpulaunch.process.system import is_cancelled_by_kill
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.mps_daemon import take_off
@@ -148,7 +146,7 @@ def launch(job: MeasuredJob, options: Sequence[str] = ()) -> Launched:
                 listener.restore()
         command = (*own_command(), *job.options, *options, *own, "--", *job.command)
         try:
-            process.start(Started(command, {}, frozenset()), last=False)
+            process.start(command, {}, last=False)
             status = (
                 process.wait()
                 if job.progress is None

@@ -50,7 +50,7 @@ def measure(
         WouldWaitError: fewer than two of them are free.
         FailedError: there is no benchmark, or it fails.
     """
-    shown = read_shown(None, warn)
+    shown, _ = read_shown(None, warn)
     machine = shown.machine.topology
     if shown.machine.key:
         raise UsageError(f"{machine.name} is only described: there is nothing to measure")

@@ -6,8 +6,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.libc import adopt_orphans, overwrite_memory, set_process_name
+from gpulaunch.process.libc import adopt_orphans, out_of_the_way, overwrite_memory, set_process_name
 from gpulaunch.process.system import program_of, stat_fields
 
 COMPANION = "gpulaunch-lease"

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 
 from gpulaunch.errors import FailedError
-from gpulaunch.process.pidfd import open_pid
-from gpulaunch.process.system import reaction, stat_fields, variable_of
+from gpulaunch.process.system import open_pid, reaction, stat_fields, variable_of
 
 SETTLE_S = 0.3
 """Time that processes of a job have to end by themselves once its main process has ended."""
@@ -51,7 +50,7 @@ def descendants(spared: Collection[int] = ()) -> set[int]:
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-            found = _look_for_descendants(spared)
+            found = family(spared)
             if found or os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                 return found
         except ChildProcessError:
@@ -64,10 +63,6 @@ def family(spared: Collection[int] = ()) -> set[int]:
     Args:
         spared: these are left out, and theirs.
     """
-    return _look_for_descendants(spared)
-
-
-def _look_for_descendants(spared: Collection[int]) -> set[int]:
     children = _children()
     if children is not None and not children.difference(spared):
         return set()

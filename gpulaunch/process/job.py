@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from gpulaunch.errors import FAILED, call_failed
-from gpulaunch.process.descriptor import out_of_the_way
 from gpulaunch.process.execute import PYTHON_IGNORES, clean_environment, complain, execute
-from gpulaunch.process.libc import adopt_orphans, end_with_parent
+from gpulaunch.process.libc import adopt_orphans, end_with_parent, out_of_the_way
 from gpulaunch.process.system import identify, pending_signals, stat_fields
 from gpulaunch.process.witness import Witness
 from gpulaunch.records import Record
@@ -66,20 +65,6 @@ class SignalState(Record):
     mask: frozenset[int]
     ignored: frozenset[int]
     managed: frozenset[int]
-
-
-class Started(Record):
-    """The job's command, environment and CPUs.
-
-    Attributes:
-        command: argv; undecodable bytes are surrogates and arrive as they were.
-        environment: variables to add to what gpulaunch was given; None removes one.
-        cpus: to run on; empty for any.
-    """
-
-    command: Sequence[str]
-    environment: Mapping[str, str | None]
-    cpus: frozenset[int]
 
 
 def _hold_signals() -> SignalState:
@@ -169,11 +154,20 @@ class Job:
         os.waitpid(self.pid, 0)
         _let_signals_go(self._entry)
 
-    def start(self, started: Started, *, last: bool = True) -> None:
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str | None],
+        cpus: frozenset[int] = frozenset(),
+        *,
+        last: bool = True,
+    ) -> None:
         """Let it run.
 
         Args:
-            started: with what.
+            command: argv; undecodable bytes are surrogates and arrive as they were.
+            environment: variables to add to what gpulaunch was given; None removes one.
+            cpus: to run on; empty for any.
             last: no other job comes after it, so stdin and stdout are its own.
         """
         self._call_witness()
@@ -181,9 +175,7 @@ class Job:
             # Until it starts the job blocks all signals, and is a witness itself.
             already = pending_signals(self.pid) - pending_signals(self._witness.pid)
             self._had_before_witness = already & signal.sigpending()
-        word = json.dumps(
-            [started.command, dict(started.environment), sorted(started.cpus)]
-        ).encode()
+        word = json.dumps([command, dict(environment), sorted(cpus)]).encode()
         try:
             with contextlib.suppress(BrokenPipeError):  # it was killed, which wait() will tell
                 while word:

@@ -1,14 +1,16 @@
-"""Calls of the kernel that Python's standard library does not have.
+"""Calls of the kernel that Python's standard library does not have, or makes slow or unsafe.
 
 The library inotify_simple looks for libc by running ldconfig and gcc, which must not happen while
 a job is being started; so the two calls of it that are needed stand here.
 """
 
+import _signal  # type: ignore[import-not-found]  # what the signal module is made of
 import ctypes
+import fcntl
 import os
 import signal
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 # inotify.h
 IN_ATTRIB = 0x4
@@ -25,6 +27,36 @@ _EVENT = "iIII"  # struct inotify_event: wd, mask, cookie, len; then len bytes o
 _LONGEST_READ = 1 << 16
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+_FIRST = 100
+"""Jobs use low numbers themselves, and a closed stderr must not become a record."""
+
+ALL_SIGNALS: frozenset[int] = frozenset(_signal.valid_signals())
+
+
+def out_of_the_way(fd: int) -> int:
+    """Move an open file to a number of at least _FIRST, closed on exec, and return that."""
+    try:
+        try:
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST)
+        except OSError:  # a limit on open files (ulimit -n) below that: then above the standard
+            return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(fd)
+
+
+def change_mask(how: int, signals: Iterable[int]) -> frozenset[int]:
+    """Change which signals this thread blocks; return those that it blocked before.
+
+    signal.pthread_sigmask makes a member of an enumeration of each number that it returns: 60 us
+    for all of them, where the system call takes one. Taking and releasing a lease are eight such
+    calls.
+
+    Args:
+        how: signal.SIG_BLOCK, signal.SIG_UNBLOCK or signal.SIG_SETMASK.
+        signals: numbers of signals.
+    """
+    return frozenset(_signal.pthread_sigmask(how, signals))
 
 
 def adopt_orphans(*, on: bool = True) -> bool:

@@ -1,16 +1,21 @@
 """Facts of the host: its users, its processes, its boot, its clocks."""
 
+import errno
 import os
 import pwd
+import re
 import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from gpulaunch.errors import printable
 from gpulaunch.process.identity import Process
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 _LONGEST_COMMAND = 50
 """Characters of a command in a message."""
@@ -126,6 +131,20 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+def parse_time(text: str) -> "datetime":
+    """Parse a time in ISO 8601, whose fraction of a second may have any number of digits.
+
+    Python 3.10 by itself reads neither Z nor fractions of other than 3 or 6 digits.
+
+    Raises:
+        ValueError: the text is no time.
+    """
+    from datetime import datetime  # late: many launches read no time
+
+    text = re.sub(r"(\.\d{1,6})\d*", lambda found: f"{found[1]:0<7}", text)
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
 def iso(seconds: float) -> str:
     """Return a time as ISO 8601, UTC, with milliseconds.
 
@@ -167,6 +186,41 @@ def state_of(process: Process) -> str:
     fields = stat_fields(process.pid)
     same = len(fields) > 19 and int(fields[19]) == process.start_time
     return fields[0] if same and fields[0] not in "ZX" else ""
+
+
+def open_process(process: Process) -> int | None:
+    """Return a descriptor that polls as readable once a process has ended; None if it has ended.
+
+    Raises:
+        OSError: no descriptors are left.
+    """
+    fd = open_pid(process.pid)
+    if fd is None:
+        return None
+    # The number may belong to another process by now; from here on it cannot change.
+    if identify(process.pid) == process and process.start_time:
+        return fd
+    os.close(fd)
+    return None
+
+
+def open_pid(pid: int) -> int | None:
+    """Return a descriptor that polls as readable once the process with a pid has ended.
+
+    None if there is none. The number of a process that has ended may be that of a thread by now:
+    then the kernel says ENOENT or, before Linux 6.9, EINVAL.
+
+    Raises:
+        OSError: no descriptors are left.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except OSError as problem:
+        if problem.errno in (errno.EMFILE, errno.ENFILE):
+            raise
+    except (ValueError, OverflowError):  # no pid at all, as a damaged file may have it
+        pass
+    return None
 
 
 def is_stopped(process: Process) -> bool:

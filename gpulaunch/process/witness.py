@@ -12,8 +12,7 @@ import time
 from contextlib import suppress
 
 from gpulaunch.process.companion import WITNESS, close_all_but, hide_arguments
-from gpulaunch.process.descriptor import out_of_the_way
-from gpulaunch.process.libc import end_with_parent, set_process_name
+from gpulaunch.process.libc import end_with_parent, out_of_the_way, set_process_name
 from gpulaunch.process.system import pending_signals
 
 _ANSWER_MS = 1000  # one on a busy machine answers, one that is stopped does not

@@ -2,7 +2,7 @@
 
 import os
 
-from gpulaunch.errors import FieldError, UsageError, quoted
+from gpulaunch.errors import FieldError, UsageError, did_you_mean, quoted
 from gpulaunch.files.document import read_text
 from gpulaunch.profiles.pattern import PATTERNS, Edge, Pattern, given_pattern, graph_pattern
 
@@ -37,8 +37,6 @@ def load_pattern(text: str) -> Pattern:
         return known
     if os.sep not in text and not text.lower().endswith(GRAPH_ENDINGS):
         file = f"./{text}" if os.path.isfile(text) else "a file"
-        from gpulaunch.files.nearest import did_you_mean  # late: for mistakes only
-
         names = [name.replace("_", "-") for name in PATTERNS]
         raise UsageError(
             f"unknown pattern {quoted(text)}{did_you_mean(text, names)}",

@@ -52,8 +52,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
         forked = ForkedTests(lambda item: item.get_closest_marker("gpus") is not None)
         config.pluginmanager.register(forked, "gpulaunch-fork")
-    if not hasattr(config, "workerinput"):  # reports of pytest-xdist's workers reach this process
-        config.pluginmanager.register(_Summary(), "gpulaunch-summary")
 
 
 def _option(config: pytest.Config, name: str) -> str | None:
@@ -159,29 +157,3 @@ def _hold(config: pytest.Config, gpus: object = None, **settings: object) -> "It
         yield lease
     finally:
         give_back()
-
-
-class _Summary:
-    """What the end of the run says about GPUs."""
-
-    def __init__(self) -> None:
-        self._gpus: set[str] = set()
-        self._waited_s: list[float] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test that had GPUs."""
-        known = dict(report.user_properties)
-        if report.when == "setup" and _GPUS in known:
-            self._gpus.update(str(known[_GPUS]).split(","))
-            self._waited_s.append(float(str(known[_WAITED])))
-
-    def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
-        """Say which GPUs the tests had, and how long they waited for them."""
-        if not self._waited_s:
-            return
-        gpus = ",".join(sorted(self._gpus, key=lambda gpu: (len(gpu), gpu)))
-        text = f"gpulaunch: {len(self._waited_s)} tests had GPUs {gpus}"
-        if max(self._waited_s) >= 1:  # below, it is the time that a lease costs
-            total, longest = sum(self._waited_s), max(self._waited_s)
-            text += f", and waited for them {total:.0f} s in total, {longest:.0f} s at most"
-        terminalreporter.write_line(text)

@@ -68,14 +68,12 @@ class Allotment(Record):
         optimum: what would be best for residents and newcomer, in this order, could
             all be chosen.
         left: 100 less the residents' percentages; under 0 if their caps overlap already.
-        overlaps: its cap reaches into what residents have.
         reason: why, in a sentence.
     """
 
     sm_percentage: int
     optimum: Partition
     left: int
-    overlaps: bool
     reason: str
 
 
@@ -349,4 +347,4 @@ def allot_newcomer(
     reason = found.reason
     if residents and found.mode != "no caps":
         reason = f"the jobs that are there have {100 - left} %: {reason}"
-    return Allotment(own, optimum, left, overlaps=own > left, reason=reason)
+    return Allotment(own, optimum, left, reason)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from gpulaunch.errors import printable
 from gpulaunch.files.duration import format_duration
-from gpulaunch.files.iso_time import parse_time
 from gpulaunch.machine.gpu_names import names_in_order
+from gpulaunch.process.system import parse_time
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Group, Text, cut, make_table
 

@@ -7,7 +7,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpulaunch.files.iso_time import parse_time
+from gpulaunch.process.system import parse_time
 from gpulaunch.show import Document
 
 Labels = Mapping[str, str]

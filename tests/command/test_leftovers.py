@@ -18,9 +18,9 @@ from conftest import DGX, SHOW, VGG, Launcher, companion_of, held, until, wait_f
 from fake_nvml import FakeNvml
 from test_ending import ALL, STRAGGLERS, alive, free, started, table
 
-from gpulaunch.files.iso_time import parse_time
 from gpulaunch.leases.holders import members
 from gpulaunch.leases.lease import parse_lease
+from gpulaunch.process.system import parse_time
 from gpulaunch.records import replace
 
 pytest_plugins = ("fake_nvml",)

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher
+from conftest import Launcher
 
 from gpulaunch.files.toml_parser import tomllib
 
@@ -198,24 +198,6 @@ def test_what_cannot_be_read(
     done = launcher.run("profile", "scan", *options, cwd=files)
     assert (done.returncode, done.stdout, sorted(files.iterdir())) == (2, "", before)
     assert done.stderr.startswith(f"gpulaunch: error: {message}"), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("confidence", "pattern", "assumed"),
-    [("guess", "all-to-all", ["pattern", "bandwidth_sensitive"]), ("likely", "none", [])],
-)
-def test_a_guess_of_none_is_unsaid(
-    launcher: Launcher, tmp_path: Path, confidence: str, pattern: str, assumed: list[str]
-) -> None:
-    """A profile that guesses that a job does not communicate counts as one that does not say."""
-    path = tmp_path / "job.toml"
-    path.write_text(
-        'name = "job"\n[communication]\npattern = "none"\nbandwidth_sensitive = false\n'
-        f'confidence = "{confidence}"\nsource = "an earlier scan"\n'
-    )
-    done = launcher.run(*DGX, "-p", str(path), "-n", "3", "--dry-run", "--json", "--", "true")
-    found = json.loads(done.stdout)
-    assert (found["pattern"], found["assumed"]) == (pattern, assumed)
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,6 @@ def test_nobody_starves(launcher: Launcher, options: tuple[str, ...]) -> None:
     workers = spread(found)
     print(workers)  # e.g. 11, 10, 10, 9
     assert workers.keys() == {"gw0", "gw1", "gw2", "gw3"}
-    assert "gpulaunch: 40 tests had GPUs 0,1" in found.text
     assert launcher.records() == []
 
 

@@ -14,7 +14,7 @@ import pytest
 from conftest import DGX, SHOW, Launcher, complaint, ending_in_time, held, until, wait_for_end
 from fake_nvml import FakeNvml
 
-from gpulaunch.files.iso_time import parse_time
+from gpulaunch.process.system import parse_time
 
 pytest_plugins = ("fake_nvml",)
 

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from conftest import DGX, Launcher, complaint, held
 
-from gpulaunch.files.iso_time import parse_time
+from gpulaunch.process.system import parse_time
 
 ALL = (*DGX, "-n", "all")
 

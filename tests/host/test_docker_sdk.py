@@ -14,9 +14,9 @@ from engine import IMAGE
 from test_docker import SHOW, Host
 
 import gpulaunch
-from gpulaunch.containers.docker import sdk
+from gpulaunch.api.docker_sdk import info_of
 from gpulaunch.containers.docker.client import DockerClient
-from gpulaunch.containers.labels import LEASE_LABEL
+from gpulaunch.containers.life import LEASE_LABEL
 
 pytest_plugins = ("fake_nvml", "test_docker")
 
@@ -180,7 +180,7 @@ print(gpulaunch.run_container(docker.from_env(), {IMAGE!r}, {list(SHOW)!r}, gpus
 def test_our_client_reads_what_the_sdk_reads(host: Host, client: docker.DockerClient) -> None:
     """Description, image, container and processes are the same by both clients."""
     own = DockerClient(host.environment["DOCKER_HOST"].removeprefix("unix://"))
-    assert own.info() == sdk.info_of(client)
+    assert own.info() == info_of(client)
     host.engine.import_image("said:1", ["ENV A=1", "USER 7", "LABEL x=y"])
     image, config = own.image("said:1"), client.images.get("said:1").attrs["Config"]
     assert (image.user, dict(image.labels)) == (config["User"], config["Labels"])

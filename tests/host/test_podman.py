@@ -26,7 +26,8 @@ from test_users import Accounts, User, accounts, alice, bob, root  # noqa: F401 
 
 from gpulaunch.containers.command import read_command
 from gpulaunch.containers.podman.flags import PODMAN
-from gpulaunch.leases.holders import holders_of
+from gpulaunch.leases.holders import holders
+from gpulaunch.leases.record_file import opened
 from gpulaunch.process.companion import is_companion
 from gpulaunch.process.system import program_of
 
@@ -99,6 +100,12 @@ class Host:
         (path,) = self.launcher.state.glob("gpulaunch.lease.*")
         # Another is a child of it for a moment, on its way to become podman.
         return min(filter(is_companion, holders_of(str(path))))
+
+
+def holders_of(path: str) -> set[int]:
+    """Return the processes that hold the record at a path; none if it is gone."""
+    with opened(path) as fd:
+        return set() if fd is None else holders(fd)
 
 
 def kill(pid: int) -> None:

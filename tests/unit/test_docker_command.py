@@ -19,7 +19,6 @@ from gpulaunch.containers.docker.answers import parse_container
 from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.docker.flags import DOCKER
 from gpulaunch.containers.docker.gpu_flags import allowed_ways, asked_by_image, asked_gpus
-from gpulaunch.containers.docker.ways import offer_of
 from gpulaunch.containers.engine import Asked, Image, Info
 from gpulaunch.containers.life import Container, Standing
 from gpulaunch.containers.mps_client import SharingConditions, check_sharing
@@ -1120,7 +1119,7 @@ def test_cdi_is_last_where_it_does_not_return(
 )
 def test_versions_that_start_cdi_devices_again(version: str, want: bool) -> None:
     """Docker starts containers with CDI devices again since 28.2."""
-    assert offer_of(Info("id", version), box()).cdi_returns == want
+    assert Docker().offer_of(Info("id", version), box()).cdi_returns == want
 
 
 # ----------------------------------------------------------------------------- GPUs that are shared

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from gpulaunch.files.iso_time import parse_time
+from gpulaunch.process.system import parse_time
 
 
 @pytest.mark.parametrize(

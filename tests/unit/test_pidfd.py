@@ -8,7 +8,7 @@ import pytest
 
 from gpulaunch.process.ending import wait_for_one
 from gpulaunch.process.identity import Process
-from gpulaunch.process.pidfd import open_pid, open_process
+from gpulaunch.process.system import open_pid, open_process
 
 
 @pytest.fixture

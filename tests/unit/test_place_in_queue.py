@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from values import ticket
 
-from gpulaunch.launch.place_in_queue import PlaceInQueue, WordsOnWaiting
+from gpulaunch.launch.place_in_queue import PlaceInQueue
 from gpulaunch.leases.bell import LOOK, WAKE, ring
 from gpulaunch.leases.table import Table
 from gpulaunch.leases.ticket import Ticket
@@ -26,8 +26,15 @@ def joined(table: Table) -> PlaceInQueue:
     def write(ticket_id: str, number: int) -> Ticket:
         return replace(ticket(number), id=ticket_id)
 
-    words = WordsOnWaiting(lambda *_: None, lambda _: None)
-    return PlaceInQueue(table, write, passes=True, timeout_s=20, warn=pytest.fail, words=words)
+    return PlaceInQueue(
+        table,
+        write,
+        passes=True,
+        timeout_s=20,
+        warn=pytest.fail,
+        first=lambda *_: None,
+        minute=lambda _: None,
+    )
 
 
 def test_only_an_event_is_passed_on(table: Table) -> None:

@@ -8,7 +8,7 @@ from values import box, lease, request, ticket, uuids
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Decision, Grant, Refuse, Situation, Wait
 from gpulaunch.launch.assess import is_still_valid
-from gpulaunch.launch.launch import Launch, Patience
+from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.engine_job import EngineJob
 from gpulaunch.leases.environment import in_sight
 from gpulaunch.leases.lease import Lease, parse_lease
@@ -222,7 +222,7 @@ def test_in_sight() -> None:
 def rank_launch(own: EngineJob) -> Launch:
     """Make the launch of one rank of four that ask for four GPUs."""
     machine = Machine(box(), (), None)
-    fields = {"within": None, "name": None, "publish": "all", "patience": Patience(wait=False)}
+    fields = {"within": None, "name": None, "publish": "all", "wait": False, "wait_timeout_s": None}
     flags = {"private": False, "by_uuid": False, "bind_cpu": True}
     asked = request(4, engine_job=own)
     return Launch(("true",), asked, machine, **fields, **flags, time_limit_s=None, grace_s=1.0)

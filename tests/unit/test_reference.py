@@ -6,7 +6,8 @@ from pathlib import Path
 import gpulaunch
 from gpulaunch import errors
 from gpulaunch.history.line import COMMON
-from gpulaunch.leases import record_file, setup, state_directory
+from gpulaunch.launch.open_table import TMPFILES
+from gpulaunch.leases import record_file, state_directory
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -39,5 +40,5 @@ def test_files() -> None:
     """The page names every kind of record, and every place that is not below a home directory."""
     text = (REFERENCE / "files.md").read_text()
     kinds = [value for name, value in vars(record_file).items() if name.endswith("_PREFIX")]
-    places = [state_directory.SET_UP, COMMON, setup.TMPFILES]
+    places = [state_directory.SET_UP, COMMON, TMPFILES]
     assert [name for name in (*kinds, *places) if f"`{name}" not in text] == []

@@ -50,7 +50,7 @@ DOORS = {
         "measure/synthetic_load.py",
         "process/libc.py",
     },
-    "docker": {"containers/docker/sdk.py"},
+    "docker": {"api/docker_sdk.py"},
     "filelock": {"files/slow_lock.py"},
     "matplotlib": {"show/report.py"},
     "mcp": {"cli/mcp_tools.py"},

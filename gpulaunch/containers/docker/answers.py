@@ -10,8 +10,7 @@ from typing import Any
 
 from gpulaunch.containers.asked import without_kinds
 from gpulaunch.containers.engine import Image, Info
-from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
-from gpulaunch.containers.life import Container
+from gpulaunch.containers.life import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL, Container
 from gpulaunch.containers.ways import VISIBLE
 
 _COMPOSE = "com.docker.compose"

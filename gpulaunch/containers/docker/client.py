@@ -33,8 +33,7 @@ from gpulaunch.containers.engine import (
     LateError,
     NoAnswerError,
 )
-from gpulaunch.containers.labels import LEASE_LABEL
-from gpulaunch.containers.life import Container
+from gpulaunch.containers.life import LEASE_LABEL, Container
 from gpulaunch.errors import FailedError, printable
 from gpulaunch.process.ending import reached_by
 from gpulaunch.process.system import leads_namespace

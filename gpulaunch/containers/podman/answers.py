@@ -10,8 +10,7 @@ from typing import Any
 from gpulaunch.containers.command import read_command
 from gpulaunch.containers.docker.answers import checked_text, parse_labels
 from gpulaunch.containers.engine import Asked, Info
-from gpulaunch.containers.labels import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL
-from gpulaunch.containers.life import Container
+from gpulaunch.containers.life import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL, Container
 from gpulaunch.containers.podman import ID_PREFIX
 from gpulaunch.containers.podman.flags import PODMAN
 from gpulaunch.containers.podman.gpu_flags import asked_gpus

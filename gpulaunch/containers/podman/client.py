@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpulaunch.containers.docker.answers import checked_text, parse_image
 from gpulaunch.containers.engine import ANSWER_S, ForbiddenError, LateError, NoAnswerError
-from gpulaunch.containers.labels import LEASE_LABEL
-from gpulaunch.containers.life import Container
+from gpulaunch.containers.life import LEASE_LABEL, Container
 from gpulaunch.containers.podman import TITLE
 from gpulaunch.containers.podman.answers import (
     Inspected,
@@ -25,8 +24,7 @@ from gpulaunch.containers.podman.answers import (
     parse_inspected,
 )
 from gpulaunch.errors import FailedError, printable
-from gpulaunch.files.iso_time import parse_time
-from gpulaunch.process.system import stat_fields, user_name
+from gpulaunch.process.system import parse_time, stat_fields, user_name
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:

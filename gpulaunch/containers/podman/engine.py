@@ -4,13 +4,15 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from gpulaunch.containers.cdi import find_cdi_devices
 from gpulaunch.containers.podman import ID_PREFIX, TITLE, flags, gpu_flags
+from gpulaunch.containers.ways import Offer
 from gpulaunch.errors import UsageError, printable
+from gpulaunch.machine.drivers import DRIVERS
 
 if TYPE_CHECKING:  # few of podman's commands need the engine
     from gpulaunch.containers.command import ContainerCommand
     from gpulaunch.containers.engine import EngineClient, Info
-    from gpulaunch.containers.ways import Offer
     from gpulaunch.machine.topology import Topology
 
 _REMOTE_VARIABLES = ("CONTAINER_HOST", "CONTAINER_CONNECTION")
@@ -32,12 +34,8 @@ class Podman:
     flags_for = staticmethod(gpu_flags.flags_for)
     allowed_ways = staticmethod(gpu_flags.allowed_ways)
 
-    def offer_of(self, info: "Info", topology: "Topology") -> "Offer":
+    def offer_of(self, info: "Info", topology: "Topology") -> Offer:
         """Return the way by which Podman gives GPUs to its containers, CDI, if it can."""
-        from gpulaunch.containers.cdi import find_cdi_devices
-        from gpulaunch.containers.ways import Offer
-        from gpulaunch.machine.drivers import DRIVERS
-
         kind = DRIVERS[topology.driver].cdi_kind
         uuids = {gpu.uuid for gpu in topology.gpus}
         found = find_cdi_devices(info.cdi_directories, kind, uuids)

@@ -1,17 +1,16 @@
 """Keepers, which hold a lease from before it is taken until it is released.
 
-There are keepers for a process, a container and a member of a share group; run() uses them through
-one protocol.
+There are keepers for a process, a container and a project of docker compose; run() uses them
+through one protocol.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from gpulaunch.decide.decision import Grant
 from gpulaunch.launch.launch import Launch
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
-from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.identity import Process
 
 if TYPE_CHECKING:  # few launches share
@@ -22,7 +21,7 @@ if TYPE_CHECKING:  # few launches share
 class Keeper(Protocol):
     """A job with its lease. Made before the lease is taken, so that its pid can be recorded."""
 
-    _job: "Job | Keeper"
+    _job: "Job"
 
     @property
     def process(self) -> Process:
@@ -38,13 +37,8 @@ class Keeper(Protocol):
         """Undo everything, without starting the job: the GPUs went to another launch."""
         self._job.dismiss()
 
-    def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
-        """Start the job on the GPUs of its lease, in rank order.
-
-        Args:
-            lease: its lease.
-            gpus: the GPUs of the lease.
-        """
+    def start(self, lease: Lease, grant: Grant) -> None:
+        """Start the job on the GPUs of its lease, as they were granted."""
 
     def wait(self, limit_s: float | None) -> int | None:
         """Wait for the job; return its wait status, or None if it runs longer than the limit."""
@@ -52,12 +46,8 @@ class Keeper(Protocol):
     def end(self) -> int:
         """End a job that has run for too long: TERM, grace, KILL. Return its wait status."""
 
-    def release(self, lease: Lease) -> bool:
-        """End what the job left on its GPUs and release the lease.
-
-        Returns:
-            False if something else keeps the lease from here on.
-        """
+    def release(self, lease: Lease) -> None:
+        """End what the job left on its GPUs, and release the lease unless something keeps it."""
 
 
 def keeper_for(launch: Launch, table: Table, record: Draft, share: "Share | None") -> Keeper:
@@ -69,18 +59,16 @@ def keeper_for(launch: Launch, table: Table, record: Draft, share: "Share | None
         record: draft of the lease's record.
         share: the job's part of the GPUs, or None if it does not share them.
     """
-    if share is not None and share.pipe_directory is not None:
-        from gpulaunch.launch.keepers.shared import SharedKeeper  # late: few launches share
-
-        return SharedKeeper(launch, table, record, share)
     if launch.compose:
         from gpulaunch.launch.keepers.compose import ComposeKeeper  # late: few are compose's
 
         return ComposeKeeper(launch, launch.compose, table, record)
+    if share is not None and share.pipe_directory is None:  # on a described machine: without MPS
+        share = None
     if launch.container:
         from gpulaunch.launch.keepers.container import ContainerKeeper  # late: few are docker's
 
-        return ContainerKeeper(launch, table, record)
+        return ContainerKeeper(launch, table, record, share)
     from gpulaunch.launch.keepers.process import ProcessKeeper
 
-    return ProcessKeeper(launch, table, record)
+    return ProcessKeeper(launch, table, record, share)

@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Sequence
 
 from gpulaunch.containers.companion import ContainerCompanion
 from gpulaunch.containers.container_launch import HOST_VARIABLES
@@ -12,20 +11,19 @@ from gpulaunch.containers.docker.compose import (
     generated_line,
     with_lease,
 )
+from gpulaunch.decide.decision import Grant
 from gpulaunch.errors import FailedError
 from gpulaunch.launch.acquire import Acquired, acquire
 from gpulaunch.launch.assess import granted_gpus
-from gpulaunch.launch.callbacks import Callbacks
 from gpulaunch.launch.keepers import Keeper
-from gpulaunch.launch.launch import Launch, Patience
+from gpulaunch.launch.launch import Callbacks, Launch
 from gpulaunch.launch.read_compose import written
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft, is_alive
 from gpulaunch.leases.table import Table, release
 from gpulaunch.leases.watch import wait_until_dead
-from gpulaunch.machine.gpu import Gpu
 from gpulaunch.process.identity import Process
-from gpulaunch.process.job import Job, Started
+from gpulaunch.process.job import Job
 from gpulaunch.process.system import is_cancelled_by_kill
 from gpulaunch.records import replace
 
@@ -71,12 +69,10 @@ class ComposeKeeper(Keeper):
         super().dismiss()
         os.close(self._file)
 
-    def start(
-        self,
-        lease: Lease,
-        gpus: Sequence[Gpu],  # noqa: ARG002  each service's are chosen again
-    ) -> None:
+    def start(self, lease: Lease, _grant: Grant) -> None:
         """Take a lease for each service, and start docker with a project that says so.
+
+        Each service's GPUs are chosen again, out of those of the lease.
 
         Raises:
             FailedError: the GPUs cannot be divided so that each service has what it asks for.
@@ -98,7 +94,7 @@ class ComposeKeeper(Keeper):
         self._is_started = True
         compose, path = self._compose, written(project, self._file)
         line = generated_line(compose.command, project, compose.directory, path)
-        self._job.start(Started(line, dict.fromkeys(HOST_VARIABLES), frozenset()))
+        self._job.start(line, dict.fromkeys(HOST_VARIABLES))
         if not is_cancelled_by_kill():
             self._follows = True
             for held in self._held:
@@ -126,7 +122,7 @@ class ComposeKeeper(Keeper):
             request=request,
             within=within,
             name=self._launch.name or f"{self._compose.project['name']}/{service.name}",
-            patience=Patience(wait=False),
+            wait=False,
             container=service.container,
             compose=None,
         )
@@ -163,19 +159,15 @@ class ComposeKeeper(Keeper):
                 self._table.warn(problem.message)
         return self._job.end(self._launch.grace_s)
 
-    def release(self, lease: Lease) -> bool:
-        """Release the leases of services whose containers have ended; companions have the others.
-
-        Returns:
-            False if a service keeps its lease.
-        """
-        over = [self._is_over(held) for held in self._held]
+    def release(self, lease: Lease) -> None:
+        """Release the leases of the services that have ended; companions keep the others."""
+        for held in self._held:
+            self._release(held)
         if not self._is_started:
             self._job.dismiss()
             release(self._table, self._record, lease)
-        return all(over)
 
-    def _is_over(self, held: Acquired[_ServiceHolder]) -> bool:
+    def _release(self, held: Acquired[_ServiceHolder]) -> None:
         """Release a service's lease if its containers have ended, or leave it to its companion."""
         companion = held.holder.companion
         over = not self._is_started or companion.has_nothing_to_do()
@@ -188,7 +180,6 @@ class ComposeKeeper(Keeper):
         else:
             companion.take_over(ends=False)
             held.record.close()
-        return over
 
 
 def _await_release(path: str) -> None:

@@ -1,10 +1,12 @@
 """ContainerKeeper: a lease that lives as long as the docker command and its containers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gpulaunch.containers.companion import ContainerCompanion
 from gpulaunch.containers.container_launch import HOST_VARIABLES, ContainerLaunch, started_command
+from gpulaunch.decide.decision import Grant
 from gpulaunch.errors import FailedError
+from gpulaunch.launch.assess import granted_gpus
 from gpulaunch.launch.keepers.process import ProcessKeeper
 from gpulaunch.launch.launch import Launch
 from gpulaunch.launch.make_records import ends_with_launcher
@@ -12,9 +14,10 @@ from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
-from gpulaunch.machine.gpu import Gpu
-from gpulaunch.process.job import Started
 from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace
+
+if TYPE_CHECKING:  # few launches share
+    from gpulaunch.leases.share import Share
 
 
 class ContainerKeeper(ProcessKeeper):
@@ -27,42 +30,42 @@ class ContainerKeeper(ProcessKeeper):
         launch: the launch to run, with its container.
         table: the allocation table.
         record: draft of the lease's record.
-        before_signal: called with processes of the job before they get a signal from here.
+        share: the job's part of the GPUs, with a pipe directory; None for GPUs of its own.
     """
 
     def __init__(
-        self,
-        launch: Launch,
-        table: Table,
-        record: Draft,
-        before_signal: Callable[[set[int], int], object] | None = None,
+        self, launch: Launch, table: Table, record: Draft, share: "Share | None" = None
     ) -> None:
         container = launch.container
         assert container is not None  # noqa: S101  for the type checker
         self._container: ContainerLaunch = container
         self._ends_with_client = ends_with_launcher(container)
-        self._companion_of_containers = ContainerCompanion(
-            container,
-            table,
-            record,
-            guards=is_cancelled_by_kill(),
-            time_limit_s=launch.time_limit_s,
-            grace_s=launch.grace_s,
-            before_signal=before_signal,
-        )
-        super().__init__(launch, table, record, before_signal)
+        super().__init__(launch, table, record, share)
 
-    def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
+    def _start_companions(self) -> None:
+        self._companion_of_containers = ContainerCompanion(
+            self._container,
+            self._table,
+            self._record,
+            guards=is_cancelled_by_kill(),
+            time_limit_s=self._launch.time_limit_s,
+            grace_s=self._launch.grace_s,
+            before_signal=self._before_signal,
+        )
+
+    def start(self, lease: Lease, grant: Grant) -> None:
         """Start the docker command with the GPUs of its lease, in rank order."""
         if self._container.leaves_out_gpus:
             name = self._launch.machine.topology.name
             self._table.warn(f"{name} is only described: its GPUs get into no container")
-        environment: Mapping[str, str | None] = {
+        environment: dict[str, str | None] = {
             **dict.fromkeys(HOST_VARIABLES),
             LEASE_VARIABLE: lease.id,
         }
+        self._uuids = lease.uuids
+        gpus = granted_gpus(self._launch, grant)
         command = started_command(self._container, gpus, lease.id, lease.share)
-        self._job.start(Started(command, environment, frozenset()))
+        self._job.start(command, environment)
 
     def pids(self) -> set[int]:
         """Return the processes in the containers."""

@@ -1,15 +1,20 @@
-"""ProcessKeeper: a lease that lives as long as a process and what it leaves behind."""
+"""ProcessKeeper: a lease that lives as long as a process and what it leaves behind.
+
+If GPUs are shared through CUDA MPS, the process is a member of a share group.
+"""
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gpulaunch.decide.decision import Grant
 from gpulaunch.errors import FailedError, call_failed
 from gpulaunch.files.duration import format_duration
+from gpulaunch.launch.assess import granted_gpus, visible_gpus
 from gpulaunch.launch.keepers import Keeper
 from gpulaunch.launch.launch import Launch
-from gpulaunch.leases.environment import in_sight, job_environment
+from gpulaunch.leases.environment import job_environment
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table, release
@@ -24,15 +29,14 @@ from gpulaunch.process.ending import (
     reached_by,
     wait_for_all,
 )
-from gpulaunch.process.job import Job, Started, cpus_near
+from gpulaunch.process.job import Job, cpus_near
 from gpulaunch.process.system import command_text, identify, is_cancelled_by_kill, state_of
 from gpulaunch.sharing.mps_directories import inherited_variables
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # few launches share
     from gpulaunch.launch.left_overs import LeaseCompanion
-
-LOOK_EVERY_S = 60.0
-"""Time between two looks whether the lease's record is still there."""
+    from gpulaunch.leases.share import Share
+    from gpulaunch.sharing.membership import Membership
 
 
 class ProcessKeeper(Keeper):
@@ -42,45 +46,57 @@ class ProcessKeeper(Keeper):
         launch: the launch to run.
         table: the allocation table.
         record: draft of the lease's record, whose lock the job inherits.
-        before_signal: called with processes of the job before they get a signal from here.
+        share: the job's part of the GPUs, with a pipe directory; None for GPUs of its own.
     """
 
     def __init__(
-        self,
-        launch: Launch,
-        table: Table,
-        record: Draft,
-        before_signal: Callable[[set[int], int], object] | None = None,
+        self, launch: Launch, table: Table, record: Draft, share: "Share | None" = None
     ) -> None:
         self._launch = launch
         self._table = table
         self._record = record
-        self._before_signal = before_signal
+        self._membership: Membership | None = None
+        if share:
+            from gpulaunch.sharing import membership  # late: few launches share
+
+            self._membership = membership.Membership(table, record, share)
+        self._before_signal = self._take_off_mps if share else None
+        self._uuids: Sequence[str] = ()
         self._companion: LeaseCompanion | None = None
         self._over_limit = False
         self._after_term_s = launch.grace_s if is_cancelled_by_kill() else None
-        self._is_removed = False
+        self._start_companions()
         # A shell that execs this program, as `sh -c 'server & gpulaunch -- true'` does, leaves its
         # children to this process: they are not the job's.
         self._earlier = [identify(pid) for pid in family()]
-        self._job = Job(
-            keep=record.fd, before_signal=self._prepare_for_signal if before_signal else None
-        )
+        self._job = Job(keep=record.fd, before_signal=self._prepare_for_signal if share else None)
+
+    def _start_companions(self) -> None:
+        """Start what looks after the lease from before the job is forked: nothing for a process."""
+
+    def _take_off_mps(self, pids: set[int], number: int) -> None:
+        """Detach processes from their MPS server before a signal that would end them attached."""
+        assert self._membership  # noqa: S101  for the type checker
+        for problem in self._membership.take_off(pids, number):
+            self._table.warn(problem)
 
     def dismiss(self) -> None:
-        """End the child without starting the job, and the companions."""
+        """End the child without starting the job, and the companions, and leave the share group."""
         super().dismiss()
         self._dismiss_companions()
+        if self._membership:
+            self._membership.dismiss()
 
     @property
     def _ends_left_overs(self) -> bool:
         """Whether what the job leaves is ended in any case."""
         return self._launch.leftovers == "end" or self._companion is None
 
-    def start(self, lease: Lease, gpus: Sequence[Gpu]) -> None:
-        """Start the job on the GPUs of its lease, in rank order."""
+    def start(self, lease: Lease, grant: Grant) -> None:
+        """Start the job on the GPUs of its lease, as they were granted."""
         from gpulaunch.launch.left_overs import LeaseCompanion  # late: containers have another
 
+        self._uuids = lease.uuids
         self._companion = LeaseCompanion(
             self._table,
             self._record,
@@ -91,8 +107,9 @@ class ProcessKeeper(Keeper):
             idle_s=None if self._launch.machine.key else self._launch.leftover_timeout_s,
             before_signal=self._before_signal,
         )
+        gpus = granted_gpus(self._launch, grant)
         environment = job_environment(
-            self._visible(lease, gpus),
+            visible_gpus(self._launch, grant),
             driver=self._launch.machine.topology.driver,
             by_uuid=self._launch.by_uuid,
             count=len(gpus),
@@ -101,15 +118,7 @@ class ProcessKeeper(Keeper):
             program=self._launch.command[0],
         )
         environment_changes = {**inherited_variables(), **environment}
-        self._job.start(Started(self._launch.command, environment_changes, self._cpus(gpus)))
-
-    def _visible(self, lease: Lease, gpus: Sequence[Gpu]) -> Sequence[Gpu]:
-        """Return the GPUs that the job sees: those of its lease, and of its step's other ranks."""
-        if lease.engine_job is None or not lease.engine_job.group:
-            return gpus
-        by_uuid = {gpu.uuid: gpu for gpu in self._launch.machine.topology.gpus}
-        group = [by_uuid[uuid] for uuid in lease.engine_job.group]
-        return in_sight(gpus, group, self._launch.visible)
+        self._job.start(self._launch.command, environment_changes, self._cpus(gpus))
 
     def _cpus(self, gpus: Sequence[Gpu]) -> frozenset[int]:
         """Return the core of a map of ranks, else the CPUs next to the GPUs; empty for any."""
@@ -125,33 +134,28 @@ class ProcessKeeper(Keeper):
     def wait(self, limit_s: float | None) -> int | None:
         """Wait for the job; return its wait status, or None if it runs longer than the limit.
 
-        Warn if somebody, who must be root or this user, removes the lease's record meanwhile. In CI
-        a job that goes on after a TERM to this process is killed when the grace is over.
+        Warn of a job that shares and does not become a client of MPS.
         """
-        deadline = float("inf") if limit_s is None else time.monotonic() + limit_s
-        while True:
-            left_s = deadline - time.monotonic()
-            status = self._job.wait(min(left_s, LOOK_EVERY_S), self._after_term_s)
-            if status is None and self._has_outlived_term():
-                grace = format_duration(self._launch.grace_s)
-                self._table.warn(f"the job goes on {grace} after TERM: it is killed, as CI=true")
-                return self._end(0.0)
-            if status is not None or left_s <= LOOK_EVERY_S:
-                return status
-            self._look_for_record()
+        if self._membership is None:
+            return self._wait(limit_s)
+        return self._membership.wait(
+            self._wait, limit_s, self._launch.machine, self._uuids, self._table.warn, self.pids
+        )
+
+    def _wait(self, limit_s: float | None) -> int | None:
+        """Wait for the job; in CI, kill one that goes on after a TERM when the grace is over."""
+        status = self._job.wait(limit_s, self._after_term_s)
+        if status is None and self._has_outlived_term():
+            grace = format_duration(self._launch.grace_s)
+            self._table.warn(f"the job goes on {grace} after TERM: it is killed, as CI=true")
+            return self._end(0.0)
+        return status
 
     def _has_outlived_term(self) -> bool:
         grace_s, since_s = self._after_term_s, self._job.first_term_s
         if grace_s is None or since_s is None:
             return False
         return time.monotonic() - since_s >= grace_s
-
-    def _look_for_record(self) -> None:
-        """Warn once if the record has no name any more."""
-        if not self._is_removed and self._record.is_removed:
-            self._is_removed = True
-            removed = f"lease {self._record.id} was removed by someone else"
-            self._table.warn(f"{removed}: its GPUs may be given to others")
 
     def pids(self) -> set[int]:
         """Return the processes of the job."""
@@ -174,33 +178,33 @@ class ProcessKeeper(Keeper):
         """Announce a signal for the job, which may pass it on to its children."""
         from gpulaunch.leases.holders import nested_processes  # late: few jobs need it
 
-        assert self._before_signal  # noqa: S101  for the type checker
         others = self.pids() - nested_processes(self._table, self._record.id)
-        self._before_signal(reached_by(number, self._first_pids(others), others), number)
+        self._take_off_mps(reached_by(number, self._first_pids(others), others), number)
 
     def _first_pids(self, others: set[int]) -> set[int]:  # noqa: ARG002  containers'
         """Return those of the job's processes that get the signals for it."""
         return {self._job.pid}
 
-    def release(self, lease: Lease) -> bool:
+    def release(self, lease: Lease) -> None:
         """Release the lease, unless something that the job left running keeps it.
 
         What the job left is ended only if somebody asked for that: by --leftovers end, by a signal
-        to this process, or by a time limit. All else goes on, and a companion keeps the lease.
-
-        Returns:
-            False if the lease is kept.
+        to this process, or by a time limit. All else goes on, and a companion keeps the lease. The
+        MPS daemon of a share group ends with its last member.
         """
         try:
-            return self._release(lease)
+            released = self._release(lease)
         except (OSError, FailedError) as problem:  # the job's exit status matters more
             if isinstance(problem, OSError):
                 problem = call_failed(f"cannot release lease {lease.id}", problem)
             self._table.warn(problem.message)
             self._record.close()
-            return False
+            return
+        if released and self._membership:
+            self._membership.leave()
 
     def _release(self, lease: Lease) -> bool:
+        """Release the lease if nothing keeps it; return whether it has been released."""
         ends = self._ends_left_overs or self._is_asked_to_end()  # before the waits below
         left = self._left_overs(lease)
         if left:
@@ -237,10 +241,7 @@ class ProcessKeeper(Keeper):
         )
 
     def _hand_back(self, lease: Lease) -> bool:
-        if self._is_removed:
-            self._record.close()
-        else:
-            release(self._table, self._record, lease)
+        release(self._table, self._record, lease)
         self._dismiss_companions()
         return True
 
