@@ -21,7 +21,6 @@ from engine import SEARCHED, link_compose
 from recording_engine import RecordingEngine
 from test_docker_command import (
     CASES,
-    cases,
     gpus,
     lines,
     named,
@@ -29,6 +28,7 @@ from test_docker_command import (
     share,
     with_gpus,
 )
+from values import cases
 
 from gpulaunch.containers.command import FlagTable
 from gpulaunch.containers.docker.flags import DOCKER
@@ -233,7 +233,7 @@ def test_the_table_invents_no_flag(
     assert got == set()
 
 
-@cases("flags_and_operands", "line", "flags", "operands")
+@cases(CASES["flags_and_operands"], "line", "flags", "operands")
 def test_the_client_finds_the_same_image(
     client: Client,
     line: str,
@@ -277,7 +277,7 @@ def test_no_container_is_made(client: Client, line: str) -> None:
     assert got == (False, None)
 
 
-@cases("containers_to_start", "line", "flags", "operands")
+@cases(CASES["containers_to_start"], "line", "flags", "operands")
 def test_the_client_starts_the_same_containers(
     client: Client,
     line: str,

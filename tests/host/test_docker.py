@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from conftest import DGX, Launcher, held, holders, until, wait_for_end
 from engine import IMAGE, Engine, write_cdi_spec
-from test_transparency import Terminal
+from test_transparency import Terminal, dialogues
 
 from gpulaunch.files.toml_parser import tomllib
 
@@ -320,102 +320,7 @@ def test_environment(host: Host) -> None:
 # ------------------------------------------------------------------------------------ at a terminal
 
 
-def dialogues(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
-    """Parametrise with dialogues, each named by a sentence."""
-    return pytest.mark.parametrize(
-        "steps", [pytest.param(steps, id=sentence) for sentence, *steps in rows]
-    )
-
-
-@dialogues(
-    (
-        "a terminal inside, of the same size",
-        "$ CMD docker run --rm -it bb:1 sh -c 'tty; stty size'",
-    ),
-    ("no terminal inside without -t", "$ CMD docker run --rm -i bb:1 tty"),
-    (
-        "a terminal that changes its size",
-        # docker looks out for changes only from some moment after the start, of which nothing tells
-        (
-            "$ CMD docker run --rm -it bb:1 sh -c 'sleep 1; echo ready; "
-            """until stty size | grep "30 900"; do :; done'"""
-        ),
-        "< ready",
-        "+ 30 900",
-        "< 30 900",
-    ),
-    (
-        "Ctrl-C at a shell's job, and the shell's exit status",
-        "$ CMD docker run --rm -it bb:1 sh",
-        "? / # ",
-        """> sh -c 'echo re""ady; exec sleep 1000'""",
-        "< ready",
-        "^C",
-        "? / # ",
-        "> exit 5",
-    ),
-    (
-        "Ctrl-Z at a shell's job",
-        "$ CMD docker run --rm -it bb:1 sh",
-        "? / # ",
-        """> sh -c 'echo re""ady; exec sleep 1000'""",
-        "< ready",
-        "^Z",
-        "? / # ",
-        "> exit 6",
-        "< You have stopped jobs",
-        "? / # ",
-        "> exit 6",
-    ),
-    ("Ctrl-D ends a shell", "$ CMD docker run --rm -it bb:1 sh", "? / # ", "^D"),
-    (
-        "Ctrl-C at sleep in a terminal",
-        "$ CMD docker run --rm -it --init bb:1 sh -c 'echo ready; exec sleep 1000'",
-        "< ready",
-        "^C",
-    ),
-    (
-        "Ctrl-C at sleep without a terminal of its own",
-        "$ CMD docker run --rm --init bb:1 sh -c 'echo ready; exec sleep 1000'",
-        "< ready",
-        "^C",
-    ),
-    (
-        "Ctrl-C in a loop",
-        (
-            "$ for i in 1 2; do CMD docker run --rm --init bb:1 sh -c "
-            "'echo ready; exec sleep 1000'; done"
-        ),
-        "< ready",
-        "^C",
-        "< ready",
-        "^C",
-    ),
-    (
-        "Ctrl-C comes once",
-        (
-            # a wait that begins after the signal does not end by it; a second one has half a second
-            """$ CMD docker run --rm bb:1 sh -c 'trap "echo got; n=1" INT; echo ready; """
-            """until [ "$n" ]; do sleep 0.1 & wait; done; sleep 0.5; exit 3'"""
-        ),
-        "< ready",
-        "^C",
-    ),
-    (
-        "Ctrl-Z, which docker does not stop at",
-        "$ CMD docker run --rm -i bb:1 sh -c 'echo ready; read x; echo got $x'",
-        "< ready",
-        "^Z",
-        "> words",
-        "< got words",
-    ),
-    ("in the background", "$ CMD docker run --rm bb:1 sh -c 'exit 6' & wait $!"),
-    (
-        "in a pipeline",
-        "$ echo words | CMD docker run --rm -i bb:1 cat | cat; echo ${PIPESTATUS[@]}",
-    ),
-    ("-t on a pipe", "$ echo words | CMD docker run --rm -it bb:1 cat"),
-)
+@dialogues("docker")
 def test_terminal(terminal: Terminal, steps: Sequence[str]) -> None:
     """At a terminal a container looks the same with gpulaunch in front."""
     terminal.same(*steps)

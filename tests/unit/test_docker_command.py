@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import command_lines
 import pytest
-from values import box
+from values import box, cases
 
 from gpulaunch.containers import container_launch
 from gpulaunch.containers.command import ContainerCommand, read_command
@@ -43,11 +43,6 @@ def named(rows: Iterable[tuple]) -> list:
 CASES = tomllib.loads(Path(__file__).with_name("docker_command.toml").read_text())
 
 
-def cases(table: str, *names: str) -> pytest.MarkDecorator:
-    """Parametrise with the rows of a table, each named by the sentence that it proves."""
-    return pytest.mark.parametrize(names, named((key, *row) for key, row in CASES[table].items()))
-
-
 def read(line: str | Sequence[str]) -> ContainerCommand:
     """Read what follows the word docker; a string is split as a shell would."""
     return read_command(("docker", *(shlex.split(line) if isinstance(line, str) else line)), DOCKER)
@@ -75,7 +70,7 @@ def flags_text(command: ContainerCommand) -> str:
     )
 
 
-@cases("flags_and_operands", "line", "flags", "operands")
+@cases(CASES["flags_and_operands"], "line", "flags", "operands")
 def test_flags_end_where_docker_ends_them(line: str, flags: str, operands: str) -> None:
     """Flags are read with their values; what follows them is image and command, word for word."""
     command = read(line)
@@ -104,7 +99,7 @@ def test_what_docker_would_refuse_later_is_still_read(line: str, operands: tuple
     assert got == operands
 
 
-@cases("containers_to_start", "line", "flags", "operands")
+@cases(CASES["containers_to_start"], "line", "flags", "operands")
 def test_containers_to_start_are_found_among_flags(line: str, flags: str, operands: str) -> None:
     """Flags of start and restart may stand anywhere among the containers."""
     command = read(line)
@@ -167,7 +162,7 @@ def test_an_unknown_flag_is_safe_to_print() -> None:
     assert refused.value.message == r"docker run: unknown flag --\x1b[31m"
 
 
-@cases("compose_that_starts", "line", "word", "operands")
+@cases(CASES["compose_that_starts"], "line", "word", "operands")
 def test_compose_commands_that_start_containers(line: str, word: str, operands: str) -> None:
     """What docker compose starts containers with is read with its services."""
     command = read(line)
@@ -317,7 +312,7 @@ def _flag(dice: random.Random) -> tuple[str, ...]:
 # -------------------------------------------------------------------------------- what is asked for
 
 
-@cases("asked_by_flags", "flags", "environment", "want")
+@cases(CASES["asked_by_flags"], "flags", "environment", "want")
 def test_docker_flags_ask_for_gpus(
     flags: str, environment: dict[str, str], want: dict[str, Any]
 ) -> None:
@@ -332,7 +327,7 @@ def asked(fields: dict[str, Any]) -> Asked | None:
     return Asked(**known) if known else None
 
 
-@cases("asked_by_the_image", "line", "variables", "want")
+@cases(CASES["asked_by_the_image"], "line", "variables", "want")
 def test_an_image_asks_for_gpus_as_under_nvidias_runtime(
     line: str, variables: dict[str, str], want: dict[str, Any]
 ) -> None:
@@ -341,7 +336,7 @@ def test_an_image_asks_for_gpus_as_under_nvidias_runtime(
     assert asked_by_image(read_command(line.split(), DOCKER), image) == asked(want)
 
 
-@cases("contradictions", "flags", "message")
+@cases(CASES["contradictions"], "flags", "message")
 def test_contradictions_and_what_the_engine_would_refuse(flags: str, message: str) -> None:
     """Flags that contradict each other, or that the engine would refuse, are refused at once."""
     with pytest.raises(UsageError) as refused:
@@ -401,7 +396,7 @@ NONE = f"-e NVIDIA_VISIBLE_DEVICES=void {LABELS}"
 ADDED = {"cdi": CDI, "runtime": RUNTIME, "gpus": GPUS, NO_WAY: NONE}
 
 
-@cases("gpus_written", "line", "way", "want")
+@cases(CASES["gpus_written"], "line", "way", "want")
 def test_gpus_are_written_after_the_users_flags(line: str, way: str, want: str) -> None:
     """What asks for GPUs is removed; what gives them stands between the user's flags and image."""
     got = written(line, gpus(0, 2), way, "L")
@@ -433,7 +428,7 @@ def test_without_a_lease_none_is_named() -> None:
     assert got == f"run {want} img"
 
 
-@cases("order_inside", "line", "indices", "want")
+@cases(CASES["order_inside"], "line", "indices", "want")
 @pytest.mark.parametrize("way", [*WAYS, NO_WAY])
 def test_the_order_inside_counts_anew(way: str, line: str, indices: list[int], want: str) -> None:
     """Ranks out of PCI order are told by numbers by PCI address, never over the user's own."""
@@ -589,7 +584,7 @@ PIPE = "-e CUDA_MPS_PIPE_DIRECTORY=/tmp/g/1 --mount type=bind,source=/tmp/g/1,ta
 SHM = "--mount type=bind,source=/dev/shm,target=/dev/shm"
 
 
-@cases("shared_with_a_container", "line", "directory", "want")
+@cases(CASES["shared_with_a_container"], "line", "directory", "want")
 def test_what_a_container_that_shares_is_given(line: str, directory: str, want: str) -> None:
     """A sharing container gets GPUs in rank order, its bounds, and what it must share with MPS."""
     part = share("GPU-0", "GPU-2", directory=directory or None)
@@ -620,28 +615,28 @@ NO_MPS = "so its containers cannot share GPUs through MPS"
 OWN_SHM = "a container that shares GPUs has the host's /dev/shm, where it meets its MPS daemon"
 
 
-@cases("user_of_a_sharing_container", "line", "around", "want")
+@cases(CASES["user_of_a_sharing_container"], "line", "around", "want")
 def test_as_whom_a_container_that_shares_runs(line: str, around: dict[str, Any], want: str) -> None:
     """MPS serves one user, so a container has to run as its launcher, and no name is guessed at."""
     got = refusal(line, **around)
     assert got == want.format(own_user=OWN_USER)
 
 
-@cases("engines_that_map_users", "line", "security", "want")
+@cases(CASES["engines_that_map_users"], "line", "security", "want")
 def test_engines_that_map_users(line: str, security: list[str], want: str) -> None:
     """MPS knows its clients by their uid on the host, which must be the one in the container."""
     got = refusal(line, security=security)
     assert got == want.format(no_mps=NO_MPS)
 
 
-@cases("shared_memory", "line", "want")
+@cases(CASES["shared_memory"], "line", "want")
 def test_whose_shared_memory(line: str, want: str) -> None:
     """MPS daemon and clients meet in /dev/shm, so whatever would put another there is refused."""
     got = refusal(line)
     assert got == want.format(own_shm=OWN_SHM)
 
 
-@cases("set_by_gpulaunch", "line", "want")
+@cases(CASES["set_by_gpulaunch"], "line", "want")
 def test_what_gpulaunch_sets(line: str, want: str) -> None:
     """Setting by hand what sharing sets is refused, with the options that say what is wanted."""
     got = refusal(line)
@@ -649,7 +644,7 @@ def test_what_gpulaunch_sets(line: str, want: str) -> None:
     assert got == (f"{text} (--share=PART and --memory say what it is to have)" if want else "")
 
 
-@cases("runs_once", "line", "want")
+@cases(CASES["runs_once"], "line", "want")
 def test_only_what_runs_once_shares(line: str, want: str) -> None:
     """A share lasts while its container runs, so what starts later, or again, cannot have one."""
     got = refusal(line)
@@ -672,7 +667,7 @@ def described(status: str, *, policy: str = "no", **state: Any) -> dict[str, Any
     }
 
 
-@cases("containers_that_hold", "status", "policy", "state", "want")
+@cases(CASES["containers_that_hold"], "status", "policy", "state", "want")
 def test_when_a_container_holds_its_gpus(
     status: str, policy: str, state: dict[str, Any], want: bool
 ) -> None:
