@@ -1,17 +1,15 @@
-"""The stand-in for CUDA MPS says what driver 550's control daemon says, and obeys the test."""
+"""The stand-in for CUDA MPS says what driver 550's control daemon says."""
 
-import itertools
 import os
 import signal
 import stat
 import subprocess
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from conftest import until
-from fake_mps import CLIENT, CONTROL, PIPE, SERVER, FakeMps, Mps, is_alive, kill, wait_for_end
+from fake_mps import CONTROL, PIPE, SERVER, FakeMps, Mps, is_alive, kill, wait_for_end
 
 pytest_plugins = ("fake_mps", "fake_nvml")
 
@@ -44,9 +42,6 @@ def with_server(mps: Mps, **options) -> int:
     said(mps, f"start_server -uid {os.geteuid()}")
     until(lambda: mps.pids(SERVER))
     return mps.pids(SERVER)[0]
-
-
-# ---------------------------------------------------------------------------------- as the real one
 
 
 def test_no_daemon(mps: Mps) -> None:
@@ -280,212 +275,3 @@ def test_535(old_mps: Mps) -> None:
     pid = with_server(old_mps)
     assert said(old_mps, f"get_server_status {pid}") == 'Unknown command "get_server_status"\n'
     assert not (old_mps.pipe() / "nvidia-cuda-mps-control.pid").exists()
-
-
-# --------------------------------------------------------------------------------- told by the test
-
-
-class Client:
-    """A running mps_client.
-
-    Attributes:
-        process: the client.
-        how: "attached" or "without".
-    """
-
-    def __init__(self, mps: FakeMps, *options: str, wait: bool = True, **variables: str) -> None:
-        environment = mps.variables(**variables)
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self.process = subprocess.Popen(
-            [mps.bin / CLIENT, *options], env=environment, text=True, **pipes
-        )
-        self.how = self.process.stdout.readline().partition(" ")[0] if wait else None
-
-    def result(self) -> tuple[int, str]:
-        """Return exit status and complaint, when it has ended."""
-        _, problem = self.process.communicate(timeout=20)
-        return self.process.returncode, problem
-
-
-@pytest.fixture
-def client(fake_mps: FakeMps):
-    """Yield a function that starts clients."""
-    made = []
-
-    def start(*options: str, **variables) -> Client:
-        made.append(Client(fake_mps, *options, **variables))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.process.kill()
-        one.result()
-
-
-def test_client_starts_the_server(fake_mps: FakeMps, client) -> None:
-    """A client makes the daemon start a server, is listed with its environment, and leaves."""
-    fake_mps.start(CUDA_VISIBLE_DEVICES="GPU-a")
-    pid = client(
-        CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="40", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=1G"
-    ).process.pid
-    (server,) = fake_mps.pids(SERVER)
-    (event,) = fake_mps.attached()
-    assert (event.pid, event.said["server"]) == (pid, server)
-    assert event.said["environment"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "40"
-    assert event.said["environment"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1G"
-    assert (
-        said(fake_mps, f"get_client_list {server}", f"get_server_status {server}")
-        == f"{pid}\nACTIVE\n"
-    )
-    fake_mps.end_client(pid)
-    fake_mps.wait_for("left", pid=pid)
-    assert fake_mps.attached() == []
-    assert fake_mps.ended_safely(pid)
-    assert said(fake_mps, "quit") == ""
-    assert fake_mps.pids(SERVER) == []
-
-
-def test_client_without_a_daemon(fake_mps: FakeMps, client) -> None:
-    """Without a daemon a client runs without MPS, and only the events tell."""
-    one = client()
-    assert one.how == "without"
-    assert fake_mps.events("without", pid=one.process.pid)
-    assert one.process.communicate("\n")[1] == ""
-    assert one.process.returncode == 0
-
-
-def test_terminated_client(fake_mps: FakeMps, client) -> None:
-    """terminate_client prints 0 and takes a client off its server; it can then be killed safely."""
-    fake_mps.start()
-    gives_up, stays = client(), client("--deaf", "--stays")
-    (server,) = fake_mps.pids(SERVER)
-    for one in (gives_up, stays):
-        assert said(fake_mps, f"terminate_client {server} {one.process.pid}") == "0\n"
-    assert (
-        said(
-            fake_mps, f"get_client_list {server}", f"terminate_client {server} {stays.process.pid}"
-        )
-        == "1\n"
-    )
-    assert gives_up.result() == (1, "CUDA_ERROR_MPS_CLIENT_TERMINATED\n")
-    stays.process.terminate()
-    kill(stays.process.pid)
-    fake_mps.wait_for("left", 2)
-    assert fake_mps.ended_safely(gives_up.process.pid)
-    assert fake_mps.ended_safely(stays.process.pid)
-
-
-def test_client_that_dies(fake_mps: FakeMps, client) -> None:
-    """The death of an attached client is noticed, and a server at fault is of no use."""
-    fake_mps.start()
-    one, other = client(), client()
-    one.process.kill()
-    fake_mps.wait_for("died", pid=one.process.pid)
-    assert not fake_mps.ended_safely(one.process.pid)
-    fake_mps.tell(status="FAULT")
-    (server,) = fake_mps.pids(SERVER)
-    assert said(fake_mps, f"get_server_status {server}") == "FAULT\n"
-    assert client(wait=False).result() == (1, "CUDA_ERROR_MPS_SERVER_NOT_READY\n")
-    assert [event.pid for event in fake_mps.attached()] == [other.process.pid]
-
-
-def test_server_that_takes_its_time(fake_mps: FakeMps, client) -> None:
-    """Each server is INITIALIZING for so many looks; its clients wait as long."""
-    fake_mps.tell(looks=2)
-    server = with_server(fake_mps)
-    one = client(wait=False)
-    fake_mps.wait_for("asked")
-    states = said(fake_mps, *[f"get_server_status {server}"] * 3).split()
-    assert states == ["INITIALIZING", "INITIALIZING", "ACTIVE"]
-    fake_mps.wait_for("attached", pid=one.process.pid)
-
-
-def test_hangs_and_deaths(fake_mps: FakeMps) -> None:
-    """A command may never be answered, while others are, or be the daemon's end."""
-    fake_mps.tell(hangs=["terminate_client"], dies=["get_client_list"], answers={"quit": []})
-    fake_mps.start()
-    with pytest.raises(subprocess.TimeoutExpired):
-        fake_mps.ask("terminate_client 1 2", timeout=0.3)
-    assert said(fake_mps, "quit", "get_default_active_thread_percentage") == "100.0\n"
-    (daemon,) = fake_mps.pids(CONTROL)
-    done = fake_mps.ask("get_client_list")
-    assert (done.returncode, done.stdout) == (1, "")
-    wait_for_end(daemon)
-    fake_mps.tell(dies=[])
-    fake_mps.start()
-    assert said(fake_mps, "get_client_list") == "Server 0 not found\n"
-    assert fake_mps.commands() == [
-        "terminate_client 1 2",
-        "quit",
-        "get_default_active_thread_percentage",
-        "get_client_list",
-        "get_client_list",
-    ]
-    times = [event.time_s for event in fake_mps.events()]
-    assert all(a <= b for a, b in itertools.pairwise(times))
-
-
-def test_refusals(fake_mps: FakeMps, client) -> None:
-    """terminate_client may fail, a server may not start, a pid file may be missing."""
-    fake_mps.tell(refuses=["terminate_client"], forgets_pid_file=True)
-    server = with_server(fake_mps)
-    assert not (fake_mps.pipe() / "nvidia-cuda-mps-control.pid").exists()
-    pid = client().process.pid
-    assert (
-        said(fake_mps, f"terminate_client {server} {pid}", f"get_client_list {server}")
-        == f"1\n{pid}\n"
-    )
-    fake_mps.tell(server_fails=True)
-    pipe = fake_mps.pipe("other")
-    fake_mps.start(pipe)
-    start = f"start_server -uid {os.geteuid()}"
-    assert said(fake_mps, start, "get_server_list", pipe=pipe) == ""
-    assert " exited with status 1\n" in (pipe / "logs" / "control.log").read_text()
-    assert client(wait=False, **{PIPE: str(pipe)}).result() == (
-        1,
-        "CUDA_ERROR_MPS_CONNECTION_FAILED\n",
-    )
-
-
-def test_quit_waits_for_clients(fake_mps: FakeMps, client) -> None:
-    """A daemon that is to quit waits for the clients that are attached."""
-    fake_mps.start()
-    pid = client().process.pid
-    with pytest.raises(subprocess.TimeoutExpired):
-        fake_mps.ask("quit", timeout=0.3)
-    (daemon,) = fake_mps.pids(CONTROL)
-    assert client().how == "without"
-    fake_mps.end_client(pid)
-    wait_for_end(daemon)
-
-
-def test_nvml_sees_them(fake_mps: FakeMps, hgx_h100, client) -> None:
-    """The fake NVML shows servers and clients on their daemon's GPUs while they are there."""
-    fake_mps.start(CUDA_VISIBLE_DEVICES=hgx_h100.uuids(3))
-    pid = client().process.pid
-    (server,) = fake_mps.pids(SERVER)
-    fake_mps.tell_nvml(hgx_h100)
-    lines = hgx_h100._file.read_text().splitlines()
-    assert {f"mps 3 {pid} 300", f"process 3 {server} 30"} <= set(lines)
-    fake_mps.end_client(pid)
-    fake_mps.wait_for("left")
-    fake_mps.tell_nvml(hgx_h100)
-    assert f"mps 3 {pid} 300" not in hgx_h100._file.read_text()
-
-
-def test_nothing_outlives_it() -> None:
-    """close() ends daemons, servers and clients, however unwilling, and removes the folder."""
-    with closing(FakeMps()) as mps:
-        server = with_server(mps)
-        deaf = Client(mps, "--deaf", "--stays")
-        os.kill(mps.pids(CONTROL)[0], signal.SIGSTOP)
-        everybody = [*mps.pids(CONTROL), server, deaf.process.pid]
-    assert not any(is_alive(pid) for pid in everybody)
-    assert not mps.folder.exists()
-    deaf.result()
-
-
-def test_stand_in_has_no_default_directory(fake_mps: FakeMps) -> None:
-    """A daemon without a pipe directory of its own is refused: it would touch what is not ours."""
-    environment = {name: value for name, value in fake_mps.variables().items() if name != PIPE}
-    assert fake_mps._run(["-d"], None, environment).returncode == 2
