@@ -530,25 +530,6 @@ def test_keys_too_deep(tmp_path: Path, sentence: str, before: str, part: str, af
 
 # ---------------------------------------------------------------------------------- what is shipped
 
-# mps-sharing-2024 Table II: largest memory in MiB, average memory-bandwidth and SM utilization in
-# %, average power in
-# W, energy in J. Seconds are energy / power.
-TABLE_II = """
-athenapk-1x             563    0.01   7.54   90.09     234.24
-athenapk-4x            2093    1.78  30.29   88.86    5407.36
-berkeleygw-epsilon-1x 30157    2.63   9.04   94.41  319448.05
-cholla-gravity-1x       615    0.51  13.60   88.43     309.51
-cholla-gravity-4x      5063    4.45  45.16  138.75   20285.80
-kripke-1x               621    0.27  26.56  123.30     382.24
-kripke-4x              5481    3.78  63.21  148.16   12467.54
-cholla-mhd-1x          2175   31.01  72.58  234.24    9849.99
-cholla-mhd-4x          6753   41.29  88.58  261.64  127249.21
-lammps-1x              2321    4.24  63.00  196.79     580.54
-lammps-4x              4977    7.13  96.28  258.38   29390.48
-warpx-1x              61453    0.04  33.29  117.14    2588.80
-warpx-4x              61453   19.75  77.28  244.32   85756.49
-"""
-
 # mapa-sc21 2.3 and 4: does the job profit from fast links; Figure 5b: collective calls per GPU and
 # iteration.
 MAPA_WORKLOADS = {
@@ -562,29 +543,6 @@ MAPA_WORKLOADS = {
     "resnet50": (True, 1_600_001),
     "vgg16": (True, 160_001),
 }
-
-
-def table_ii() -> dict[str, tuple[float, ...]]:
-    rows = (line.split() for line in TABLE_II.split("\n") if line)
-    return {name: tuple(float(figure) for figure in figures) for name, *figures in rows}
-
-
-def test_profiles_of_table_ii() -> None:
-    """The shipped profiles hold mps-sharing-2024 Table II."""
-    got = {}
-    for name in table_ii():
-        profile = load_profile(name)
-        got[name] = (
-            profile.memory_bytes / (1 << 20),
-            profile.resources.memory_bandwidth_utilization_percentage,
-            profile.resources.sm_utilization_percentage,
-            profile.resources.power_w,
-            profile.resources.energy_j,
-        )
-        seconds = profile.resources.energy_j / profile.resources.power_w
-        assert profile.resources.duration_s == pytest.approx(seconds, abs=0.051), name
-        assert "mps-sharing-2024 Table II" in profile.resources.source
-    assert got == table_ii()
 
 
 def test_memory_that_is_a_reservation() -> None:
@@ -623,7 +581,7 @@ def test_all_that_is_shipped() -> None:
     assert {name: profile.name for name, profile in profiles.items()} == {
         name: name for name in profiles
     }
-    assert set(profiles) >= set(MAPA_WORKLOADS) | set(table_ii())
+    assert set(profiles) >= set(MAPA_WORKLOADS)
     machines = {name: load_described_machine(name) for name in machine_names()}
     assert {name: topology.name for name, (topology, _) in machines.items()} == {
         name: name for name in machines
