@@ -1,6 +1,5 @@
 """Mistakes of new users beyond what tests/corpus/mistakes.txt holds to the byte."""
 
-import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -37,14 +36,6 @@ def test_hints_can_be_pasted(line: str, launcher: Launcher, tmp_path: Path) -> N
     done = typed(launcher, line, tmp_path)
     alone = typed(launcher, shlex.join(shlex.split(line.partition(" -- ")[2])), tmp_path)
     assert (done.returncode, done.stdout) == (0, alone.stdout)
-
-
-def test_python_completes_the_public_names() -> None:
-    """An interpreter offers what the package has."""
-    import gpulaunch
-
-    assert set(gpulaunch.__all__) <= set(dir(gpulaunch))
-    assert os.path.basename(gpulaunch.__file__) == "__init__.py"
 
 
 def test_a_relative_home(launcher: Launcher, tmp_path: Path) -> None:
