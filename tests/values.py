@@ -3,7 +3,7 @@
 Everything that a test does not name is filled in, and does not matter to it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -90,6 +90,12 @@ def ticket(number: int, gpus: int = 1, only: Iterable[int] = range(8), **fields:
 def machine(name: str) -> Topology:
     """Return a machine that is shipped."""
     return load_described_machine(name)[0]
+
+
+def cases(rows: Mapping[str, Sequence[Any]], *names: str) -> pytest.MarkDecorator:
+    """Parametrise a test with rows of a table, each named by the sentence that it proves."""
+    params = [pytest.param(*row, id=sentence) for sentence, row in rows.items()]
+    return pytest.mark.parametrize(names, params)
 
 
 def complaint(load: Callable[[str], object], path: str) -> str:

@@ -146,14 +146,6 @@ def test_a_lease_ends_with_its_block_or_program(
         assert launcher.records() == [], sentence
 
 
-def test_an_exception_passes_and_frees(launcher: Launcher) -> None:
-    """An exception in the block frees the GPUs and is the caller's own."""
-    problem = ValueError("mine")
-    with pytest.raises(ValueError, match="mine") as caught, gpulaunch.allocate(topology=DGX1):
-        raise problem
-    assert (caught.value is problem, launcher.records()) == (True, [])
-
-
 def test_release_twice_is_harmless(launcher: Launcher) -> None:
     """A second release does nothing, also at the end of the block, and frees no other lease."""
     with gpulaunch.allocate(8, topology=DGX1) as lease:
@@ -432,19 +424,6 @@ def test_a_wrong_argument_is_one_line_that_names_it(
     assert (text.endswith(problem), "\n" in text, launcher.records()) == (True, False, []), text
     before = text.removesuffix(problem)
     assert before == "" or before.startswith(argument), text
-
-
-def test_settings_are_arguments(launcher: Launcher) -> None:
-    """Settings in a dictionary, which nothing would read, are refused as any unknown argument."""
-
-    async def take() -> None:
-        await gpulaunch.aallocate(2, topology=DGX1, settings={"only": "5,6"})
-
-    with pytest.raises(TypeError, match="unknown key 'settings'"):
-        gpulaunch.allocate(2, topology=DGX1, settings={"only": "5,6"})
-    with pytest.raises(TypeError, match="unknown key 'settings'"):
-        asyncio.run(take())
-    assert launcher.records() == []
 
 
 # Every argument

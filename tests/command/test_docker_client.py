@@ -20,9 +20,7 @@ import pytest
 from engine import SEARCHED, link_compose
 from recording_engine import RecordingEngine
 from test_docker_command import (
-    ASKED,
-    LINES,
-    STARTS,
+    CASES,
     gpus,
     lines,
     named,
@@ -30,6 +28,7 @@ from test_docker_command import (
     share,
     with_gpus,
 )
+from values import cases
 
 from gpulaunch.containers.command import FlagTable
 from gpulaunch.containers.docker.flags import DOCKER
@@ -234,8 +233,13 @@ def test_the_table_invents_no_flag(
     assert got == set()
 
 
-@pytest.mark.parametrize(("line", "operands"), named([(row[0], row[1], row[3]) for row in LINES]))
-def test_the_client_finds_the_same_image(client: Client, line: str, operands: str) -> None:
+@cases(CASES["flags_and_operands"], "line", "flags", "operands")
+def test_the_client_finds_the_same_image(
+    client: Client,
+    line: str,
+    flags: str,  # noqa: ARG001  of the row, what we read
+    operands: str,
+) -> None:
     """The client asks its engine for the image and command that the table says."""
     made = client.creates(*shlex.split(line.replace("SOCKET", client.host)))
     got = made and (made["Image"], *(made["Cmd"] or ()))
@@ -273,8 +277,13 @@ def test_no_container_is_made(client: Client, line: str) -> None:
     assert got == (False, None)
 
 
-@pytest.mark.parametrize(("line", "operands"), named([(row[0], row[1], row[3]) for row in STARTS]))
-def test_the_client_starts_the_same_containers(client: Client, line: str, operands: str) -> None:
+@cases(CASES["containers_to_start"], "line", "flags", "operands")
+def test_the_client_starts_the_same_containers(
+    client: Client,
+    line: str,
+    flags: str,  # noqa: ARG001  of the row, what we read
+    operands: str,
+) -> None:
     """The client asks its engine for the containers that the table says."""
     paths = [path for path, _ in client.requests(*shlex.split(line))]
     got = [
@@ -381,10 +390,10 @@ def test_any_command_line_is_read_as_the_client_reads_it(client: Client, seed: i
 
 
 GPUS_VALUES = [
-    row[1]
-    for row in ASKED
-    if row[1].startswith("--gpus")
-    and not any(words in row[1] for words in ("none", "3,3", "driver=amd"))
+    flags
+    for flags, *_ in CASES["asked_by_flags"].values()
+    if flags.startswith("--gpus")
+    and not any(words in flags for words in ("none", "3,3", "driver=amd"))
 ]
 
 

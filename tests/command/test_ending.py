@@ -436,29 +436,6 @@ def test_times_may_be_long(launcher: Launcher) -> None:
         assert (done.stdout, done.stderr, process.wait(30)) == (ended(lease), "", 143)
 
 
-def test_a_limit_without_a_unit(launcher: Launcher) -> None:
-    """A time limit without a unit is refused with the line that names some; nothing runs."""
-    done = launcher.run(*VGG, "--time-limit", "2", "--", "echo", "ran")
-    line = "gpulaunch: error: --time-limit: '2' has no unit: write 2s, 2m or 2h\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
-
-
-@pytest.mark.parametrize("limit", ["0", "-1", "soon", "inf", "nan", "1e3", "1h30", ""])
-def test_a_limit_that_is_none(launcher: Launcher, limit: str) -> None:
-    """A time limit that is no positive length of time is refused with one line; nothing runs."""
-    done = launcher.run(*VGG, "--time-limit", limit, "--", "echo", "ran")
-    why = (
-        f": '{limit}' is no length of time such as 90s, 10m or 1h30m"
-        if limit
-        else " has an empty value"
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (
-        2,
-        "",
-        f"gpulaunch: error: --time-limit{why}\n",
-    )
-
-
 # CI runners, which cancel with SIGKILL
 
 CI_JOB = """

@@ -14,8 +14,6 @@ BOX = ("--topology", "a100-pcie-4gpu")
 DGX = ("--topology", "dgx1-v100")
 ENV = ("--", "sh", "-c", "env | grep -E '^CUDA' | sort")
 LIGHT = ("--share", "-o", "utilization=10,5", "--memory", "1GiB")
-FIGURES = "average SM utilization, average memory-bandwidth utilization, maximum memory"
-WAYS = "--share=1/2 asks for a part, 'gpulaunch profile measure' measures it"
 HEAVY = ("--share", "-o", "utilization=95,5", "--memory", "1GiB")
 
 
@@ -32,48 +30,6 @@ def indices(document: dict) -> list[int]:
 
 def status(launcher: Launcher, *options: str) -> dict:
     return json.loads(launcher.run("status", "--json", *options).stdout)
-
-
-def test_what_a_job_that_shares_finds(launcher: Launcher) -> None:
-    """A job that shares finds its GPU by UUID, its share of SMs and its memory in whole MiB."""
-    done = launcher.run(*DGX, *LIGHT, "--share=40%", *ENV)
-    assert (done.returncode, done.stdout.splitlines()) == (
-        0,
-        [
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40",
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=GPU-dgx1-v100-0=1024M",
-            "CUDA_VISIBLE_DEVICES=GPU-dgx1-v100-0",
-        ],
-    )
-
-
-def test_a_job_of_several_gpus_finds_a_bound_for_each(launcher: Launcher) -> None:
-    """The bound of memory is for each of the GPUs, and a part of a MiB is a whole one."""
-    options = (
-        *DGX,
-        "--share",
-        "-o",
-        "utilization=10,5",
-        "--memory",
-        "1048577",
-        "-n",
-        "2",
-        "--only",
-        "0,3",
-    )
-    found = dry(launcher, *options)["env"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
-    assert found == "GPU-dgx1-v100-0=2M,GPU-dgx1-v100-3=2M"
-
-
-@pytest.mark.parametrize(
-    ("size", "limit_mib"),
-    [("8GiB", 8192), ("8GB", 7630), ("8G", 8192), ("16G", 16160), ("16GB", 15259)],
-)
-def test_memory_as_a_limit(launcher: Launcher, size: str, limit_mib: int) -> None:
-    """As a limit 8G is 8 GiB, so that nobody gets less than was typed, or all of a smaller GPU."""
-    found = dry(launcher, *DGX, "--share", "-outilization=10,5", "--memory", size)
-    assert found["env"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"GPU-dgx1-v100-0={limit_mib}M"
 
 
 def test_two_jobs_on_one_gpu(launcher: Launcher) -> None:
@@ -151,162 +107,12 @@ def test_the_documents_tell_with_whom(launcher: Launcher) -> None:
     assert like["predicted_stp"] == pytest.approx(2 / 1.16, rel=0.02)
 
 
-def test_explained_in_the_terminal(launcher: Launcher) -> None:
-    """--explain names each group with jobs, sums and verdict, and what is predicted."""
-    with (
-        held(launcher, *BOX, *LIGHT, "--name", "one"),
-        held(launcher, *BOX, *HEAVY, "--name", "two"),
-    ):
-        done = launcher.run(*BOX, *LIGHT, "--explain", "--dry-run", "--", "train")
-    lines = done.stdout.splitlines()
-    at = lines.index("sharing for throughput")
-    assert lines[at + 1].split() == [
-        "GPUs",
-        "SM",
-        "%",
-        "BW",
-        "%",
-        "memory",
-        "verdict",
-        "on",
-        "all",
-        "together",
-    ]
-    assert lines[at + 3].split() == [">", "GPU", "0", "20", "10", "2", "GiB", "may", "come"]
-    assert re.fullmatch(r" +beside one \([0-9a-f]{12}\), 100 % of the SMs *", lines[at + 4])
-    assert lines[at + 5].split()[:6] == ["GPU", "1", "105", "10", "2", "GiB"]
-    assert "average SM utilization 105 % of at most 100 %" in lines[at + 5]
-    assert lines[at + 7].startswith("100 % of the SMs: ")
-    assert lines[at + 8].startswith("predicted: STP 1.98, ANTT 1.01")
-
-
 def test_explained_beside_a_job_without_a_name(launcher: Launcher) -> None:
     """--explain calls a job "?" that publishes neither a name nor its program."""
     launcher.environment |= {"GPULAUNCH_PUBLISH": "nothing"}
     with held(launcher, *BOX, *LIGHT):
         done = launcher.run(*BOX, *LIGHT, "--explain", "--dry-run", "--", "train")
     assert re.search(r" beside \? \([0-9a-f]{12}\), 100 % of the SMs", done.stdout)
-
-
-@pytest.mark.parametrize(
-    ("sentence", "options", "want"),
-    [
-        (
-            "nobody says what it needs",
-            ("--share",),
-            f"nobody says what it uses of a GPU ({FIGURES}): {WAYS}",
-        ),
-        (
-            "a profile that says too little",
-            ("--share", "-p", "alexnet"),
-            f"profile 'alexnet' does not say what it uses of a GPU ({FIGURES}): {WAYS}",
-        ),
-        (
-            "nothing fits beside it",
-            ("--share", "-p", "vgg16"),
-            (
-                "average SM utilization 100 % of at most 100 % by itself, so nothing fits beside "
-                "it: -o utilization may say less"
-            ),
-        ),
-        (
-            "nor where memory is always accessed",
-            ("--share", "-p", "vgg16", "-o", "utilization=50,100"),
-            (
-                "average memory-bandwidth utilization 100 % of at most 100 % by itself, so nothing "
-                "fits beside it: -o utilization may say less"
-            ),
-        ),
-        (
-            "one figure is missing",
-            ("--share", "-o", "utilization=10,5"),
-            f"nobody says what it uses of a GPU (maximum memory): {WAYS}",
-        ),
-        (
-            "more than the GPU has",
-            ("--share", "-p", "warpx-1x"),
-            "maximum memory 61453 MiB of at most 16160 MiB",
-        ),
-    ],
-)
-def test_not_shared(launcher: Launcher, sentence: str, options: tuple[str, ...], want: str) -> None:
-    """What cannot be shared is taken for the job alone, with one line that says why."""
-    done = launcher.run(*DGX, *options, *ENV)
-    why = [line for line in done.stderr.splitlines() if "not shared" in line]
-    assert (done.returncode, why) == (0, [f"gpulaunch: warning: not shared: {want}"]), sentence
-    assert done.stdout == "CUDA_DEVICE_ORDER=PCI_BUS_ID\nCUDA_VISIBLE_DEVICES=0\n"
-
-
-def test_memory_that_is_set_aside(launcher: Launcher) -> None:
-    """A profile's memory that a framework reserved is warned of, unless --memory says the need."""
-    told = (
-        "the memory of profile warpx-1x is what it sets aside, not what it needs: --memory may say "
-        "less"
-    )
-    options = (*BOX, "--share", "-p", "warpx-1x")
-    assert told in launcher.run(*options, *ENV).stderr
-    done = launcher.run(*options, "--memory", "8GiB", *ENV)
-    assert (told in done.stderr, "=8192M" in done.stdout) == (False, True)
-
-
-def test_gpus_before_volta(launcher: Launcher) -> None:
-    """GPUs before Volta, where MPS bounds nothing, are not shared, and --dry-run says so."""
-    options = ("--topology", "power8-minsky", *LIGHT)
-    why = "compute capability 6.0: MPS bounds SMs and memory from 7.0 on"
-    assert launcher.run(*options, *ENV).stderr == f"gpulaunch: warning: not shared: {why}\n"
-    document = dry(launcher, *options)
-    assert (document["shared"], document["sharing"]["own_because"]) == (False, why)
-    assert f"not shared: {why}" in launcher.run(*options, "--dry-run", "--", "x").stdout
-
-
-@pytest.mark.parametrize(
-    ("options", "want"),
-    [
-        (("-o", "utilization=9,9"), "-o utilization=9,9: only jobs that share have that"),
-        (
-            ("--exclusive", "-o", "objective=energy"),
-            "-o objective=energy: only jobs that share have that",
-        ),
-        (("--share", "-outilization=101,5"), "-o utilization: 101 is not within 0 to 100 %"),
-        (("--share", "-outilization=9,ten"), "-o utilization: 'ten' is no number of %"),
-        (
-            ("--share", "-outilization=9"),
-            "-o utilization: '9' is not two numbers of % such as 40,25",
-        ),
-        (("--share", "--memory", "8"), "--memory: '8' is 8 bytes: write a unit, such as 8GiB"),
-        ((*LIGHT, "-o", "objective=speed"), "-o objective: unknown objective 'speed'"),
-    ],
-)
-def test_mistakes(launcher: Launcher, options: tuple[str, ...], want: str) -> None:
-    """A mistake on the command line is one clear line, exit status 2, and nothing is taken."""
-    done = launcher.run(*DGX, *options, "--", "true")
-    assert (done.returncode, done.stderr.splitlines()[0]) == (2, f"gpulaunch: error: {want}")
-    assert launcher.records() == []
-
-
-def test_settings_of_sharing(launcher: Launcher, tmp_path: Path) -> None:
-    """Mistakes in settings of sharing are told, also on a described machine that needs few."""
-    for variable, value, want in (
-        ("MPS_DIRECTORY", "x", "'x' is no absolute path"),
-        ("MPS_TIMEOUT", "-5s", "'-5s' is no length of time such as 90s, 10m or 1h30m"),
-        ("OBJECTIVE", "x", "unknown objective 'x'"),
-    ):
-        launcher.environment[f"GPULAUNCH_{variable}"] = value
-        done = launcher.run(*DGX, *LIGHT, "--", "true")
-        assert (done.returncode, done.stderr.splitlines()[0]) == (
-            2,
-            f"gpulaunch: error: GPULAUNCH_{variable}={value}: {want}",
-        )
-        del launcher.environment[f"GPULAUNCH_{variable}"]
-    config = tmp_path / "config" / "gpulaunch" / "config.toml"
-    config.parent.mkdir(parents=True)
-    config.write_text("share = true\n")
-    done = launcher.run(*DGX, *ENV)  # a file says it of all jobs, whatever is known of them
-    assert (done.returncode, done.stderr, "MPS" in done.stdout) == (0, "", False)
-    assert dry(launcher, *DGX)["sharing"] == {
-        "residents": [],
-        "own_because": f"nobody says what it uses of a GPU ({FIGURES}): {WAYS}",
-    }
 
 
 def test_many_at_once(launcher: Launcher) -> None:
@@ -326,28 +132,6 @@ def test_many_at_once(launcher: Launcher) -> None:
     assert launcher.records() == []
 
 
-def test_where_sharing_is_set(launcher: Launcher, tmp_path: Path) -> None:
-    """The command line beats the environment, then the profile, then the file."""
-    profile = tmp_path / "job.toml"
-    figures = "[resources]\nmemory_mib = 100\nsm_utilization_percentage = 1\n"
-    figures += 'memory_bandwidth_utilization_percentage = 1\nsource = "x"\n'
-    profile.write_text(f'name = "job"\n[sharing]\nshare = true\nsm_percentage = 30\n{figures}')
-    asked = (*DGX, "-p", str(profile))
-    assert dry(launcher, *asked)["sm_percentage"] == 30
-    assert dry(launcher, *asked, "--exclusive")["shared"] is False
-    assert dry(launcher, *asked, "--share=20%")["sm_percentage"] == 20
-    launcher.environment["GPULAUNCH_SHARE"] = "0"
-    assert dry(launcher, *asked)["shared"] is False
-    assert dry(launcher, *asked, "--share")["shared"] is True
-    del launcher.environment["GPULAUNCH_SHARE"]
-    profile.write_text(f'name = "job"\n{figures}')
-    assert dry(launcher, *asked)["shared"] is False
-    config = tmp_path / "config" / "gpulaunch" / "config.toml"
-    config.parent.mkdir(parents=True)
-    config.write_text("share = true\n")
-    assert dry(launcher, *asked)["shared"] is True
-
-
 def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
     """A launch inside a job that shares has its share, and is not counted as another job."""
     script = (
@@ -364,20 +148,6 @@ def test_inside_a_lease_that_is_shared(launcher: Launcher) -> None:
         (True, 40, None),
         (True, 40, leases[0]["id"]),
     ]
-
-
-def test_inside_a_shared_lease_nothing_else_is_shared(launcher: Launcher) -> None:
-    """A dry run inside a shared lease shows its share, and that options of sharing do nothing."""
-    inside = f"gpulaunch {' '.join(DGX)} --share=7% --dry-run --json -- x"
-    done = launcher.run(*DGX, *LIGHT, "--share=40%", "--", "sh", "-c", inside)
-    document = json.loads(done.stdout)
-    assert (document["shared"], document["sm_percentage"]) == (True, 40)
-    assert document["env"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "40"
-    assert re.fullmatch(
-        r"gpulaunch: warning: --share 7% has no effect inside lease [0-9a-f]{12}, "
-        r"which is shared\n",
-        done.stderr,
-    )
 
 
 def test_a_lease_that_has_ended_leaves_no_share(launcher: Launcher) -> None:

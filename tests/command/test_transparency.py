@@ -1,8 +1,8 @@
 """Transparency: command lines typed at a terminal look the same with gpulaunch and without it.
 
-Each case is a dialogue with a real interactive bash under a pseudo-terminal. It is held twice, with
-CMD replaced by gpulaunch or by nothing, and what the terminal showed is compared, with the exit
-status of the last command.
+Each case is a dialogue with a real interactive bash under a pseudo-terminal, most of them in
+tests/dialogues.toml. It is held twice, with CMD replaced by gpulaunch or by nothing, and what the
+terminal showed is compared, with the exit status of the last command.
 
 Different by design, and therefore not compared:
 - After a death by a signal, gpulaunch exits with 128+n, and only after INT and QUIT dies of it too.
@@ -35,6 +35,8 @@ from typing import NamedTuple
 import pexpect
 import pytest
 from conftest import Launcher
+
+from gpulaunch.files.toml_parser import tomllib
 
 PREFIX = "gpulaunch --topology dgx1-v100 -n 1 -- "
 JOBS = Path(__file__).parents[1] / "jobs"
@@ -259,78 +261,35 @@ def terminal(launcher: Launcher, tmp_path: Path) -> Terminal:
     return Terminal(launcher, tmp_path)
 
 
-def _table(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
-    """Parametrise with dialogues, each named by a sentence."""
-    return pytest.mark.parametrize(
-        "steps", [pytest.param(steps, id=sentence) for sentence, *steps in rows]
-    )
+DIALOGUES = tomllib.loads((Path(__file__).parents[1] / "dialogues.toml").read_text())
+WORDS = {
+    "PROMPT": PROMPT,
+    "COUNTING": "CMD signals CONT >log & await_text log ready",
+    "COUNTED": "await_text log CONT; kill -RTMAX $!; wait $!; echo $?; cat log",
+    "LIST": "CMD sh -c 'for f in /proc/$$/fd/*; do echo ${f##*/}; done' | awk '$1 < 100'",
+    "LISTED": f"CMD env {OWN_VARIABLES} env",
+    "SHOW": 'python3 -ISc \'print(open("/proc/self/cmdline", "rb").read())\'',
+    "ARGUMENTS": (
+        r""""" " " 'a b' "it's" '"' '\' '\n' $'line 1\nline 2' $'tab\there' """
+        r"""'*' '?' '$HOME' '`date`' '%s' ';' '&' '|' """
+        r"""-- -n --gpus --help -1 '--topology=x' '{}' '~' '!' '#' """
+        r"""$'\xff\xfe' $'caf\xe9' $'\u00e9' $'\e[31m' $'\x7f' """
+    ),
+}
+"""What words in the steps stand for, besides CMD."""
 
 
-@_table(
-    ("stdout arrives", "$ CMD echo words"),
-    ("stderr arrives", "$ CMD sh -c 'echo words >&2'"),
-    ("stdout and stderr keep their order", "$ CMD sh -c 'echo 1; echo 2 >&2; echo 3; echo 4 >&2'"),
-    ("stdout and stderr stay apart", "$ CMD sh -c 'echo 1; echo 2 >&2' >out 2>err; grep . out err"),
-    ("a last line without newline stays so", "$ CMD printf 'no newline'"),
-    ("nothing is said where the job says nothing", "$ CMD true"),
-    (
-        "a megabyte of bytes arrives unchanged",
-        "$ head -c 1000000 /dev/urandom >f; CMD cat f | cmp - f && echo same",
-    ),
-    ("stdin arrives unchanged", "$ seq 100000 >f; CMD cat <f | cmp - f && echo same"),
-    ("a here-document", r"$ bash -c $'CMD cat <<E\nline 1\nline 2\nE'"),
-    ("a here-string", "$ CMD cat <<<words"),
-    ("command substitution", '$ x=$(CMD echo words); echo "[$x] $?"'),
-    ("process substitution as argument", "$ CMD cat <(echo 1) <(echo 2)"),
-    ("process substitution as job", "$ cat <(CMD echo 1) <(CMD echo 2)"),
-    (
-        "process substitution as output",
-        "$ CMD sh -c 'echo words >$0' >(cat >f); await_text f words; cat f",
-    ),
-    (
-        "a coprocess",
-        "$ coproc CMD cat",
-        "$ echo words >&${COPROC[1]}; read -r x <&${COPROC[0]}; echo got $x",
-        "$ eval 'exec '${COPROC[1]}'>&-'; wait $COPROC_PID",
-    ),
-    ("a pipe that closes early, before the job", "$ yes | CMD head -1; echo ${PIPESTATUS[@]}"),
-    ("a pipe that closes early, after the job", "$ CMD yes | head -1; echo ${PIPESTATUS[@]}"),
-    ("both at once", "$ yes | CMD cat | head -1; echo ${PIPESTATUS[@]}"),
-    (
-        "the status of a job within a pipeline",
-        "$ CMD sh -c 'echo words; exit 3' | cat; echo ${PIPESTATUS[@]}",
-    ),
-    (
-        "a job that closes its stdout: the reader sees the end",
-        "$ mkfifo f; CMD sh -c 'exec >&-; read x <f' | { cat; echo >f; }",
-    ),
-    (
-        "a job that closes its stdin: the writer is told",
-        "$ mkfifo f; { yes; echo end >f; } | CMD sh -c 'exec <&-; read x <f; echo $x'",
-    ),
-    ("xargs", "$ seq 3 | xargs -n 1 CMD echo"),
-    ("timeout", "$ timeout 0.5 CMD sleep 30"),
-    ("time", "$ TIMEFORMAT=timed; time CMD sleep 0.1"),
-    (
-        "time counts what the job used",
-        r"$ { time CMD python3 -ISc $'import time\nwhile time.process_time() < 0.3: pass'; } 2>t",
-        (
-            """$ awk '/user|sys/ { sub("0m", "", $2); used += $2 } """
-            """END { print (used > 0.2 ? "much" : "little") }' t"""
-        ),
-    ),
-    ("||", "$ CMD bash -c 'exit 5' || echo failed $?"),
-    ("&&", "$ CMD true && echo well"),
-    ("!", "$ ! CMD false"),
-    ("if and while", "$ while CMD test ! -e f; do if CMD true; then echo body; touch f; fi; done"),
-    ("set -e", "$ bash -ec 'CMD false; echo not reached'"),
-    ("exec", "$ (exec CMD sh -c 'exit 4')"),
-    ("a background job that is waited for", "$ CMD sh -c 'exit 6' & wait $!"),
-    (
-        "several at once",
-        "$ bash -c 'for i in 1 2 3; do CMD sh -c \"exit $i\" & done; wait -n; wait; echo $?'",
-    ),
-)
+def dialogues(table: str) -> pytest.MarkDecorator:
+    """Parametrise with the dialogues of a table, each named by a sentence."""
+    words = re.compile(rf"\b({'|'.join(WORDS)})\b")
+    rows = []
+    for sentence, steps in DIALOGUES[table].items():
+        spelled = [words.sub(lambda found: WORDS[found[0]], step) for step in steps]
+        rows.append(pytest.param(spelled, id=sentence))
+    return pytest.mark.parametrize("steps", rows)
+
+
+@dialogues("output")
 def test_output(terminal: Terminal, steps: Sequence[str]) -> None:
     """What a job says, and to whom, is the same with gpulaunch in front."""
     terminal.same(*steps)
@@ -342,219 +301,13 @@ def test_exit_status(terminal: Terminal, status: int) -> None:
     assert terminal.same(f"$ CMD sh -c 'exit {status}'").status == status
 
 
-@_table(
-    ("Ctrl-C at a job that dies of it", "$ CMD ready sleep 30", "< ready", "^C"),
-    ("Ctrl-\\ at a job that dies of it", "$ CMD ready sleep 30", "< ready", "^\\"),
-    ("Ctrl-C ends a for loop", "$ for i in 1 2 3; do CMD ready sleep 30; done", "< ready", "^C"),
-    ("Ctrl-C ends a while loop", "$ while true; do CMD ready sleep 30; done", "< ready", "^C"),
-    (
-        "Ctrl-C ends a loop whose condition is the job",
-        "$ until CMD ready sleep 30; do echo; done",
-        "< ready",
-        "^C",
-    ),
-    ("Ctrl-C ends a script", "$ bash -c 'CMD ready sleep 30; echo not reached'", "< ready", "^C"),
-    ("Ctrl-C in sh", "$ sh -c 'CMD ready sleep 30; echo not reached'", "< ready", "^C"),
-    (
-        "Ctrl-C at a job that catches it",
-        "$ CMD catches INT",
-        "< ready",
-        "^C",
-    ),
-    (
-        "a script goes on after a job that caught Ctrl-C",
-        "$ bash -c 'CMD catches INT; echo after $?'",
-        "< ready",
-        "^C",
-    ),
-    (
-        "a script with a trap of its own",
-        "$ bash -c 'trap \"echo trapped\" INT; CMD ready sleep 30; echo after $?'",
-        "< ready",
-        "^C",
-        "< after",
-    ),
-    (
-        "a job that ignores Ctrl-C and Ctrl-\\",
-        """$ CMD sh -c 'trap "" INT QUIT; echo ready; read x; echo got $x'""",
-        "< ready",
-        "^C",
-        "^\\",
-        "> words",
-    ),
-    (
-        "a Python program and Ctrl-C",
-        "$ CMD python3 -ISc 'import time; print(\"ready\", flush=True); time.sleep(30)'",
-        "< ready",
-        "^C",
-    ),
-    ("each Ctrl-C counts once", "$ CMD signals INT", "< ready", *("^C", "< INT!") * 4, "! end"),
-    ("each Ctrl-\\ counts once", "$ CMD signals QUIT", "< ready", *("^\\", "< QUIT!") * 4, "! end"),
-    ("each Ctrl-Z counts once", "$ CMD signals TSTP", "< ready", *("^Z", "< TSTP!") * 4, "! end"),
-    (
-        "a resize counts once",
-        "$ CMD signals WINCH",
-        "< ready",
-        "+ 30 990",
-        "< WINCH!",
-        "+ 31 999",
-        "< WINCH!",
-        "! end",
-        "$ CMD stty size",
-    ),
-    (
-        "Ctrl-C in a pipeline",
-        "$ CMD ready sleep 30 | cat; echo ${PIPESTATUS[@]}",
-        "< ready",
-        "^C",
-        "$ echo ${PIPESTATUS[@]}",
-    ),
-    ("Ctrl-C in raw mode is a key", "$ CMD one_key", "< ready", "^C"),
-    ("Ctrl-D ends the input", "$ CMD sh -c 'echo ready; cat; echo end'", "< ready", "^D"),
-    (
-        "what a job sends its process group, and itself ignores",
-        "$ CMD sh -c 'trap \"\" TERM; kill 0; echo survived'",
-    ),
-    ("INT that the job sends itself", "$ for i in 1 2; do CMD sh -c 'kill -INT $$'; done"),
-    ("QUIT that the job sends itself", "$ CMD sh -c 'kill -QUIT $$'"),
-)
+@dialogues("keys")
 def test_keys(terminal: Terminal, steps: Sequence[str]) -> None:
     """A key that sends a signal does to the job, and to its shell, as without gpulaunch."""
     terminal.same(*steps)
 
 
-COUNTING = "$ CMD signals CONT >log & await_text log ready"
-COUNTED = "await_text log CONT; kill -RTMAX $!; wait $!; echo $?; cat log"
-
-
-@_table(
-    (
-        "Ctrl-Z, jobs, fg",
-        "$ CMD signals CONT",
-        "< ready",
-        "^Z",
-        "$ jobs -l",
-        "$ fg",
-        "< CONT!",
-        "! end",
-    ),
-    (
-        "three times, with one CONT each",
-        *(
-            "$ CMD signals CONT",
-            "< ready",
-            "^Z",
-            "$ fg",
-            "< CONT!",
-            "^Z",
-            "$ fg",
-            "< CONT!",
-            "^Z",
-            "$ fg",
-            "< CONT!",
-        ),
-        "! end",
-    ),
-    (
-        "Ctrl-C after fg",
-        "$ CMD signals CONT INT",
-        "< ready",
-        "^Z",
-        "$ fg",
-        "< CONT!",
-        "^C",
-        "< INT!",
-        "! end",
-    ),
-    (
-        "death by Ctrl-C after fg",
-        "$ CMD signals CONT",
-        *("< ready", "^Z", "$ fg", "< CONT!", "^C"),
-    ),
-    (
-        "bg, then wait",
-        "$ mkfifo f; CMD sh -c 'echo ready; read x <f; echo $x >log; exit 3'",
-        *("< ready", "^Z", "$ bg", "$ echo words >f; wait $!; echo $?; cat log"),
-    ),
-    (
-        "a job that tidies up before it stops",
-        *("$ CMD stops_itself", "< ready", "^Z", "< tidy", "$ jobs", "$ fg", "< back"),
-        # the job is back before a launcher that is still to be scheduled, which would stop at once
-        *("~", "^Z", "< tidy", "$ fg", "< back", "> words", "< got"),
-    ),
-    (
-        "a background job that reads the terminal",
-        "$ CMD sh -c 'read x; echo got $x' & await_stopped $!",
-        *("$ jobs -l", "$ fg", "< got $x'", "> words"),
-    ),
-    (
-        "a background job that writes to a terminal with tostop",
-        "$ stty tostop; CMD echo words & await_stopped $!",
-        *("$ jobs -l", "$ fg"),
-    ),
-    (
-        "STOP that the job sends itself",
-        "$ CMD sh -c 'kill -STOP $$; echo back'",
-        "$ jobs -l",
-        "$ fg",
-    ),
-    (
-        "TSTP that the job sends itself",
-        "$ CMD sh -c 'kill -TSTP $$; echo back'",
-        "$ jobs -l",
-        "$ fg",
-    ),
-    (
-        "TTIN that the job sends itself",
-        "$ CMD sh -c 'kill -TTIN $$; echo back'",
-        "$ jobs -l",
-        "$ fg",
-    ),
-    ("TSTP where no shell would notice", "$ setsid -w CMD sh -c 'kill -TSTP $$; echo on'"),
-    (
-        "a pipeline",
-        "$ CMD sh -c 'echo ready; read x; echo got $x' | cat",
-        *("< ready", "^Z", "$ jobs", "$ fg", "< | cat", "> words"),
-    ),
-    (
-        "a script",
-        "$ bash -c 'CMD sh -c \"echo ready; read x; echo got \\$x\"; echo after'",
-        *("< ready", "^Z", "$ fg", "< echo after", "> words"),
-    ),
-    (
-        "kill -TSTP %1",
-        f"{COUNTING}; kill -TSTP %1; await_stopped $!",
-        "$ jobs -l",
-        f"$ bg; {COUNTED}",
-    ),
-    (
-        "kill -STOP %1",
-        f"{COUNTING}; kill -STOP %1; await_stopped $!",
-        "$ jobs -l",
-        f"$ kill -CONT %1; {COUNTED}",
-    ),
-    (
-        "STOP to all, CONT to one",
-        f"{COUNTING}; kill -STOP %1; await_stopped $!",
-        f"$ kill -CONT $!; {COUNTED}",
-    ),
-    (
-        "TSTP and CONT to one",
-        f"{COUNTING}; kill -TSTP $!; await_stopped $!",
-        "$ jobs -l",
-        f"$ kill -CONT $!; {COUNTED}",
-    ),
-    (
-        "TSTP from outside",
-        "$ CMD signals CONT",
-        "< ready",
-        "! TSTP",
-        "$ jobs -l",
-        "$ fg",
-        "< CONT!",
-        "! end",
-    ),
-)
+@dialogues("job_control")
 def test_job_control(terminal: Terminal, steps: Sequence[str]) -> None:
     """A job stops, continues and ends under the shell's job control as without gpulaunch."""
     terminal.same(*steps)
@@ -604,162 +357,19 @@ def test_death_by_signal(terminal: Terminal, name: str) -> None:
     )
 
 
-@_table(
-    ("TERM from outside", "$ CMD ready sleep 30", "< ready", "! TERM"),
-    ("HUP from outside", "$ CMD ready sleep 30", "< ready", "! HUP"),
-    (
-        "a stopped job and kill %1",
-        "$ CMD ready sleep 30",
-        "< ready",
-        "^Z",
-        "$ kill %1; await_gone $(jobs -p)",
-        "$ jobs",
-    ),
-    (
-        "a background job and kill %1",
-        "$ CMD ready sleep 30 >log & await_text log ready; kill %1; wait $!",
-    ),
-    (
-        "an alarm set before",
-        (
-            "$ python3 -ISc 'import os, signal, sys; signal.alarm(1); "
-            "os.execvp(sys.argv[1], sys.argv[1:])' CMD sleep 30"
-        ),
-    ),
-)
+@dialogues("death_from_outside")
 def test_death_from_outside(terminal: Terminal, steps: Sequence[str]) -> None:
     """A job that is killed from outside ends, and with the same status."""
     _same_death(terminal, *steps)
 
 
-@_table(
-    (
-        "nohup: HUP does not kill",
-        "$ nohup CMD sh -c 'echo ready; read x <&3; echo got $x' 3<&0 2>&1 | cat",
-        "< ready",
-        "! HUP",
-        "> words",
-    ),
-    ("nohup: HUP stays ignored", "$ nohup CMD grep SigIgn /proc/self/status | cat"),
-    (
-        "INT ignored before stays ignored",
-        "$ (trap '' INT; CMD sh -c 'echo ready; read x; echo got $x')",
-        "< ready",
-        "^C",
-        "> words",
-    ),
-    (
-        "TSTP ignored before stays ignored",
-        "$ (trap '' TSTP; CMD sh -c 'echo ready; read x; echo got $x')",
-        "< ready",
-        "^Z",
-        "> words",
-    ),
-    (
-        "TSTP ignored before, and the job stops nevertheless",
-        "$ (trap '' TSTP; exec CMD sh -c 'kill -STOP $$; echo back')",
-        "$ jobs -l",
-        "$ fg",
-    ),
-    (
-        "a job that wants a signal that was ignored before",
-        "$ (trap '' HUP INT; exec CMD signals HUP INT)",
-        "< ready",
-        "! HUP",
-        "< HUP!",
-        "! INT",
-        "< INT!",
-        "^C",
-        "< INT!",
-        "! end",
-    ),
-    (
-        "a background job of sh ignores INT and QUIT",
-        (
-            r"$ printf 'CMD ready sleep 30 >log &\nawait_text log ready; "
-            r"kill -INT $!; kill -QUIT $!; kill $!; wait $!' >f"
-        ),
-        "$ sh f 2>/dev/null",
-    ),
-    ("CHLD ignored before", "$ started_with CHLD - CMD sh -c 'exit 3'"),
-    (
-        "CHLD ignored before stays ignored",
-        "$ started_with CHLD - CMD grep ^Sig[BIC] /proc/self/status",
-    ),
-    ("CHLD blocked before", "$ started_with - CHLD CMD sh -c 'exit 3'"),
-    (
-        "TERM blocked before does not kill",
-        "$ started_with - TERM CMD sh -c 'echo ready; read x; echo got $x'",
-        "< ready",
-        "! TERM",
-        "> words",
-    ),
-    (
-        "CONT ignored before",
-        "$ started_with CONT - CMD ready sh -c 'kill -STOP $$; echo back'",
-        "$ fg",
-    ),
-    ("signals at their default", "$ CMD grep ^Sig[BIC] /proc/self/status"),
-    (
-        "signals that were ignored and blocked before",
-        (
-            "$ started_with INT,HUP,USR1,TTOU,WINCH TERM,USR2,RTMIN,CHLD,CONT "
-            "CMD grep ^Sig[BIC] /proc/self/status"
-        ),
-    ),
-)
+@dialogues("signals_on_entry")
 def test_signals_on_entry(terminal: Terminal, steps: Sequence[str]) -> None:
     """A job finds signals ignored and blocked as gpulaunch found them."""
     terminal.same(*steps)
 
 
-LIST = "CMD sh -c 'for f in /proc/$$/fd/*; do echo ${f##*/}; done' | awk '$1 < 100'"
-
-
-@_table(
-    ("none but those of the shell", f"$ {LIST}"),
-    (
-        "numbers 3 and 9",
-        (
-            "$ echo words >f; CMD sh -c 'cat <&3; echo more >&9' 3<f 9>g; cat g; "
-            f"{{ {LIST}; }} 3<f 9>g"
-        ),
-    ),
-    ("stdin closed", "$ CMD sh -c 'cat; ls /proc/$$/fd/0' <&- 2>log; echo $?; grep -c . log"),
-    (
-        "stdout closed",
-        (
-            "$ CMD sh -c 'echo words; echo $? >&2; [ -e /proc/$$/fd/1 ] || echo closed >&2' "
-            ">&- 2>log; cat log"
-        ),
-    ),
-    ("stderr closed, and the command does not exist", "$ CMD no-such-command 2>&-"),
-    (
-        "stderr closed",
-        "$ CMD sh -c 'echo words >&2; echo $?; [ -e /proc/$$/fd/2 ] || echo closed' 2>&-",
-    ),
-    (
-        "all closed",
-        (
-            "$ CMD sh -c 'exec >f; for i in 0 1 2 3; do [ -e /proc/$$/fd/$i ] && echo $i; done' "
-            "<&- >&- 2>&-"
-        ),
-        "$ cat f",
-    ),
-    ("all closed, and the status", "$ CMD sh -c 'exit 3' <&- >&- 2>&-"),
-    (
-        "stdin closed, and a redirection takes its number",
-        "$ CMD sh -c 'ls -l /proc/$$/fd | grep -c gpulaunch' <&-",
-    ),
-    (
-        "the offset of an open file is shared",
-        "$ seq 9 >f; { read x; CMD sh -c 'read y; echo $y'; read z; echo $x $z; } <f",
-    ),
-    (
-        "a lock on a descriptor",
-        "$ (flock 9; CMD flock -n f true; echo $?; CMD flock -n 9; echo $?) 9>f",
-    ),
-)
+@dialogues("descriptors")
 def test_descriptors(terminal: Terminal, steps: Sequence[str]) -> None:
     """A job has the descriptors below 100 that it would have, and no others."""
     terminal.same(*steps)
@@ -777,201 +387,37 @@ def test_make_job_server(terminal: Terminal) -> None:
     assert "jobserver" not in held.transcript
 
 
-@_table(
-    ("a line", "$ CMD sh -c 'echo ready; read x; echo got $x'", "< ready", "> words"),
-    ("a line without echo", "$ CMD bash -c 'read -sp ready x; echo got $x'", "? ready", "> words"),
-    (
-        "a line from /dev/tty",
-        "$ CMD sh -c 'echo ready; read x </dev/tty; echo got $x' </dev/null",
-        "< ready",
-        "> words",
-    ),
-    ("its size", "$ CMD stty size"),
-    ("its settings", "$ CMD stty -a"),
-    ("its name", "$ tty >f; CMD tty | cmp - f && echo same"),
-    ("a key in raw mode", "$ CMD one_key", "< ready", "> x", "$ stty -a"),
-    ("settings that a job leaves behind", "$ CMD stty susp ^X; stty -a"),
-    ("process group and session", "$ export SHELL_PID=$$; CMD place"),
-    ("process group and session in a pipeline", "$ export SHELL_PID=$$; true | CMD place | cat"),
-    (
-        "process group and session in the background",
-        "$ export SHELL_PID=$$; CMD place >f & wait $!; cat f",
-    ),
-    (
-        "the process group is that of the pid which the shell started",
-        "$ CMD cut -d' ' -f5 /proc/self/stat >f & wait $!; [ $(cat f) = $! ] && echo same",
-    ),
-    ("setsid", "$ setsid -w CMD sh -c 'cat /dev/tty; exit 3'"),
-)
+@dialogues("terminal")
 def test_terminal(terminal: Terminal, steps: Sequence[str]) -> None:
     """A job meets the terminal as it would."""
     terminal.same(*steps)
 
 
-@_table(
-    ("leaving with a status", "$ CMD bash --norc --noprofile -i", "$ echo $((6*7))", "$ exit 5"),
-    (
-        "job control within it",
-        "$ CMD bash --norc --noprofile -i",
-        "$ signals CONT INT",
-        "< ready",
-        "^Z",
-        "$ jobs",
-        "$ fg",
-        "< CONT!",
-        "^C",
-        "< INT!",
-        "! end",
-        "$ exit 5",
-    ),
-    (
-        "Ctrl-C at its job",
-        "$ CMD bash --norc --noprofile -i",
-        "$ ready sleep 30",
-        "< ready",
-        "^C",
-        "$ echo $?",
-        "$ exit 6",
-    ),
-    (
-        "Ctrl-C at its prompt",
-        "$ CMD bash --norc --noprofile -i",
-        "? " + PROMPT,
-        "~",
-        "^C",
-        "$ exit",
-    ),
-    ("Ctrl-D", "$ CMD bash --norc --noprofile -i", "$ (exit 4)", "? " + PROMPT, "^D"),
-    (
-        "suspend and fg",
-        "$ CMD bash --norc --noprofile -i",
-        "$ suspend",
-        "$ jobs",
-        "$ fg",
-        "$ echo back",
-        "$ exit 3",
-    ),
-)
+@dialogues("shell_as_job")
 def test_shell_as_job(terminal: Terminal, steps: Sequence[str]) -> None:
     """An interactive shell works as a job, with job control of its own."""
     terminal.same(*steps)
 
 
-ARGUMENTS = (
-    r""""" " " 'a b' "it's" '"' '\' '\n' $'line 1\nline 2' $'tab\there' """
-    r"""'*' '?' '$HOME' '`date`' '%s' ';' '&' '|' """
-    r"""-- -n --gpus --help -1 '--topology=x' '{}' '~' '!' '#' """
-    r"""$'\xff\xfe' $'caf\xe9' $'\u00e9' $'\e[31m' $'\x7f' """
-)
-SHOW = 'python3 -ISc \'print(open("/proc/self/cmdline", "rb").read())\''
-
-
-@_table(
-    ("as they were given", f"$ CMD {SHOW} {ARGUMENTS}"),
-    ("in the C locale", f"$ export LC_ALL=C; CMD {SHOW} {ARGUMENTS}"),
-    ("without a locale", f"$ unset LANG LC_ALL LC_CTYPE; CMD {SHOW} {ARGUMENTS}"),
-    (
-        "with UTF-8 mode off",
-        f"$ export LC_ALL=POSIX PYTHONUTF8=0 PYTHONCOERCECLOCALE=0; CMD {SHOW} {ARGUMENTS}",
-    ),
-    ("argv[0]", '$ CMD sh -c \'tr "\\0" " " </proc/$$/cmdline\''),
-    ("argv[0] with a path", "$ CMD /bin/../bin/sh -c 'echo $0'"),
-    ("half a megabyte of them", "$ CMD echo $(seq 80000) | cksum"),
-    (
-        "words that are commands of gpulaunch",
-        (
-            "$ printf 'echo this one \"$@\"' >status; chmod +x status; "
-            "PATH=$PWD:$PATH; CMD status --json"
-        ),
-    ),
-)
+@dialogues("arguments")
 def test_arguments(terminal: Terminal, steps: Sequence[str]) -> None:
     """Arguments arrive byte for byte."""
     terminal.same(*steps)
 
 
-LISTED = f"CMD env {OWN_VARIABLES} env"
-
-
-@_table(
-    ("as it was given", f"$ {LISTED}"),
-    ("order and all", f"$ export ZZ=1 AA=2; {LISTED} -0 | cksum"),
-    ("in the C locale", f"$ unset LC_ALL LC_CTYPE; export LANG=C; {LISTED} | grep -e ^LC -e ^LANG"),
-    ("without a locale", f"$ unset LC_ALL LC_CTYPE LANG; {LISTED} | grep -e ^LC -e ^LANG"),
-    (
-        "with a locale that does not exist",
-        f"$ unset LC_ALL LC_CTYPE; export LANG=xx_XX; {LISTED} | grep -e ^LC -e ^LANG",
-    ),
-    ("with LC_ALL", f"$ export LC_ALL=C; {LISTED} | grep -e ^LC -e ^LANG"),
-    ("with LC_ALL empty", f"$ export LC_ALL= LANG=C; {LISTED} | grep -e ^LC -e ^LANG"),
-    ("with LC_CTYPE=C", f"$ export LC_CTYPE=C; {LISTED} | grep -e ^LC -e ^LANG"),
-    ("with LC_CTYPE=POSIX", f"$ export LC_CTYPE=POSIX; {LISTED} | grep -e ^LC -e ^LANG"),
-    ("with LC_CTYPE empty", f"$ export LC_CTYPE= LANG=C; {LISTED} | grep -e ^LC -e ^LANG"),
-    ("with LC_CTYPE=C.UTF-8", f"$ export LC_CTYPE=C.UTF-8; {LISTED} | grep -e ^LC -e ^LANG"),
-    (
-        "bytes that are no text",
-        rf"$ export A=$'\xff\xfe=\n' B=$'caf\xe9'; {LISTED} -0 | grep -az ^[AB] | od -c",
-    ),
-    (
-        "names that no shell knows",
-        f"$ env a.b=1 'c d=2' $'\\xe9=3' {LISTED} | grep -a -e a.b -e 'c d' -e =3 | od -c",
-    ),
-    ("exported functions", "$ f() { echo words; }; export -f f; CMD bash -c f"),
-    ("empty values", f"$ export A=; {LISTED} | grep ^A"),
-    (
-        "PYTHON variables of the job",
-        f"$ export PYTHONINSPECT=1 PYTHONOPTIMIZE=2 PYTHONUNBUFFERED=1; {LISTED} | grep ^PYTHON",
-    ),
-)
+@dialogues("environment")
 def test_environment(terminal: Terminal, steps: Sequence[str]) -> None:
     """The environment is the one that gpulaunch was given, and the documented variables."""
     terminal.same(*steps)
 
 
-@_table(
-    ("umask", "$ umask 027; CMD sh -c 'umask; touch f'; stat -c %a f"),
-    ("working directory", "$ mkdir 'a b'; cd 'a b'; CMD sh -c 'pwd; pwd -P'"),
-    (
-        "a working directory that is gone",
-        "$ mkdir d; cd d; rmdir ../d; CMD sh -c 'echo here; exit 3'",
-    ),
-    ("niceness", "$ nice -n 5 CMD nice; CMD nice"),
-    ("limits", "$ ulimit -S -n 256 -s 4096; CMD cat /proc/self/limits"),
-    ("few descriptors", "$ (ulimit -n 64; CMD sh -c 'ulimit -n')"),
-    (
-        "identity and rights",
-        (
-            "$ CMD grep -e Uid: -e Gid: -e Groups -e Cap -e NoNew -e Seccomp: -e Umask "
-            "/proc/self/status"
-        ),
-    ),
-    (
-        "resistance to the out-of-memory killer",
-        "$ echo 300 >/proc/self/oom_score_adj; CMD cat /proc/self/oom_score_adj",
-    ),
-    ("timer slack and personality", "$ CMD cat /proc/self/timerslack_ns /proc/self/personality"),
-    ("the root", "$ CMD readlink /proc/self/root /proc/self/ns/pid"),
-)
+@dialogues("process")
 def test_process(terminal: Terminal, steps: Sequence[str]) -> None:
     """A job is the process that it would be."""
     terminal.same(*steps)
 
 
-@_table(
-    ("a script without a first line", "$ printf 'echo words; exit 3' >f; chmod +x f; CMD ./f"),
-    ("its name and arguments", "$ printf 'echo $0 \"$@\"' >f; chmod +x f; CMD ./f 'a b' ''"),
-    ("in the path", "$ printf 'echo words' >f; chmod +x f; PATH=$PATH:$PWD; CMD f"),
-    ("an empty script", "$ : >f; chmod +x f; CMD ./f"),
-    (
-        "a script with arguments in its first line",
-        r"$ printf '#!/bin/echo a b\n' >f; chmod +x f; CMD ./f c",
-    ),
-    (
-        "the current directory as an empty part of the path",
-        r"$ printf '#!/bin/sh\necho words' >f; chmod +x f; PATH=$PATH:; CMD f",
-    ),
-    ("no path at all", "$ export -n PATH; CMD uname"),
-)
+@dialogues("start")
 def test_start(terminal: Terminal, steps: Sequence[str]) -> None:
     """Whatever can be executed is."""
     terminal.same(*steps)

@@ -227,13 +227,6 @@ def test_waiting_for_gpus(launcher: Launcher, wait) -> None:
     assert launcher.records() == []
 
 
-def test_nothing_to_wait_for(launcher: Launcher) -> None:
-    """--wait with GPUs free starts at once and says nothing."""
-    done = launcher.run(*ALL, "--wait", *SHOW)
-    assert (done.stdout, done.stderr, done.returncode) == ("0,1,2,3,4,5,6,7\n", "", 0)
-    assert launcher.records() == []
-
-
 def test_waiting_quietly(launcher: Launcher, wait) -> None:
     """With -q nothing is said of waiting."""
     with held(launcher, *ALL) as job:
@@ -242,15 +235,6 @@ def test_waiting_quietly(launcher: Launcher, wait) -> None:
         job.end()
         waiter.gpus()
         assert waiter.end() == (7, "")
-
-
-def test_what_can_never_be_is_not_waited_for(launcher: Launcher) -> None:
-    """A request that the machine can never meet is refused at once, --wait or not."""
-    done = launcher.run(*DGX, "-n", "9", "--wait", *SHOW)
-    assert (done.returncode, done.stderr) == (
-        2,
-        "gpulaunch: error: 9 GPUs requested: dgx1-v100 has 8\n",
-    )
 
 
 def test_the_job_has_the_id_of_its_ticket(launcher: Launcher, wait) -> None:
@@ -291,100 +275,6 @@ def test_a_wait_behind_others_that_takes_too_long(launcher: Launcher, wait) -> N
             f"gpulaunch: error: waited 0.5 s: {reason}\n",
         )
         assert len(tickets(launcher)) == 1
-
-
-WAIT_OR_NOT = [
-    ("by default nobody waits", (), {}, "", 75),
-    ("--no-wait and --wait-timeout", ("--no-wait", "--wait-timeout", "0.05s"), {}, "", 75),
-    ("--wait-timeout and --no-wait", ("--wait-timeout", "0.05s", "--no-wait"), {}, "", 75),
-    (
-        "the last of --wait and --no-wait wins",
-        ("--no-wait", "--wait", "--wait-timeout", "0.05s"),
-        {},
-        "",
-        124,
-    ),
-    ("a time in the file alone does not wait", (), {}, 'wait_timeout = "0.05s"', 75),
-    ("it is how long those wait who do", ("--wait",), {}, "wait_timeout = '0.05s'", 124),
-    ("the file says to wait", (), {}, 'wait = true\nwait_timeout = "0.05s"', 124),
-    ("a time in the environment says to wait", (), {"GPULAUNCH_WAIT_TIMEOUT": "0.05s"}, "", 124),
-    (
-        "the environment says to wait",
-        (),
-        {"GPULAUNCH_WAIT": "1", "GPULAUNCH_WAIT_TIMEOUT": "0.05s"},
-        "",
-        124,
-    ),
-    (
-        "it wins over the file",
-        (),
-        {"GPULAUNCH_WAIT": "0"},
-        'wait = true\nwait_timeout = "0.05s"',
-        75,
-    ),
-    ("--no-wait wins over both", ("--no-wait",), {"GPULAUNCH_WAIT": "1"}, "wait = true", 75),
-    (
-        "--wait-timeout wins over the file's",
-        ("--wait-timeout", "0.05s"),
-        {},
-        'wait = true\nwait_timeout = "1h"',
-        124,
-    ),
-]
-
-
-@pytest.fixture(scope="module")
-def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    """Yield a launcher on a machine that is always busy, for tests that only look."""
-    launcher = Launcher(tmp_path_factory.mktemp("busy"))
-    with held(launcher, *ALL):
-        yield launcher
-
-
-@pytest.mark.parametrize(
-    ("sentence", "options", "variables", "config", "want"),
-    WAIT_OR_NOT,
-    ids=[row[0] for row in WAIT_OR_NOT],
-)
-def test_whether_to_wait(
-    busy: Launcher,
-    tmp_path: Path,
-    sentence: str,
-    options: tuple[str, ...],
-    variables: dict,
-    config: str,
-    want: int,
-) -> None:
-    """Whether to wait is decided by command line, environment and file, in this order."""
-    (tmp_path / "gpulaunch").mkdir()
-    (tmp_path / "gpulaunch" / "config.toml").write_text(config)
-    environment = busy.environment | variables | {"XDG_CONFIG_HOME": str(tmp_path)}
-    done = busy.run(*ALL, "-q", *options, *SHOW, env=environment)
-    assert done.returncode == want, sentence
-    hint = "gpulaunch: hint: add --wait to queue, or see 'gpulaunch status --topology dgx1-v100'\n"
-    told = (
-        f"gpulaunch: error: {BUSY}\n{hint}"
-        if want == 75
-        else f"gpulaunch: error: waited 0.05 s: {BUSY}\n"
-    )
-    assert (done.stdout, done.stderr) == ("", told), sentence
-    assert tickets(busy) == []
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "1h30", "abc", ""])
-def test_no_length_of_time(busy: Launcher, text: str) -> None:
-    """A time that is none is one line and 2, before anything is looked at."""
-    done = busy.run(*ALL, "--wait-timeout", text, *SHOW)
-    problem = (
-        f": '{text}' is no length of time such as 90s, 10m or 1h30m"
-        if text
-        else " has an empty value"
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (
-        2,
-        "",
-        f"gpulaunch: error: --wait-timeout{problem}\n",
-    )
 
 
 # ------------------------------------------------------------------------------ first in, first out
@@ -797,13 +687,6 @@ def test_who_keeps_the_order_is_not_passed(launcher: Launcher, wait) -> None:
             waiter = wait(*ALL, "--wait", *options, variables=variables)
             assert launcher.run(*DGX, "-n", "1", *MINUTE, *SHOW).returncode == 75
             waiter.clear_away()
-
-
-def test_a_wrong_setting(launcher: Launcher) -> None:
-    """A setting of the queue that is none is one line and 2."""
-    done = launcher.run(*DGX, "-o", "queue=random", *SHOW)
-    want = "gpulaunch: error: -o queue: unknown queue 'random'"
-    assert (done.returncode, done.stdout, done.stderr.splitlines()[0]) == (2, "", want)
 
 
 # ----------------------------------------------------------------------------------- inside a lease

@@ -221,9 +221,7 @@ class FakeMps(Mps):
             "refuses": [],
             "answers": {},
             "server_fails": False,
-            "keeps_server": False,
             "forgets_pid_file": False,
-            "fragile": False,
             "busy": 0,
         }
         self.tell()
@@ -236,14 +234,12 @@ class FakeMps(Mps):
         Args:
             wishes: status: of servers, ACTIVE, INITIALIZING or FAULT.
                 looks: how often each server is INITIALIZING first, when its status is asked.
-                hangs: commands that get no answer, and "attach" for clients that wait for ever.
+                hangs: commands that get no answer.
                 dies: commands at which the daemon kills itself.
                 refuses: ["terminate_client"] prints 1 and lets the client be.
                 answers: for a command that is not carried out the lines that are printed.
                 server_fails: servers end as they start.
-                keeps_server: an idle server does not go for another user's.
                 forgets_pid_file: daemons that start write none.
-                fragile: a client that dies attached leaves its server in FAULT.
                 busy: so many connections are sent away first.
         """
         assert wishes.keys() <= self._told.keys(), wishes

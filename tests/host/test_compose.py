@@ -158,13 +158,6 @@ def test_example(host: Host, tmp_path: Path) -> None:
     assert project.gpus("serve") == sorted(leased["ours/serve"])
 
 
-def test_a_killed_service_frees_its_lease_alone(project: Project) -> None:
-    """When one service is killed, the others keep their leases."""
-    project.up()
-    project.host.do("kill", project.container("one"))
-    until(lambda: list(project.leased()) == ["mixed/two"], "the end of one lease")
-
-
 @pytest.mark.parametrize("launched", [True, False], ids=["with gpulaunch", "without"])
 def test_down_frees_all(project: Project, *, launched: bool) -> None:
     """Docker compose down frees every lease, with and without gpulaunch."""
@@ -485,15 +478,6 @@ def test_a_time_limit_ends_the_containers(project: Project) -> None:
     assert done.returncode == 0, done.stderr
     project.host.await_free()
     assert project.states() == {"one": "exited", "two": "exited", "db": "running"}
-
-
-def test_a_dry_run_takes_nothing(project: Project) -> None:
-    """A dry run tells the GPUs of all services together, and makes nothing."""
-    done = project.run("up", "-d", options=("--dry-run", "--json"))
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["decision"], len(told["gpus"])) == ("grant", 3)
-    assert project.host.nothing_has_run()
 
 
 def test_a_project_from_standard_input(project: Project) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from conftest import DGX, Launcher, held, holders, until, wait_for_end
 from engine import IMAGE, Engine, write_cdi_spec
-from test_transparency import Terminal
+from test_transparency import Terminal, dialogues
 
 from gpulaunch.files.toml_parser import tomllib
 
@@ -222,14 +222,11 @@ def _table(*rows: tuple) -> pytest.MarkDecorator:
     ("success", 0, "run", "--rm", IMAGE, "true"),
     ("a status of the job's own", 37, "run", "--rm", IMAGE, "sh", "-c", "exit 37"),
     ("a status that gpulaunch has a meaning for", 75, "run", "--rm", IMAGE, "sh", "-c", "exit 75"),
-    ("a job killed by KILL", 137, "run", "--rm", "--init", IMAGE, "sh", "-c", "kill -9 $$"),
     ("an unknown command", 127, "run", "--rm", IMAGE, "no-such-command"),
     ("a file that is no program", 126, "run", "--rm", IMAGE, "/etc/passwd"),
-    ("a folder", 126, "run", "--rm", IMAGE, "/bin"),
     ("an unknown image", 125, "run", "--rm", "--pull", "never", "no-such-image:1"),
     ("no name of an image", 125, "run", "--rm", "Not An Image"),
     ("stdout and stderr", 3, "run", "--rm", IMAGE, "sh", "-c", "echo out; echo err >&2; exit 3"),
-    ("no last newline", 0, "run", "--rm", IMAGE, "printf", "words"),
     ("much output", 0, "run", "--rm", IMAGE, "seq", "300000"),
     ("arguments", 0, "run", "--rm", IMAGE,
      "printf", "%s|", "a b", "", "*", "'", "line\nline", "--", "-n", "--gpus"),
@@ -238,35 +235,22 @@ def _table(*rows: tuple) -> pytest.MarkDecorator:
     ("flags with joined values", 0,
      "run", "--rm", "-w/tmp", "-eA=1", "--user=7", IMAGE, "sh", "-c", "pwd; id -u"),
     ("another entry point", 0, "run", "--rm", "--entrypoint", "echo", IMAGE, "run", IMAGE),
-    ("a switch that is off", 0, "run", "--rm", "-t=false", IMAGE, "echo"),
     ("no image", 1, "run"),
-    ("no image after flags", 1, "run", "--rm"),
     ("a flag without its value", 125, "run", "--name"),
     ("a switch that is neither on nor off", 125, "run", "--rm=perhaps", IMAGE, "true"),
     ("a bad name", 125, "run", "--rm", "--name", "no good", IMAGE, "true"),
-    ("a bad size", 125, "run", "--rm", "--memory", "much", IMAGE, "true"),
-    ("a runtime that there is not", 125,
-     "run", "--rm", "--runtime", "no-such-runtime", IMAGE, "true"),
     ("attached and detached", 1, "run", "-d", "-a", "stdout", IMAGE, "true"),
     ("two ends", 125, "run", "--rm", "--restart", "always", IMAGE, "true"),
-    ("a flag that only docker can know, and does not", 125,
-     "run", "--no-such-flag=1", IMAGE, "true"),
     ("help on run", 0, "run", "--help"),
     ("help on run of an image", 0, "run", "--help", IMAGE),
-    ("help on create", 0, "create", "--help"),
-    ("help on start", 0, "start", "--help", "x"),
     ("help", 0, "--help"),
     ("nothing", 0),
     ("version", 0, "version"),
-    ("the client's version", 0, "--version"),
     ("ps", 0, "ps", "--all"),
-    ("images", 0, "images", "--quiet"),
     ("ps by another client", 0, "--config", "/nowhere", "--log-level=error", "ps"),
     ("an unknown command of docker's", 1, "frobnicate"),
-    ("an unknown flag of docker's", 125, "ps", "--frobnicate"),
     ("a container that there is not", 1, "start", "no-such-container"),
     ("one of two containers that there are not", 1, "restart", "no-such-container", "nor-this"),
-    ("logs of none", 1, "logs", "no-such-container"),
     ("exec in none", 1, "exec", "no-such-container", "run", "true"),
 )  # fmt: skip
 def test_same_as_docker(host: Host, status: int, arguments: tuple[str | bytes, ...]) -> None:
@@ -336,111 +320,10 @@ def test_environment(host: Host) -> None:
 # ------------------------------------------------------------------------------------ at a terminal
 
 
-def dialogues(*rows: tuple[str, ...]) -> pytest.MarkDecorator:
-    """Parametrise with dialogues, each named by a sentence."""
-    return pytest.mark.parametrize(
-        "steps", [pytest.param(steps, id=sentence) for sentence, *steps in rows]
-    )
-
-
-@dialogues(
-    (
-        "a terminal inside, of the same size",
-        "$ CMD docker run --rm -it bb:1 sh -c 'tty; stty size'",
-    ),
-    ("no terminal inside without -t", "$ CMD docker run --rm -i bb:1 tty"),
-    (
-        "a terminal that changes its size",
-        # docker looks out for changes only from some moment after the start, of which nothing tells
-        (
-            "$ CMD docker run --rm -it bb:1 sh -c 'sleep 1; echo ready; "
-            """until stty size | grep "30 900"; do :; done'"""
-        ),
-        "< ready",
-        "+ 30 900",
-        "< 30 900",
-    ),
-    (
-        "Ctrl-C at a shell's job, and the shell's exit status",
-        "$ CMD docker run --rm -it bb:1 sh",
-        "? / # ",
-        """> sh -c 'echo re""ady; exec sleep 1000'""",
-        "< ready",
-        "^C",
-        "? / # ",
-        "> exit 5",
-    ),
-    (
-        "Ctrl-Z at a shell's job",
-        "$ CMD docker run --rm -it bb:1 sh",
-        "? / # ",
-        """> sh -c 'echo re""ady; exec sleep 1000'""",
-        "< ready",
-        "^Z",
-        "? / # ",
-        "> exit 6",
-        "< You have stopped jobs",
-        "? / # ",
-        "> exit 6",
-    ),
-    ("Ctrl-D ends a shell", "$ CMD docker run --rm -it bb:1 sh", "? / # ", "^D"),
-    (
-        "Ctrl-C at sleep in a terminal",
-        "$ CMD docker run --rm -it --init bb:1 sh -c 'echo ready; exec sleep 1000'",
-        "< ready",
-        "^C",
-    ),
-    (
-        "Ctrl-C at sleep without a terminal of its own",
-        "$ CMD docker run --rm --init bb:1 sh -c 'echo ready; exec sleep 1000'",
-        "< ready",
-        "^C",
-    ),
-    (
-        "Ctrl-C in a loop",
-        (
-            "$ for i in 1 2; do CMD docker run --rm --init bb:1 sh -c "
-            "'echo ready; exec sleep 1000'; done"
-        ),
-        "< ready",
-        "^C",
-        "< ready",
-        "^C",
-    ),
-    (
-        "Ctrl-C comes once",
-        (
-            # a wait that begins after the signal does not end by it; a second one has half a second
-            """$ CMD docker run --rm bb:1 sh -c 'trap "echo got; n=1" INT; echo ready; """
-            """until [ "$n" ]; do sleep 0.1 & wait; done; sleep 0.5; exit 3'"""
-        ),
-        "< ready",
-        "^C",
-    ),
-    (
-        "Ctrl-Z, which docker does not stop at",
-        "$ CMD docker run --rm -i bb:1 sh -c 'echo ready; read x; echo got $x'",
-        "< ready",
-        "^Z",
-        "> words",
-        "< got words",
-    ),
-    ("in the background", "$ CMD docker run --rm bb:1 sh -c 'exit 6' & wait $!"),
-    (
-        "in a pipeline",
-        "$ echo words | CMD docker run --rm -i bb:1 cat | cat; echo ${PIPESTATUS[@]}",
-    ),
-    ("-t on a pipe", "$ echo words | CMD docker run --rm -it bb:1 cat"),
-)
+@dialogues("docker")
 def test_terminal(terminal: Terminal, steps: Sequence[str]) -> None:
     """At a terminal a container looks the same with gpulaunch in front."""
     terminal.same(*steps)
-
-
-def test_terminal_of_the_same_size(terminal: Terminal) -> None:
-    """What the comparison above compares is there: a terminal, of 24 rows and 1000 columns."""
-    dialogue = terminal.hold(["$ CMD docker run --rm -it bb:1 sh -c 'tty; stty size'"], "")
-    assert "/dev/pts/0\r\n24 1000\r\n" in dialogue.transcript
 
 
 def test_detach_keys(host: Host, terminal: Terminal) -> None:
@@ -509,29 +392,13 @@ PROFILE = (
     ("options", "flags", "gpus"),
     [
         ((), (), [0]),
-        ((), ("--gpus", "1"), [0]),
-        ((), ("--gpus", "2"), [0, 3]),
         ((), ("--gpus", '2,"capabilities=compute,utility"'), [0, 3]),
-        ((), ("--gpus", "all"), [0, 1, 2, 3, 4, 5, 6, 7]),
-        ((), ("--gpus", '"device=0,2"'), [0, 2]),
         ((), ("--gpus", f'"device={DESCRIBED[6]},1"'), [1, 6]),
         ((), ("--gpus", "device=nvidia.com/gpu=4"), [4]),
-        ((), ("--device", "nvidia.com/gpu=3"), [3]),
         ((), ("--device=nvidia.com/gpu=3", "--device", f"nvidia.com/gpu={DESCRIBED[7]}"), [3, 7]),
         ((), ("--runtime=nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=1,2"), [1, 2]),
-        ((), ("--runtime", "nvidia", "-eNVIDIA_VISIBLE_DEVICES=all"), [0, 1, 2, 3, 4, 5, 6, 7]),
-        ((), ("--runtime=nvidia",), [0]),
-        (
-            (),
-            ("-e", "NVIDIA_VISIBLE_DEVICES=6", "-e", f"NVIDIA_VISIBLE_DEVICES={DESCRIBED[4]}"),
-            [4],
-        ),
-        (("-n", "2"), (), [0, 3]),
-        (("-n", "2"), ("--gpus", "2"), [0, 3]),
         (("-n", "2"), ("--gpus", '"device=1,2"'), [1, 2]),
-        (("--only", "6,7", "-n", "2"), (), [6, 7]),
         (("--only", "6,7"), ("--gpus", "1"), [6]),
-        (("-n", "3", "--profile", "vgg16"), (), [0, 2, 3]),
         (("--profile", "three.toml"), (), [0, 2, 3]),
         (("--profile", "three.toml"), ("--gpus", "2"), [0, 3]),
     ],
@@ -551,13 +418,8 @@ def test_gpus(
 @pytest.mark.parametrize(
     ("environment", "flags", "gpus"),
     [
-        ({"NV_GPU": "5,6"}, (), [5, 6]),
         ({"NV_GPU": "5 6"}, (), [5, 6]),
-        ({"NV_GPU": "all"}, (), [0, 1, 2, 3, 4, 5, 6, 7]),
-        ({"NV_GPU": "5"}, ("--gpus", "2"), [0, 3]),
-        ({"NVIDIA_VISIBLE_DEVICES": "3"}, ("-e", "NVIDIA_VISIBLE_DEVICES"), [3]),
         ({"NVIDIA_VISIBLE_DEVICES": "3"}, (), [0]),
-        ({"GPULAUNCH_GPUS": "2"}, (), [0, 3]),
         ({"GPULAUNCH_GPUS": "2"}, ("--gpus", "1"), [0]),
         ({"GPULAUNCH_ALL_GPUS": "2"}, ("--gpus", "3"), [0, 2, 3]),
         ({"GPULAUNCH_ALL_GPUS": "2"}, (), [0]),
@@ -576,18 +438,11 @@ def test_gpus_of_environment(
 @pytest.mark.parametrize(
     ("options", "flags", "words"),
     [
-        (("-n", "3"), ("--gpus", "2"), "disagree"),
-        (("-n", "3"), ("--gpus", '"device=0,2"'), "disagree"),
         (("-n", "1"), ("--gpus", '"device=0,2"'), "disagree"),
         (("--only", "1"), ("--gpus", "device=1"), "both name GPUs"),
         (("-n", "1"), ("--gpus", "0"), "-n 1 asks for GPUs, but --gpus 0 for none"),
-        ((), ("--gpus", "1", "--device", "nvidia.com/gpu=1"), "say it once"),
-        ((), ("--gpus", "1", "--gpus", "2"), "say it once"),
-        ((), ("--gpus", "9"), "9 GPUs requested"),
-        (("-n", "9"), (), "9 GPUs requested"),
         ((), ("--gpus", "device=9"), "9"),
         ((), ("--device", "nvidia.com/gpu=GPU-unknown"), "GPU-unknown"),
-        ((), ("-e", "NVIDIA_VISIBLE_DEVICES=0,17"), "17"),
         (("--json",), (), "--json needs --dry-run"),
         (("--help",), (), "--help and --version stand alone"),
     ],
@@ -601,28 +456,6 @@ def test_impossible(
     assert (done.returncode, done.stdout) == (2, "")
     assert words in complaint(done)
     assert host.nothing_has_run()
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--gpus", "device=0,2"), "more than one count or device list"),
-        (("--gpus", '"device=0,2'), "wrong quotes"),
-        (("--gpus", "some"), "'some' is neither a number of GPUs nor 'all'"),
-        (("--gpus", "colour=green"), "unknown key 'colour'"),
-        (("--device", "nvidia.com/gpu=0,1"), "one GPU for each --device"),
-        (("--no-such-flag", "7"), "unknown flag --no-such-flag"),
-    ],
-    ids=words_of,
-)
-def test_flags_that_docker_refuses(host: Host, flags: tuple[str, ...], words: str) -> None:
-    """A flag that docker would refuse has docker's status, and nothing has run."""
-    line = ("run", *flags, IMAGE, "true")
-    plain, done = host.plain(*line), host.run("docker", *line)
-    assert (done.returncode, done.stdout) == (plain.returncode, "") == (125, "")
-    assert words in complaint(done)
-    assert host.do("ps", "--filter", "status=running", "--quiet") == ""
-    assert host.launcher.records() == []
 
 
 @pytest.mark.parametrize(
@@ -673,24 +506,6 @@ def test_one_meaning_of_all(host: Host, program: str, flags: tuple[str, ...]) ->
     assert done.stderr.endswith(": here 1 of 8 GPUs\n")
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "gpus"),
-    [
-        ("all", "all", list(range(8))),
-        ("all", '"device=1,4"', [1, 4]),
-        ('"device=1,4"', "all", list(range(8))),
-        ('"device=1,4"', '"device=1,4"', [1, 4]),
-    ],
-)
-def test_gpus_flag_twice(host: Host, first: str, second: str, gpus: list[int]) -> None:
-    """Equal --gpus count once, and of all and a list the last one counts, as in docker."""
-    line = ("run", "--rm", "--gpus", first, "--gpus", second, IMAGE)
-    host.do(*line, "true")
-    said = host.engine.hook_calls()[-1]["visible"]
-    assert said == ("all" if len(gpus) == 8 else ",".join(map(str, gpus)))
-    assert host.inside("docker", *line) == gpus
-
-
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 WITHOUT = "'gpulaunch -n 1 docker run' without it leases as many"
 
@@ -739,23 +554,6 @@ def test_not_all_are_free(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    "flags", [("--device", "/dev/kfd"), ("--device", "amd.com/gpu=0")], ids=words_of
-)
-def test_gpus_of_another_maker(host: Host, flags: tuple[str, ...]) -> None:
-    """They are docker's business: the line is passed on as it is, and nothing is leased."""
-    line = ("run", "--rm", *flags, IMAGE, *SHOW)
-    done, plain = host.run("docker", *line), host.plain(*line)
-    assert (done.returncode, done.stderr) == (plain.returncode, plain.stderr)
-    assert host.launcher.records() == []
-
-
-def test_hint_on_quotes(host: Host) -> None:
-    """A device list without its inner quotes is refused with them shown."""
-    done = host.run("docker", "run", "--gpus", "device=0,2", IMAGE, "true")
-    assert """--gpus '"device=0,2"'""" in done.stderr.splitlines()[1]
-
-
-@pytest.mark.parametrize(
     "flags",
     [
         ("--gpus", "0"),
@@ -800,24 +598,6 @@ def test_hosts_numbers_stay_outside(host: Host, tmp_path: Path, flag: str | None
     assert "CUDA_VISIBLE_DEVICES" not in variables(done.stdout)
 
 
-def test_hosts_numbers_stay_outside_without_gpus(host: Host) -> None:
-    """The host's numbers do not get into a container that wants no GPU, either."""
-    host.environment["CUDA_VISIBLE_DEVICES"] = "6,7"
-    done = host.run(
-        "docker", "run", "--rm", "-e", "CUDA_VISIBLE_DEVICES", "--gpus", "0", IMAGE, *SHOW
-    )
-    assert host.seen(done.stdout) == []
-    assert "CUDA_VISIBLE_DEVICES" not in variables(done.stdout)
-
-
-def test_own_numbers(host: Host) -> None:
-    """A CUDA_VISIBLE_DEVICES that the user writes for the container is his."""
-    done = host.run(
-        "docker", "run", "--rm", "-e", "CUDA_VISIBLE_DEVICES=1,0", "--gpus", "2", IMAGE, *SHOW
-    )
-    assert variables(done.stdout)["CUDA_VISIBLE_DEVICES"] == "1,0"
-
-
 def test_rank_order(host: Host) -> None:
     """Inside, where GPUs are in PCI order, CUDA_VISIBLE_DEVICES tells the order of the chain."""
     options = ("--pattern", "chain", "-n", "4", "--only", "0,1,2,3")
@@ -827,36 +607,6 @@ def test_rank_order(host: Host) -> None:
     assert host.seen(done.stdout) == [0, 1, 2, 3]
     assert variables(done.stdout)["CUDA_VISIBLE_DEVICES"] == bare
     assert variables(done.stdout)["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
-
-
-def test_two_at_once(host: Host) -> None:
-    """Two containers at once get different GPUs; by docker alone both get GPU 0."""
-    for _ in range(2):
-        host.detached("docker", "run", "-d", "--gpus", "2", *LONG)
-    first, second = (set(lease["gpus"]) for lease in host.leases())
-    assert (len(first), len(second), first & second) == (2, 2, set())
-    alone = [
-        host.do("run", "--rm", "--gpus", "1", IMAGE, "sh", "-c", "ls /dev | grep nvidia")
-        for _ in range(2)
-    ]
-    assert alone == ["nvidia0", "nvidia0"]
-
-
-def test_container_and_process(host: Host) -> None:
-    """Containers and processes take GPUs from the same table."""
-    with held(host.launcher, *DGX) as job:
-        assert job.gpus == "0"
-        assert host.inside("docker", "run", "--rm", IMAGE) != [0]
-
-
-def test_busy(host: Host) -> None:
-    """When all GPUs are taken: 75, docker is not asked, and a hint says how to wait."""
-    host.detached("docker", "run", "-d", "--gpus", "all", *LONG)
-    done = host.run("docker", "run", "--name", "second", IMAGE, "true")
-    assert (done.returncode, done.stdout) == (75, "")
-    assert "8 are leased" in complaint(done)
-    assert "add --wait" in done.stderr
-    assert host.plain("inspect", "second").returncode == 1
 
 
 def test_wait(host: Host) -> None:
@@ -869,31 +619,6 @@ def test_wait(host: Host) -> None:
         output, _ = second.communicate(timeout=PATIENCE_S)
     assert (second.returncode, host.seen(output)) == (0, [0])
     assert time.monotonic() - began < 4, "it waits for the end, and does not only look now and then"
-
-
-def test_wait_timeout(host: Host) -> None:
-    """A launch that has waited for as long as it may ends with 124, and nothing has run."""
-    with held(host.launcher, *DGX, "-n", "all"):
-        done = host.run("--wait-timeout", "0.3s", "docker", "run", IMAGE, "true")
-        assert (done.returncode, done.stdout) == (124, "")
-    assert host.nothing_has_run()
-
-
-def test_sudo_docker(host: Host) -> None:
-    """`sudo docker run` is refused before a GPU is taken, with or without --."""
-    for words in (("--", "sudo", "-E"), ("sudo",)):
-        done = host.run(*words, "docker", "run", "--rm", IMAGE, *SHOW)
-        assert (done.returncode, done.stdout) == (2, "")
-        error = "'sudo docker run': its container would not get the GPUs of this launch"
-        assert complaint(done).removeprefix("gpulaunch: error: ") == error
-        assert "write 'sudo gpulaunch docker run ...'" in done.stderr.splitlines()[1]
-    assert host.nothing_has_run()
-
-
-def test_a_path_of_docker(host: Host) -> None:
-    """Docker is known by the last part of its path, as after --."""
-    path = shutil.which("docker", path=host.environment["PATH"])
-    assert host.inside(path, "run", "--rm", "--gpus", "2", IMAGE) == [0, 3]
 
 
 def test_create_has_no_time_limit(host: Host) -> None:
@@ -959,31 +684,6 @@ def test_inside_a_lease(host: Host) -> None:
 # ------------------------------------------------------------------------------------ what would be
 
 
-def test_dry_run(host: Host) -> None:
-    """--dry-run --json tells the GPUs and docker's command line, and takes and runs nothing."""
-    done = host.run(
-        "--dry-run",
-        "--json",
-        "docker",
-        "run",
-        "--rm",
-        "--gpus",
-        '"device=5,6"',
-        "-it",
-        IMAGE,
-        "a b",
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    document = json.loads(done.stdout)
-    assert (document["decision"], [gpu["index"] for gpu in document["gpus"]]) == ("grant", [5, 6])
-    devices = [word for gpu in (5, 6) for word in ("--device", f"nvidia.com/gpu={DESCRIBED[gpu]}")]
-    label = f"io.gpulaunch.gpus={DESCRIBED[5]},{DESCRIBED[6]}"
-    added = [*devices, "-e", "NVIDIA_VISIBLE_DEVICES=void", "--label", label]
-    added += ["-e", "GPULAUNCH_GPU_COUNT=2"]
-    assert document["argv"] == ["docker", "run", "--rm", "-it", *added, IMAGE, "a b"]
-    assert host.nothing_has_run()
-
-
 def test_dry_run_by_hand(host: Host) -> None:
     """What --dry-run shows can be run as it is, and has the GPUs."""
     document = json.loads(
@@ -995,33 +695,11 @@ def test_dry_run_by_hand(host: Host) -> None:
     assert host.seen(done.stdout) == sorted(gpu["index"] for gpu in document["gpus"])
 
 
-@pytest.mark.parametrize(("gpus", "status", "decision"), [("1", 75, "wait"), ("9", 2, "refuse")])
-def test_dry_run_of_what_cannot_be(host: Host, gpus: str, status: int, decision: str) -> None:
-    """--dry-run tells by its status and document that one would wait, or could wait for ever."""
-    with held(host.launcher, *DGX, "-n", "all"):
-        done = host.run("--dry-run", "--json", "docker", "run", "--gpus", gpus, IMAGE)
-        assert (done.returncode, json.loads(done.stdout)["decision"]) == (status, decision)
-
-
 def test_dry_run_of_nothing(host: Host) -> None:
     """There is nothing to decide about a docker command that needs no GPU."""
     done = host.run("--dry-run", "docker", "ps")
     assert (done.returncode, done.stdout) == (2, "")
     assert "nothing to decide" in complaint(done)
-
-
-def test_explain(host: Host) -> None:
-    """--explain shows on stderr why these GPUs, and stdout stays the container's."""
-    done = host.run("--explain", "-n", "2", "docker", "run", "--rm", IMAGE, "echo", "words")
-    assert (done.returncode, done.stdout) == (0, "words\n")
-    assert "28 candidates" in done.stderr
-
-
-def test_verbose(host: Host) -> None:
-    """-v says which GPUs a container got."""
-    done = host.run("-v", "docker", "run", "--rm", IMAGE, "echo", "words")
-    assert (done.returncode, done.stdout) == (0, "words\n")
-    assert "GPU 0 of dgx1-v100" in done.stderr
 
 
 # ---------------------------------------------------------------------------------- how they get in
@@ -1497,12 +1175,6 @@ def test_grammar(host: Host, words: tuple[str, ...]) -> None:
     assert host.inside("-n", "1", *spelled) == [0]
 
 
-def test_double_dash_inside(host: Host) -> None:
-    """A -- that belongs to the container's command arrives there."""
-    done = host.run("docker", "run", "--rm", IMAGE, "echo", "--", "a", "--", "-n")
-    assert (done.returncode, done.stdout) == (0, "-- a -- -n\n")
-
-
 def test_link(host: Host, tmp_path: Path) -> None:
     """A link called nvidia-docker is `gpulaunch nvidia-docker`."""
     link = tmp_path / "nvidia-docker"
@@ -1519,18 +1191,6 @@ def test_link(host: Host, tmp_path: Path) -> None:
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert host.seen(done.stdout) == gpus
-
-
-def test_alias(host: Host) -> None:
-    """As an alias gpulaunch replaces nvidia-docker."""
-    alias = "shopt -s expand_aliases\nalias nvidia-docker='gpulaunch nvidia-docker'\n"
-    script = f"{alias}NV_GPU=2,4 nvidia-docker run --rm {IMAGE} {SHOW[0]} {SHOW[1]} '{SHOW[2]}'\n"
-    environment = host.environment | {"GPULAUNCH_TOPOLOGY": "dgx1-v100"}
-    done = subprocess.run(
-        ["bash", "-c", script], env=environment, capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert host.seen(done.stdout) == [2, 4]
 
 
 @pytest.mark.parametrize(
@@ -1551,16 +1211,6 @@ def test_refused(host: Host, arguments: tuple[str, ...], words: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert words in complaint(done)
     assert host.nothing_has_run()
-
-
-@pytest.mark.parametrize("remote", ["tcp://192.0.2.1:2375", "ssh://user@192.0.2.1"])
-def test_remote_engine(host: Host, remote: str) -> None:
-    """An engine on another machine, whose GPUs are not this one's, is refused."""
-    host.environment["DOCKER_HOST"] = remote
-    done = host.run("docker", "run", IMAGE, "true")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert remote in complaint(done)
-    assert host.launcher.records() == []
 
 
 @pytest.mark.parametrize("chosen_by", ["-c", "--context=", "DOCKER_CONTEXT", "docker context use"])
@@ -1682,16 +1332,6 @@ def test_the_queue_sees_a_time_limit_without_companion(host: Host) -> None:
     done = host.run("--wait", "--wait-timeout", "30s", "-n", "all", "--", "true")
     assert done.returncode == 0, done.stderr
     assert host.state(container) == "exited"
-
-
-def test_within_the_time_limit(host: Host) -> None:
-    """A container that ends in time has its own exit status."""
-    assert (
-        host.run(
-            "--time-limit", "1h", "docker", "run", "--rm", IMAGE, "sh", "-c", "exit 3"
-        ).returncode
-        == 3
-    )
 
 
 # ------------------------------------------------------------------------------------- what it uses

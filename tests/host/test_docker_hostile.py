@@ -454,17 +454,6 @@ def test_variables_stay_secret(launcher: Containers) -> None:
     assert {f"A{number}={SECRET}" for number in range(1, 8)} < set(json.loads(inside))
 
 
-def test_dry_run_shows_what_would_run(launcher: Containers) -> None:
-    """--dry-run shows the user's own words unchanged, and no record is made of them."""
-    words = [word.replace("V", SECRET) for word in SPELLINGS]
-    done = launcher.run(*DGX, "-q", "--dry-run", "--json", "docker", "run", *words, IMAGE, "true")
-    argv = json.loads(done.stdout)["argv"]
-    assert (done.returncode, done.stderr) == (0, "")
-    assert argv[: 2 + len(words)] == ["docker", "run", *words]
-    assert argv[-2:] == [IMAGE, "true"]
-    assert launcher.records() == []
-
-
 def test_variables_from_a_pipe(launcher: Containers) -> None:
     """An --env-file that can be read only once, as the shell's <(...) is, is docker's to read."""
     read_end, write_end = os.pipe()
@@ -486,31 +475,6 @@ def test_variables_from_a_pipe(launcher: Containers) -> None:
     )
     os.close(read_end)
     assert (done.returncode, done.stdout) == (0, "from-a-pipe\n"), done.stderr
-
-
-def test_variables_from_a_named_pipe(launcher: Containers, tmp_path: Path) -> None:
-    """The same for a FIFO, whose only writer writes once."""
-    fifo = tmp_path / "fifo"
-    os.mkfifo(fifo)
-    with subprocess.Popen(["sh", "-c", f"echo A=from-a-fifo > {fifo}"]) as writer:
-        flags = ("--env-file", str(fifo))
-        try:
-            done = launcher.run(
-                *DGX,
-                "-q",
-                "docker",
-                "run",
-                "--rm",
-                *flags,
-                IMAGE,
-                "sh",
-                "-c",
-                "echo $A",
-                timeout=15,
-            )
-        finally:
-            writer.kill()
-    assert (done.returncode, done.stdout) == (0, "from-a-fifo\n"), done.stderr
 
 
 def test_relative_socket(launcher: Containers) -> None:
@@ -584,13 +548,6 @@ def test_socket_with_a_long_path(launcher: Containers, words: tuple[str, ...]) -
             complaint(done).endswith(f"/{'x' * 200}: AF_UNIX path too long"),
         ) == (125, True)
     assert launcher.run(*DGX, "--", "true").returncode == 0
-
-
-def test_count_and_devices_disagree(launcher: Containers) -> None:
-    """A -n that contradicts a device list is a usage error."""
-    done = launcher.run(*DGX, "-n", "1", "docker", "run", "--gpus", '"device=0,2"', IMAGE, "true")
-    assert (done.returncode, "disagree" in complaint(done)) == (2, True)
-    assert launcher.records() == []
 
 
 # -------------------------------------------------------------------------------- nested, and quiet

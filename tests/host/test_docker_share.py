@@ -163,12 +163,6 @@ def test_the_real_daemon_answers_in_the_container(host: Host, real_mps: RealMps)
     assert "Cannot find MPS control daemon process" in in_vain.stdout + in_vain.stderr
 
 
-def test_the_users_numbers_stay(host: Host) -> None:
-    """A CUDA_VISIBLE_DEVICES that the user writes for the container is his, shared or not."""
-    done = host.run(*DOCKER, "--rm", "-e", "CUDA_VISIBLE_DEVICES=0", IMAGE, "env")
-    assert variables(done.stdout)["CUDA_VISIBLE_DEVICES"] == "0"
-
-
 def test_two_containers_share_one_gpu(host: Host) -> None:
     """Two light containers get one GPU; one that does not share gets another."""
     for _ in range(2):
@@ -177,15 +171,6 @@ def test_two_containers_share_one_gpu(host: Host) -> None:
     alone, *together = sorted(host.leases(), key=lambda lease: lease["shared"])
     assert [(lease["shared"], lease["gpus"]) for lease in together] == [(True, [0])] * 2
     assert (alone["shared"], 0 in alone["gpus"]) == (False, False)
-
-
-def test_dry_run(host: Host) -> None:
-    """--dry-run shows docker's command line with its part of the GPUs."""
-    done = host.run(*LIGHT, "--dry-run", "--json", "docker", "run", IMAGE)
-    assert (done.returncode, done.stderr) == (0, "")
-    argv = json.loads(done.stdout)["argv"]
-    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100" in argv
-    assert "CUDA_VISIBLE_DEVICES=GPU-dgx1-v100-0" in argv
 
 
 def test_a_container_without_a_share_is_as_ever(host: Host) -> None:
@@ -198,26 +183,6 @@ def test_a_container_without_a_share_is_as_ever(host: Host) -> None:
 
 
 # ---------------------------------------------------------------------------------- what is refused
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("-u", "1234"), "-u 1234 runs as uid 1234: "),
-        (("-u", "nobody"), "-u nobody: who nobody is, only the container can tell: "),
-        (("--ipc=private",), "--ipc private: "),
-        (("--tmpfs", "/dev/shm"), "--tmpfs /dev/shm: "),
-        (("-e", "CUDA_MPS_PIPE_DIRECTORY=/tmp/mine"), "-e CUDA_MPS_PIPE_DIRECTORY: "),
-        (("-d", "--restart", "always"), "--restart always: "),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else NONE,
-)
-def test_flags_that_are_in_the_way(host: Host, flags: tuple[str, ...], words: str) -> None:
-    """What MPS could not serve is refused in one line that names the flag, and nothing has run."""
-    done = host.run(*DOCKER, *flags, IMAGE, "true")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert complaint(done).startswith(words)
-    assert host.nothing_has_run()
 
 
 def test_user_of_the_image(host: Host) -> None:

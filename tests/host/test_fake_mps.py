@@ -1,17 +1,15 @@
-"""The stand-in for CUDA MPS says what driver 550's control daemon says, and obeys the test."""
+"""The stand-in for CUDA MPS says what driver 550's control daemon says."""
 
-import itertools
 import os
 import signal
 import stat
 import subprocess
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from conftest import until
-from fake_mps import CLIENT, CONTROL, PIPE, SERVER, FakeMps, Mps, is_alive, kill, wait_for_end
+from fake_mps import CONTROL, PIPE, SERVER, FakeMps, Mps, is_alive, kill, wait_for_end
 
 pytest_plugins = ("fake_mps", "fake_nvml")
 
@@ -46,9 +44,6 @@ def with_server(mps: Mps, **options) -> int:
     return mps.pids(SERVER)[0]
 
 
-# ---------------------------------------------------------------------------------- as the real one
-
-
 def test_no_daemon(mps: Mps) -> None:
     """Without a daemon, or with a killed one, every command ends with 1 and says so on stderr."""
     for commands in (["get_server_list"], ["quit"], [""], []):
@@ -63,11 +58,8 @@ def test_second_daemon(mps: Mps) -> None:
     """A second daemon on a directory is refused, on stdout and with status 1; the first stays."""
     assert (mps.start().returncode, mps.start().stdout) == (0, SECOND)
     pids = mps.pids(CONTROL)
-    foreground = subprocess.run(
-        [mps.bin / CONTROL, "-f"], env=mps.variables(), capture_output=True, text=True, check=False
-    )
-    for done in (mps.start(), foreground):
-        assert (done.returncode, done.stdout, done.stderr) == (1, SECOND, "")
+    done = mps.start()
+    assert (done.returncode, done.stdout, done.stderr) == (1, SECOND, "")
     assert mps.pids(CONTROL) == pids
 
 
@@ -120,31 +112,17 @@ def test_files(mps: Mps) -> None:
         ("help", 'Unknown command "help"\n'),
         ("bogus with words", 'Unknown command "bogus"\n'),
         ("", 'Unknown command ""\n'),
-        ("device_query", 'Unknown command "device_query"\n'),
-        ("lspart", 'Unknown command "lspart"\n'),
-        ("ps", "Server not found\n"),
-        ("ps -p 1", "Server 1 not found\nServer 1 not found\n\n"),
         ("get_server_status 1", "Server 1 not found\n"),
         ("get_server_status", "A server PID is required\n"),
         ("get_server_status abc", "A server PID is required\n"),
         ("get_client_list 1", "Server 1 not found\n"),
         ("get_client_list", "Server 0 not found\n"),
-        ("get_device_client_list", ""),
-        ("get_device_client_list 1", "Server 1 not found\n"),
         ("terminate_client 1 2", "Server 1 not found\nServer 1 not found!\n1\n"),
         ("terminate_client", "Server 0 not found\nServer 0 not found!\n1\n"),
         ("start_server", "A user id (UID) is required to start a new server\n"),
         ("start_server -uid", "A user id (UID) is required to start a new server\n"),
         ("start_server -uid abc", "A user id (UID) is required to start a new server\n"),
         ("start_server 0", "A user id (UID) is required to start a new server\n"),
-        ("shutdown_server 1", "Server 1 not found\n"),
-        ("shutdown_server 1 -f", "Server 1 not found\n"),
-        ("get_active_thread_percentage 1", "Server 1 not found\n"),
-        ("set_active_thread_percentage 1 20", "Server 1 not found\n"),
-        ("get_device_pinned_mem_limit 1 0", "Server 1 not found\n"),
-        ("set_device_pinned_mem_limit 1 0 1G", "Server 1 not found\n"),
-        ("get_default_client_priority", "0\n"),
-        ("set_default_client_priority 1", ""),
         (" get_default_active_thread_percentage ", "100.0\n"),
     ],
 )
@@ -160,15 +138,8 @@ def test_answers_without_a_server(mps: Mps, command: str, answer: str) -> None:
         ("get_server_list", "{pid}\n"),
         ("get_server_status {pid}", "INITIALIZING\n"),
         (f"start_server -uid {os.geteuid()}", ""),
-        ("ps", "Server not found\n"),
-        ("ps -p {pid}", "Server {pid} not found\n\n"),
         ("get_client_list {pid}", ""),
-        ("get_device_client_list {pid}", ""),
         ("terminate_client {pid} 1", "Server {pid} not found!\n1\n"),
-        ("get_active_thread_percentage {pid}", ""),
-        ("set_active_thread_percentage {pid} 20", ""),
-        ("get_device_pinned_mem_limit {pid} 0", ""),
-        ("shutdown_server {pid}", ""),
     ],
 )
 def test_answers_with_a_server_that_is_not_ready(mps: Mps, command: str, answer: str) -> None:
@@ -176,54 +147,6 @@ def test_answers_with_a_server_that_is_not_ready(mps: Mps, command: str, answer:
     pid = with_server(mps)
     assert said(mps, command.format(pid=pid)) == answer.format(pid=pid)
     assert said(mps, "get_server_list") == f"{pid}\n"
-
-
-def test_default_percentage(mps: Mps) -> None:
-    """A setter prints what holds then: one decimal, and the old value after a wrong one."""
-    mps.start(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="25")
-    assert said(mps, "get_default_active_thread_percentage") == "25.0\n"
-    for value, now in (
-        ("40", "40.0"),
-        ("40.55", "40.5"),
-        ("150", "40.5"),
-        ("abc", "40.5"),
-        ("0", "40.5"),
-    ):
-        assert said(mps, f"set_default_active_thread_percentage {value}") == f"{now}\n"
-    for value in ("-3", ""):
-        assert said(mps, f"set_default_active_thread_percentage {value}") == "40.5\n"
-    assert said(mps, "get_default_active_thread_percentage") == "40.5\n"
-
-
-@pytest.mark.parametrize("value", ["0", "150", "abc"])
-def test_wrong_percentage_in_the_environment(mps: Mps, value: str) -> None:
-    """A daemon starts all the same, with 100."""
-    assert mps.start(CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=value).returncode == 0
-    assert said(mps, "get_default_active_thread_percentage") == "100.0\n"
-
-
-@pytest.mark.parametrize(
-    ("value", "kept"),
-    [
-        *(
-            ("1G", "1G"),
-            ("1500M", "1G"),
-            ("2048M", "2G"),
-            ("512MB", "512M"),
-            ("1GB", "1G"),
-            ("100", "100M"),
-        ),
-        *(("3g", "3G"), ("1.5G", "1M"), ("1T", "1M"), ("0", ""), ("abc", ""), ("", "")),
-    ],
-)
-def test_default_memory_limit(mps: Mps, value: str, kept: str) -> None:
-    """A limit is printed in whole GiB from 1 GiB on; a bad one removes it; a UUID is no device."""
-    mps.start()
-    set_it, get_it = "set_default_device_pinned_mem_limit", "get_default_device_pinned_mem_limit"
-    assert said(mps, f"{set_it} 2 7M", f"{set_it} 2 {value}", f"{get_it} 2") == (
-        f"{kept}\n" if kept else ""
-    )
-    assert said(mps, f"{set_it} GPU-x 1G", f"{get_it} GPU-x", f"{get_it} 0") == ""
 
 
 def test_several_commands(mps: Mps) -> None:
@@ -235,17 +158,6 @@ def test_several_commands(mps: Mps) -> None:
     )
     done = mps._run([], "bogus", mps.variables())
     assert (done.returncode, done.stdout) == (0, 'Unknown command "bogus"\n')
-
-
-def test_independent_directories(mps: Mps) -> None:
-    """Daemons of different directories know nothing of each other."""
-    one, two = mps.pipe("one"), mps.pipe("two")
-    mps.start(one)
-    mps.start(two)
-    said(mps, "set_default_active_thread_percentage 40", pipe=one)
-    assert said(mps, "get_default_active_thread_percentage", pipe=two) == "100.0\n"
-    said(mps, "quit", pipe=one)
-    assert said(mps, "get_server_list", pipe=two) == ""
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -284,25 +196,6 @@ def test_quit_waits_for_the_server(mps: Mps) -> None:
     os.kill(server, signal.SIGTERM)
     assert quitter.wait(20) == 0
     wait_for_end(daemon)
-
-
-def test_quit_with_a_limit(mps: Mps) -> None:
-    """With quit -t 1 the server is ended after a second; the real program's status is 0 or 1."""
-    server = with_server(mps)
-    (daemon,) = mps.pids(CONTROL)
-    mps.ask("quit -t 1")
-    wait_for_end(daemon)
-    assert not is_alive(server)
-
-
-def test_forced_shutdown(mps: Mps) -> None:
-    """shutdown_server -f ends a server at once; so a server's end is noticed, whoever ends it."""
-    server = with_server(mps)
-    assert said(mps, f"shutdown_server {server} -f") == ""
-    wait_for_end(server)
-    until(lambda: said(mps, "get_server_list") == "")
-    kill(with_server(mps))
-    until(lambda: said(mps, "get_server_list") == "")
 
 
 def test_server_that_fails(mps: Mps) -> None:
@@ -353,12 +246,8 @@ def test_other_users(mps: Mps) -> None:
     mps.start()
     nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
     insufficient = f"Insufficient privileges for UID {NOBODY}. "
-    settings = (
-        "Control deamon settings can only be modified by the user started it or by the root user.\n"
-    )
     assert said(mps, "get_server_list", **nobody) == ""
     assert said(mps, "quit", **nobody) == "Not enough privilege to execute quit command\n"
-    assert said(mps, "set_default_active_thread_percentage 33", **nobody) == insufficient + settings
     root_only = "Only the root user may start server for another user.\n"
     assert said(mps, "start_server -uid 0", **nobody) == insufficient + root_only
     assert said(mps, f"start_server -uid {NOBODY}", **nobody) == ""
@@ -386,239 +275,3 @@ def test_535(old_mps: Mps) -> None:
     pid = with_server(old_mps)
     assert said(old_mps, f"get_server_status {pid}") == 'Unknown command "get_server_status"\n'
     assert not (old_mps.pipe() / "nvidia-cuda-mps-control.pid").exists()
-
-
-# --------------------------------------------------------------------------------- told by the test
-
-
-class Client:
-    """A running mps_client.
-
-    Attributes:
-        process: the client.
-        how: "attached" or "without".
-    """
-
-    def __init__(self, mps: FakeMps, *options: str, wait: bool = True, **variables: str) -> None:
-        environment = mps.variables(**variables)
-        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-        self.process = subprocess.Popen(
-            [mps.bin / CLIENT, *options], env=environment, text=True, **pipes
-        )
-        self.how = self.process.stdout.readline().partition(" ")[0] if wait else None
-
-    def result(self) -> tuple[int, str]:
-        """Return exit status and complaint, when it has ended."""
-        _, problem = self.process.communicate(timeout=20)
-        return self.process.returncode, problem
-
-
-@pytest.fixture
-def client(fake_mps: FakeMps):
-    """Yield a function that starts clients."""
-    made = []
-
-    def start(*options: str, **variables) -> Client:
-        made.append(Client(fake_mps, *options, **variables))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.process.kill()
-        one.result()
-
-
-def test_client_starts_the_server(fake_mps: FakeMps, client) -> None:
-    """A client makes the daemon start a server, is listed with its environment, and leaves."""
-    fake_mps.start(CUDA_VISIBLE_DEVICES="GPU-a")
-    pid = client(
-        CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="40", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="0=1G"
-    ).process.pid
-    (server,) = fake_mps.pids(SERVER)
-    (event,) = fake_mps.attached()
-    assert (event.pid, event.said["server"]) == (pid, server)
-    assert event.said["environment"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "40"
-    assert event.said["environment"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=1G"
-    assert (
-        said(fake_mps, f"get_client_list {server}", f"get_server_status {server}")
-        == f"{pid}\nACTIVE\n"
-    )
-    header, line = said(fake_mps, "ps").splitlines()
-    assert header.split() == ["PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND"]
-    assert line.split()[:4] == [str(pid), "0", str(server), "GPU-a"]
-    fake_mps.end_client(pid)
-    fake_mps.wait_for("left", pid=pid)
-    assert fake_mps.attached() == []
-    assert fake_mps.ended_safely(pid)
-    assert said(fake_mps, "quit") == ""
-    assert fake_mps.pids(SERVER) == []
-
-
-def test_client_without_a_daemon(fake_mps: FakeMps, client) -> None:
-    """Without a daemon a client runs without MPS, and only the events tell."""
-    one = client()
-    assert one.how == "without"
-    assert fake_mps.events("without", pid=one.process.pid)
-    assert one.process.communicate("\n")[1] == ""
-    assert one.process.returncode == 0
-
-
-def test_clients_of_a_script(fake_mps: FakeMps) -> None:
-    """A client may be a grandchild, with its stdin closed."""
-    fake_mps.start()
-    script = "mps_client & mps_client & wait"
-    job = subprocess.Popen(["sh", "-c", script], env=fake_mps.variables(), stdin=subprocess.DEVNULL)
-    for event in fake_mps.wait_for("attached", 2):
-        fake_mps.end_client(event.pid)
-    assert job.wait(20) == 0
-
-
-def test_terminated_client(fake_mps: FakeMps, client) -> None:
-    """terminate_client prints 0 and takes a client off its server; it can then be killed safely."""
-    fake_mps.start()
-    gives_up, stays = client(), client("--deaf", "--stays")
-    (server,) = fake_mps.pids(SERVER)
-    for one in (gives_up, stays):
-        assert said(fake_mps, f"terminate_client {server} {one.process.pid}") == "0\n"
-    assert (
-        said(
-            fake_mps, f"get_client_list {server}", f"terminate_client {server} {stays.process.pid}"
-        )
-        == "1\n"
-    )
-    assert gives_up.result() == (1, "CUDA_ERROR_MPS_CLIENT_TERMINATED\n")
-    stays.process.terminate()
-    kill(stays.process.pid)
-    fake_mps.wait_for("left", 2)
-    assert fake_mps.ended_safely(gives_up.process.pid)
-    assert fake_mps.ended_safely(stays.process.pid)
-
-
-def test_client_that_dies(fake_mps: FakeMps, client) -> None:
-    """The death of an attached client is noticed, and a fragile server is of no use after it."""
-    fake_mps.tell(fragile=True)
-    fake_mps.start()
-    one, other = client(), client()
-    one.process.kill()
-    fake_mps.wait_for("died", pid=one.process.pid)
-    assert not fake_mps.ended_safely(one.process.pid)
-    (server,) = fake_mps.pids(SERVER)
-    assert said(fake_mps, f"get_server_status {server}") == "FAULT\n"
-    assert client(wait=False).result() == (1, "CUDA_ERROR_MPS_SERVER_NOT_READY\n")
-    assert [event.pid for event in fake_mps.attached()] == [other.process.pid]
-
-
-def test_server_that_takes_its_time(fake_mps: FakeMps, client) -> None:
-    """Each server is INITIALIZING for so many looks; its clients wait as long."""
-    fake_mps.tell(looks=2)
-    server = with_server(fake_mps)
-    one = client(wait=False)
-    fake_mps.wait_for("asked")
-    states = said(fake_mps, *[f"get_server_status {server}"] * 3).split()
-    assert states == ["INITIALIZING", "INITIALIZING", "ACTIVE"]
-    fake_mps.wait_for("attached", pid=one.process.pid)
-
-
-def test_hangs_and_deaths(fake_mps: FakeMps) -> None:
-    """A command may never be answered, while others are, or be the daemon's end."""
-    fake_mps.tell(hangs=["terminate_client"], dies=["ps"], answers={"quit": []})
-    fake_mps.start()
-    with pytest.raises(subprocess.TimeoutExpired):
-        fake_mps.ask("terminate_client 1 2", timeout=0.3)
-    assert said(fake_mps, "quit", "get_default_active_thread_percentage") == "100.0\n"
-    (daemon,) = fake_mps.pids(CONTROL)
-    done = fake_mps.ask("ps")
-    assert (done.returncode, done.stdout) == (1, "")
-    wait_for_end(daemon)
-    fake_mps.tell(dies=[])
-    fake_mps.start()
-    assert said(fake_mps, "ps") == "Server not found\n"
-    assert fake_mps.commands() == [
-        "terminate_client 1 2",
-        "quit",
-        "get_default_active_thread_percentage",
-        "ps",
-        "ps",
-    ]
-    times = [event.time_s for event in fake_mps.events()]
-    assert all(a <= b for a, b in itertools.pairwise(times))
-
-
-def test_refusals(fake_mps: FakeMps, client) -> None:
-    """terminate_client may fail, a server may not start, a pid file may be missing."""
-    fake_mps.tell(refuses=["terminate_client"], forgets_pid_file=True)
-    server = with_server(fake_mps)
-    assert not (fake_mps.pipe() / "nvidia-cuda-mps-control.pid").exists()
-    pid = client().process.pid
-    assert (
-        said(fake_mps, f"terminate_client {server} {pid}", f"get_client_list {server}")
-        == f"1\n{pid}\n"
-    )
-    fake_mps.tell(server_fails=True)
-    pipe = fake_mps.pipe("other")
-    fake_mps.start(pipe)
-    start = f"start_server -uid {os.geteuid()}"
-    assert said(fake_mps, start, "get_server_list", pipe=pipe) == ""
-    assert " exited with status 1\n" in (pipe / "logs" / "control.log").read_text()
-    assert client(wait=False, **{PIPE: str(pipe)}).result() == (
-        1,
-        "CUDA_ERROR_MPS_CONNECTION_FAILED\n",
-    )
-
-
-@needs_root
-def test_servers_of_two_users(fake_mps: FakeMps, client) -> None:
-    """One server runs at a time: another user's starts once the first is unused or told to go."""
-    first = with_server(fake_mps)
-    pid = client().process.pid
-    assert said(fake_mps, f"start_server -uid {NOBODY}", "get_server_list") == f"{first}\n"
-    fake_mps.end_client(pid)
-    _, second = fake_mps.wait_for("server", 2)
-    assert (second.said["uid"], os.stat(f"/proc/{second.pid}").st_uid) == (NOBODY, NOBODY)
-    assert not is_alive(first)
-    fake_mps.tell(keeps_server=True)
-    assert said(fake_mps, "start_server -uid 0", "get_server_list") == f"{second.pid}\n"
-
-
-def test_quit_waits_for_clients(fake_mps: FakeMps, client) -> None:
-    """A daemon that is to quit waits for the clients that are attached."""
-    fake_mps.start()
-    pid = client().process.pid
-    with pytest.raises(subprocess.TimeoutExpired):
-        fake_mps.ask("quit", timeout=0.3)
-    (daemon,) = fake_mps.pids(CONTROL)
-    assert client().how == "without"
-    fake_mps.end_client(pid)
-    wait_for_end(daemon)
-
-
-def test_nvml_sees_them(fake_mps: FakeMps, hgx_h100, client) -> None:
-    """The fake NVML shows servers and clients on their daemon's GPUs while they are there."""
-    fake_mps.start(CUDA_VISIBLE_DEVICES=hgx_h100.uuids(3))
-    pid = client().process.pid
-    (server,) = fake_mps.pids(SERVER)
-    fake_mps.tell_nvml(hgx_h100)
-    lines = hgx_h100._file.read_text().splitlines()
-    assert {f"mps 3 {pid} 300", f"process 3 {server} 30"} <= set(lines)
-    fake_mps.end_client(pid)
-    fake_mps.wait_for("left")
-    fake_mps.tell_nvml(hgx_h100)
-    assert f"mps 3 {pid} 300" not in hgx_h100._file.read_text()
-
-
-def test_nothing_outlives_it() -> None:
-    """close() ends daemons, servers and clients, however unwilling, and removes the folder."""
-    with closing(FakeMps()) as mps:
-        server = with_server(mps)
-        deaf = Client(mps, "--deaf", "--stays")
-        os.kill(mps.pids(CONTROL)[0], signal.SIGSTOP)
-        everybody = [*mps.pids(CONTROL), server, deaf.process.pid]
-    assert not any(is_alive(pid) for pid in everybody)
-    assert not mps.folder.exists()
-    deaf.result()
-
-
-def test_stand_in_has_no_default_directory(fake_mps: FakeMps) -> None:
-    """A daemon without a pipe directory of its own is refused: it would touch what is not ours."""
-    environment = {name: value for name, value in fake_mps.variables().items() if name != PIPE}
-    assert fake_mps._run(["-d"], None, environment).returncode == 2

@@ -249,12 +249,6 @@ def test_the_container_sees_its_gpus_alone(host: Host) -> None:
     assert host.launcher.records() == []
 
 
-def test_exit_status_and_output_are_podmans(host: Host) -> None:
-    """What podman says and how it ends arrive unchanged."""
-    done = host.run("podman", "run", "--rm", IMAGE, "sh", "-c", "echo out; echo err >&2; exit 7")
-    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
-
-
 def test_gpus_by_index(rootful: Host) -> None:
     """--gpus names GPUs, as podman's does, and --gpus 2 is the GPU with that index."""
     done = rootful.run("podman", "run", "--rm", "--gpus", "2,5", IMAGE, *SHOW)
@@ -448,15 +442,6 @@ def test_a_restart_policy_keeps_the_lease(host: Host) -> None:
     assert host.store.inspect(container)["State"]["ExitCode"] == 137
 
 
-def test_pause(rootful: Host) -> None:
-    """A paused container keeps its GPUs; a user needs cgroups of their own to pause one."""
-    container = rootful.detached("podman", "run", "-d", *LONG)
-    rootful.do("pause", container)
-    assert rootful.lease()["container_state"] == "paused"
-    rootful.do("unpause", container)
-    assert rootful.lease()["container_state"] == "running"
-
-
 @pytest.mark.parametrize("flags", [(), ("--restart", "always")], ids=["once", "always"])
 def test_free_ends_a_container(host: Host, flags: tuple[str, ...]) -> None:
     """`gpulaunch free` ends a container so that no policy starts it again."""
@@ -518,17 +503,6 @@ def test_the_time_limit_ends_a_container(rootful: Host) -> None:
 
 
 # ------------------------------------------------------------------------------ containers in use
-
-
-def test_gpus_that_nvml_tells_of(real_host: Host) -> None:
-    """On a machine's own GPUs, a container ends as its program does, and its lease with it."""
-    done = real_host.run("-n", "2", "podman", "run", "--rm", IMAGE, "sh", "-c", "ls /dev; exit 3")
-    shown = [word for word in done.stdout.split() if word.startswith("nvidia")]
-    assert (done.returncode, done.stderr, len(shown)) == (3, "", 2)
-    container = real_host.detached("podman", "run", "-d", *LONG)
-    assert real_host.lease()["container"] == container
-    real_host.do("stop", "--time", "0", container)
-    real_host.await_free()
 
 
 @pytest.mark.parametrize("how", ["a policy at boot", "podman start", "podman run"])
@@ -604,15 +578,6 @@ def test_only_its_owner_can_ask_about_a_container(rootful: Host, rootless: Host)
     assert done.returncode == 125
     rootless.do("rm", "x")
     assert rootless.leases() == []
-
-
-def test_two_users_get_different_gpus(rootful: Host, rootless: Host) -> None:
-    """Containers of two users' stores take their GPUs from one table."""
-    rootful.detached("-n", "4", "podman", "run", "-d", *LONG)
-    rootless.detached("-n", "4", "podman", "run", "-d", *LONG)
-    first, second = rootful.leases()
-    assert sorted(first["gpus"] + second["gpus"]) == [*range(8)]
-    assert rootful.run("podman", "run", *LONG).returncode == 75
 
 
 def test_doctor_shows_podman_and_its_way(rootful: Host) -> None:

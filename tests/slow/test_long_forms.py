@@ -1,4 +1,4 @@
-"""Tests with more seeds, more cases, larger inputs, or every step, only on request.
+"""Tests at every step, with every case or with larger inputs, only on request.
 
     python -m pytest -m long -o faulthandler_timeout=0
 
@@ -11,38 +11,25 @@ from pathlib import Path
 import ctrl_c
 import pytest
 import test_bake_off
-import test_batch
 import test_crashes
 import test_crowd
 import test_ctrl_c
 import test_docker_faults
 import test_docker_hostile
-import test_large_inputs
-import test_machines
 import test_many_leases
 import test_mps
-import test_needs
-import test_nodes
 import test_nvml
 import test_papers
 import test_policies
-import test_queue
-import test_scores
-import test_simulate
-import test_smi_text
 import test_topo_aware
 from conftest import Launcher
 from engine import Engine
 from fake_nvml import FakeNvml
-from hypothesis import given, settings
 from mapa import PUBLISHED
 from reproduce import FIGURES
 from reproduction import Reproduction
-from test_batch import Site, site  # noqa: F401  a fixture
 from test_crashes import documents, lease  # noqa: F401  fixtures
-from test_policies import MODELS, POLICIES, SIXTEEN
-
-from gpulaunch.machine.read_description import MAX_GPUS
+from test_policies import SIXTEEN
 
 pytest_plugins = ("fake_nvml",)
 
@@ -52,21 +39,6 @@ pytestmark = pytest.mark.long
 # Placement
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("policy", POLICIES)
-def test_policy_finds_what_trying_everything_finds(policy: str, model: str, seed: int) -> None:
-    """120 random requests of each policy, bandwidth model and seed instead of 40 of one seed."""
-    test_policies.test_policy_finds_what_trying_everything_finds(policy, model, seed, 120)
-
-
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("policy", POLICIES)
-def test_ranking_is_in_order_and_leaves_out_only_what_is_alike(policy: str, model: str) -> None:
-    """40 random requests of each policy and bandwidth model instead of 16."""
-    test_policies.test_ranking_is_in_order_and_leaves_out_only_what_is_alike(policy, model, 40)
-
-
 @pytest.mark.parametrize("sensitive", [True, False], ids=["sensitive", "insensitive"])
 @pytest.mark.parametrize("case", SIXTEEN)
 def test_set_of_sixteen_is_the_best_of_all(case: str, sensitive: bool) -> None:
@@ -74,115 +46,10 @@ def test_set_of_sixteen_is_the_best_of_all(case: str, sensitive: bool) -> None:
     test_policies.test_set_of_sixteen_is_the_best_of_all(case, sensitive)
 
 
-@pytest.mark.parametrize("name", test_topo_aware.NAMES)
-def test_against_every_set(name: str) -> None:
-    """100 requests on each machine instead of 25."""
-    test_topo_aware.test_against_every_set(name, 100)
-
-
-@pytest.mark.parametrize("name", test_topo_aware.NAMES)
-def test_against_every_placement(name: str) -> None:
-    """60 requests on every machine instead of 12 on some."""
-    test_topo_aware.test_against_every_placement(name, 60)
-
-
-@pytest.mark.parametrize("seed", range(300))
-def test_least_cut_of_random_graphs(seed: int) -> None:
-    """300 graphs instead of 60."""
-    test_topo_aware.test_least_cut_of_random_graphs(seed)
-
-
 @pytest.mark.parametrize("name", test_topo_aware.SOCKETS)
 def test_what_fits_in_a_socket_is_not_split(name: str) -> None:
     """Every set of free GPUs instead of every fourth."""
     test_topo_aware.test_what_fits_in_a_socket_is_not_split(name, 1)
-
-
-@pytest.mark.parametrize("name", test_topo_aware.SOCKETS)
-def test_other_names(name: str) -> None:
-    """60 requests on each machine instead of 20."""
-    test_topo_aware.test_other_names(name, 60)
-
-
-@pytest.mark.parametrize("slowest_first", [True, False])
-@pytest.mark.parametrize("pattern", test_scores.MAPPED)
-@pytest.mark.parametrize("seed", range(14))
-def test_mapping_is_the_best_of_all(pattern: str, seed: int, *, slowest_first: bool) -> None:
-    """14 random machines for each pattern instead of 6."""
-    test_scores.test_mapping_is_the_best_of_all(pattern, seed, slowest_first=slowest_first)
-
-
-@pytest.mark.parametrize("seed", range(300))
-def test_against_trying_everything(seed: int) -> None:
-    """300 situations instead of 60."""
-    test_needs.test_against_trying_everything(seed)
-
-
-# The queue and the simulator
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_first_in_first_out(seed: int) -> None:
-    """24 crowds instead of 4."""
-    test_queue.test_first_in_first_out(seed)
-
-
-def test_backfill_starves_nobody() -> None:
-    """24 crowds instead of 4."""
-    test_queue.test_backfill_starves_nobody(24)
-
-
-@pytest.mark.parametrize("policy", test_simulate.POLICIES)
-@pytest.mark.parametrize("queue", ["fifo", "backfill"])
-@pytest.mark.parametrize("seed", range(3))
-def test_it_decides_as_the_launcher_would(policy: str, queue: str, seed: int) -> None:
-    """Three traces of 40 jobs instead of one of 20."""
-    test_simulate.test_it_decides_as_the_launcher_would(policy, queue, seed, 40)
-
-
-@pytest.mark.parametrize("policy", ["topo_aware", "topo_aware_p", "preserve"])
-@pytest.mark.parametrize("seed", range(6))
-def test_it_waits_for_utility_as_the_launcher_would(policy: str, seed: int) -> None:
-    """Six traces of 40 jobs instead of one of 20."""
-    test_simulate.test_it_waits_for_utility_as_the_launcher_would(policy, seed, 40)
-
-
-@pytest.mark.parametrize("policy", test_simulate.POLICIES)
-def test_conservation(policy: str) -> None:
-    """Traces of 60 jobs instead of 25."""
-    test_simulate.test_conservation(policy, 60)
-
-
-def test_what_was_decided_before_changes_nothing() -> None:
-    """Traces of 60 jobs instead of 25."""
-    test_simulate.test_what_was_decided_before_changes_nothing(60)
-
-
-# Descriptions of machines, and texts
-
-
-@pytest.mark.parametrize("seed", range(300))
-def test_any_machine_there_and_back(seed: int) -> None:
-    """300 machines instead of 60."""
-    test_machines.test_any_machine_there_and_back(seed)
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_any_cluster_there_and_back(seed: int) -> None:
-    """200 clusters instead of 40."""
-    test_nodes.test_any_cluster_there_and_back(seed)
-
-
-def test_most_machines() -> None:
-    """As many machines as there may be GPUs instead of an eighth."""
-    test_large_inputs.test_most_machines(MAX_GPUS)
-
-
-@settings(max_examples=1500)
-@given(test_smi_text.damaged())
-def test_any_damage(text: str) -> None:
-    """1,500 damaged texts instead of 25 or 200."""
-    test_smi_text.test_any_damage.hypothesis.inner_test(text)
 
 
 # Killed at every step
@@ -332,17 +199,3 @@ def test_launch_beside_a_lie(told: test_docker_hostile.Told, lie: str, whose: st
 def test_docker_with_a_lie(told: test_docker_hostile.Told, lie: str) -> None:
     """All docker commands and doctor instead of one."""
     test_docker_hostile.test_docker_with_a_lie(told, lie)
-
-
-# Batches
-
-
-def test_many_jobs(site: Site) -> None:  # noqa: F811
-    """300 jobs instead of 60."""
-    test_batch.test_many_jobs(site, 300)
-
-
-@pytest.mark.parametrize("policy", test_batch.REPLAYED)
-def test_the_simulator_says_what_a_batch_does(site: Site, policy: str) -> None:  # noqa: F811
-    """40 jobs instead of 12."""
-    test_batch.test_the_simulator_says_what_a_batch_does(site, policy, 40)

@@ -1,7 +1,4 @@
-"""nvidia-cuda-mps-control: a front end that reads commands on stdin; -d and -f start the daemon.
-
-Any other option is taken for none, as by the real one (550), which knows no -v.
-"""
+"""nvidia-cuda-mps-control: a front end that reads commands on stdin; -d starts the daemon."""
 
 import os
 import select
@@ -15,12 +12,6 @@ from contextlib import suppress
 from common import PIPE, note
 from daemon import Daemon, DaemonError
 
-_HELP = (
-    "CUDA MPS Control for Linux/Unix.\nCopyright (C) 2003 - 2023 NVIDIA Corporation.\n\n"
-    "  This program allows multiple CUDA processes to share a single GPU context. For information "
-    "on how to use the "
-    "CUDA MPS, see the nvidia-cuda-mps-control manual page.\n"
-)
 _NO_DAEMON = "Cannot find MPS control daemon process"
 _BROKEN = "Cannot send command to MPS control daemon process"
 
@@ -100,7 +91,7 @@ def start_in_background() -> int:
             os.dup2(null, standard)
 
     try:
-        status = Daemon(log_to_stdout=False).run(listening)
+        status = Daemon().run(listening)
     except DaemonError as error:
         os.write(told, f"1{error}".encode())
         status = 1
@@ -110,31 +101,18 @@ def start_in_background() -> int:
     os._exit(status)
 
 
-def start_in_foreground() -> int:
-    """Be the daemon. Returns the exit status."""
-    try:
-        return Daemon(log_to_stdout=True).run(lambda _: None)
-    except DaemonError as error:
-        print(error, end="")
-        return 1
-
-
 def main() -> int:
     """Do what the options say. Returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    options = set(sys.argv[1:])
-    if options & {"-h", "--help"}:
-        print(_HELP)
-        return 0
     if not os.environ.get(PIPE):
         print(
             f"a stand-in has no default for {PIPE}: nothing outside of a test is touched",
             file=sys.stderr,
         )
         return 2
-    if "-d" in options:
+    if "-d" in sys.argv[1:]:
         return start_in_background()
-    return start_in_foreground() if "-f" in options else front_end()
+    return front_end()
 
 
 sys.exit(main())

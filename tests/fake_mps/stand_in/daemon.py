@@ -1,15 +1,14 @@
 """The control daemon: it says what driver 550's says, word for word, as far as seen without a GPU.
 
-Taken from the real program, run with a server that never becomes ready: every sentence below, when
-which is said, the files in the pipe directory and their modes, what of them stays, the POSIX lock,
-and that a daemon that is to quit waits for its server and takes no connection meanwhile.
-test_fake_mps.py compares.
+It knows the commands that gpulaunch sends. Taken from the real program, run with a server that
+never becomes ready: every sentence below, when which is said, the files in the pipe directory and
+their modes, what of them stays, the POSIX lock, and that a daemon that is to quit waits for its
+server and takes no connection meanwhile. test_fake_mps.py compares.
 
-From the documentation or assumed, since no real client was at hand: what ps prints about clients
-and get_device_client_list, terminate_client of a process that is no client (1), and everything that
-a client itself meets. Different on purpose: the sockets speak another protocol; the peer's uid
-counts, and not which socket he takes; the log is written at once, and not by way of the FIFO "log";
-a negative memory limit is none.
+From the documentation or assumed, since no real client was at hand: terminate_client of a process
+that is no client (1), and everything that a client itself meets. Different on purpose: the sockets
+speak another protocol; the peer's uid counts, and not which socket he takes; the log is written at
+once, and not by way of the FIFO "log".
 """
 
 import fcntl
@@ -33,7 +32,6 @@ _PID_FILE = "nvidia-cuda-mps-control.pid"
 _TICK_S = 0.01
 """How often a client that waits is looked at again, since what the test wants may have changed."""
 
-_MIB = {"g": 1024, "m": 1}
 _ROOT = "Only the root user may"
 
 
@@ -52,9 +50,7 @@ class Server:
     pid: int
     uid: int
     process: int
-    percentage: float
     looks: int = 0
-    failed: bool = False
 
 
 @dataclass(eq=False)
@@ -80,15 +76,10 @@ class Peer:
 
 
 class Daemon:
-    """The control daemon of this process's CUDA_MPS_PIPE_DIRECTORY.
+    """The control daemon of this process's CUDA_MPS_PIPE_DIRECTORY."""
 
-    Args:
-        log_to_stdout: instead of to a file.
-    """
-
-    def __init__(self, *, log_to_stdout: bool) -> None:
+    def __init__(self) -> None:
         self._directory = os.environ[PIPE]
-        self._log_to_stdout = log_to_stdout
         self._log_file: int | None = None
         self._selector = selectors.DefaultSelector()
         self._peers: list[Peer] = []
@@ -96,15 +87,8 @@ class Daemon:
         self._server: Server | None = None
         self._next_uid: int | None = None  # who waits for the server of another user to go
         self._quitter: Peer | None = None
-        self._deadline: float | None = None  # of quit -t
         self._quitting = False
         self._status = 0
-        self._forced = False
-        percentage = number(os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""))
-        self._percentage = percentage if percentage and 0 < percentage <= 100 else 100.0
-        self._limits: dict[int, int] = {}  # MiB, by device
-        self._server_limits: dict[int, int] = {}
-        self._priority = "0"
         self._sent_away = 0
 
     # -------------------------------------------------------------------------------- start and end
@@ -141,7 +125,7 @@ class Daemon:
         note("ended", pid=os.getpid(), status=self._status)
         if self._quitter:
             with suppress(OSError):
-                self._quitter.socket.send(f"!{int(self._forced)}".encode())
+                self._quitter.socket.send(b"!0")
         return self._status
 
     def _take_directory(self) -> None:
@@ -182,7 +166,7 @@ class Daemon:
 
     def _turn(self) -> None:
         """Serve once who has something to say; the dead first."""
-        waiting = any(peer.waits for peer in self._peers) or self._deadline is not None
+        waiting = any(peer.waits for peer in self._peers)
         ready = self._selector.select(_TICK_S if waiting else None)
         for key, _ in sorted(
             ready, key=lambda pair: isinstance(pair[0].data, Peer) and pair[0].data.kind != "client"
@@ -191,10 +175,6 @@ class Daemon:
                 self._hear(key.data)
             else:
                 key.data(key.fileobj)
-        if self._deadline is not None and time.monotonic() > self._deadline and self._server:
-            self._log(f"Force shutting down server {self._server.pid}")
-            self._forced = True
-            self._end_server()
         if self._quitting and self._server and self._is_ready() and not self._clients():
             self._end_server()
         self._hand_over()
@@ -205,9 +185,6 @@ class Daemon:
 
     def _open_log(self) -> str:
         """Open the log; return a warning, empty if all is well."""
-        if self._log_to_stdout:
-            self._log_file = 1
-            return ""
         directory = os.environ.get(_LOG, "")
         try:
             with suppress(FileExistsError):
@@ -290,8 +267,6 @@ class Daemon:
             return
         died = bool(peer.server) and not peer.detached
         note("died" if died else "left", pid=peer.pid, server=peer.server)
-        if died and told()["fragile"] and self._server and self._server.pid == peer.server:
-            self._server.failed = True
 
     def _clients(self) -> list[Peer]:
         return [
@@ -302,8 +277,7 @@ class Daemon:
 
     def _attach(self, peer: Peer) -> None:
         """Let a client in if there is a server for it; otherwise it goes on waiting."""
-        wish = told()
-        if "attach" in wish["hangs"] or self._quitting:
+        if self._quitting:
             return
         if not self._server and not self._start_server(peer.uid):
             self._answer_client(peer, "CUDA_ERROR_MPS_CONNECTION_FAILED")
@@ -327,8 +301,6 @@ class Daemon:
     def _state(self) -> str:
         """Return the server's state now, whether or not anything asks for it."""
         wish = told()
-        if self._server.failed:
-            return "FAULT"
         return "INITIALIZING" if self._server.looks < wish["looks"] else wish["status"]
 
     def _is_ready(self) -> bool:
@@ -344,8 +316,7 @@ class Daemon:
         os.close(told_by)
         process = os.pidfd_open(pid)
         self._log(f"Starting new server {pid} for user {uid}", pid)
-        server = self._server = Server(pid, uid, process, self._percentage)
-        self._server_limits = dict(self._limits)
+        server = self._server = Server(pid, uid, process)
         self._selector.register(process, selectors.EVENT_READ, lambda _: self._server_ended(server))
         with open(ready, "rb") as pipe:
             pipe.read()  # until it runs, or has ended
@@ -387,7 +358,7 @@ class Daemon:
 
     def _hand_over(self) -> None:
         """Replace an idle server when another user waits for his."""
-        if self._next_uid is None or self._quitting or told()["keeps_server"]:
+        if self._next_uid is None or self._quitting:
             return
         if self._server and (self._clients() or not self._is_ready()):
             return
@@ -427,16 +398,6 @@ class Daemon:
             return self._server, []
         return None, [f"Server {pid} not found"]
 
-    def _not_settable_by(self, peer: Peer) -> list[str]:
-        if peer.uid in (0, os.geteuid()):
-            return []
-        # sic
-        settings = (
-            "Control deamon settings can only be modified by the user started it or by the root "
-            "user."
-        )
-        return [f"Insufficient privileges for UID {peer.uid}. {settings}"]
-
     def _not_owned_by(self, peer: Peer, what: str) -> list[str]:
         if peer.uid in (0, self._server.uid):
             return []
@@ -474,28 +435,9 @@ class Daemon:
             self._next_uid = uid
         return []
 
-    def _do_shutdown_server(self, peer: Peer, words: list[str]) -> list[str]:
-        server, problem = self._found(words)
-        problem = problem or self._not_owned_by(peer, "shutdown")
-        if problem:
-            return problem
-        forced = "-f" in words[1:]
-        if forced:
-            self._log(f"Force shutting down server {server.pid}")
-        if forced or (self._is_ready() and not self._clients()):
-            self._end_server()
-        return []
-
     def _do_get_client_list(self, _: Peer, words: list[str]) -> list[str]:
         server, problem = self._found(words)
         return [str(peer.pid) for peer in self._clients()] if server else problem
-
-    def _do_get_device_client_list(self, _: Peer, words: list[str]) -> list[str]:
-        if words and not self._found(words)[0]:
-            return self._found(words)[1]
-        clients = " ".join(str(peer.pid) for peer in self._clients())
-        devices = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",") if clients else []
-        return [f"{device} {clients}" for device in devices]
 
     def _do_terminate_client(self, peer: Peer, words: list[str]) -> list[str]:
         server, problem = self._found(words)
@@ -512,111 +454,11 @@ class Daemon:
             client.socket.send(b"terminated")
         return ["0"]
 
-    def _do_ps(self, _: Peer, words: list[str]) -> list[str]:
-        if words[:1] == ["-p"]:
-            server, problem = self._found(words[1:])
-            if not server or not self._is_ready():
-                return [*problem, f"Server {words[1] if words[1:] else 0} not found", ""]
-        if not self._server or not self._is_ready():
-            return ["Server not found"]
-        device = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0][:22]
-        rows = [("PID", "ID", "SERVER", "DEVICE", "NAMESPACE", "COMMAND")]
-        for peer in self._clients():
-            space = os.stat(f"/proc/{peer.pid}/ns/pid").st_ino
-            rows.append(
-                (peer.pid, 0, self._server.pid, device, space, " ".join(peer.said["command"]))
-            )
-        width = len(device) + 2
-        return [f"{a:<10}{b:<10}{c:<15}{d:<{width}}{e:<15}{f}" for a, b, c, d, e, f in rows]
-
     def _do_get_default_active_thread_percentage(self, _: Peer, __: list[str]) -> list[str]:
-        return [f"{self._percentage:.1f}"]
+        return ["100.0"]
 
-    def _do_set_default_active_thread_percentage(self, peer: Peer, words: list[str]) -> list[str]:
-        if problem := self._not_settable_by(peer):
-            return problem
-        wanted = number(words[0]) if words else None
-        if wanted and 0 < wanted <= 100:
-            self._percentage = wanted
-        else:
-            self._log("Invalid percentage, expected between (0.0, 100.0]")
-        return [f"{self._percentage:.1f}"]
-
-    def _do_get_active_thread_percentage(self, _: Peer, words: list[str]) -> list[str]:
-        server, problem = self._found(words)
-        if not server:
-            return problem
-        return [f"{server.percentage:.1f}"] if self._is_ready() else []
-
-    def _do_set_active_thread_percentage(self, peer: Peer, words: list[str]) -> list[str]:
-        server, problem = self._found(words)
-        problem = problem or self._not_owned_by(peer, "change settings for")
-        if problem or not self._is_ready():
-            return problem
-        wanted = number(words[1]) if words[1:] else None
-        if wanted and 0 < wanted <= 100:
-            server.percentage = wanted
-        return [f"{server.percentage:.1f}"]
-
-    def _do_get_default_device_pinned_mem_limit(self, _: Peer, words: list[str]) -> list[str]:
-        return self._limit(self._limits, words)
-
-    def _do_set_default_device_pinned_mem_limit(self, peer: Peer, words: list[str]) -> list[str]:
-        problem = self._not_settable_by(peer)
-        if not problem:
-            self._set_limit(self._limits, words)
-        return problem
-
-    def _do_get_device_pinned_mem_limit(self, _: Peer, words: list[str]) -> list[str]:
-        server, problem = self._found(words)
-        if not server:
-            return problem
-        return self._limit(self._server_limits, words[1:]) if self._is_ready() else []
-
-    def _do_set_device_pinned_mem_limit(self, peer: Peer, words: list[str]) -> list[str]:
-        problem = self._found(words)[1]
-        problem = problem or self._not_owned_by(peer, "change settings for")
-        if not problem and self._is_ready():
-            self._set_limit(self._server_limits, words[1:])
-        return problem
-
-    def _limit(self, limits: dict[int, int], words: list[str]) -> list[str]:
-        """Return a limit as it is printed: from 1 GiB on in whole GiB."""
-        device = number(words[0]) if words else 0
-        mib = limits.get(int(device)) if device is not None else None
-        if mib is None:
-            self._log("No default pinned memory limit set for the device!")
-            return []
-        return [f"{mib // 1024}G" if mib >= 1024 else f"{mib}M"]
-
-    @staticmethod
-    def _set_limit(limits: dict[int, int], words: list[str]) -> None:
-        """Digits, and the letter that follows them; what is no limit takes the limit away."""
-        device = number(words[0]) if words else None
-        if device is None:
-            return
-        found = re.match(r"(\d+)(.?)", words[1]) if words[1:] else None
-        mib = int(found[1]) * _MIB.get(found[2].lower(), 1) if found else 0
-        if mib:
-            limits[int(device)] = mib
-        else:
-            limits.pop(int(device), None)
-
-    def _do_get_default_client_priority(self, _: Peer, __: list[str]) -> list[str]:
-        return [self._priority]
-
-    def _do_set_default_client_priority(self, peer: Peer, words: list[str]) -> list[str]:
-        problem = self._not_settable_by(peer)
-        if not problem and words[:1] in (["0"], ["1"]):
-            self._priority = words[0]
-        return problem
-
-    def _do_quit(self, peer: Peer, words: list[str]) -> list[str] | None:
+    def _do_quit(self, peer: Peer, _: list[str]) -> list[str] | None:
         if peer.uid not in (0, os.geteuid()):
             return ["Not enough privilege to execute quit command"]
         self._quitting, self._quitter = True, peer
-        seconds = number(words[1]) if words[:1] == ["-t"] and words[1:] else None
-        if seconds is not None:
-            self._log(f"quit command issued with timeout of {int(seconds)}")
-            self._deadline = time.monotonic() + seconds
         return None
