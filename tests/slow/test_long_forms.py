@@ -18,13 +18,11 @@ import test_docker_faults
 import test_docker_hostile
 import test_many_leases
 import test_mps
-import test_nvml
 import test_papers
 import test_policies
 import test_topo_aware
 from conftest import Launcher
 from engine import Engine
-from fake_nvml import FakeNvml
 from mapa import PUBLISHED
 from reproduce import FIGURES
 from reproduction import Reproduction
@@ -88,18 +86,6 @@ def test_killed_at_every_step_of_a_container(tmp_path: Path, docker: Engine) -> 
 def test_killed_at_every_step_of_sharing(fake_nvml_library: Path, tmp_path: Path) -> None:
     """At each step instead of every ninth."""
     test_mps.test_killed_at_every_step_of_sharing(fake_nvml_library, tmp_path, 1)
-
-
-# Drivers
-
-
-@pytest.mark.parametrize("code", test_nvml.REFUSALS)
-@pytest.mark.parametrize("function", test_nvml.OPTIONAL)
-def test_what_is_not_supported_is_not_needed(
-    launcher: Launcher, dgx1_v100: FakeNvml, function: str, code: int
-) -> None:
-    """Each refusal of each call instead of one."""
-    test_nvml.test_what_is_not_supported_is_not_needed(launcher, dgx1_v100, function, code)
 
 
 # Papers
