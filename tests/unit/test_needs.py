@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterator, Sequence
 from itertools import combinations, product
-from typing import Any
 
 import pytest
 from values import lease, request
@@ -24,7 +23,6 @@ from gpulaunch.errors import UsageError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.topology import Topology
-from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace
 
 DGX1, MINSKY, CLUSTER, PCIE8 = (
@@ -365,15 +363,6 @@ def test_several_machines(
     assert answer(asking(gpus, **wishes), CLUSTER, busy) == want, sentence
 
 
-@pytest.mark.parametrize(
-    "policy", ["baseline", "best_fit", "greedy", "preserve", "best_effort", "topo_aware"]
-)
-def test_one_machine_by_every_policy(policy: str) -> None:
-    """By every policy a job that fits into one machine is in one, however little links matter."""
-    request = replace(asking(4), policy=policy, bandwidth_sensitive=False)
-    assert answer(request, CLUSTER, (0, 1), (4,), (8,), (12,)) == (Grant, [16, 17, 18, 19])
-
-
 def test_single_node_on_one_machine() -> None:
     """On one machine every job is in one, and two GPUs are never each in a machine of its own."""
     assert answer(asking(8, single_node=True), DGX1) == (Grant, list(range(8)))
@@ -429,24 +418,6 @@ def test_least_utility_that_never_comes() -> None:
 
 
 TORUS = load_described_machine("torus-2d-16")[0]
-
-
-def test_least_utility_that_bipartition_misses() -> None:
-    """What bipartition does not find is found by trying all, before a job waits or is refused."""
-
-    def among(topology: Topology, only: str, pattern: str, ranks: int, least: float) -> Any:
-        constraint = admit_only(topology, only.split(","), f"--only {only}")
-        request = replace(
-            patient(least, ranks), pattern=PATTERNS[pattern], constraints=(constraint,)
-        )
-        return answer(request, topology)
-
-    assert among(TORUS, "2,4,7,11", "chain", 3, 1.0) == (Grant, [4, 7, 11])
-    assert among(TORUS, "1,3,6,10,15", "chain", 3, 0.5) == (Grant, [1, 3, 15])
-    best = "the best found on the idle machine, 1,3,15, has 0.76"
-    want = f"3 GPUs requested with a utility of 0.9: {best}"
-    assert among(TORUS, "1,3,6,10,15", "chain", 3, 0.9) == (Refuse, want)
-    assert among(DGX1, "1,2,3,4,5,7", "ring", 4, 0.5) == (Grant, [1, 3, 5, 7])
 
 
 def test_least_utility_comes_before_the_system() -> None:
