@@ -246,10 +246,10 @@ def value_on(
         _distances(fabric, here),
         {gpu: fabric.socket[fabric.position[gpu]] for gpu in here},
         [gpu for gpu in problem.free if node[gpu] in nodes],
-        weights,
-        problem.slowdown,
-        worst,
-        problem.begun,
+        weights=weights,
+        slowdown=problem.slowdown,
+        worst=worst,
+        begun=problem.begun,
     )
 
 
