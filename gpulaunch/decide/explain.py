@@ -266,12 +266,8 @@ def _word(name: str) -> str:
 def find_alternatives(request: Request, situation: Situation, most: int) -> list[Alternative]:
     """Return requests like this one that would be granted now.
 
-    Each wish or constraint is dropped alone; then fewer GPUs are asked for.
+    Each wish or constraint is dropped alone; then fewer GPUs are asked for, `most` at first.
 
-    Args:
-        request: what was not granted.
-        situation: what it met.
-        most: number of GPUs that could be chosen singly.
     """
     found = []
     for instead, lesser in _relaxed_requests(request):

@@ -34,12 +34,6 @@ def needs_of(
     In several machines a job that fits into one of them stays in one, unless its tasks are to be
     spread (topo-aware-sc17 4.4).
 
-    Args:
-        request: what is asked.
-        topology: the machine, or several.
-        choosable: GPUs that may be taken.
-        count: number of GPUs that will be taken.
-        leases: all live leases.
     """
     wishes = request.wishes
     asked = wishes.required.uuids if wishes.required else ()

@@ -50,15 +50,7 @@ def _free_text(free: int, admitted: int, *, narrowed: bool) -> str:
 def queued_text(
     count: int, free: int, admitted: int, rivals: Sequence[Ticket], *, narrowed: bool
 ) -> str:
-    """Return why a request waits although enough GPUs are free.
-
-    Args:
-        count: number of GPUs that are needed.
-        free: number of those that would do and are free.
-        admitted: number of those that would do.
-        rivals: earlier requests that compete.
-        narrowed: whether constraints exclude some GPUs in reach.
-    """
+    """Return why a request waits although enough GPUs are free."""
     earlier = "an earlier request" if len(rivals) == 1 else f"{len(rivals)} earlier requests"
     wanted = gpus_text(sum(ticket.gpus for ticket in rivals))
     verb = "waits" if len(rivals) == 1 else "wait"

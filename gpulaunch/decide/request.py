@@ -262,11 +262,6 @@ def admit_all_but(topology: Topology, names: Iterable[str], option: str) -> Cons
 def check_wishes(wishes: Wishes, topology: Topology, count: int | None) -> None:
     """Refuse wishes that no GPUs of this machine could ever meet.
 
-    Args:
-        wishes: wishes of the request.
-        topology: the machine.
-        count: number of GPUs; None for every one.
-
     Raises:
         UsageError: two wishes exclude each other, or the machine does not tell what one asks about.
     """

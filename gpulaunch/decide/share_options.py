@@ -58,13 +58,10 @@ def best_option(request: Request, situation: ShareSituation, count: int) -> Gran
 def assess_options(
     request: Request, situation: ShareSituation, count: int
 ) -> Iterator[tuple[ShareOption, Grant | Unfit]]:
-    """Yield each share group, the best to join first, with the grant there or why it is none."""
-    for option in options_for(request, situation, count):
-        yield option, _place_in_group(request, situation, option, count)
+    """Yield each share group of exactly `count` admitted GPUs, the best to join first.
 
-
-def options_for(request: Request, situation: ShareSituation, count: int) -> list[ShareOption]:
-    """Return the share groups of exactly `count` admitted GPUs, the best to join first."""
+    With it comes the grant there, or why there is none.
+    """
     admitted = {gpu.uuid for gpu in situation.admitted}
     options = []
     for group, members in _share_groups(situation.leases, _sharing(request).user_id).items():
@@ -75,7 +72,8 @@ def options_for(request: Request, situation: ShareSituation, count: int) -> list
         if _is_used_by_others(group, members, situation.leases):
             continue
         options.append(assess_group(request, group, members))
-    return sorted(options, key=lambda option: _rank(request, option))
+    for option in sorted(options, key=lambda option: _rank(request, option)):
+        yield option, _place_in_group(request, situation, option, count)
 
 
 def _share_groups(leases: Iterable[Lease], user_id: int) -> dict[tuple[str, ...], list[Lease]]:

@@ -8,20 +8,18 @@ import networkx as nx
 import pytest
 
 from gpulaunch.decide.placement.effective import (
-    BANDWIDTH_MODELS,
     cut,
     mapa_equation,
-    measured,
 )
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
 from gpulaunch.decide.placement.problem import PlacementProblem, Scores
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.link import Wire, connect, wired
-from gpulaunch.machine.topology import Measured, Topology
+from gpulaunch.machine.link import Wire, connect
+from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS, Edge
-from gpulaunch.records import as_list, replace
+from gpulaunch.records import as_list
 
 Pair = tuple[int, int]
 
@@ -30,10 +28,6 @@ DOUBLE = ((1, 4), (1, 5), (2, 3), (2, 6), (3, 4), (5, 8), (6, 7), (7, 8))
 SINGLE = ((1, 2), (1, 3), (2, 4), (3, 7), (4, 8), (5, 6), (5, 7), (6, 8))
 
 V100 = {"nvlink_version": 2, "compute_capability": "7.0", "pcie_generation": 3, "pcie_width": 16}
-A100 = {"nvlink_version": 3, "compute_capability": "8.0", "pcie_generation": 4, "pcie_width": 16}
-H100 = {"nvlink_version": 4, "compute_capability": "9.0", "pcie_generation": 5, "pcie_width": 16}
-B200 = {"nvlink_version": 5, "compute_capability": "10.0", "pcie_generation": 5, "pcie_width": 16}
-
 V100_PLANNED = 20.0  # GB/s for one of its NVLinks, as NCCL plans with them (src/graph/topo.h, SM70)
 
 
@@ -42,7 +36,6 @@ def machine(
     *,
     gpu: Mapping[str, object],
     nvlinks: Mapping[Pair, int] | None = None,
-    switch_links: Mapping[int, int] | None = None,
     pcie: Mapping[Pair, float] | None = None,
     path: str = "SYS",
 ) -> Topology:
@@ -53,7 +46,6 @@ def machine(
             uuid=f"GPU-{i}",
             model="test",
             memory_bytes=1 << 34,
-            nvswitch_links=(switch_links or {}).get(i, 0),
             **gpu,
         )
         for i in range(count)
@@ -71,10 +63,6 @@ def machine(
         for a, b in combinations(gpus, 2)
     )
     return Topology("test", gpus, links, "a test")
-
-
-def switched(count: int, links: int, gpu: Mapping[str, object]) -> Topology:
-    return machine(count, gpu=gpu, switch_links=dict.fromkeys(range(count), links))
 
 
 def pairs(count: int) -> list[Pair]:
@@ -194,29 +182,6 @@ def test_mapa_equation(x: int, y: int, z: int, want: float) -> None:
     assert round(mapa_equation(x, y, z), 2) == want
 
 
-@pytest.mark.parametrize(
-    ("ranks", "values"),
-    [
-        (3, "210=57.9 120=44.1 201=30.0 111=24.1 102=10.4 021=9.0 012=3.2"),
-        (
-            4,
-            """310=68.7 220=49.1 130=42.2 301=41.6 211=31.3 121=28.6 022=26.4 031=21.9 112=20.6
-            202=18.2 004=12.5 013=11.6 103=4.9""",
-        ),
-        (
-            5,
-            """032=53.6 401=53.5 320=51.8 023=49.2 230=39.0 041=36.5 311=34.5 122=33.3 131=33.0
-            302=26.4 014=22.4 113=21.3 221=20.9 212=17.9 203=9.2 104=0.5""",
-        ),
-    ],
-)
-def test_mapa_equation_of_larger_rings(ranks: int, values: str) -> None:
-    """Eq. 2 takes these values, xyz=GB/s, for the link mixes of rings on a DGX-1 V100."""
-    want = {mix: float(value) for mix, value in (entry.split("=") for entry in values.split())}
-    assert all(sum(map(int, mix)) == ranks for mix in want)
-    assert {mix: round(mapa_equation(*map(int, mix)), 1) for mix in want} == want
-
-
 # ------------------------------------------------------------------------------------ the cut model
 
 
@@ -231,64 +196,6 @@ def test_cut_is_the_global_minimum_cut(seed: int) -> None:
     want = nx.stoer_wagner(graph)[0]
     got = cut(Fabric(machine(12, gpu=V100, nvlinks=nvlinks)), rng.sample(range(12), 12))
     assert got == want * UNIT
-
-
-@pytest.mark.parametrize(
-    ("sentence", "gpu", "links", "want"),
-    [
-        ("DGX-2: six NVLinks", V100, 6, 6 * 20.0),
-        ("DGX A100: twelve", A100, 12, 12 * 20.0),
-        ("DGX H100: eighteen", H100, 18, 18 * 20.6),
-        ("DGX B200: eighteen", B200, 18, 18 * 40.1),
-    ],
-)
-def test_ring_on_nvswitch(
-    sentence: str, gpu: Mapping[str, object], links: int, want: float
-) -> None:
-    """Behind NVSwitch a ring of two to four GPUs has the bandwidth of one GPU's links."""
-    fabric = Fabric(switched(16, links, gpu))
-    got = [cut(fabric, gpus) / UNIT for gpus in ((0, 1), (3, 9, 15), range(4))]
-    assert got == pytest.approx([want] * 3), sentence
-
-
-def test_cut_on_nvswitch_is_the_least_linked_gpu() -> None:
-    """Behind NVSwitch the GPU with the fewest links decides."""
-    fabric = Fabric(machine(4, gpu=A100, switch_links={0: 12, 1: 12, 2: 8, 3: 12}))
-    assert cut(fabric, (0, 1, 3)) == 240 * UNIT
-    assert cut(fabric, (0, 1, 2, 3)) == 160 * UNIT
-
-
-@pytest.mark.parametrize(
-    ("sentence", "topology", "link", "want"),
-    [
-        ("PCIe", machine(3, gpu=V100, path="PHB"), "PHB 10", 14.0),
-        ("NVLinks", machine(3, gpu=V100, nvlinks=dict.fromkeys(pairs(3), 1)), "NV1 25", 28.0),
-        ("NVSwitch", switched(3, 12, A100), "NV12 300", 14.0),
-    ],
-)
-def test_measured_links(sentence: str, topology: Topology, link: str, want: float) -> None:
-    """Kinds that were not measured get the cut, over links at their class's measured bandwidth."""
-    fabric = Fabric(replace(topology, measured=(Measured((link,), 14.0),)))
-    assert measured(fabric, range(2)) == 14 * UNIT, sentence
-    assert measured(fabric, range(3)) == want * UNIT, sentence
-
-
-@pytest.mark.parametrize("model", ["cut", "mapa", "measured"])
-def test_several_machines_are_as_fast_as_their_network(model: str) -> None:
-    """NVSwitches of two machines join none across the network, neither for rings nor for sums."""
-    gpus = tuple(
-        Gpu(i, f"GPU-{i}", "test", 1 << 34, nvswitch_links=18, node=i // 4, **H100)
-        for i in range(8)
-    )
-    links = wired(
-        gpus, lambda a, b: Wire("SYS") if a // 4 == b // 4 else Wire("NET", pcie_gb_per_s=1.25)
-    )
-    fabric = Fabric(Topology("test", gpus, links, "a test"))
-    assert BANDWIDTH_MODELS[model](fabric, range(4)) > 50 * UNIT
-    if model != "mapa":
-        assert [BANDWIDTH_MODELS[model](fabric, gpus) for gpus in ((0, 4), range(8))] == [
-            1.25 * UNIT
-        ] * 2
 
 
 # ------------------------------------------------------------------------------------------ mapping
@@ -320,13 +227,6 @@ def test_lighter_edges_are_waited_for_less() -> None:
     ]  # 20 planned, and 10 / 0.1 over PCIe
 
 
-@pytest.mark.parametrize("pattern", ["all_to_all", "none"])
-def test_patterns_that_treat_ranks_alike_keep_index_order(dgx1: Fabric, pattern: str) -> None:
-    """Where every rank talks to all others or to none, the GPUs stay in index order."""
-    mapper = mapper_of(dgx1, PATTERNS[pattern].edges(4))
-    assert mapper.best((0, 1, 3, 6)).gpus == (0, 1, 3, 6)
-
-
 @pytest.mark.parametrize(
     ("sentence", "pattern", "gpus", "want"),
     [
@@ -350,15 +250,9 @@ def test_aggregate_bandwidth_of_patterns(
     assert scores(dgx1, zero_based(gpus), pattern).aggregate_bandwidth == want, sentence
 
 
-@pytest.mark.parametrize("model", ["cut", "mapa", "measured"])
-def test_one_gpu_has_no_effective_bandwidth(dgx1: Fabric, model: str) -> None:
-    """No model has a figure for a single GPU."""
-    assert scores(dgx1, (3,), model=model).effective_bandwidth is None
-
-
-@pytest.mark.parametrize("pattern", ["ring", "chain", "stencil_2d", "given"])
+@pytest.mark.parametrize("pattern", ["ring", "stencil_2d", "given"])
 @pytest.mark.parametrize("slowest_first", [True, False])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_mapping_of_many_ranks(pattern: str, seed: int, *, slowest_first: bool) -> None:
     """Beyond eight ranks the order is no worse than by index, nor far from a long search's."""
     rng = random.Random(f"{pattern} {seed}")
@@ -371,7 +265,7 @@ def test_mapping_of_many_ranks(pattern: str, seed: int, *, slowest_first: bool) 
     mapper = mapper_of(fabric, edges, [kind.hop for kind in fabric.kinds])
     got, best = (
         mapper.best(range(ranks), slowest_first=slowest_first, kicks=kicks)
-        for kicks in (MOST_KICKS, 500)
+        for kicks in (MOST_KICKS, 100)
     )
     by_index = mapper.figures(range(ranks))
     assert sorted(got.gpus) == list(range(ranks))

@@ -171,13 +171,6 @@ def test_interference():
     ]
 
 
-def test_utility_at_its_ends():
-    """All costs at best give utility 1, at worst 0.1; a single one at worst gives less than 0.3."""
-    best, worst = utility((0, 0, 0), Weights()), utility((1, 1, 1), Weights())
-    one = [utility(tuple(float(i == j) for j in range(3)), Weights()) for i in range(3)]
-    assert (best, round(worst, 9), [round(u, 9) for u in one]) == (1.0, 0.1, [0.25] * 3)
-
-
 def test_utility_of_a_job():
     """A job does not care for fragmentation; its weight goes to the others in equal parts."""
     weights = job_weights(weights_of(0, 0, 1))
@@ -472,15 +465,6 @@ def test_weights_matter(ranks, free, noise, weights, want):
     """With all weight on one cost that cost alone decides."""
     assert (
         tuple(sorted(PCIE8.place(ranks, free, noise=noise, weights=weights_of(*weights)))) == want
-    )
-
-
-def test_job_that_does_not_talk():
-    """A job without edges, or with weights of 0, communicates at no cost and fills sockets up."""
-    got = [PCIE8.place(2, [0, 1, 4, 5, 6], edges=edges) for edges in ([], [(0, 1, 0.0)])]
-    assert ([sorted(gpus) for gpus in got], PCIE8.costs([0, 4], edges=[])[0]) == (
-        [[0, 1]] * 2,
-        0.0,
     )
 
 

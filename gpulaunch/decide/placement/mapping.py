@@ -154,10 +154,19 @@ class Mapper:
         if self.ranks <= EXACT_RANKS:
             return _BestMapping(self, kind, gain, speed, slowest_first=slowest_first).best()
         exchanges = _Exchanges(self.edges, gain, speed if slowest_first else [])
-        order = exchanges.best(list(range(self.ranks)), kicks)
+        order = exchanges.best(self._place_greedily(gain), kicks)
         if exchanges.speed:  # faster edges than the slowest gain nothing: now better the total
             exchanges.fastest = min(speed[share][order[a]][order[b]] for a, b, share in self.edges)
             order = exchanges.best(order, kicks)
+        return order
+
+    def _place_greedily(self, gain: _Matrix) -> list[int]:
+        """Return for each rank the GPU that adds most, the lowest of equals."""
+        order: list[int] = []
+        left = list(range(self.ranks))
+        for earlier in self.earlier:
+            gains = [sum([gain[share][gpu][order[a]] for a, share in earlier]) for gpu in left]
+            order.append(left.pop(gains.index(max(gains))))
         return order
 
     @cached_property

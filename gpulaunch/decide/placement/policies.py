@@ -151,19 +151,26 @@ def _most_useful(
         for_job: whether the use to the job counts.
         as_published: whether the machine is cut in two again and again, not all sets are tried.
     """
-    from gpulaunch.decide.placement import topo_aware as search  # late: few launches go by utility
+    from gpulaunch.decide.placement.topo_aware import (  # late: few launches go by utility
+        LEAST_WORST_SLOWDOWN,
+        WORST_SLOWDOWN,
+        cut_in_two,
+        job_weights,
+        place_tasks,
+        value_on,
+    )
 
-    weights, worst = search.job_weights(problem.weights), search.WORST_SLOWDOWN
+    weights, worst = job_weights(problem.weights), WORST_SLOWDOWN
     if not for_job:
         weights = problem.weights
         slowdowns = [problem.slowdown.get(gpu, 0.0) for gpu in problem.admitted]
-        worst = max(search.LEAST_WORST_SLOWDOWN, *slowdowns)
-    place_tasks = search.cut_in_two if as_published else search.place_tasks
+        worst = max(LEAST_WORST_SLOWDOWN, *slowdowns)
+    place = cut_in_two if as_published else place_tasks
     allows = None if replace(problem.needs, within=()) == Needs() else problem.allows
     most, chosen = None, None
     for group in problem.groups:
-        value = search.value_on(problem, group, weights, worst)
-        gpus = place_tasks(value, group, allows)
+        value = value_on(problem, group, weights, worst)
+        gpus = place(value, group, allows)
         if gpus and (most is None or value.worth_of(gpus) > most):
             most, chosen = value.worth_of(gpus), gpus
     return Order(

@@ -12,7 +12,7 @@ from itertools import chain, combinations
 from math import comb, inf, sqrt
 from operator import mul
 
-from gpulaunch.decide.placement.fabric import Fabric
+from gpulaunch.decide.placement.fabric import Fabric, sum_over_pairs
 from gpulaunch.decide.placement.mapping import EXACT_RANKS, MOST_KICKS, Mapper
 from gpulaunch.decide.placement.problem import PlacementProblem, Weights, fragmentation
 from gpulaunch.decide.placement.search import MOST_SETS
@@ -35,6 +35,9 @@ Source: topo-aware-sc17 Eq. 1 divides interference by that of the worst scenario
 COST_FLOOR = 0.01
 """Costs below make no difference: the published code's MIN_COST."""
 
+MOST_COSTED = 3_000
+"""Sets of GPUs up to which the range of the communication cost is found by trying all: 6 of 14."""
+
 MOST_SEEDS = 16
 """Number of GPUs up to which sets grow around each."""
 
@@ -55,15 +58,20 @@ Worth = tuple[float, float, int]
 def communication_range(far: tuple[tuple[int, ...], ...], count: int) -> tuple[int, int]:
     """Return the least and the largest communication cost of so many GPUs of a machine.
 
-    A set grows around each GPU, by the nearest or by the farthest GPU each time. On the described
-    machines that finds the least of all sets, and the largest but for 2 %. With more than
-    MOST_SEEDS GPUs, one is tried of all that have the same distances to the others.
+    Found by trying all sets if there are no more than MOST_COSTED; else by letting a set grow
+    around each GPU, by the nearest or by the farthest GPU each time. On the described machines of
+    16 GPUs that finds the least, and the largest but for 2 %. With more than MOST_SEEDS GPUs, one
+    is tried of all that have the same distances to the others.
 
     Args:
         far: distance of every two GPUs, also those that are busy, so that a cost means the same at
             any time.
         count: number of GPUs, 1 to len(far).
     """
+    if comb(len(far), count) <= MOST_COSTED:
+        sets = combinations(range(len(far)), count)
+        costs = [sum_over_pairs(far, chosen) for chosen in sets]
+        return min(costs), max(costs)
     seeds = {
         gpu if len(far) <= MOST_SEEDS else tuple(sorted(far[gpu])): gpu for gpu in range(len(far))
     }
@@ -238,10 +246,10 @@ def value_on(
         _distances(fabric, here),
         {gpu: fabric.socket[fabric.position[gpu]] for gpu in here},
         [gpu for gpu in problem.free if node[gpu] in nodes],
-        weights,
-        problem.slowdown,
-        worst,
-        problem.begun,
+        weights=weights,
+        slowdown=problem.slowdown,
+        worst=worst,
+        begun=problem.begun,
     )
 
 
