@@ -351,8 +351,8 @@ _Division = tuple[_Places, ...]
 def _divide(flows: Sequence[Workflow], site: PlanSite) -> list[list[Workflow]]:
     """Return the groups into which workflows are divided, in the order in which they start.
 
-    At first all are alone; then single ones move and change places as long as that is better. There
-    are as many groups as GPUs at least: nobody shares beside an empty GPU.
+    At first all are alone; then single ones move and change places as long as that is better, which
+    it never is beside an empty GPU: that one draws power, too, and the others get slower.
 
     Args:
         flows: workflows that could all start now.
@@ -381,13 +381,10 @@ class _Search:
     def best_division(self) -> _Division:
         """Return a division in which no workflow is better off elsewhere."""
         division, best = self._alone, self._worth(self._alone)
-        least = min(len(self._flows), self._site.gpus)
         better = True
         while better:
             better = False
             for changed in self._near(division):
-                if len(changed) < least:
-                    continue
                 worth = self._worth(changed)
                 if worth > best:
                     division, best, better = changed, worth, True
