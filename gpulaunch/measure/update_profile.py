@@ -307,7 +307,7 @@ def _merge_section(section: str, known: Mapping[str, Any], fresh: Any) -> Any:  
     before = known.get(section)
     if section not in _MERGED or not isinstance(before, Mapping):
         return fresh
-    stale = ("incomplete", *(_GRAPH_KEYS if fresh.keys() & {"pattern", "edges"} else ()))
+    stale = _GRAPH_KEYS if fresh.keys() & {"pattern", "edges"} else ()
     merged = {key: value for key, value in before.items() if key not in stale} | fresh
     for key, value in fresh.items():
         if isinstance(value, Mapping) and isinstance(before.get(key), Mapping):

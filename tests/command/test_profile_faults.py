@@ -331,25 +331,18 @@ def test_two_jobs_in_one_profile(launcher: Launcher, box: FakeNvml, tmp_path: Pa
 # ------------------------------------------------------------------------------ what fails half way
 
 
-def test_a_whole_measurement_is_not_called_a_part(
+def test_a_pair_keeps_what_is_known_of_others(
     launcher: Launcher, box: FakeNvml, tmp_path: Path
 ) -> None:
-    """A pair that is measured to its end loses the mark of incompleteness, and keeps the rest."""
+    """A pair that is measured is added to the slowdowns beside other jobs that are known."""
     del box
     path, other = tmp_path / "job.toml", tmp_path / "other.toml"
     other.write_text('name = "other"\ncommand = ["sleep", "60"]\n')
-    known = (
-        '[collocation]\nincomplete = true\nsource = "made up"\nslowdown_percentage = { kripke-1x = '
-        "3 }\n"
-    )
-    path.write_text(f'name = "job"\n{known}')
+    known = 'source = "made up"\nslowdown_percentage = { kripke-1x = 3 }\n'
+    path.write_text(f'name = "job"\n[collocation]\n{known}')
     options = ("--pair", str(other), "--runs", "1", "--only", "0-3", "-n", "1")
     assert launcher.run(*MEASURE, str(path), *options, "--", "sleep", "0.1").returncode == 0
-    found = read(path)["collocation"]
-    assert ("incomplete" in found, sorted(found["slowdown_percentage"])) == (
-        False,
-        ["kripke-1x", "other"],
-    )
+    assert sorted(read(path)["collocation"]["slowdown_percentage"]) == ["kripke-1x", "other"]
 
 
 def test_a_companion_has_the_gpus_that_it_was_measured_on(
