@@ -13,7 +13,6 @@ from gpulaunch.cli.status import StatusReader
 from gpulaunch.launch.children import own_command
 from gpulaunch.process.system import user_name
 from gpulaunch.show import Document
-from gpulaunch.show.gpu_table import gpu_places
 from gpulaunch.show.status import of_user
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ _PAGES = {"page down": 10, " ": 10, "page up": -10}
 def main(arguments: Sequence[str]) -> int:
     """Show the screen until `q`; where none can be drawn, print it once."""
     options = make_parser().parse_args(arguments)
-    from gpulaunch.show.gpu_table import gpus_view  # late: the help does without rich
+    from gpulaunch.show.gpu_table import gpu_places, gpus_view  # late: the help does without rich
     from gpulaunch.show.terminal import LiveScreen, draw
     from gpulaunch.show.top_screen import TopScreen
 

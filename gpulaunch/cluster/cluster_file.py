@@ -32,7 +32,6 @@ SYSTEM_CLUSTERS = "/etc/gpulaunch/clusters"
 _GB_PER_S = Above(0.0, 1e9)
 _CLUSTER: FieldTable = {
     "name": str,
-    "description": str,
     "source": str,
     "nodes": ListOf(dict, 1),
     "network": dict,

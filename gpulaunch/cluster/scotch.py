@@ -6,7 +6,7 @@ import subprocess
 from collections import Counter
 
 from gpulaunch.cluster.cluster import Tree
-from gpulaunch.cluster.traffic import RankTraffic
+from gpulaunch.cluster.traffic import RankTraffic, rows_of
 from gpulaunch.errors import FailedError, UsageError
 
 _UNEVEN = "Scotch maps to even trees only: here nodes or switches differ, or are out of order"
@@ -36,11 +36,11 @@ def map_by_scotch(traffic: RankTraffic, tree: Tree, size: int) -> list[int]:
     levels = _levels(tree)
     if not levels or traffic.ranks < 2:
         return [0] * traffic.ranks
-    rows = [*traffic.neighbours(), *[{}] * (size * len(tree.leaves) - traffic.ranks)]
+    rows = [*rows_of(traffic), *[[]] * (size * len(tree.leaves) - traffic.ranks)]
     largest = max([weight for _, _, weight in traffic.edges], default=1.0)
     lines = ["0", f"{len(rows)} {2 * len(traffic.edges)}", "0 010"]  # 010: edges have weights
     for row in rows:
-        ends = (f"{_integer(weight, largest)} {other}" for other, weight in row.items())
+        ends = (f"{_integer(weight, largest)} {other}" for other, weight in row)
         lines.append(" ".join([str(len(row)), *ends]))
     ways = (f"{fan} {_integer(way, levels[0][1])}" for fan, way in levels)
     lines.append(" ".join(["tleaf", str(len(levels)), *ways]))

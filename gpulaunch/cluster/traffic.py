@@ -26,17 +26,14 @@ class RankTraffic(Record):
     ranks: int
     edges: tuple[Edge, ...]
 
-    def neighbours(self) -> list[dict[int, float]]:
-        """Return what each rank exchanges with each of its partners."""
-        neighbours: list[dict[int, float]] = [{} for _ in range(self.ranks)]
-        for a, b, weight in self.edges:
-            neighbours[a][b] = neighbours[b][a] = weight
-        return neighbours
-
 
 def rows_of(traffic: RankTraffic) -> list[list[tuple[int, float]]]:
     """Return the partners of each rank with what they exchange."""
-    return [list(row.items()) for row in traffic.neighbours()]
+    rows: list[list[tuple[int, float]]] = [[] for _ in range(traffic.ranks)]
+    for a, b, weight in traffic.edges:
+        rows[a].append((b, weight))
+        rows[b].append((a, weight))
+    return rows
 
 
 def summed(ranks: int, edges: Iterable[Edge]) -> RankTraffic:

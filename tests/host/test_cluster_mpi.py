@@ -19,7 +19,6 @@ print(MPI.COMM_WORLD.allreduce(MPI.COMM_WORLD.rank + 1), flush=True)
 
 CLUSTER = """\
 name = "hosts"
-description = "two hosts of a test"
 source = "made up"
 
 [[nodes]]

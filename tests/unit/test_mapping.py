@@ -29,6 +29,7 @@ from gpulaunch.cluster.cluster import (
 )
 from gpulaunch.cluster.cluster_file import load_cluster
 from gpulaunch.cluster.mapping import MappingProblem, RankMapping, judge, nodes_in_use
+from gpulaunch.cluster.multisect import to_nodes
 from gpulaunch.cluster.policies import MAPPING_POLICIES, map_greedily
 from gpulaunch.cluster.traffic import RankTraffic, rows_of, scaled, summed
 
@@ -216,6 +217,15 @@ def test_network_of_several_levels() -> None:
     case = MappingProblem(cluster, ring, RankTraffic(64, ()))
     links = judge(case, MAPPING_POLICIES["multisect"](case)).links
     assert [link.load for link in links if link.tree == "network"] == [2.0] * 14
+
+
+def test_a_chain_is_as_slow_as_its_slowest_link() -> None:
+    """Links one after the other, above ranks that nothing divides, count as the slowest of them."""
+    traffic = random_traffic(6, 12, 2)
+    parents, names = (-1, 0, 0, 0, 1, 2, 3), tuple("abcdefg")
+    chains = Tree(parents, (0.0, 4.0, 4.0, 4.0, 1.0, 4.0, 4.0), names, (4, 5, 6))
+    got = [to_nodes(traffic, tree, [2, 2, 2]) for tree in (chains, switch(1.0, 4.0, 4.0))]
+    assert got[0] == got[1] != to_nodes(traffic, switch(4.0, 4.0, 4.0), [2, 2, 2])
 
 
 # What the paper says

@@ -11,6 +11,7 @@ from gpulaunch.cluster.traffic import (
     DEFAULT_VOLUMES,
     RankTraffic,
     parallel_traffic,
+    rows_of,
     shape_traffic,
     summed,
     together,
@@ -80,7 +81,7 @@ def test_wrong_shapes() -> None:
 
 
 def partners(traffic: RankTraffic, rank: int) -> dict[int, float]:
-    return traffic.neighbours()[rank]
+    return dict(rows_of(traffic)[rank])
 
 
 def test_order_of_ranks() -> None:

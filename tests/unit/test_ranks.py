@@ -182,7 +182,6 @@ def test_ticket_of_a_rank() -> None:
 @pytest.mark.parametrize(
     "own",
     [
-        job(),
         job(2, group=uuids((3, 1, 0, 2))),
         job(0, 1, rank=None, shared=True),
         job(1, bound=True, engine="mpi", id="prterun-vm-1@1"),
