@@ -7,8 +7,7 @@ from itertools import compress
 from operator import attrgetter
 
 from gpulaunch.machine.levels import Distances, Level, machine_tree
-from gpulaunch.machine.link import Link
-from gpulaunch.machine.link_bandwidth import nvls_efficiency
+from gpulaunch.machine.link import Link, nvls_efficiency
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, field_names, replace
 
