@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Literal, TypeVar
 
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
+from gpulaunch.machine.link import NETWORK_PATH, PCIE_PATHS, PathType
 from gpulaunch.machine.topology import Topology, machines
 from gpulaunch.records import Record, replace
 

@@ -9,8 +9,7 @@ from gpulaunch.errors import FieldError
 from gpulaunch.files.fields import FieldTable, ListOf, OneOrEach, Path, RowOf, checked, each
 from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.gpu import Gpu, Mig, mig_index, parse_cpuset
-from gpulaunch.machine.link import Wire, wired
-from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PCIE_PATHS, PathType
+from gpulaunch.machine.link import NETWORK_PATH, PCIE_PATHS, PathType, Wire, wired
 from gpulaunch.machine.topology import Measured, Topology
 from gpulaunch.records import replace
 

@@ -17,8 +17,7 @@ from itertools import combinations, pairwise
 from gpulaunch.errors import quoted
 from gpulaunch.machine.gpu import Gpu, parse_cpuset
 from gpulaunch.machine.gpu_model import GpuModel
-from gpulaunch.machine.link import Wire, wired
-from gpulaunch.machine.link_bandwidth import PCIE_PATHS, PathType, nvlink_version
+from gpulaunch.machine.link import PCIE_PATHS, PathType, Wire, nvlink_version, wired
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 

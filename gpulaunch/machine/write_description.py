@@ -8,8 +8,7 @@ from typing import Any
 
 from gpulaunch.machine.drivers import DEFAULT_DRIVER
 from gpulaunch.machine.gpu import Gpu, format_cpuset
-from gpulaunch.machine.link import Link, computed_pcie
-from gpulaunch.machine.link_bandwidth import PCIE_PATHS
+from gpulaunch.machine.link import PCIE_PATHS, Link, computed_pcie
 from gpulaunch.machine.topology import Card, Topology, card_links, cards, machines
 from gpulaunch.records import as_dict
 

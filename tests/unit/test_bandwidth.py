@@ -12,8 +12,7 @@ from gpulaunch.decide.placement import effective
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import Gpu, Mig
-from gpulaunch.machine.link import Wire, wired
-from gpulaunch.machine.link_bandwidth import PathType, pcie_bandwidth
+from gpulaunch.machine.link import PathType, Wire, pcie_bandwidth, wired
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import replace
 

@@ -11,7 +11,7 @@ from gpulaunch.decide.placement.place import place
 from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.catalog import load_described_machine
-from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.machine.link import PathType
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import replace

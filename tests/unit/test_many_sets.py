@@ -17,8 +17,7 @@ from gpulaunch.decide.placement.problem import Needs, PlacementProblem
 from gpulaunch.decide.request import Request, Wishes
 from gpulaunch.errors import FailedError
 from gpulaunch.machine.gpu import Gpu
-from gpulaunch.machine.link import Wire, wired
-from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.machine.link import PathType, Wire, wired
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
 

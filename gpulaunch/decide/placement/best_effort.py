@@ -7,8 +7,7 @@ from itertools import combinations
 from math import inf
 
 from gpulaunch.errors import FailedError
-from gpulaunch.machine.link import Link
-from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.machine.link import Link, PathType
 from gpulaunch.machine.topology import Topology
 
 MOST_GPUS = 16

@@ -6,8 +6,7 @@ from functools import cached_property
 from itertools import combinations, compress
 
 from gpulaunch.machine.levels import Distances, Level, machine_tree
-from gpulaunch.machine.link import Link
-from gpulaunch.machine.link_bandwidth import nvls_efficiency
+from gpulaunch.machine.link import Link, nvls_efficiency
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 

@@ -12,7 +12,7 @@ import pynvml
 
 from gpulaunch.errors import FailedError, NoDriverError
 from gpulaunch.machine.gpu import mig_profile_name
-from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.machine.link import PathType
 from gpulaunch.machine.nvidia import LIBRARY
 from gpulaunch.machine.slow_calls import NO_GPU, call, left_out
 from gpulaunch.process.libc import loading_problem

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pynvml
 
-from gpulaunch.machine.link_bandwidth import nvlink_version
+from gpulaunch.machine.link import nvlink_version
 from gpulaunch.machine.nvidia.nvml import NvmlDevice, PciAddress, address_of
 from gpulaunch.records import Record
 

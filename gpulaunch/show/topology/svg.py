@@ -12,8 +12,7 @@ from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
 from gpulaunch.machine.gpu import Gpu
 from gpulaunch.machine.levels import Level, machine_tree
-from gpulaunch.machine.link import Link
-from gpulaunch.machine.link_bandwidth import NETWORK_PATH, PathType
+from gpulaunch.machine.link import NETWORK_PATH, Link, PathType
 from gpulaunch.machine.topology import Card, Topology, card_links, cards, machines, several_models
 from gpulaunch.records import Record, replace
 from gpulaunch.show.topology.text import (

@@ -10,8 +10,7 @@ from gpulaunch.errors import printable
 from gpulaunch.files.size import format_size
 from gpulaunch.machine.gpu import Gpu, format_cpuset
 from gpulaunch.machine.levels import Level, machine_tree
-from gpulaunch.machine.link import Link
-from gpulaunch.machine.link_bandwidth import PathType
+from gpulaunch.machine.link import Link, PathType
 from gpulaunch.machine.topology import Card, Topology, card_links, cards, several_models
 
 _Pen = Callable[[str, str], str]  # writes a text with an SGR code, or without
