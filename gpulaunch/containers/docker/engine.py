@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpulaunch.containers.cdi import find_cdi_devices
 from gpulaunch.containers.docker import ADDRESS_VARIABLE, TITLE, flags, gpu_flags
 from gpulaunch.containers.ways import Offer
 from gpulaunch.machine.drivers import DRIVERS
@@ -38,6 +37,8 @@ class Docker:
 
     def offer_of(self, info: "Info", topology: "Topology") -> Offer:
         """Return the ways by which an engine can give GPUs to its containers."""
+        from gpulaunch.containers.cdi import find_cdi_devices  # late: docker ps does without
+
         entry = DRIVERS[topology.driver]
         names = {gpu.uuid for gpu in topology.gpus}
         if info.cdi_devices is None:

@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gpulaunch.containers.cdi import find_cdi_devices
 from gpulaunch.containers.podman import ID_PREFIX, TITLE, flags, gpu_flags
 from gpulaunch.containers.ways import Offer
 from gpulaunch.errors import UsageError, printable
@@ -36,6 +35,8 @@ class Podman:
 
     def offer_of(self, info: "Info", topology: "Topology") -> Offer:
         """Return the way by which Podman gives GPUs to its containers, CDI, if it can."""
+        from gpulaunch.containers.cdi import find_cdi_devices  # late: podman ps does without
+
         kind = DRIVERS[topology.driver].cdi_kind
         uuids = {gpu.uuid for gpu in topology.gpus}
         found = find_cdi_devices(info.cdi_directories, kind, uuids)
