@@ -100,7 +100,7 @@ def _files(*, everyone: bool, within_s: float | None) -> list[tuple[str, int]]:
     for user_id, directory in directories:
         with suppress(OSError):
             for name in os.listdir(directory):
-                user, _, month = name.removesuffix(SUFFIX).partition("-")
-                if name.endswith(SUFFIX) and user == str(user_id) and month >= first:
+                month = name.removesuffix(SUFFIX).partition("-")[2]
+                if name.endswith(SUFFIX) and month >= first:
                     found.append((month, os.path.join(directory, name), user_id))
     return [(path, user_id) for _, path, user_id in sorted(found, reverse=True)]
