@@ -239,13 +239,13 @@ def test_killed_at_every_step_of_sharing(fake_nvml_library: Path, tmp_path: Path
 # Drivers
 
 
-@pytest.mark.parametrize("code", test_nvml.REFUSALS)
+@pytest.mark.parametrize("code", test_nvml.CODES)
 @pytest.mark.parametrize("function", test_nvml.OPTIONAL)
-def test_what_is_not_supported_is_not_needed(
+def test_call_without_an_answer(
     launcher: Launcher, dgx1_v100: FakeNvml, function: str, code: int
 ) -> None:
-    """Each refusal of each call instead of one."""
-    test_nvml.test_what_is_not_supported_is_not_needed(launcher, dgx1_v100, function, code)
+    """Each error of each call instead of one."""
+    test_nvml.test_call_without_an_answer(launcher, dgx1_v100, function, code)
 
 
 # Papers
