@@ -1,6 +1,6 @@
 """The door to rich: tables and text for a terminal. Only this file imports it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD, Box
@@ -54,7 +54,8 @@ class Grid:
     """A table of which nothing is cut without a word where the terminal is narrow.
 
     Columns of `leave` go, in that order, and a line below names them, until 20 columns are left for
-    a last column that wraps, or 10 for one that is cut with an ellipsis.
+    a last column that wraps, or 10 for one that is cut with an ellipsis. If all that is not enough,
+    each row becomes several lines, one for each cell.
 
     Args:
         columns: the headings.
@@ -95,6 +96,8 @@ class Grid:
             column = self._columns.index(name)
             shown.remove(column)
             gone += [name] if any(cell.plain for cell in self._cells(column)) else []
+        if self._least_width(shown) > width:
+            return list(self._blocks())
         lines = self._drawn(shown, console, width)
         if gone:
             lines += Text(f"no room for: {', '.join(gone)}", "dim").wrap(console, width)
@@ -139,6 +142,16 @@ class Grid:
         if width == _UNCUT:
             lines[1].truncate(_RULE)
         return lines
+
+    def _blocks(self) -> Iterator[Text]:
+        """Yield each row as lines, one for each cell, with an empty line between rows."""
+        for number, (row, style) in enumerate(self._rows):
+            if number:
+                yield Text()
+            for name, cell in zip(self._columns, row, strict=False):
+                if cell.plain:
+                    title = Text(f"{name}: " if name and len(row) > 1 else "", "dim")
+                    yield Text.assemble(title, cell, style=style)
 
 
 def make_table(*columns: str, right: Sequence[str] = (), leave: Sequence[str] = ()) -> Grid:

@@ -120,6 +120,14 @@ def test_a_cut_command_ends_with_an_ellipsis() -> None:
     assert not any(line.endswith("…") for line in printed(sample(), 200))
 
 
+def test_rows_become_lines_at_last() -> None:
+    """Where not even the columns that stay have room, each cell has a line, and none is missing."""
+    lines = printed(sample(), 24)
+    text = " ".join(" ".join(lines).split())
+    assert "id: 0123456789ab user: alice since: 2 h 05 min profile: vgg16 command: train" in text
+    assert max(map(len, lines)) <= 24
+
+
 def test_prose_wraps() -> None:
     """A last column of prose wraps, and nothing of it is lost."""
     table = make_table("part", "found")
@@ -220,6 +228,24 @@ def test_one_table() -> None:
         ["last", "waiting", "bob", "any 2", "1 min", "after exp1", "sh 'x y'"],
     ]
     assert lines[7:] == ["", "GPUs are in rank order: the first is the job's GPU 0"]
+
+
+@pytest.mark.parametrize(
+    ("width", "heading", "last"),
+    [
+        (120, "NAME STATE USER GPUS TIME COMMAND", "train --seed 1 --data /scratch/imagenet"),
+        (80, "NAME STATE USER GPUS TIME COMMAND", "train --seed 1 --data /scratc…"),
+        (40, "NAME STATE USER GPUS", "0-3"),
+    ],
+)
+def test_status_on_three_widths(width: int, heading: str, last: str) -> None:
+    """Where `status` has little room the command is cut, then TIME and COMMAND leave."""
+    told = document(waiting=1)
+    told["leases"][0]["command"] = ["train", "--seed", "1", "--data", "/scratch/imagenet"]
+    lines = printed(status_table(told, NOW), width)
+    assert lines[1].split() == heading.split()
+    assert re.split("  +", lines[3])[-1] == last
+    assert max(map(len, lines)) <= width
 
 
 def test_the_end_by_the_time_limit() -> None:
