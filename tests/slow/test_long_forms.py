@@ -19,7 +19,6 @@ import test_docker_hostile
 import test_many_leases
 import test_mps
 import test_papers
-import test_policies
 import test_topo_aware
 from conftest import Launcher
 from engine import Engine
@@ -27,7 +26,6 @@ from mapa import PUBLISHED
 from reproduce import FIGURES
 from reproduction import Reproduction
 from test_crashes import documents, lease  # noqa: F401  fixtures
-from test_policies import SIXTEEN
 
 pytest_plugins = ("fake_nvml",)
 
@@ -35,13 +33,6 @@ pytestmark = pytest.mark.long
 
 
 # Placement
-
-
-@pytest.mark.parametrize("sensitive", [True, False], ids=["sensitive", "insensitive"])
-@pytest.mark.parametrize("case", SIXTEEN)
-def test_set_of_sixteen_is_the_best_of_all(case: str, sensitive: bool) -> None:
-    """Sets of up to 13 of the 16 GPUs instead of up to 3."""
-    test_policies.test_set_of_sixteen_is_the_best_of_all(case, sensitive)
 
 
 @pytest.mark.parametrize("name", test_topo_aware.SOCKETS)
