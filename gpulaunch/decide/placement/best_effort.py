@@ -1,7 +1,8 @@
 """The best-effort policy of Kubernetes' GPU device plugin: all free GPUs in sets of one size."""
 # pure: decides on plain values
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations
 from math import inf
@@ -34,8 +35,9 @@ def points(link: Link, *, same_card: bool = False) -> int:
 
     Source: go-gpuallocator besteffort_policy.go, calculateGPUPairScore.
     """
-    path_points = _SAME_CARD_POINTS if same_card else _PATH_POINTS[link.pcie_path]
-    return path_points + _NVLINK_POINTS * link.nvlink_count
+    return (
+        _SAME_CARD_POINTS if same_card else _PATH_POINTS[link.pcie_path]
+    ) + _NVLINK_POINTS * link.nvlink_count
 
 
 def best_of_partition(
@@ -46,9 +48,9 @@ def best_of_partition(
     All available GPUs are divided into sets of `size` and one of what is left over. Of partitions
     with a set of `size` that holds all required GPUs the one with the largest sum of points over
     all pairs within sets is taken, and of that the set with the most points that holds them. Of
-    equals the first: partitions are ordered by the set with the first GPU, then by the one with the
-    first GPU that is left, and so on; sets by their indices, where what is left over is filled up
-    with places above all GPUs.
+    equals the first: partitions stand in order of the set with the first GPU, then of the one with
+    the first GPU that is left, and so on; sets in order of their indices, where what is left over
+    is filled up with one above all others.
 
     Args:
         topology: the machine.
@@ -81,36 +83,64 @@ def best_of_partition(
             f"{len(gpus)} GPUs are free: policy best-effort can partition at most {MOST_GPUS}",
             "narrow the choice with --only, or take another --policy",
         )
-    rest = len(gpus) % size
+    bit = {gpu: 2 << place for place, gpu in enumerate(reversed(gpus))}
+    held = sum(bit[gpu] for gpu in required)
+    everything = sum(bit.values()) + (len(gpus) % size > 0)
+    groups = [
+        tuple(gpu for gpu in gpus if mask & bit[gpu])
+        for mask in _best_partition(everything, _lacks(gpus, score, size, held))
+        if mask & (held | 1) == held
+    ]
+    return max(groups, key=lambda group: sum(score[pair] for pair in combinations(group, 2)))
+
+
+def _lacks(
+    gpus: Sequence[int], score: Mapping[tuple[int, int], int], size: int, held: int
+) -> dict[int, int]:
+    """Return what each set that a partition may have lacks of the best one of its size.
+
+    Sets are masks with the first GPU in the highest bit, so that the largest is the first. The
+    lowest bit marks what is left over. A set costs what the best links of each of its GPUs are
+    worth, which is the same for all partitions, less what it has of them, from both ends.
+    """
+    table = [0]
+    for place, gpu in enumerate(reversed(gpus)):
+        links = sorted((score[p] for p in combinations(gpus, 2) if gpu in p), reverse=True)
+        row = [sum(links[: size - 1])]
+        for other in gpus[: -place - 1 : -1]:
+            row += [cost - 2 * score[gpu, other] for cost in row]
+        table += [a + b for a, b in zip(table, row, strict=True)]
+    lacks: dict[int, int] = {}
+    for count, left_over, allowed in ((size, 0, (0, held)), (len(gpus) % size, 1, (0,))):
+        costs = {
+            2 * mask + left_over: cost
+            for mask, cost in enumerate(table)
+            if mask.bit_count() == count and 2 * mask & held in allowed
+        }
+        least = min(costs.values())
+        lacks |= {mask: cost - least for mask, cost in costs.items()}
+    return lacks
+
+
+def _best_partition(left: int, lacks: Mapping[int, int]) -> Iterator[int]:
+    """Yield the sets of the first partition of those that together lack the least."""
+    by_first = defaultdict[int, list[int]](list)
+    for mask in sorted(sorted(lacks, reverse=True), key=lacks.__getitem__):
+        by_first[mask.bit_length()].append(mask)
 
     @cache
-    def points_of(group: tuple[int, ...]) -> int:
-        return sum([score[pair] for pair in combinations(group, 2)])
-
-    @cache
-    def divide(left: tuple[int, ...]) -> tuple[float, tuple[tuple[int, ...], ...]]:
-        """Return the most points of a partition of these, and the first partition with them."""
-        if not left:
-            return 0, ()
-        groups = list(combinations(left[1:], size - 1))
-        if len(left) % size:  # what is left over is not taken yet
-            groups = sorted([*groups, *combinations(left[1:], rest - 1)], key=_padded)
-        best: tuple[float, tuple[tuple[int, ...], ...]] = -inf, ()
-        for others in groups:
-            group = (left[0], *others)
-            held = required.intersection(group)
-            if held and (len(group) < size or held != required):
-                continue
-            total, more = divide(tuple([gpu for gpu in left[1:] if gpu not in others]))
-            total += points_of(group)
-            if total > best[0]:
-                best = total, (group, *more)
+    def divided(left: int) -> tuple[float, int]:
+        """Return what the best partition of these lacks, and its first set, negated."""
+        if left in lacks:
+            return lacks[left], -left
+        best = (inf, 0)
+        for mask in by_first[left.bit_length()]:
+            if lacks[mask] > best[0]:
+                break
+            if mask & left == mask and (lacks[mask], -mask) < best:
+                best = min(best, (lacks[mask] + divided(left ^ mask)[0], -mask))
         return best
 
-    _, groups = divide(tuple(gpus))
-    whole = [group for group in groups if required.issubset(group) and len(group) == size]
-    return max(whole, key=points_of)
-
-
-def _padded(group: tuple[int, ...]) -> tuple[float, ...]:
-    return (*group, inf)
+    while left:
+        yield (first := -divided(left)[1])
+        left ^= first
