@@ -37,29 +37,18 @@ What is written as 33.3 + 33.3 + 33.4 is 100.
 """
 
 
-class Bounds(Record):
-    """Bounds of what the clients of a GPU may use together; a bound itself is still allowed.
+MOST_PERCENTAGE = 100.0
+"""Bound of each sum of average utilizations, and of maximum memory; a bound itself is allowed."""
 
-    Attributes:
-        sm_percentage: sum of average SM utilization.
-        memory_bandwidth_percentage: sum of average memory-bandwidth utilization.
-        memory_percentage: sum of what each holds at most, of the GPU's memory.
-        slowdown_percentage: slowdown of a client by its neighbours, as measured. Ours: 25 is what a
-            client at 80 % of its speed has, the default tolerance of Objective.
-    """
+MOST_SLOWDOWN_PERCENTAGE = 25.0
+"""Bound of a client's slowdown by its neighbours, as measured.
 
-    sm_percentage: float = 100.0
-    memory_bandwidth_percentage: float = 100.0
-    memory_percentage: float = 100.0
-    slowdown_percentage: float = 25.0
-
+Ours: it is what a client at 80 % of its speed has, the default tolerance of Objective.
+"""
 
 DecidedBy = Literal["sums", "curves", "measured"]
 
 _BY_SUMS: tuple[DecidedBy, float] = ("sums", 0.0)
-
-BOUNDS = Bounds()
-"""The bounds of the paper."""
 
 
 class Sums(Record):
@@ -107,7 +96,6 @@ class Verdict(Record):
 def judge(
     clients: Sequence[Client],
     capacity: Capacity,
-    bounds: Bounds = BOUNDS,
     held: Held = (),
     *,
     quick: bool = False,
@@ -125,7 +113,6 @@ def judge(
     Args:
         clients: all that would be on the GPU, one at least.
         capacity: what the GPU offers.
-        bounds: what they may use together.
         held: percentage of the SMs of each client that cannot be chosen any more; None given, all
             can.
         quick: whether the gain that notes tell may be a lower bound, which is found faster.
@@ -141,10 +128,11 @@ def judge(
     if not unlike and len(_kinds(demands)) > 1:
         demands = list(map(_as_time, demands))
     sums = _add_up(demands, capacity, slowdowns)
-    sm, bandwidth = _find_exceeded(sums, bounds)
+    sm = _find_exceeded("SM", sums.sm_percentage)
+    bandwidth = _find_exceeded("memory-bandwidth", sums.memory_bandwidth_percentage)
     exceeded = [*sm, *bandwidth]
     decided_by, gain = _BY_SUMS
-    if exceeded and not any(_is_beyond(demand, bounds) for demand in demands):
+    if exceeded and not any(_is_beyond(demand) for demand in demands):
         decided_by, gain = _weigh(clients, slowdowns, capacity, held, quick=quick)
     if decided_by == "sums" or (decided_by == "curves" and bandwidth):
         decided_by, outweighed = "sums", []
@@ -153,9 +141,9 @@ def judge(
     reasons = (
         *unlike,
         *exceeded,
-        *_find_memory(sums, capacity, bounds),
-        *_find_crowding(clients, capacity, bounds),
-        *_find_slowdown(clients, slowdowns, bounds),
+        *_find_memory(sums, capacity),
+        *_find_crowding(clients, capacity),
+        *_find_slowdown(clients, slowdowns),
         *_find_intolerable(clients),
     )
     how = "measured together" if decided_by == "measured" else "by their curves"
@@ -259,16 +247,11 @@ def _known_slowdowns(clients: Sequence[Client]) -> list[float | None]:
     return found
 
 
-def _find_exceeded(sums: Sums, bounds: Bounds) -> list[list[str]]:
-    """Return the bounds of SM and memory-bandwidth utilization, each if it is exceeded."""
-    found = (
-        ("SM", sums.sm_percentage, bounds.sm_percentage),
-        ("memory-bandwidth", sums.memory_bandwidth_percentage, bounds.memory_bandwidth_percentage),
-    )
-    return [
-        [f"average {what} utilization {_percent_of(value, most)}"] if value > most else []
-        for what, value, most in found
-    ]
+def _find_exceeded(what: str, percentage: float) -> list[str]:
+    """Return that a sum of utilizations exceeds its bound, if it does."""
+    if percentage <= MOST_PERCENTAGE:
+        return []
+    return [f"average {what} utilization {_percent_of(percentage, MOST_PERCENTAGE)}"]
 
 
 def find_filled(client: Client) -> str | None:
@@ -278,70 +261,65 @@ def find_filled(client: Client) -> str | None:
     """
     demand = client.demand
     if not demand.curve and not client.on_one_gpu:
-        for what, used, most in (
-            ("SM", demand.sm_utilization_percentage, BOUNDS.sm_percentage),
-            (
-                "memory-bandwidth",
-                demand.memory_bandwidth_utilization_percentage,
-                BOUNDS.memory_bandwidth_percentage,
-            ),
+        for what, used in (
+            ("SM", demand.sm_utilization_percentage),
+            ("memory-bandwidth", demand.memory_bandwidth_utilization_percentage),
         ):
-            if used >= most:
+            if used >= MOST_PERCENTAGE:
                 return (
-                    f"average {what} utilization {used:.10g} % of at most {most:.10g} % by itself, "
+                    f"average {what} utilization {_percent_of(used, MOST_PERCENTAGE)} by itself, "
                     "so nothing fits beside it: -o utilization may say less"
                 )
     return None
 
 
-def _is_beyond(demand: Demand, bounds: Bounds) -> bool:
+def _is_beyond(demand: Demand) -> bool:
     """Return whether a job exceeds a bound of utilization all by itself."""
     return (
-        demand.sm_utilization_percentage > bounds.sm_percentage
-        or demand.memory_bandwidth_utilization_percentage > bounds.memory_bandwidth_percentage
+        demand.sm_utilization_percentage > MOST_PERCENTAGE
+        or demand.memory_bandwidth_utilization_percentage > MOST_PERCENTAGE
     )
 
 
-def _find_memory(sums: Sums, capacity: Capacity, bounds: Bounds) -> Iterator[str]:
+def _find_memory(sums: Sums, capacity: Capacity) -> Iterator[str]:
     """Yield whether they hold more memory than they may."""
-    most_bytes = capacity.memory_bytes * bounds.memory_percentage / 100
-    if sums.memory_bytes > most_bytes:
-        yield f"maximum memory {_mib(sums.memory_bytes)} of at most {_mib(most_bytes)}"
+    if sums.memory_bytes > capacity.memory_bytes:
+        held, most = _mib(sums.memory_bytes), _mib(capacity.memory_bytes)
+        yield f"maximum memory {held} of at most {most}"
 
 
-def _find_crowding(clients: Sequence[Client], capacity: Capacity, bounds: Bounds) -> Iterator[str]:
+def _find_crowding(clients: Sequence[Client], capacity: Capacity) -> Iterator[str]:
     """Yield whether they are more than MPS takes, or than those want that share for throughput."""
     count = len(clients)
     if count > capacity.most_clients:
         yield f"{count} clients of at most {capacity.most_clients} that MPS takes"
     if all(client.objective.name != "throughput" for client in clients):
         return
-    small = all(_is_small(client.demand, bounds) for client in clients)
+    small = all(_is_small(client.demand) for client in clients)
     most = MOST_SMALL_FOR_THROUGHPUT if small else MOST_FOR_THROUGHPUT
     if count > most:
         size = "" if small else f" ({MOST_SMALL_FOR_THROUGHPUT} if all are small)"
         yield f"{count} clients of at most {most}{size} that objective throughput wants"
 
 
-def _is_small(demand: Demand, bounds: Bounds) -> bool:
+def _is_small(demand: Demand) -> bool:
     """Return whether three such jobs stay within the bound of SM utilization.
 
     The paper says "low"; the third is ours.
     """
-    return demand.sm_utilization_percentage * MOST_SMALL_FOR_THROUGHPUT <= bounds.sm_percentage
+    return demand.sm_utilization_percentage * MOST_SMALL_FOR_THROUGHPUT <= MOST_PERCENTAGE
 
 
-def _find_slowdown(
-    clients: Sequence[Client], slowdowns: Sequence[float | None], bounds: Bounds
-) -> Iterator[str]:
+def _find_slowdown(clients: Sequence[Client], slowdowns: Sequence[float | None]) -> Iterator[str]:
     """Yield the client that is slowed down most, if it is too much."""
     worst, name = max(
         (slowdown or 0.0, client.demand.name)
         for slowdown, client in zip(slowdowns, clients, strict=True)
     )
-    percentage, most = round(100 * worst, _NOISE_DIGITS), bounds.slowdown_percentage
-    if percentage > most:
-        yield f"measured slowdown of {printable(name)} {_percent_of(percentage, most)}"
+    percentage = round(100 * worst, _NOISE_DIGITS)
+    if percentage > MOST_SLOWDOWN_PERCENTAGE:
+        figures = _percent_of(percentage, MOST_SLOWDOWN_PERCENTAGE)
+        yield f"measured slowdown of {printable(name)} {figures}"
 
 
 def _find_intolerable(clients: Sequence[Client]) -> Iterator[str]:

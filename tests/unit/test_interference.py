@@ -14,7 +14,7 @@ from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.interference import Bounds, judge
+from gpulaunch.sharing.interference import MOST_SLOWDOWN_PERCENTAGE, judge
 from gpulaunch.sharing.prediction import (
     IDLE_SHARE,
     Gain,
@@ -180,13 +180,6 @@ def test_every_exceeded_bound_is_named() -> None:
     assert [reason.split()[1] for reason in verdict.reasons] == ["SM", "memory-bandwidth", "memory"]
 
 
-def test_bounds_can_be_set() -> None:
-    """Each bound is the user's."""
-    pair = clients(busy(60, 60, 50 << 30), busy(60, 60, 50 << 30))
-    assert judge(pair, A100X, Bounds(120, 120, 125)).compatible
-    assert len(judge(pair[:1], A100X, Bounds(59, 59, 50)).reasons) == 3
-
-
 @pytest.mark.parametrize(
     ("utilizations", "compatible"),
     [
@@ -251,7 +244,7 @@ def test_the_default_tolerance_leaves_it_to_the_sums() -> None:
     tolerance = Objective().throughput_tolerance_percentage
     losses = [100 * (1 - min(rates([busy(sm), busy(100 - sm)]))) for sm in range(101)]
     assert round(max(losses), 9) == tolerance
-    assert 1 / (1 - tolerance / 100) - 1 == Bounds().slowdown_percentage / 100
+    assert 1 / (1 - tolerance / 100) - 1 == MOST_SLOWDOWN_PERCENTAGE / 100
 
 
 def test_measured_slowdowns() -> None:
@@ -263,10 +256,9 @@ def test_measured_slowdowns() -> None:
         True,
         pytest.approx(0.15),
     )  # Eq. 4: the mean of 25 and 5 %
-    assert judge([victim, *calm], A100X, Bounds(slowdown_percentage=30)).reasons == (
-        "measured slowdown of 10 35 % of at most 30 %",
+    assert judge([victim, *calm], A100X).reasons == (
+        "measured slowdown of 10 35 % of at most 25 %",
     )
-    assert judge([victim, *calm], A100X, Bounds(slowdown_percentage=35)).compatible
     assert judge(calm, A100X).sums.interference is None
 
 
@@ -322,35 +314,30 @@ any_client = st.builds(
     Client, demands, objectives, st.dictionaries(st.sampled_from("abc"), st.floats(0, 0.5))
 )
 crowds = st.lists(any_client, min_size=1, max_size=7)
-bounds = st.builds(
-    Bounds, st.floats(1, 400), st.floats(1, 400), st.floats(1, 400), st.floats(0, 400)
-)
 capacities = st.builds(
     Capacity, st.just(80 << 30), st.integers(1, 6), st.none(), st.none() | st.just(300.0)
 )
 
 
-@given(crowds, any_client, capacities, bounds)
-def test_one_more_never_helps(crowd, another, capacity, limits) -> None:
+@given(crowds, any_client, capacities)
+def test_one_more_never_helps(crowd, another, capacity) -> None:
     """Adding a client never turns a refusal into a grant."""
-    if judge([*crowd, another], capacity, limits).compatible:
-        assert judge(crowd, capacity, limits).compatible
+    if judge([*crowd, another], capacity).compatible:
+        assert judge(crowd, capacity).compatible
 
 
-@given(st.lists(any_client, min_size=2, max_size=4), capacities, bounds)
-def test_order_makes_no_difference(crowd, capacity, limits) -> None:
+@given(st.lists(any_client, min_size=2, max_size=4), capacities)
+def test_order_makes_no_difference(crowd, capacity) -> None:
     """All verdicts over one set of clients are the same to the letter."""
-    verdicts = {repr(judge(order, capacity, limits)) for order in permutations(crowd)}
+    verdicts = {repr(judge(order, capacity)) for order in permutations(crowd)}
     assert len(verdicts) == 1
 
 
-@given(crowds, capacities, bounds)
-def test_a_verdict_explains_itself(crowd, capacity, limits) -> None:
-    """A refusal has a reason, a grant has none, and wider bounds refuse nothing more."""
-    verdict = judge(crowd, capacity, limits)
+@given(crowds, capacities)
+def test_a_verdict_explains_itself(crowd, capacity) -> None:
+    """A refusal has a reason, and a grant has none."""
+    verdict = judge(crowd, capacity)
     assert verdict.compatible == (not verdict.reasons)
-    if verdict.compatible:
-        assert judge(crowd, capacity, Bounds(*(2 * limit for limit in as_list(limits)))).compatible
 
 
 @given(st.lists(demands, min_size=1, max_size=7))
@@ -557,12 +544,13 @@ def test_a_measured_pair_outweighs_bandwidth() -> None:
             )
             for own, beside in ((one, other), (other, one))
         ]
-        found = judge(clients, A100X, Bounds(slowdown_percentage=100.0))
+        found = judge(clients, A100X)
         return found.compatible, found.decided_by
 
-    assert judged(0.5) == (True, "measured")
+    assert judged(0.25) == (True, "measured")
+    assert judged(0.8) == (False, "measured")  # not by the sums: each is slowed down too much
     assert judged(0.9) == (False, "sums")
-    assert judged(0.5, on_one_gpu=False) == (False, "sums")  # on one socket, or predicted
+    assert judged(0.25, on_one_gpu=False) == (False, "sums")  # on one socket, or predicted
 
 
 # figures of two kinds
