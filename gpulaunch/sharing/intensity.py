@@ -8,7 +8,6 @@ class by a profiler's counters.
 from functools import lru_cache
 
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
-from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.curve import fewest_sms, percentage_for, saturates
 
@@ -22,28 +21,13 @@ SMS_IF_UNKNOWN = 100
 """Parts that a GPU is divided into whose SMs are not known: whole percentages."""
 
 
-class OffSm(Record):
-    """The off-SM bandwidth model of one job on one GPU.
-
-    Attributes:
-        demand_gb_per_s: BW_Total_SMs of Eq. 1: what all SMs would ask for if they never waited.
-        supply_gb_per_s: BW_Off_SM of Eq. 2: what network, last-level cache and DRAM can give.
-    """
-
-    demand_gb_per_s: float
-    supply_gb_per_s: float
-
-
-def is_memory_intensive(
-    demand: Demand, capacity: Capacity, dram_efficiency: float = DRAM_EFFICIENCY
-) -> bool | None:
+def is_memory_intensive(demand: Demand, capacity: Capacity) -> bool | None:
     """Return whether a job's performance saturates before it has all SMs.
 
     Args:
         demand: demand of the job; its curve is asked first, then its counters, then what its
             profile claims.
         capacity: what the GPU offers.
-        dram_efficiency: 0-1, for Eq. 2.
 
     Returns:
         None if nothing is known.
@@ -54,19 +38,20 @@ def is_memory_intensive(
     measured = saturates(demand.curve)
     if measured is not None:
         return measured
-    model = model_off_sm(demand.counters, capacity, dram_efficiency)
+    model = model_off_sm(demand.counters, capacity)
     if model is not None:
-        return model.demand_gb_per_s > model.supply_gb_per_s
+        asked, given = model
+        return asked > given
     return None if demand.intensity is None else demand.intensity == "memory"
 
 
-def model_off_sm(
-    counters: Counters | None, capacity: Capacity, dram_efficiency: float = DRAM_EFFICIENCY
-) -> OffSm | None:
-    """Return both sides of the off-SM bandwidth model.
+def model_off_sm(counters: Counters | None, capacity: Capacity) -> tuple[float, float] | None:
+    """Return both sides of the off-SM bandwidth model, in GB/s.
 
     Returns:
-        None if the job's counters or a figure of the GPU is unknown.
+        BW_Total_SMs of Eq. 1, what all SMs would ask for if they never waited, and BW_Off_SM of
+        Eq. 2, what network, last-level cache and DRAM can give; None if the job's counters or a
+        figure of the GPU is unknown.
 
     Source: cd-search-ics18 Eq. 1 and 2. Departures: accesses are divided by 1000, since they are
         counted per 1,000 instructions; all SMs ask, since that is the question (4.1.1), though the
@@ -81,10 +66,9 @@ def model_off_sm(
         return None
     accesses = counters.llc_accesses_per_kilo_instruction / 1000
     hit_rate = counters.llc_hit_rate
-    return OffSm(
-        instructions * accesses * counters.bytes_per_access * capacity.sm_count,
-        min(llc, llc * hit_rate + dram * (1 - hit_rate) * dram_efficiency),
-    )
+    asked = instructions * accesses * counters.bytes_per_access * capacity.sm_count
+    given = llc * hit_rate + dram * (1 - hit_rate) * DRAM_EFFICIENCY
+    return asked, min(llc, given)
 
 
 def find_knee(demand: Demand, capacity: Capacity) -> int | None:
