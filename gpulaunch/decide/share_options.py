@@ -14,10 +14,9 @@ from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity, least_of
-from gpulaunch.sharing.interference import Verdict, find_filled, judge
+from gpulaunch.sharing.interference import Verdict, find_filled, judge, rank_group
 from gpulaunch.sharing.partition import Allotment, allot_newcomer
 from gpulaunch.sharing.prediction import predict
-from gpulaunch.sharing.preference import rank_group
 
 
 class ShareSituation(Record):

@@ -1,4 +1,4 @@
-"""Which jobs may share a GPU through CUDA MPS: the interference rule of mps-sharing-2024 IV.B."""
+"""Which jobs may share a GPU through CUDA MPS, and which one a job likes: mps-sharing-2024 IV.B."""
 # pure: decides on plain values
 
 from collections.abc import Iterator, Sequence
@@ -6,14 +6,13 @@ from math import fsum
 from typing import Literal
 
 from gpulaunch.errors import printable
-from gpulaunch.leases.share import Client
+from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.curve import saturates
 from gpulaunch.sharing.partition import Held, partition
-from gpulaunch.sharing.prediction import drawn_power, idle_power, rates
-from gpulaunch.sharing.slowdown import mean_slowdown
+from gpulaunch.sharing.prediction import drawn_power, idle_power, rates, steady_gain
 
 MOST_FOR_THROUGHPUT = 2
 """Number of clients beyond which throughput suffers (IV.B criterion 4)."""
@@ -29,6 +28,12 @@ LEAST_GAIN = 1.1
 
 It is above what noise of 5 % in either figure makes.
 """
+
+LEAST_SLOWDOWN = 0.02
+"""Slowdowns below are taken for noise of measurement."""
+
+_STEP_PERCENTAGE = 10.0
+"""Percentage points of SM utilization that make a difference in a preference. Ours."""
 
 _NOISE_DIGITS = 9
 """Decimals to which sums are rounded before they are compared.
@@ -152,6 +157,27 @@ def judge(
     ]
     notes += _write_notes(sums, capacity)
     return Verdict(not reasons, reasons, tuple(notes), sums, decided_by)
+
+
+def mean_slowdown(slowdowns: Sequence[float]) -> float:
+    """Return the mean slowdown of the jobs that a placement affects; 0 if there are none.
+
+    These are the running jobs and the new one.
+
+    Args:
+        slowdowns: slowdown of each job: its time with the others, divided by its time alone, less
+            1. Those under 2 % count as 0.
+
+    Source: topo-aware-sc17 Eq. 4. Departure: as printed, with the time alone on top, it falls as
+        interference grows, so that minimising it would seek interference.
+
+    Example:
+        >>> mean_slowdown([0.3, 0.01, 0.0])
+        0.09999999999999999
+    """
+    if not slowdowns:
+        return 0.0
+    return sum(slowdown for slowdown in slowdowns if slowdown >= LEAST_SLOWDOWN) / len(slowdowns)
 
 
 def _kinds(demands: Sequence[Demand]) -> set[str]:
@@ -361,3 +387,43 @@ def _percent_of(value: float, most: float) -> str:
 
 def _mib(size_bytes: float) -> str:
     return f"{size_bytes / (1 << 20):.10g} MiB"
+
+
+def rank_group(
+    request: Demand, residents: Sequence[Demand], objective: Objective, capacity: Capacity
+) -> tuple[float, ...]:
+    """Return the sort key of a GPU where a job may run; the lowest is best.
+
+    1. For product alone: the product that all are predicted to reach, the largest first.
+    2. Average SM utilization of the jobs that are there, in steps of 10 points, the lowest first.
+    3. How far the job's average power is from their mean, the farthest first: low goes with high.
+    4. Their SM utilization again, exactly.
+
+    Args:
+        request: demand of the job that looks for a GPU.
+        residents: demands of the jobs on the GPU.
+        objective: objective of the job.
+        capacity: what the GPU offers.
+
+    Source: mps-sharing-2024 IV.B criterion 1 (lowest utilization) and recommendation 3 (opposing
+        power); it ranks neither against the other. Contention matters more than power, it says, so
+        utilization comes first, coarsely.
+    """
+    used = round(fsum(resident.sm_utilization_percentage for resident in residents), _NOISE_DIGITS)
+    key = (used // _STEP_PERCENTAGE, -_power_apart(request, residents), used)
+    if objective.name != "product":
+        return key
+    gain = steady_gain([request, *residents], capacity)
+    product = gain.log_product(objective.throughput_weight, objective.energy_weight)
+    return (-round(product, _NOISE_DIGITS), *key)
+
+
+def _power_apart(request: Demand, residents: Sequence[Demand]) -> float:
+    """Return the distance of a job's power from the mean of the others', in W.
+
+    It is 0 if one is unknown, or there are no others.
+    """
+    powers = [resident.power_w for resident in residents if resident.power_w is not None]
+    if request.power_w is None or not powers or len(powers) < len(residents):
+        return 0.0
+    return abs(request.power_w - round(fsum(powers), _NOISE_DIGITS) / len(powers))

@@ -14,10 +14,24 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Performance, cd_search
-from gpulaunch.sharing.curve import KEPT, percentage_for, round_down
-from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN, find_knee, is_memory_intensive
-from gpulaunch.sharing.kernels import Kernels, kernels_of
-from gpulaunch.sharing.prediction import gain_at, idle_power, pace_at, rates, speeds_of, worth_of
+from gpulaunch.sharing.curve import (
+    KEPT,
+    SMS_IF_UNKNOWN,
+    find_knee,
+    is_memory_intensive,
+    percentage_for,
+    round_down,
+)
+from gpulaunch.sharing.prediction import (
+    Kernels,
+    gain_at,
+    idle_power,
+    kernels_of,
+    pace_at,
+    rates,
+    speeds_of,
+    worth_of,
+)
 
 LEAST_LEFT = 10
 """Percent below which SMs are not worth keeping for anybody.

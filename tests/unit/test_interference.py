@@ -14,7 +14,7 @@ from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.records import as_list, replace
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.interference import MOST_SLOWDOWN_PERCENTAGE, judge
+from gpulaunch.sharing.interference import MOST_SLOWDOWN_PERCENTAGE, judge, rank_group
 from gpulaunch.sharing.prediction import (
     IDLE_SHARE,
     Gain,
@@ -29,7 +29,6 @@ from gpulaunch.sharing.prediction import (
     steady_gain,
     system_throughput,
 )
-from gpulaunch.sharing.preference import rank_group
 
 A100X = Capacity(memory_bytes=80 << 30, most_clients=48, power_limit_w=300)
 

@@ -14,8 +14,16 @@ from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Allocation, cd_search
-from gpulaunch.sharing.curve import keeps, percentage_for, round_down, saturates, throughput_at
-from gpulaunch.sharing.intensity import find_knee, is_memory_intensive, model_off_sm
+from gpulaunch.sharing.curve import (
+    find_knee,
+    is_memory_intensive,
+    keeps,
+    model_off_sm,
+    percentage_for,
+    round_down,
+    saturates,
+    throughput_at,
+)
 from gpulaunch.sharing.partition import (
     Allotment,
     allot_newcomer,

@@ -15,7 +15,7 @@ from gpulaunch.profiles.layers import split_variant
 from gpulaunch.profiles.profile import Profile, parse_profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.intensity import is_memory_intensive
+from gpulaunch.sharing.curve import is_memory_intensive
 from gpulaunch.sharing.partition import partition
 
 ROOT = Path(__file__).parents[2]
