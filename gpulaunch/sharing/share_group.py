@@ -14,6 +14,7 @@ from zlib import crc32
 
 from gpulaunch.errors import FailedError
 from gpulaunch.files import slow_lock
+from gpulaunch.files.own_cache import is_own
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.leases.table import Table
@@ -24,7 +25,6 @@ from gpulaunch.sharing.mps_directories import (
     MEMBERS_FILE,
     PATIENCE_S,
     is_of_a_group,
-    is_own,
     make_own,
     note_join,
 )
@@ -146,12 +146,9 @@ class ShareGroup:
 
     def _is_there(self) -> bool:
         """Return whether anything of the group may be left in a directory of this user."""
-        try:
-            return is_own(self._base) and (
-                os.path.isdir(self.directory) or self.daemon.pid() is not None
-            )
-        except OSError:
-            return False
+        return is_own(self._base) and (
+            os.path.isdir(self.directory) or self.daemon.pid() is not None
+        )
 
     @property
     def _lock_path(self) -> str:

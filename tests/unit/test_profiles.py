@@ -7,7 +7,7 @@ import pytest
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import Above, ListOf, RowOf, TableOf
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.catalog import load_profile, slowdowns_both_ways
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.profiles.keys import Part, Section
