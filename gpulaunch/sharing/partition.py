@@ -27,7 +27,7 @@ from gpulaunch.sharing.prediction import (
     gain_at,
     idle_power,
     kernels_of,
-    pace_at,
+    pace,
     rates,
     speeds_of,
     worth_of,
@@ -196,7 +196,7 @@ class _Comparison:
         """
         if percentages not in self._known:
             speeds = speeds_of(self.kernels, percentages)
-            at = pace_at(speeds, self._demands, self._capacity, self._idle_w)
+            at = pace(speeds, self._demands, self._capacity, self._idle_w)
             gain = gain_at(self._demands, at)
             self._throughput[percentages] = gain.throughput
             objective = self._objective if gain.energy_efficiency else THROUGHPUT

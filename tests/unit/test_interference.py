@@ -18,7 +18,6 @@ from gpulaunch.sharing.interference import MOST_SLOWDOWN_PERCENTAGE, judge, rank
 from gpulaunch.sharing.prediction import (
     IDLE_SHARE,
     Gain,
-    Solo,
     drawn_power,
     idle_power,
     normalized_turnaround,
@@ -383,37 +382,36 @@ def test_power_together() -> None:
 
 def test_a_run_by_hand() -> None:
     """Two halves slow each other to 0.8 until the short one ends; then the long one has it all."""
-    jobs = [Solo(busy(50, power_w=157.0), 8.0), Solo(busy(50, power_w=157.0), 16.0)]
-    run = run_together(jobs, A100X, idle_w=57.0)
-    assert run.ends_s == pytest.approx((10.0, 18.0))  # 10 s at 0.8 leave 8 s
-    assert run.energy_j == pytest.approx(10 * (57 + 160) + 8 * 157)
-    assert system_throughput((8, 16), run.ends_s) == pytest.approx(0.8 + 16 / 18)
-    assert normalized_turnaround((8, 16), run.ends_s) == pytest.approx((1.25 + 18 / 16) / 2)
+    jobs = [busy(50, power_w=157.0), busy(50, power_w=157.0)]
+    ends_s, energy_j = run_together(jobs, (8.0, 16.0), A100X, idle_w=57.0)
+    assert ends_s == pytest.approx((10.0, 18.0))  # 10 s at 0.8 leave 8 s
+    assert energy_j == pytest.approx(10 * (57 + 160) + 8 * 157)
+    assert system_throughput((8, 16), ends_s) == pytest.approx(0.8 + 16 / 18)
+    assert normalized_turnaround((8, 16), ends_s) == pytest.approx((1.25 + 18 / 16) / 2)
 
 
 def test_a_run_is_held_to_the_power_limit() -> None:
     """Beyond the card's limit all slow down to meet it, and nobody gets energy for nothing."""
-    hot = [Solo(busy(0, power_w=250.0), 10.0)] * 2
-    held = pace([job.demand for job in hot], A100X, idle_w=50.0)
+    hot = [busy(0, power_w=250.0)] * 2
+    held = pace(rates(hot), hot, A100X, 50.0)
     assert as_list(held) == [(0.625, 0.625), 300.0]  # 250 W of 400
-    together = run_together(hot, A100X, idle_w=50.0)
-    assert as_list(together) == [(16.0, 16.0), 4800.0]
-    foreign = [Solo(busy(0, power_w=500.0), 10.0), Solo(busy(0, power_w=50.0), 10.0)]
-    assert run_together(foreign, A100X, idle_w=50.0).ends_s == (
-        10.0,
-        10.0,
-    )  # 500 W were drawn on another card
-    assert run_together([*hot, Solo(busy(0), 1.0)], A100X, idle_w=50.0).energy_j is None
+    assert run_together(hot, (10.0, 10.0), A100X, idle_w=50.0) == ((16.0, 16.0), 4800.0)
+    foreign = [busy(0, power_w=500.0), busy(0, power_w=50.0)]
+    ends_s, _ = run_together(foreign, (10.0, 10.0), A100X, idle_w=50.0)
+    assert ends_s == (10.0, 10.0)  # 500 W were drawn on another card
+    _, energy_j = run_together([*hot, busy(0)], (10.0, 10.0, 1.0), A100X, idle_w=50.0)
+    assert energy_j is None
 
 
-@given(st.lists(st.builds(Solo, demands, st.floats(0.01, 1e6)), min_size=1, max_size=8))
+@given(st.lists(st.tuples(demands, st.floats(0.01, 1e6)), min_size=1, max_size=8))
 def test_a_run_ends(jobs) -> None:
     """No job ends before it would alone, and all end before they would one after the other."""
-    run = run_together(jobs, A100X, idle_w=50.0)
+    durations_s = [duration_s for _, duration_s in jobs]
+    ends_s, _ = run_together([demand for demand, _ in jobs], durations_s, A100X, idle_w=50.0)
     assert all(
-        end >= job.duration_s * (1 - 1e-6) for job, end in zip(jobs, run.ends_s, strict=True)
+        end >= duration_s * (1 - 1e-6) for duration_s, end in zip(durations_s, ends_s, strict=True)
     )
-    assert run.time_s <= sum(job.duration_s for job in jobs) * (1 + 1e-6)
+    assert max(ends_s) <= sum(durations_s) * (1 + 1e-6)
 
 
 CURVE = (CurvePoint(20, 40.0), CurvePoint(50, 80.0), CurvePoint(100, 100.0))
@@ -467,7 +465,7 @@ def test_prediction_of_a_group() -> None:
     assert found.speeds == pytest.approx((0.6, capped))
     assert (found.stp, found.antt) == pytest.approx((0.6 + capped, (1 / 0.6 + 1 / capped) / 2))
     hot = [busy(50, power_w=300.0), busy(50, power_w=300.0)]
-    speeds = pace(hot, A100X, idle_w=idle_power(A100X)).speeds
+    speeds = pace(rates(hot), hot, A100X, idle_power(A100X)).speeds
     assert sum(speeds) < 1.6
     assert predict(hot, A100X, (100, 100)).stp == pytest.approx(sum(speeds))
 
