@@ -102,8 +102,6 @@ def judge(
     clients: Sequence[Client],
     capacity: Capacity,
     held: Held = (),
-    *,
-    quick: bool = False,
 ) -> Verdict:
     """Judge whether clients may share a GPU.
 
@@ -120,7 +118,6 @@ def judge(
         capacity: what the GPU offers.
         held: percentage of the SMs of each client that cannot be chosen any more; None given, all
             can.
-        quick: whether the gain that notes tell may be a lower bound, which is found faster.
 
     Source: mps-sharing-2024 IV.B: two workflows interfere if their average SM utilization, or their
         average memory-bandwidth utilization, sums to over 100 %, or their maximum memory to over
@@ -138,7 +135,7 @@ def judge(
     exceeded = [*sm, *bandwidth]
     decided_by, gain = _BY_SUMS
     if exceeded and not any(_is_beyond(demand) for demand in demands):
-        decided_by, gain = _weigh(clients, slowdowns, capacity, held, quick=quick)
+        decided_by, gain = _weigh(clients, slowdowns, capacity, held)
     if decided_by == "sums" or (decided_by == "curves" and bandwidth):
         decided_by, outweighed = "sums", []
     else:
@@ -220,8 +217,6 @@ def _weigh(
     slowdowns: Sequence[float | None],
     capacity: Capacity,
     held: Held,
-    *,
-    quick: bool,
 ) -> tuple[DecidedBy, float]:
     """Return what outweighs sums that are exceeded, and the throughput of the clients by that.
 
@@ -238,9 +233,7 @@ def _weigh(
     demands = [client.demand for client in clients]
     if any(saturates(demand.curve) is None for demand in demands):
         return _BY_SUMS
-    gain = partition(demands, capacity, held=held, adjust=False).gain
-    if not quick or gain < LEAST_GAIN:
-        gain = partition(demands, capacity, held=held).gain
+    gain = partition(demands, capacity, held=held).gain
     return ("curves", gain) if gain >= LEAST_GAIN else _BY_SUMS
 
 

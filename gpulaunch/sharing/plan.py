@@ -182,7 +182,7 @@ def make_plan(jobs: Sequence[PlannedJob], site: PlanSite) -> Plan:
             order matters to the sequential baseline only.
         site: the GPUs.
 
-    Cost: 10 jobs in 10 to 25 ms, 50 to 150 ms where all have curves; 300 jobs in some seconds.
+    Cost: 10 jobs in 10 to 25 ms, 100 to 300 ms where all have curves; 300 jobs in some seconds.
 
     Source: mps-sharing-2024 IV and V. Departures: docs/decisions/interference.md.
     """
@@ -313,7 +313,7 @@ def _share(
 
 def _refusals(flows: Sequence[Workflow], site: PlanSite) -> tuple[str, ...]:
     """Return why workflows may not share a GPU; nothing if they may."""
-    return judge([flow.job.client for flow in flows], site.capacity, quick=True).reasons
+    return judge([flow.job.client for flow in flows], site.capacity).reasons
 
 
 def _sum_known(values: Sequence[float | None]) -> float | None:
