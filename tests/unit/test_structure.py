@@ -36,7 +36,6 @@ ROOMS = [  # from the floor up: a file imports from its own room and from those 
     "batch",
     "simulate",
     "show",
-    "doctor",
     "cli",
 ]
 LARGEST_SHARE = 0.2
