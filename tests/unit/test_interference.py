@@ -178,6 +178,12 @@ def test_every_exceeded_bound_is_named() -> None:
     assert [reason.split()[1] for reason in verdict.reasons] == ["SM", "memory-bandwidth", "memory"]
 
 
+def test_a_bound_itself_is_allowed() -> None:
+    """Sums of exactly 100 %, and the GPU's memory to the last byte, still fit."""
+    pair = clients(busy(60, 60, 50 << 30), busy(40, 40, 30 << 30))
+    assert judge(pair, A100X).reasons == ()
+
+
 @pytest.mark.parametrize(
     ("utilizations", "compatible"),
     [
