@@ -229,7 +229,7 @@ def expected_slowdown(
     if not slowdowns:
         return {}
     socket_of = {gpu.uuid: (gpu.node, gpu.numa_node) for gpu in topology.gpus}
-    from gpulaunch.sharing.slowdown import mean_slowdown  # late: few go by utility
+    from gpulaunch.sharing.interference import mean_slowdown  # late: few go by utility
 
     met: dict[tuple[int, int | None], list[tuple[float, float]]] = {}
     for lease in leases:

@@ -14,10 +14,9 @@ from gpulaunch.machine.gpu_names import gpus_named
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity, least_of
-from gpulaunch.sharing.interference import BOUNDS, Verdict, find_filled, judge
+from gpulaunch.sharing.interference import Verdict, find_filled, judge, rank_group
 from gpulaunch.sharing.partition import Allotment, allot_newcomer
 from gpulaunch.sharing.prediction import predict
-from gpulaunch.sharing.preference import rank_group
 
 
 class ShareSituation(Record):
@@ -210,8 +209,7 @@ def share_of(request: Request, option: ShareOption) -> Share:
     sharing = _sharing(request)
     client = sharing.client
     if sharing.holds_the_rest:
-        most = _capacity_of(sharing, option.group).memory_bytes
-        free = int(most * BOUNDS.memory_percentage / 100)
+        free = _capacity_of(sharing, option.group).memory_bytes
         free -= sum(share.client.demand.memory_bytes for share in _shares_of(option.residents))
         memory_bytes = max(client.demand.memory_bytes, free)
         client = replace(client, demand=replace(client.demand, memory_bytes=memory_bytes))

@@ -69,16 +69,16 @@ def path_of(name: str) -> str:
         OSError: there is none, or another user owns what should be the user's.
     """
     own = os.environ.get("XDG_RUNTIME_DIR", "")
-    if not os.path.isabs(own) or not _is_mine(own):
+    if not os.path.isabs(own) or not is_own(own):
         own = f"/dev/shm/gpulaunch.{os.geteuid()}"  # noqa: S108  its owner is checked
         with suppress(FileExistsError):
             os.mkdir(own, 0o700)
-        if not _is_mine(own):
+        if not is_own(own):
             raise PermissionError(errno.EPERM, "not this user's own", own)
     return os.path.join(own, name)
 
 
-def _is_mine(directory: str) -> bool:
+def is_own(directory: str) -> bool:
     """Return whether this is a directory in which only this user can make files."""
     with suppress(OSError):
         status = os.lstat(directory)

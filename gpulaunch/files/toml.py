@@ -1,13 +1,18 @@
 """Parsing of TOML, with the line of each mistake."""
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Any
 
 from gpulaunch.errors import UsageError, quoted
 from gpulaunch.files.fields import has_value
-from gpulaunch.files.toml_parser import tomllib
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # it is not in the standard library of Python 3.10
+    import tomli as tomllib
 
 _MOST_BITS = 63
 _BYTE_ORDER_MARK = "\ufeff"

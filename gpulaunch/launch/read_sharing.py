@@ -18,12 +18,7 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing import mps_daemon as mps
-from gpulaunch.sharing.capacity import (
-    MEMORY_HEADROOM_PERCENTAGE,
-    Capacity,
-    capacity_by,
-    with_headroom,
-)
+from gpulaunch.sharing.capacity import Capacity, capacity_by, with_headroom
 
 LEAST_DRIVER = 550
 """First major version of the driver that reports whether an MPS server works; 535 does not."""
@@ -101,7 +96,7 @@ def _read_memory_limit(
         sold_so = [size for size in sizes if size >= asked.of_gpu_bytes]
         return min([int(asked), *sold_so])
     if part is None or not sizes:
-        return with_headroom(peak_bytes, MEMORY_HEADROOM_PERCENTAGE, sizes)
+        return with_headroom(peak_bytes, sizes)
     limit = min(sizes) * part // 100 // _MIB * _MIB
     if limit < peak_bytes:
         return Unfit(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.document import read_document
 from gpulaunch.records import Record, replace
 from gpulaunch.scan.peers import Amount
 
@@ -101,8 +101,7 @@ class Findings:
 
 @cache
 def _data() -> Mapping[str, Any]:
-    with open(os.path.join(os.path.dirname(__file__), "interfaces.toml"), "rb") as file:
-        return tomllib.load(file)
+    return read_document(os.path.join(os.path.dirname(__file__), "interfaces.toml")).data
 
 
 @cache

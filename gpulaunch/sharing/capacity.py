@@ -70,16 +70,15 @@ def least_of(capacities: Sequence[Capacity]) -> Capacity:
     return Capacity(**found)
 
 
-def with_headroom(peak_bytes: int, headroom_percentage: float, sizes: Sequence[int]) -> int:
+def with_headroom(peak_bytes: int, sizes: Sequence[int]) -> int:
     """Return the memory limit of a job that is known by its peak.
 
     It is more, but no more than the smallest GPU has that could hold the peak.
 
     Args:
         peak_bytes: the most that it was measured to hold.
-        headroom_percentage: what it gets beyond that, of its peak.
         sizes: memory of each GPU that it may get, in bytes.
     """
-    limit = math.ceil(peak_bytes * (100 + headroom_percentage) / 100 / _MIB) * _MIB
+    limit = math.ceil(peak_bytes * (100 + MEMORY_HEADROOM_PERCENTAGE) / 100 / _MIB) * _MIB
     fitting = [size for size in sizes if size >= peak_bytes]  # it stays fit for the smallest
     return max(peak_bytes, min([limit, *(fitting or sizes)]))

@@ -1,4 +1,4 @@
-"""Which jobs may share a GPU through CUDA MPS: the interference rule of mps-sharing-2024 IV.B."""
+"""Which jobs may share a GPU through CUDA MPS, and which one a job likes: mps-sharing-2024 IV.B."""
 # pure: decides on plain values
 
 from collections.abc import Iterator, Sequence
@@ -6,14 +6,13 @@ from math import fsum
 from typing import Literal
 
 from gpulaunch.errors import printable
-from gpulaunch.leases.share import Client
+from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.curve import saturates
 from gpulaunch.sharing.partition import Held, partition
-from gpulaunch.sharing.prediction import drawn_power, idle_power, rates
-from gpulaunch.sharing.slowdown import mean_slowdown
+from gpulaunch.sharing.prediction import drawn_power, idle_power, rates, steady_gain
 
 MOST_FOR_THROUGHPUT = 2
 """Number of clients beyond which throughput suffers (IV.B criterion 4)."""
@@ -30,6 +29,12 @@ LEAST_GAIN = 1.1
 It is above what noise of 5 % in either figure makes.
 """
 
+LEAST_SLOWDOWN = 0.02
+"""Slowdowns below are taken for noise of measurement."""
+
+_STEP_PERCENTAGE = 10.0
+"""Percentage points of SM utilization that make a difference in a preference. Ours."""
+
 _NOISE_DIGITS = 9
 """Decimals to which sums are rounded before they are compared.
 
@@ -37,29 +42,18 @@ What is written as 33.3 + 33.3 + 33.4 is 100.
 """
 
 
-class Bounds(Record):
-    """Bounds of what the clients of a GPU may use together; a bound itself is still allowed.
+MOST_PERCENTAGE = 100.0
+"""Bound of each sum of average utilizations, and of maximum memory; a bound itself is allowed."""
 
-    Attributes:
-        sm_percentage: sum of average SM utilization.
-        memory_bandwidth_percentage: sum of average memory-bandwidth utilization.
-        memory_percentage: sum of what each holds at most, of the GPU's memory.
-        slowdown_percentage: slowdown of a client by its neighbours, as measured. Ours: 25 is what a
-            client at 80 % of its speed has, the default tolerance of Objective.
-    """
+MOST_SLOWDOWN_PERCENTAGE = 25.0
+"""Bound of a client's slowdown by its neighbours, as measured.
 
-    sm_percentage: float = 100.0
-    memory_bandwidth_percentage: float = 100.0
-    memory_percentage: float = 100.0
-    slowdown_percentage: float = 25.0
-
+Ours: it is what a client at 80 % of its speed has, the default tolerance of Objective.
+"""
 
 DecidedBy = Literal["sums", "curves", "measured"]
 
 _BY_SUMS: tuple[DecidedBy, float] = ("sums", 0.0)
-
-BOUNDS = Bounds()
-"""The bounds of the paper."""
 
 
 class Sums(Record):
@@ -107,10 +101,7 @@ class Verdict(Record):
 def judge(
     clients: Sequence[Client],
     capacity: Capacity,
-    bounds: Bounds = BOUNDS,
     held: Held = (),
-    *,
-    quick: bool = False,
 ) -> Verdict:
     """Judge whether clients may share a GPU.
 
@@ -125,10 +116,8 @@ def judge(
     Args:
         clients: all that would be on the GPU, one at least.
         capacity: what the GPU offers.
-        bounds: what they may use together.
         held: percentage of the SMs of each client that cannot be chosen any more; None given, all
             can.
-        quick: whether the gain that notes tell may be a lower bound, which is found faster.
 
     Source: mps-sharing-2024 IV.B: two workflows interfere if their average SM utilization, or their
         average memory-bandwidth utilization, sums to over 100 %, or their maximum memory to over
@@ -141,11 +130,12 @@ def judge(
     if not unlike and len(_kinds(demands)) > 1:
         demands = list(map(_as_time, demands))
     sums = _add_up(demands, capacity, slowdowns)
-    sm, bandwidth = _find_exceeded(sums, bounds)
+    sm = _find_exceeded("SM", sums.sm_percentage)
+    bandwidth = _find_exceeded("memory-bandwidth", sums.memory_bandwidth_percentage)
     exceeded = [*sm, *bandwidth]
     decided_by, gain = _BY_SUMS
-    if exceeded and not any(_is_beyond(demand, bounds) for demand in demands):
-        decided_by, gain = _weigh(clients, slowdowns, capacity, held, quick=quick)
+    if exceeded and not any(_is_beyond(demand) for demand in demands):
+        decided_by, gain = _weigh(clients, slowdowns, capacity, held)
     if decided_by == "sums" or (decided_by == "curves" and bandwidth):
         decided_by, outweighed = "sums", []
     else:
@@ -153,9 +143,9 @@ def judge(
     reasons = (
         *unlike,
         *exceeded,
-        *_find_memory(sums, capacity, bounds),
-        *_find_crowding(clients, capacity, bounds),
-        *_find_slowdown(clients, slowdowns, bounds),
+        *_find_memory(sums, capacity),
+        *_find_crowding(clients, capacity),
+        *_find_slowdown(clients, slowdowns),
         *_find_intolerable(clients),
     )
     how = "measured together" if decided_by == "measured" else "by their curves"
@@ -164,6 +154,27 @@ def judge(
     ]
     notes += _write_notes(sums, capacity)
     return Verdict(not reasons, reasons, tuple(notes), sums, decided_by)
+
+
+def mean_slowdown(slowdowns: Sequence[float]) -> float:
+    """Return the mean slowdown of the jobs that a placement affects; 0 if there are none.
+
+    These are the running jobs and the new one.
+
+    Args:
+        slowdowns: slowdown of each job: its time with the others, divided by its time alone, less
+            1. Those under 2 % count as 0.
+
+    Source: topo-aware-sc17 Eq. 4. Departure: as printed, with the time alone on top, it falls as
+        interference grows, so that minimising it would seek interference.
+
+    Example:
+        >>> mean_slowdown([0.3, 0.01, 0.0])
+        0.09999999999999999
+    """
+    if not slowdowns:
+        return 0.0
+    return sum(slowdown for slowdown in slowdowns if slowdown >= LEAST_SLOWDOWN) / len(slowdowns)
 
 
 def _kinds(demands: Sequence[Demand]) -> set[str]:
@@ -206,8 +217,6 @@ def _weigh(
     slowdowns: Sequence[float | None],
     capacity: Capacity,
     held: Held,
-    *,
-    quick: bool,
 ) -> tuple[DecidedBy, float]:
     """Return what outweighs sums that are exceeded, and the throughput of the clients by that.
 
@@ -224,9 +233,7 @@ def _weigh(
     demands = [client.demand for client in clients]
     if any(saturates(demand.curve) is None for demand in demands):
         return _BY_SUMS
-    gain = partition(demands, capacity, held=held, adjust=False).gain
-    if not quick or gain < LEAST_GAIN:
-        gain = partition(demands, capacity, held=held).gain
+    gain = partition(demands, capacity, held=held).gain
     return ("curves", gain) if gain >= LEAST_GAIN else _BY_SUMS
 
 
@@ -259,16 +266,11 @@ def _known_slowdowns(clients: Sequence[Client]) -> list[float | None]:
     return found
 
 
-def _find_exceeded(sums: Sums, bounds: Bounds) -> list[list[str]]:
-    """Return the bounds of SM and memory-bandwidth utilization, each if it is exceeded."""
-    found = (
-        ("SM", sums.sm_percentage, bounds.sm_percentage),
-        ("memory-bandwidth", sums.memory_bandwidth_percentage, bounds.memory_bandwidth_percentage),
-    )
-    return [
-        [f"average {what} utilization {_percent_of(value, most)}"] if value > most else []
-        for what, value, most in found
-    ]
+def _find_exceeded(what: str, percentage: float) -> list[str]:
+    """Return that a sum of utilizations exceeds its bound, if it does."""
+    if percentage <= MOST_PERCENTAGE:
+        return []
+    return [f"average {what} utilization {_percent_of(percentage, MOST_PERCENTAGE)}"]
 
 
 def find_filled(client: Client) -> str | None:
@@ -278,70 +280,65 @@ def find_filled(client: Client) -> str | None:
     """
     demand = client.demand
     if not demand.curve and not client.on_one_gpu:
-        for what, used, most in (
-            ("SM", demand.sm_utilization_percentage, BOUNDS.sm_percentage),
-            (
-                "memory-bandwidth",
-                demand.memory_bandwidth_utilization_percentage,
-                BOUNDS.memory_bandwidth_percentage,
-            ),
+        for what, used in (
+            ("SM", demand.sm_utilization_percentage),
+            ("memory-bandwidth", demand.memory_bandwidth_utilization_percentage),
         ):
-            if used >= most:
+            if used >= MOST_PERCENTAGE:
                 return (
-                    f"average {what} utilization {used:.10g} % of at most {most:.10g} % by itself, "
+                    f"average {what} utilization {_percent_of(used, MOST_PERCENTAGE)} by itself, "
                     "so nothing fits beside it: -o utilization may say less"
                 )
     return None
 
 
-def _is_beyond(demand: Demand, bounds: Bounds) -> bool:
+def _is_beyond(demand: Demand) -> bool:
     """Return whether a job exceeds a bound of utilization all by itself."""
     return (
-        demand.sm_utilization_percentage > bounds.sm_percentage
-        or demand.memory_bandwidth_utilization_percentage > bounds.memory_bandwidth_percentage
+        demand.sm_utilization_percentage > MOST_PERCENTAGE
+        or demand.memory_bandwidth_utilization_percentage > MOST_PERCENTAGE
     )
 
 
-def _find_memory(sums: Sums, capacity: Capacity, bounds: Bounds) -> Iterator[str]:
+def _find_memory(sums: Sums, capacity: Capacity) -> Iterator[str]:
     """Yield whether they hold more memory than they may."""
-    most_bytes = capacity.memory_bytes * bounds.memory_percentage / 100
-    if sums.memory_bytes > most_bytes:
-        yield f"maximum memory {_mib(sums.memory_bytes)} of at most {_mib(most_bytes)}"
+    if sums.memory_bytes > capacity.memory_bytes:
+        held, most = _mib(sums.memory_bytes), _mib(capacity.memory_bytes)
+        yield f"maximum memory {held} of at most {most}"
 
 
-def _find_crowding(clients: Sequence[Client], capacity: Capacity, bounds: Bounds) -> Iterator[str]:
+def _find_crowding(clients: Sequence[Client], capacity: Capacity) -> Iterator[str]:
     """Yield whether they are more than MPS takes, or than those want that share for throughput."""
     count = len(clients)
     if count > capacity.most_clients:
         yield f"{count} clients of at most {capacity.most_clients} that MPS takes"
     if all(client.objective.name != "throughput" for client in clients):
         return
-    small = all(_is_small(client.demand, bounds) for client in clients)
+    small = all(_is_small(client.demand) for client in clients)
     most = MOST_SMALL_FOR_THROUGHPUT if small else MOST_FOR_THROUGHPUT
     if count > most:
         size = "" if small else f" ({MOST_SMALL_FOR_THROUGHPUT} if all are small)"
         yield f"{count} clients of at most {most}{size} that objective throughput wants"
 
 
-def _is_small(demand: Demand, bounds: Bounds) -> bool:
+def _is_small(demand: Demand) -> bool:
     """Return whether three such jobs stay within the bound of SM utilization.
 
     The paper says "low"; the third is ours.
     """
-    return demand.sm_utilization_percentage * MOST_SMALL_FOR_THROUGHPUT <= bounds.sm_percentage
+    return demand.sm_utilization_percentage * MOST_SMALL_FOR_THROUGHPUT <= MOST_PERCENTAGE
 
 
-def _find_slowdown(
-    clients: Sequence[Client], slowdowns: Sequence[float | None], bounds: Bounds
-) -> Iterator[str]:
+def _find_slowdown(clients: Sequence[Client], slowdowns: Sequence[float | None]) -> Iterator[str]:
     """Yield the client that is slowed down most, if it is too much."""
     worst, name = max(
         (slowdown or 0.0, client.demand.name)
         for slowdown, client in zip(slowdowns, clients, strict=True)
     )
-    percentage, most = round(100 * worst, _NOISE_DIGITS), bounds.slowdown_percentage
-    if percentage > most:
-        yield f"measured slowdown of {printable(name)} {_percent_of(percentage, most)}"
+    percentage = round(100 * worst, _NOISE_DIGITS)
+    if percentage > MOST_SLOWDOWN_PERCENTAGE:
+        figures = _percent_of(percentage, MOST_SLOWDOWN_PERCENTAGE)
+        yield f"measured slowdown of {printable(name)} {figures}"
 
 
 def _find_intolerable(clients: Sequence[Client]) -> Iterator[str]:
@@ -383,3 +380,43 @@ def _percent_of(value: float, most: float) -> str:
 
 def _mib(size_bytes: float) -> str:
     return f"{size_bytes / (1 << 20):.10g} MiB"
+
+
+def rank_group(
+    request: Demand, residents: Sequence[Demand], objective: Objective, capacity: Capacity
+) -> tuple[float, ...]:
+    """Return the sort key of a GPU where a job may run; the lowest is best.
+
+    1. For product alone: the product that all are predicted to reach, the largest first.
+    2. Average SM utilization of the jobs that are there, in steps of 10 points, the lowest first.
+    3. How far the job's average power is from their mean, the farthest first: low goes with high.
+    4. Their SM utilization again, exactly.
+
+    Args:
+        request: demand of the job that looks for a GPU.
+        residents: demands of the jobs on the GPU.
+        objective: objective of the job.
+        capacity: what the GPU offers.
+
+    Source: mps-sharing-2024 IV.B criterion 1 (lowest utilization) and recommendation 3 (opposing
+        power); it ranks neither against the other. Contention matters more than power, it says, so
+        utilization comes first, coarsely.
+    """
+    used = round(fsum(resident.sm_utilization_percentage for resident in residents), _NOISE_DIGITS)
+    key = (used // _STEP_PERCENTAGE, -_power_apart(request, residents), used)
+    if objective.name != "product":
+        return key
+    gain = steady_gain([request, *residents], capacity)
+    product = gain.log_product(objective.throughput_weight, objective.energy_weight)
+    return (-round(product, _NOISE_DIGITS), *key)
+
+
+def _power_apart(request: Demand, residents: Sequence[Demand]) -> float:
+    """Return the distance of a job's power from the mean of the others', in W.
+
+    It is 0 if one is unknown, or there are no others.
+    """
+    powers = [resident.power_w for resident in residents if resident.power_w is not None]
+    if request.power_w is None or not powers or len(powers) < len(residents):
+        return 0.0
+    return abs(request.power_w - round(fsum(powers), _NOISE_DIGITS) / len(powers))

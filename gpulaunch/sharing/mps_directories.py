@@ -2,10 +2,10 @@
 
 import os
 import re
-import stat
 from collections.abc import Mapping
 from contextlib import suppress
 
+from gpulaunch.files.own_cache import is_own
 from gpulaunch.leases.environment import MPS_VARIABLES
 from gpulaunch.records import Record
 
@@ -59,16 +59,6 @@ def make_own(directory: str) -> str | None:
         return None if is_own(directory) else f"{directory} is not this user's alone"
     except OSError as problem:
         return f"{directory}: {os.strerror(problem.errno or 0).lower()}"
-
-
-def is_own(directory: str) -> bool:
-    """Return whether it is a directory in which this user alone can make files."""
-    status = os.lstat(directory)
-    return (
-        stat.S_ISDIR(status.st_mode)
-        and status.st_uid == os.geteuid()
-        and not status.st_mode & 0o022
-    )
 
 
 def is_of_a_group(directory: str) -> bool:

@@ -14,10 +14,24 @@ from gpulaunch.profiles.demand import Demand
 from gpulaunch.records import Record, replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Performance, cd_search
-from gpulaunch.sharing.curve import KEPT, percentage_for, round_down
-from gpulaunch.sharing.intensity import SMS_IF_UNKNOWN, find_knee, is_memory_intensive
-from gpulaunch.sharing.kernels import Kernels, kernels_of
-from gpulaunch.sharing.prediction import gain_at, idle_power, pace_at, rates, speeds_of, worth_of
+from gpulaunch.sharing.curve import (
+    KEPT,
+    SMS_IF_UNKNOWN,
+    find_knee,
+    is_memory_intensive,
+    percentage_for,
+    round_down,
+)
+from gpulaunch.sharing.prediction import (
+    Kernels,
+    gain_at,
+    idle_power,
+    kernels_of,
+    pace,
+    rates,
+    speeds_of,
+    worth_of,
+)
 
 LEAST_LEFT = 10
 """Percent below which SMs are not worth keeping for anybody.
@@ -182,7 +196,7 @@ class _Comparison:
         """
         if percentages not in self._known:
             speeds = speeds_of(self.kernels, percentages)
-            at = pace_at(speeds, self._demands, self._capacity, self._idle_w)
+            at = pace(speeds, self._demands, self._capacity, self._idle_w)
             gain = gain_at(self._demands, at)
             self._throughput[percentages] = gain.throughput
             objective = self._objective if gain.energy_efficiency else THROUGHPUT

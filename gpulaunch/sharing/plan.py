@@ -19,8 +19,6 @@ from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.partition import partition
 from gpulaunch.sharing.prediction import (
     Gain,
-    Solo,
-    Together,
     normalized_turnaround,
     run_together,
     system_throughput,
@@ -184,7 +182,7 @@ def make_plan(jobs: Sequence[PlannedJob], site: PlanSite) -> Plan:
             order matters to the sequential baseline only.
         site: the GPUs.
 
-    Cost: 10 jobs in 10 to 25 ms, 50 to 150 ms where all have curves; 300 jobs in some seconds.
+    Cost: 10 jobs in 10 to 25 ms, 100 to 300 ms where all have curves; 300 jobs in some seconds.
 
     Source: mps-sharing-2024 IV and V. Departures: docs/decisions/interference.md.
     """
@@ -277,42 +275,45 @@ def _why_alone(flow: Workflow, ready: Sequence[Workflow], site: PlanSite) -> str
 
 def _predict_group(flows: Sequence[Workflow], gpu: int, start_s: float, site: PlanSite) -> Group:
     """Return a group with its predicted costs."""
-    caps, run = _share(flows, site)
-    cost, alone = Cost(run.time_s, run.energy_j), [flow.alone_s for flow in flows]
+    caps, ends_s, cost = _share(flows, site)
+    alone = [flow.alone_s for flow in flows]
     return Group(
         gpu=gpu,
         start_s=start_s,
         members=tuple(
             GroupMember(flow, cap, start_s + end)
-            for flow, cap, end in zip(flows, caps or (None,), run.ends_s, strict=True)
+            for flow, cap, end in zip(flows, caps or (None,), ends_s, strict=True)
         ),
         cost=cost,
         gain=cost.gain_over(Cost(fsum(alone), _sum_known([flow.alone_j for flow in flows]))),
-        stp=system_throughput(alone, run.ends_s),
-        antt=normalized_turnaround(alone, run.ends_s),
+        stp=system_throughput(alone, ends_s),
+        antt=normalized_turnaround(alone, ends_s),
         notes=judge([flow.job.client for flow in flows], site.capacity).notes,
         why_alone=None,
     )
 
 
-def _share(flows: Sequence[Workflow], site: PlanSite) -> tuple[tuple[int, ...], Together]:
+def _share(
+    flows: Sequence[Workflow], site: PlanSite
+) -> tuple[tuple[int, ...], tuple[float, ...], Cost]:
     """Predict what workflows take that start together on one GPU.
 
     Returns:
-        The cap of each, none for a single one; and their ends and energy.
+        The cap of each, none for a single one; the end of each, and the cost until the last.
     """
     demands = [flow.demand for flow in flows]
     caps: tuple[int, ...] = ()
     if len(flows) > 1:
         found = partition(demands, site.capacity, site.objective, adjust=False)
         caps = found.sm_percentages
-    solos = [Solo(flow.demand, flow.alone_s) for flow in flows]
-    return caps, run_together(solos, site.capacity, caps, site.idle_w)
+    alone_s = [flow.alone_s for flow in flows]
+    ends_s, energy_j = run_together(demands, alone_s, site.capacity, caps, site.idle_w)
+    return caps, ends_s, Cost(max(ends_s), energy_j)
 
 
 def _refusals(flows: Sequence[Workflow], site: PlanSite) -> tuple[str, ...]:
     """Return why workflows may not share a GPU; nothing if they may."""
-    return judge([flow.job.client for flow in flows], site.capacity, quick=True).reasons
+    return judge([flow.job.client for flow in flows], site.capacity).reasons
 
 
 def _sum_known(values: Sequence[float | None]) -> float | None:
@@ -412,8 +413,7 @@ class _Search:
             flows = [self._flows[place] for place in sorted(group)]
             found = None
             if len(flows) == 1 or not _refusals(flows, self._site):
-                _, run = _share(flows, self._site)
-                found = Cost(run.time_s, run.energy_j)
+                *_, found = _share(flows, self._site)
             self._costs[group] = found
         return self._costs[group]
 

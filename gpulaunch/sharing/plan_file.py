@@ -13,7 +13,7 @@ from gpulaunch.machine.gpu_model import named_gpu_model
 from gpulaunch.profiles.catalog import load_profile
 from gpulaunch.profiles.profile import Profile
 from gpulaunch.records import replace
-from gpulaunch.sharing.capacity import MEMORY_HEADROOM_PERCENTAGE, capacity_by, with_headroom
+from gpulaunch.sharing.capacity import capacity_by, with_headroom
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.plan import PlannedJob, PlanSite
 from gpulaunch.sharing.prediction import idle_power
@@ -128,7 +128,7 @@ def _job(entry: object, where: Path, site: PlanSite) -> PlannedJob:
     demand = known.demand
     if "memory" not in table:
         sizes = [site.capacity.memory_bytes]
-        limit = with_headroom(demand.memory_bytes, MEMORY_HEADROOM_PERCENTAGE, sizes)
+        limit = with_headroom(demand.memory_bytes, sizes)
         demand = replace(demand, memory_bytes=limit)
     client = Client(
         demand,

@@ -7,13 +7,14 @@ leave out.
 # pure: decides on plain values
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import fsum, log
 
 from gpulaunch.leases.share import Objective
-from gpulaunch.profiles.demand import Demand
+from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.kernels import Kernels, kernels_of
+from gpulaunch.sharing.curve import KEPT, keeps, saturates, throughput_at
 
 IDLE_SHARE = 0.19
 """Power of a GPU that jobs hold and that runs no kernel, as a share of its limit.
@@ -25,36 +26,69 @@ Source: the line of least squares through average power over average SM utilizat
     tasks lie up to 45 W off the line.
 """
 
+_LEAST_BUSY = 0.01
+"""Least part of its time in which a job with a curve counts as busy.
+
+Also the least time that its kernels take, as a part of that on all SMs.
+"""
+
 _MANY = 6  # jobs whose cases are too many to tell all apart
 
 
-class Solo(Record):
-    """A job alone on the GPU.
+class Kernels(Record):
+    """The kernels of a job while they run.
 
     Attributes:
-        demand: what it uses.
-        duration_s: how long it takes; above 0.
+        busy: share of the job's time alone in which they run, 0 to 1.
+        sms: share of the SMs that they can make use of, above 0, 1 at most.
+        bandwidth: share of the memory bandwidth that they use on all SMs, 0 to 1.
+        curve: the job's throughput over its share of the SMs; empty if it is not known.
     """
 
-    demand: Demand
-    duration_s: float
+    busy: float
+    sms: float
+    bandwidth: float
+    curve: tuple[CurvePoint, ...]
+
+    def speed(self, share: float) -> float:
+        """Return their speed on a share of the SMs, above 0 to 1; that on all of them is 1.
+
+        Of a curve, the time in which the job runs no kernel is taken off, which no cap makes
+        longer. It is more than 1 where the curve falls.
+        """
+        if not self.curve:
+            return min(1.0, share / self.sms)
+        whole, part = throughput_at(self.curve, 100), throughput_at(self.curve, 100 * share)
+        pause = 1 - self.busy
+        return self.busy / max(whole / part - pause, _LEAST_BUSY * self.busy)
 
 
-class Together(Record):
-    """The predicted time and energy of jobs that start together on one GPU.
+def kernels_of(demand: Demand) -> Kernels:
+    """Return what the kernels of a job take of a GPU while they run.
 
-    Attributes:
-        ends_s: end of each job, in the order given, from the common start.
-        energy_j: energy of the GPU until the last end; None if the power of a job is unknown.
+    Its busy time is its SM utilization, if that was told as time. Is it a share of the SMs, busy
+    time and share together tell how many SMs its kernels use; without the busy time they count as
+    using all SMs in as much of the time. Where a curve reaches the whole GPU, kernels use the
+    fewest SMs that keep 95 % of their speed, and as many more as it would take on a straight line
+    to keep all.
     """
+    used = demand.sm_utilization_percentage / 100
+    busy, sms = used, 1.0
+    if demand.busy_percentage and demand.utilization == "share":
+        busy = max(used, demand.busy_percentage / 100)
+        sms = used / busy or 1.0
+    bandwidth = min(1.0, demand.memory_bandwidth_utilization_percentage / 100 / busy) if busy else 0
+    if saturates(demand.curve) is None:  # nobody knows how it does on the whole GPU
+        return Kernels(busy, sms, bandwidth, ())
+    return _curved(busy, bandwidth, demand.curve)
 
-    ends_s: tuple[float, ...]
-    energy_j: float | None
 
-    @property
-    def time_s(self) -> float:
-        """Time until the last end."""
-        return max(self.ends_s, default=0.0)
+@lru_cache(maxsize=1024)
+def _curved(busy: float, bandwidth: float, curve: tuple[CurvePoint, ...]) -> Kernels:
+    found = Kernels(max(busy, _LEAST_BUSY), 1.0, bandwidth, curve)
+    shares = (percentage / 100 for percentage in range(1, 100))
+    enough = next((share for share in shares if keeps(found.speed(share), 1.0)), 1.0)
+    return Kernels(found.busy, min(1.0, enough / KEPT), bandwidth, curve)
 
 
 def rates(demands: Sequence[Demand], percentages: Sequence[float] = ()) -> tuple[float, ...]:
@@ -202,36 +236,26 @@ class Pace(Record):
 
 
 def pace(
+    speeds: tuple[float, ...],
     demands: Sequence[Demand],
     capacity: Capacity,
-    percentages: Sequence[float] = (),
-    idle_w: float | None = None,
+    idle_w: float | None,
 ) -> Pace:
-    """Return rates, and the power that goes with them, within the card's limit.
+    """Return speeds, and the power that goes with them, within the card's limit.
 
     Where the power is beyond the limit, all are slowed down to meet it. A job that drew more than
     the limit when alone did so on a card with a higher one, which counts then.
 
     Args:
+        speeds: from rates.
         demands: demands of all jobs on the GPU.
         capacity: what the GPU offers.
-        percentages: cap of each job in SMs; none given, none are capped.
         idle_w: from idle_power.
 
     Source: mps-sharing-2024 V.C: longer runs seem to cancel what a lowered clock saves. Ours is
         that they do so exactly: power above idle falls as speed does. A limit without that would
         promise energy for nothing.
     """
-    return pace_at(rates(demands, percentages), demands, capacity, idle_w)
-
-
-def pace_at(
-    speeds: tuple[float, ...],
-    demands: Sequence[Demand],
-    capacity: Capacity,
-    idle_w: float | None,
-) -> Pace:
-    """Return the pace of jobs of known rates, within the card's limit; see pace."""
     power = drawn_power(demands, speeds, idle_w)
     if power is None or idle_w is None or capacity.power_limit_w is None:
         return Pace(speeds, power)
@@ -271,36 +295,43 @@ def predict(
     Source: STP and ANTT as in cd-search-ics18 6, which takes them from Eyerman and Eeckhout, IEEE
         Micro 28(3), 2008.
     """
-    speeds = pace(demands, capacity, percentages, idle_power(capacity)).speeds
+    idle_w = idle_power(capacity)
+    speeds = pace(rates(demands, percentages), demands, capacity, idle_w).speeds
     antt = fsum(1 / speed for speed in speeds) / len(speeds)
     return Prediction(fsum(speeds), antt, speeds)
 
 
 def run_together(
-    jobs: Sequence[Solo],
+    demands: Sequence[Demand],
+    durations_s: Sequence[float],
     capacity: Capacity,
     percentages: Sequence[float] = (),
     idle_w: float | None = None,
-) -> Together:
+) -> tuple[tuple[float, ...], float | None]:
     """Let jobs start together and run until the last ends; when one ends, the others become faster.
 
     Args:
-        jobs: jobs on one GPU.
+        demands: demands of the jobs on one GPU.
+        durations_s: how long each takes alone; above 0.
         capacity: what the GPU offers.
         percentages: cap of each job, kept to the end, as MPS does; none given, none are capped.
         idle_w: from idle_power.
 
+    Returns:
+        The end of each job in seconds from the common start, and the energy of the GPU in J until
+        the last end; None if the power of a job is unknown.
+
     Cost: the square of the number of jobs.
     """
-    left = [job.duration_s for job in jobs]  # seconds that each would need alone from now on
-    ends = [0.0] * len(jobs)
+    left = list(durations_s)  # seconds that each would need alone from now on
+    ends = [0.0] * len(left)
     now, energy = 0.0, 0.0
     known = True
-    running = list(range(len(jobs)))
+    running = list(range(len(left)))
     while running:
-        demands = [jobs[i].demand for i in running]
+        ours = [demands[i] for i in running]
         caps = [percentages[i] for i in running] if percentages else ()
-        at = pace(demands, capacity, caps, idle_w)
+        at = pace(rates(ours, caps), ours, capacity, idle_w)
         needed = [left[i] / speed for i, speed in zip(running, at.speeds, strict=True)]
         step = min(needed)
         now += step
@@ -310,7 +341,7 @@ def run_together(
             left[i] = 0.0 if need <= step else max(0.0, left[i] - step * speed)
             ends[i] = now
         running = [i for i in running if left[i]]
-    return Together(tuple(ends), energy if known else None)
+    return tuple(ends), energy if known else None
 
 
 def system_throughput(alone_s: Sequence[float], together_s: Sequence[float]) -> float:
@@ -374,7 +405,7 @@ def steady_gain(demands: Sequence[Demand], capacity: Capacity) -> Gain:
         demands: demands of all jobs on the GPU.
         capacity: what the GPU offers.
     """
-    return gain_at(demands, pace(demands, capacity, (), idle_power(capacity)))
+    return gain_at(demands, pace(rates(demands), demands, capacity, idle_power(capacity)))
 
 
 def gain_at(demands: Sequence[Demand], at: Pace) -> Gain:

@@ -14,23 +14,39 @@ from zlib import crc32
 
 from gpulaunch.errors import FailedError
 from gpulaunch.files import slow_lock
+from gpulaunch.files.duration import format_duration
+from gpulaunch.files.own_cache import is_own
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import wait_until_unlocked
 from gpulaunch.leases.table import Table
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.libc import out_of_the_way
-from gpulaunch.sharing.mps_daemon import Daemon, MpsError, MpsHangsError, pipe_directory_of
+from gpulaunch.process.system import boot_id, seconds_since_boot
+from gpulaunch.sharing.mps_daemon import (
+    Daemon,
+    MpsError,
+    MpsHangsError,
+    pipe_directory_of,
+    program,
+)
 from gpulaunch.sharing.mps_directories import (
     MEMBERS_FILE,
     PATIENCE_S,
     is_of_a_group,
-    is_own,
     make_own,
     note_join,
 )
-from gpulaunch.sharing.past_hang import note_hang, recall_hang
 
 _LOCK_MARGIN_S = 30.0
+
+KEPT_S = 600.0
+"""Time for which a note of a server that hung counts.
+
+Ours: a machine that was repaired should not wait much longer.
+"""
+
+DRIVER = "/sys/module/nvidia/version"
+"""Version of the kernel driver that is loaded; another one may be so without a boot."""
 
 
 class ShareGroup:
@@ -146,12 +162,9 @@ class ShareGroup:
 
     def _is_there(self) -> bool:
         """Return whether anything of the group may be left in a directory of this user."""
-        try:
-            return is_own(self._base) and (
-                os.path.isdir(self.directory) or self.daemon.pid() is not None
-            )
-        except OSError:
-            return False
+        return is_own(self._base) and (
+            os.path.isdir(self.directory) or self.daemon.pid() is not None
+        )
 
     @property
     def _lock_path(self) -> str:
@@ -224,6 +237,54 @@ class ShareGroup:
     def _end(self) -> None:
         self.daemon.quit()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def note_hang(path: str, reason: str, patience_s: float) -> None:
+    """Write down that a server hung; without a note the next launch finds out by itself.
+
+    Args:
+        path: path of the note.
+        reason: what was seen, as a clause.
+        patience_s: time that the server had.
+    """
+    note = {"reason": reason, "patience_s": patience_s, "at_s": seconds_since_boot()}
+    with suppress(OSError), open(path, "w") as file:
+        json.dump({**note, "place": _place()}, file)
+
+
+def recall_hang(path: str, patience_s: float) -> str | None:
+    """Return what a note says about a server, and what makes it be tried again.
+
+    A note counts for KEPT_S, until the machine boots or driver or MPS is another one, as after an
+    update, and for launches that wait no longer than its own.
+
+    Args:
+        path: path of the note.
+        patience_s: time that the server would have now.
+
+    Returns:
+        A clause for messages; None without a note that counts.
+    """
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        with open(path) as file:
+            note = json.load(file)
+        age_s = seconds_since_boot() - note["at_s"]
+        if 0 <= age_s < KEPT_S and note["place"] == _place() and patience_s <= note["patience_s"]:
+            ago, left = format_duration(int(age_s)), format_duration(int(KEPT_S - age_s))
+            return f"{note['reason']}, {ago} ago; tried again in {left}, or after 'rm {path}'"
+    return None
+
+
+def _place() -> list[str | int]:
+    """Return what identifies this boot, this kernel driver, and this MPS, which comes with it."""
+    path = program() or ""
+    place: list[str | int] = [boot_id(), path]
+    with suppress(OSError), open(DRIVER) as file:
+        place.append(file.read().strip())
+    with suppress(OSError):
+        status = os.stat(path)
+        place += [status.st_mtime_ns, status.st_size]
+    return place
 
 
 def sweep(base: str, table: Table) -> bool:

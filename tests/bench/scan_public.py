@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpulaunch.errors import GpulaunchError
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 from gpulaunch.scan.sources import Scan, read_sources, scan_sources
 
 SETS = ("scan_public.toml", "scan_held_back.toml", "scan_fresh.toml")

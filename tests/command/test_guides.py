@@ -28,7 +28,7 @@ import pytest
 import yaml
 from conftest import SCRIPT, wait_for_end
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 
 ROOT = Path(__file__).parents[2]
 FIRST = [ROOT / "docs" / name for name in ("get-started.md", "first-questions.md")]

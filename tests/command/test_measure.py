@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from conftest import DGX, Launcher
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 
 if TYPE_CHECKING:
     from fake_nvml import FakeNvml

@@ -12,7 +12,7 @@ import pytest
 import tomlkit
 from conftest import Launcher
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 from gpulaunch.machine.catalog import load_described_machine, machine_names
 from gpulaunch.machine.read_description import described_topology
 from gpulaunch.machine.topology import Topology

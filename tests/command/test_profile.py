@@ -13,7 +13,7 @@ import pytest
 from conftest import Launcher, ending_in_time, wait_for_end
 from fake_nvml import FakeNvml
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 
 pytest_plugins = ("fake_nvml",)
 

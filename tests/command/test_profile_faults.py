@@ -17,7 +17,7 @@ from filelock import FileLock
 from test_profile import measured
 from test_transparency import Terminal
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 
 pytest_plugins = ("fake_nvml",)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from conftest import Launcher
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 
 DDP = "from torch.nn.parallel import DistributedDataParallel as DDP\nmodel = DDP(make())\n"
 SILENT = "# dist.all_reduce(x)\nprint('ncclAllReduce')\n"

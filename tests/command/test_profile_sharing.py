@@ -8,7 +8,7 @@ from conftest import Launcher
 from fake_cuda import FakeCuda
 from test_profile import measured
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 
 pytest_plugins = ("fake_nvml", "fake_cuda")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import Launcher, complaint
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 
 GB200 = """\
         GPU0    GPU1    GPU2    GPU3    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID

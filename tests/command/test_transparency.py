@@ -36,7 +36,7 @@ import pexpect
 import pytest
 from conftest import Launcher
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 
 PREFIX = "gpulaunch --topology dgx1-v100 -n 1 -- "
 JOBS = Path(__file__).parents[1] / "jobs"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 from real_gpu import MEMORY_MIB, PATIENCE_S, Bench, Fixed, Job, fixed
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 from gpulaunch.measure.update_profile import BROKEN_PROMISE
 
 pytest_plugins = ("real_gpu",)

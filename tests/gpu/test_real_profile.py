@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from real_gpu import CONTROL, PATIENCE_S, Bench
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.demand import CurvePoint
 from gpulaunch.sharing.curve import saturates
 

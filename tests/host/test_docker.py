@@ -20,7 +20,7 @@ from conftest import DGX, Launcher, held, holders, until, wait_for_end
 from engine import IMAGE, Engine, write_cdi_spec
 from test_transparency import Terminal, dialogues
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 
 pytest_plugins = ("fake_nvml",)
 

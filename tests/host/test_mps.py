@@ -17,9 +17,9 @@ from fake_nvml import FakeNvml
 from test_crashes import at_step, ends, launcher_in, start
 from test_table import put
 
-from gpulaunch.sharing import past_hang
+from gpulaunch.sharing import share_group
 from gpulaunch.sharing.mps_daemon import Daemon
-from gpulaunch.sharing.past_hang import KEPT_S
+from gpulaunch.sharing.share_group import KEPT_S
 
 pytest_plugins = ("fake_mps", "fake_nvml")
 
@@ -309,12 +309,12 @@ def test_a_hang_is_forgotten_with_the_kernel_driver(
 ) -> None:
     """A server is tried again once another version of the kernel driver is loaded."""
     note, version = str(tmp_path / "note"), tmp_path / "version"
-    monkeypatch.setattr(past_hang, "DRIVER", str(version))
+    monkeypatch.setattr(share_group, "DRIVER", str(version))
     version.write_text("550.54.15\n")
-    past_hang.note_hang(note, "it hung", 30.0)
-    assert str(past_hang.recall_hang(note, 30.0)).startswith("it hung, ")
+    share_group.note_hang(note, "it hung", 30.0)
+    assert str(share_group.recall_hang(note, 30.0)).startswith("it hung, ")
     version.write_text("550.90.07\n")
-    assert past_hang.recall_hang(note, 30.0) is None
+    assert share_group.recall_hang(note, 30.0) is None
 
 
 def test_a_busy_daemon_is_asked_again(launcher: Launcher, fake_mps: FakeMps) -> None:

@@ -9,7 +9,7 @@ import pytest
 from conftest import Launcher
 from fake_mps import FakeMps
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 
 pytest_plugins = ("fake_mps", "fake_nvml", "fake_cuda")
 

@@ -9,13 +9,13 @@ from conftest import DGX, Launcher
 from made_up_engine import BOX, BOXER, BoxEngine, Boxes
 from values import lease
 
+from gpulaunch.cli.doctor import diagnose
 from gpulaunch.cli.main import run
 from gpulaunch.containers.command import read_command
 from gpulaunch.containers.container_launch import PlainCommand
 from gpulaunch.containers.engines import ENGINES
 from gpulaunch.containers.life import Standing
 from gpulaunch.containers.standings import Followed, client_of_lease, standings_of
-from gpulaunch.doctor.diagnose import diagnose
 from gpulaunch.errors import FailedError, UsageError
 from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_container import read_container_launch

@@ -25,7 +25,7 @@ from gpulaunch.containers.life import Container, Standing
 from gpulaunch.containers.mps_client import SharingConditions, check_sharing
 from gpulaunch.containers.ways import NO_WAY, WAYS, Offer
 from gpulaunch.errors import UsageError
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 from gpulaunch.leases.share import Client as MpsClient
 from gpulaunch.leases.share import Objective, Share
 from gpulaunch.machine.gpu import Gpu

@@ -15,7 +15,7 @@ from values import cases, complaint, lease
 from gpulaunch.errors import FieldError, UsageError, printable
 from gpulaunch.files.document import MAX_FILE_BYTES
 from gpulaunch.files.size import format_size, parse_size
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 from gpulaunch.leases.lease import Lease, parse_lease
 from gpulaunch.leases.record_fields import (
     UNKNOWN_TIME,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpulaunch.files.extras import EXTRAS, install_hint
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 
 ROOT = Path(__file__).parents[2]
 

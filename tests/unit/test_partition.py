@@ -11,11 +11,19 @@ from hypothesis import strategies as st
 
 from gpulaunch.leases.share import Objective
 from gpulaunch.profiles.demand import Counters, CurvePoint, Demand
-from gpulaunch.records import as_list, replace
+from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.cd_search import Allocation, cd_search
-from gpulaunch.sharing.curve import keeps, percentage_for, round_down, saturates, throughput_at
-from gpulaunch.sharing.intensity import find_knee, is_memory_intensive, model_off_sm
+from gpulaunch.sharing.curve import (
+    find_knee,
+    is_memory_intensive,
+    keeps,
+    model_off_sm,
+    percentage_for,
+    round_down,
+    saturates,
+    throughput_at,
+)
 from gpulaunch.sharing.partition import (
     Allotment,
     allot_newcomer,
@@ -194,15 +202,13 @@ def test_off_sm_model() -> None:
     By hand: 2e9 x 1 access x 32 bytes x 24; 0.99 x 1000 + 0.01 x 200 x 0.5.
     """
     found = model_off_sm(MADE_UP_LAVAMD, MADE_UP_GPU)
-    assert as_list(found) == pytest.approx([1536.0, 991.0])
-    found = model_off_sm(MADE_UP_LAVAMD, MADE_UP_GPU, dram_efficiency=1.0)
-    assert as_list(found) == pytest.approx([1536.0, 992.0])
+    assert found == pytest.approx((1536.0, 991.0))
 
 
 def test_network_bounds_the_supply() -> None:
     """DRAM that is faster than the network to it cannot be used up."""
     found = model_off_sm(Counters(10, 0.0), replace(MADE_UP_GPU, dram_gb_per_s=5000))
-    assert as_list(found) == pytest.approx([15.36, 1000.0])
+    assert found == pytest.approx((15.36, 1000.0))
 
 
 def test_dram_utilization_alone_misleads() -> None:
@@ -215,7 +221,7 @@ def test_dram_utilization_alone_misleads() -> None:
         model_off_sm(MADE_UP_LAVAMD, MADE_UP_GPU),
         model_off_sm(MADE_UP_MERGE, MADE_UP_GPU),
     )
-    utilization = [0.01 * min(as_list(lavamd)) / 200, min(as_list(merge)) / 200]
+    utilization = [0.01 * min(lavamd) / 200, min(merge) / 200]
     assert utilization == pytest.approx([0.04955, 0.133])
     assert is_memory_intensive(job("LAVAMD", counters=MADE_UP_LAVAMD), MADE_UP_GPU) is True
     assert is_memory_intensive(job("MERGE", counters=MADE_UP_MERGE), MADE_UP_GPU) is False
@@ -223,14 +229,12 @@ def test_dram_utilization_alone_misleads() -> None:
 
 def test_demand_as_large_as_supply() -> None:
     """Demand that is just met is no reason to wait: Eq. 2 asks for more."""
-    counters = Counters(100 / 1.536, llc_hit_rate=0.0)  # 100 GB/s, and half of DRAM gives as much
-    assert (
-        is_memory_intensive(job("", counters=counters), MADE_UP_GPU, dram_efficiency=0.5001)
-        is False
-    )
-    assert (
-        is_memory_intensive(job("", counters=counters), MADE_UP_GPU, dram_efficiency=0.4999) is True
-    )
+    # Either side is 96 GB/s exactly: 2e9 x 1/16 access x 32 bytes x 24, and half of DRAM's 192.
+    counters = Counters(62.5, llc_hit_rate=0.0)
+    met = replace(MADE_UP_GPU, dram_gb_per_s=192)
+    assert is_memory_intensive(job("", counters=counters), met) is False
+    short = replace(MADE_UP_GPU, dram_gb_per_s=191)
+    assert is_memory_intensive(job("", counters=counters), short) is True
 
 
 def test_curve_goes_before_counters() -> None:

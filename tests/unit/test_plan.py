@@ -26,7 +26,7 @@ from gpulaunch.sharing.plan import (
     best_parallel,
     make_plan,
 )
-from gpulaunch.sharing.prediction import Gain, Solo, run_together
+from gpulaunch.sharing.prediction import Gain, run_together
 from gpulaunch.show.plan import plan_document
 
 CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limit_w=300.0)
@@ -279,10 +279,15 @@ def costs(division: list[list[Workflow]], where: PlanSite) -> tuple[float, float
     for group in division:
         demands = [flow.demand for flow in group]
         caps = partition(demands, CARD, where.objective).sm_percentages
-        solos = [Solo(flow.demand, flow.alone_s) for flow in group]
-        run = run_together(solos, CARD, caps if len(group) > 1 else (), where.idle_w)
-        spans.append(run.time_s)
-        energy_j += run.energy_j
+        ends_s, group_j = run_together(
+            demands,
+            [flow.alone_s for flow in group],
+            CARD,
+            caps if len(group) > 1 else (),
+            where.idle_w,
+        )
+        spans.append(max(ends_s))
+        energy_j += group_j
     for span in sorted(spans, reverse=True):
         first = ends.index(min(ends))
         ends[first] += span

@@ -7,7 +7,7 @@ import pytest
 
 from gpulaunch.errors import FieldError, UsageError
 from gpulaunch.files.fields import Above, ListOf, RowOf, TableOf
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.catalog import load_profile, slowdowns_both_ways
 from gpulaunch.profiles.demand import CurvePoint, Demand
 from gpulaunch.profiles.keys import Part, Section
@@ -15,7 +15,7 @@ from gpulaunch.profiles.layers import split_variant
 from gpulaunch.profiles.profile import Profile, parse_profile
 from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import Capacity
-from gpulaunch.sharing.intensity import is_memory_intensive
+from gpulaunch.sharing.curve import is_memory_intensive
 from gpulaunch.sharing.partition import partition
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gpulaunch.errors import UsageError
 from gpulaunch.files.extras import install_hint
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 from gpulaunch.profiles.pattern import PATTERNS, union
 from gpulaunch.scan import c_reader, interfaces
 from gpulaunch.scan.peers import pattern_of_peer

@@ -36,7 +36,6 @@ ROOMS = [  # from the floor up: a file imports from its own room and from those 
     "batch",
     "simulate",
     "show",
-    "doctor",
     "cli",
 ]
 LARGEST_SHARE = 0.2
@@ -69,15 +68,14 @@ DOORS = {
     "rich": {"show/terminal.py"},
     "shtab": {"cli/completion.py"},
     "tomlkit": {"files/write.py"},
-    "tomli": {"files/toml_parser.py"},
-    "tomllib": {"files/toml_parser.py"},
+    "tomli": {"files/toml.py"},
+    "tomllib": {"files/toml.py"},
     "tree_sitter": {"scan/c_reader.py"},
     "tree_sitter_cuda": {"scan/c_reader.py"},
     "typing_extensions": {"records.py"},  # for type checkers only
 }
 DRAWS = {"random"}  # from a seed that is passed in
 ALLOWED = {
-    "files/toml_parser.py": {"sys"},  # for Python's version
     "forecast/durations.py": DRAWS,
     "simulate/generate.py": DRAWS,
 }

@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 
 ROOT = Path(__file__).parents[2]
 LICENCES = runpy.run_path(str(ROOT / "docs" / "licences.py"))

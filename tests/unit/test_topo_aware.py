@@ -27,7 +27,7 @@ from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.levels import Distances, machine_tree
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.records import as_list
-from gpulaunch.sharing.slowdown import mean_slowdown
+from gpulaunch.sharing.interference import mean_slowdown
 
 
 class Machine(NamedTuple):

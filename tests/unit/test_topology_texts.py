@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpulaunch.errors import UsageError
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 from gpulaunch.machine.catalog import load_described_machine
 from gpulaunch.machine.gpu import format_cpuset
 from gpulaunch.machine.topology import Topology

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpulaunch.files.toml_parser import tomllib
+from gpulaunch.files.toml import tomllib
 from gpulaunch.measure.run import GpuRun, PeerTraffic, Run
 from gpulaunch.measure.traffic import (
     NOISE_BYTES,
