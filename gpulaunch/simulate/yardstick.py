@@ -1,7 +1,6 @@
 """One scale for the placements of all policies, whatever a policy itself uses."""
 # pure: decides on plain values
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -42,11 +41,6 @@ class Yardstick:
     def socket(self) -> dict[int, int]:
         """Socket of each GPU, by index."""
         return {gpu.index: self.socket_of[gpu.uuid] for gpu in self._topology.gpus}
-
-    @cached_property
-    def socket_size(self) -> Counter[int]:
-        """Number of GPUs on each socket."""
-        return Counter(self.socket_of.values())
 
     def _has_nvlink_ring(self, gpus: frozenset[int]) -> bool:
         positions = sorted(self._fabric.position[gpu] for gpu in gpus)
