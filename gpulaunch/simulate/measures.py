@@ -7,8 +7,7 @@ from statistics import fmean, quantiles
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 from gpulaunch.simulate.event_loop import Rules, Stay
-from gpulaunch.simulate.machines import Remembered
-from gpulaunch.simulate.yardstick import Yardstick
+from gpulaunch.simulate.yardstick import Yardstick, yardstick_of
 
 _HOUR_S = 3600.0
 _SLO_ROUNDING = 1e-9
@@ -123,13 +122,7 @@ def quartiles(values: Iterable[float]) -> dict[str, float] | None:
     }
 
 
-def measure(
-    topology: Topology,
-    stays: Sequence[Stay],
-    rules: Rules,
-    seed: int | None,
-    remembered: Remembered | None = None,
-) -> Replay:
+def measure(topology: Topology, stays: Sequence[Stay], rules: Rules, seed: int | None) -> Replay:
     """Return the measures of a replay.
 
     Args:
@@ -137,10 +130,8 @@ def measure(
         stays: stays of all jobs, in the order of starts.
         rules: rules of the replay.
         seed: seed of the trace.
-        remembered: decisions of simulations of this machine.
     """
-    remembered = remembered or Remembered(topology)
-    yardstick, own = remembered.yardstick("cut"), remembered.yardstick(rules.model)
+    yardstick, own = yardstick_of(topology, "cut"), yardstick_of(topology, rules.model)
     jobs = tuple(_measure_job(stay, yardstick, own) for stay in stays)
     whole_s = max(stay.ended_s for stay in stays) - min(stay.job.arrival_s for stay in stays)
     whole_s *= len(topology.gpus) * rules.machines

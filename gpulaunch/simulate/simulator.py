@@ -22,10 +22,10 @@ from gpulaunch.profiles.pattern_file import load_pattern
 from gpulaunch.records import replace
 from gpulaunch.simulate.event_loop import Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
-from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import Replay, measure
 from gpulaunch.simulate.read_simulation import Trace, TraceReader, read_trace, trace_of
 from gpulaunch.simulate.time_model import MODELS
+from gpulaunch.simulate.yardstick import yardstick_of
 
 SIMULATED_MODELS = ("cut", "mapa")
 """Bandwidth models of the simulator; measurements of a machine are not in its description."""
@@ -92,7 +92,6 @@ class Simulator:
 
     def __init__(self, topology: str | None = None) -> None:
         self._machine = shown_machine(topology, _log.warning)
-        self._remembered = Remembered(self._machine.topology)
         self.topology = self._machine.topology
 
     def read_trace(self, trace: "str | os.PathLike[str] | Mapping[str, Any]") -> Trace:
@@ -158,8 +157,8 @@ class Simulator:
             lasting=lasting,
             tick_s=tick_s,
         )
-        stays = simulate(self.topology, trace.jobs, rules, remembered=self._remembered)
-        return measure(self.topology, stays, rules, None, self._remembered)
+        stays = simulate(self.topology, trace.jobs, rules)
+        return measure(self.topology, stays, rules, None)
 
     def place(
         self,
@@ -227,7 +226,7 @@ class Simulator:
         found = tuple(gpu.index for gpu in select_gpus(self.topology, map(str, gpus), "gpus"))
         if not found or len(set(found)) < len(found):
             raise UsageError(f"gpus: {list(gpus)} are not one GPU or several different ones")
-        yardstick = self._remembered.yardstick(_read_model(bandwidth_model))
+        yardstick = yardstick_of(self.topology, _read_model(bandwidth_model))
         return yardstick.scores(load_pattern(pattern), found)
 
 

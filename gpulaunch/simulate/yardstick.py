@@ -83,3 +83,9 @@ class Yardstick:
     def are_split(self, gpus: Sequence[int]) -> bool:
         """Return whether GPUs, by index, are on several sockets."""
         return len({self.socket[gpu] for gpu in gpus}) > 1
+
+
+@lru_cache
+def yardstick_of(topology: Topology, model: str) -> Yardstick:
+    """Return the yardstick of a machine, which all replays on it share."""
+    return Yardstick(topology, model)

@@ -21,7 +21,6 @@ from gpulaunch.records import replace
 from gpulaunch.sharing.capacity import capacity_by
 from gpulaunch.simulate.event_loop import Rules, simulate
 from gpulaunch.simulate.generate import poisson_batches, uniform_mix
-from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import measure, quartiles
 from gpulaunch.simulate.simulated_job import SimulatedJob, lease_of, ticket_of
 
@@ -278,17 +277,6 @@ def test_a_job_that_can_never_run_is_refused_at_once() -> None:
     with pytest.raises(UsageError) as problem:
         simulate(DGX, [job(0, 2, 0, 1), job(1, 9, 0, 1)], BASELINE)
     assert problem.value.message == "job 1 (job1) can never run: 9 GPUs requested: dgx1-v100 has 8"
-
-
-@pytest.mark.parametrize("count", [25])
-def test_what_was_decided_before_changes_nothing(count: int) -> None:
-    """A simulation that shares what others decided comes to the same."""
-    remembered = Remembered(DGX)
-    for seed in range(3):
-        jobs = jobs_of(loaded_mix(seed, count, 8, 0.8, MIXES["uniform 1-5"]))
-        for policy in ("preserve", "topo_aware"):
-            rules = Rules(policy, "cut", time_models=("bandwidth",))
-            assert checked(DGX, jobs, rules, remembered) == checked(DGX, jobs, rules)
 
 
 # --------------------------------------------------------------------------------- several machines
