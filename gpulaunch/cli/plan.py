@@ -17,7 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     from gpulaunch.show.plan import plan_document, plan_table
     from gpulaunch.show.terminal import draw
 
-    document = plan_document(plan, jobs, site, gpu_model)
+    document = plan_document(plan, site, gpu_model)
     if options.json:
         print_json(document)
     else:

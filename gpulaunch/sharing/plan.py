@@ -13,7 +13,7 @@ from math import fsum
 from gpulaunch.errors import printable
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.demand import Demand
-from gpulaunch.records import Record, replace
+from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.partition import partition
@@ -31,7 +31,6 @@ _TOGETHER = 24
 """Workflows among which partners are sought; in a longer queue those of like duration."""
 
 _DIGITS = 9  # decimals to which predictions are rounded before they are compared
-_LEAST_GAIN = 1e-9
 
 
 class PlannedJob(Record):
@@ -94,11 +93,6 @@ class Workflow(Record):
         """Time that it takes alone on a GPU."""
         return self.tasks * self.job.duration_s
 
-    @property
-    def alone_j(self) -> float | None:
-        """Energy that it takes alone."""
-        return None if self.demand.power_w is None else self.demand.power_w * self.alone_s
-
 
 class Cost(Record):
     """Time and energy; the energy is None if a power is unknown."""
@@ -138,7 +132,6 @@ class Group(Record):
         start_s: start, from the start of the plan.
         members: its workflows.
         cost: predicted cost.
-        gain: predicted gain against the same workflows one after the other.
         stp: predicted system throughput.
         antt: predicted average normalized turnaround time.
         notes: worth knowing, such as power beyond the limit.
@@ -149,7 +142,6 @@ class Group(Record):
     start_s: float
     members: tuple[GroupMember, ...]
     cost: Cost
-    gain: Gain
     stp: float
     antt: float
     notes: tuple[str, ...]
@@ -202,24 +194,6 @@ def make_plan(jobs: Sequence[PlannedJob], site: PlanSite) -> Plan:
     return Plan(groups, cost, sequential, cost.gain_over(sequential))
 
 
-def best_parallel(job: PlannedJob, site: PlanSite) -> tuple[int, Gain]:
-    """Return the number of workflows for the tasks of a job that has a GPU to itself, and its gain.
-
-    Of equal numbers, by the objective, the smallest. Source: mps-sharing-2024 V.D, Figure 5.
-    """
-    best, gain = 1, Gain(1.0, None if job.client.demand.power_w is None else 1.0)
-    for workflows in range(2, site.capacity.most_clients + 1):
-        if job.repetitions % workflows:
-            continue
-        flows = [Workflow(job, 1, job.repetitions // workflows)] * workflows
-        if _refusals(flows, site):
-            break
-        found = _predict_group(flows, 0, 0.0, site).gain
-        if worth_of(found, site.objective) > worth_of(gain, site.objective) + _LEAST_GAIN:
-            best, gain = workflows, found
-    return best, gain
-
-
 def _schedule(
     workflows: Sequence[Workflow],
     site: PlanSite,
@@ -249,7 +223,7 @@ def _schedule(
             planned = divided(ready, site)
         chosen = planned.pop(0)
         why_alone = _why_alone(chosen[0], ready, site) if len(chosen) == 1 else None
-        group = replace(_predict_group(chosen, gpu, now, site), why_alone=why_alone)
+        group = _predict_group(chosen, gpu, now, site, why_alone)
         groups.append(group)
         for member in group.members:
             name = member.workflow.job.name
@@ -275,10 +249,12 @@ def _why_alone(flow: Workflow, ready: Sequence[Workflow], site: PlanSite) -> str
     return f"beside {printable(name)}: {'; '.join(why)}"
 
 
-def _predict_group(flows: Sequence[Workflow], gpu: int, start_s: float, site: PlanSite) -> Group:
+def _predict_group(
+    flows: Sequence[Workflow], gpu: int, start_s: float, site: PlanSite, why_alone: str | None
+) -> Group:
     """Return a group with its predicted costs."""
     caps, run = _share(flows, site)
-    cost, alone = Cost(run.time_s, run.energy_j), [flow.alone_s for flow in flows]
+    alone = [flow.alone_s for flow in flows]
     return Group(
         gpu=gpu,
         start_s=start_s,
@@ -286,12 +262,11 @@ def _predict_group(flows: Sequence[Workflow], gpu: int, start_s: float, site: Pl
             GroupMember(flow, cap, start_s + end)
             for flow, cap, end in zip(flows, caps or (None,), run.ends_s, strict=True)
         ),
-        cost=cost,
-        gain=cost.gain_over(Cost(fsum(alone), _sum_known([flow.alone_j for flow in flows]))),
+        cost=Cost(run.time_s, run.energy_j),
         stp=system_throughput(alone, run.ends_s),
         antt=normalized_turnaround(alone, run.ends_s),
         notes=judge([flow.job.client for flow in flows], site.capacity).notes,
-        why_alone=None,
+        why_alone=why_alone,
     )
 
 
@@ -315,12 +290,6 @@ def _refusals(flows: Sequence[Workflow], site: PlanSite) -> tuple[str, ...]:
     return judge([flow.job.client for flow in flows], site.capacity, quick=True).reasons
 
 
-def _sum_known(values: Sequence[float | None]) -> float | None:
-    """Return a sum; None if a summand is unknown."""
-    known = [value for value in values if value is not None]
-    return fsum(known) if len(known) == len(values) else None
-
-
 def _total_of(groups: Sequence[Group], site: PlanSite) -> Cost:
     """Return the time until the last job ends, and the energy of all GPUs until then."""
     time_s = max((group.start_s + group.cost.time_s for group in groups), default=0.0)
@@ -335,11 +304,11 @@ def _add_up(costs: Sequence[Cost], time_s: float, site: PlanSite) -> Cost:
         time_s: the end of the last.
         site: the GPUs.
     """
-    energy_j = _sum_known([cost.energy_j for cost in costs])
-    waiting_s = max(0.0, site.gpus * time_s - fsum(cost.time_s for cost in costs))
-    if energy_j is None or site.idle_w is None:
+    energies = [cost.energy_j for cost in costs if cost.energy_j is not None]
+    if site.idle_w is None or len(energies) < len(costs):
         return Cost(time_s, None)
-    return Cost(time_s, energy_j + site.idle_w * waiting_s)
+    waiting_s = max(0.0, site.gpus * time_s - fsum(cost.time_s for cost in costs))
+    return Cost(time_s, fsum(energies) + site.idle_w * waiting_s)
 
 
 _Places = frozenset[int]

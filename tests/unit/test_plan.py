@@ -23,10 +23,9 @@ from gpulaunch.sharing.plan import (
     PlannedJob,
     PlanSite,
     Workflow,
-    best_parallel,
     make_plan,
 )
-from gpulaunch.sharing.prediction import Gain, Solo, run_together
+from gpulaunch.sharing.prediction import Solo, run_together
 from gpulaunch.show.plan import plan_document
 
 CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limit_w=300.0)
@@ -149,7 +148,7 @@ def test_one_gpu_never_loses_by_sharing(queue) -> None:
 def test_documents_have_no_nan(queue) -> None:
     """Every plan is JSON without NaN; energy is null exactly if a job's power is unknown."""
     jobs, where = queue
-    document = plan_document(make_plan(jobs, where), jobs, where, "card")
+    document = plan_document(make_plan(jobs, where), where, "card")
     json.dumps(document, allow_nan=False)
     unknown = any(job.client.demand.power_w is None for job in jobs)
     assert (document["predicted"]["energy_j"] is None) == unknown
@@ -339,30 +338,3 @@ def test_nearly_the_best_division(objective: str, gpus: int) -> None:
     assert max(losses) < 0.05
     if gpus == 1:
         assert sum(loss > 1e-6 for loss in losses) <= 1
-
-
-# workflows of one job
-
-
-@pytest.mark.parametrize(
-    ("objective", "sm", "repetitions", "want"),
-    [
-        ("throughput", 8, 240, 3),  # three small workflows fill the GPU
-        ("energy", 8, 240, 8),  # up to the power limit
-        ("product", 8, 240, 8),
-        ("energy", 50, 4, 2),  # four would use 200 % of the SMs
-        ("energy", 8, 7, 7),
-    ],
-)
-def test_the_best_number_of_workflows(
-    objective: str, sm: float, repetitions: int, want: int
-) -> None:
-    """The best number of workflows is the objective's, of those that judge allows."""
-    one = job("a", sm, 2.6, 90.0, repetitions=repetitions, objective=objective)
-    assert best_parallel(one, site(objective))[0] == want
-
-
-def test_without_power_no_energy_is_claimed() -> None:
-    """A job of unknown power has no energy efficiency, and stays one workflow."""
-    one = job("a", 8, power_w=None, repetitions=6)
-    assert best_parallel(one, site("energy")) == (1, Gain(1.0, None))
