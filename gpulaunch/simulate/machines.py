@@ -6,7 +6,7 @@ each machine, and is remembered.
 # pure: decides on plain values
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from gpulaunch.decide.decide import decide
@@ -20,7 +20,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
-from gpulaunch.simulate.simulated_job import Signature, SimulatedJob, is_timed, lease_of, signature
+from gpulaunch.simulate.simulated_job import SimulatedJob, lease_of
 
 State = frozenset[object] | tuple[object, ...]
 """The leases of a machine, as far as they matter to decisions.
@@ -100,9 +100,11 @@ class SimulatedMachines:
         requests = list(requests)
         self._ordered = any(POLICIES[request.policy].goes_by_utility for request in requests)
         self._names = any(request.wishes.apart_from for request in requests)
-        self._signature = signature(requests)
+        self._profiles = self._names or any(request.utility.slowdowns for request in requests)
         self.sharing = any(request.sharing for request in requests)
-        self.timed = any(map(is_timed, requests))
+        self.timed = False
+        for request in requests:
+            self.timed |= request.ends_within_s is not None and not request.in_order
         self._uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
         gpus = len(topology.gpus)
         # Heaps of machines by number of free GPUs and by state; a heap may still contain machines
@@ -252,15 +254,23 @@ class SimulatedMachines:
         machine = self.all[number]
         held = {uuid for lease in machine.leases.values() for uuid in lease.uuids}
         machine.free = len(self.topology.gpus) - len(held)
-        machine.state = self._state_of(
-            [self._signature(lease) for lease in machine.leases.values()]
-        )
+        signatures = [self._signature(lease) for lease in machine.leases.values()]
+        if self._ordered or not signatures:
+            machine.state = tuple(signatures)
+        else:
+            machine.state = frozenset(Counter(signatures).items())
         heappush(self._by_free[machine.free].setdefault(machine.state, []), number)
 
-    def _state_of(self, signatures: Collection[Signature]) -> State:
-        if self._ordered or not signatures:
-            return tuple(signatures)
-        return frozenset(Counter(signatures).items())
+    def _signature(self, lease: Lease) -> tuple[object, ...]:
+        """Return the part of a lease that decisions about other jobs depend on."""
+        return (
+            lease.uuids if lease.share else tuple(sorted(lease.uuids)),
+            (lease.name, lease.apart_from) if self._names else (),
+            lease.profile if self._profiles else None,
+            lease.host_gb_per_s,
+            lease.share and repr(lease.share),
+            lease.ends_s if self.timed else 0.0,
+        )
 
 
 class _KnownDecisions:

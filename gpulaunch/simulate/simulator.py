@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpulaunch.batch.job_file import read_jobs
+from gpulaunch.batch.job_file import load_jobs, read_jobs
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Situation, Wait
 from gpulaunch.decide.placement.place import Placement
@@ -23,7 +23,7 @@ from gpulaunch.records import replace
 from gpulaunch.simulate.event_loop import Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.measures import Replay, measure
-from gpulaunch.simulate.read_simulation import Trace, TraceReader, read_trace, trace_of
+from gpulaunch.simulate.read_simulation import Trace, TraceReader, read_trace
 from gpulaunch.simulate.time_model import MODELS
 from gpulaunch.simulate.yardstick import yardstick_of
 
@@ -107,9 +107,8 @@ class Simulator:
         Raises:
             UsageError: a job is wrong, or has no run time.
         """
-        if isinstance(trace, Mapping):
-            return trace_of(read_jobs(trace), self._machine, _log.warning)
-        return read_trace(os.fspath(trace), self._machine, _log.warning)
+        file = read_jobs(trace) if isinstance(trace, Mapping) else load_jobs(os.fspath(trace))
+        return read_trace(file, self._machine, _log.warning)
 
     def replay(
         self,
