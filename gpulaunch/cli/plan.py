@@ -122,19 +122,30 @@ def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, tuple[Plann
     )
     idle_w = idle_power(capacity, top.get("idle_power_w"))
     site = PlanSite(capacity, top.get("gpus", 1), objective, idle_w)
-    jobs: dict[str, PlannedJob] = {}
+    jobs: list[PlannedJob] = []
+    workflows: dict[str, list[str]] = {}  # what the workflows of each job are called
+    taken: set[str] = set()
     for place, entry in enumerate(top["job"]):
-        job = _job(entry, ("job", place), site)
-        if job.name in jobs:
-            raise FieldError(("job", place, "name"), f"name: there are two jobs {quoted(job.name)}")
-        unknown = [name for name in job.after if name not in jobs]
-        if unknown:
-            raise FieldError(
-                ("job", place, "after"),
-                f"after: no job before this one in the file is called {quoted(unknown[0])}",
-            )
-        jobs[job.name] = job
-    return model.name, site, tuple(jobs.values())
+        where: Path = ("job", place)
+        job, parallel = _job(entry, where, site)
+        after: list[str] = []
+        for name in job.after:
+            if name not in workflows:
+                raise FieldError(
+                    (*where, "after"),
+                    f"after: no job before this one in the file is called {quoted(name)}",
+                )
+            after += workflows[name]
+        names = [job.name]
+        if parallel > 1:
+            names = [f"{job.name} {number}/{parallel}" for number in range(1, parallel + 1)]
+        for name in (job.name, *names):
+            if name in taken:
+                raise FieldError((*where, "name"), f"name: there are two jobs {quoted(name)}")
+        taken.update((job.name, *names))
+        workflows[job.name] = names
+        jobs += [replace(job, name=name, after=tuple(after)) for name in names]
+    return model.name, site, tuple(jobs)
 
 
 def _size(text: str, where: Path) -> Size:
@@ -144,7 +155,8 @@ def _size(text: str, where: Path) -> Size:
         raise FieldError(where, f"{where[-1]}: {problem.message}") from None
 
 
-def _job(entry: object, where: Path, site: PlanSite) -> PlannedJob:
+def _job(entry: object, where: Path, site: PlanSite) -> tuple[PlannedJob, int]:
+    """Return one workflow of a job, with the name of the job, and how many there are."""
     table = checked(entry, _JOB, where=where)
     profile = _profile(table, where)
     name = table.get("name", profile.name)
@@ -178,7 +190,8 @@ def _job(entry: object, where: Path, site: PlanSite) -> PlannedJob:
             f"parallel: {parallel} workflows cannot share {repetitions} tasks evenly",
         )
     after = tuple(table.get("after", ()))
-    return PlannedJob(name, client, known.resources.duration_s, repetitions, parallel, after)
+    tasks = repetitions // parallel
+    return PlannedJob(name, client, known.resources.duration_s, tasks, after), parallel
 
 
 def _corrected(profile: Profile, table: Mapping[str, Any], where: Path) -> Profile:

@@ -53,14 +53,11 @@ def _group(number: int, group: Group) -> Document:
 
 
 def _member(member: GroupMember) -> Document:
-    flow = member.workflow
     return {
-        "name": printable(flow.job.name),
-        "workflow": flow.number,
-        "workflows": flow.job.parallel,
-        "tasks": flow.tasks,
+        "name": printable(member.job.name),
+        "tasks": member.job.tasks,
         "sm_percentage": member.sm_percentage,
-        "alone_s": _rounded(flow.alone_s),
+        "alone_s": _rounded(member.job.alone_s),
         "predicted_end_s": _rounded(member.end_s),
     }
 
@@ -119,10 +116,9 @@ def _group_parts(groups: Sequence[Document]) -> list[Grid | Text]:
 
 
 def _member_text(job: Document) -> str:
-    part = f" {job['workflow']}/{job['workflows']}" if job["workflows"] > 1 else ""
     tasks = f" x{job['tasks']}" if job["tasks"] > 1 else ""
     share = "alone" if job["sm_percentage"] is None else f"{job['sm_percentage']} %"
-    return f"{job['name']}{part}{tasks} ({share})"
+    return f"{job['name']}{tasks} ({share})"
 
 
 def _cost_text(cost: Document) -> str:
