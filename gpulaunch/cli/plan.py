@@ -1,15 +1,16 @@
 """`gpulaunch plan FILE`: predict which jobs of a queue to run together."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from gpulaunch.cli.arguments import Parser, add_json
 from gpulaunch.cli.output import print_json
 from gpulaunch.errors import FieldError, UsageError, quoted
 from gpulaunch.files.document import read_document
 from gpulaunch.files.fields import FieldTable, ListOf, Path, RowOf, checked
-from gpulaunch.files.size import Size, parse_size
+from gpulaunch.files.size import parse_size
 from gpulaunch.leases.share import OBJECTIVES, Client, Objective
 from gpulaunch.machine.catalog import load_gpu_models
 from gpulaunch.machine.gpu_model import named_gpu_model
@@ -20,6 +21,8 @@ from gpulaunch.sharing.capacity import MEMORY_HEADROOM_PERCENTAGE, capacity_by, 
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.plan import PlannedJob, PlanSite, make_plan
 from gpulaunch.sharing.prediction import idle_power
+
+_Value = TypeVar("_Value")
 
 _QUEUE: FieldTable = {
     "gpu": str,
@@ -106,11 +109,8 @@ def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, tuple[Plann
     top = checked(document, _QUEUE, required=("gpu", "gpu_memory", "job"))
     if not top["job"]:
         raise FieldError(("job",), "job: there is none")
-    try:
-        model = named_gpu_model(load_gpu_models(), top["gpu"])
-    except UsageError as problem:
-        raise FieldError(("gpu",), f"gpu: {problem.message}: {problem.hint}") from None
-    memory_bytes = _size(top["gpu_memory"], ("gpu_memory",)).of_gpu_bytes
+    model = _parsed(partial(named_gpu_model, load_gpu_models()), top["gpu"], ("gpu",))
+    memory_bytes = _parsed(parse_size, top["gpu_memory"], ("gpu_memory",)).of_gpu_bytes
     capacity = capacity_by(model, memory_bytes, model.mps_clients)
     usual = Objective()
     throughput_weight, energy_weight = top.get("weights", (1.0, 1.0))
@@ -148,17 +148,21 @@ def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, tuple[Plann
     return model.name, site, tuple(jobs)
 
 
-def _size(text: str, where: Path) -> Size:
+def _parsed(parse: Callable[[str], _Value], text: str, where: Path) -> _Value:
+    """Return what a text of the file means to a function that refuses others."""
     try:
-        return parse_size(text)
+        return parse(text)
     except UsageError as problem:
-        raise FieldError(where, f"{where[-1]}: {problem.message}") from None
+        hint = f": {problem.hint}" if problem.hint else ""
+        raise FieldError(where, f"{where[-1]}: {problem.message}{hint}") from None
 
 
 def _job(entry: object, where: Path, site: PlanSite) -> tuple[PlannedJob, int]:
     """Return one workflow of a job, with the name of the job, and how many there are."""
     table = checked(entry, _JOB, where=where)
-    profile = _profile(table, where)
+    profile = Profile()
+    if "profile" in table:
+        profile = _parsed(load_profile, table["profile"], (*where, "profile"))
     name = table.get("name", profile.name)
     if not name:
         raise FieldError(where, "job: it has neither a name nor a profile")
@@ -201,15 +205,5 @@ def _corrected(profile: Profile, table: Mapping[str, Any], where: Path) -> Profi
     """
     own = {profile_key: table[key] for key, profile_key in _FIGURES.items() if key in table}
     if "memory" in table:
-        own["memory_mib"] = -(-_size(table["memory"], (*where, "memory")) >> 20)
+        own["memory_mib"] = -(-_parsed(parse_size, table["memory"], (*where, "memory")) >> 20)
     return profile.but(resources=own)
-
-
-def _profile(table: Mapping[str, Any], where: Path) -> Profile:
-    if "profile" not in table:
-        return Profile()
-    try:
-        return load_profile(table["profile"])
-    except UsageError as problem:
-        hint = f": {problem.hint}" if problem.hint else ""
-        raise FieldError((*where, "profile"), f"profile: {problem.message}{hint}") from None
