@@ -8,7 +8,6 @@ from gpulaunch.decide.request import Constraint, Request
 from gpulaunch.machine.topology import Topology
 from gpulaunch.profiles.pattern import PATTERNS
 from gpulaunch.simulate.event_loop import Rules, Stay, simulate
-from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.simulated_job import SimulatedJob
 
 
@@ -72,14 +71,9 @@ def check(jobs: Sequence[SimulatedJob], stays: Sequence[Stay]) -> None:
                 alone_end_s = stay.ended_s
 
 
-def checked(
-    topology: Topology,
-    jobs: Sequence[SimulatedJob],
-    rules: Rules,
-    remembered: Remembered | None = None,
-) -> list[Stay]:
+def checked(topology: Topology, jobs: Sequence[SimulatedJob], rules: Rules) -> list[Stay]:
     """Simulate, and check what came of all jobs."""
-    stays = simulate(topology, jobs, rules, remembered)
+    stays = simulate(topology, jobs, rules)
     check(jobs, stays)
     return stays
 

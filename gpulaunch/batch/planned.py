@@ -89,7 +89,7 @@ def _in_order(plan: Plan, tasks: Mapping[str, Task], uuids: Sequence[str]) -> li
     ordered: list[Task] = []
     before: dict[int, tuple[int, ...]] = {}
     for group in plan.groups:
-        members = [tasks[member.workflow.job.name] for member in group.members]
+        members = [tasks[member.job.name] for member in group.members]
         for task, member in zip(members, group.members, strict=True):
             settings = {**task.settings, "only": uuids[group.gpu]}
             if member.sm_percentage is not None:

@@ -63,20 +63,21 @@ class ResultsFile:
     Args:
         path: path of the file.
         warn: called with the text of a warning.
+        resume: whether there may be results already.
 
     Attributes:
-        batch: id of the batch; empty as long as none has begun.
+        batch: id of the batch.
         began_s: beginning of the batch, in seconds since 1970.
         results: last result written of each job, by id.
         lock: descriptor of the file; it stays locked until all copies of the descriptor are closed.
 
     Raises:
         FailedError: the file cannot be written.
-        UsageError: the file has other content.
+        UsageError: the file has other content; or there are results, and resume is not set.
         WouldWaitError: another batch has locked it, or jobs of a killed batch are still ending.
     """
 
-    def __init__(self, path: str, warn: Callable[[str], None]) -> None:
+    def __init__(self, path: str, warn: Callable[[str], None], *, resume: bool) -> None:
         self.path = path
         self.batch = ""
         self.began_s = 0.0
@@ -98,13 +99,14 @@ class ResultsFile:
         except OSError as problem:
             raise self._write_error(problem) from None
         self._read(warn)
+        if not self.batch:
+            self._begin()
+        elif not resume:
+            hint = "--resume continues them; to begin anew, remove the file or give --results FILE"
+            raise UsageError(f"{path} already holds results of a batch", hint)
 
-    def begin(self) -> None:
-        """Write the first line.
-
-        Raises:
-            FailedError: the line cannot be written; the file is removed again.
-        """
+    def _begin(self) -> None:
+        """Write the first line; if that fails, remove the file again."""
         self.batch, self.began_s = os.urandom(6).hex(), time.time()
         try:
             self._append({"batch": self.batch, "began_at": iso(self.began_s)})

@@ -53,28 +53,6 @@ class _Begun:
         self.told_to_end = False
 
 
-def begin(path: str, warn: Callable[[str], None], *, resume: bool) -> ResultsFile:
-    """Open the results of a batch, new or to be resumed.
-
-    Args:
-        path: path of the results.
-        warn: called with the text of a warning.
-        resume: whether there may be results already.
-
-    Raises:
-        UsageError: there are results, and resume is not set.
-        WouldWaitError: the batch is running.
-        FailedError: the results cannot be written.
-    """
-    results = ResultsFile(path, warn)
-    if not results.batch:
-        results.begin()
-    elif not resume:
-        hint = "--resume continues them; to begin anew, remove the file or give --results FILE"
-        raise UsageError(f"{path} already holds results of a batch", hint)
-    return results
-
-
 def run(
     tasks: Sequence[Task],
     results: ResultsFile,

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from gpulaunch.batch import run as batch
 from gpulaunch.batch.job_file import SETTINGS_OF_A_JOB, STDIN, JobFile, load_jobs
-from gpulaunch.batch.results_file import Result
+from gpulaunch.batch.results_file import Result, ResultsFile
 from gpulaunch.batch.run import BatchOutcome
 from gpulaunch.batch.tasks import Task, read_tasks
 from gpulaunch.cli.arguments import (
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
             tasks, predicted = plan_tasks(tasks)
         if options.logs:
             make_directory(options.logs)
-        results = batch.begin(path, warn, resume=options.resume)
+        results = ResultsFile(path, warn, resume=options.resume)
         if predicted and not options.quiet:
             say("info", predicted)
 

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpulaunch.batch.job_file import load_jobs
 from gpulaunch.cli.arguments import ArgumentTypeError, Namespace, Parser, add_json, add_topology
 from gpulaunch.cli.output import print_json, warn
 from gpulaunch.decide.placement.policies import DEFAULT_POLICY, POLICIES
@@ -13,7 +14,6 @@ from gpulaunch.files.write import document_text, make_directory, write_bytes
 from gpulaunch.launch.options import OPTIONS, QUEUES, one_of
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.machine.find import Machine
-from gpulaunch.records import replace
 from gpulaunch.simulate.event_loop import Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
 from gpulaunch.simulate.measures import Replay, measure
@@ -104,11 +104,6 @@ def make_parser() -> Parser:
         help="what policies go by (default: cut; preserve-paper: mapa)",
     )
     parser.add_argument(
-        "--at-once",
-        action="store_true",
-        help="all jobs come at the beginning, in the order of the file",
-    )
-    parser.add_argument(
         "--count",
         metavar="N",
         type=_number_parser(_MOST_JOBS),
@@ -153,9 +148,7 @@ def _number_parser(most: int) -> Callable[[str], int]:
 
 
 def _run_replays(options: Namespace, machine: Machine) -> list[Replay]:
-    jobs = list(read_trace(options.jobs, machine, warn).jobs)
-    if options.at_once:
-        jobs = [replace(job, arrival_s=0.0) for job in jobs]
+    jobs = read_trace(load_jobs(options.jobs), machine, warn).jobs
     replays = []
     for policy in options.policy:
         rules = Rules(

@@ -4,7 +4,6 @@ All times and energies are predictions, by the models of prediction.py.
 """
 # pure: decides on plain values
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
 from itertools import combinations
@@ -13,7 +12,7 @@ from math import fsum
 from gpulaunch.errors import printable
 from gpulaunch.leases.share import Client, Objective
 from gpulaunch.profiles.demand import Demand
-from gpulaunch.records import Record, replace
+from gpulaunch.records import Record
 from gpulaunch.sharing.capacity import Capacity
 from gpulaunch.sharing.interference import judge
 from gpulaunch.sharing.partition import partition
@@ -26,31 +25,37 @@ from gpulaunch.sharing.prediction import (
 )
 
 _TOGETHER = 24
-"""Workflows among which partners are sought; in a longer queue those of like duration."""
+"""Jobs among which partners are sought; in a longer queue those of like duration."""
 
 _DIGITS = 9  # decimals to which predictions are rounded before they are compared
-_LEAST_GAIN = 1e-9
 
 
 class PlannedJob(Record):
-    """An entry of the queue.
+    """Tasks that run one after the other: one client of a GPU.
 
     Attributes:
-        name: a name that no other entry has.
+        name: a name that no other has.
         client: what it uses of a GPU, and its objective.
         duration_s: duration of one task, alone on the GPU; above 0.
-        repetitions: number of tasks; 1 or more.
-        parallel: number of workflows that the tasks are divided among, each running its tasks one
-            after the other; a divisor of repetitions.
+        tasks: number of tasks; 1 or more.
         after: names of the jobs that must have ended.
     """
 
     name: str
     client: Client
     duration_s: float
-    repetitions: int = 1
-    parallel: int = 1
+    tasks: int = 1
     after: tuple[str, ...] = ()
+
+    @property
+    def demand(self) -> Demand:
+        """Demand of any of its tasks."""
+        return self.client.demand
+
+    @property
+    def alone_s(self) -> float:
+        """Time that it takes alone on a GPU."""
+        return self.tasks * self.duration_s
 
 
 class PlanSite(Record):
@@ -69,35 +74,6 @@ class PlanSite(Record):
     idle_w: float | None = None
 
 
-class Workflow(Record):
-    """Tasks of a job that run one after the other: one client of a GPU.
-
-    Attributes:
-        job: the job.
-        number: number of the workflow among those of its job, from 1.
-        tasks: number of tasks.
-    """
-
-    job: PlannedJob
-    number: int
-    tasks: int
-
-    @property
-    def demand(self) -> Demand:
-        """Demand of any of its tasks."""
-        return self.job.client.demand
-
-    @property
-    def alone_s(self) -> float:
-        """Time that it takes alone on a GPU."""
-        return self.tasks * self.job.duration_s
-
-    @property
-    def alone_j(self) -> float | None:
-        """Energy that it takes alone."""
-        return None if self.demand.power_w is None else self.demand.power_w * self.alone_s
-
-
 class Cost(Record):
     """Time and energy; the energy is None if a power is unknown."""
 
@@ -113,30 +89,29 @@ class Cost(Record):
 
 
 class GroupMember(Record):
-    """A workflow in a group.
+    """A job in a group.
 
     Attributes:
-        workflow: the workflow.
+        job: the job.
         sm_percentage: its cap; None if it has the GPU to itself.
         end_s: its predicted end, from the start of the plan.
     """
 
-    workflow: Workflow
+    job: PlannedJob
     sm_percentage: int | None
     end_s: float
 
 
 class Group(Record):
-    """Workflows that start together on one GPU.
+    """Jobs that start together on one GPU.
 
     The next group there starts when the last of them has ended.
 
     Attributes:
         gpu: 0 to gpus - 1.
         start_s: start, from the start of the plan.
-        members: its workflows.
+        members: its jobs.
         cost: predicted cost.
-        gain: predicted gain against the same workflows one after the other.
         stp: predicted system throughput.
         antt: predicted average normalized turnaround time.
         notes: worth knowing, such as power beyond the limit.
@@ -147,7 +122,6 @@ class Group(Record):
     start_s: float
     members: tuple[GroupMember, ...]
     cost: Cost
-    gain: Gain
     stp: float
     antt: float
     notes: tuple[str, ...]
@@ -186,60 +160,34 @@ def make_plan(jobs: Sequence[PlannedJob], site: PlanSite) -> Plan:
 
     Source: mps-sharing-2024 IV and V. Departures: docs/decisions/interference.md.
     """
-    ascending = sorted(
-        jobs, key=lambda job: (job.client.demand.sm_utilization_percentage, job.name)
-    )
-    flows: list[Workflow] = []
-    for job in ascending:
-        tasks = job.repetitions // job.parallel
-        flows += [Workflow(job, number, tasks) for number in range(1, job.parallel + 1)]
-    groups = _schedule(flows, site, _divide)
-    alone = [Workflow(job, 1, job.repetitions) for job in jobs]
-    baseline = _schedule(alone, site, lambda ready, _: [[flow] for flow in ready])
+    ascending = sorted(jobs, key=lambda job: (job.demand.sm_utilization_percentage, job.name))
+    groups = _schedule(ascending, site, _divide)
+    baseline = _schedule(jobs, site, lambda ready, _: [[job] for job in ready])
     cost, sequential = _total_of(groups, site), _total_of(baseline, site)
     return Plan(groups, cost, sequential, cost.gain_over(sequential))
 
 
-def best_parallel(job: PlannedJob, site: PlanSite) -> tuple[int, Gain]:
-    """Return the number of workflows for the tasks of a job that has a GPU to itself, and its gain.
-
-    Of equal numbers, by the objective, the smallest. Source: mps-sharing-2024 V.D, Figure 5.
-    """
-    best, gain = 1, Gain(1.0, None if job.client.demand.power_w is None else 1.0)
-    for workflows in range(2, site.capacity.most_clients + 1):
-        if job.repetitions % workflows:
-            continue
-        flows = [Workflow(job, 1, job.repetitions // workflows)] * workflows
-        if _refusals(flows, site):
-            break
-        found = _predict_group(flows, 0, 0.0, site).gain
-        if worth_of(found, site.objective) > worth_of(gain, site.objective) + _LEAST_GAIN:
-            best, gain = workflows, found
-    return best, gain
-
-
 def _schedule(
-    workflows: Sequence[Workflow],
+    jobs: Sequence[PlannedJob],
     site: PlanSite,
-    divided: Callable[[Sequence[Workflow], PlanSite], list[list[Workflow]]],
+    divided: Callable[[Sequence[PlannedJob], PlanSite], list[list[PlannedJob]]],
 ) -> tuple[Group, ...]:
     """Start groups when GPUs get free, and when the jobs end that others wait for.
 
     Args:
-        workflows: all workflows.
+        jobs: all jobs.
         site: the GPUs.
         divided: returns the groups of those that can start, in their order.
     """
     groups: list[Group] = []
-    left = Counter(flow.job.name for flow in workflows)  # those that have not started, by job
     ends: dict[str, float] = {}
     free = [(0.0, gpu) for gpu in range(site.gpus)]  # a heap: when each GPU gets free
-    waiting = list(workflows)
-    planned: list[list[Workflow]] = []
+    waiting = list(jobs)
+    planned: list[list[PlannedJob]] = []
     while waiting:
         now, gpu = heappop(free)
-        done = {name for name, end in ends.items() if not left[name] and end <= now}
-        ready = [flow for flow in waiting if done.issuperset(flow.job.after)]
+        done = {name for name, end in ends.items() if end <= now}
+        ready = [job for job in waiting if done.issuperset(job.after)]
         if not ready:
             heappush(free, (min(end for end in ends.values() if end > now), gpu))
             continue
@@ -247,25 +195,23 @@ def _schedule(
             planned = divided(ready, site)
         chosen = planned.pop(0)
         why_alone = _why_alone(chosen[0], ready, site) if len(chosen) == 1 else None
-        group = replace(_predict_group(chosen, gpu, now, site), why_alone=why_alone)
+        group = _predict_group(chosen, gpu, now, site, why_alone)
         groups.append(group)
         for member in group.members:
-            name = member.workflow.job.name
-            left[name] -= 1
-            ends[name] = max(member.end_s, ends.get(name, 0.0))
-            waiting.remove(member.workflow)
+            ends[member.job.name] = member.end_s
+            waiting.remove(member.job)
         heappush(free, (now + group.cost.time_s, gpu))
     return tuple(groups)
 
 
-def _why_alone(flow: Workflow, ready: Sequence[Workflow], site: PlanSite) -> str:
-    """Return what keeps others from joining a workflow."""
-    others = [other for other in ready if other != flow]
+def _why_alone(job: PlannedJob, ready: Sequence[PlannedJob], site: PlanSite) -> str:
+    """Return what keeps others from joining a job."""
+    others = [other for other in ready if other != job]
     if not others:
         return "no other job can start then"
     if len(ready) <= site.gpus:
         return "there is a GPU for each"
-    reasons = {other.job.name: _refusals([flow, other], site) for other in others}
+    reasons = {other.name: _refusals([job, other], site) for other in others}
     allowed = [name for name, why in reasons.items() if not why]
     if allowed:
         return f"beside {printable(allowed[0])}: other groups are predicted to bring more"
@@ -273,53 +219,48 @@ def _why_alone(flow: Workflow, ready: Sequence[Workflow], site: PlanSite) -> str
     return f"beside {printable(name)}: {'; '.join(why)}"
 
 
-def _predict_group(flows: Sequence[Workflow], gpu: int, start_s: float, site: PlanSite) -> Group:
+def _predict_group(
+    jobs: Sequence[PlannedJob], gpu: int, start_s: float, site: PlanSite, why_alone: str | None
+) -> Group:
     """Return a group with its predicted costs."""
-    caps, ends_s, cost = _share(flows, site)
-    alone = [flow.alone_s for flow in flows]
+    caps, ends_s, cost = _share(jobs, site)
+    alone = [job.alone_s for job in jobs]
     return Group(
         gpu=gpu,
         start_s=start_s,
         members=tuple(
-            GroupMember(flow, cap, start_s + end)
-            for flow, cap, end in zip(flows, caps or (None,), ends_s, strict=True)
+            GroupMember(job, cap, start_s + end)
+            for job, cap, end in zip(jobs, caps or (None,), ends_s, strict=True)
         ),
         cost=cost,
-        gain=cost.gain_over(Cost(fsum(alone), _sum_known([flow.alone_j for flow in flows]))),
         stp=system_throughput(alone, ends_s),
         antt=normalized_turnaround(alone, ends_s),
-        notes=judge([flow.job.client for flow in flows], site.capacity).notes,
-        why_alone=None,
+        notes=judge([job.client for job in jobs], site.capacity).notes,
+        why_alone=why_alone,
     )
 
 
 def _share(
-    flows: Sequence[Workflow], site: PlanSite
+    jobs: Sequence[PlannedJob], site: PlanSite
 ) -> tuple[tuple[int, ...], tuple[float, ...], Cost]:
-    """Predict what workflows take that start together on one GPU.
+    """Predict what jobs take that start together on one GPU.
 
     Returns:
         The cap of each, none for a single one; the end of each, and the cost until the last.
     """
-    demands = [flow.demand for flow in flows]
+    demands = [job.demand for job in jobs]
     caps: tuple[int, ...] = ()
-    if len(flows) > 1:
+    if len(jobs) > 1:
         found = partition(demands, site.capacity, site.objective, adjust=False)
         caps = found.sm_percentages
-    alone_s = [flow.alone_s for flow in flows]
+    alone_s = [job.alone_s for job in jobs]
     ends_s, energy_j = run_together(demands, alone_s, site.capacity, caps, site.idle_w)
     return caps, ends_s, Cost(max(ends_s), energy_j)
 
 
-def _refusals(flows: Sequence[Workflow], site: PlanSite) -> tuple[str, ...]:
-    """Return why workflows may not share a GPU; nothing if they may."""
-    return judge([flow.job.client for flow in flows], site.capacity).reasons
-
-
-def _sum_known(values: Sequence[float | None]) -> float | None:
-    """Return a sum; None if a summand is unknown."""
-    known = [value for value in values if value is not None]
-    return fsum(known) if len(known) == len(values) else None
+def _refusals(jobs: Sequence[PlannedJob], site: PlanSite) -> tuple[str, ...]:
+    """Return why jobs may not share a GPU; nothing if they may."""
+    return judge([job.client for job in jobs], site.capacity).reasons
 
 
 def _total_of(groups: Sequence[Group], site: PlanSite) -> Cost:
@@ -336,51 +277,51 @@ def _add_up(costs: Sequence[Cost], time_s: float, site: PlanSite) -> Cost:
         time_s: the end of the last.
         site: the GPUs.
     """
-    energy_j = _sum_known([cost.energy_j for cost in costs])
-    waiting_s = max(0.0, site.gpus * time_s - fsum(cost.time_s for cost in costs))
-    if energy_j is None or site.idle_w is None:
+    energies = [cost.energy_j for cost in costs if cost.energy_j is not None]
+    if site.idle_w is None or len(energies) < len(costs):
         return Cost(time_s, None)
-    return Cost(time_s, energy_j + site.idle_w * waiting_s)
+    waiting_s = max(0.0, site.gpus * time_s - fsum(cost.time_s for cost in costs))
+    return Cost(time_s, fsum(energies) + site.idle_w * waiting_s)
 
 
 _Places = frozenset[int]
-"""Workflows by their places."""
+"""Jobs by their places."""
 
 _Division = tuple[_Places, ...]
 
 
-def _divide(flows: Sequence[Workflow], site: PlanSite) -> list[list[Workflow]]:
-    """Return the groups into which workflows are divided, in the order in which they start.
+def _divide(jobs: Sequence[PlannedJob], site: PlanSite) -> list[list[PlannedJob]]:
+    """Return the groups into which jobs are divided, in the order in which they start.
 
     At first all are alone; then single ones move and change places as long as that is better, which
     it never is beside an empty GPU: that one draws power, too, and the others get slower.
 
     Args:
-        flows: workflows that could all start now.
+        jobs: jobs that could all start now.
         site: the GPUs, all free.
     """
-    by_duration = sorted(range(len(flows)), key=lambda place: (flows[place].alone_s, place))
+    by_duration = sorted(range(len(jobs)), key=lambda place: (jobs[place].alone_s, place))
     found: list[_Places] = []
-    for first in range(0, len(flows), _TOGETHER):
+    for first in range(0, len(jobs), _TOGETHER):
         places = sorted(by_duration[first : first + _TOGETHER])
-        best = _Search([flows[place] for place in places], site).best_division()
+        best = _Search([jobs[place] for place in places], site).best_division()
         found += [frozenset(places[at] for at in group) for group in best]
-    ordered = _Search(flows, site).in_order(found)
-    return [[flows[place] for place in sorted(group)] for group in ordered]
+    ordered = _Search(jobs, site).in_order(found)
+    return [[jobs[place] for place in sorted(group)] for group in ordered]
 
 
 class _Search:
-    """The search for the best division of workflows, with the costs of groups that were tried."""
+    """The search for the best division of jobs, with the costs of groups that were tried."""
 
-    def __init__(self, flows: Sequence[Workflow], site: PlanSite) -> None:
-        self._flows, self._site = flows, site
+    def __init__(self, jobs: Sequence[PlannedJob], site: PlanSite) -> None:
+        self._jobs, self._site = jobs, site
         self._costs: dict[_Places, Cost | None] = {}
-        self._alone = tuple(frozenset([place]) for place in range(len(flows)))
+        self._alone = tuple(frozenset([place]) for place in range(len(jobs)))
         costs = self._costs_of(self._alone)
         self._sequential = _add_up(costs, sum(cost.time_s for cost in costs), site)
 
     def best_division(self) -> _Division:
-        """Return a division in which no workflow is better off elsewhere."""
+        """Return a division in which no job is better off elsewhere."""
         division, best = self._alone, self._worth(self._alone)
         better = True
         while better:
@@ -401,8 +342,8 @@ class _Search:
 
         def key(group: _Places) -> tuple[float, float, str]:
             (cost,) = self._costs_of([group])
-            flows = [self._flows[place] for place in group]
-            first = min((flow.demand.sm_utilization_percentage, flow.job.name) for flow in flows)
+            jobs = [self._jobs[place] for place in group]
+            first = min((job.demand.sm_utilization_percentage, job.name) for job in jobs)
             return (-cost.time_s if self._site.gpus > 1 else 0.0, *first)
 
         return sorted(division, key=key)
@@ -410,10 +351,10 @@ class _Search:
     def _cost(self, group: _Places) -> Cost | None:
         """Return the cost of a group; None if it may not share a GPU."""
         if group not in self._costs:
-            flows = [self._flows[place] for place in sorted(group)]
+            jobs = [self._jobs[place] for place in sorted(group)]
             found = None
-            if len(flows) == 1 or not _refusals(flows, self._site):
-                *_, found = _share(flows, self._site)
+            if len(jobs) == 1 or not _refusals(jobs, self._site):
+                *_, found = _share(jobs, self._site)
             self._costs[group] = found
         return self._costs[group]
 
@@ -437,7 +378,7 @@ class _Search:
         return round(wanted, _DIGITS), round(gain.throughput, _DIGITS)
 
     def _near(self, division: _Division) -> Iterator[_Division]:
-        """Yield divisions in which a workflow has moved, or changed places with another."""
+        """Yield divisions in which a job has moved, or changed places with another."""
         for one, other in combinations((*division, frozenset[int]()), 2):
             rest = tuple(group for group in division if group not in (one, other))
             moves = [(one - {place}, other | {place}) for place in one]

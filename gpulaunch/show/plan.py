@@ -4,16 +4,7 @@ from collections.abc import Sequence
 
 from gpulaunch.errors import counted, printable
 from gpulaunch.files.duration import format_duration
-from gpulaunch.sharing.plan import (
-    Cost,
-    Group,
-    GroupMember,
-    Plan,
-    PlannedJob,
-    PlanSite,
-    best_parallel,
-)
-from gpulaunch.sharing.prediction import Gain
+from gpulaunch.sharing.plan import Cost, Group, GroupMember, Plan, PlanSite
 from gpulaunch.show import Document
 from gpulaunch.show.terminal import Grid, Text, figure, make_table
 from gpulaunch.show.terminal import Group as Parts
@@ -21,19 +12,23 @@ from gpulaunch.show.terminal import Group as Parts
 _RATIOS = ("throughput", "energy_efficiency", "product")
 
 
-def plan_document(
-    plan: Plan, jobs: Sequence[PlannedJob], site: PlanSite, gpu_model: str
-) -> Document:
+def plan_document(plan: Plan, site: PlanSite, gpu_model: str) -> Document:
     """Return the document that `gpulaunch plan --json` prints."""
+    gain, objective = plan.gain, site.objective
+    product = gain.product(objective.throughput_weight, objective.energy_weight)
     return {
         "gpu_model": gpu_model,
         "gpus": site.gpus,
-        "objective": site.objective.name,
+        "objective": objective.name,
         "idle_power_w": site.idle_w,
         "sequential": _cost(plan.sequential),
-        "predicted": _predicted(plan.cost, plan.gain, site),
-        "groups": [_group(number, group, site) for number, group in enumerate(plan.groups, 1)],
-        "parallel": [_parallel(job, site) for job in jobs if job.repetitions > 1],
+        "predicted": {
+            **_cost(plan.cost),
+            "throughput": _rounded(gain.throughput),
+            "energy_efficiency": _rounded(gain.energy_efficiency),
+            "product": _rounded(product),
+        },
+        "groups": [_group(number, group) for number, group in enumerate(plan.groups, 1)],
     }
 
 
@@ -41,23 +36,13 @@ def _cost(cost: Cost) -> Document:
     return {"time_s": _rounded(cost.time_s), "energy_j": _rounded(cost.energy_j)}
 
 
-def _predicted(cost: Cost, gain: Gain, site: PlanSite) -> Document:
-    return _cost(cost) | _gains(gain, site)
-
-
-def _gains(gain: Gain, site: PlanSite) -> Document:
-    product = gain.product(site.objective.throughput_weight, site.objective.energy_weight)
-    ratios = (gain.throughput, gain.energy_efficiency, product)
-    return dict(zip(_RATIOS, map(_rounded, ratios), strict=True))
-
-
-def _group(number: int, group: Group, site: PlanSite) -> Document:
+def _group(number: int, group: Group) -> Document:
     return {
         "group": number,
         "gpu": group.gpu,
         "predicted": {
             "start_s": _rounded(group.start_s),
-            **_predicted(group.cost, group.gain, site),
+            **_cost(group.cost),
             "stp": _rounded(group.stp),
             "antt": _rounded(group.antt),
         },
@@ -68,22 +53,13 @@ def _group(number: int, group: Group, site: PlanSite) -> Document:
 
 
 def _member(member: GroupMember) -> Document:
-    flow = member.workflow
     return {
-        "name": printable(flow.job.name),
-        "workflow": flow.number,
-        "workflows": flow.job.parallel,
-        "tasks": flow.tasks,
+        "name": printable(member.job.name),
+        "tasks": member.job.tasks,
         "sm_percentage": member.sm_percentage,
-        "alone_s": _rounded(flow.alone_s),
+        "alone_s": _rounded(member.job.alone_s),
         "predicted_end_s": _rounded(member.end_s),
     }
-
-
-def _parallel(job: PlannedJob, site: PlanSite) -> Document:
-    """Return into how many workflows to divide a job that has a GPU to itself."""
-    workflows, gain = best_parallel(job, site)
-    return {"job": printable(job.name), "best": workflows, "predicted": _gains(gain, site)}
 
 
 def _rounded(value: float | None) -> float | None:
@@ -102,11 +78,6 @@ def plan_table(document: Document) -> Parts:
     idle = ""
     if document["idle_power_w"] is not None:
         idle = f"; idle GPU: {document['idle_power_w']:.0f} W"
-    divided = []
-    for one in document["parallel"]:
-        if one["best"] > 1:
-            head = f"{one['job']} alone on a GPU, parallel = {one['best']}"
-            divided.append(Text(f"{head}: {_ratios(one['predicted'])}"))
     return Parts(
         Text(f"{counts} on {gpus}", "bold"),
         Text(f"predicted:           {_cost_text(document['predicted'])}"),
@@ -115,7 +86,6 @@ def plan_table(document: Document) -> Parts:
         Text(),
         *_group_parts(document["groups"]),
         Text(),
-        *divided,
         Text(f"all predicted from the figures of each job alone{idle}", "dim"),
     )
 
@@ -146,10 +116,9 @@ def _group_parts(groups: Sequence[Document]) -> list[Grid | Text]:
 
 
 def _member_text(job: Document) -> str:
-    part = f" {job['workflow']}/{job['workflows']}" if job["workflows"] > 1 else ""
     tasks = f" x{job['tasks']}" if job["tasks"] > 1 else ""
     share = "alone" if job["sm_percentage"] is None else f"{job['sm_percentage']} %"
-    return f"{job['name']}{part}{tasks} ({share})"
+    return f"{job['name']}{tasks} ({share})"
 
 
 def _cost_text(cost: Document) -> str:

@@ -13,9 +13,8 @@ Rows = tuple[tuple[str, ...], list[tuple[str, ...]]]
 """Headings of columns, of which the first has text, and a row of cells for each policy."""
 
 KEY = (
-    "in use: GPU time that was held; broken: GPU time that was free on a socket where others ran; "
-    "slower: mean run time over that alone on the best GPUs; SLO: jobs that ran with less than "
-    "they need; no ring: none over NVLinks alone"
+    "in use: GPU time that was held; slower: mean run time over that alone on the best GPUs; "
+    "SLO: jobs that ran with less than they need; no ring: none over NVLinks alone"
 )
 """The meaning of the columns."""
 
@@ -47,7 +46,6 @@ def _run_document(replay: Replay) -> Document:
         "makespan_s": round(replay.makespan_s, 6),
         "throughput_jobs_per_hour": round(replay.throughput_jobs_per_hour, 6),
         "utilization": round(replay.utilization, 6),
-        "fragmentation": round(replay.fragmentation, 6),
         "slo_violations": replay.violations,
         "wait_s": _quartiles(one.wait_s for one in replay.jobs),
         "turnaround_s": _quartiles(one.turnaround_s for one in replay.jobs),
@@ -107,7 +105,7 @@ def replays_rows(document: Document) -> tuple[str, str, Rows, Rows]:
     title = f"{jobs} ({number} bandwidth-sensitive) on {machines}, {first['queue']}"
     times = " and ".join(first["time_models"])
     how = f"run times: {times}; bandwidths by the cut model"
-    columns = ("makespan", "jobs/h", "in use", "broken", "wait", "longest", "slower", "SLO")
+    columns = ("makespan", "jobs/h", "in use", "wait", "longest", "slower", "SLO")
     everyone: Rows = ("policy", *columns), []
     few: Rows = ("policy", *_QUARTILES, "no ring", "slower"), []
     for run in document["runs"]:
@@ -116,7 +114,6 @@ def replays_rows(document: Document) -> tuple[str, str, Rows, Rows]:
             format_duration(round(run["makespan_s"])),
             figure(run["throughput_jobs_per_hour"]),
             f"{run['utilization']:.1%}",
-            f"{run['fragmentation']:.1%}",
             format_duration(round(run["wait_s"]["mean"])),
             format_duration(round(run["wait_s"]["max"])),
             f"{run['slowdown']['mean'] - 1:.1%}",

@@ -6,12 +6,12 @@ each machine, and is remembered.
 # pure: decides on plain values
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from gpulaunch.decide.decide import decide
-from gpulaunch.decide.decision import Grant, Refuse, Situation
-from gpulaunch.decide.needs import admitted_gpus, pose_problem
+from gpulaunch.decide.decision import Grant, Situation
+from gpulaunch.decide.needs import pose_problem
 from gpulaunch.decide.placement.fabric import UNIT, Fabric
 from gpulaunch.decide.placement.place import Placement
 from gpulaunch.decide.placement.policies import POLICIES, MachineFigure, utility_of
@@ -20,8 +20,7 @@ from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.ticket import Ticket
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record, replace
-from gpulaunch.simulate.simulated_job import Signature, SimulatedJob, is_timed, lease_of, signature
-from gpulaunch.simulate.yardstick import Yardstick
+from gpulaunch.simulate.simulated_job import SimulatedJob, lease_of
 
 State = frozenset[object] | tuple[object, ...]
 """The leases of a machine, as far as they matter to decisions.
@@ -36,14 +35,11 @@ class Ahead:
     Attributes:
         tickets: tickets in their order.
         summary: the facts about them that decisions without time limits depend on.
-        found: decisions that depend on the time and on the order of the tickets, by their number,
-            the kind of the request and the state of the machine.
     """
 
     def __init__(self) -> None:
         self.tickets: list[Ticket] = []
         self.summary: frozenset[tuple[object, ...]] = frozenset()
-        self.found: dict[object, _KnownDecisions] = {}
 
     def add(self, ticket: Ticket, clock_s: float) -> None:
         """Add one more ticket at the end."""
@@ -69,30 +65,6 @@ class Found(Record):
     utility: float | None
 
 
-class Remembered:
-    """Earlier decisions on identical machines, for one or several simulations to share.
-
-    Args:
-        topology: topology of the machines.
-
-    Attributes:
-        kinds: a number for each kind of request.
-        found: decisions by kind, earlier requests and state.
-        utilities: utilities of GPUs, by kind and state.
-    """
-
-    def __init__(self, topology: Topology) -> None:
-        self._topology = topology
-        self._yardsticks: dict[str, Yardstick] = {}
-        self.kinds: dict[str, int] = {}
-        self.found: dict[object, _KnownDecisions] = {}
-        self.utilities: dict[object, float] = {}
-
-    def yardstick(self, model: str) -> Yardstick:
-        """Return the yardstick of a bandwidth model."""
-        return self._yardsticks.setdefault(model, Yardstick(self._topology, model))
-
-
 class SimulatedMachine:
     """One machine.
 
@@ -115,7 +87,6 @@ class SimulatedMachines:
         topology: topology of each of them.
         count: number of machines.
         requests: requests of all jobs that will come.
-        remembered: earlier decisions on such machines.
 
     Attributes:
         all: the machines, by number.
@@ -123,52 +94,37 @@ class SimulatedMachines:
         timed: whether decisions depend on the time.
     """
 
-    def __init__(
-        self, topology: Topology, count: int, requests: Iterable[Request], remembered: Remembered
-    ) -> None:
+    def __init__(self, topology: Topology, count: int, requests: Iterable[Request]) -> None:
         self.topology = topology
         self.all = [SimulatedMachine(len(topology.gpus)) for _ in range(count)]
         requests = list(requests)
         self._ordered = any(POLICIES[request.policy].goes_by_utility for request in requests)
         self._names = any(request.wishes.apart_from for request in requests)
-        self._signature = signature(requests)
+        self._profiles = self._names or any(request.utility.slowdowns for request in requests)
         self.sharing = any(request.sharing for request in requests)
-        self.timed = any(map(is_timed, requests))
+        self.timed = False
+        for request in requests:
+            self.timed |= request.ends_within_s is not None and not request.in_order
         self._uuid = {gpu.index: gpu.uuid for gpu in topology.gpus}
         gpus = len(topology.gpus)
         # Heaps of machines by number of free GPUs and by state; a heap may still contain machines
         # that have left its state.
         self._by_free: list[dict[State, list[int]]] = [{} for _ in range(gpus + 1)]
         self._by_free[gpus][()] = list(range(count))
-        self._remembered = remembered
-        fabric = Fabric(topology)
-        position = {gpu.uuid: fabric.position[gpu.index] for gpu in topology.gpus}
-        self._fabric = fabric
-        self._position = position
+        self._kinds: dict[str, int] = {}
+        self._found: dict[object, _KnownDecisions] = {}  # by kind, earlier requests and state
+        self._fabric = Fabric(topology)
 
     def kind_of(self, request: Request) -> int:
         """Return a number that is equal for requests alike but for least utility and time limit."""
         like = replace(
             request,
             utility=replace(request.utility, least=0.0),
-            name=self._name_of(request),
+            name=request.name if self._names else None,
             ends_within_s=None,
         )
         same = repr((request.is_choosy, like))  # decides whether others may pass it, and it others
-        kinds = self._remembered.kinds
-        return kinds.setdefault(same, len(kinds))
-
-    def _name_of(self, request: Request) -> str | None:
-        return request.name if self._names else None
-
-    def refusal(self, request: Request) -> str | None:
-        """Return why a job can never run on these machines; None if it can."""
-        decision = decide(request, Situation(self.topology))
-        return decision.reason if isinstance(decision, Refuse) else None
-
-    def admitted(self, request: Request) -> tuple[str, ...]:
-        """Return the UUIDs of the GPUs of a machine that the request admits."""
-        return tuple(gpu.uuid for gpu in admitted_gpus(request, self.topology))
+        return self._kinds.setdefault(same, len(self._kinds))
 
     def find(
         self, job: SimulatedJob, kind: int, ahead: Ahead, clock_s: float
@@ -222,13 +178,10 @@ class SimulatedMachines:
         ahead: Ahead,
         clock_s: float,
     ) -> Found | None:
-        if self.timed and ahead.tickets:
-            within_s = job.request.ends_within_s
-            key: object = (kind, within_s, len(ahead.tickets), state)
-            memory = ahead.found.setdefault(key, _KnownDecisions())
-        else:  # time matters only to who may pass others
-            key = (kind, ahead.summary, state)
-            memory = self._remembered.found.setdefault(key, _KnownDecisions())
+        if self.timed and ahead.tickets:  # who may pass others depends on the time
+            memory = _KnownDecisions()
+        else:
+            memory = self._found.setdefault((kind, ahead.summary, state), _KnownDecisions())
         patient = POLICIES[job.request.policy].waits_for_utility
         least = job.request.utility.least if patient else 0.0
         known, found = memory.look_up(least)
@@ -246,23 +199,15 @@ class SimulatedMachines:
         lease = lease_of(job, grant, tuple(self._uuid[gpu] for gpu in gpus))
         return Found(gpus, lease, self._worth(job.request, grant, leases), grant.placement.utility)
 
-    def utility(self, job: SimulatedJob, kind: int, number: int, found: Found) -> float:
+    def utility(self, job: SimulatedJob, number: int, found: Found) -> float:
         """Return the utility of GPUs to a job that is about to start there, under any policy."""
         if found.utility is not None:
             return found.utility
-        machine = self.all[number]
-        key = kind, machine.state, found.gpus
-        utilities = self._remembered.utilities
-        if key not in utilities:
-            leases = list(machine.leases.values())
-            free = [
-                gpu
-                for gpu in self.topology.gpus
-                if not any(gpu.uuid in lease.uuids for lease in leases)
-            ]
-            problem = pose_problem(job.request, self.topology, free, free, len(found.gpus), leases)
-            utilities[key] = utility_of(problem, found.gpus)
-        return utilities[key]
+        leases = list(self.all[number].leases.values())
+        taken = {uuid for lease in leases for uuid in lease.uuids}
+        free = [gpu for gpu in self.topology.gpus if gpu.uuid not in taken]
+        problem = pose_problem(job.request, self.topology, free, free, len(found.gpus), leases)
+        return utility_of(problem, found.gpus)
 
     def _worth(self, request: Request, grant: Grant, leases: Sequence[Lease]) -> tuple[float, ...]:
         """Return the figures by which the request's policy compares this machine with others."""
@@ -273,8 +218,9 @@ class SimulatedMachines:
             names = grant.placement.by
         joins = float(bool(grant.share_option and grant.share_option.residents))
         taken = {uuid for lease in leases for uuid in lease.uuids}
-        places = [place for uuid, place in self._position.items() if uuid not in taken]
-        free, placement = self._fabric.mask(places), grant.placement
+        untaken = [gpu.index for gpu in self.topology.gpus if gpu.uuid not in taken]
+        free = self._fabric.mask([self._fabric.position[index] for index in untaken])
+        placement = grant.placement
         return joins, *(self._machine_figure(name, placement, free) for name in names)
 
     def _machine_figure(self, name: MachineFigure, placement: Placement, free: int) -> float:
@@ -296,11 +242,7 @@ class SimulatedMachines:
 
     def start(self, number: int, lease: Lease) -> None:
         """Give a job its GPUs on a machine."""
-        machine = self.all[number]
-        for other in machine.leases.values():
-            together = lease.share and other.share and lease.share.group == other.share.group
-            assert together or set(lease.uuids).isdisjoint(other.uuids), (lease, other)  # noqa: S101  decide() guarantees this
-        machine.leases[lease.id] = lease
+        self.all[number].leases[lease.id] = lease
         self._update_state(number)
 
     def end(self, number: int, lease: Lease) -> None:
@@ -312,15 +254,23 @@ class SimulatedMachines:
         machine = self.all[number]
         held = {uuid for lease in machine.leases.values() for uuid in lease.uuids}
         machine.free = len(self.topology.gpus) - len(held)
-        machine.state = self._state_of(
-            [self._signature(lease) for lease in machine.leases.values()]
-        )
+        signatures = [self._signature(lease) for lease in machine.leases.values()]
+        if self._ordered or not signatures:
+            machine.state = tuple(signatures)
+        else:
+            machine.state = frozenset(Counter(signatures).items())
         heappush(self._by_free[machine.free].setdefault(machine.state, []), number)
 
-    def _state_of(self, signatures: Collection[Signature]) -> State:
-        if self._ordered or not signatures:
-            return tuple(signatures)
-        return frozenset(Counter(signatures).items())
+    def _signature(self, lease: Lease) -> tuple[object, ...]:
+        """Return the part of a lease that decisions about other jobs depend on."""
+        return (
+            lease.uuids if lease.share else tuple(sorted(lease.uuids)),
+            (lease.name, lease.apart_from) if self._names else (),
+            lease.profile if self._profiles else None,
+            lease.host_gb_per_s,
+            lease.share and repr(lease.share),
+            lease.ends_s if self.timed else 0.0,
+        )
 
 
 class _KnownDecisions:

@@ -2,14 +2,12 @@
 # pure: decides on plain values
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from statistics import fmean, quantiles
 
 from gpulaunch.machine.topology import Topology
 from gpulaunch.records import Record
 from gpulaunch.simulate.event_loop import Rules, Stay
-from gpulaunch.simulate.machines import Remembered
-from gpulaunch.simulate.yardstick import Yardstick
+from gpulaunch.simulate.yardstick import Yardstick, yardstick_of
 
 _HOUR_S = 3600.0
 _SLO_ROUNDING = 1e-9
@@ -81,7 +79,6 @@ class Replay(Record):
         seed: seed of the trace; None if it was not generated.
         jobs: measures of each job, in the order of starts.
         utilization: share of GPU time until the last end in which a GPU was held, 0 to 1.
-        fragmentation: mean share of GPUs that were free on a socket where others were held, 0 to 1.
     """
 
     topology: str
@@ -89,7 +86,6 @@ class Replay(Record):
     seed: int | None
     jobs: tuple[ReplayedJob, ...]
     utilization: float
-    fragmentation: float
 
     @property
     def makespan_s(self) -> float:
@@ -126,13 +122,7 @@ def quartiles(values: Iterable[float]) -> dict[str, float] | None:
     }
 
 
-def measure(
-    topology: Topology,
-    stays: Sequence[Stay],
-    rules: Rules,
-    seed: int | None,
-    remembered: Remembered | None = None,
-) -> Replay:
+def measure(topology: Topology, stays: Sequence[Stay], rules: Rules, seed: int | None) -> Replay:
     """Return the measures of a replay.
 
     Args:
@@ -140,16 +130,13 @@ def measure(
         stays: stays of all jobs, in the order of starts.
         rules: rules of the replay.
         seed: seed of the trace.
-        remembered: decisions of simulations of this machine.
     """
-    remembered = remembered or Remembered(topology)
-    yardstick, own = remembered.yardstick("cut"), remembered.yardstick(rules.model)
+    yardstick, own = yardstick_of(topology, "cut"), yardstick_of(topology, rules.model)
     jobs = tuple(_measure_job(stay, yardstick, own) for stay in stays)
-    used_s, broken_s = _sum_loads(stays, yardstick)
     whole_s = max(stay.ended_s for stay in stays) - min(stay.job.arrival_s for stay in stays)
     whole_s *= len(topology.gpus) * rules.machines
-    utilization, fragmentation = (used_s / whole_s, broken_s / whole_s) if whole_s else (0.0, 0.0)
-    return Replay(topology.name, rules, seed, jobs, utilization, fragmentation)
+    utilization = _sum_held(stays) / whole_s if whole_s else 0.0
+    return Replay(topology.name, rules, seed, jobs, utilization)
 
 
 def _measure_job(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJob:
@@ -180,33 +167,19 @@ def _measure_job(stay: Stay, yardstick: Yardstick, own: Yardstick) -> ReplayedJo
     )
 
 
-def _sum_loads(stays: Sequence[Stay], yardstick: Yardstick) -> tuple[float, float]:
-    """Return the GPU seconds that were held, and those free on a socket where others were held."""
-    events = [(stay.started_s, 1, stay) for stay in stays]
-    events += [(stay.ended_s, -1, stay) for stay in stays]
-    events.sort(key=lambda event: event[0])
-    holders: dict[tuple[int, int], int] = {}
-    on_socket: dict[tuple[int, int], int] = {}
-    used = broken = 0
-    used_s = broken_s = before_s = 0.0
-    for time_s, together in groupby(events, key=lambda event: event[0]):
-        used_s += used * (time_s - before_s)
-        broken_s += broken * (time_s - before_s)
-        before_s = time_s
-        for _, change, stay in together:
-            for gpu in stay.gpus:
-                key = stay.machine, gpu
-                before = holders.get(key, 0)
-                holders[key] = before + change
-                if (before == 0) == (before + change == 0):
-                    continue
-                socket = stay.machine, yardstick.socket[gpu]
-                size, held = yardstick.socket_size[socket[1]], on_socket.get(socket, 0)
-                on_socket[socket] = held + change
-                used += change
-                broken += _count_broken(size, held + change) - _count_broken(size, held)
-    return used_s, broken_s
+def _sum_held(stays: Iterable[Stay]) -> float:
+    """Return the GPU seconds that were held; those that jobs share count once.
 
-
-def _count_broken(size: int, held: int) -> int:
-    return size - held if held else 0
+    Args:
+        stays: stays in the order of starts.
+    """
+    held_until_s: dict[tuple[int, int], float] = {}
+    held_s = 0.0
+    for stay in stays:
+        for gpu in stay.gpus:
+            place = stay.machine, gpu
+            free_s = max(stay.started_s, held_until_s.get(place, 0.0))
+            if stay.ended_s > free_s:
+                held_s += stay.ended_s - free_s
+                held_until_s[place] = stay.ended_s
+    return held_s

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from gpulaunch.batch.job_file import Entry, JobFile, load_jobs
+from gpulaunch.batch.job_file import Entry, JobFile
 from gpulaunch.decide.placement.policies import POLICIES
 from gpulaunch.decide.request import Request
 from gpulaunch.errors import UsageError, quoted
@@ -19,7 +19,6 @@ from gpulaunch.simulate.simulated_job import SimulatedJob
 # Requests are read once for all runs, by a policy that uses everything a job says. Each run then
 # sets its own policy.
 _READ_WITH = next(name for name, policy in POLICIES.items() if policy.waits_for_utility)
-_APART = ("min_utility",)  # differs for almost every job
 
 
 class Trace(Record):
@@ -28,22 +27,17 @@ class Trace(Record):
     jobs: tuple[SimulatedJob, ...]
 
 
-def read_trace(path: str, machine: Machine, warn: Callable[[str], None]) -> Trace:
+def read_trace(file: JobFile, machine: Machine, warn: Callable[[str], None]) -> Trace:
     """Return the jobs of a file as they would be launched, with settings and profiles.
 
     Args:
-        path: path of the file.
+        file: the file, whose form has been checked.
         machine: machine to launch on.
         warn: called with the text of a warning.
 
     Raises:
-        UsageError: the file is wrong, with path and line; or one of its jobs has no run time.
+        UsageError: a setting is wrong, with path and line; or a job has no run time.
     """
-    return trace_of(load_jobs(path), machine, warn)
-
-
-def trace_of(file: JobFile, machine: Machine, warn: Callable[[str], None]) -> Trace:
-    """Read the jobs of a file whose form has been checked; see read_trace."""
     reader = TraceReader(file.profiles, machine, warn)
     jobs = tuple(reader.read(number, entry) for number, entry in enumerate(file.entries))
     return Trace(jobs)
@@ -89,12 +83,12 @@ class TraceReader:
 
     def request(self, entry: Entry) -> tuple[Request, Profile]:
         """Read one job's request, and its profile."""
-        common = {key: value for key, value in entry.settings.items() if key not in _APART}
+        common = dict(entry.settings)
+        least = common.pop("min_utility", None)  # it differs for almost every job
         said = tuple(sorted(common.items()))
         request, profile = self._read_once(said, entry, common)
         if request.sharing:  # others see its name
             request, profile = self._read_once((said, entry.name), entry, common)
-        least = entry.settings.get("min_utility")
         if least is not None:
             request = replace(request, utility=replace(request.utility, least=float(least)))
         return request, profile

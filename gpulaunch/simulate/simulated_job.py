@@ -1,20 +1,12 @@
 """A job of a trace, and the lease and ticket that it would have, as far as decisions see them."""
 # pure: decides on plain values
 
-from collections.abc import Callable, Iterable
-
 from gpulaunch.decide.decision import Grant
 from gpulaunch.decide.request import Request
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.queue import CHOOSY_S
 from gpulaunch.leases.ticket import Ticket
-from gpulaunch.records import Record, replace
-
-Signature = tuple[tuple[str, ...], tuple[object, ...]]
-"""The part of a lease that decisions about other jobs depend on: its UUIDs, and the rest."""
-
-_LEASE = Lease(id="", user_id=0, uuids=(), ancestors=())
-_TICKET = Ticket(id="", user_id=0, number=0, uuids=(), gpus=0)
+from gpulaunch.records import Record
 
 
 class SimulatedJob(Record):
@@ -53,11 +45,11 @@ def lease_of(job: SimulatedJob, grant: Grant, uuids: tuple[str, ...]) -> Lease:
         from gpulaunch.decide.share_options import share_of  # late: few jobs share
 
         share = share_of(request, grant.share_option)
-    return replace(
-        _LEASE,
+    return Lease(
         id=f"job{job.id}",
         user_id=request.sharing.user_id if request.sharing else 0,
         uuids=uuids,
+        ancestors=(),
         profile=request.profile,
         name=request.name,
         host_gb_per_s=request.wishes.host_gb_per_s,
@@ -75,9 +67,9 @@ def ticket_of(job: SimulatedJob, uuids: tuple[str, ...]) -> Ticket:
         uuids: UUIDs of the GPUs that the request admits.
     """
     choosy = job.request.is_choosy
-    return replace(
-        _TICKET,
+    return Ticket(
         id=f"job{job.id}",
+        user_id=0,
         number=job.id + 1,
         uuids=uuids,
         gpus=job.request.gpus or len(uuids),
@@ -86,29 +78,3 @@ def ticket_of(job: SimulatedJob, uuids: tuple[str, ...]) -> Ticket:
         ends_within_s=job.request.ends_within_s,
         in_order=job.request.in_order,
     )
-
-
-def is_timed(request: Request) -> bool:
-    """Return whether decisions about a request may depend on the time."""
-    return request.ends_within_s is not None and not request.in_order
-
-
-def signature(requests: Iterable[Request]) -> Callable[[Lease], Signature]:
-    """Return a function that reads the signature of a lease, given the requests of a trace."""
-    names = profiles = timed = False
-    for request in requests:
-        timed |= is_timed(request)
-        names |= bool(request.wishes.apart_from)
-        profiles |= bool(request.wishes.apart_from or request.utility.slowdowns)
-
-    def read(lease: Lease) -> Signature:
-        rest = (
-            (lease.name, lease.apart_from) if names else (),
-            lease.profile if profiles else None,
-            lease.host_gb_per_s,
-            lease.share and repr(lease.share),
-            lease.ends_s if timed else 0.0,
-        )
-        return lease.uuids if lease.share else tuple(sorted(lease.uuids)), rest
-
-    return read

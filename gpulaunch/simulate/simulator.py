@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from gpulaunch.batch.job_file import read_jobs
+from gpulaunch.batch.job_file import load_jobs, read_jobs
 from gpulaunch.decide.decide import decide
 from gpulaunch.decide.decision import Grant, Situation, Wait
 from gpulaunch.decide.placement.place import Placement
@@ -22,10 +22,10 @@ from gpulaunch.profiles.pattern_file import load_pattern
 from gpulaunch.records import replace
 from gpulaunch.simulate.event_loop import Rules, simulate
 from gpulaunch.simulate.generate import GENERATORS
-from gpulaunch.simulate.machines import Remembered
 from gpulaunch.simulate.measures import Replay, measure
-from gpulaunch.simulate.read_simulation import Trace, TraceReader, read_trace, trace_of
+from gpulaunch.simulate.read_simulation import Trace, TraceReader, read_trace
 from gpulaunch.simulate.time_model import MODELS
+from gpulaunch.simulate.yardstick import yardstick_of
 
 SIMULATED_MODELS = ("cut", "mapa")
 """Bandwidth models of the simulator; measurements of a machine are not in its description."""
@@ -92,7 +92,6 @@ class Simulator:
 
     def __init__(self, topology: str | None = None) -> None:
         self._machine = shown_machine(topology, _log.warning)
-        self._remembered = Remembered(self._machine.topology)
         self.topology = self._machine.topology
 
     def read_trace(self, trace: "str | os.PathLike[str] | Mapping[str, Any]") -> Trace:
@@ -108,9 +107,8 @@ class Simulator:
         Raises:
             UsageError: a job is wrong, or has no run time.
         """
-        if isinstance(trace, Mapping):
-            return trace_of(read_jobs(trace), self._machine, _log.warning)
-        return read_trace(os.fspath(trace), self._machine, _log.warning)
+        file = read_jobs(trace) if isinstance(trace, Mapping) else load_jobs(os.fspath(trace))
+        return read_trace(file, self._machine, _log.warning)
 
     def replay(
         self,
@@ -158,8 +156,8 @@ class Simulator:
             lasting=lasting,
             tick_s=tick_s,
         )
-        stays = simulate(self.topology, trace.jobs, rules, remembered=self._remembered)
-        return measure(self.topology, stays, rules, None, self._remembered)
+        stays = simulate(self.topology, trace.jobs, rules)
+        return measure(self.topology, stays, rules, None)
 
     def place(
         self,
@@ -227,7 +225,7 @@ class Simulator:
         found = tuple(gpu.index for gpu in select_gpus(self.topology, map(str, gpus), "gpus"))
         if not found or len(set(found)) < len(found):
             raise UsageError(f"gpus: {list(gpus)} are not one GPU or several different ones")
-        yardstick = self._remembered.yardstick(_read_model(bandwidth_model))
+        yardstick = yardstick_of(self.topology, _read_model(bandwidth_model))
         return yardstick.scores(load_pattern(pattern), found)
 
 

@@ -1,7 +1,6 @@
 """One scale for the placements of all policies, whatever a policy itself uses."""
 # pure: decides on plain values
 
-from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -42,11 +41,6 @@ class Yardstick:
     def socket(self) -> dict[int, int]:
         """Socket of each GPU, by index."""
         return {gpu.index: self.socket_of[gpu.uuid] for gpu in self._topology.gpus}
-
-    @cached_property
-    def socket_size(self) -> Counter[int]:
-        """Number of GPUs on each socket."""
-        return Counter(self.socket_of.values())
 
     def _has_nvlink_ring(self, gpus: frozenset[int]) -> bool:
         positions = sorted(self._fabric.position[gpu] for gpu in gpus)
@@ -89,3 +83,9 @@ class Yardstick:
     def are_split(self, gpus: Sequence[int]) -> bool:
         """Return whether GPUs, by index, are on several sockets."""
         return len({self.socket[gpu] for gpu in gpus}) > 1
+
+
+@lru_cache
+def yardstick_of(topology: Topology, model: str) -> Yardstick:
+    """Return the yardstick of a machine, which all replays on it share."""
+    return Yardstick(topology, model)

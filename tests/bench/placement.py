@@ -153,13 +153,12 @@ def replay_traces(quick: bool) -> dict:
     from gpulaunch.machine.catalog import load_described_machine
     from gpulaunch.profiles.pattern import PATTERNS
     from gpulaunch.simulate.event_loop import Rules, simulate
-    from gpulaunch.simulate.machines import Remembered
     from gpulaunch.simulate.simulated_job import SimulatedJob
 
     found = {}
     for name in TRACED:
         topology = load_described_machine(name)[0]
-        remembered, rows, start = Remembered(topology), [], time.process_time()
+        rows, start = [], time.process_time()
         for seed in range(TRACES // 10 if quick else TRACES):
             mix = MIXES[("Philly", "uniform 1-5", "2 and 4")[seed % 3]]
             jobs = []
@@ -170,7 +169,7 @@ def replay_traces(quick: bool) -> dict:
                 )  # fmt: skip
                 jobs.append(SimulatedJob(n, "job", request, row["arrival_s"], row["duration_s"]))
             rules = Rules("preserve", "cut", time_models=("mapa",))
-            stays = simulate(topology, jobs, rules, remembered=remembered)
+            stays = simulate(topology, jobs, rules)
             ran = [stay.ended_s - stay.started_s for stay in stays]
             rows.append([[sorted(stay.gpus) for stay in stays], fmean(ran)])
         found[name] = [rows, time.process_time() - start]

@@ -15,6 +15,7 @@ import pytest
 import tomlkit
 from conftest import DGX, Launcher, ending_in_time, held, until, wait_for_end
 
+from gpulaunch.batch.job_file import load_jobs
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.records import replace
 from gpulaunch.simulate.event_loop import Rules, Stay, simulate
@@ -342,9 +343,8 @@ def _with_gates(site: Site, policy: str, count: int) -> list[Stay]:
         },
     )
     machine = shown_machine("dgx1-v100", pytest.fail)
-    jobs = [
-        replace(job, arrival_s=0.0) for job in read_trace(str(site.file), machine, pytest.fail).jobs
-    ]
+    trace = read_trace(load_jobs(str(site.file)), machine, pytest.fail)
+    jobs = [replace(job, arrival_s=0.0) for job in trace.jobs]
     return simulate(machine.topology, jobs, Rules(policy=policy.replace("-", "_"), model="cut"))
 
 

@@ -33,8 +33,6 @@ def test_the_table_says_the_same(launcher) -> None:
     for group in document["groups"]:
         assert all(member["name"] in text for member in group["jobs"])
         assert not group["why_alone"] or group["why_alone"] in text
-    for one in document["parallel"]:
-        assert one["best"] == 1 or f"{one['job']} alone on a GPU, parallel = {one['best']}" in text
     assert "predicted" in text
 
 
@@ -88,9 +86,22 @@ def test_the_head_of_a_queue_counts(launcher, queue_file) -> None:
     )
     document = planned(launcher, queue_file(f"{HEAD}gpus = 2\nweights = [2, 1]\n{body}"))
     assert [group["gpu"] for group in document["groups"]] == [0, 1]
-    gains = document["groups"][0]["predicted"]
+    gains = document["predicted"]
     assert gains["product"] == pytest.approx(gains["throughput"] ** 2 * gains["energy_efficiency"])
     assert document["sequential"]["energy_j"] == pytest.approx(2 * 200 * 84.1)  # s, of the profile
+
+
+def test_parallel_workflows_of_one_job(launcher, queue_file) -> None:
+    """Parallel = 2 makes two clients with half of the tasks each; who is after waits for both."""
+    one = "sm = 60\nmemory_bandwidth = 1\nmemory = '1GiB'\nduration_s = 5\n"
+    path = queue_file(
+        f"{HEAD}[[job]]\nname = 'a'\nrepetitions = 6\nparallel = 2\n{one}"
+        f"[[job]]\nname = 'b'\nafter = ['a']\n{FULL}"
+    )
+    groups = planned(launcher, path)["groups"]
+    found = [(one["name"], one["tasks"]) for group in groups for one in group["jobs"]]
+    assert found == [("a 1/2", 3), ("a 2/2", 3), ("b", 1)]
+    assert [group["predicted"]["start_s"] for group in groups] == [0, 15, 30]
 
 
 def test_measured_idle_power_counts(launcher, queue_file) -> None:

@@ -123,15 +123,6 @@ def test_generated_jobs_bring_their_profiles(launcher: Launcher, tmp_path: Path)
     assert {job["machine"] for job in patient["jobs"]} <= set(range(5))
 
 
-def test_all_at_once(launcher: Launcher, tmp_path: Path) -> None:
-    """--at-once lets all jobs come at the beginning, in the order of the file."""
-    (run,) = simulated(launcher, written(tmp_path, COLUMNS), "--at-once")["runs"]
-    assert [(job["id"], job["submitted_s"], job["started_s"]) for job in run["jobs"]] == [
-        (0, 0, 0),
-        (1, 0, 0),
-    ]
-
-
 def test_table(launcher: Launcher, tmp_path: Path) -> None:
     """Without --json there is a table with a line per policy, uncut in a pipe, and no stderr."""
     path = written(tmp_path, COLUMNS)

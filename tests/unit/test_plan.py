@@ -22,11 +22,9 @@ from gpulaunch.sharing.plan import (
     Plan,
     PlannedJob,
     PlanSite,
-    Workflow,
-    best_parallel,
     make_plan,
 )
-from gpulaunch.sharing.prediction import Gain, run_together
+from gpulaunch.sharing.prediction import run_together
 from gpulaunch.show.plan import plan_document
 
 CARD = Capacity(memory_bytes=80 << 30, most_clients=48, sm_count=108, power_limit_w=300.0)
@@ -48,7 +46,7 @@ def job(
 
 def names(plan: Plan) -> list[list[str]]:
     """Return which jobs run together, group after group."""
-    return [[member.workflow.job.name for member in group.members] for group in plan.groups]
+    return [[member.job.name for member in group.members] for group in plan.groups]
 
 
 def complaints(jobs: Sequence[PlannedJob], plan: Plan, where: PlanSite) -> list[str]:
@@ -59,9 +57,9 @@ def complaints(jobs: Sequence[PlannedJob], plan: Plan, where: PlanSite) -> list[
     for group in plan.groups:
         found += [f"{group}: {reason}" for reason in _refusals(group, where)]
         for member in group.members:
-            tasks[member.workflow.job.name] += member.workflow.tasks
-            spans.setdefault(member.workflow.job.name, []).append((group.start_s, member.end_s))
-    if tasks != {job.name: job.repetitions for job in jobs}:
+            tasks[member.job.name] += member.job.tasks
+            spans.setdefault(member.job.name, []).append((group.start_s, member.end_s))
+    if tasks != {job.name: job.tasks for job in jobs}:
         found.append(f"tasks: {tasks}")
     for each in jobs:
         start = min(start for start, _ in spans[each.name])
@@ -80,7 +78,7 @@ def complaints(jobs: Sequence[PlannedJob], plan: Plan, where: PlanSite) -> list[
 
 
 def _refusals(group: Group, where: PlanSite) -> tuple[str, ...]:
-    clients = [member.workflow.job.client for member in group.members]
+    clients = [member.job.client for member in group.members]
     return judge(clients, where.capacity).reasons
 
 
@@ -94,7 +92,6 @@ def queues(draw) -> tuple[list[PlannedJob], PlanSite]:
     for name in draw(
         st.lists(st.sampled_from("abcdefghijkl"), min_size=1, max_size=10, unique=True)
     ):
-        parallel = draw(st.sampled_from((1, 1, 2, 3)))
         demand = Demand(
             name,
             draw(st.floats(0, 100) | st.floats(0, 20)),
@@ -107,8 +104,7 @@ def queues(draw) -> tuple[list[PlannedJob], PlanSite]:
                 name,
                 Client(demand, Objective(objective)),
                 draw(st.floats(0.1, 1000)),
-                parallel * draw(st.integers(1, 12)),
-                parallel,
+                draw(st.integers(1, 12)),
                 tuple(
                     draw(st.lists(st.sampled_from([job.name for job in jobs]), max_size=2))
                     if jobs
@@ -140,16 +136,14 @@ def test_one_gpu_never_loses_by_sharing(queue) -> None:
     jobs, where = queue
     plan = make_plan(jobs, replace(where, gpus=1))
     assert plan.gain.throughput >= 1 - 1e-6
-    assert plan.sequential.time_s == pytest.approx(
-        sum(job.duration_s * job.repetitions for job in jobs)
-    )
+    assert plan.sequential.time_s == pytest.approx(sum(job.alone_s for job in jobs))
 
 
 @given(queues())
 def test_documents_have_no_nan(queue) -> None:
     """Every plan is JSON without NaN; energy is null exactly if a job's power is unknown."""
     jobs, where = queue
-    document = plan_document(make_plan(jobs, where), jobs, where, "card")
+    document = plan_document(make_plan(jobs, where), where, "card")
     json.dumps(document, allow_nan=False)
     unknown = any(job.client.demand.power_w is None for job in jobs)
     assert (document["predicted"]["energy_j"] is None) == unknown
@@ -178,7 +172,7 @@ def test_two_halves_by_hand() -> None:
     assert as_list(plan.cost) == pytest.approx([12.5, 12.5 * (57 + 0.8 * 200)])
     assert as_list(plan.sequential) == pytest.approx([20, 20 * 157])
     assert as_list(plan.gain) == pytest.approx([1.6, 3140 / 2712.5])
-    caps = partition([member.workflow.demand for member in group.members], CARD).sm_percentages
+    caps = partition([member.job.demand for member in group.members], CARD).sm_percentages
     assert tuple(member.sm_percentage for member in group.members) == caps
 
 
@@ -223,9 +217,7 @@ def test_dependencies_are_respected() -> None:
         job("d", 10, 5),
     ]
     plan = make_plan(chain, site("energy", gpus=2))
-    starts = {
-        member.workflow.job.name: group.start_s for group in plan.groups for member in group.members
-    }
+    starts = {member.job.name: group.start_s for group in plan.groups for member in group.members}
     assert starts == {"a": 0.0, "d": 0.0, "b": 10.0, "c": 40.0}
     assert plan.cost.time_s == plan.sequential.time_s == 45.0
     assert plan.cost.energy_j == pytest.approx(
@@ -248,40 +240,27 @@ def test_each_job_gets_a_gpu_while_there_are_enough() -> None:
     ]
 
 
-def test_parallel_workflows_of_one_job() -> None:
-    """A job with parallel = 3 is three clients with a third of its tasks each."""
-    (group,) = make_plan([job("a", 10, repetitions=12, parallel=3)], site()).groups
-    flows = [member.workflow for member in group.members]
-    assert [(flow.number, flow.tasks) for flow in flows] == [(1, 4), (2, 4), (3, 4)]
-
-
-def test_a_job_after_one_with_workflows() -> None:
-    """It waits for all of them, also for those in a later group."""
-    plan = make_plan([job("a", 60, repetitions=2, parallel=2), job("b", 1, after=("a",))], site())
-    assert names(plan) == [["a"], ["a"], ["b"]]
-
-
-def divisions(flows: list[Workflow]) -> Iterator[list[list[Workflow]]]:
-    """All ways to divide workflows into groups."""
-    if not flows:
+def divisions(jobs: list[PlannedJob]) -> Iterator[list[list[PlannedJob]]]:
+    """All ways to divide jobs into groups."""
+    if not jobs:
         yield []
         return
-    first, rest = flows[0], flows[1:]
+    first, rest = jobs[0], jobs[1:]
     for size in range(len(rest) + 1):
         for others in combinations(rest, size):
-            left = [flow for flow in rest if flow not in others]
+            left = [job for job in rest if job not in others]
             yield from ([[first, *others], *division] for division in divisions(left))
 
 
-def costs(division: list[list[Workflow]], where: PlanSite) -> tuple[float, float]:
+def costs(division: list[list[PlannedJob]], where: PlanSite) -> tuple[float, float]:
     """Return time and energy of groups that run one after the other on the next free GPU."""
     ends, energy_j, spans = [0.0] * where.gpus, 0.0, []
     for group in division:
-        demands = [flow.demand for flow in group]
+        demands = [job.demand for job in group]
         caps = partition(demands, CARD, where.objective).sm_percentages
         ends_s, group_j = run_together(
             demands,
-            [flow.alone_s for flow in group],
+            [job.alone_s for job in group],
             CARD,
             caps if len(group) > 1 else (),
             where.idle_w,
@@ -298,9 +277,9 @@ def best_cost(jobs: list[PlannedJob], where: PlanSite) -> float:
     """Return the least cost of all divisions that judge allows, by what the objective wants."""
     return min(
         _wanted(*costs(division, where), where)
-        for division in divisions([Workflow(each, 1, each.repetitions) for each in jobs])
+        for division in divisions(jobs)
         if len(division) >= min(len(jobs), where.gpus)
-        and all(judge([flow.job.client for flow in group], CARD).compatible for group in division)
+        and all(judge([job.client for job in group], CARD).compatible for group in division)
     )
 
 
@@ -344,30 +323,3 @@ def test_nearly_the_best_division(objective: str, gpus: int) -> None:
     assert max(losses) < 0.05
     if gpus == 1:
         assert sum(loss > 1e-6 for loss in losses) <= 1
-
-
-# workflows of one job
-
-
-@pytest.mark.parametrize(
-    ("objective", "sm", "repetitions", "want"),
-    [
-        ("throughput", 8, 240, 3),  # three small workflows fill the GPU
-        ("energy", 8, 240, 8),  # up to the power limit
-        ("product", 8, 240, 8),
-        ("energy", 50, 4, 2),  # four would use 200 % of the SMs
-        ("energy", 8, 7, 7),
-    ],
-)
-def test_the_best_number_of_workflows(
-    objective: str, sm: float, repetitions: int, want: int
-) -> None:
-    """The best number of workflows is the objective's, of those that judge allows."""
-    one = job("a", sm, 2.6, 90.0, repetitions=repetitions, objective=objective)
-    assert best_parallel(one, site(objective))[0] == want
-
-
-def test_without_power_no_energy_is_claimed() -> None:
-    """A job of unknown power has no energy efficiency, and stays one workflow."""
-    one = job("a", 8, power_w=None, repetitions=6)
-    assert best_parallel(one, site("energy")) == (1, Gain(1.0, None))

@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import gpulaunch
+from gpulaunch.batch.job_file import load_jobs
 from gpulaunch.files.write import document_text
 from gpulaunch.launch.surroundings import shown_machine
 from gpulaunch.records import replace
@@ -44,7 +45,7 @@ def replayed(text: str, *policies: str, topology="dgx1-v100", machines=1) -> lis
     with NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(text)
         file.flush()
-        jobs = read_trace(file.name, machine, print).jobs
+        jobs = read_trace(load_jobs(file.name), machine, print).jobs
     rules = [Rules(one, "cut", machines, time_models=("bandwidth",)) for one in policies]
     return [
         measure(machine.topology, simulate(machine.topology, jobs, one), one, None) for one in rules
