@@ -292,16 +292,10 @@ def _check_sharing(
     """
     if engine.cannot_share:
         raise UsageError(engine.cannot_share, "launch it without --share")
-    from gpulaunch.containers.mps_client import (
-        SHARED_MEMORY,
-        SharingConditions,
-        check_sharing,
-    )  # late: few share
+    from gpulaunch.containers.mps_client import SHARED_MEMORY, check_sharing  # late: few share
 
     user = image.user if image else None
-    check_sharing(
-        command, SharingConditions(title, os.geteuid(), os.getegid(), user, info.security)
-    )
+    check_sharing(command, title, os.geteuid(), os.getegid(), user, info.security)
     if command.values("--shm-size"):
         warn(
             f"--shm-size has no effect: a container that shares GPUs has the host's {SHARED_MEMORY}"
