@@ -153,12 +153,6 @@ class EngineClient(Protocol):
     def info(self) -> Info:
         """Return the engine's description of itself."""
 
-    def info_later(self) -> Callable[[], Info]:
-        """Send the question for info(), and return a function that reads the answer.
-
-        The engine may take some time to answer, which the caller can use.
-        """
-
     def image(self, name: str) -> Image | None:
         """Return what an image says of its containers; None if it is not here."""
 

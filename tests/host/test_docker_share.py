@@ -281,8 +281,8 @@ def test_attaches(real_host: Host, fake_mps: FakeMps, flags: tuple[str, ...]) ->
 
 
 def test_another_shared_memory(real_host: Host, fake_mps: FakeMps) -> None:
-    """Docker refuses a volume in place of the host's /dev/shm, and nothing is left of the launch."""
-    done = real_host.run(*DOCKER, "--rm", "-v", "/tmp:/dev/shm", IMAGE, "true")
+    """Docker refuses a volume in place of the host's /dev/shm, and no lease is left."""
+    done = real_host.run(*DOCKER, "--rm", "-v", "/srv:/dev/shm", IMAGE, "true")
     assert (done.returncode, "Duplicate mount point: /dev/shm" in done.stderr) == (125, True)
     assert (real_host.launcher.records(), fake_mps.pids(CONTROL)) == ([], [])
 

@@ -14,8 +14,8 @@ import command_lines
 import pytest
 from values import box, cases
 
-from gpulaunch.containers import container_launch
 from gpulaunch.containers.command import ContainerCommand, read_command
+from gpulaunch.containers.container_launch import ContainerLaunch, started_command
 from gpulaunch.containers.docker.answers import parse_container
 from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.docker.flags import DOCKER
@@ -367,9 +367,8 @@ def with_gpus(
     share: Share | None = None,
 ) -> tuple[str, ...]:
     """Return docker's command line with these GPUs in it."""
-    return container_launch.with_gpus(
-        Docker(), command, leased, way, lease_id=lease_id, asked=asked, share=share
-    )
+    launch = ContainerLaunch(Docker(), None, command, asked, way, "engine", None)
+    return started_command(launch, leased, lease_id, share)
 
 
 def written(line: str, leased: Sequence[Gpu], way: str, lease_id: str | None = None) -> str:

@@ -87,21 +87,8 @@ class DockerClient:
         return DockerClient(self.address, min(seconds, self._answer_s), seconds)
 
     def info(self) -> Info:
-        """Return the engine's description of itself.
-
-        Raises:
-            NoAnswerError: the engine cannot be reached.
-            FailedError: the answer is not from a Docker Engine.
-        """
-        return self.info_later()()
-
-    def info_later(self) -> Callable[[], Info]:
-        """Send the question for info(), and return a function that reads the answer.
-
-        The engine takes some time to answer, which the caller can use.
-        """
-        connection = self._request("GET", "/info", None)
-        return lambda: self._parse(self._read(connection, self._time_left_s()), parse_info)
+        """Return the engine's description of itself."""
+        return self._parse(self._send("GET", "/info"), parse_info)
 
     def image(self, name: str) -> Image | None:
         """Return what an image says; None if it is not here, or its name is wrong."""

@@ -75,7 +75,6 @@ PODMAN = Grammar(
         """,
         valued=f"{_ANYWHERE_VALUED} --cidfile --detach-keys -f --filter -t --time --timeout",
     ),
-    container_flags=FlagTable.of(switches="--help", valued=""),
     compose_flags=FlagTable.of(
         switches="--all-resources --compatibility --dry-run --help --verbose --version -v",
         valued="""
