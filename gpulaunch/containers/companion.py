@@ -21,6 +21,9 @@ class ContainerCompanion:
 
     It holds the lease until the docker command and the containers have ended.
 
+    Attributes:
+        followed: the containers of the lease.
+
     Args:
         container: the container launch.
         table: table in which the lease will be.
@@ -50,7 +53,7 @@ class ContainerCompanion:
         self._guards = guards
         self._before_signal = before_signal
         self._overdue_s = None if time_limit_s is None else time.monotonic() + time_limit_s
-        self._followed = Followed(
+        self.followed = Followed(
             container.client,
             container.engine_id,
             record.id,
@@ -59,14 +62,6 @@ class ContainerCompanion:
             beside_others=beside_others,
         )
         self._companion = Companion(self._act, record.fd)
-
-    def pids(self) -> set[int]:
-        """Return the pids in the containers."""
-        return self._followed.pids()
-
-    def has_nothing_to_do(self) -> bool:
-        """Return whether the containers have ended, once the command has; if unsure, False."""
-        return self._followed.has_ended()
 
     def take_over(self, *, ends: bool) -> None:
         """Hand the lease over, since the launcher goes now.
@@ -97,12 +92,12 @@ class ContainerCompanion:
         Raises:
             FailedError: the engine refuses.
         """
-        found = self._followed.end(grace_s, self._before_signal)
+        found = self.followed.end(grace_s, self._before_signal)
         # It tells the containers' status, and ends by itself a moment after them.
         patience_s = max(grace_s, KILL_S)
         end_all(lambda: {command.pid} if state_of(command) else set(), patience_s)
         # The command may have made another container before it ended.
-        return self._followed.end(grace_s, self._before_signal) or found
+        return self.followed.end(grace_s, self._before_signal) or found
 
     def _act(self, word: bytes) -> None:
         if word == DISMISSED:
@@ -115,7 +110,7 @@ class ContainerCompanion:
         command = lease.job
         cancelled = not word and self._guards
         overdue_s = time.monotonic() if cancelled else self._overdue_s
-        self._followed.wait(
+        self.followed.wait(
             command,
             overdue_s,
             end=lambda: self.end(command, self._grace_s),

@@ -138,13 +138,5 @@ def _mounts_shared_memory(command: ContainerCommand) -> bool:
 
 
 def _mount_flags(path: str) -> list[str]:
-    """Return the flag that mounts a path of the host under the same path, as a CSV record."""
-    fields = ("type=bind", f"source={path}", f"target={path}")
-    return [
-        "--mount",
-        ",".join(_quote_field(field) if set(field) & set(',"') else field for field in fields),
-    ]
-
-
-def _quote_field(field: str) -> str:
-    return f'"{field.replace(chr(34), chr(34) * 2)}"'
+    """Return the flag that mounts a path of the host under the same path."""
+    return ["--mount", f"type=bind,source={path},target={path}"]

@@ -89,7 +89,7 @@ def read_container_launch(
     )
     info = client.info()
     if _shares(launch):
-        _check_sharing(engine, command, client.title, info, image, warn)
+        _check_sharing(engine, command, client.title, info, image)
     warn_of_options(options, command, asked, warn)
     _warn_of_hidden(launch, command, warn)
     offer = engine.offer_of(info, launch.machine.topology)
@@ -194,7 +194,7 @@ def _read_start(
         raise UsageError(f"{shown}, and only {command.program} run does that: run a new one")
     launch = read_launch(_merge_made_gpus(options, container), command.argv, name=name, warn=warn)
     if _shares(launch):
-        _check_sharing(engine, command, client.title, info, None, warn)
+        _check_sharing(engine, command, client.title, info, None)
     return replace(
         launch,
         container=ContainerLaunch(engine, client, command, None, NO_WAY, info.id, container.id),
@@ -281,7 +281,6 @@ def _check_sharing(
     title: str,
     info: Info,
     image: Image | None,
-    warn: Callable[[str], None],
 ) -> None:
     """Check that MPS would serve the container.
 
@@ -290,14 +289,10 @@ def _check_sharing(
     """
     if engine.cannot_share:
         raise UsageError(engine.cannot_share, "launch it without --share")
-    from gpulaunch.containers.mps_client import SHARED_MEMORY, check_sharing  # late: few share
+    from gpulaunch.containers.mps_client import check_sharing  # late: few share
 
     user = image.user if image else None
     check_sharing(command, title, os.geteuid(), os.getegid(), user, info.security)
-    if command.values("--shm-size"):
-        warn(
-            f"--shm-size has no effect: a container that shares GPUs has the host's {SHARED_MEMORY}"
-        )
 
 
 def option_text(options: Options) -> str:

@@ -46,7 +46,7 @@ class _NoSuchContainerError(FailedError):
 
 
 class PodmanClient:
-    """The podman program, asked about the containers of one store.
+    """The podman program, asked about one store; EngineClient documents the methods.
 
     Args:
         program: the program and its flags that say which store.
@@ -98,7 +98,7 @@ class PodmanClient:
         return found.container if found else None
 
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
-        """Return the containers of a lease; see EngineClient.containers_of."""
+        """Return the containers of a lease."""
         if container_id is not None:
             known = self._inspect(container_id)
             found = [known] if known else []
@@ -160,7 +160,7 @@ class PodmanClient:
         since_s: float,
         until_s: float | None = None,  # noqa: ARG002  what came later does no harm
     ) -> "PodmanEvents":
-        """Return the events of a lease's containers; see EngineClient.events."""
+        """Return the events of a lease's containers."""
         of = (
             f"label={LEASE_LABEL}={lease_id}"
             if container_id is None
@@ -205,7 +205,7 @@ class PodmanClient:
         grace_s: float,
         before_signal: Callable[[set[int], int], object] | None = None,  # noqa: ARG002  for MPS alone
     ) -> None:
-        """Stop a container so that it does not come back; see EngineClient.end."""
+        """Stop a container so that it does not come back."""
         with suppress(_NoSuchContainerError):
             if container.state == "created":
                 with suppress(FailedError):  # it is being started

@@ -170,7 +170,7 @@ class ComposeKeeper(Keeper):
     def _release(self, held: Acquired[_ServiceHolder]) -> None:
         """Release a service's lease if its containers have ended, or leave it to its companion."""
         companion = held.holder.companion
-        over = not self._is_started or companion.has_nothing_to_do()
+        over = not self._is_started or companion.followed.has_ended()
         if self._follows:
             if over:
                 _await_release(self._table.path_of(held.lease))

@@ -69,7 +69,7 @@ class ContainerKeeper(ProcessKeeper):
 
     def pids(self) -> set[int]:
         """Return the processes in the containers."""
-        return self._companion_of_containers.pids()
+        return self._companion_of_containers.followed.pids()
 
     def _first_pids(self, others: set[int]) -> set[int]:
         if not self._container.command.passes_signals:
@@ -96,7 +96,7 @@ class ContainerKeeper(ProcessKeeper):
         return super()._left_overs(lease)
 
     def _hand_back(self, lease: Lease) -> bool:
-        ended = self._companion_of_containers.has_nothing_to_do()
+        ended = self._companion_of_containers.followed.has_ended()
         # A runner may have killed the client before this process.
         is_left = (
             not ended and self._ends_with_client and self._end_containers(self._launch.grace_s)
@@ -106,7 +106,7 @@ class ContainerKeeper(ProcessKeeper):
             self._table.warn(
                 f"{program} has ended before its container: that ends, too, as CI=true"
             )
-            ended = self._companion_of_containers.has_nothing_to_do()
+            ended = self._companion_of_containers.followed.has_ended()
         if ended:
             return super()._hand_back(lease)
         self._companion_of_containers.take_over(ends=is_left)
