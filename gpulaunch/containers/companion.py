@@ -10,7 +10,7 @@ from gpulaunch.leases.table import Table, release
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.ending import KILL_S, end_all
 from gpulaunch.process.identity import Process
-from gpulaunch.process.system import state_of
+from gpulaunch.process.system import is_cancelled_by_kill, state_of
 
 _TAKE_OVER = b"w"
 _MARGIN_S = 1.0  # engines date their events by their own reading of the clock
@@ -28,7 +28,6 @@ class ContainerCompanion:
         container: the container launch.
         table: table in which the lease will be.
         record: record of the lease; still a draft.
-        guards: whether to end the container if the launcher is killed.
         time_limit_s: longest run of the container in seconds, or None.
         grace_s: seconds between TERM and KILL.
         before_signal: called with the processes of a container before they get TERM or KILL.
@@ -41,7 +40,6 @@ class ContainerCompanion:
         table: Table,
         record: Draft,
         *,
-        guards: bool,
         time_limit_s: float | None,
         grace_s: float,
         before_signal: Callable[[set[int], int], object] | None = None,
@@ -50,7 +48,7 @@ class ContainerCompanion:
         self._grace_s = grace_s
         self._table = table
         self._record = record
-        self._guards = guards
+        self._ends_when_killed = is_cancelled_by_kill()
         self._before_signal = before_signal
         self._overdue_s = None if time_limit_s is None else time.monotonic() + time_limit_s
         self.followed = Followed(
@@ -108,7 +106,7 @@ class ContainerCompanion:
         if lease is None:  # the launcher was killed before it had a lease
             return
         command = lease.job
-        cancelled = not word and self._guards
+        cancelled = not word and self._ends_when_killed
         overdue_s = time.monotonic() if cancelled else self._overdue_s
         self.followed.wait(
             command,

@@ -350,15 +350,7 @@ def choose_way(
     options: Options,
     command: ContainerCommand,
 ) -> str:
-    """Choose how the GPUs get into the container.
-
-    Args:
-        engine: the engine that runs the container.
-        offer: the ways that it offers.
-        info: what the engine reports of itself.
-        machine: the machine of the GPUs.
-        options: options, which may force a way.
-        command: the client's command line, which may name another runtime.
+    """Choose how the GPUs get into the container: options may force it, or the runtime exclude it.
 
     Returns:
         One of WAYS; or NO_WAY for GPUs that are only described.

@@ -133,7 +133,6 @@ class ComposeKeeper(Keeper):
                 service.container,
                 self._table,
                 record,
-                guards=is_cancelled_by_kill(),
                 time_limit_s=launch.time_limit_s,
                 grace_s=launch.grace_s,
                 beside_others=True,

@@ -14,7 +14,7 @@ from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
-from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace
+from gpulaunch.process.system import leads_namespace
 
 if TYPE_CHECKING:  # few launches share
     from gpulaunch.leases.share import Share
@@ -47,7 +47,6 @@ class ContainerKeeper(ProcessKeeper):
             self._container,
             self._table,
             self._record,
-            guards=is_cancelled_by_kill(),
             time_limit_s=self._launch.time_limit_s,
             grace_s=self._launch.grace_s,
             before_signal=self._before_signal,
