@@ -4,7 +4,7 @@ Its program is called boxer, its GPUs accelerators, and its client answers from 
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gpulaunch.containers.command import ContainerCommand, Flag, FlagTable, Grammar
 from gpulaunch.containers.engine import Asked, Image, Info
@@ -19,7 +19,6 @@ BOXER = Grammar(
     global_flags=NOTHING,
     run_flags=FlagTable.of("--quietly", "--colour --accelerators -e --label"),
     start_flags=NOTHING,
-    container_flags=NOTHING,
     compose_flags=NOTHING,
     compose_up_flags=NOTHING,
     compose_run_flags=NOTHING,
@@ -73,9 +72,6 @@ class Boxes:
 
     def info(self) -> Info:
         return Info("box-1", "1.0")
-
-    def info_later(self) -> Callable[[], Info]:
-        return self.info
 
     def image(self, _name: str) -> None:
         return None

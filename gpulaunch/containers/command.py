@@ -40,7 +40,6 @@ class Grammar(Record):
         global_flags: flags before the subcommand.
         run_flags: flags of run and create together.
         start_flags: flags of start and restart together.
-        container_flags: flags between the word container and its subcommand.
         compose_flags: flags between the word compose and its subcommand.
         compose_up_flags: flags of compose up, create, start and restart together; None if compose
             is not built.
@@ -52,7 +51,6 @@ class Grammar(Record):
     global_flags: FlagTable
     run_flags: FlagTable
     start_flags: FlagTable
-    container_flags: FlagTable
     compose_flags: FlagTable
     compose_up_flags: FlagTable | None = None
     compose_run_flags: FlagTable | None = None
@@ -212,11 +210,9 @@ def read_command(argv: Sequence[str], grammar: Grammar) -> ContainerCommand:
     if subcommand == ("compose",):
         return _read_compose(command, begin, grammar)
     if subcommand == ("container",):
-        _, end, words = _read_flags(argv, begin, grammar.container_flags, command.title)
-        if argv[end : end + 1] == ("--",):  # the client prints help then
-            return command
-        begin = len(argv) - len(words[1:])
-        command = replace(command, subcommand=(*subcommand, *words[:1]))
+        # With a flag in between, such as --help, the client only prints something.
+        command = replace(command, subcommand=argv[begin - 1 : begin + 1])
+        begin += 1
     if command.subcommand in _LAUNCHING:
         read = _read_flags(argv, begin, grammar.run_flags, command.title)
     elif command.subcommand in _STARTING:

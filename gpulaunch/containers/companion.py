@@ -10,7 +10,7 @@ from gpulaunch.leases.table import Table, release
 from gpulaunch.process.companion import DISMISSED, Companion
 from gpulaunch.process.ending import KILL_S, end_all
 from gpulaunch.process.identity import Process
-from gpulaunch.process.system import state_of
+from gpulaunch.process.system import is_cancelled_by_kill, state_of
 
 _TAKE_OVER = b"w"
 _MARGIN_S = 1.0  # engines date their events by their own reading of the clock
@@ -21,11 +21,13 @@ class ContainerCompanion:
 
     It holds the lease until the docker command and the containers have ended.
 
+    Attributes:
+        followed: the containers of the lease.
+
     Args:
         container: the container launch.
         table: table in which the lease will be.
         record: record of the lease; still a draft.
-        guards: whether to end the container if the launcher is killed.
         time_limit_s: longest run of the container in seconds, or None.
         grace_s: seconds between TERM and KILL.
         before_signal: called with the processes of a container before they get TERM or KILL.
@@ -38,7 +40,6 @@ class ContainerCompanion:
         table: Table,
         record: Draft,
         *,
-        guards: bool,
         time_limit_s: float | None,
         grace_s: float,
         before_signal: Callable[[set[int], int], object] | None = None,
@@ -47,10 +48,10 @@ class ContainerCompanion:
         self._grace_s = grace_s
         self._table = table
         self._record = record
-        self._guards = guards
+        self._ends_when_killed = is_cancelled_by_kill()
         self._before_signal = before_signal
         self._overdue_s = None if time_limit_s is None else time.monotonic() + time_limit_s
-        self._followed = Followed(
+        self.followed = Followed(
             container.client,
             container.engine_id,
             record.id,
@@ -59,14 +60,6 @@ class ContainerCompanion:
             beside_others=beside_others,
         )
         self._companion = Companion(self._act, record.fd)
-
-    def pids(self) -> set[int]:
-        """Return the pids in the containers."""
-        return self._followed.pids()
-
-    def has_nothing_to_do(self) -> bool:
-        """Return whether the containers have ended, once the command has; if unsure, False."""
-        return self._followed.has_ended()
 
     def take_over(self, *, ends: bool) -> None:
         """Hand the lease over, since the launcher goes now.
@@ -97,12 +90,12 @@ class ContainerCompanion:
         Raises:
             FailedError: the engine refuses.
         """
-        found = self._followed.end(grace_s, self._before_signal)
+        found = self.followed.end(grace_s, self._before_signal)
         # It tells the containers' status, and ends by itself a moment after them.
         patience_s = max(grace_s, KILL_S)
         end_all(lambda: {command.pid} if state_of(command) else set(), patience_s)
         # The command may have made another container before it ended.
-        return self._followed.end(grace_s, self._before_signal) or found
+        return self.followed.end(grace_s, self._before_signal) or found
 
     def _act(self, word: bytes) -> None:
         if word == DISMISSED:
@@ -113,9 +106,9 @@ class ContainerCompanion:
         if lease is None:  # the launcher was killed before it had a lease
             return
         command = lease.job
-        cancelled = not word and self._guards
+        cancelled = not word and self._ends_when_killed
         overdue_s = time.monotonic() if cancelled else self._overdue_s
-        self._followed.wait(
+        self.followed.wait(
             command,
             overdue_s,
             end=lambda: self.end(command, self._grace_s),

@@ -80,53 +80,21 @@ def started_command(
 
     Args:
         container: the launch.
-        gpus: GPUs in rank order; empty for a container without GPUs.
+        gpus: GPUs in rank order.
         lease_id: id of the lease; None as long as there is none.
         share: its share of the GPUs, if it shares them.
+
+    Returns:
+        The user's command line with exactly these GPUs, and labels that identify the lease.
     """
-    if container.command.starts:
-        return container.command.argv
-    return with_gpus(
-        container.engine,
-        container.command,
-        gpus,
-        container.way,
-        lease_id=lease_id,
-        asked=container.asked,
-        share=share,
-        driver=container.driver,
-    )
-
-
-def with_gpus(
-    engine: "ContainerEngine",
-    command: ContainerCommand,
-    gpus: Sequence[Gpu],
-    way: str,
-    *,
-    lease_id: str | None = None,
-    asked: "Asked | None" = None,
-    share: "Share | None" = None,
-    driver: str = DEFAULT_DRIVER,
-) -> tuple[str, ...]:
-    """Return a command line with exactly these GPUs, and labels that identify its lease.
-
-    Everything else stays unchanged and in place. The additions come after the user's flags, since
-    of two assignments to one variable or label the last one counts.
-
-    Args:
-        engine: the engine of the client.
-        command: a run or create command.
-        gpus: GPUs in rank order; empty for a container without GPUs.
-        way: one of WAYS, or NO_WAY.
-        lease_id: id of the lease; None as long as there is none.
-        asked: request for GPUs in the client's flags.
-        share: its share of the GPUs, if it shares them.
-        driver: name of the GPUs' driver in the registry.
-    """
-    entry = DRIVERS[driver]
+    command = container.command
+    if command.starts:
+        return command.argv
+    entry = DRIVERS[container.driver]
     uuids = [gpu.uuid for gpu in gpus]
-    added = engine.flags_for(command, gpus, way, asked, driver)
+    added = container.engine.flags_for(
+        command, gpus, container.way, container.asked, container.driver
+    )
     names = uuids if share else _numbers_inside(gpus)  # MPS numbers its GPUs in its own way
     if names and not _sets_variable(command, entry.visible_variable):
         for name, value in {**entry.constants, entry.visible_variable: ",".join(names)}.items():
@@ -141,6 +109,17 @@ def with_gpus(
         added += ["--label", f"{LEASE_LABEL}={lease_id}", "-e", f"{LEASE_VARIABLE}={lease_id}"]
     if gpus:
         added += ["-e", f"{COUNT_VARIABLE}={len(gpus)}"]
+    return replace_gpu_flags(container.engine, command, added)
+
+
+def replace_gpu_flags(
+    engine: "ContainerEngine", command: ContainerCommand, added: Sequence[str]
+) -> tuple[str, ...]:
+    """Return a run or create command without its flags about GPUs, and with others.
+
+    Everything else stays unchanged and in place. The additions come after the user's flags, since
+    of two assignments to one variable or label the last one counts.
+    """
     replaced = set()
     for flag in command.flags:
         if engine.is_gpu_flag(flag):

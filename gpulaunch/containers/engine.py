@@ -153,12 +153,6 @@ class EngineClient(Protocol):
     def info(self) -> Info:
         """Return the engine's description of itself."""
 
-    def info_later(self) -> Callable[[], Info]:
-        """Send the question for info(), and return a function that reads the answer.
-
-        The engine may take some time to answer, which the caller can use.
-        """
-
     def image(self, name: str) -> Image | None:
         """Return what an image says of its containers; None if it is not here."""
 
@@ -182,11 +176,11 @@ class EngineClient(Protocol):
     def events(
         self, lease_id: str, container_id: str | None, since_s: float, until_s: float | None = None
     ) -> Events:
-        """Open a stream of the events of a lease's containers.
+        """Open a stream of the events of the containers that containers_of() returns.
 
         Args:
-            lease_id: id of the lease that they were made under.
-            container_id: id of the one container that is older than the lease, or None.
+            lease_id: id of the lease.
+            container_id: id of a container, or None.
             since_s: time of the first event wanted, in seconds since 1970.
             until_s: time of the last event wanted, in seconds since 1970; None for no end.
         """
@@ -250,10 +244,6 @@ class ContainerEngine(Protocol):
     def asked_gpus(self, command: ContainerCommand, environment: Mapping[str, str]) -> Asked | None:
         """Return the GPUs that the flags of run or create ask for; None if they say nothing.
 
-        Args:
-            command: the client's command line.
-            environment: environment of this process.
-
         Raises:
             UsageError: the flags contradict each other, or the client would not understand them.
         """
@@ -291,19 +281,10 @@ class ContainerEngine(Protocol):
         """Return the members of WAYS that a command leaves open."""
 
     def offer_of(self, info: Info, topology: Topology) -> Offer:
-        """Return the ways by which an engine can give GPUs to its containers.
-
-        Args:
-            info: the engine's description of itself.
-            topology: the machine.
-        """
+        """Return the ways by which an engine can give a machine's GPUs to its containers."""
 
     def client_of(self, command: ContainerCommand, environment: Mapping[str, str]) -> EngineClient:
         """Return a client of the engine that a command would talk to, without a request.
-
-        Args:
-            command: a command line with the flags before the subcommand.
-            environment: environment of this process.
 
         Raises:
             UsageError: the engine is not on this machine.

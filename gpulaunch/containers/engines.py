@@ -33,22 +33,6 @@ ENGINES: "dict[str, Callable[[], ContainerEngine]]" = {
 """Programs whose containers get leases, each with a function that imports its engine."""
 
 
-def _connect_to_docker(address: str) -> "EngineClient":
-    from gpulaunch.containers.docker.client import DockerClient
-
-    return DockerClient(address)
-
-
-SOCKETS: "dict[str, tuple[str, tuple[str, ...], Callable[[str], EngineClient]]]" = {
-    "docker": (
-        docker.ADDRESS_VARIABLE,
-        (docker.DEFAULT_SOCKET, docker.ROOTLESS_SOCKET),
-        _connect_to_docker,
-    ),
-}
-"""Where engines answer, by the names of their programs: the environment variable that names a
-socket, the usual sockets, and a function that imports a client and connects it to one."""
-
 NOT_BUILT = frozenset({"podman-remote", "nerdctl", "docker-compose", "podman-compose"})
 """Programs that launches refuse, because their containers would run without leases."""
 
@@ -87,17 +71,18 @@ def clients_at_hand() -> "list[tuple[str, EngineClient]]":
     Every launch asks this, so where no engine runs it costs one system call for each socket.
     Contexts are not followed, since only the engine's own program knows their sockets.
     """
-    found = []
+    found: list[tuple[str, EngineClient]] = []
+    paths = [docker.DEFAULT_SOCKET, docker.ROOTLESS_SOCKET.format(user_id=os.geteuid())]
+    named = os.environ.get(docker.ADDRESS_VARIABLE, "")
+    if named.startswith("unix://"):
+        paths.insert(0, named.removeprefix("unix://"))
     seen = set()
-    for program, (variable, usual, connect) in SOCKETS.items():
-        paths = [path.format(user_id=os.geteuid()) for path in usual]
-        named = os.environ.get(variable, "")
-        if named.startswith("unix://"):
-            paths.insert(0, named.removeprefix("unix://"))
-        for path in paths:
-            if os.access(path, os.W_OK) and (place := os.path.realpath(path)) not in seen:
-                seen.add(place)
-                found.append((program, connect(path)))
+    for path in paths:
+        if os.access(path, os.W_OK) and (place := os.path.realpath(path)) not in seen:
+            from gpulaunch.containers.docker.client import DockerClient  # late: few have docker
+
+            seen.add(place)
+            found.append(("docker", DockerClient(path)))
     if has_containers():
         found += [("podman", one) for one in _load_podman().known_clients(os.geteuid())]
     return found

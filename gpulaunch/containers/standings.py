@@ -25,7 +25,6 @@ from gpulaunch.errors import FailedError
 from gpulaunch.leases.lease import Lease
 from gpulaunch.process.identity import Process
 from gpulaunch.process.system import state_of
-from gpulaunch.records import Record, replace
 
 STOP_FOLLOWS_S = 0.25
 """Seconds after "kill" within which "stop" follows for docker stop and docker restart."""
@@ -40,6 +39,10 @@ _LOOK_FOR_START_S = 1.0
 _LONGEST_LOOK_FOR_START_S = 60.0
 _OVERLAP_S = 1.0  # an event that is reported twice does no harm, a missed one would
 
+_Asked = dict[tuple[str, str], tuple[EngineClient, str | FailedError]]
+"""Engines by title and address: a client with a limit for all its answers together, and the
+engine's own id or the reason why it does not answer."""
+
 
 def standings_of(leases: Iterable[Lease]) -> dict[str, Standing]:
     """Return the known state of the containers of leases, by the leases' ids.
@@ -47,8 +50,8 @@ def standings_of(leases: Iterable[Lease]) -> dict[str, Standing]:
     Each engine gets one chance to answer, however many leases there are: it may be gone, hang, or
     be another user's.
     """
-    met: dict[tuple[str, str], _Met] = {}
-    return {lease.id: _find_standing(lease, met, QUESTION_S) for lease in leases}
+    asked: _Asked = {}
+    return {lease.id: _find_standing(lease, asked, QUESTION_S)[0] for lease in leases}
 
 
 def client_of_lease(lease: Lease) -> EngineClient:
@@ -59,56 +62,41 @@ def client_of_lease(lease: Lease) -> EngineClient:
     Raises:
         FailedError: the engine is none of the known ones, or does not answer.
     """
-    met: dict[tuple[str, str], _Met] = {}
-    standing = _find_standing(lease, met, ANSWER_S)
-    if standing.problem is not None:
+    standing, client = _find_standing(lease, {}, ANSWER_S)
+    if client is None:
         raise FailedError(f"lease {lease.id}: {standing.problem}")
-    return next(known.client for known in met.values() if known.engine_id == lease.engine)
+    return client
 
 
-class _Met(Record):
-    """An engine after the first question to it.
-
-    Attributes:
-        client: client without a limit.
-        limited: client with a limit for all its answers together.
-        engine_id: the engine's own id; None if it does not answer.
-        problem: reason why it does not answer, or None.
-    """
-
-    client: EngineClient
-    limited: EngineClient
-    engine_id: str | None
-    problem: FailedError | None
-
-
-def _meet(client: EngineClient, patience_s: float) -> _Met:
-    limited = client.within(patience_s)
-    try:
-        return _Met(client, limited, limited.info().id, None)
-    except FailedError as problem:
-        return _Met(client, limited, None, problem)
-
-
-def _find_standing(lease: Lease, met: dict[tuple[str, str], _Met], patience_s: float) -> Standing:
+def _find_standing(
+    lease: Lease, asked: _Asked, patience_s: float
+) -> tuple[Standing, EngineClient | None]:
+    """Return a lease's standing, and a client of its engine if that answers."""
     problems = []
     engines = engines_of(lease.engine or "")
     for client in chain.from_iterable(engine.known_clients(lease.user_id) for engine in engines):
         key = client.title, client.address
-        if key not in met:
-            met[key] = _meet(client, patience_s)
-        if met[key].engine_id == lease.engine:
+        if key not in asked:
+            limited = client.within(patience_s)
             try:
-                containers = tuple(met[key].limited.containers_of(lease.id, lease.container))
-                return Standing(any(container.holds for container in containers), containers, None)
+                asked[key] = limited, limited.info().id
             except FailedError as problem:
-                met[key] = replace(met[key], engine_id=None, problem=problem)
-        if (known := met[key].problem) is not None:
-            problems.append(known)
+                asked[key] = limited, problem
+        limited, answer = asked[key]
+        if answer == lease.engine:
+            try:
+                containers = tuple(limited.containers_of(lease.id, lease.container))
+                holds = any(container.holds for container in containers)
+                return Standing(holds, containers, None), client
+            except FailedError as problem:
+                answer = problem
+                asked[key] = limited, problem
+        if isinstance(answer, FailedError):
+            problems.append(answer)
     titles = " or ".join(engine.title for engine in engines)
     text = "; ".join(problem.message for problem in problems) or f"its {titles} does not run here"
     forbidden = any(isinstance(problem, ForbiddenError) for problem in problems)
-    return Standing(holds=True, containers=(), problem=text, forbidden=forbidden)
+    return Standing(holds=True, containers=(), problem=text, forbidden=forbidden), None
 
 
 class Followed:

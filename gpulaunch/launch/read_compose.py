@@ -71,23 +71,13 @@ def read_compose_launch(
     name: str | None,
     warn: Callable[[str], None],
 ) -> Launch | PlainCommand:
-    """Read and check everything that a docker compose command needs; take nothing yet.
-
-    Args:
-        options: gpulaunch's own options.
-        engine: engine of the command.
-        command: the client's command line, read.
-        name: name that the user gave the job, or None.
-        warn: called with each warning.
+    """Read and check everything that a docker compose command needs, as read_container_launch().
 
     Returns:
         The launch; or the command to run without a new lease, because no service needs GPUs or
         each has a lease.
 
     Raises:
-        UsageError: something asked for does not exist or is impossible, or the engine is not on
-            this machine.
-        FailedError: the engine or the machine does not answer.
         SystemExit: the project is wrong, which docker has told.
     """
     told = _run(config_line(command))

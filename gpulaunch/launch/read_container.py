@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gpulaunch.containers.command import ContainerCommand
@@ -11,11 +10,11 @@ from gpulaunch.containers.container_launch import (
     HOST_VARIABLES,
     ContainerLaunch,
     PlainCommand,
-    with_gpus,
+    replace_gpu_flags,
 )
 from gpulaunch.containers.engine import Asked, ContainerEngine, EngineClient, Image, Info
 from gpulaunch.containers.life import PROFILE_LABEL, Container
-from gpulaunch.containers.ways import NO_WAY, VISIBLE, Offer, cdi_prefixes, describe_way
+from gpulaunch.containers.ways import NO_WAY, VISIBLE, Offer, describe_way
 from gpulaunch.decide.needs import admitted_gpus
 from gpulaunch.errors import FailedError, UsageError, printable
 from gpulaunch.launch.launch import Launch
@@ -24,7 +23,7 @@ from gpulaunch.launch.options import Options
 from gpulaunch.launch.read_launch import read_launch
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.table import Table
-from gpulaunch.machine.drivers import DRIVERS
+from gpulaunch.machine.drivers import DEFAULT_DRIVER, DRIVERS
 from gpulaunch.machine.find import Machine
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.records import replace
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 _ENDING_S = 3.0  # a companion takes up to 2 s to be sure that a container has ended
 _ENDING_LOOK_S = 0.02
-_ENV_FILE_CHARACTERS = 1 << 20
 
 
 def read_container_launch(
@@ -72,7 +70,6 @@ def read_container_launch(
     if plain:
         return plain
     client = engine.client_of(command, os.environ)
-    told = client.info_later()
     image = client.image(command.operands[0])
     asked = asked or asked_by_image(options, engine, command, image)
     plain = _without_lease(options, engine, command, asked)
@@ -90,9 +87,9 @@ def read_container_launch(
         warn=warn,
         label=_profile_label(command.operands[0], image),
     )
-    info = told()
+    info = client.info()
     if _shares(launch):
-        _check_sharing(engine, command, client.title, info, image, warn)
+        _check_sharing(engine, command, client.title, info, image)
     warn_of_options(options, command, asked, warn)
     _warn_of_hidden(launch, command, warn)
     offer = engine.offer_of(info, launch.machine.topology)
@@ -165,7 +162,8 @@ def _without_lease(
         raise UsageError(f"{option_text(options)} asks for GPUs, but {asked.text} for none")
     if asked.flag == VISIBLE:
         return PlainCommand(command.argv, HOST_VARIABLES)
-    return PlainCommand(with_gpus(engine, command, (), NO_WAY, asked=asked), HOST_VARIABLES)
+    flags = engine.flags_for(command, (), NO_WAY, asked, DEFAULT_DRIVER)
+    return PlainCommand(replace_gpu_flags(engine, command, flags), HOST_VARIABLES)
 
 
 def _read_start(
@@ -196,7 +194,7 @@ def _read_start(
         raise UsageError(f"{shown}, and only {command.program} run does that: run a new one")
     launch = read_launch(_merge_made_gpus(options, container), command.argv, name=name, warn=warn)
     if _shares(launch):
-        _check_sharing(engine, command, client.title, info, None, warn)
+        _check_sharing(engine, command, client.title, info, None)
     return replace(
         launch,
         container=ContainerLaunch(engine, client, command, None, NO_WAY, info.id, container.id),
@@ -283,7 +281,6 @@ def _check_sharing(
     title: str,
     info: Info,
     image: Image | None,
-    warn: Callable[[str], None],
 ) -> None:
     """Check that MPS would serve the container.
 
@@ -292,20 +289,10 @@ def _check_sharing(
     """
     if engine.cannot_share:
         raise UsageError(engine.cannot_share, "launch it without --share")
-    from gpulaunch.containers.mps_client import (
-        SHARED_MEMORY,
-        SharingConditions,
-        check_sharing,
-    )  # late: few share
+    from gpulaunch.containers.mps_client import check_sharing  # late: few share
 
     user = image.user if image else None
-    check_sharing(
-        command, SharingConditions(title, os.geteuid(), os.getegid(), user, info.security)
-    )
-    if command.values("--shm-size"):
-        warn(
-            f"--shm-size has no effect: a container that shares GPUs has the host's {SHARED_MEMORY}"
-        )
+    check_sharing(command, title, os.geteuid(), os.getegid(), user, info.security)
 
 
 def option_text(options: Options) -> str:
@@ -353,14 +340,6 @@ def warn_of_options(
         number = value.partition(":")[0].removeprefix("/dev/nvidia")
         if number.isdecimal() and (asked is None or number not in asked.devices):
             warn(f"--device {printable(value)} adds a GPU that this launch does not lease")
-    for value in command.values("--annotation"):
-        if any(prefix in value for prefix in cdi_prefixes()):
-            warn(f"--annotation {printable(value)} may add a GPU that this launch does not lease")
-    for path in command.values("--env-file"):
-        if os.path.isfile(path):  # leave a pipe, which can be read only once, to the client
-            with suppress(OSError), open(path, errors="replace") as file:
-                if VISIBLE in file.read(_ENV_FILE_CHARACTERS):
-                    warn(f"--env-file {printable(path)}: its {VISIBLE} is not read: use -e")
 
 
 def choose_way(
@@ -371,15 +350,7 @@ def choose_way(
     options: Options,
     command: ContainerCommand,
 ) -> str:
-    """Choose how the GPUs get into the container.
-
-    Args:
-        engine: the engine that runs the container.
-        offer: the ways that it offers.
-        info: what the engine reports of itself.
-        machine: the machine of the GPUs.
-        options: options, which may force a way.
-        command: the client's command line, which may name another runtime.
+    """Choose how the GPUs get into the container: options may force it, or the runtime exclude it.
 
     Returns:
         One of WAYS; or NO_WAY for GPUs that are only described.

@@ -9,7 +9,7 @@ import pytest
 from conftest import Launcher, held
 
 from gpulaunch.containers.command import read_command
-from gpulaunch.containers.container_launch import with_gpus
+from gpulaunch.containers.container_launch import ContainerLaunch, started_command
 from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.docker.flags import DOCKER
 from gpulaunch.containers.docker.gpu_flags import asked_gpus
@@ -170,9 +170,8 @@ def test_containers_name_them_by_the_drivers_kind(monkeypatch: pytest.MonkeyPatc
     command = read_command(["docker", "run", "--device", "example.com/gpu=1", "image"], DOCKER)
     asked = asked_gpus(command, {})
     assert asked == Asked("--device example.com/gpu=1", devices=("1",))
-    got = with_gpus(
-        Docker(), command, made_up_driver.GPUS[1:], "cdi", asked=asked, driver="made_up"
-    )
+    launch = ContainerLaunch(Docker(), None, command, asked, "cdi", "engine", None, "made_up")
+    got = started_command(launch, made_up_driver.GPUS[1:], None)
     assert got == (
         *("docker", "run", "--device", "example.com/gpu=TEST-1"),
         *("-e", "NVIDIA_VISIBLE_DEVICES=void", "--label", "io.gpulaunch.gpus=TEST-1"),

@@ -305,7 +305,7 @@ def test_machine_without_an_engine_loads_none(launcher: Launcher) -> None:
     """Where no container engine answers, a launch loads nothing that could ask one."""
     code = (
         "import sys; from gpulaunch.cli.main import run; from gpulaunch.containers import engines;"
-        "engines.SOCKETS = {'docker': ('NO_HOST', ('/nowhere',), engines._connect_to_docker)};"
+        "engines.docker.DEFAULT_SOCKET = engines.docker.ROOTLESS_SOCKET = '/nowhere';"
         "run(sys.argv[1:]); print([m for m in sys.modules if m in ('_socket', "
         "'gpulaunch.containers.in_use', 'gpulaunch.containers.docker.client')])"
     )

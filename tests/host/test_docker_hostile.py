@@ -454,29 +454,6 @@ def test_variables_stay_secret(launcher: Containers) -> None:
     assert {f"A{number}={SECRET}" for number in range(1, 8)} < set(json.loads(inside))
 
 
-def test_variables_from_a_pipe(launcher: Containers) -> None:
-    """An --env-file that can be read only once, as the shell's <(...) is, is docker's to read."""
-    read_end, write_end = os.pipe()
-    os.write(write_end, b"A=from-a-pipe\n")
-    os.close(write_end)
-    flags = ("--env-file", f"/dev/fd/{read_end}")
-    done = launcher.run(
-        *DGX,
-        "-q",
-        "docker",
-        "run",
-        "--rm",
-        *flags,
-        IMAGE,
-        "sh",
-        "-c",
-        "echo $A",
-        pass_fds=(read_end,),
-    )
-    os.close(read_end)
-    assert (done.returncode, done.stdout) == (0, "from-a-pipe\n"), done.stderr
-
-
 def test_relative_socket(launcher: Containers) -> None:
     """With a relative DOCKER_HOST the lease ends with the container, wherever its watcher works."""
     launcher.environment["DOCKER_HOST"] = "unix://docker.sock"

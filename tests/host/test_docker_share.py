@@ -199,16 +199,6 @@ def test_user_of_the_image(host: Host) -> None:
     )
 
 
-def test_size_of_shared_memory(host: Host) -> None:
-    """--shm-size, which the host's /dev/shm does not heed, is worth a warning, and no more."""
-    done = host.run(*DOCKER, "--rm", "--shm-size=1g", IMAGE, "true")
-    warning = (
-        "gpulaunch: warning: --shm-size has no effect: a container that shares GPUs has the host's "
-        "/dev/shm\n"
-    )
-    assert (done.returncode, done.stderr) == (0, warning)
-
-
 @pytest.mark.parametrize("command", ["create", "container create", "start", "restart"])
 def test_only_docker_run_shares(host: Host, command: str) -> None:
     """Docker create and start refuse --share; with the setting they get GPUs of their own."""
@@ -278,6 +268,13 @@ def test_attaches(real_host: Host, fake_mps: FakeMps, flags: tuple[str, ...]) ->
         [],
         [],
     )
+
+
+def test_another_shared_memory(real_host: Host, fake_mps: FakeMps) -> None:
+    """Docker refuses a volume in place of the host's /dev/shm, and no lease is left."""
+    done = real_host.run(*DOCKER, "--rm", "-v", "/srv:/dev/shm", IMAGE, "true")
+    assert (done.returncode, "Duplicate mount point: /dev/shm" in done.stderr) == (125, True)
+    assert (real_host.launcher.records(), fake_mps.pids(CONTROL)) == ([], [])
 
 
 def test_container_and_process_on_one_daemon(real_host: Host, fake_mps: FakeMps) -> None:
@@ -559,7 +556,7 @@ BEFORE_KILL = ({5000007, 5000090}, signal.SIGKILL)
 def test_in_which_order_a_container_ends(tmp_path: Path, answers: dict, want: list) -> None:
     """A container ends by a word to MPS, TERM, grace, a word and KILL, even if MPS is not told."""
     with odd_engine(tmp_path / "s", {"stop?t=-1": (0, None), **answers}) as odd:
-        client = DockerClient(str(tmp_path / "s"), answer_s=5)
+        client = DockerClient(str(tmp_path / "s")).within(5)
         client.end(RUNNING, 0.1, lambda pids, number: odd.asked.append((pids, number)))
     assert odd.asked == want
 

@@ -14,15 +14,15 @@ import command_lines
 import pytest
 from values import box, cases
 
-from gpulaunch.containers import container_launch
 from gpulaunch.containers.command import ContainerCommand, read_command
+from gpulaunch.containers.container_launch import ContainerLaunch, started_command
 from gpulaunch.containers.docker.answers import parse_container
 from gpulaunch.containers.docker.engine import Docker
 from gpulaunch.containers.docker.flags import DOCKER
 from gpulaunch.containers.docker.gpu_flags import allowed_ways, asked_by_image, asked_gpus
 from gpulaunch.containers.engine import Asked, Image, Info
 from gpulaunch.containers.life import Container, Standing
-from gpulaunch.containers.mps_client import SharingConditions, check_sharing
+from gpulaunch.containers.mps_client import check_sharing
 from gpulaunch.containers.ways import NO_WAY, WAYS, Offer
 from gpulaunch.errors import UsageError
 from gpulaunch.files.toml import tomllib
@@ -367,9 +367,8 @@ def with_gpus(
     share: Share | None = None,
 ) -> tuple[str, ...]:
     """Return docker's command line with these GPUs in it."""
-    return container_launch.with_gpus(
-        Docker(), command, leased, way, lease_id=lease_id, asked=asked, share=share
-    )
+    launch = ContainerLaunch(Docker(), None, command, asked, way, "engine", None)
+    return started_command(launch, leased, lease_id, share)
 
 
 def written(line: str, leased: Sequence[Gpu], way: str, lease_id: str | None = None) -> str:
@@ -601,9 +600,8 @@ def refusal(
 ) -> str:
     """Return why a container cannot share; empty if it can."""
     image_user = None if image_user == "absent" else image_user
-    conditions = SharingConditions("Docker Engine", user_id, 100, image_user, security)
     try:
-        check_sharing(read(line), conditions)
+        check_sharing(read(line), "Docker Engine", user_id, 100, image_user, security)
     except UsageError as problem:
         return f"{problem.message} ({problem.hint})" if problem.hint else problem.message
     return ""
@@ -630,17 +628,9 @@ def test_engines_that_map_users(line: str, security: list[str], want: str) -> No
 
 @cases(CASES["shared_memory"], "line", "want")
 def test_whose_shared_memory(line: str, want: str) -> None:
-    """MPS daemon and clients meet in /dev/shm, so whatever would put another there is refused."""
+    """MPS daemon and clients meet in /dev/shm, so another namespace or tmpfs is refused."""
     got = refusal(line)
     assert got == want.format(own_shm=OWN_SHM)
-
-
-@cases(CASES["set_by_gpulaunch"], "line", "want")
-def test_what_gpulaunch_sets(line: str, want: str) -> None:
-    """Setting by hand what sharing sets is refused, with the options that say what is wanted."""
-    got = refusal(line)
-    text = f"-e {want}: gpulaunch sets that for a container that shares GPUs"
-    assert got == (f"{text} (--share=PART and --memory say what it is to have)" if want else "")
 
 
 @cases(CASES["runs_once"], "line", "want")

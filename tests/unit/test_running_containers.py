@@ -191,18 +191,17 @@ def test_beside_leases() -> None:
 
 def test_sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine is asked at the socket that its variable names, once, and if it is there."""
-    monkeypatch.setattr("gpulaunch.containers.engines.SOCKETS", {"boxer": ("BOX", (), Boxes)})
-    assert clients_at_hand() == []
-    monkeypatch.setenv("BOX", "tcp://there:1")
+    for name in ("DEFAULT_SOCKET", "ROOTLESS_SOCKET"):
+        monkeypatch.setattr(f"gpulaunch.containers.docker.{name}", str(tmp_path / "." / "s"))
+    monkeypatch.setenv("DOCKER_HOST", "tcp://there:1")
     assert clients_at_hand() == []
     path = str(tmp_path / "s")
-    monkeypatch.setenv("BOX", f"unix://{path}")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/./s")
     assert clients_at_hand() == []
     with socket(AF_UNIX) as listener:
         listener.bind(path)
-        row = {"boxer": ("BOX", (path, f"{tmp_path}/./s"), lambda address: address)}
-        monkeypatch.setattr("gpulaunch.containers.engines.SOCKETS", row)
-        assert clients_at_hand() == [("boxer", path)]
+        got = [(program, client.address) for program, client in clients_at_hand()]
+        assert got == [("docker", f"{tmp_path}/./s")]
 
 
 OWN, USERS, SYSTEM = "own.conf", "config/containers/storage.conf", "system.conf"

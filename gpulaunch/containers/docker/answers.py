@@ -20,7 +20,7 @@ _LARGEST_PID = 1 << 22
 
 
 def parse_container(document: Mapping[str, Any]) -> Container:
-    """Read the answer of GET /containers/ID/json."""
+    """Read the answer of GET /containers/ID/json, or of podman with docker's states."""
     state = document["State"]
     if state["Status"] not in _STATES:
         raise ValueError(state["Status"])
@@ -33,7 +33,7 @@ def parse_container(document: Mapping[str, Any]) -> Container:
         state=state["Status"],
         has_failed=state.get("ExitCode", 0) != 0 or bool(state.get("Error")),
         restarts=_restarts(policy, state, document.get("RestartCount", 0)),
-        image_id=checked_text(document["Image"]),
+        image_id=str(document["Image"]),
         lease_id=labels.get(LEASE_LABEL),
         uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
         created_at=str(document.get("Created", "")),

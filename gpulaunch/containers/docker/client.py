@@ -46,8 +46,6 @@ _MAX_ANSWER_BYTES = 16 << 20
 _DECISIVE = ["create", "destroy", "die", "kill", "start", "stop", "update"]
 """Events after which a container may have begun or ceased to hold its GPUs."""
 
-_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:@")
-
 
 class _NotFoundError(FailedError):
     """The engine does not know what it was asked about."""
@@ -58,23 +56,17 @@ class _ConflictError(FailedError):
 
 
 class DockerClient:
-    """A client of one engine.
-
-    Whatever the engine answers, only the errors named here are raised: the answer may come from
-    another user's program.
+    """A client of one engine; EngineClient documents the methods.
 
     Args:
         socket_path: path of its Unix socket.
-        answer_s: longest wait for an answer, in seconds.
         altogether_s: longest wait for all answers together, in seconds, or None for no limit.
     """
 
-    def __init__(
-        self, socket_path: str, answer_s: float = ANSWER_S, altogether_s: float | None = None
-    ) -> None:
+    def __init__(self, socket_path: str, altogether_s: float | None = None) -> None:
         self.title = TITLE
         self.address = socket_path
-        self._answer_s = answer_s
+        self._answer_s = min(altogether_s or ANSWER_S, ANSWER_S)
         self._until_s = None if altogether_s is None else time.monotonic() + altogether_s
         self._lease_of: dict[str, str | None] = {}
 
@@ -84,24 +76,11 @@ class DockerClient:
 
     def within(self, seconds: float) -> "DockerClient":
         """Return a client of the same engine with a limit for all its answers together."""
-        return DockerClient(self.address, min(seconds, self._answer_s), seconds)
+        return DockerClient(self.address, seconds)
 
     def info(self) -> Info:
-        """Return the engine's description of itself.
-
-        Raises:
-            NoAnswerError: the engine cannot be reached.
-            FailedError: the answer is not from a Docker Engine.
-        """
-        return self.info_later()()
-
-    def info_later(self) -> Callable[[], Info]:
-        """Send the question for info(), and return a function that reads the answer.
-
-        The engine takes some time to answer, which the caller can use.
-        """
-        connection = self._request("GET", "/info", None)
-        return lambda: self._parse(self._read(connection, self._time_left_s()), parse_info)
+        """Return the engine's description of itself."""
+        return self._parse(self._send("GET", "/info"), parse_info)
 
     def image(self, name: str) -> Image | None:
         """Return what an image says; None if it is not here, or its name is wrong."""
@@ -139,7 +118,7 @@ class DockerClient:
         return self._lease_of[image_id]
 
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
-        """Return the containers of a lease; see EngineClient.containers_of."""
+        """Return the containers of a lease."""
         if container_id is not None:
             # Another user's record may name any container: the id is looked for among ours.
             return self._find_labelled(LEASE_LABEL, container_id)
@@ -169,7 +148,7 @@ class DockerClient:
     def events(
         self, lease_id: str, container_id: str | None, since_s: float, until_s: float | None = None
     ) -> "DockerEvents":
-        """Open a stream of the events of a lease's containers; see EngineClient.events."""
+        """Open a stream of the events of a lease's containers."""
         of = (
             {"label": [f"{LEASE_LABEL}={lease_id}"]}
             if container_id is None
@@ -195,7 +174,7 @@ class DockerClient:
         grace_s: float,
         before_signal: Callable[[set[int], int], object] | None = None,
     ) -> None:
-        """Stop a container so that it does not come back; see EngineClient.end."""
+        """Stop a container so that it does not come back."""
         with suppress(_NotFoundError):
             if container.state == "created":
                 with suppress(_ConflictError):
@@ -316,7 +295,7 @@ class DockerClient:
 
 
 class DockerEvents:
-    """A stream of an engine's events.
+    """A stream of an engine's events; Events documents the methods.
 
     Args:
         connection: connection that carries it; the request has been sent.
@@ -336,17 +315,7 @@ class DockerEvents:
         return self._connection.fileno()
 
     def actions(self, wait_s: float) -> list[str] | None:
-        """Return the actions since the last call, such as ["die", "destroy"].
-
-        Args:
-            wait_s: longest wait in seconds if there is nothing yet.
-
-        Returns:
-            None once the stream has ended.
-
-        Raises:
-            NoAnswerError: the answer is no stream of events.
-        """
+        """Return the actions since the last call, such as ["die", "destroy"]."""
         self._connection.settimeout(wait_s)
         try:
             part = self._connection.recv(_READ_BYTES)
@@ -368,11 +337,7 @@ class DockerEvents:
         return [action for line in lines if line for action in _read_action(line)]
 
     def all(self) -> list[str]:
-        """Return every action up to the end of the stream.
-
-        Raises:
-            NoAnswerError: the stream does not end.
-        """
+        """Return every action up to the end of the stream."""
         found: list[str] = []
         deadline = time.monotonic() + ANSWER_S
         while (actions := self.actions(max(0.0, deadline - time.monotonic()))) is not None:
@@ -397,9 +362,9 @@ def _percent_encode(text: str) -> str:
     """Percent-encode a text for a path or a query."""
     if text.isascii() and text.isalnum():  # an id
         return text
-    return "".join(
-        chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in text.encode(errors="replace")
-    )
+    from urllib.parse import quote  # late: it costs 5 ms
+
+    return quote(text, safe=":@", errors="replace")
 
 
 def _read_message(body: bytes) -> str:

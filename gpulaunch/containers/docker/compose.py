@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gpulaunch.containers.command import ContainerCommand, read_command
-from gpulaunch.containers.container_launch import ContainerLaunch, with_gpus
+from gpulaunch.containers.container_launch import ContainerLaunch, started_command
 from gpulaunch.containers.docker.flags import DOCKER
 from gpulaunch.containers.ways import cdi_prefixes
 from gpulaunch.decide.request import Constraint
@@ -210,16 +210,7 @@ def with_lease(
     """
     container = service.container
     said = container.command
-    argv = with_gpus(
-        container.engine,
-        said,
-        gpus,
-        container.way,
-        lease_id=lease_id,
-        asked=container.asked,
-        driver=container.driver,
-    )
-    command = read_command(argv, container.engine.grammar)
+    command = read_command(started_command(container, gpus, lease_id), container.engine.grammar)
     before = project["services"][service.name]
     requests = [request for request in _reserved(before) if not _is_of_gpus(request)]
     uuids = [gpu.uuid for gpu in gpus]

@@ -42,10 +42,6 @@ DOCKER = Grammar(
         switches="-a --attach -h --help -i --interactive",
         valued="--checkpoint --checkpoint-dir --detach-keys -s --signal -t --time --timeout",
     ),
-    container_flags=FlagTable.of(
-        switches="-h --help",
-        valued="",
-    ),
     compose_flags=FlagTable.of(
         switches="--all-resources --compatibility --dry-run --help --verbose --version -v",
         valued="""

@@ -28,18 +28,11 @@ _DRIVER_CAPABILITIES = frozenset(
 
 
 def asked_gpus(command: ContainerCommand, environment: Mapping[str, str]) -> Asked | None:
-    """Return the GPUs that docker's flags ask for; None if they say nothing.
+    """Return the GPUs that docker's flags ask for; see ContainerEngine.asked_gpus.
 
     The flags are --gpus, --device, -e NVIDIA_VISIBLE_DEVICES, and nvidia-docker's NV_GPU, or else
     --device /dev/nvidia0. Only if none of them asks for an NVIDIA GPU, those for GPUs of other
     makers count.
-
-    Args:
-        command: a docker run or docker create command.
-        environment: environment of this process.
-
-    Raises:
-        UsageError: the flags contradict each other, or docker would not understand them.
     """
     lists = command.values("--gpus")
     devices = [value for value in command.values("--device") if is_gpu_device(value)]
@@ -71,16 +64,14 @@ def asked_gpus(command: ContainerCommand, environment: Mapping[str, str]) -> Ask
 def asked_by_image(command: ContainerCommand, image: Image | None) -> Asked | None:
     """Return the GPUs that a container without flags about GPUs gets by its image; None for none.
 
-    NVIDIA's runtime reads NVIDIA_VISIBLE_DEVICES in the image, and gives those of before it was
-    introduced all. An image that is not here counts as one that says all, as those made for GPUs
-    do. Source: nvidia-container-toolkit, internal/config/image.
+    NVIDIA's runtime reads NVIDIA_VISIBLE_DEVICES in the image. An image that is not here counts as
+    one that says all, as those made for GPUs do. Source: nvidia-container-toolkit,
+    internal/config/image.
     """
     by = _nvidia_runtime(command)
     if by is None:
         return None
     said = image.variables.get(VISIBLE) if image else "all"
-    if image and said is None and "CUDA_VERSION" in image.variables:
-        said = None if "NVIDIA_REQUIRE_CUDA" in image.variables else "all"
     if said is None:
         return None
     if image and VISIBLE in image.variables:
@@ -94,17 +85,6 @@ def _nvidia_runtime(command: ContainerCommand) -> str | None:
     if not runtimes:
         return command.alias  # nvidia-docker adds it
     return f"--runtime {runtimes[-1]}" if runtimes[-1] in _NVIDIA_RUNTIMES else None
-
-
-def _suggest_quotes(fields: Sequence[str]) -> str | None:
-    """Return a hint for --gpus device=0,2, which docker reads as device 0 and a count of 2."""
-    devices = [field for field in fields if field.startswith("device=")]
-    numbers = [field for field in fields if "=" not in field]
-    if len(devices) != 1 or not numbers:
-        return None
-    others = [field for field in fields if field not in (*devices, *numbers)]
-    quoted_list = '"' + ",".join([*devices, *numbers]).replace('"', "") + '"'
-    return f"several devices need quotes of their own: --gpus '{','.join([quoted_list, *others])}'"
 
 
 def _split_csv(text: str, record: str) -> list[str]:
@@ -132,7 +112,7 @@ def _read_gpus_flag(value: str) -> Asked:
         if key not in ("driver", "count", "device", "capabilities", "options"):
             raise FlagError(f"{text}: unknown key {quoted(key)}")
         if key in keyed or {key, *keyed} >= {"count", "device"}:
-            raise FlagError(f"{text}: more than one count or device list", _suggest_quotes(fields))
+            raise FlagError(f"{text}: more than one count or device list")
         keyed[key] = content
     if not keyed.get("driver", "nvidia").startswith(("nvidia", "cdi")) and keyed["driver"]:
         return Asked(text, of_other_maker=True)

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpulaunch.containers.command import read_command
-from gpulaunch.containers.docker.answers import checked_text, parse_labels
+from gpulaunch.containers.docker.answers import checked_text, parse_container
 from gpulaunch.containers.engine import Asked, Info
-from gpulaunch.containers.life import GPUS_LABEL, LEASE_LABEL, SHARE_LABEL, Container
+from gpulaunch.containers.life import Container
 from gpulaunch.containers.podman import ID_PREFIX
 from gpulaunch.containers.podman.flags import PODMAN
 from gpulaunch.containers.podman.gpu_flags import asked_gpus
 from gpulaunch.errors import UsageError
-from gpulaunch.records import Record
+from gpulaunch.records import Record, replace
 
 _STATES = {
     "configured": "created",
@@ -52,25 +52,14 @@ class Inspected(Record):
 def parse_inspected(document: Mapping[str, Any]) -> Inspected:
     """Read one container in the answer of podman container inspect."""
     state = document["State"]
-    labels = parse_labels(document["Config"])
     status = _STATES.get(state["Status"], "running")  # unknown, as after a crash: its pids tell
-    policy = document["HostConfig"].get("RestartPolicy") or {}
     made_by, asked = _read_creation(document["Config"])
-    container = Container(
-        id=checked_text(document["Id"]),
-        name=str(document["Name"]),
-        state=status,
+    container = replace(
+        parse_container({**document, "State": {**state, "Status": status}}),
         # Nothing starts a container of podman run once that is over.
         has_failed=status == "created" and made_by == "run",
-        restarts=_restarts(policy, state, document.get("RestartCount", 0)),
-        image_id=str(document["Image"]),
-        lease_id=labels.get(LEASE_LABEL),
-        uuids=tuple(uuid for uuid in labels.get(GPUS_LABEL, "").split(",") if uuid),
-        created_at=str(document.get("Created", "")),
-        shares=SHARE_LABEL in labels,
         given=asked.devices if asked else (),
         sees_all=asked is not None and asked.number == "all",
-        pid=int(state.get("Pid") or 0),
     )
     pids = (int(state.get(name) or 0) for name in ("Pid", "ConmonPid"))
     ended_at = checked_text(state["FinishedAt"])
@@ -84,14 +73,6 @@ def _read_creation(config: Mapping[str, Any]) -> tuple[str, Asked | None]:
         return "".join(command.subcommand[-1:]), asked_gpus(command, {})
     except UsageError:
         return "", None
-
-
-def _restarts(policy: Mapping[str, Any], state: Mapping[str, Any], restarted: int) -> bool:
-    """Return whether podman starts a container again when it ends as it did."""
-    if policy.get("Name") != "on-failure":
-        return policy.get("Name") in ("always", "unless-stopped")
-    has_ended_well = state["Status"] in ("stopped", "exited") and state.get("ExitCode") == 0
-    return not has_ended_well and not restarted >= (policy.get("MaximumRetryCount") or 0) > 0
 
 
 def parse_info(answer: Mapping[str, Any], user_id: int) -> Info:

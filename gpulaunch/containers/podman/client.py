@@ -28,8 +28,6 @@ from gpulaunch.process.system import parse_time, stat_fields, user_name
 from gpulaunch.records import replace
 
 if TYPE_CHECKING:
-    from subprocess import Popen
-
     from gpulaunch.containers.engine import Image, Info
 
 T = TypeVar("T")
@@ -48,7 +46,7 @@ class _NoSuchContainerError(FailedError):
 
 
 class PodmanClient:
-    """The podman program, asked about the containers of one store.
+    """The podman program, asked about one store; EngineClient documents the methods.
 
     Args:
         program: the program and its flags that say which store.
@@ -78,20 +76,9 @@ class PodmanClient:
         return PodmanClient(self._program, self._user_id, seconds)
 
     def info(self) -> "Info":
-        """Return podman's description of itself.
-
-        Raises:
-            NoAnswerError: podman does not answer.
-            FailedError: the answer is not podman's.
-        """
-        return self.info_later()()
-
-    def info_later(self) -> "Callable[[], Info]":
-        """Start podman info, which takes a third of a second, and return what reads its answer."""
-        asked = self._start("info", "--format", "json")
-        return lambda: self._parse(
-            self._read(asked, self._time_left_s()), lambda answer: parse_info(answer, self._user_id)
-        )
+        """Return podman's description of itself."""
+        answer = self._ask("info", "--format", "json")
+        return self._parse(answer, lambda info: parse_info(info, self._user_id))
 
     def image(self, name: str) -> "Image | None":
         """Return what an image says; None if it is not here, or its name is wrong."""
@@ -111,7 +98,7 @@ class PodmanClient:
         return found.container if found else None
 
     def containers_of(self, lease_id: str, container_id: str | None = None) -> list[Container]:
-        """Return the containers of a lease; see EngineClient.containers_of."""
+        """Return the containers of a lease."""
         if container_id is not None:
             known = self._inspect(container_id)
             found = [known] if known else []
@@ -173,7 +160,7 @@ class PodmanClient:
         since_s: float,
         until_s: float | None = None,  # noqa: ARG002  what came later does no harm
     ) -> "PodmanEvents":
-        """Return the events of a lease's containers; see EngineClient.events."""
+        """Return the events of a lease's containers."""
         of = (
             f"label={LEASE_LABEL}={lease_id}"
             if container_id is None
@@ -218,7 +205,7 @@ class PodmanClient:
         grace_s: float,
         before_signal: Callable[[set[int], int], object] | None = None,  # noqa: ARG002  for MPS alone
     ) -> None:
-        """Stop a container so that it does not come back; see EngineClient.end."""
+        """Stop a container so that it does not come back."""
         with suppress(_NoSuchContainerError):
             if container.state == "created":
                 with suppress(FailedError):  # it is being started
@@ -235,47 +222,37 @@ class PodmanClient:
                     raise FailedError(f"{TITLE} has stopped {container.name}, but it goes on")
                 time.sleep(_LOOK_S)
 
-    def _ask(self, *words: str, answer_s: float | None = None) -> bytes:
-        """Run podman with these words, and return what it prints."""
-        return self._read(
-            self._start(*words), self._time_left_s() if answer_s is None else answer_s
-        )
-
     def _time_left_s(self) -> float:
         left_s = ANSWER_S if self._until_s is None else self._until_s - time.monotonic()
         return max(0.001, min(left_s, ANSWER_S))
 
-    def _start(self, *words: str) -> "Popen[bytes]":
+    def _ask(self, *words: str, answer_s: float | None = None) -> bytes:
+        """Run podman with these words, and return what it prints."""
         import subprocess  # late: few launches need it, and it costs 10 ms
+
+        limit_s = self._time_left_s() if answer_s is None else answer_s
 
         if self._user_id != os.geteuid():
             owner = user_name(self._user_id)
             raise ForbiddenError(f"only {owner} can ask {TITLE} about containers of {owner}")
         try:
-            return subprocess.Popen(  # noqa: S603
+            done = subprocess.run(  # noqa: S603
                 [*self._program, *words],
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                capture_output=True,
+                timeout=limit_s,
                 start_new_session=True,  # no key at the terminal ends it
+                check=False,
             )
+        except subprocess.TimeoutExpired:
+            shown_s = round(max(limit_s, self._patience_s), 1)
+            raise LateError(f"no answer from {self.address} in {shown_s:g} s") from None
         except OSError as problem:
             reason = (problem.strerror or str(problem)).lower()
             raise NoAnswerError(f"cannot start {self._program[0]}: {reason}") from None
-
-    def _read(self, asked: "Popen[bytes]", answer_s: float) -> bytes:
-        from subprocess import TimeoutExpired
-
-        with asked:
-            try:
-                answer, complaint = asked.communicate(timeout=answer_s)
-            except TimeoutExpired:
-                asked.kill()
-                limit_s = round(max(answer_s, self._patience_s), 1)
-                raise LateError(f"no answer from {self.address} in {limit_s:g} s") from None
-        if asked.returncode == 0:
-            return answer
-        text = complaint.decode(errors="replace").strip()
+        if done.returncode == 0:
+            return done.stdout
+        text = done.stderr.decode(errors="replace").strip()
         if "no such container" in text or "no such object" in text:
             raise _NoSuchContainerError(f"{TITLE} does not know that container")
         last = text.rpartition("\n")[2].removeprefix("Error: ")

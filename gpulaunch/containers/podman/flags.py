@@ -7,6 +7,7 @@ tests/command/test_podman_command.py compares them with the installed podman.
 # pure: decides on plain values
 
 from gpulaunch.containers.command import FlagTable, Grammar
+from gpulaunch.containers.docker.flags import DOCKER
 
 # Flags of podman itself that may also follow the subcommand.
 _ANYWHERE_SWITCHES = "--noout --syslog --trace --transient-store"
@@ -75,13 +76,6 @@ PODMAN = Grammar(
         """,
         valued=f"{_ANYWHERE_VALUED} --cidfile --detach-keys -f --filter -t --time --timeout",
     ),
-    container_flags=FlagTable.of(switches="--help", valued=""),
-    compose_flags=FlagTable.of(
-        switches="--all-resources --compatibility --dry-run --help --verbose --version -v",
-        valued="""
-            --ansi --env-file -f --file --parallel --profile --progress --project-directory -p
-            --project-name
-        """,
-    ),
+    compose_flags=DOCKER.compose_flags,
     unnamed=frozenset({"--all", "--cidfile", "-f", "--filter", "-l", "--latest"}),
 )

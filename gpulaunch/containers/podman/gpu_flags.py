@@ -20,17 +20,10 @@ from gpulaunch.machine.gpu import Gpu
 
 
 def asked_gpus(command: ContainerCommand, environment: Mapping[str, str]) -> Asked | None:
-    """Return the GPUs that podman's flags ask for; None if they say nothing.
+    """Return the GPUs that podman's flags ask for; see ContainerEngine.asked_gpus.
 
     The flags are --gpus, --device and -e NVIDIA_VISIBLE_DEVICES. Podman splits the values of the
     first two at commas, and --gpus names GPUs: --gpus 2 is the GPU with index 2, not two GPUs.
-
-    Args:
-        command: a podman run or podman create command.
-        environment: environment of this process.
-
-    Raises:
-        UsageError: the flags contradict each other, or one --device names a GPU and something else.
     """
     lists = command.values("--gpus")
     devices = [value for value in command.values("--device") if _names_gpu(value)]

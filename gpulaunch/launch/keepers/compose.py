@@ -133,7 +133,6 @@ class ComposeKeeper(Keeper):
                 service.container,
                 self._table,
                 record,
-                guards=is_cancelled_by_kill(),
                 time_limit_s=launch.time_limit_s,
                 grace_s=launch.grace_s,
                 beside_others=True,
@@ -170,7 +169,7 @@ class ComposeKeeper(Keeper):
     def _release(self, held: Acquired[_ServiceHolder]) -> None:
         """Release a service's lease if its containers have ended, or leave it to its companion."""
         companion = held.holder.companion
-        over = not self._is_started or companion.has_nothing_to_do()
+        over = not self._is_started or companion.followed.has_ended()
         if self._follows:
             if over:
                 _await_release(self._table.path_of(held.lease))

@@ -14,7 +14,7 @@ from gpulaunch.leases.environment import LEASE_VARIABLE
 from gpulaunch.leases.lease import Lease
 from gpulaunch.leases.record_file import Draft
 from gpulaunch.leases.table import Table
-from gpulaunch.process.system import is_cancelled_by_kill, leads_namespace
+from gpulaunch.process.system import leads_namespace
 
 if TYPE_CHECKING:  # few launches share
     from gpulaunch.leases.share import Share
@@ -47,7 +47,6 @@ class ContainerKeeper(ProcessKeeper):
             self._container,
             self._table,
             self._record,
-            guards=is_cancelled_by_kill(),
             time_limit_s=self._launch.time_limit_s,
             grace_s=self._launch.grace_s,
             before_signal=self._before_signal,
@@ -69,7 +68,7 @@ class ContainerKeeper(ProcessKeeper):
 
     def pids(self) -> set[int]:
         """Return the processes in the containers."""
-        return self._companion_of_containers.pids()
+        return self._companion_of_containers.followed.pids()
 
     def _first_pids(self, others: set[int]) -> set[int]:
         if not self._container.command.passes_signals:
@@ -96,7 +95,7 @@ class ContainerKeeper(ProcessKeeper):
         return super()._left_overs(lease)
 
     def _hand_back(self, lease: Lease) -> bool:
-        ended = self._companion_of_containers.has_nothing_to_do()
+        ended = self._companion_of_containers.followed.has_ended()
         # A runner may have killed the client before this process.
         is_left = (
             not ended and self._ends_with_client and self._end_containers(self._launch.grace_s)
@@ -106,7 +105,7 @@ class ContainerKeeper(ProcessKeeper):
             self._table.warn(
                 f"{program} has ended before its container: that ends, too, as CI=true"
             )
-            ended = self._companion_of_containers.has_nothing_to_do()
+            ended = self._companion_of_containers.followed.has_ended()
         if ended:
             return super()._hand_back(lease)
         self._companion_of_containers.take_over(ends=is_left)
