@@ -1,6 +1,7 @@
 """Jobs to run or to simulate: TOML, JSON lines, MAPA's columns, or on stdin plain lines."""
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -47,6 +48,7 @@ _JOB: FieldTable = {
     "duration_s": (1e-3, 1e9),
 }
 _MOST_BYTES = 64 << 20
+_LOOKS_LIKE_A_FILE = re.compile(r'^(\s*(#.*)?\n)*\s*(\[\[job|\[profile\.|\{\s*")')
 STDIN = "-"
 _COLUMNS = ("gpus", "pattern", "arrival", "time", "sensitive", "name")
 _LONGEST_TITLE = 40
@@ -126,6 +128,8 @@ def load_jobs(path: str, *, to_run: bool = False) -> JobFile:
         if sys.stdin is None:
             raise UsageError("stdin is closed, so there are no jobs to read")
         text = sys.stdin.buffer.read().decode(errors="surrogateescape")
+        if _LOOKS_LIKE_A_FILE.search(text):
+            raise UsageError("stdin holds a file of jobs, not commands: give it as a file")
         return _refuse_empty("stdin", JobFile(tuple(_read_commands(text)), {}, {}))
     text = read_text(path, _MOST_BYTES).removeprefix("\ufeff")
     first = text.lstrip()
@@ -137,8 +141,10 @@ def load_jobs(path: str, *, to_run: bool = False) -> JobFile:
         try:
             document = parse_document(path, text)
         except UsageError as problem:
+            if not to_run or path.endswith(".toml") or _LOOKS_LIKE_A_FILE.search(text):
+                raise
             hint = f"commands, one a line, are read from stdin: gpulaunch batch - <{path}"
-            raise UsageError(problem.message, hint if to_run else None) from None
+            raise UsageError(problem.message, hint) from None
         found = _read_toml(document)
     for entry in () if to_run else found.entries:
         if "after" in entry.own:
@@ -241,11 +247,14 @@ def _read_columns(path: str, text: str) -> list[Entry]:
         row = dict(zip(_COLUMNS, values, strict=True))
         if row["sensitive"] not in ("0", "1"):
             raise where.error(None, f"sensitive: {quoted(row['sensitive'])} is neither 0 nor 1")
-        try:
-            times = {"arrival_s": float(row["arrival"]), "duration_s": float(row["time"])}
-        except ValueError:
-            found = f"{quoted(row['arrival'])} and {quoted(row['time'])}"
-            raise where.error(None, f"arrival, time: {found} are not two numbers") from None
+        times = {}
+        for column, key in (("arrival", "arrival_s"), ("time", "duration_s")):
+            try:
+                times[key] = float(row[column])
+            except ValueError:
+                raise where.error(
+                    None, f"{column}: {quoted(row[column])} is not a number"
+                ) from None
         job = {
             "name": row["name"].removesuffix(".sh"),
             "gpus": row["gpus"],

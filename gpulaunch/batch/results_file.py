@@ -168,7 +168,7 @@ class ResultsFile:
         if not self.batch:
             self.began_s = parse_time(document["began_at"]).timestamp()
             self.batch = str(document["batch"])
-        elif "event" not in document:  # a launch whose batch was killed tells its end there
+        else:
             fields = {name: document[name] for name in field_names(Result)}
             lists = {"gpus": tuple(document["gpus"]), "uuids": tuple(document["uuids"])}
             self.results[document["id"]] = Result(**fields | lists)

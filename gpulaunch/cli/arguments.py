@@ -97,7 +97,7 @@ class Parser(argparse.ArgumentParser):
             raise self.unknown_option(words.split()[0])
         if words == "expected one argument":
             action = self._option_string_actions[kind.partition("/")[0]]
-            message = f"{kind} needs a value: {action.metavar}"
+            message = f"{kind} needs a value: {action.metavar or '|'.join(action.choices or ())}"
         if words.startswith("ignored explicit argument "):
             value = printable(words.partition("argument ")[2])
             message = f"{kind} takes no value, but {value} is given"

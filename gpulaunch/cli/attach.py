@@ -20,10 +20,12 @@ def main(arguments: Sequence[str]) -> int:
     logs = f"'gpulaunch logs -f {shlex.quote(name)}' follows its output"
     if launch.exit_status is not None:
         printed = f"'gpulaunch logs {shlex.quote(name)}' prints its output"
-        raise UsageError(f"{name} has ended with {launch.exit_status}", printed)
+        raise UsageError(
+            f"{name} has ended with {launch.exit_status}", printed if launch.log else None
+        )
     if launch.terminal is None:
         how = "-d --terminal gives a job one" + ("" if which("dtach") else ", with dtach installed")
-        raise UsageError(f"{name} has no terminal: {how}", logs)
+        raise UsageError(f"{name} has no terminal: {how}", logs if launch.log else None)
     end = connect(launch.terminal)
     if end is None:
         raise FailedError(f"{name}: the program that held its terminal is gone", logs)

@@ -24,8 +24,8 @@ class JsonStatus:
     From here on the descriptors belong to the launcher alone: the job does not inherit them.
 
     Args:
-        text: numbers of descriptors, separated by commas. A line goes to the first one that accepts
-            it: a pipe without a reader does not.
+        text: numbers of descriptors, separated by commas. Lines go to the first; the others stay
+            open until the job has ended, as the lock of a batch does.
 
     Raises:
         UsageError: one of them is not open for writing, or is the job's own.
@@ -66,13 +66,11 @@ class JsonStatus:
             )
 
     def _write(self, document: dict[str, Any]) -> None:
-        """Write one line; if no descriptor accepts it, it is lost, and the launch goes on."""
-        for fd in self._fds:
-            line = json.dumps(document).encode() + b"\n"
-            with suppress(OSError):
-                while line:
-                    line = line[os.write(fd, line) :]
-                return
+        """Write one line; if nobody reads any more, it is lost, and the launch goes on."""
+        line = json.dumps(document).encode() + b"\n"
+        with suppress(OSError):
+            while line:
+                line = line[os.write(self._fds[0], line) :]
 
 
 def _take_descriptor(word: str) -> int:

@@ -114,6 +114,8 @@ def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, tuple[Plann
     capacity = capacity_by(model, memory_bytes, model.mps_clients)
     usual = Objective()
     throughput_weight, energy_weight = top.get("weights", (1.0, 1.0))
+    if not throughput_weight and not energy_weight:
+        raise FieldError(("weights",), "weights: one of them must be above 0")
     objective = Objective(
         top.get("objective", usual.name),
         throughput_weight,

@@ -29,6 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     """Replay jobs as the command line says."""
     options = make_parser().parse_args(arguments)
     if options.generate:
+        if options.json or options.report is not None:
+            raise UsageError("--generate prints a file of jobs: --json and --report go with --jobs")
         trace = generate_trace(options.generate, options.seed or 0, options.count)
         print(document_text(trace), end="")
         return 0

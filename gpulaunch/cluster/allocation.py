@@ -194,7 +194,7 @@ def _of_open_mpi(
     if hostfile is None:
         return MpiAllocation(f"slurm {job}", program, ())
     if not os.path.isfile(hostfile):
-        raise UsageError(f"--hostfile {printable(hostfile)}: there is no such file")
+        raise UsageError(f"--hostfile: there is no file {quoted(hostfile)}")
     hosts = hosts_of(read_text(hostfile), os.uname().nodename)
     if not hosts:
         raise UsageError(f"--hostfile {printable(hostfile)} names no host")

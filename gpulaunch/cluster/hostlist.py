@@ -6,6 +6,7 @@ import re
 MOST_HOSTS = 1 << 16
 """Largest number of names in a list: a typing mistake must not fill the memory."""
 
+_MOST_BRACKETS = 8
 _ITEM = re.compile(r"(?:\[[^\[\]]*\]|[^\[\],\s])+")
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
@@ -48,6 +49,8 @@ def _expand_item(item: str) -> list[str]:
     before, bracket, rest = item.partition("[")
     if not bracket:
         return [item]
+    if item.count("[") > _MOST_BRACKETS:
+        raise ValueError(f"{item!r} has more than {_MOST_BRACKETS} brackets")
     ranges, _, after = rest.partition("]")
     numbers: list[str] = []
     for one in ranges.split(","):

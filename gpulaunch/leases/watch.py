@@ -1,4 +1,4 @@
-"""Watches of the table by kernel events: for the end of records, and for any change."""
+"""A watch for the end of records, by events of the kernel."""
 
 import _thread
 import os

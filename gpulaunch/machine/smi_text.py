@@ -121,7 +121,7 @@ def parse_topology_text(text: str) -> SmiMatrix:
     """
     header: _Header | None = None
     rows: dict[str, _Row] = {}
-    for number, line in enumerate(_plain_lines(text), 1):
+    for number, line in enumerate(_plain_lines(text.removeprefix("\ufeff")), 1):
         first, *others = line.split()[:2] or [""]
         if not _GPU.fullmatch(first):
             continue

@@ -13,7 +13,7 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from gpulaunch.api.allocate import allocate
-from gpulaunch.errors import FailedError, UsageError
+from gpulaunch.errors import FailedError, UsageError, WouldWaitError
 from gpulaunch.launch.surroundings import read_shown
 from gpulaunch.machine.gpu_names import gpus_text
 from gpulaunch.machine.read_description import MAX_GPUS
@@ -59,7 +59,11 @@ def measure(
         raise UsageError(f"2 whole GPUs are needed to measure a link: found {len(whole)}")
     program = _find_benchmark()
     only = whole if len(whole) < len(machine.gpus) else None
-    with allocate(f"2-{MAX_GPUS}", only=only, uuid=True, wait=False, name=NAME) as lease:
+    try:
+        lease = allocate(f"2-{MAX_GPUS}", only=only, uuid=True, wait=False, name=NAME)
+    except WouldWaitError as problem:  # its hint is for programs
+        raise WouldWaitError(problem.message, "see 'gpulaunch status'") from None
+    with lease:
         tell(f"measuring {gpus_text(len(lease.gpus))} with {TOOL}")
         uuids = {gpu.index: gpu.uuid for gpu in machine.gpus}
         todo = sets_to_measure(machine, lease.gpus)

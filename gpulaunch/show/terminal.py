@@ -6,9 +6,7 @@ from typing import TextIO
 from rich.box import SIMPLE_HEAD, Box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
-from rich.control import Control
 from rich.live import Live
-from rich.segment import ControlType
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
@@ -19,9 +17,7 @@ __all__ = [
     "Grid",
     "Group",
     "LiveScreen",
-    "ProgressLine",
     "Text",
-    "bar",
     "cut",
     "draw",
     "figure",
@@ -34,7 +30,6 @@ _GAP = 2  # columns between two
 _ASCII_BOX = Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True)
 _UNCUT = 4096  # columns: a pipe has no edge to fit into
 _RULE = 80  # columns: the longest rule there
-_BAR = 24  # columns of a progress bar
 
 
 def draw(table: RenderableType, stream: TextIO | None) -> None:
@@ -167,64 +162,6 @@ def cut(text: str) -> Text:
 def figure(value: float | None) -> str:
     """Return a number with four digits, or whole from 1,000 on; "-" for None."""
     return "-" if value is None else f"{value:.0f}" if value >= 1000 else f"{value:.4g}"
-
-
-def bar(share: float, columns: int, *, plain: bool) -> Text:
-    """Return a bar of this many columns; it is empty only for a share of 0.
-
-    Args:
-        share: filled share, 0 to 1.
-        columns: length of the whole bar.
-        plain: draw with ASCII only.
-
-    Example:
-        >>> bar(0.5, 6, plain=True).plain
-        '###---'
-    """
-    filled, empty = "#-" if plain else "━─"
-    full = min(max(round(columns * share), share > 0), columns)
-    return Text.assemble((filled * full, "cyan"), (empty * (columns - full), "dim"))
-
-
-class ProgressLine:
-    """One line at a terminal that is redrawn in place, and cleared at the end.
-
-    It hides nothing on the terminal, so that a killed process leaves nothing hidden behind.
-
-    Args:
-        stream: stream of the terminal.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._console = Console(file=stream, highlight=False, markup=False)
-        self._drawn = False
-
-    @property
-    def possible(self) -> bool:
-        """True if this is a terminal on which a line can be redrawn."""
-        return self._console.is_terminal and not self._console.is_dumb_terminal
-
-    def draw(self, share: float, text: str) -> None:
-        """Draw the line with the share that is done.
-
-        Args:
-            share: share that is done, 0 to 1.
-            text: text beside the bar; it is cut where the terminal ends.
-        """
-        line = bar(share, _BAR, plain=self._console.options.ascii_only)
-        line.append(f" {printable(text)}")
-        line.truncate(max(1, self._console.width - 1), overflow="ellipsis")
-        self.clear()
-        self._console.print(line, end="")
-        self._drawn = True
-
-    def clear(self) -> None:
-        """Remove the line."""
-        if self._drawn:
-            self._console.control(
-                Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
-            )
-            self._drawn = False
 
 
 class LiveScreen:

@@ -26,7 +26,6 @@ def spread(problem: PlacementProblem) -> Order:
 
 ROW = Policy(
     spread,
-    colour="#12ab89",
     help="makes: one GPU of each socket in turn",
     source="made up",
     compares_machines_by=("fewest_free_gpus",),

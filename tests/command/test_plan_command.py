@@ -79,15 +79,32 @@ def test_measured_slowdowns_keep_jobs_apart(launcher, queue_file, tmp_path) -> N
     )
 
 
+LIGHT = "sm = 40\nmemory_bandwidth = 20\nmemory = '1GiB'\npower_w = 150\nduration_s = 100\n"
+LIGHT_PAIR = f"[[job]]\nname = 'a'\n{LIGHT}[[job]]\nname = 'b'\n{LIGHT}"
+
+
+def test_the_weights_of_a_queue_count(launcher, queue_file) -> None:
+    """The first of the weights is the exponent of the throughput, the second of the efficiency."""
+    gains = planned(launcher, queue_file(f"{HEAD}weights = [2, 1]\n{LIGHT_PAIR}"))["predicted"]
+    assert gains["throughput"] > gains["energy_efficiency"] > 1
+    assert gains["product"] == pytest.approx(gains["throughput"] ** 2 * gains["energy_efficiency"])
+
+
+def test_the_tolerance_of_a_queue_counts(launcher, queue_file) -> None:
+    """For energy, jobs that would lose more of their speed than the file says run alone."""
+    head = f"{HEAD}objective = 'energy'\nthroughput_tolerance_percentage = 1\n"
+    groups = planned(launcher, queue_file(head + LIGHT_PAIR))["groups"]
+    assert [len(group["jobs"]) for group in groups] == [1, 1]
+    assert groups[0]["why_alone"].endswith("of at most 1 %")
+
+
 def test_the_head_of_a_queue_counts(launcher, queue_file) -> None:
-    """Number of GPUs, weights and a job's own power are what the file says."""
+    """Number of GPUs and a job's own power are what the file says."""
     body = "".join(
         f"[[job]]\nname = '{name}'\nprofile = 'kripke-4x'\npower_w = 200\n" for name in "ab"
     )
-    document = planned(launcher, queue_file(f"{HEAD}gpus = 2\nweights = [2, 1]\n{body}"))
+    document = planned(launcher, queue_file(f"{HEAD}gpus = 2\n{body}"))
     assert [group["gpu"] for group in document["groups"]] == [0, 1]
-    gains = document["predicted"]
-    assert gains["product"] == pytest.approx(gains["throughput"] ** 2 * gains["energy_efficiency"])
     assert document["sequential"]["energy_j"] == pytest.approx(2 * 200 * 84.1)  # s, of the profile
 
 

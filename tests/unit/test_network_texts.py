@@ -53,7 +53,8 @@ def test_host_lists_are_expanded(text: str, want: str) -> None:
         ("n[a]", "'n[a]': 'a' is no range such as 1-4"),
         ("n[1-2],n2", "'n2' stands twice in 'n[1-2],n2'"),
         ("n[1-99999]", "'n[1-99999]' gives more than 65536 names"),
-        ("n[1-999][1-999]", "'n[1-999][1-999]' gives more than 65536 names"),
+        ("n[1-60000][1-60000]", "'n[1-60000][1-60000]' gives more than 65536 names"),
+        ("n" + 9 * "[1]", f"'n{9 * '[1]'}' has more than 8 brackets"),
     ],
 )
 def test_wrong_host_lists_are_refused(text: str, want: str) -> None:

@@ -216,7 +216,6 @@ class Policy(Record):
 
     Attributes:
         order: returns the order in which the policy takes the candidates of a problem.
-        colour: the policy's colour in pictures, as #rrggbb; it reads on light and on dark ground.
         help: what the policy compares or makes, for lists of policies.
         source: where the policy comes from, for lists of policies.
         bandwidth_model: the bandwidth model that it goes by unless the user names one.
@@ -228,7 +227,6 @@ class Policy(Record):
     """
 
     order: Callable[[PlacementProblem], Order]
-    colour: str
     help: str
     source: str
     bandwidth_model: str = "cut"
@@ -240,27 +238,23 @@ class Policy(Record):
 POLICIES: dict[str, Policy] = {
     "baseline": Policy(
         baseline,
-        colour="#979ba3",
         help="nothing: the lowest indices, as `docker run --gpus N` takes them",
         source="mapa-sc21 4",
         compares_machines_by=(),
     ),
     "best_fit": Policy(
         best_fit,
-        colour="#a05405",
         help="makes: the socket with the fewest free GPUs first, then the next",
         source="topo-aware-sc17 5.2",
         compares_machines_by=("fewest_free_gpus",),
     ),
     "greedy": Policy(
         greedy,
-        colour="#d99a1b",
         help="aggregate bandwidth",
         source="mapa-sc21 4",
     ),
     "preserve": Policy(
         preserve,
-        colour="#365ee5",
         help="sensitive jobs: effective, lasting, aggregate bandwidth, sockets, fragmentation; "
         "insensitive ones: the last four",
         source="mapa-sc21 Algorithm 1, with chosen ties and what is left counted now and later "
@@ -268,7 +262,6 @@ POLICIES: dict[str, Policy] = {
     ),
     "preserve_paper": Policy(
         preserve_paper,
-        colour="#74aef5",
         help="sensitive jobs: effective bandwidth, by Eq. 2 unless a model is named; "
         "insensitive ones: preserved bandwidth",
         source="mapa-sc21 Algorithm 1 as printed",
@@ -276,7 +269,6 @@ POLICIES: dict[str, Policy] = {
     ),
     "topo_aware": Policy(
         topo_aware,
-        colour="#2fae78",
         help="makes: the most utility to the system, by communication, interference, fragmentation",
         source="topo-aware-sc17 4 ([departures](../decisions/topo-aware.md))",
         goes_by_utility=True,
@@ -284,7 +276,6 @@ POLICIES: dict[str, Policy] = {
     ),
     "topo_aware_drb": Policy(
         topo_aware_drb,
-        colour="#7d8a2e",
         help="makes: what dual recursive bipartitioning of machine and job comes to",
         source="topo-aware-sc17 Algorithms 2 and 3 as published",
         goes_by_utility=True,
@@ -292,7 +283,6 @@ POLICIES: dict[str, Policy] = {
     ),
     "topo_aware_p": Policy(
         topo_aware_p,
-        colour="#a44fba",
         help="as `topo-aware`, but it waits while the job's utility is under `min_utility`",
         source="topo-aware-sc17 Algorithm 1",
         goes_by_utility=True,
@@ -301,7 +291,6 @@ POLICIES: dict[str, Policy] = {
     ),
     "best_effort": Policy(
         best_effort,
-        colour="#bf3c49",
         help="makes: the set with the most points out of the best partition of all free GPUs into "
         "such sets",
         source="Kubernetes' GPU device plugin (go-gpuallocator)",
