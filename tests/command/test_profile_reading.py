@@ -198,15 +198,3 @@ def test_what_cannot_be_read(
     done = launcher.run("profile", "scan", *options, cwd=files)
     assert (done.returncode, done.stdout, sorted(files.iterdir())) == (2, "", before)
     assert done.stderr.startswith(f"gpulaunch: error: {message}"), done.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "hint"),
-    [],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
-)
-def test_profiles_names_the_new_line(launcher: Launcher, line: tuple[str, ...], hint: str) -> None:
-    """The command `profiles` of earlier versions is an error whose hint is the line of today."""
-    done = launcher.run(*line)
-    want = f"gpulaunch: hint: it is now: gpulaunch {hint}"
-    assert (done.returncode, done.stderr.splitlines()[1:]) == (2, [want])
