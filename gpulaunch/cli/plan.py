@@ -123,7 +123,8 @@ def _read_queue(document: Mapping[str, Any]) -> tuple[str, PlanSite, tuple[Plann
         top.get("throughput_tolerance_percentage", usual.throughput_tolerance_percentage),
     )
     idle_w = idle_power(capacity, top.get("idle_power_w"))
-    site = PlanSite(capacity, top.get("gpus", 1), objective, idle_w)
+    is_estimated = "idle_power_w" not in top
+    site = PlanSite(capacity, top.get("gpus", 1), objective, idle_w, is_estimated)
     jobs: list[PlannedJob] = []
     workflows: dict[str, list[str]] = {}  # what the workflows of each job are called
     taken: set[str] = set()

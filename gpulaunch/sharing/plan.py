@@ -66,12 +66,14 @@ class PlanSite(Record):
         gpus: number of GPUs; 1 or more.
         objective: objective of all jobs.
         idle_w: power of a GPU without kernels; None if unknown.
+        idle_is_estimated: whether that is an estimate, and not what the file says.
     """
 
     capacity: Capacity
     gpus: int = 1
     objective: Objective = Objective()
     idle_w: float | None = None
+    idle_is_estimated: bool = True
 
 
 class Cost(Record):

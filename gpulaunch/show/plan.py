@@ -21,6 +21,7 @@ def plan_document(plan: Plan, site: PlanSite, gpu_model: str) -> Document:
         "gpus": site.gpus,
         "objective": objective.name,
         "idle_power_w": site.idle_w,
+        "idle_power_estimated": site.idle_is_estimated,
         "sequential": _cost(plan.sequential),
         "predicted": {
             **_cost(plan.cost),
@@ -78,6 +79,7 @@ def plan_table(document: Document) -> Parts:
     idle = ""
     if document["idle_power_w"] is not None:
         idle = f"; idle GPU: {document['idle_power_w']:.0f} W"
+        idle += " (estimated)" if document["idle_power_estimated"] else ""
     return Parts(
         Text(f"{counts} on {gpus}", "bold"),
         Text(f"predicted:           {_cost_text(document['predicted'])}"),

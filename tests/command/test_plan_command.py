@@ -124,7 +124,8 @@ def test_parallel_workflows_of_one_job(launcher, queue_file) -> None:
 def test_measured_idle_power_counts(launcher, queue_file) -> None:
     """idle_power_w replaces the estimate."""
     path = queue_file(f"{HEAD}idle_power_w = 40\n[[job]]\nname = 'a'\n{FULL}")
-    assert planned(launcher, path)["idle_power_w"] == 40
+    document = planned(launcher, path)
+    assert (document["idle_power_w"], document["idle_power_estimated"]) == (40, False)
 
 
 @pytest.mark.parametrize(
