@@ -64,14 +64,16 @@ def asked_gpus(command: ContainerCommand, environment: Mapping[str, str]) -> Ask
 def asked_by_image(command: ContainerCommand, image: Image | None) -> Asked | None:
     """Return the GPUs that a container without flags about GPUs gets by its image; None for none.
 
-    NVIDIA's runtime reads NVIDIA_VISIBLE_DEVICES in the image. An image that is not here counts as
-    one that says all, as those made for GPUs do. Source: nvidia-container-toolkit,
-    internal/config/image.
+    NVIDIA's runtime reads NVIDIA_VISIBLE_DEVICES in the image, and gives those of before it was
+    introduced all. An image that is not here counts as one that says all, as those made for GPUs
+    do. Source: nvidia-container-toolkit, internal/config/image.
     """
     by = _nvidia_runtime(command)
     if by is None:
         return None
     said = image.variables.get(VISIBLE) if image else "all"
+    if image and said is None and "CUDA_VERSION" in image.variables:
+        said = None if "NVIDIA_REQUIRE_CUDA" in image.variables else "all"
     if said is None:
         return None
     if image and VISIBLE in image.variables:
