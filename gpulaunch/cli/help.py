@@ -126,15 +126,14 @@ def _print_settings() -> None:
             group = title
             print(f"\n{group}:")
         value = f"{row.value}: " if row.value else "true|false: "
-        _print_entry(name, f"{value}{row.text}")
+        _print_entry(name, f"{value}{row.text}", _SETTINGS_COLUMN)
 
 
-def _print_entry(name: str, text: str) -> None:
-    width = shutil.get_terminal_size().columns - _SETTINGS_COLUMN - 2
-    first, *others = wrap(text, max(20, width))
-    print(f"  {name:<{_SETTINGS_COLUMN - 3}} {first}")
+def _print_entry(name: str, text: str, column: int) -> None:
+    first, *others = wrap(text, max(20, shutil.get_terminal_size().columns - column - 2))
+    print(f"  {name:<{column - 3}} {first}")
     for other in others:
-        print(f"{'':<{_SETTINGS_COLUMN}}{other}")
+        print(f"{'':<{column}}{other}")
 
 
 def _command_groups() -> str:
@@ -143,10 +142,14 @@ def _command_groups() -> str:
         row.word: (f"{row.word} {row.arguments}".rstrip(), row.summary) for row in COMMANDS.values()
     }
     summaries |= {word: (word, summary) for word, summary in WORDS_WITHOUT_ROWS.items()}
+    groups = {title: words.split() for title, words in _COMMANDS.items()}
+    grouped = {word for words in groups.values() for word in words}
+    if others := [word for word in summaries if word not in grouped]:
+        groups["others"] = others
     lines = []
-    for title, words in _COMMANDS.items():
+    for title, words in groups.items():
         lines.append(f"{title}:")
-        for word in words.split():
+        for word in words:
             shown, summary = summaries[word]
             first, *others = wrap(summary, 62)
             lines.append(f"  {shown:<12} {first}")
