@@ -89,6 +89,17 @@ def _nvidia_runtime(command: ContainerCommand) -> str | None:
     return f"--runtime {runtimes[-1]}" if runtimes[-1] in _NVIDIA_RUNTIMES else None
 
 
+def _suggest_quotes(fields: Sequence[str]) -> str | None:
+    """Return a hint for --gpus device=0,2, which docker reads as device 0 and a count of 2."""
+    devices = [field for field in fields if field.startswith("device=")]
+    numbers = [field for field in fields if "=" not in field]
+    if len(devices) != 1 or not numbers:
+        return None
+    others = [field for field in fields if field not in (*devices, *numbers)]
+    quoted_list = '"' + ",".join([*devices, *numbers]).replace('"', "") + '"'
+    return f"several devices need quotes of their own: --gpus '{','.join([quoted_list, *others])}'"
+
+
 def _split_csv(text: str, record: str) -> list[str]:
     import csv  # late: few values need it
 
@@ -114,7 +125,7 @@ def _read_gpus_flag(value: str) -> Asked:
         if key not in ("driver", "count", "device", "capabilities", "options"):
             raise FlagError(f"{text}: unknown key {quoted(key)}")
         if key in keyed or {key, *keyed} >= {"count", "device"}:
-            raise FlagError(f"{text}: more than one count or device list")
+            raise FlagError(f"{text}: more than one count or device list", _suggest_quotes(fields))
         keyed[key] = content
     if not keyed.get("driver", "nvidia").startswith(("nvidia", "cdi")) and keyed["driver"]:
         return Asked(text, of_other_maker=True)
