@@ -160,6 +160,10 @@ def _run_replays(options: Namespace, machine: Machine) -> list[Replay]:
             queue=options.queue,
             time_models=tuple(name for name in options.time_model if name != "fixed"),
         )
-        stays = simulate(machine.topology, jobs, rules)
+        try:
+            stays = simulate(machine.topology, jobs, rules)
+        except UsageError as problem:
+            message = f"{printable(options.jobs)}: {problem.message}"
+            raise UsageError(message, problem.hint) from None
         replays.append(measure(machine.topology, stays, rules, options.seed))
     return replays

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import Launcher
+from conftest import DGX, Launcher
 
 HEADER = "gpus,pattern,arrival,time,sensitive,name"
 COLUMNS = "3,ring,0,10,1,vgg16.sh\n\n2,ring,2,5,0,googlenet.sh\n"
@@ -262,3 +262,14 @@ def test_a_name_is_what_the_file_calls_a_job(launcher: Launcher, tmp_path: Path)
             "simulate", "--topology", "power8-minsky", "--jobs", str(path), "--json"
         )
         assert [job["gpus"] for job in json.loads(done.stdout)["runs"][0]["jobs"]] == want
+
+
+def test_a_job_that_can_never_run_is_named_with_its_file(launcher, tmp_path) -> None:
+    """A job that no machine has GPUs for stops the replay, named with its file."""
+    path = tmp_path / "jobs.toml"
+    path.write_text("[[job]]\nname = 'big'\ngpus = 9\nduration_s = 1\n")
+    done = launcher.run("simulate", *DGX, "--jobs", str(path))
+    assert (done.returncode, done.stderr) == (
+        2,
+        f"gpulaunch: error: {path}: job 0 (big) can never run: 9 GPUs requested: dgx1-v100 has 8\n",
+    )
