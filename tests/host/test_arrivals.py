@@ -38,7 +38,7 @@ def mps(launcher: Launcher, tmp_path: Path) -> Iterator[FakeMps]:
     (models / "model.toml").write_text(
         'name = "Model"\nmodels = ["Model"]\ncompute_capability = "7.0"\n'
         f"sm_count = {MODEL.sm_count}\nwarp_schedulers_per_sm = 2\nmax_clock_mhz = 700\n"
-        "l2_mib = 1\ndram_bandwidth_gb_per_s = 180\nl2_bandwidth_gb_per_s = 500\n"
+        "dram_bandwidth_gb_per_s = 180\nl2_bandwidth_gb_per_s = 500\n"
         'power_limit_w = 250\nmps_clients = 48\nsource = "made up: only sm_count matters"\n'
     )
     with closing(FakeMps()) as mps:
