@@ -4,7 +4,6 @@ import importlib.util
 from pathlib import Path
 from statistics import median
 
-import pytest
 from values import ticket, uuids
 
 from gpulaunch.forecast.durations import (
@@ -13,7 +12,7 @@ from gpulaunch.forecast.durations import (
     draw_remaining,
     relations_of,
 )
-from gpulaunch.forecast.starts import DRAWS, StartRange, format_start, predict_starts
+from gpulaunch.forecast.starts import DRAWS, StartRange, predict_starts
 from gpulaunch.leases.queue import ENDLESS
 
 TRAIN = relations_of(1000, ("python", "train.py"), None, None, 2)
@@ -25,21 +24,6 @@ def drawn(
     experience: Experience, of: list[Relation], ran_s: float = 0.0, limit_s: float | None = None
 ) -> list[float]:
     return draw_remaining(experience.of(of, limit_s), ran_s, limit_s, DRAWS, "x")
-
-
-@pytest.mark.parametrize(
-    ("first_s", "last_s", "want"),
-    [
-        (0.4, 5.0, "within 5 s"),
-        (24.0, 300.0, "within 5 min"),
-        (600.0, 2400.0, "in 10 to 40 min"),
-        (5400.0, 104400.0, "in 1.5 to 29 h"),
-        (120.0, 120.0, "in 2 min"),
-    ],
-)
-def test_the_range_of_a_start_in_words(first_s: float, last_s: float, want: str) -> None:
-    """A start is told in the unit of its latest time, as "within" if that may be less than one."""
-    assert format_start(first_s, last_s) == want
 
 
 def test_runs_of_the_same_command_tell_how_long_it_takes() -> None:
