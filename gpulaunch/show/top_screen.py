@@ -23,7 +23,7 @@ from gpulaunch.show.terminal import LiveScreen, Text
 
 
 class TopScreen:
-    """What is shown, and what its user has selected.
+    """The content of the screen, and what its user has selected.
 
     Args:
         places: the machine's GPUs.

@@ -721,6 +721,16 @@ def test_attach_without_a_terminal(site: Site) -> None:
     assert (done.returncode, done.stderr) == (2, error)
 
 
+def test_attach_to_a_job_in_the_foreground(launcher: Launcher) -> None:
+    """Its output goes where it was started, so that no hint names a log."""
+    how = "-d --terminal gives a job one" + (
+        "" if shutil.which("dtach") else ", with dtach installed"
+    )
+    with held(launcher, *DGX, "--name", "a"):
+        done = launcher.run("attach", "a")
+    assert (done.returncode, done.stderr) == (2, complaint(f"a has no terminal: {how}"))
+
+
 def test_without_dtach_a_terminal_that_is_asked_for_is_refused(site: Site) -> None:
     """The option is an error then; the setting for all launches is passed over."""
     programs = site.home / "programs"
