@@ -17,7 +17,6 @@ def compiled(source: Path, output: Path) -> Path:
     compiler = shutil.which("gcc")
     if not compiler:
         pytest.skip("needs gcc")
-    subprocess.run(
-        [compiler, "-Wall", "-Wextra", "-O1", "-shared", "-fPIC", "-o", output, source], check=True
-    )
+    options = ("-Wall", "-Wextra", "-O1", "-shared", "-fPIC", f"-Wl,-soname,{output.name}")
+    subprocess.run([compiler, *options, "-o", output, source], check=True)
     return output

@@ -6,22 +6,30 @@ tests/release is for .ci/release alone. Each test is marked with its folder; tes
 besides run only on request (-m long).
 """
 
+import ctypes
+import functools
+import gc
+import importlib
 import json
 import os
+import pkgutil
 import select
 import signal
 import subprocess
+import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 import hypothesis
 import pytest
 import slurm as slurm_cluster
 from engine import Engine, EngineError, why_not, write_cdi_spec
 
+import gpulaunch
 from gpulaunch.process.companion import COMPANION
 from gpulaunch.process.system import program_of
 
@@ -73,15 +81,64 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     return report
 
 
+@functools.cache
+def _import_all() -> None:
+    """Import what launches import late, once for all forks."""
+    for module in pkgutil.walk_packages(gpulaunch.__path__, "gpulaunch."):
+        if module.name.rpartition(".")[2] not in ("__main__", "docker_sdk", "mcp_tools"):
+            with suppress(ImportError):
+                importlib.import_module(module.name)
+    gc.collect()
+    gc.freeze()
+
+
+def _become(words: list[str | bytes], environment: dict[str, str], keep: Iterable[int]) -> None:
+    """Be in a forked child what a start of the script would be, until it exits."""
+    import faulthandler
+
+    faulthandler.disable()
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # one tells Popen of an exec
+        if descriptor > 2 and descriptor not in keep:
+            with suppress(OSError):
+                os.close(descriptor)
+    for descriptor in keep:
+        os.set_inheritable(descriptor, True)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    sys.argv = [os.fsdecode(word) for word in words]
+    sys.orig_argv = [sys.executable, *sys.argv]
+    sys.stdin = _open_standard(0, "r")
+    sys.stdout = _open_standard(1, "w")
+    sys.stderr = _open_standard(2, "w")
+    for place in environment.get("LD_LIBRARY_PATH", "").split(":"):
+        if os.path.exists(f"{place}/libnvidia-ml.so.1"):
+            ctypes.CDLL(f"{place}/libnvidia-ml.so.1")  # found by its name from now on
+    from gpulaunch.__main__ import main
+
+    main()
+
+
+def _open_standard(descriptor: int, mode: str) -> TextIO | None:
+    try:
+        return open(descriptor, mode, encoding="utf-8", errors="surrogateescape", closefd=False)
+    except OSError:  # it is closed
+        return None
+
+
 class Launcher:
     """The installed `gpulaunch`, run as by a user, but apart from the machine's table and settings.
 
     Attributes:
         environment: of every run; tests may change it.
         state: the state directory.
+        is_executed: whether runs are starts of the script, and not forks of this process: for
+            tests about its process, or about what Python finds as it starts.
     """
 
     script = str(SCRIPT)
+    is_executed = False
 
     def __init__(self, home: Path) -> None:
         self.state = home / "state"
@@ -103,7 +160,8 @@ class Launcher:
         options = {"env": self.environment, "capture_output": True, "timeout": timeout, **options}
         if options["capture_output"]:
             options |= {"text": True, "errors": "surrogateescape"}
-        return subprocess.run([self.script, *arguments], check=False, **options)
+        words = [self.script, *arguments]
+        return subprocess.run(words, check=False, **self._forking(words, options))
 
     def start(self, *arguments: str | bytes, **options) -> subprocess.Popen[str]:
         """Start and return at once; output as text."""
@@ -114,7 +172,34 @@ class Launcher:
             "stderr": subprocess.PIPE,
             **options,
         }
-        return subprocess.Popen([self.script, *arguments], **options)
+        words = [self.script, *arguments]
+        return subprocess.Popen(words, **self._forking(words, options))
+
+    def _forking(self, words: list[str | bytes], options: dict) -> dict:
+        """Return options of Popen with which a fork of this process runs `gpulaunch`.
+
+        A start of Python and its imports are most of what a short test costs. What these would
+        take from the environment is not to be had in a fork: then the script is executed, as
+        are scripts that tests have written.
+        """
+        at_the_start = ("PYTHON", "LC_", "LD_PRELOAD")
+        if (
+            self.is_executed
+            or self.script != str(SCRIPT)
+            or any(name.startswith(at_the_start) for name in options["env"])
+            or options.keys() & {"executable", "shell", "preexec_fn"}
+        ):
+            return options
+        keep = options.pop("pass_fds", ())
+        _import_all()
+
+        def run_here() -> None:  # Popen has set up stdin, stdout, stderr and the directory
+            try:
+                _become(words, options["env"], keep)
+            finally:
+                os._exit(70)
+
+        return {**options, "preexec_fn": run_here, "close_fds": False}
 
     def records(self) -> list[str]:
         """Return the names of the records in the table, and of bells that no ticket has."""

@@ -451,6 +451,7 @@ sys.stdin.readline()
 @pytest.mark.parametrize("killed", ["launcher", "launcher and job", "process group"])
 def test_a_cancelled_ci_job_leaves_nothing(launcher: Launcher, killed: str) -> None:
     """With CI=true no SIGKILL leaves a lease: children end with or without session or record."""
+    launcher.is_executed = True
     launcher.environment["CI"] = "true"
     with started(launcher, *VGG, "--", sys.executable, "-Ic", CI_JOB, pids=3) as (
         process,
@@ -503,6 +504,7 @@ def test_the_companion_holds_the_lease_alone_and_goes(launcher: Launcher, ci: st
 
     It ends with the job.
     """
+    launcher.is_executed = True
     launcher.environment["CI"] = ci
     with held(launcher, *VGG) as job:
         companion = job.companion()

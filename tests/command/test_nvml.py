@@ -476,6 +476,7 @@ def test_no_library(launcher):
 
 def test_library_that_does_not_load(launcher, tmp_path):
     """A library that is there and does not load is reported with the reason, and is a driver."""
+    launcher.is_executed = True
     (tmp_path / "libnvidia-ml.so.1").write_text("not an ELF file")
     launcher.environment["LD_LIBRARY_PATH"] = str(tmp_path)
     run = launcher.run("--", "echo", "ran")

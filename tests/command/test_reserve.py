@@ -182,6 +182,7 @@ def test_free_ends_it(launcher: Launcher) -> None:
 
 def test_a_runner_finds_and_kills_it(launcher: Launcher) -> None:
     """The keeper has the variables of its CI job, by which a runner ends what that has left."""
+    launcher.is_executed = True
     launcher.environment |= {"RUNNER_TRACKING_ID": "job 7", "CI": "true"}
     assert launcher.run(*RESERVE, start_new_session=True).returncode == 0
     (lease,) = leases(launcher)
