@@ -13,7 +13,7 @@ from typing import Any
 import pexpect
 import pytest
 import tomlkit
-from conftest import DGX, Launcher, ending_in_time, held, until, wait_for_end
+from conftest import DGX, Launcher, held, until, wait_for_end
 
 from gpulaunch.batch.job_file import load_jobs
 from gpulaunch.launch.surroundings import shown_machine
@@ -25,13 +25,6 @@ RESULTS = "jobs.toml.results.jsonl"
 DONE = re.compile(
     r"gpulaunch: info: (.*); results in jobs\.toml\.results\.jsonl(; --resume runs the rest)?\n"
 )
-
-
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """Fail a test whose batch never ends."""
-    with ending_in_time(120):
-        yield
 
 
 class Site:

@@ -3,18 +3,10 @@
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DGX, Launcher, complaint, ending_in_time
-
-
-@pytest.fixture(autouse=True)
-def _in_time() -> Iterator[None]:
-    """Fail a test whose batch never ends."""
-    with ending_in_time(60):
-        yield
+from conftest import DGX, Launcher, complaint
 
 
 class Site:

@@ -504,7 +504,7 @@ def test_who_is_killed_while_the_job_runs(tmp_path: Path, victim: str, stopped_f
             assert launcher.run(*VGG, *SHOW).stdout == "4,6,7\n"
             process.stdin.close()  # the job reads the end of its input, and ends
         wait_for_end(job)
-        until(lambda: not leases(launcher), "the companion, which drops the lock last")
+        until(lambda: not leases(launcher))
         assert all_free(launcher) == ALL_FREE
 
 

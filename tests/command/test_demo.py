@@ -50,7 +50,7 @@ class Place:
 
     def left(self) -> set[str]:
         """Return the files that were not there before, once the last process has ended."""
-        until(lambda: not self._running(), "the end of all processes")
+        until(lambda: not self._running())
         return self._files() - self._before
 
     def _files(self) -> set[str]:

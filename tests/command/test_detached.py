@@ -16,16 +16,9 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from conftest import DGX, Launcher, complaint, ending_in_time, held, until, wait_for_end
+from conftest import DGX, Launcher, complaint, held, until, wait_for_end
 
 QUIET = ("-qd", *DGX)
-
-
-@pytest.fixture(autouse=True)
-def _in_time() -> Iterator[None]:
-    """Fail a test that hangs."""
-    with ending_in_time(60):
-        yield
 
 
 class Site:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from agent import Agent, talk
-from conftest import DGX, Launcher, children, complaint, ending_in_time, held, until
+from conftest import DGX, Launcher, children, complaint, held, until
 
 ERRORS = [  # tool, arguments, what it says
     ("launch", {"gpus": 9}, "9 GPUs requested: dgx1-v100 has 8 (exit status 2)"),
@@ -34,13 +34,6 @@ ERRORS = [  # tool, arguments, what it says
     ("free", {"job": "nobody"}, "'nobody' is no lease or job of yours (exit status 2)"),
     ("setup", {}, "Unknown tool: setup"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _in_time() -> Iterator[None]:
-    """Fail a test that hangs."""
-    with ending_in_time(180):
-        yield
 
 
 @pytest.fixture

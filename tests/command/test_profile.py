@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Launcher, ending_in_time, wait_for_end
+from conftest import Launcher, wait_for_end
 from fake_nvml import FakeNvml
 
 from gpulaunch.files.toml import tomllib
@@ -594,8 +594,7 @@ def test_the_other_job_ends_with_the_measuring(launcher: Launcher, tmp_path: Pat
     job = launcher.start(
         "profile", "measure", "-o", str(path), "--pair", str(other), "--", "sleep", "0.2"
     )
-    with ending_in_time(30):
-        pid = int(fifo.read_text())
+    pid = int(fifo.read_text())
     job.kill()
     job.communicate(timeout=30)
     wait_for_end(pid)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import DGX, SHOW, Launcher, complaint, ending_in_time, held, until, wait_for_end
+from conftest import DGX, SHOW, Launcher, complaint, held, until, wait_for_end
 from fake_nvml import FakeNvml
 
 from gpulaunch.process.system import parse_time
@@ -20,13 +20,6 @@ pytest_plugins = ("fake_nvml",)
 
 RESERVE = ("reserve", *DGX, "-n", "2", "--for", "1h")
 KEEP = (*RESERVE, "--keep")
-
-
-@pytest.fixture(autouse=True)
-def _in_time() -> Iterator[None]:
-    """Fail a test that hangs."""
-    with ending_in_time(60):
-        yield
 
 
 @pytest.fixture(autouse=True)

@@ -127,7 +127,7 @@ def test_jobs_inside_jobs(launcher, dgx1_v100: FakeNvml) -> None:
     ):
         for name in ("inner", "apart"):
             at_the_end.callback(launcher.run, "free", name)
-        until(lambda: len(job_pids(launcher)) == 3, "the jobs inside")
+        until(lambda: len(job_pids(launcher)) == 3)
         pid = job_pids(launcher)
         dgx1_v100.add(f"process 0 {pid['inner']} 300", f"process 4 {pid['apart']} 300")
         dgx1_v100.add(f"process 1 {pid['apart']} 300", f"process 6 {pid['inner']} 300")

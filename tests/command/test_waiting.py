@@ -18,7 +18,7 @@ from typing import Any
 
 import pexpect
 import pytest
-from conftest import DGX, SHOW, Held, Launcher, ending_in_time, held
+from conftest import DGX, SHOW, Held, Launcher, held
 
 from gpulaunch.process import libc
 
@@ -30,13 +30,6 @@ BUSY = "8 GPUs requested: 0 of 8 are free, 8 are leased"
 AGE = r"\d+ s"
 STARTS = r"(within|in [\d.]+ to) [\d.]+ (s|min|h)"
 IN_OPEN = 0x20  # inotify.h
-
-
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """Fail a test whose waiter is never served."""
-    with ending_in_time(40):
-        yield
 
 
 def eventually(look: Callable[[], Any], want: object) -> None:

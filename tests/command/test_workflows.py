@@ -4,24 +4,16 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SCRIPT, Launcher, ending_in_time, held
+from conftest import SCRIPT, Launcher, held
 from gate import HOLD, Gate
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides" / "workflows.md").read_text()
 SNAKEMAKE = os.environ.get("GPULAUNCH_TEST_SNAKEMAKE", "")
 JOBS = 6
-
-
-@pytest.fixture(autouse=True)
-def _in_time() -> Iterator[None]:
-    """Fail a test that hangs."""
-    with ending_in_time(120):
-        yield
 
 
 class Workplace:

@@ -138,7 +138,7 @@ def host(launcher: Launcher, docker: Engine) -> Iterator[Host]:
     yield host
     if launcher.records():
         docker.remove_all()
-        until(lambda: host.leases() == [], "the end of the lease")  # a look, if nobody watches
+        until(lambda: host.leases() == [])  # a look, if nobody watches
 
 
 @contextmanager
@@ -162,17 +162,16 @@ def test_cancelled(host: Host, runner: Callable[[Step], None], job: str) -> None
         (lease,) = host.leases()
         runner(step)
         if job == "docker run -d":
-            until(lambda: step.processes("BUILD_ID") == [], "the end of the step")
+            until(lambda: step.processes("BUILD_ID") == [])
             assert host.do("ps", "--quiet", "--no-trunc") == host.lease()["container"]
             return
         host.await_free()
         # docker removes it (--rm) a moment after its end, which frees the GPUs
-        until(lambda: host.do("ps", "--all", "--quiet") == "", "the end of the container")
+        until(lambda: host.do("ps", "--all", "--quiet") == "")
         until(
             lambda: (
                 lease["id"] not in marked_by("GPULAUNCH_LEASE") and not step.processes("BUILD_ID")
             ),
-            "the end of the job's processes",
         )
 
 
@@ -186,7 +185,7 @@ def test_only_the_shell_is_killed(host: Host, job: str) -> None:
         assert host.leases() == [lease]
         done = host.launcher.run("free", lease["id"])
         assert (done.returncode, done.stderr) == (0, "")
-        until(host.nothing_has_run, "the end of the container")
+        until(host.nothing_has_run)
 
 
 @pytest.mark.parametrize("ci", ["true", ""])
@@ -213,7 +212,7 @@ def test_everybody_is_killed(host: Host, ci: str) -> None:
             f"gpulaunch: warning: {warning}\n" if ci else "",
         )
         if ci:
-            until(host.nothing_has_run, "the end of the container")
+            until(host.nothing_has_run)
         else:
             assert host.lease()["id"] == lease["id"]
 
@@ -251,4 +250,4 @@ def test_a_killed_client_takes_its_container_along(host: Host) -> None:
         warning = "docker has ended before its container: that ends, too, as CI=true"
         assert process.stderr.read() == f"gpulaunch: warning: {warning}\n"
     assert host.launcher.records() == []
-    until(host.nothing_has_run, "the end of the container")
+    until(host.nothing_has_run)

@@ -256,7 +256,7 @@ def test_up_again_replaces_what_has_ended(project: Project) -> None:
     project.up()
     two = project.inspect("two")["Id"]
     project.host.do("kill", project.container("one"))
-    until(lambda: list(project.leased()) == ["mixed/two"], "the end of one lease")
+    until(lambda: list(project.leased()) == ["mixed/two"])
     project.up()
     assert project.gpus("one") == project.leased()["mixed/one"]
     assert project.inspect("two")["Id"] == two
@@ -273,7 +273,7 @@ def test_run_gets_a_lease_for_as_long_as_it_runs(project: Project) -> None:
 def test_too_few_free_gpus_start_nothing(project: Project) -> None:
     """With too few free GPUs nothing is started and nothing leased, and the status is 75."""
     with project.host.start("-n", "6", "--", "cat", stdin=subprocess.PIPE) as job:
-        until(lambda: bool(project.host.leases()), "the lease of another job")
+        until(lambda: bool(project.host.leases()))
         done = project.run("up", "-d")
         assert done.returncode == 75
         assert project.host.do("ps", "--all", "--quiet") == ""
@@ -296,8 +296,8 @@ def test_two_projects_that_wait_both_finish(host: Host, tmp_path: Path) -> None:
 def test_an_interrupt_ends_the_foreground(project: Project) -> None:
     """INT to a foreground up stops the containers and frees all."""
     with project.started("up") as launch:
-        until(lambda: "running" in project.states().get("two", ""), "the containers")
-        until(lambda: "running" in project.states().get("one", ""), "the containers")
+        until(lambda: "running" in project.states().get("two", ""))
+        until(lambda: "running" in project.states().get("one", ""))
         launch.send_signal(signal.SIGINT)
         launch.communicate(timeout=60)
     assert set(project.states().values()) == {"exited"}
@@ -308,7 +308,7 @@ def test_up_at_once_after_an_interrupt_finds_the_same_gpus_free(host: Host, tmp_
     """Up again right after an interrupt waits for the leases that are about to end."""
     project = Project(host, tmp_path / "whole", {"all": service(**reserved(count="all"))})
     with project.started("up") as launch:
-        until(lambda: project.states().get("all") == "running", "the container")
+        until(lambda: project.states().get("all") == "running")
         launch.send_signal(signal.SIGINT)
         launch.communicate(timeout=60)
     project.up()
@@ -318,9 +318,9 @@ def test_up_at_once_after_an_interrupt_finds_the_same_gpus_free(host: Host, tmp_
 def test_a_service_that_ends_frees_its_lease_beside_the_foreground(project: Project) -> None:
     """While up is attached to others, a service that ends frees its lease."""
     with project.started("up") as launch:
-        until(lambda: project.states().get("one") == "running", "the container")
+        until(lambda: project.states().get("one") == "running")
         project.host.do("kill", project.container("one"))
-        until(lambda: list(project.leased()) == ["mixed/two"], "the end of one lease")
+        until(lambda: list(project.leased()) == ["mixed/two"])
         launch.send_signal(signal.SIGINT)
         launch.communicate(timeout=60)
 
@@ -328,11 +328,11 @@ def test_a_service_that_ends_frees_its_lease_beside_the_foreground(project: Proj
 def test_a_killed_launcher_leaves_no_lease_without_container(project: Project) -> None:
     """Killed while docker compose makes containers, gpulaunch leaves leases to companions."""
     with project.started("up", "-d") as launch:
-        until(lambda: len(project.leased()) == 2, "the leases")
+        until(lambda: len(project.leased()) == 2)
         launch.kill()
         launch.communicate(timeout=60)
-    until(lambda: len(project.states()) == len(MIXED), "the containers")
-    until(lambda: set(project.states().values()) == {"running"}, "the containers")
+    until(lambda: len(project.states()) == len(MIXED))
+    until(lambda: set(project.states().values()) == {"running"})
     assert set(project.leased()) == {"mixed/one", "mixed/two"}
     assert project.plain("down").returncode == 0
     project.host.await_free()
@@ -353,7 +353,7 @@ def test_a_changed_service_keeps_its_lease(project: Project) -> None:
     project.write({**MIXED, "two": service(**reserved(count=2), environment=["NEW=1"])})
     project.up()
     assert project.inspect("two")["Id"] != before
-    until(lambda: project.inspect("two")["State"]["Running"], "the container")
+    until(lambda: project.inspect("two")["State"]["Running"])
     assert project.leased() == leased
     assert project.gpus("two") == sorted(leased["mixed/two"])
 
@@ -363,7 +363,7 @@ def test_more_gpus_need_another_lease(project: Project) -> None:
     project.up()
     project.write({**MIXED, "one": service(**reserved(count=3))})
     project.up()
-    until(lambda: len(project.host.leases()) == 2, "the end of the old lease")
+    until(lambda: len(project.host.leases()) == 2)
     assert len(project.gpus("one")) == 3
 
 
@@ -513,7 +513,7 @@ def test_in_ci_a_killed_launcher_ends_its_containers(project: Project) -> None:
     """Where CI=true, the containers of services with GPUs end with a launcher that is killed."""
     project.host.environment["CI"] = "true"
     with project.started("up") as launch:
-        until(lambda: list(project.states().values()) == ["running"] * 3, "the containers")
+        until(lambda: list(project.states().values()) == ["running"] * 3)
         launch.kill()
         launch.communicate(timeout=60)
     project.host.await_free()

@@ -199,7 +199,7 @@ def test_reboot(own: Containers) -> None:
     assert own.leases() == []
     own.engine.start()
     running = ("inspect", "--format", "{{.State.Running}}", "server")
-    until(lambda: own.engine.docker(*running).stdout == "true\n", "its start by the engine")
+    until(lambda: own.engine.docker(*running).stdout == "true\n")
     for words in (("-n", "all", *TRUE), ("docker", "run", "--gpus", "8", IMAGE, "true")):
         done = own.run(*DGX, *words)
         assert (done.returncode, complaint(done)) == (
@@ -266,7 +266,7 @@ def test_doctor_tells_of_a_container_that_nobody_watches(host: Host, ci: str, te
         companion = companion_of(host.launcher, process.pid)
         for pid in (companion, *holders(path) - {companion, process.pid}, process.pid):
             os.kill(pid, signal.SIGKILL)
-    until(lambda: not holders(path), "the end of all who hold the lease")
+    until(lambda: not holders(path))
     assert findings(host.launcher, *DGX) == [
         (f"lease {lease} (root): {text}", f"'gpulaunch free {lease}' ends it")
     ]

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import DGX, SHOW, VGG, Launcher, complaint, ending_in_time
+from conftest import DGX, SHOW, VGG, Launcher, complaint
 from test_batch import Site
 from test_crashes import (  # noqa: F401  fixtures
     ALL_FREE,
@@ -154,7 +154,7 @@ def test_a_full_disk(launcher: Launcher, tmp_path: Path) -> None:
     site = Site(launcher, tmp_path)
     small = site.home / "small"
     small.mkdir()
-    with small_disk(small, PAGE), ending_in_time(120):
+    with small_disk(small, PAGE)(120):
         site.write(
             [
                 {"name": f"n{n}", "gpus": 8, "command": ["sh", "-c", f"echo {n} >>ran"]}

@@ -141,9 +141,9 @@ class Host:
         assert launched.returncode == bare.returncode
         return bare
 
-    def await_free(self, patience_s: float = PATIENCE_S) -> None:
+    def await_free(self) -> None:
         """Wait until no GPU is leased any more."""
-        until(lambda: not self.launcher.records(), "the end of the lease", patience_s)
+        until(lambda: not self.launcher.records())
 
     def nothing_has_run(self) -> bool:
         """Return whether there is no container and no lease."""
@@ -928,7 +928,7 @@ def test_ended_by_docker(host: Host, command: tuple[str, ...], flags: tuple[str,
     container = host.detached("docker", "run", "-d", *flags, *LONG)
     assert host.lease()["container"] == container
     host.do(*command, container)
-    host.await_free(4)
+    host.await_free()
 
 
 @pytest.mark.parametrize("flags", [(), ("--rm",)], ids=["kept", "removed"])
@@ -941,7 +941,7 @@ def test_ends_by_itself(host: Host, flags: tuple[str, ...]) -> None:
     host.do(
         "exec", "-d", container, "sh", "-c", "until test -p /fifo; do :; done; echo >/fifo"
     )  # it ends with it
-    host.await_free(4)
+    host.await_free()
 
 
 @pytest.mark.parametrize("command", ["true", "no-such-command"])
@@ -949,7 +949,7 @@ def test_ends_before_docker_returns(host: Host, command: str) -> None:
     """A container that has ended, or could not start, when docker returns leaves no lease."""
     done = host.run("docker", "run", "-d", IMAGE, command)
     assert done.returncode == (0 if command == "true" else 127)
-    host.await_free(4)
+    host.await_free()
 
 
 def test_docker_restart(host: Host) -> None:
@@ -962,7 +962,7 @@ def test_docker_restart(host: Host) -> None:
     host.do("exec", container, "sleep", "0.5")
     assert host.lease() == lease
     host.do("stop", "--time", "0", container)
-    host.await_free(4)
+    host.await_free()
 
 
 def test_pause(host: Host) -> None:
@@ -981,7 +981,7 @@ def test_free(host: Host, state: str) -> None:
     """`gpulaunch free` ends a lease's container, which is told to first."""
     script = "trap 'echo told; exit 0' TERM; echo ready; sleep 1000 & wait"
     container = host.detached("docker", "run", "-d", IMAGE, "sh", "-c", script)
-    until(lambda: "ready" in host.do("logs", container), "its first word")
+    until(lambda: "ready" in host.do("logs", container))
     if state == "paused":
         host.do("pause", container)
     done = host.launcher.run("free", host.lease()["id"])
@@ -1018,14 +1018,14 @@ def test_create_and_start(host: Host, starter: str) -> None:
     started = host.run if starter == "gpulaunch" else lambda _, *arguments: host.plain(*arguments)
     done = started("docker", "start", "--attach", container)
     assert (done.returncode, done.stderr, host.seen(done.stdout)) == (0, "", [0, 3])
-    host.await_free(4)
+    host.await_free()
 
 
 def test_create_and_remove(host: Host) -> None:
     """A container that was made and is removed frees its GPUs."""
     container = host.detached("docker", "create", IMAGE, "true")
     host.do("rm", container)
-    host.await_free(4)
+    host.await_free()
 
 
 def test_create_and_free(host: Host) -> None:
@@ -1041,7 +1041,7 @@ def test_create_and_fail(host: Host) -> None:
     """A container that cannot start frees its GPUs."""
     container = host.detached("docker", "create", IMAGE, "no-such-command")
     assert host.plain("start", container).returncode == 1
-    host.await_free(4)
+    host.await_free()
 
 
 def test_start_again(host: Host) -> None:
@@ -1056,7 +1056,7 @@ def test_start_again(host: Host) -> None:
     host.run("--only", "6", "docker", "run", "--name", "again", "-d", *LONG)
     lease_id = host.lease()["id"]
     host.do("kill", "again")
-    host.await_free(4)
+    host.await_free()
     done = host.run("docker", "start", "again")
     assert (done.returncode, done.stdout, done.stderr) == (0, "again\n", "")
     lease = host.lease()
@@ -1082,7 +1082,7 @@ def test_restart_again(host: Host) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "again\n", "")
     assert host.lease()["gpus"] == [6]
     host.do("kill", "again")
-    host.await_free(4)
+    host.await_free()
 
 
 def test_start_again_while_others_have_the_gpus(host: Host) -> None:
@@ -1296,7 +1296,7 @@ def test_time_limit_without_companion(host: Host) -> None:
     over = time.monotonic() + 5
     done = host.run("-n", "1", "--", "true")
     assert (done.returncode, done.stderr) == (0, "")
-    until(lambda: time.monotonic() > over, "the time limit")
+    until(lambda: time.monotonic() > over)
     assert [one["id"] for one in host.leases()] == [lease]
     assert host.launcher.run("doctor", *DGX).returncode in (0, 1)
     assert host.run("-n", "all", "--dry-run", "--", "true").returncode == 75
@@ -1364,7 +1364,7 @@ def test_a_detached_container_is_freed(host: Host) -> None:
     assert (
         host.run("--name", "exp", "-qd", "docker", "run", "--name", "one", *READY).returncode == 0
     )
-    until(lambda: host.launcher.run("logs", "exp").stdout == "ready\n", "the container")
+    until(lambda: host.launcher.run("logs", "exp").stdout == "ready\n")
     assert host.launcher.run("free", "exp").returncode == 0
     assert host.launcher.run("wait", "exp").returncode == 137  # sleep is pid 1: no TERM
     assert host.state("one") == "exited"

@@ -66,7 +66,7 @@ class Containers(Launcher):
 
     def await_free(self) -> None:
         """Wait until the record's holder has removed it; no other process looks."""
-        until(lambda: not self.records(), "the lease has gone")
+        until(lambda: not self.records())
 
     def detach(self, *options: str, command: tuple[str, ...] = FOREVER) -> dict:
         """Start a container in the background; return its lease."""
@@ -206,7 +206,7 @@ def test_detached(launcher: Containers, end: str, watched: bool) -> None:
     assert launcher.engine.docker(*ENDS[end]).returncode == 0
     if watched:
         launcher.await_free()
-    until(lambda: launcher.can_take_all() == FREE, "its GPUs are free")
+    until(lambda: launcher.can_take_all() == FREE)
     assert launcher.records() == []
 
 
@@ -226,7 +226,7 @@ def test_restart_by_hand_attached(launcher: Containers) -> None:
     job = Attached(launcher)
     assert launcher.engine.docker("restart", "job").returncode == 0
     assert job.close() == 128 + signal.SIGTERM
-    until(lambda: launcher.container() == "running", "the container runs again")
+    until(lambda: launcher.container() == "running")
     assert (launcher.lease()["id"], launcher.can_take_all()) == (job.lease["id"], (75, BUSY))
     launcher.engine.docker("rm", "--force", "job")
     launcher.await_free()
@@ -313,7 +313,7 @@ class Played:
         assert [lease["container"] for lease in launcher.leases() if lease["container"]] == running
         assert launcher.can_take_all() == ((75, BUSY) if running else FREE)
         engine.docker("rm", "--force", home.name)
-        until(lambda: launcher.can_take_all() == FREE, "its GPUs are free")
+        until(lambda: launcher.can_take_all() == FREE)
         assert launcher.records() == []
 
 
@@ -358,7 +358,6 @@ def test_restart_policy(launcher: Containers) -> None:
     launcher.engine.docker("exec", "job", "sh", "-c", "kill -TERM $(pidof sleep)")
     until(
         lambda: launcher.container() == "running" and launcher.container("Pid") != first,
-        "it runs again",
     )
     assert launcher.lease()["id"] == lease["id"]
     launcher.engine.docker("stop", "job")
@@ -417,7 +416,7 @@ def test_engine_crash_with_live_restore(own: Containers, killed: tuple[str, ...]
     own.engine.start()
     assert (own.lease()["id"], own.lease()["container_state"]) == (lease["id"], "running")
     own.engine.docker("kill", "job")
-    until(lambda: own.can_take_all() == FREE, "its GPUs are free")
+    until(lambda: own.can_take_all() == FREE)
 
 
 @pytest.mark.parametrize("killed", [(), WHO], ids=["all alive", "all killed"])
@@ -432,7 +431,7 @@ def test_engine_crash(own: Containers, killed: tuple[str, ...]) -> None:
     assert own.can_take_all() == (75, BUSY)
     own.engine.start()
     assert own.container() == "exited"
-    until(lambda: own.can_take_all() == FREE, "its GPUs are free")
+    until(lambda: own.can_take_all() == FREE)
     assert own.records() == []
 
 
@@ -442,7 +441,7 @@ def test_engine_restarts_containers(own: Containers) -> None:
     own.engine.kill()
     assert own.lease()["id"] == lease["id"]
     own.engine.start()
-    until(lambda: own.container() == "running", "it runs again")
+    until(lambda: own.container() == "running")
     assert (own.lease()["id"], own.can_take_all()) == (lease["id"], (75, BUSY))
     own.engine.docker("rm", "--force", "job")
     own.await_free()
@@ -518,7 +517,7 @@ def test_container_that_never_starts(
     done = launcher.run(*options, *detached, *arguments)
     assert (done.returncode, launcher.records()) == (status, [])
     assert launcher.can_take_all() == FREE
-    until(lambda: not marked(launcher), "the companion of the last launch has gone")
+    until(lambda: not marked(launcher))
 
 
 def marked(launcher: Containers) -> list[int]:
@@ -587,7 +586,7 @@ def test_waiting_for_a_container(launcher: Containers) -> None:
     """A waiter in the queue gets a container's GPUs when it ends."""
     launcher.detach()
     waiting = launcher.start(*DGX, "-n", "all", "--wait", "--wait-timeout", "60s", "--", "true")
-    until(lambda: any("ticket" in name for name in launcher.records()), "it waits")
+    until(lambda: any("ticket" in name for name in launcher.records()))
     launcher.engine.docker("rm", "--force", "job")
     assert (waiting.communicate(timeout=30)[1].count("error"), waiting.returncode) == (0, 0)
 
@@ -597,6 +596,6 @@ def test_waiting_for_a_container_that_nobody_watches(launcher: Containers) -> No
     launcher.detach()
     os.kill(watcher_of(launcher), signal.SIGKILL)
     waiting = launcher.start(*DGX, "-n", "all", "--wait", "--wait-timeout", "60s", "--", "true")
-    until(lambda: any("ticket" in name for name in launcher.records()), "it waits")
+    until(lambda: any("ticket" in name for name in launcher.records()))
     launcher.engine.docker("rm", "--force", "job")
     assert (waiting.communicate(timeout=30)[1].count("error"), waiting.returncode) == (0, 0)

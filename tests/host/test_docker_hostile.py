@@ -149,7 +149,7 @@ def test_label_names_no_file(launcher: Containers, label: str | bytes) -> None:
     assert set(launcher.state.parent.iterdir()) == before
     assert launcher.can_take_all() == (75, BUSY)
     launcher.engine.docker("rm", "--force", "job")
-    until(lambda: launcher.records() == ["gpulaunch.lease.a"], "the lease has gone")
+    until(lambda: launcher.records() == ["gpulaunch.lease.a"])
 
 
 # ------------------------------------------------------------------------------------- docker start
@@ -180,7 +180,7 @@ def test_start_after_stop(tmp_path: Path, docker: Engine) -> None:
                 time.sleep(0.7)
             docker.docker("rm", "--force", name)
             launcher.await_free()
-            until(lambda: not marked(launcher), "no watcher is left")
+            until(lambda: not marked(launcher))
         except (AssertionError, ValueError) as problem:
             wrong[delay_s] = str(problem)
 
@@ -253,7 +253,7 @@ def test_start_and_a_waiter_that_looked_before(launcher: Containers) -> None:
         waiter = launcher.start(*DGX, "-n", "all", "--wait", "--wait-timeout", "60s", "--", "true")
         assert "waiting as number 1" in waiter.stderr.readline()
         waiter.send_signal(signal.SIGSTOP)  # so that it bars nobody
-        until(lambda: status_of(waiter.pid) == "T", "it has stopped")
+        until(lambda: status_of(waiter.pid) == "T")
         done = launcher.run(*START)
         assert (done.returncode, launcher.container()) == (0, "running"), done.stderr
         watcher = watcher_of_only(launcher, other.process.pid)
@@ -359,7 +359,7 @@ def test_committed_image_launched(launcher: Containers) -> None:
     assert set(names) == {"job", "copy"}
     assert not set(names["job"]["uuids"]) & set(names["copy"]["uuids"])
     launcher.engine.docker("kill", "job")
-    until(lambda: len(launcher.records()) == 1, "the first lease has gone")
+    until(lambda: len(launcher.records()) == 1)
     assert launcher.lease()["id"] != first["id"]
     launcher.engine.docker("kill", "copy")
     launcher.await_free()
@@ -431,7 +431,7 @@ def test_variables_stay_secret(launcher: Containers) -> None:
         *DGX, "-n", "all", "--wait", "docker", "run", *words, IMAGE, "true"
     ) as waiter:
         seen.append(waiter.stderr.readline())
-        until(lambda: len(launcher.records()) == 2, "it waits")
+        until(lambda: len(launcher.records()) == 2)
         seen += [(launcher.state / name).read_text() for name in launcher.records()]
         seen += [
             launcher.run("status", *DGX, *json_or_not).stdout for json_or_not in ((), ("--json",))
@@ -558,9 +558,9 @@ def test_watcher_sleeps_through_healthchecks(launcher: Containers) -> None:
     """What happens all the time in a container, such as healthchecks, does not wake its watcher."""
     launcher.detach("--health-cmd", "true", "--health-interval", "20ms")
     watcher = watcher_of(launcher)
-    until(lambda: launcher.container("Health.Status") == "healthy", "it is healthy")
+    until(lambda: launcher.container("Health.Status") == "healthy")
     before, began = wakes(watcher), checks(launcher)
-    until(lambda: checks(launcher) != began, "it is checked")
+    until(lambda: checks(launcher) != began)
     time.sleep(1)
     assert wakes(watcher) - before <= 3  # one look for a start that fails may fall into it
 

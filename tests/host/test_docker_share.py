@@ -62,10 +62,9 @@ def _with(host: Host) -> Iterator[Host]:
 def await_no_daemon(mps: FakeMps) -> None:
     """Wait until neither a daemon nor a server is left, nor their directory."""
     groups = mps.folder / "g"
-    until(lambda: not mps.pids(CONTROL) and not mps.pids(SERVER), "the end of the MPS daemon")
+    until(lambda: not mps.pids(CONTROL) and not mps.pids(SERVER))
     until(
         lambda: not any(path.is_dir() for path in groups.glob("*")),
-        "the end of the group's directory",
     )
 
 
@@ -285,7 +284,7 @@ def test_container_and_process_on_one_daemon(real_host: Host, fake_mps: FakeMps)
         assert len(fake_mps.events("started")) == 1
         assert [lease["gpus"] for lease in real_host.leases()] == [[0], [0]]
         real_host.do("kill", "--signal", "USR1", "job")
-        until(lambda: len(real_host.leases()) == 1, "the end of the container")
+        until(lambda: len(real_host.leases()) == 1)
         assert len(fake_mps.daemons()) == 1
         job.communicate("\n", timeout=20)
     assert fake_mps.pids(CONTROL) == []
@@ -299,10 +298,10 @@ def test_told_of_who_did_not_attach(
     said = tmp_path / "said"
     command = (*DOCKER, "--name", "job", IMAGE, "sleep", "1000")
     with said.open("w") as stderr, started(real_host, *command, stderr=stderr) as process:
-        until(lambda: "job" in real_host.do("ps", "--format", "{{.Names}}"), "the container")
+        until(lambda: "job" in real_host.do("ps", "--format", "{{.Names}}"))
         pid = pid_in(real_host, "job")
         dgx1_v100.add(f"process 0 {pid} 300")
-        until(said.read_text, "the warning")
+        until(said.read_text)
         real_host.do("kill", "job")
         assert process.wait(20) == 137
     (warning,) = said.read_text().splitlines()
@@ -322,7 +321,7 @@ def test_nothing_is_said_of_who_attached(real_host: Host, fake_mps: FakeMps, dgx
             since = [event.said["command"] for event in events[kinds.index("attached") + 1 :]]
             return any(command.startswith("get_client_list") for command in since)
 
-        until(was_found, "the question for clients")  # it is not asked again once it is found
+        until(was_found)  # it is not asked again once it is found
         assert process.communicate("\n", timeout=20) == ("", "")
 
 
@@ -360,7 +359,7 @@ def test_ends_within_its_grace(real_host: Host, fake_mps: FakeMps, state: str) -
     wait = "trap 'sleep 2; exit 5' TERM; echo attached; sleep 1000 & wait"
     done = real_host.run(*DOCKER, "-d", "--name", "job", IMAGE, "sh", "-c", wait)
     assert (done.returncode, done.stderr) == (0, "")
-    until(lambda: "attached" in real_host.do("logs", "job"), "its first word")
+    until(lambda: "attached" in real_host.do("logs", "job"))
     if state == "paused":
         real_host.do("pause", "job")
     done = real_host.launcher.run("free", real_host.lease()["id"])
@@ -446,7 +445,7 @@ def test_everybody_killed(real_host: Host, fake_mps: FakeMps) -> None:
         assert real_host.lease()["container_state"] == "running"
         assert len(fake_mps.attached()) == 1
         real_host.do("kill", "--signal", "USR1", "job")
-        until(lambda: real_host.leases() == [], "the end of the container")
+        until(lambda: real_host.leases() == [])
     assert real_host.run(*LIGHT, "--", "true").returncode == 0
     await_no_daemon(fake_mps)
 

@@ -80,7 +80,7 @@ def test_submitit(launcher: Launcher, dgx1_v100: FakeNvml, tmp_path: Path) -> No
     with at_work(launcher, tmp_path, 1, *command, str(script)) as seen:
         pid, visible = seen[0]
         dgx1_v100.add(*(f"process {gpu} {pid} 300" for gpu in visible.split(",")))
-        until(lambda: "\n" in (tmp_path / "stderr").read_text(), "a line")
+        until(lambda: "\n" in (tmp_path / "stderr").read_text())
         found = strays(launcher)
     assert (visible, found) == ("0,1", {0: [pid], 1: [pid]})
     first, last = (tmp_path / "stderr").read_text().splitlines()

@@ -407,7 +407,7 @@ def test_a_restart_between_two_questions_keeps_the_lease(rootful: Host, tmp_path
     container = rootful.detached("podman", "run", "-d", *LONG)
     (record,) = rootful.launcher.records()
     companion = rootful.companion()
-    until((tmp_path / "looked").exists, "the companion's question")
+    until((tmp_path / "looked").exists)
     environment = {"PATH": os.environ["PATH"], **rootful.store.environment}
     restart = subprocess.Popen(  # sleep, as a first process, ignores its TERM
         [podman, "restart", "--time", "1000", container], env=environment, stdout=subprocess.PIPE
@@ -419,7 +419,6 @@ def test_a_restart_between_two_questions_keeps_the_lease(rootful: Host, tmp_path
     (tmp_path / "go").write_text("\n")
     until(
         lambda: (tmp_path / "asked_again").exists() or not rootful.launcher.records(),
-        "another look at the events",
     )
     restart.send_signal(signal.SIGCONT)
     assert restart.wait(PATIENCE_S) == 0
