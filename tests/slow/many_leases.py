@@ -35,9 +35,8 @@ TESTS = Path(__file__).parents[1]
 sys.path.insert(0, str(TESTS))
 
 import gpu_flocks  # noqa: E402
-from conftest import DGX, Launcher  # noqa: E402
+from conftest import DGX, Launcher, children  # noqa: E402
 from gpu_flocks import Flocks  # noqa: E402
-from test_crowd import job_processes  # noqa: E402
 
 import gpulaunch  # noqa: E402
 from gpulaunch.process.libc import adopt_orphans, end_with_parent  # noqa: E402
@@ -169,6 +168,18 @@ def launch(planned: Plan, site: Site) -> tuple[Counter[str], list[str]]:
     return counted, [f"{planned}: {process.returncode}: {complaints}"]
 
 
+def job_processes(launcher_pid: int) -> list[int]:
+    """Return pidfds of what is the launcher's job, or about to be it."""
+    found = {}
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for child in children(launcher_pid):
+            found[child] = os.pidfd_open(child)
+        for stranger in found.keys() - children(launcher_pid):
+            # It ended, so its number may be another process's by now.
+            os.close(found.pop(stranger))
+    return list(found.values())
+
+
 def kill(victim: str, process: subprocess.Popen[str]) -> bool:
     """Kill a launcher, its job, or both; return whether there was anybody."""
     if victim == "launcher":
@@ -177,7 +188,7 @@ def kill(victim: str, process: subprocess.Popen[str]) -> bool:
         os.killpg(process.pid, signal.SIGKILL)
     else:
         doomed = job_processes(process.pid)
-        for descriptor in doomed.values():
+        for descriptor in doomed:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             os.close(descriptor)
