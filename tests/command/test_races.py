@@ -37,7 +37,7 @@ def test_all_that_fit_start_at_once(
 def test_a_decision_under_the_lock(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch, quick_s: float, tries: int
 ) -> None:
-    """Who finds its choice taken decides again under the lock, if that is slow after three tries."""
+    """Who finds its choice taken decides again under the lock, a slow one after 3 tries."""
     monkeypatch.setenv("GPULAUNCH_STATE_DIR", str(launcher.state))
     monkeypatch.setattr(assess, "QUICK_S", quick_s)
     options = Options({"topology": ("topology", MACHINE)}, os.environ)

@@ -127,11 +127,6 @@ def test_leases_through_the_api() -> None:
     test_many_leases.test_leases_through_the_api(100_000)
 
 
-def test_launches_by_the_command_line() -> None:
-    """10,000 launches instead of 150."""
-    test_many_leases.test_launches_by_the_command_line(10_000)
-
-
 def test_served_in_order(launcher: Launcher, tmp_path: Path) -> None:
     """100 jobs in the queue instead of 20."""
     test_many_leases.test_served_in_order(launcher, tmp_path, 100)

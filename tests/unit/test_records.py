@@ -119,11 +119,6 @@ def test_immutable() -> None:
     assert not hasattr(point, "__dict__")
 
 
-def test_shown_as_its_call() -> None:
-    """The text of a record is the call that makes it."""
-    assert repr(Box(Point(1))) == "Box(content=Point(x=1, y=0))"
-
-
 def test_replace() -> None:
     """A copy differs in what is named, and only in that."""
     point = Point(1, 2)
@@ -157,12 +152,6 @@ def test_copied_and_pickled() -> None:
     box = Box(Point(1, 2))
     for got in (copy.copy(box), copy.deepcopy(box), pickle.loads(pickle.dumps(box))):
         assert got == box
-
-
-def test_generic() -> None:
-    """A record with a type variable is made with and without its type."""
-    assert Box[int](1) == Box(1)
-    assert type(Box[int](1)) is Box
 
 
 def test_fields_are_not_inherited() -> None:
