@@ -1,6 +1,6 @@
 """Leases by the thousand with random kills, watched from outside (many_leases.py), and the queue.
 
-The long form takes 100,000 leases. To run longer: python tests/slow/many_leases.py --leases 1000000.
+The long form takes 100,000 leases; python tests/slow/many_leases.py --leases N takes more.
 """
 
 import json
